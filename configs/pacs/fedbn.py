@@ -1,0 +1,9 @@
+"""FedBN on PACS; the setting is that of base.py."""
+
+from ml_collections import ConfigDict
+
+from configs.pacs.base import base
+
+
+def get_config() -> ConfigDict:
+    return base(name="fedbn")

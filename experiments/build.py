@@ -1,0 +1,100 @@
+"""From settings to a compiled simulation; everything that can be wrong in them is said here, before compiling."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import jax
+
+from experiments import config
+from experiments.settings import TABLES, parse_layout
+from fedjax_het import engine
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.data import Federation, federate
+from fedjax_het.errors import InputError
+from fedjax_het.models import computed_in
+from fedjax_het.types import Model
+
+
+class Parts(NamedTuple):
+    """What the tables of a config stand for."""
+
+    federation: Federation
+    model: Model
+    algorithm: Algorithm
+    layout: Any
+    participation: Any
+
+
+def parts(settings: Mapping[str, Any]) -> Parts:
+    """Call the tables. Raises InputError for values that the factories refuse, and for a cohort of more than all."""
+    layout = _layout(settings["layout"])
+    algorithm = config.resolve(settings["algorithm"], TABLES["algorithm"].registry, "config.algorithm")
+    federation = _federation(settings["data"])
+    model = config.resolve(
+        settings["model"], TABLES["model"].registry, "config.model", num_classes=federation.num_classes
+    )
+    model = computed_in(settings["precision"])(model)
+    return Parts(federation, model, algorithm, layout, _participation(settings, federation.num_clients))
+
+
+def simulation(parts: Parts, settings: Mapping[str, Any]) -> engine.Simulation:
+    """Check the wiring and compile."""
+    names = ("rounds", "seed", "num_seeds", "evaluate_every", "on_nonfinite")
+    return engine.Simulation(
+        parts.algorithm,
+        parts.model,
+        parts.federation,
+        participation=parts.participation,
+        layout=parts.layout,
+        **{name: settings[name] for name in names},
+    )
+
+
+def _federation(table: Mapping[str, Any]) -> Federation:
+    """The table's options go to its source, to its partition and to `federate`, each by its signature."""
+    source = config.choose(table, TABLES["data"].registry, "config.data")
+    fixed = TABLES["data"].fixed
+    of_source = {key: value for key, value in table.items() if key not in ("name", "partition", *fixed)}
+    of_split = {key: value for key, value in table.items() if key in fixed}
+    partition = config.resolve(table["partition"], TABLES["data.partition"].registry, "config.data.partition")
+    dataset = config.called(source, of_source, "config.data")
+    return config.called(_divided, of_split, "config.data", dataset=dataset, partition=partition)
+
+
+def _divided(unseen: str, **options: Any) -> Federation:
+    return federate(unseen_domains=[name.strip() for name in unseen.split(",") if name.strip()], **options)
+
+
+def _participation(settings: Mapping[str, Any], num_clients: int) -> Any:
+    size, availability = settings["cohort_size"], settings["availability"]
+    if size > num_clients:
+        raise InputError(
+            f"config.cohort_size: {size} clients a round of {num_clients} altogether."
+            f" Set it to {num_clients} or less (0 = everyone), or raise config.data.num_clients."
+        )
+    among = engine.uniformly(size) if size else engine.everyone()
+    return among if availability == 1 else engine.available(availability, among=among)
+
+
+def _layout(text: str) -> Any:
+    name, numbers = parse_layout(text)
+    if name == "vmapped":
+        return engine.vmapped
+    if name == "sharded":
+        _ask_for_devices(numbers[0])
+    try:
+        return getattr(engine, name)(*numbers)
+    except ValueError as error:
+        raise InputError(f"config.layout: {error}") from error
+
+
+def _ask_for_devices(count: int) -> None:
+    """A CPU shows itself as `count` devices; that can be settled only before JAX has looked at its devices."""
+    with suppress(RuntimeError):
+        jax.config.update("jax_num_cpu_devices", count)
+    if count > jax.device_count():
+        raise InputError(
+            f"config.layout: sharded({count}) asks for {count} devices, this process has {jax.device_count()}."
+            " Shard over fewer, or use chunked(n)."
+        )

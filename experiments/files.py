@@ -1,0 +1,71 @@
+"""Writing files whole: a reader, or a run killed at any moment, finds the old file or the new one, never half a one."""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_het.errors import InputError
+
+
+def write(path: Path, content: str | bytes | Callable[[Path], None]) -> None:
+    """Replace a file in one step: text, bytes, or a function that writes the file it is given."""
+    temporary = path.with_name(f".partial.{path.name}")
+    if callable(content):
+        content(temporary)
+    else:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+    _sync(temporary)
+    os.replace(temporary, path)
+    _sync(path.parent)
+
+
+def append(path: Path, text: str) -> None:
+    """Add text at the end of a file, on disk when this returns; a kill may leave a torn last line."""
+    with path.open("a") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """JSON with NumPy values as numbers and lists, and NaN and infinity as null."""
+    return json.dumps(_plain(value), indent=indent, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def check_writable(directory: Path) -> None:
+    """Raises InputError where this directory could not be made or written; leaves nothing behind."""
+    place = directory
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            return
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"--workdir: cannot write to '{directory}' ({reason}: '{place}'). Choose another.") from error

@@ -1,0 +1,109 @@
+"""What a run leaves behind, as plain records: metric lines, a row per client, the summary."""
+
+import csv
+import io
+import json
+import platform
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments import files
+from fedjax_het import engine
+from fedjax_het.data import Federation
+
+Record = dict[str, Any]
+_PACKAGES = ("fedjax-het", "jax", "jaxlib", "flax", "optax", "numpy")
+
+
+# ---- metrics.jsonl ---------------------------------------------------------------------------------------------------
+def records(round: int, seeds: Iterable[int], seconds: float, figures: Mapping[str, np.ndarray]) -> list[Record]:
+    """A line for every seed."""
+    return [
+        {"round": round, "seed": seed, **{name: values[i].item() for name, values in figures.items()}}
+        | {"seconds": seconds}
+        for i, seed in enumerate(seeds)
+    ]
+
+
+class MetricLines:
+    """metrics.jsonl: a line an evaluation and seed, only ever added to, except when a run resumes."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def add(self, lines: Iterable[Record]) -> None:
+        files.append(self.path, "".join(files.to_json(line) + "\n" for line in lines))
+
+    def read(self) -> list[Record]:
+        """All whole lines; what a kill tore off is not one."""
+        whole = self.path.read_text().rpartition("\n")[0] if self.path.exists() else ""
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def rewind(self, round: int) -> list[Record]:
+        """Drop what was written after this round, and the torn line of a kill; what is left."""
+        kept = [line for line in self.read() if line["round"] <= round]
+        files.write(self.path, "".join(files.to_json(line) + "\n" for line in kept))
+        return kept
+
+
+# ---- per_client.csv, partition.json ----------------------------------------------------------------------------------
+_HEADER = ["seed", "client", "is_newcomer", "num_train", "num_valid", "num_test"]
+_FIGURES = ["loss", "accuracy", "personal_loss", "personal_accuracy"]
+
+
+def per_client(evaluation: engine.Evaluation, federation: Federation, seeds: Iterable[int]) -> str:
+    """CSV: for every seed and client, newcomers last, its numbers of examples and its figures after the last round."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(_HEADER + _FIGURES)
+    clients = federation.describe()
+    for i, seed in enumerate(seeds):
+        for position, client in enumerate(clients):
+            if client["is_newcomer"]:
+                figures = [*_figures(evaluation.newcomers, i, position - federation.num_clients), "", ""]
+            else:
+                figures = _figures(evaluation.clients, i, position) + _figures(evaluation.personal, i, position)
+            counts = [client[name] for name in ("client", "is_newcomer", "train", "valid", "test")]
+            rows.writerow([seed, *counts, *figures])
+    return text.getvalue()
+
+
+def _figures(metrics: engine.Metrics | None, seed: int, client: int) -> list[float | str]:
+    """Loss and accuracy; empty cells where nothing was measured."""
+    if metrics is None or metrics.num_examples[seed, client] == 0:
+        return ["", ""]
+    return [float(metrics.loss[seed, client]), float(metrics.accuracy[seed, client])]
+
+
+def partition(federation: Federation) -> Record:
+    """Who has what, and the fingerprint of the whole division."""
+    return {"fingerprint": federation.fingerprint, "clients": federation.describe()}
+
+
+# ---- summary.json ----------------------------------------------------------------------------------------------------
+def final(lines: list[Record]) -> dict[str, Record]:
+    """{figure: {mean, std, seeds: [values]}} of the last round; std is the population's, null for one seed."""
+    last = [line for line in lines if line["round"] == lines[-1]["round"]]
+    figures = {}
+    for name in last[0].keys() - {"round", "seed", "seconds"}:
+        values = np.array([line[name] for line in last], dtype=float)
+        std = values.std().item() if len(values) > 1 else None
+        figures[name] = {"mean": values.mean().item(), "std": std, "seeds": values.tolist()}
+    return {name: figures[name] for name in last[0] if name in figures}
+
+
+def summary(lines: list[Record], facts: engine.Facts, federation: Federation) -> Record:
+    """The run in one record."""
+    return {
+        "rounds": lines[-1]["round"],
+        "final": final(lines),
+        "dropped_uploads": [line["num_dropped"] for line in lines if line["round"] == lines[-1]["round"]],
+        "wall_seconds": lines[-1]["seconds"],
+        "partition": federation.fingerprint,
+        "facts": facts._asdict(),
+        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in _PACKAGES},
+    }

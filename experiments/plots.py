@@ -1,0 +1,94 @@
+"""Pictures of a run: its curves, and who has which classes."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+_STYLE = {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3, "font.size": 10}
+_NAMES = {
+    "test": "test set",
+    "clients": "clients, shared model",
+    "personal": "clients, own model",
+    "newcomers": "newcomers",
+    "train": "training",
+}
+_CHARACTER = 0.085  # inches, at font size 9
+_MOST = 40  # names on an axis
+
+
+def curves(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Accuracy and loss against rounds: the mean over seeds, and a band from the lowest to the highest seed."""
+    unseen = dict.fromkeys(key.rpartition("/")[0] for key in lines[0] if key.startswith("unseen/"))
+    groups = _NAMES | {group: f"unseen: {group.removeprefix('unseen/')}" for group in unseen}
+    colours = {group: f"C{i % 10}" for i, group in enumerate(groups)}
+    with plt.rc_context(_STYLE):
+        figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
+        axes = dict(zip(("accuracy", "loss"), panels, strict=True))
+        for kind, axis in axes.items():
+            for group, name in groups.items():
+                for key in {f"{group}/{kind}", f"{group}/{kind}_mean"} & lines[0].keys():
+                    _line(axis, lines, key, name, colours[group])
+        _finish(figure, axes)
+        figure.savefig(path, dpi=120)
+        plt.close(figure)
+
+
+def _line(axis: Axes, lines: Sequence[Mapping[str, Any]], key: str, name: str, colour: str) -> None:
+    rounds = sorted({line["round"] for line in lines})
+    at = [[line[key] for line in lines if line["round"] == round] for round in rounds]
+    values = np.array(at, dtype=float)  # [rounds, seeds]; a figure that was not finite is a gap in the line
+    axis.plot(rounds, values.mean(1), label=name, color=colour, marker="o" if len(rounds) == 1 else None)
+    if values.shape[1] > 1:
+        axis.fill_between(rounds, values.min(1), values.max(1), color=colour, alpha=0.2, linewidth=0)
+
+
+def _finish(figure: Figure, axes: Mapping[str, Axes]) -> None:
+    """One legend for both panels; in a panel with a single line its name goes into the axis label."""
+    found = {}
+    for kind, axis in axes.items():
+        lines = {line.get_label(): line for line in axis.get_lines()}
+        axis.set(xlabel="round", ylabel=f"{kind} ({next(iter(lines))})" if len(lines) == 1 else kind)
+        axis.set_ylim(0, 1 if kind == "accuracy" else None)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        found |= lines if len(lines) > 1 else {}
+    if found:
+        figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=5, frameon=False)
+
+
+def partition(counts: np.ndarray, client_names: Sequence[str], class_names: Sequence[str], path: Path) -> None:
+    """Heat-map of `counts` [clients, classes]: classes down, clients across, training examples as colour."""
+    num_clients, num_classes = counts.shape
+    width = float(np.clip(2.5 + 0.3 * num_clients, 5, 12))
+    longest = max(map(len, client_names)) * _CHARACTER
+    is_turned = num_clients <= _MOST and longest > (width - 2) / num_clients
+    height = float(np.clip(1.6 + 0.24 * num_classes, 2.6, 12)) + (0.7 * longest if is_turned else 0)
+    with plt.rc_context({"font.size": 9}):
+        figure, axis = plt.subplots(figsize=(width, height), layout="constrained")
+        image = axis.imshow(counts.T, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
+        figure.colorbar(image, label="training examples", ticks=MaxNLocator(integer=True), fraction=0.05, pad=0.02)
+        _name(axis.xaxis, client_names, most=_MOST)
+        _name(axis.yaxis, class_names, most=_MOST)
+        if is_turned:
+            axis.tick_params(axis="x", rotation=45)
+            plt.setp(axis.get_xticklabels(), ha="right", rotation_mode="anchor")
+        axis.set(xlabel="client", ylabel="class")
+        figure.savefig(path, dpi=120)
+        plt.close(figure)
+
+
+def _name(axis: Axis, names: Sequence[str], most: int) -> None:
+    """Names where there is room for them, positions where there is not."""
+    if len(names) <= most:
+        axis.set_ticks(range(len(names)), names)
+    else:
+        axis.set_major_locator(MaxNLocator(integer=True))

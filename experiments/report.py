@@ -1,0 +1,104 @@
+"""What a run says on the terminal: what it will cost, how far it is, what came out."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedjax_het.data import Federation
+from fedjax_het.engine import Facts
+
+_GROUPS = ("test", "personal", "clients", "newcomers", "unseen")
+
+
+def facts(facts: Facts, federation: Federation, settings: Mapping[str, Any], directory: Path) -> str:
+    """What is about to run and what it costs, line by line."""
+    least, most = facts.steps_per_client
+    steps = f"{least}" if least == most else f"{least} to {most}"
+    num_examples = len(federation.examples.labels)
+    rows = {
+        "data": f"{federation.name}, {num_examples:,} examples, {federation.num_classes} classes",
+        "clients": f"{facts.num_clients}, of which {facts.cohort_size} a round",
+        "algorithm": settings["algorithm"]["name"],
+        "model": f"{settings['model']['name']}, {facts.num_parameters:,} parameters",
+        "local steps": f"{steps} a client and round",
+        "traffic": f"{_size(facts.bytes_down)} down, {_size(facts.bytes_up)} up, a client and round",
+        "compiled in": f"{facts.compile_seconds:.1f} s",
+        "peak memory": _size(facts.peak_bytes),
+        "directory": str(directory),
+    }
+    return "\n".join(f"{name:<12} {value}" for name, value in rows.items())
+
+
+def _size(num_bytes: float | None) -> str:
+    if num_bytes is None:
+        return "unknown"
+    for unit in ("B", "KiB", "MiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.1f} GiB"
+
+
+class Tracker:
+    """Tells of every stop: a progress bar on a terminal, a plain line elsewhere."""
+
+    def __init__(self, progress: Progress | None, rounds: int):
+        self._progress, self._rounds = progress, rounds
+
+    def show(self, round: int, figures: Mapping[str, np.ndarray], seconds: float) -> None:
+        values = {name: np.mean(figures[key]) for name, key in headline(figures).items()}
+        text = "  ".join(f"{name} {value:.4f}" for name, value in values.items()) + f"  {seconds:.3f} s a round"
+        if self._progress is None:
+            print(f"round {round}/{self._rounds}  {text}", flush=True)
+        else:
+            self._progress.update(self._progress.task_ids[0], completed=round, description=text)
+
+    def warn(self, text: str) -> None:
+        (print if self._progress is None else self._progress.console.print)(f"warning: {text}")
+
+
+@contextmanager
+def tracking(done: int, rounds: int) -> Iterator[Tracker]:
+    """A Tracker for the rounds from `done` on."""
+    if not sys.stdout.isatty():
+        yield Tracker(None, rounds)
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns) as progress:
+        progress.add_task("", total=rounds, completed=done)
+        yield Tracker(progress, rounds)
+
+
+def headline(figures: Mapping[str, Any]) -> dict[str, str]:
+    """The two figures worth a glance: the training loss, and the first accuracy that there is."""
+    accuracies = [
+        name
+        for group in _GROUPS
+        for name in figures
+        if name.startswith(group) and name.endswith(("/accuracy", "/accuracy_mean"))
+    ]
+    return {"loss": "train/loss"} | ({"accuracy": accuracies[0]} if accuracies else {})
+
+
+def table(final: Mapping[str, Mapping[str, Any]], rounds: int) -> Table:
+    """The last round's figures, mean ± standard deviation where there are several seeds."""
+    shown = Table("figure", "value", title=f"after round {rounds}", title_justify="left")
+    for name, figure in final.items():
+        shown.add_row(name, mean_and_std(figure["mean"], figure["std"], "g" if name.startswith("num_") else ".4f"))
+    return shown
+
+
+def mean_and_std(mean: float | None, std: float | None, form: str = ".4f") -> str:
+    if mean is None:
+        return "not finite"
+    return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:{form}}"
+
+
+def paths(directory: Path, names: Sequence[str]) -> str:
+    return "\n".join(["written:", *(f"  {directory / name}" for name in names)])

@@ -1,0 +1,172 @@
+"""From a config file and the command line to one complete, checked table of settings."""
+
+import importlib.util
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from ml_collections import ConfigDict
+
+from experiments import config
+from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.data import PARTITIONS, SOURCES, federate
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.models import MODELS
+
+Settings = dict[str, Any]
+
+
+_LEAST = {"rounds": 1, "num_seeds": 1, "seed": 0, "cohort_size": 0, "evaluate_every": 1, "checkpoint_every": 0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What is set at the top of a config."""
+
+    rounds: int = 100
+    cohort_size: int = 0  # clients a round; 0 = everyone
+    availability: float = 1.0  # chance that a client of the cohort answers
+    seed: int = 0
+    num_seeds: int = 1  # runs side by side, seeds seed, seed + 1, ...
+    precision: Literal["float32", "bfloat16"] = "float32"  # of the forward and backward passes
+    layout: str = "vmapped"  # or "chunked(4)", "sharded(2)", "sharded(2, 4)": devices, chunk
+    evaluate_every: int = 10  # and after the last round
+    checkpoint_every: int = 10  # and after the last round; 0 = only then
+    on_nonfinite: Literal["drop", "raise"] = "drop"
+
+    def __post_init__(self):
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                raise InputError(f"{name} must be {least} or more, got {getattr(self, name)}.")
+        if not 0 <= self.availability <= 1:
+            raise InputError(f"availability must lie between 0 and 1, got {self.availability}. 1 = always there.")
+        parse_layout(self.layout)
+
+
+def parse_layout(text: str) -> tuple[str, tuple[int, ...]]:
+    """("sharded", (2, 4)) from "sharded(2, 4)"."""
+    match = re.fullmatch(r"(vmapped)|(chunked)\((\d+)\)|(sharded)\((\d+)(?:,(\d+))?\)", text.replace(" ", ""))
+    name, *numbers = [group for group in match.groups() if group] if match else [""]
+    if not name or "0" in numbers:
+        raise InputError(f"layout cannot be read: '{text}'. Write vmapped, chunked(4), sharded(2) or sharded(2, 4).")
+    return name, tuple(int(number) for number in numbers)
+
+
+# ---- the tables of a config ------------------------------------------------------------------------------------------
+class Table(NamedTuple):
+    """Where a table's options come from: the factory it names, and `fixed`, options that it has whatever it names."""
+
+    registry: config.Registry
+    given: tuple[str, ...] = ()
+    fixed: Mapping[str, config.Option] = MappingProxyType({})
+
+    def schema(self, table: Mapping[str, Any], where: str) -> dict[str, config.Option]:
+        factory = config.choose(table, self.registry, where)
+        return {"name": config.Option(str)} | config.options(factory, self.given) | dict(self.fixed)
+
+
+_SPLIT = config.options(federate, given=("dataset", "partition", "unseen_domains")) | {
+    "unseen": config.Option(str, ""),  # domains to hold out, "sketch" or "photo, sketch"
+}
+TABLES = {
+    "algorithm": Table(ALGORITHMS),
+    "model": Table(MODELS, given=("num_classes",)),
+    "data": Table(SOURCES, given=("name",), fixed=_SPLIT),
+    "data.partition": Table(PARTITIONS),
+}
+
+
+def defaults() -> ConfigDict:
+    """Every section with its default; a config file may start from this, or from an empty ConfigDict."""
+    sections = {
+        "algorithm": {"name": "fedavg"},
+        "model": {"name": "mlp"},
+        "data": {"name": "digits", "num_clients": 10, "partition": {"name": "iid"}},
+    }
+    return ConfigDict(sections | {field.name: field.default for field in fields(Run)})
+
+
+def load(path: str | Path) -> Settings:
+    """What a config file's get_config() returns, as plain dicts."""
+    path = Path(path)
+    if path.suffix != ".py" or not path.is_file():
+        raise InputError(f"--config: there is no Python file '{path}'. Start from configs/quickstart.py.")
+    spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, "get_config"):
+        raise InputError(f"--config: '{path}' defines no get_config(). It must return a ConfigDict.")
+    return ConfigDict(module.get_config()).to_dict()
+
+
+def complete(settings: Settings, overrides: Mapping[str, str] = MappingProxyType({})) -> tuple[Settings, list[str]]:
+    """(the settings, every value checked against the signature it goes to, every default filled in; notes).
+
+    `overrides` are dotted keys and texts from the command line, {"algorithm.mu": "0.01"}. Where they give a table
+    another name, options that the file wrote for the old name are dropped, and a note says so.
+    Raises InputError for unknown sections and keys, missing keys, and values of another type.
+    """
+    tables, overrides, notes = _apart(settings), dict(overrides), []
+    for where, table in TABLES.items():
+        if (name := overrides.pop(f"{where}.name", None)) not in (None, tables[where].get("name")):
+            notes += _rename(tables[where], table, name, f"config.{where}")
+    schemas = {where: table.schema(tables[where], f"config.{where}") for where, table in TABLES.items()}
+    schemas[""] = config.options(Run)
+    for key, text in overrides.items():
+        _override(tables, schemas, key, text)
+    tables = {where: config.checked(tables[where], schemas[where], _at(where)) for where in tables}
+    config.called(Run, tables[""], "config")
+    return _together(tables), notes
+
+
+def _at(where: str) -> str:
+    return f"config.{where}".rstrip(".")
+
+
+def _apart(settings: Settings) -> dict[str, Settings]:
+    """The tables side by side, by their dotted place; sections that the file leaves out take their default."""
+    settings = defaults().to_dict() | settings
+    tables = {}
+    for where in ("algorithm", "model", "data"):
+        tables[where] = _table(settings.pop(where), where)
+    tables["data.partition"] = _table(tables["data"].pop("partition", {}), "data.partition")
+    for key in settings.keys() - config.options(Run).keys():
+        raise InputError(
+            f"config.{key} is unknown. {nearest(key, [*config.options(Run), 'algorithm', 'model', 'data'])}"
+        )
+    return tables | {"": settings}
+
+
+def _table(value: Any, where: str) -> Settings:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise InputError(f"config.{where} must be a table, got {value!r}. Write {where} = dict(name={value!r}).")
+
+
+def _together(tables: Mapping[str, Settings]) -> Settings:
+    data = tables["data"] | {"partition": tables["data.partition"]}
+    return {"algorithm": tables["algorithm"], "model": tables["model"], "data": data} | tables[""]
+
+
+def _rename(table: Settings, kind: Table, name: str, where: str) -> list[str]:
+    old, table["name"] = table.get("name"), name
+    unknown = [key for key in table if key not in kind.schema(table, where)]
+    return [f"{where}.{key} = {table.pop(key)!r} belongs to {old}, not to {name}: dropped." for key in unknown]
+
+
+def _override(tables: dict[str, Settings], schemas: Mapping[str, Mapping[str, config.Option]], key: str, text: str):
+    where, _, name = key.rpartition(".")
+    if key in TABLES:
+        raise InputError(f"--config.{key} is a table. Set --config.{key}.name={text}")
+    if where not in schemas:
+        raise InputError(f"--config.{key}: there is no table '{where}'. {nearest(where, TABLES)}")
+    if name not in schemas[where]:
+        known = schemas[where] if where else [*schemas[where], *TABLES]
+        raise InputError(f"--config.{key} is unknown. {nearest(name, known)}")
+    try:
+        tables[where][name] = config.parsed(text, schemas[where][name].kind)
+    except TypeError as error:
+        raise InputError(f"--config.{key}: {error}.") from error

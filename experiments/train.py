@@ -1,0 +1,99 @@
+"""Train from a config: python -m experiments.train --config=configs/quickstart.py --config.algorithm.lam=0.01
+
+The same command goes on where a stopped run left off, and prints the table of a complete one. Exit status: 0 = done,
+2 = something to mend, said on stderr before anything was compiled or written, 1 = anything else.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+from absl.flags import argparse_flags
+from rich.console import Console
+
+from experiments import build, catalogue, report, settings
+from experiments.rundir import RunDirectory
+from experiments.training import WRITTEN, Training
+from fedjax_het.errors import InputError, NonFiniteError
+
+jax.config.config_with_absl()  # JAX's own settings are flags too: --jax_platforms=cpu, --jax_debug_nans=true
+
+
+class Command(NamedTuple):
+    config: Path
+    workdir: Path
+    overrides: dict[str, str]  # {"algorithm.mu": "0.01"}
+
+
+def parse(argv: Sequence[str]) -> Command:
+    """The command line. `--config.<key>=<value>` sets any key of the config, whether the file sets it or not."""
+    own, overrides, rest = [], {}, iter(argv)
+    for argument in rest:
+        key, is_set, text = argument.partition("=")
+        if key.startswith("--config."):
+            overrides[key.removeprefix("--config.")] = text if is_set else next(rest, "")
+        else:
+            own.append(argument)
+    parser = argparse_flags.ArgumentParser(
+        prog="python -m experiments.train",
+        description="Train from a config; the same command resumes a run that was stopped.",
+        epilog="--config.<key>=<value> sets any key: --config.rounds=50 --config.algorithm.name=fedprox",
+        allow_abbrev=False,
+    )
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("--config", type=Path, help="a Python file with get_config()")
+    chosen.add_argument("--list", action="store_true", help="print every algorithm with its options, and stop")
+    parser.add_argument("--workdir", type=Path, help="the run directory; else runs/<the config's place below configs/>")
+    known = parser.parse_args(own)
+    if known.list:
+        catalogue.show()
+        raise SystemExit(0)
+    return Command(known.config, known.workdir or Path("runs", *_name(known.config)), overrides)
+
+
+def _name(config: Path) -> tuple[str, ...]:
+    """("pacs", "fedbn") for configs/pacs/fedbn.py, so that data sets do not share a run directory."""
+    parts = config.with_suffix("").parts
+    return parts[parts.index("configs") + 1 :] if "configs" in parts else parts[-1:]
+
+
+def run(command: Command) -> None:
+    """Refuse what can be refused, then compile, then write."""
+    chosen, notes = settings.complete(settings.load(command.config), command.overrides)
+    for note in notes:
+        print(f"note: {note}")
+    directory = RunDirectory(command.workdir)
+    directory.check(chosen)
+    if directory.read("summary.json") is None:
+        parts = build.parts(chosen)
+        directory.check_partition(parts.federation.fingerprint)
+        print("compiling ...", flush=True)
+        simulation = build.simulation(parts, chosen)
+        print(report.facts(simulation.facts, parts.federation, chosen, directory.path), flush=True)
+        with directory:
+            Training(simulation, parts.federation, chosen, directory).run()
+    summary = directory.read("summary.json")
+    Console().print(report.table(summary["final"], summary["rounds"]))
+    print(report.paths(directory.path, WRITTEN))
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit status."""
+    try:
+        run(parse(argv))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except NonFiniteError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

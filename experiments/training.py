@@ -1,0 +1,91 @@
+"""A simulation in its run directory: from the last checkpoint to the last round, stop by stop."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from experiments import files, outputs, plots, report
+from experiments.rundir import RunDirectory
+from experiments.settings import Settings
+from fedjax_het import engine
+from fedjax_het.data import Federation
+from fedjax_het.types import State
+
+WRITTEN = (
+    "config.json",
+    "metrics.jsonl",
+    "per_client.csv",
+    "summary.json",
+    "partition.json",
+    "curves.png",
+    "partition.png",
+    "checkpoints",
+)
+
+
+class Training:
+    """One run.
+
+    At a stop: evaluate, write the metric lines, then the checkpoint. A kill costs at most the rounds since the last
+    checkpoint; lines later than it are dropped when the run resumes, and come out the same again.
+    """
+
+    def __init__(
+        self, simulation: engine.Simulation, federation: Federation, settings: Settings, directory: RunDirectory
+    ):
+        self.simulation, self.federation, self.settings, self.directory = simulation, federation, settings, directory
+        self.rounds = settings["rounds"]
+        self.every = settings["checkpoint_every"] or self.rounds
+        self.seeds = [settings["seed"] + i for i in range(settings["num_seeds"])]
+        self.log = outputs.MetricLines(directory / "metrics.jsonl")
+        # First of all files: a directory that holds others without it would be taken for someone else's.
+        directory.write("config.json", settings)
+        identity = {"config": settings, "partition": federation.fingerprint}
+        self.checkpoints = engine.Checkpoints(directory / "checkpoints", identity)
+
+    def run(self) -> None:
+        """Raises InputError for a checkpoint that cannot be used, before anything is written."""
+        state, done = self.simulation.start(), self.checkpoints.latest() or 0
+        if done:
+            state = self.checkpoints.restore(state)
+        self.directory.write("partition.json", outputs.partition(self.federation))
+        lines = self.log.rewind(done)
+        self._began = time.perf_counter() - (lines[-1]["seconds"] if lines else 0.0)
+        with report.tracking(done, self.rounds) as tracker:
+            for stop in self.simulation.stops(done, also_every=self.settings["checkpoint_every"]):
+                state = self._advance(state, done, stop, tracker)
+                done = stop
+        self._finish(state)
+
+    def _advance(self, state: State, done: int, stop: int, tracker: report.Tracker) -> State:
+        before, dropped = time.perf_counter(), np.array(state.tally.nonfinite)
+        state, rounds = self.simulation.advance(state, stop - done)
+        figures = {
+            "train/loss": np.asarray(rounds.loss)[:, -1],
+            "num_reporting": np.asarray(rounds.num_reporting)[:, -1],
+            "num_dropped": np.asarray(state.tally.nonfinite),
+        }
+        a_round = (time.perf_counter() - before) / (stop - done)
+        if num_dropped := int(np.sum(figures["num_dropped"] - dropped)):
+            tracker.warn(f"{num_dropped} uploads of rounds {done + 1} to {stop} were not finite and were dropped")
+        if self.simulation.is_evaluated(stop):
+            figures |= engine.flat(self.simulation.evaluate(state))
+            self.log.add(outputs.records(stop, self.seeds, time.perf_counter() - self._began, figures))
+        tracker.show(stop, figures, a_round)
+        if stop == self.rounds or stop % self.every == 0:
+            self.checkpoints.save(stop, state)
+        return state
+
+    def _finish(self, state: State) -> None:
+        """Everything that is made of the whole run; the summary comes last, for it marks the run as complete."""
+        lines, federation = self.log.read(), self.federation
+        rows = outputs.per_client(self.simulation.evaluate(state), federation, self.seeds)
+        files.write(self.directory / "per_client.csv", rows)
+        files.write(self.directory / "curves.png", lambda path: plots.curves(lines, path))
+        files.write(self.directory / "partition.png", lambda path: self._plot_partition(path))
+        self.directory.write("summary.json", outputs.summary(lines, self.simulation.facts, federation))
+
+    def _plot_partition(self, path: Path) -> None:
+        federation = self.federation
+        plots.partition(federation.class_counts, federation.client_names, federation.class_names, path)

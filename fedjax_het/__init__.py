@@ -1,0 +1,22 @@
+"""fedjax_het: a simulator for heterogeneous federated learning, a whole round in one XLA program."""
+
+from fedjax_het import algorithms, data, models, sharing
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.engine import available, chunked, everyone, sharded, simulate, uniformly, vmapped
+from fedjax_het.errors import InputError
+
+__all__ = [
+    "Algorithm",
+    "InputError",
+    "algorithms",
+    "available",
+    "chunked",
+    "data",
+    "everyone",
+    "models",
+    "sharded",
+    "sharing",
+    "simulate",
+    "uniformly",
+    "vmapped",
+]

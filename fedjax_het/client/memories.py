@@ -1,0 +1,73 @@
+"""What a client keeps between the rounds in which it takes part."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Measure, Memory, Problem
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.types import ClientView, Params, PyTree, Variables
+
+
+def control_variate(change: Measure) -> Memory:
+    """SCAFFOLD's c_i, zero at first, then moved by the same change that is reported."""
+
+    def update(problem: Problem, view: ClientView) -> Params:
+        control = view.memory["control"]
+        moved = tree.merge(tree.zeros_like(control), change(problem, view))
+        return tree.add(control, moved)
+
+    return Memory(lambda variables: tree.zeros_like(variables["params"]), update)
+
+
+def optimizer_state(optimizer: optax.GradientTransformation) -> Memory:
+    """The local optimizer's state (momentum, moments), so that it goes on where the client's last round ended."""
+    return Memory(lambda variables: optimizer.init(variables["params"]), lambda problem, view: view.optimizer)
+
+
+def last(measure: Measure, empty: Callable[[Variables], PyTree] = lambda variables: jnp.zeros((), float)) -> Memory:
+    """What a client measured last, and whether it ever did: {"value", "is_known"}, zeros and False at first.
+
+    empty: from the initial variables to a tree of the value's shapes; by default one number.
+    """
+    return Memory(
+        lambda variables: {"value": tree.zeros_like(empty(variables)), "is_known": jnp.zeros((), bool)},
+        lambda problem, view: {"value": measure(problem, view), "is_known": jnp.ones((), bool)},
+    )
+
+
+def last_head() -> Memory:
+    """The head as the client last trained it, {"value": params/classifier, "is_known"}."""
+    return last(
+        lambda problem, view: view.local["params"]["classifier"], lambda variables: variables["params"]["classifier"]
+    )
+
+
+FIRST_MODELS = ("none", "init")
+
+
+def previous_models(size: int = 1, first: str = "none") -> Memory:
+    """The last models that a client trained, newest first: {"models": leaves [size, ...], "count": how many}.
+
+    size: so many rounds of the client are remembered.   first: before its first round a client has no earlier model
+    ("none"), or the initial one ("init").
+    Raises InputError for an unknown option, and a size below 1.
+    """
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise InputError(f"previous models: so many are kept, a whole number of at least 1, not {size!r}.")
+    if first not in FIRST_MODELS:
+        raise InputError(f"first: unknown option '{first}'. {nearest(first, FIRST_MODELS)}")
+
+    def init(variables: Variables) -> PyTree:
+        models = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape)), variables)
+        return {"models": models, "count": jnp.asarray(first == "init", jnp.int32)}
+
+    def update(problem: Problem, view: ClientView) -> PyTree:
+        kept = view.memory["previous"]
+        models = jax.tree.map(lambda new, old: jnp.stack([new, *old[:-1]]), view.local, kept["models"])
+        return {"models": models, "count": jnp.minimum(kept["count"] + 1, size)}
+
+    return Memory(init, update)

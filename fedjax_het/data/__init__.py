@@ -1,0 +1,39 @@
+"""Where examples come from, who has which, and the federation that this makes."""
+
+from fedjax_het.data.dataset import Dataset, assemble
+from fedjax_het.data.distribution import federate
+from fedjax_het.data.federation import Federation
+from fedjax_het.data.partition import (
+    PARTITIONS,
+    Labelled,
+    Partition,
+    by_domain,
+    dirichlet,
+    domain_dirichlet,
+    iid,
+    quantity_skew,
+    shards,
+    within_domains,
+)
+from fedjax_het.data.sources import SOURCES, load
+from fedjax_het.data.synthetic import toy
+
+__all__ = [
+    "PARTITIONS",
+    "SOURCES",
+    "Dataset",
+    "Federation",
+    "Labelled",
+    "Partition",
+    "assemble",
+    "by_domain",
+    "dirichlet",
+    "domain_dirichlet",
+    "federate",
+    "iid",
+    "load",
+    "quantity_skew",
+    "shards",
+    "toy",
+    "within_domains",
+]

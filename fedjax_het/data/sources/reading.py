@@ -1,0 +1,56 @@
+"""What every reader of files does alike: say which file is missing or damaged, and what to do about it."""
+
+import difflib
+import lzma
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from PIL import Image
+
+from fedjax_het.errors import InputError
+
+# What numpy, zipfile, gzip, pickle and Pillow raise on bytes that are not what they should be.
+_DAMAGE = (
+    OSError,
+    EOFError,
+    ValueError,
+    KeyError,
+    IndexError,
+    SyntaxError,
+    zlib.error,
+    struct.error,
+    Image.DecompressionBombError,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+)
+
+
+def existing(path: str | Path) -> Path:
+    """The path, "~" spelled out; InputError if nothing is there."""
+    path = Path(path).expanduser()
+    if not path.exists():
+        folder = path.parent
+        neighbours = [each.name for each in folder.iterdir()] if folder.is_dir() else []
+        close = difflib.get_close_matches(path.name, neighbours, n=1)
+        hint = f"Did you mean {folder / close[0]}?" if close else "Give the path of a file or folder that is there."
+        raise InputError(f"{path} does not exist. {hint}")
+    return path
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Any failure to read `path` becomes an InputError that names it."""
+    existing(path)
+    try:
+        yield
+    except InputError:
+        raise
+    except _DAMAGE as error:
+        raise InputError(
+            f"cannot read {path}: {str(error) or type(error).__name__}. The file is damaged, cut short or of another "
+            "format; fetch it again."
+        ) from error

@@ -1,0 +1,96 @@
+"""Toy federations for tests, with a known amount of label, feature and quantity shift."""
+
+import numpy as np
+
+from fedjax_het.data import proportions
+from fedjax_het.data.dataset import Dataset, assemble
+from fedjax_het.data.distribution import federate
+from fedjax_het.data.federation import Federation
+from fedjax_het.data.labelled import Labelled
+from fedjax_het.errors import InputError
+
+_SIGNAL = 1.5  # deviation of the class means, entry by entry; the noise has 1
+_GREY, _CONTRAST = 128.0, 32.0  # images: grey level of 0, and grey levels of one deviation of the noise
+
+
+def toy(
+    num_clients: int = 6,
+    num_classes: int = 3,
+    features: int = 8,
+    examples_per_client: tuple[int, int] = (20, 40),
+    label_shift: float = 0.5,
+    feature_shift: float = 0.5,
+    quantity_shift: float = 1.0,
+    image: bool | tuple[int, int, int] = False,
+    seed: int = 0,
+    **options,
+) -> Federation:
+    """A nearly separable problem that a small model learns in a few rounds: Gaussian classes, shifted by client.
+
+        x = class mean + feature_shift * client mean + noise,   noise and means ~ N(0, 1), class means * 1.5
+
+    label_shift: in 0..1, the part of client i's examples that are of class i mod num_classes; the rest are spread.
+    feature_shift: how far, in deviations of the noise, a client's inputs are moved in each entry.
+    quantity_shift: in 0..1. Sizes rise evenly from client to client; 1: over the whole range examples_per_client, 0:
+    all have its middle. Sizes are those before test examples are taken.
+    image: (height, width, channel), or True for (8, 8, 1): uint8 images whose means are blocks of two by two pixels;
+    `features` is then not read. Otherwise inputs are float32 [n, features].
+    options: further settings of `federate`; `seed` also seeds that.
+    Raises InputError for shifts out of range, and as `federate` does.
+    """
+    for name, value in (("label_shift", label_shift), ("quantity_shift", quantity_shift)):
+        if not 0 <= value <= 1:
+            raise InputError(f"toy: {name} is {value}. Give a number in 0..1.")
+    shape = ((8, 8, 1) if image is True else tuple(image)) if image else (features,)
+    everyone = num_clients + options.get("unseen_clients", 0)
+    sizes = _sizes(everyone, examples_per_client, quantity_shift)
+    labels = np.concatenate([_labels(i, size, num_classes, label_shift) for i, size in enumerate(sizes)])
+    clients = np.repeat(np.arange(everyone), sizes)
+    rng = np.random.default_rng(seed)
+    class_means, client_means = _SIGNAL * _means(rng, num_classes, shape), _means(rng, everyone, shape)
+    values = class_means[labels] + feature_shift * client_means[clients] + rng.normal(size=(len(labels), *shape))
+    dataset = _dataset(values, labels, clients, num_classes, bool(image))
+    return federate(dataset, _by_client, num_clients, seed=seed, **options)
+
+
+def _by_client(examples: Labelled, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Each client is a domain; it stays who it is even if the test set took all it had."""
+    del rng
+    return [np.flatnonzero(examples.domains == client) for client in range(num_clients)]
+
+
+def _sizes(num_clients: int, bounds: tuple[int, int], quantity_shift: float) -> np.ndarray:
+    low, high = bounds
+    if num_clients < 1:
+        raise InputError(f"toy: num_clients and unseen_clients come to {num_clients}. Give 1 or more.")
+    if not 1 <= low <= high:
+        raise InputError(f"toy: examples_per_client is {bounds}. Give (least, most), with 1 <= least <= most.")
+    rise = np.linspace(-1.0, 1.0, num_clients) if num_clients > 1 else np.zeros(1)
+    return np.rint((low + high) / 2 + quantity_shift * rise * (high - low) / 2).astype(int)
+
+
+def _labels(client: int, size: int, num_classes: int, label_shift: float) -> np.ndarray:
+    shares = np.full(num_classes, (1 - label_shift) / num_classes)
+    shares[client % num_classes] += label_shift
+    return np.repeat(np.arange(num_classes), proportions.whole(shares, size))
+
+
+def _means(rng: np.random.Generator, num: int, shape: tuple[int, ...]) -> np.ndarray:
+    """[num, *shape] standard normal; in images, alike over blocks of two by two pixels."""
+    if len(shape) == 1:
+        return rng.normal(size=(num, *shape))
+    height, width, channels = shape
+    blocks = rng.normal(size=(num, -(-height // 2), -(-width // 2), channels))
+    return blocks.repeat(2, axis=1).repeat(2, axis=2)[:, :height, :width]
+
+
+def _dataset(values: np.ndarray, labels: np.ndarray, clients: np.ndarray, num_classes: int, is_image: bool) -> Dataset:
+    inputs = np.clip(np.rint(_GREY + _CONTRAST * values), 0, 255).astype(np.uint8) if is_image else values
+    return assemble(
+        "toy",
+        inputs,
+        labels,
+        class_names=[f"class_{i}" for i in range(num_classes)],
+        domains=clients,
+        domain_names=[f"client_{i:03d}" for i in range(int(clients.max()) + 1)],
+    )

@@ -1,0 +1,33 @@
+"""Runs algorithms: one compiled round, laid out on hardware, repeated, evaluated and kept."""
+
+from fedjax_het.engine.checkpoint import Checkpoints
+from fedjax_het.engine.cost import Facts
+from fedjax_het.engine.evaluation import Evaluation, Metrics
+from fedjax_het.engine.history import History, simulate
+from fedjax_het.engine.layout import Layout, chunked, sharded, vmapped
+from fedjax_het.engine.participation import available, everyone, uniformly
+from fedjax_het.engine.round import Round, RoundMetrics, make_round
+from fedjax_het.engine.simulation import Simulation
+from fedjax_het.engine.summaries import flat, summary
+
+__all__ = [
+    "Checkpoints",
+    "Evaluation",
+    "Facts",
+    "History",
+    "Layout",
+    "Metrics",
+    "Round",
+    "RoundMetrics",
+    "Simulation",
+    "available",
+    "chunked",
+    "everyone",
+    "flat",
+    "make_round",
+    "sharded",
+    "simulate",
+    "summary",
+    "uniformly",
+    "vmapped",
+]

@@ -1,0 +1,106 @@
+"""The whole state of a run on disk, through Orbax: written beside, then renamed, so that a kill leaves no half."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+from fedjax_het.errors import InputError
+from fedjax_het.types import State
+
+FORMAT = 1
+
+
+class Checkpoints:
+    """A directory of checkpoints, named by the number of rounds done; the newest `keep` stay.
+
+    identity: what must be equal for a checkpoint to be continued (the resolved config, say).
+    """
+
+    def __init__(self, directory: str | Path, identity: Any = None, *, keep: int = 2):
+        """Raises InputError if the directory cannot be made or written."""
+        self._directory = Path(directory).absolute()
+        self._identity = json.loads(json.dumps(identity))
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._manager = ocp.CheckpointManager(self._directory, options=options)
+        except OSError as error:
+            raise InputError(f"{directory}: checkpoints cannot be written there ({error.strerror}).") from error
+
+    def save(self, round: int, state: State) -> None:
+        """Write the state after so many rounds; done when this returns."""
+        about = {"format": FORMAT, "identity": self._identity, "leaves": _leaves(state)}
+        self._manager.save(
+            round, args=ocp.args.Composite(state=ocp.args.StandardSave(_filled(state)), about=ocp.args.JsonSave(about))
+        )
+        self._manager.wait_until_finished()
+
+    def latest(self) -> int | None:
+        """How many rounds the newest checkpoint has done; None if there is none."""
+        return self._manager.latest_step()
+
+    def restore(self, like: State, round: int | None = None) -> State:
+        """The state of the newest checkpoint (or of `round`), with the structure and placement of `like`.
+
+        Raises InputError for one of a newer version, of another run or algorithm, or damaged.
+        """
+        round = self.latest() if round is None else round
+        where = self._directory / str(round)
+        about = self._read(where, "about", ocp.args.JsonRestore(), round)
+        if about["format"] > FORMAT:
+            raise InputError(
+                f"{where}: written by a newer version (format {about['format']}, this one reads up to {FORMAT}). "
+                "Upgrade fedjax-het, or train into another directory."
+            )
+        if about["identity"] != self._identity:
+            raise InputError(
+                f"{where}: the checkpoint is of another run. Give its settings again, or another directory."
+            )
+        _check_leaves(where, about["leaves"], _leaves(like))
+        target = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), _filled(like))
+        state = self._read(where, "state", ocp.args.StandardRestore(target), round)
+        return jax.tree.map(lambda read, wanted: read if wanted.size else wanted, state, like)
+
+    def close(self) -> None:
+        self._manager.close()
+
+    def _read(self, where: Path, item: str, how: Any, round: int) -> Any:
+        try:
+            return self._manager.restore(round, args=ocp.args.Composite(**{item: how}))[item]
+        except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file; all mean this
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise InputError(
+                f"{where}: the checkpoint cannot be read ({reason[:200]}). Delete that folder to go back to the one "
+                "before it, or the run directory to start afresh."
+            ) from error
+
+
+def _filled(state: State) -> State:
+    """Orbax refuses leaves without an entry, which only tell a shape: one zero stands for each."""
+    return jax.tree.map(lambda x: x if x.size else jnp.zeros(1, x.dtype, device=x.sharding), state)
+
+
+def _leaves(state: State) -> dict[str, str]:
+    """Every leaf's path and what it holds: "server/shared/params/classifier/bias": "float32[1, 10]"."""
+    return {
+        "/".join(_name(key) for key in path): f"{leaf.dtype}{list(leaf.shape)}"
+        for path, leaf in jax.tree.leaves_with_path(state)
+    }
+
+
+def _name(key: Any) -> str:
+    return str(next(getattr(key, field) for field in ("name", "key", "idx") if hasattr(key, field)))
+
+
+def _check_leaves(where: Path, stored: dict[str, str], wanted: dict[str, str]) -> None:
+    for name in sorted(stored.keys() | wanted.keys()):
+        there, here = stored.get(name, "absent"), wanted.get(name, "absent")
+        if there != here:
+            raise InputError(
+                f"{where}: the checkpoint is of another algorithm, model or number of clients: {name} is {there} "
+                f"there and {here} here. Train into another directory."
+            )

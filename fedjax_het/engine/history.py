@@ -1,0 +1,42 @@
+"""A training in one call, and what came of it."""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.data.federation import Federation
+from fedjax_het.engine import summaries
+from fedjax_het.engine.cost import Facts
+from fedjax_het.engine.evaluation import Evaluation
+from fedjax_het.engine.simulation import Simulation
+from fedjax_het.types import Model, State
+
+
+class History(NamedTuple):
+    """A finished training. Leaves [num_seeds, evaluations, ...]; the last entry of `evaluation` is the end's."""
+
+    rounds: list[int]
+    evaluation: Evaluation
+    train_loss: np.ndarray  # [num_seeds, rounds]
+    state: State
+    facts: Facts
+
+    def mean_and_std(self) -> dict[str, tuple[float, float]]:
+        """The last evaluation's numbers over seeds, "test/accuracy" -> (mean, population deviation)."""
+        last = jax.tree.map(lambda x: x[:, -1], self.evaluation)
+        return {name: (float(v.mean()), float(v.std())) for name, v in summaries.flat(last).items()}
+
+
+def simulate(algorithm: Algorithm, model: Model, federation: Federation, *, rounds: int, **options) -> History:
+    """Train, and evaluate every so often. options: those of `Simulation`."""
+    simulation = Simulation(algorithm, model, federation, rounds=rounds, **options)
+    state, done, evaluations, losses = simulation.start(), 0, [], []
+    for stop in simulation.stops():
+        state, metrics = simulation.advance(state, stop - done)
+        done = stop
+        losses.append(metrics.loss)
+        evaluations.append((done, simulation.evaluate(state)))
+    evaluation = jax.tree.map(lambda *parts: np.stack(parts, axis=1), *(part for _, part in evaluations))
+    return History([r for r, _ in evaluations], evaluation, np.concatenate(losses, axis=1), state, simulation.facts)

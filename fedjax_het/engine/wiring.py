@@ -1,0 +1,58 @@
+"""Do the slots fit together? Asked before anything runs."""
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from flax import linen as nn
+
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.data.federation import Federation
+from fedjax_het.engine.problem import LocalProblem
+from fedjax_het.engine.round import RoundMetrics, Transcript
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.types import State
+
+Shapes = tuple[State, RoundMetrics, Transcript]
+
+
+def check(
+    algorithm: Algorithm, problem: LocalProblem, init: Callable, explain: Callable, federation: Federation
+) -> Shapes:
+    """Trace a round's shapes, look for what would train but mean nothing, and hand the shapes on.
+
+    Raises InputError: a published quantity that nobody reports, a part that reads what no slot fills, a state whose
+    shape a round would change, one-example batches under batch normalisation, nobody with a training example.
+    """
+    provided = [*algorithm.survey, *algorithm.reports]
+    for name in algorithm.published:
+        if name not in provided:
+            raise InputError(f"published['{name}'] condenses what nobody reports. {nearest(name, provided)}")
+    if not np.any(np.asarray(federation.data.train.count)):
+        raise InputError(f"{federation.name}: no client has a training example. Lower the held-out fractions.")
+    _check_batch_norm(algorithm, problem, federation)
+    key = jax.random.key(0)
+    before = jax.eval_shape(init, key, federation.data)
+    shapes = jax.eval_shape(explain, before, federation.data, key)
+    if (changed := _difference(before, shapes[0])) is not None:
+        raise InputError(f"a round changes the shape of its own state: {changed}. A slot must give back what it got.")
+    return shapes
+
+
+def _check_batch_norm(algorithm: Algorithm, problem: LocalProblem, federation: Federation) -> None:
+    example = jax.eval_shape(lambda inputs: federation.prepare(inputs[:1]), federation.data.examples.inputs)
+    norms = [path for path, layer in problem.model.layers(example).items() if issubclass(layer, nn.BatchNorm)]
+    if norms and algorithm.local_update.batch_size == 1:
+        raise InputError(
+            f"batch_size: batches of one example have no variance for batch normalisation ({norms[0]}) to divide by. "
+            "Take batch_size of at least 2, or a model with norm='group' or 'none'."
+        )
+
+
+def _difference(before: State, after: State) -> str | None:
+    if (old := jax.tree.structure(before)) != (new := jax.tree.structure(after)):
+        return f"{old} became {new}"
+    for (path, x), y in zip(jax.tree.leaves_with_path(before), jax.tree.leaves(after), strict=True):
+        if (x.shape, x.dtype) != (y.shape, y.dtype):
+            return f"{jax.tree_util.keystr(path)} is {x.dtype}{list(x.shape)}, then {y.dtype}{list(y.shape)}"
+    return None

@@ -1,0 +1,59 @@
+"""What the inner products K_ij = <g_i, g_j> of a stack of vectors say about it; no vector is looked at.
+
+Rows of clients that are absent are zero in K, and a zero vector agrees and conflicts with nobody.
+"""
+
+import jax.numpy as jnp
+
+from fedjax_het.types import Array
+
+AGREEMENTS = ("mean_excl", "sum_excl", "sum_incl")
+
+
+def lengths(gram: Array) -> Array:
+    """|g_i|, [m, m] -> [m]."""
+    return jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0))
+
+
+def cosines(gram: Array) -> Array:
+    """cos(g_i, g_j), [m, m] -> [m, m]; 0 where either vector is zero."""
+    inverse = _inverse(lengths(gram))
+    return gram * inverse[:, None] * inverse
+
+
+def projections(gram: Array) -> Array:
+    """p_ij = (|g_i| + |g_j|)/2 cos(g_i, g_j), [m, m] -> [m, m]: the mean of each one's shadow on the other (FedMGC)."""
+    inverse = _inverse(lengths(gram))
+    return gram * (inverse[:, None] + inverse) / 2 * (inverse[:, None] > 0) * (inverse > 0)
+
+
+def agreement(gram: Array, is_present: Array, mode: str = "mean_excl") -> Array:
+    """p_i: how far the others go the way of client i, [m] (FedMGC, Def. 3).
+
+    mode: "mean_excl" = 1/(K - 1) sum_{j != i} p_ij, K clients present | "sum_excl", without 1/(K - 1) |
+    "sum_incl" = sum_j p_ij, with p_ii = |g_i|.
+    """
+    pairs = projections(gram)
+    if mode == "sum_incl":
+        return jnp.sum(pairs, axis=1)
+    total = jnp.sum(jnp.where(jnp.eye(len(gram), dtype=bool), 0, pairs), axis=1)
+    return total / jnp.maximum(jnp.sum(is_present) - 1, 1) if mode == "mean_excl" else total
+
+
+def dominance(agreement: Array, losses: Array) -> Array:
+    """z_i = p_i / l_i, the largest first; a loss under 1e-12 counts as that (FedMGC, Eq. 11)."""
+    return agreement / jnp.maximum(losses, 1e-12)
+
+
+def combined(gram: Array, coefficients: Array) -> Array:
+    """The Gram matrix of the vectors sum_j C_ij g_j, C K C^T."""
+    return coefficients @ gram @ coefficients.T
+
+
+def is_conflict(gram: Array, tolerance: Array | float = 0.0) -> Array:
+    """[m, m]: whether two vectors point apart, K_ij < -tolerance; nobody conflicts with itself."""
+    return (gram < -tolerance) & ~jnp.eye(gram.shape[0], dtype=bool)
+
+
+def _inverse(values: Array) -> Array:
+    return jnp.where(values > 0, 1 / jnp.where(values > 0, values, 1), 0)

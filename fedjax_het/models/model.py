@@ -1,0 +1,66 @@
+"""A Flax Linen module as four pure functions."""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
+
+
+def from_flax(module: nn.Module) -> Model:
+    """Hand on a Linen module that offers a feature extractor and a head.
+
+    The module has the methods ``encode(x, mask, is_training) -> features [batch, feature]`` and
+    ``classify(features) -> logits``; its head is the submodule named ``classifier``, so that the head's leaves lie at
+    ``params/classifier/*``. `mask` [batch] is 1 for an example and 0 for padding.
+
+    In training every collection besides params may change, and dropout draws from `context.key`; in evaluation the
+    collections come back as they were.
+    """
+
+    def init(key: Key, inputs: Array) -> Variables:
+        return module.init(key, inputs, method=_encode_and_classify)
+
+    def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
+        state = {name: leaves for name, leaves in variables.items() if name != "params"}
+        features, changed = module.apply(
+            variables,
+            inputs,
+            context.mask,
+            context.is_training,
+            method="encode",
+            mutable=list(state) if context.is_training else [],
+            rngs={"dropout": context.key},
+        )
+        return (features, {}), state | changed
+
+    def classify(params: Params, features: Array) -> Array:
+        return module.apply({"params": params}, features, method="classify")
+
+    def layers(inputs: Array) -> Mapping[str, type]:
+        return _classes(module, inputs)
+
+    return Model(init, encode, classify, layers)
+
+
+def _encode_and_classify(module: nn.Module, inputs: Array) -> Array:
+    return module.classify(module.encode(inputs, jnp.ones(inputs.shape[0]), False))
+
+
+def _classes(module: nn.Module, inputs: Array) -> Mapping[str, type]:
+    """The class of every submodule that runs, by its path, from an abstract trace."""
+    classes = {}
+
+    def note(call, args, kwargs, context):
+        if context.module.path:
+            classes["/".join(context.module.path)] = type(context.module)
+        return call(*args, **kwargs)
+
+    def trace(inputs: Array) -> Variables:
+        with nn.intercept_methods(note):
+            return module.init(jax.random.key(0), inputs, method=_encode_and_classify)
+
+    jax.eval_shape(trace, inputs)
+    return classes

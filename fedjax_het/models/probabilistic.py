@@ -1,0 +1,130 @@
+"""Probabilistic representations: between features and head lies a Gaussian, from which the head's input is drawn.
+
+    (mu_b, s_b) = W h_b + v,   sigma_b = softplus(s_b),   z_b = mu_b + sigma_b eps_b,   eps_b ~ N(0, I)
+
+h_b [feature] are the encoder's features, mu, s, z [D]. The noise comes from `context.key`.
+
+Nguyen, Torr and Lim, FedSR: A Simple and Effective Domain Generalization Method for Federated Learning, NeurIPS 2022.
+Authors' code: atuannguyen/FedSR, src/methods/base.py.
+"""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from fedjax_het.errors import InputError
+from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
+
+
+def probabilistic(
+    num_samples: int = 20,
+    num_features: int | None = None,
+    *,
+    has_reference: bool = True,
+    learn_scale: bool = True,
+    draw: Callable[[Key, tuple[int, ...], jnp.dtype], Array] = jax.random.normal,
+) -> Callable[[Model], Model]:
+    """Make a model's representation a distribution; its features are then a draw z, and mu and sigma go with them.
+
+    In training one draw an example, features [batch, D]. In evaluation `num_samples` draws, features [batch, samples,
+    D], and the logits are the log of the draws' mean softmax; 0 samples: the mean mu instead. Evaluation always draws
+    with the key of its context, so evaluating twice gives the same numbers.
+    extras: "mean" (mu) and "scale" (sigma), each [batch, D].
+
+    Adds params: representation/kernel [feature, 2 D] and bias [2 D]; with `has_reference`, which the term
+    `conditional_information` needs and nothing else reads, reference/mean [class, D] (from 0), reference/scale
+    [class, D] (before its softplus, from 1) and, with `learn_scale`, reference/factor [] (from 1).
+
+    num_samples: the authors' code takes 20.   num_features: D; None is as many as the model has features, which is
+    512 for a ResNet-18 and 2048 for a ResNet-50, the authors' choices.   draw: (key, shape, dtype) -> standard noise.
+    Raises InputError for values that cannot work, features that are maps, and a head that cannot be made D wide.
+    """
+    _check_settings(num_samples, num_features)
+
+    def adapt(model: Model) -> Model:
+        def init(key: Key, inputs: Array) -> Variables:
+            variables = model.init(key, inputs)
+            inside, num_classes, dtype = _sizes(model, variables, inputs)
+            outside, params, key = num_features or inside, variables["params"], jax.random.fold_in(key, 1)
+            params = params | _representation(key, inside, outside, dtype)
+            if outside != inside:
+                params = params | _resized_head(key, params, inside, outside)
+            if has_reference:
+                params = params | {"reference": _reference((num_classes, outside), dtype, learn_scale)}
+            return variables | {"params": params}
+
+        def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
+            (features, extras), state = model.encode(variables, inputs, context)
+            mean, scale = _distribution(variables["params"]["representation"], features)
+            drawn = mean
+            if context.is_training:
+                drawn = mean + scale * draw(context.key, mean.shape, mean.dtype)
+            elif num_samples:
+                noise = draw(context.key, (num_samples, *mean.shape), mean.dtype)
+                drawn = jnp.moveaxis(mean + scale * noise, 0, 1)
+            return (drawn, extras | {"mean": mean, "scale": scale}), state
+
+        def classify(params: Params, features: Array) -> Array:
+            if features.ndim == 2:
+                return model.classify(params, features)
+            logits = model.classify(params, features.reshape(-1, features.shape[-1]))
+            chances = jax.nn.log_softmax(logits.reshape(*features.shape[:2], -1))
+            return jax.nn.logsumexp(chances, axis=1) - jnp.log(features.shape[1])
+
+        def layers(inputs: Array) -> Mapping[str, type]:
+            return {**model.layers(inputs), "representation": nn.Dense}
+
+        return Model(init, encode, classify, layers)
+
+    return adapt
+
+
+def _distribution(layer: Params, features: Array) -> tuple[Array, Array]:
+    """(mu, sigma), each [batch, D]."""
+    mean, raw = jnp.split(features @ layer["kernel"] + layer["bias"], 2, axis=-1)
+    return mean, jax.nn.softplus(raw)
+
+
+def _representation(key: Key, inside: int, outside: int, dtype: jnp.dtype) -> Params:
+    kernel = nn.initializers.lecun_normal()(key, (inside, 2 * outside), dtype)
+    return {"representation": {"kernel": kernel, "bias": jnp.zeros(2 * outside, dtype)}}
+
+
+def _reference(shape: tuple[int, int], dtype: jnp.dtype, learn_scale: bool) -> Params:
+    factor = {"factor": jnp.ones((), dtype)} if learn_scale else {}
+    return {"mean": jnp.zeros(shape, dtype), "scale": jnp.ones(shape, dtype), **factor}
+
+
+def _resized_head(key: Key, params: Params, inside: int, outside: int) -> Params:
+    """The head drawn anew for features of another width."""
+    head = params.get("classifier", {})
+    if set(head) - {"bias"} != {"kernel"} or head["kernel"].shape[:-1] != (inside,):
+        raise InputError(
+            f"num_features: only a head of one dense layer can be made another width, and this one has "
+            f"{', '.join(sorted(head)) or 'nothing at params/classifier'}. Leave num_features out."
+        )
+    old = head["kernel"]
+    kernel = nn.initializers.lecun_normal()(jax.random.fold_in(key, 1), (outside, old.shape[1]), old.dtype)
+    return {"classifier": {**head, "kernel": kernel}}
+
+
+def _sizes(model: Model, variables: Variables, inputs: Array) -> tuple[int, int, jnp.dtype]:
+    """(number of features, number of classes, type of the features)."""
+    context = Context(jnp.ones(inputs.shape[0]), jnp.zeros((), jnp.int32), jax.random.key(0), False)
+    features = jax.eval_shape(lambda: model.encode(variables, inputs, context)[0][0])
+    if features.ndim != 2:
+        raise InputError(
+            f"probabilistic: features have shape {features.shape}; a probabilistic representation needs "
+            "[batch, feature]. Take a model that classifies whole examples."
+        )
+    logits = jax.eval_shape(lambda x: model.classify(variables["params"], x), features)
+    return features.shape[1], logits.shape[-1], features.dtype
+
+
+def _check_settings(num_samples: int, num_features: int | None) -> None:
+    if not isinstance(num_samples, int) or num_samples < 0:
+        raise InputError(f"num_samples: must be a whole number of at least 0 (0: the mean), not {num_samples!r}.")
+    if num_features is not None and (not isinstance(num_features, int) or num_features < 1):
+        raise InputError(f"num_features: must be a whole number of at least 1, or None, not {num_features!r}.")

@@ -1,0 +1,119 @@
+"""The core of the gradient-editing aggregators.
+
+FedLD, FedMGC's correction and FedGH replace each update by a combination of all of them, and average. What is
+combined with what depends on inner products alone. So the stack is read twice: once for its Gram matrix, m x m, and
+once for the single combination at the end; no revised update is ever formed.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Aggregator, Problem, Weighting
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.server.weightings import named
+from fedjax_het.types import Aggregate, Array, PyTree, ServerView, Variables
+
+Edit = Callable[..., Array]
+"""(Gram matrix [m, m], is_present [m], *evidence) -> C [m, m]: client i's revised update is sum_j C_ij u_j. In
+float64; evidence is what else the edit was promised, arrays that the server knows: losses, ids."""
+
+SCOPES = ("model", "tensor")
+BUFFERS = ("weighted_mean", "keep_server", "in_vector")
+_BLOCK = 1 << 15  # columns converted to float64 at a time: a block of the stack stays in cache
+
+
+def in_double(function: Callable) -> Callable:
+    """Run a function of arrays with float64 at hand, whatever the process is set to.
+
+    A float32 Gram matrix loses every axis whose singular value is under 3e-4 of the largest; in float64 that limit is
+    1e-8. custom_vmap, because a plain vmap traces the function's loops anew outside the float64 context.
+    """
+
+    @custom_vmap
+    def run(*args):
+        with jax.enable_x64(True):
+            return function(*args)
+
+    @run.def_vmap
+    def _(size, is_batched, *args):
+        axes = jax.tree.map(lambda batched: 0 if batched else None, tuple(is_batched))
+        with jax.enable_x64(True):
+            out = jax.vmap(function, in_axes=axes, axis_size=size)(*args)
+        return out, jax.tree.map(lambda _: True, out)
+
+    return run
+
+
+def gram_matrix(stack: PyTree) -> Array:
+    """K_ij = <u_i, u_j> over all leaves [m, ...], accumulated in float64 (inside `in_double`), block by block."""
+    leaves = jax.tree.leaves(stack)
+    total = jnp.zeros((leaves[0].shape[0],) * 2, float)
+    for leaf in leaves:
+        rows = leaf.reshape(leaf.shape[0], -1)
+        num_blocks, rest = divmod(rows.shape[1], _BLOCK)
+
+        def add_block(index: Array, sum_so_far: Array, rows: Array = rows) -> Array:
+            return sum_so_far + _product(jax.lax.dynamic_slice_in_dim(rows, index * _BLOCK, _BLOCK, axis=1))
+
+        total = total + _product(rows[:, rows.shape[1] - rest :])
+        if num_blocks:
+            total = jax.lax.fori_loop(0, num_blocks, add_block, total)
+    return total
+
+
+def _product(rows: Array) -> Array:
+    rows = rows.astype(float)
+    return jnp.matmul(rows, rows.T, precision=jax.lax.Precision.HIGHEST)
+
+
+def edited_mean(
+    edit: Edit,
+    weighting: str | Weighting = "samples",
+    *,
+    evidence: Callable[[ServerView], tuple[Array, ...]] = lambda view: (),
+    scope: str = "model",
+    buffers: str = "weighted_mean",
+    warmup_mean_rounds: int = 0,
+) -> Aggregator:
+    """The weighted mean of edited updates: u = sum_i p_i sum_j C_ij u_j, with C = edit(Gram matrix, ...).
+
+    Shapes: leaves [cohort, ...] -> [...].
+    evidence: what the edit is handed besides the Gram matrix and who is present, say the reported losses.
+    scope: one vector a client ("model"), or each parameter tensor by itself ("tensor").
+    buffers: what happens to collections besides params (batch statistics): averaged, kept as the server has them, or
+    edited along with the parameters. warmup_mean_rounds: so many first rounds take the plain weighted mean.
+    Raises InputError for an unknown scope, buffers or weighting.
+    """
+    weighting = named(weighting)
+    for name, value, known in (("scope", scope, SCOPES), ("buffers", buffers, BUFFERS)):
+        if value not in known:
+            raise InputError(f"{name}: unknown option '{value}'. {nearest(value, known)}")
+    find = in_double(partial(_coefficients, edit))
+
+    def combine(stack: Variables, weights: Array, view: ServerView) -> Variables:
+        coefficients = find(stack, weights, view.is_present, *evidence(view))
+        is_plain = view.received.round < warmup_mean_rounds
+        return tree.weighted_sum(stack, jnp.where(is_plain, weights, coefficients))
+
+    def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
+        weights, state = weighting.update(state, view)
+        edited, averaged = dict(view.uploads.update), {}
+        if buffers != "in_vector":
+            averaged, edited = edited, {"params": edited.pop("params")}
+        each = partial(combine, weights=weights, view=view)
+        combined = each(edited) if scope == "model" else jax.tree.map(each, edited)
+        rest = tree.weighted_sum(averaged, weights if buffers == "weighted_mean" else jnp.zeros_like(weights))
+        return Aggregate({**rest, **combined}, {}), state
+
+    return Aggregator(weighting.init, update)
+
+
+def _coefficients(edit: Edit, stack: PyTree, weights: Array, is_present: Array, *evidence: Array) -> Array:
+    """[m]: the factor of each update in the final sum, p @ C; rows that are absent are zero in the stack."""
+    combined = weights.astype(float) @ edit(gram_matrix(stack), is_present, *evidence)
+    return combined.astype(weights.dtype)

@@ -1,0 +1,115 @@
+"""Take the conflict out pair by pair, level by level (what FedLD's tables ran under the name FedGH)."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Aggregator, Problem
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.server.aggregators.gram import BUFFERS, gram_matrix, in_double
+from fedjax_het.server.aggregators.projection import resolved
+from fedjax_het.types import Aggregate, Array, ServerView, Variables
+
+
+class Reference(NamedTuple):
+    """Where past aggregates pointed, tensor by tensor."""
+
+    average: Variables
+    is_begun: Array  # []
+
+
+def hierarchical_weights(gram: Array, scores: Array, is_present: Array, eps: float) -> Array:
+    """[m]: the factor of each update in the aggregate of one tensor; see `hierarchical_mean`.
+
+    Shapes: gram [m, m], scores [m] (g_i . r), is_present [m].
+    """
+    num_present, place = jnp.sum(is_present), jnp.arange(gram.shape[0] + 1)
+
+    def level(running: tuple[Array, Array]) -> tuple[Array, Array]:
+        rows, count = running
+        rows = rows[jnp.argsort(jnp.where(place < count, -(rows @ scores), jnp.inf), stable=True)]
+        partner = jnp.where(place < count, count - 1 - place, place)
+        lessened = _without(gram, rows, rows[partner], eps)
+        pairs = jnp.where((partner == place)[:, None], rows, lessened + lessened[partner])
+        half = (count + 1) // 2
+        return jnp.where((place < half)[:, None], pairs, 0), half
+
+    rows = jnp.where(is_present[:, None], jnp.eye(gram.shape[0]), 0)[jnp.argsort(~is_present, stable=True)]
+    rows = jnp.pad(rows, ((0, 1), (0, 0)))  # one client alone meets nobody, as zeros
+    rows, _ = jax.lax.while_loop(lambda running: running[1] > 2, level, (rows, num_present))
+    first, second = rows[:1], rows[1:2]
+    lessened = _without(gram, first, second, eps)
+    product = jnp.sum(first @ gram * second, axis=1)
+    total = lessened + _without(gram, second, lessened, eps, product)
+    return jnp.sum(total, axis=0) / jnp.maximum(num_present, 1)
+
+
+def _without(gram: Array, rows: Array, others: Array, eps: float, products: Array | None = None) -> Array:
+    """rows - <row, other>/(|other|^2 + eps) other where they conflict, coefficients [n, m]."""
+    if products is None:
+        products = jnp.sum(rows @ gram * others, axis=1)
+    squared = resolved(jnp.sum(others @ gram * others, axis=1), others, gram) + eps
+    share = jnp.where((products < 0) & (squared > 0), products / jnp.where(squared > 0, squared, 1), 0)
+    return rows - share[:, None] * others
+
+
+def _by_tensor(eps: float, stacks: list[Array], references: list[Array], is_present: Array) -> list[Array]:
+    """One factor a client for each tensor; the tensors share one program."""
+    grams = jnp.stack([gram_matrix(stack) for stack in stacks])
+    scores = jnp.stack([_inner(stack, reference) for stack, reference in zip(stacks, references, strict=True)])
+    weights = jax.vmap(lambda gram, score: hierarchical_weights(gram, score, is_present, eps))(grams, scores)
+    return [each.astype(stack.dtype) for each, stack in zip(weights, stacks, strict=True)]
+
+
+def _inner(stack: Array, reference: Array) -> Array:
+    rows = stack.reshape(stack.shape[0], -1).astype(float)
+    return jnp.matmul(rows, reference.ravel().astype(float), precision=jax.lax.Precision.HIGHEST)
+
+
+def hierarchical_mean(eps: float = 1e-7, decay: float = 0.99, *, buffers: str = "weighted_mean") -> Aggregator:
+    """Join the updates in a tournament that pairs those that agree most and least with past aggregates.
+
+        first round:   u = 1/m sum_i g_i,   r = u
+        then, tensor by tensor:   sort by <g_i, r>; pair best with worst, the second with the last but one, ...
+            each pair in conflict:   a' = a - a.b/(|b|^2 + eps) b,   b' = b - a.b/(|a|^2 + eps) a;   a' + b' goes on,
+            an odd one goes on as it is, until two are left:
+            a' = a - a.b/(|b|^2 + eps) b,   b' = b - a.b/(|a'|^2 + eps) a'
+        u = (a' + b')/m,   r <- decay r + (1 - decay) u
+
+    Shapes: leaves [cohort, ...] -> [...]; unweighted. Gram matrices [m, m] in float64, tensor by tensor.
+    eps: 1e-7 in FedLD's code, so that the result depends on the scale of the updates | 0 in FedDM's.
+    decay: .99 in both.   buffers: of collections besides params: "weighted_mean" (here of equal weights),
+    "keep_server", or "in_vector": edited tensor by tensor like the rest, as both codes do.
+    Deviations from the codes: the sum is divided by the clients that are present, not by all there are; r = 0 leaves
+    the order to the ids, where they sort NaN; one client is handed through, where they stop; and with eps = 0 the
+    second of a last pair in exact opposition stays, where FedDM's is NaN. As in the codes the last step has no bound:
+    |b'| grows like 1/sin(a, b) as the last pair nears opposition.
+    It is not the method of the FedGH paper (`harmonized_mean`).
+    Zhu et al., FedDM; official code CityU-AIM-Group/FedDM, main.py, and Zeng-Shuang/FedLD, svd_tools.py.
+    """
+    if buffers not in BUFFERS:
+        raise InputError(f"buffers: unknown option '{buffers}'. {nearest(buffers, BUFFERS)}")
+    for name, value, is_valid in (("eps", eps, lambda x: x >= 0), ("decay", decay, lambda x: 0 <= x <= 1)):
+        if isinstance(value, int | float) and not is_valid(value):
+            raise InputError(f"hierarchical_mean: {name} is out of range: {value!r}.")
+    find = in_double(partial(_by_tensor, eps))
+
+    def edited(variables: Variables) -> Variables:
+        return variables if buffers == "in_vector" else {"params": variables["params"]}
+
+    def update(problem: Problem, state: Reference, view: ServerView) -> tuple[Aggregate, Reference]:
+        equal = view.is_present / jnp.maximum(jnp.sum(view.is_present), 1)
+        plain = equal * (buffers != "keep_server")
+        stacks, structure = jax.tree.flatten(edited(view.uploads.update))
+        weights = find(stacks, jax.tree.leaves(state.average), view.is_present)
+        weights = [jnp.where(state.is_begun, each, equal.astype(each.dtype)) for each in weights]
+        joined = structure.unflatten(map(tree.weighted_sum, stacks, weights))
+        moved = tree.add(tree.scale(decay, state.average), tree.scale(1 - decay, joined))
+        average = tree.where(state.is_begun, moved, joined)
+        rest = {name: tree.weighted_sum(x, plain) for name, x in view.uploads.update.items() if name not in joined}
+        return Aggregate({**rest, **joined}, {}), Reference(average, jnp.array(True))
+
+    return Aggregator(lambda shared, num_clients: Reference(tree.zeros_like(edited(shared)), jnp.array(False)), update)

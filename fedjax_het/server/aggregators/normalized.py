@@ -1,0 +1,55 @@
+"""The mean of updates per unit of local work (FedNova)."""
+
+import jax.numpy as jnp
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Aggregator, Problem, Weighting
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.server.weightings import named, normalise
+from fedjax_het.types import Aggregate, Array, PyTree, ServerView
+
+WORKS = {
+    "coefficients": lambda weights, norms, steps: jnp.sum(weights * norms),
+    "steps": lambda weights, norms, steps: jnp.sum(weights * steps),
+}
+
+
+def normalized_mean(weighting: str | Weighting = "samples", tau_eff: str | float = "coefficients") -> Aggregator:
+    """Divide every update by the work behind it, average, and go as far as everyone's work together.
+
+        u = tau_eff sum_i p_i u_i / |a_i|_1
+
+    So that clients with more steps do not pull the optimum towards themselves. Parameters only; other collections
+    take the weighted mean. A client that took no step (|a_i|_1 = 0) is left out.
+    Shapes: leaves [cohort, ...] -> [...].   Reads: reports["a_norm"] (see client.measures.coefficient_norm).
+    tau_eff: "coefficients", sum_i p_i |a_i|_1 (one client: its own update); "steps", sum_i p_i tau_i (the authors'
+    code where there is a proximal term); or a number.   Raises InputError for anything else.
+    Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020.
+    """
+    weighting = named(weighting)
+    if isinstance(tau_eff, str) and tau_eff not in WORKS:
+        raise InputError(f"tau_eff: unknown option '{tau_eff}', nor a number. {nearest(tau_eff, WORKS)}")
+    if isinstance(tau_eff, int | float) and not 0 < tau_eff < float("inf"):
+        raise InputError(f"tau_eff: must be a finite number above 0, not {tau_eff!r}.")
+
+    def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
+        norms = _norms(view)
+        has_worked = view.is_present & (norms > 0)
+        weights, state = weighting.update(state, view)
+        weights = normalise(weights, has_worked)
+        effective = WORKS[tau_eff](weights, norms, view.uploads.num_steps) if isinstance(tau_eff, str) else tau_eff
+        factors = weights * effective / jnp.where(has_worked, norms, 1)
+        rest = dict(view.uploads.update)
+        params = tree.weighted_sum(rest.pop("params"), factors)
+        return Aggregate({"params": params, **tree.weighted_sum(rest, weights)}, {}), state
+
+    return Aggregator(weighting.init, update)
+
+
+def _norms(view: ServerView) -> Array:
+    if "a_norm" not in view.uploads.reports:
+        raise InputError(
+            "aggregator 'normalized_mean' reads reports['a_norm'], which nobody sends. "
+            'Add reports={"a_norm": coefficient_norm(learning_rate, momentum)} to the Algorithm.'
+        )
+    return view.uploads.reports["a_norm"]

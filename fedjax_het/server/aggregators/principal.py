@@ -1,0 +1,147 @@
+"""Keep the principal directions of the updates (FedLD)."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from fedjax_het.algorithm import Aggregator, Weighting
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.server.aggregators.gram import Edit, edited_mean
+from fedjax_het.types import Array
+
+_RANK = 1e-12  # eigenvalues under this share of the largest are rounding, not directions
+_VOTE = 1e-14  # a client with a smaller share of itself along an axis has no side there
+
+
+class Axes(NamedTuple):
+    """The eigen-decomposition of A = 1/m G G^T, largest first, and what of it is kept."""
+
+    eigenvalues: Array  # [m] lambda_l
+    vectors: Array  # [m, m], columns e_l; the unit axis is u_l = sum_i e_il g_i / length_l
+    lengths: Array  # [m] |v_l| = sqrt(m lambda_l)
+    projections: Array  # [m, m] c_il = <g_i, u_l>
+    is_selected: Array  # [m] among the L largest
+    is_kept: Array  # [m] selected, and a direction at all
+
+
+NORMS = {
+    "l2_selected": lambda axes: jnp.sqrt(jnp.sum(jnp.square(axes.eigenvalues) * axes.is_selected)),
+    "l2_all": lambda axes: jnp.sqrt(jnp.sum(jnp.square(axes.eigenvalues))),
+    "sum_selected": lambda axes: jnp.sum(axes.eigenvalues * axes.is_selected),
+    "sum_all": lambda axes: jnp.sum(axes.eigenvalues),
+    "unit": lambda axes: axes.eigenvalues,
+}
+ROUNDINGS = {
+    "floor": lambda wanted: jnp.maximum(1, jnp.floor(wanted + 1e-9)),
+    "ceil": lambda wanted: jnp.maximum(1, jnp.ceil(wanted - 1e-9)),
+    "round": lambda wanted: jnp.maximum(1, jnp.round(wanted)),
+    "truncate": jnp.floor,  # the released code's int(): one client alone gives no axis, hence a zero update
+}
+SIGNS = {
+    "mean": lambda axes: jnp.sum(axes.projections, axis=0),
+    "majority": lambda axes: jnp.sum(jnp.sign(axes.projections), axis=0),
+    "none": lambda axes: jnp.ones_like(axes.eigenvalues),
+}
+PROJECTIONS = ("orthogonal", "cosine")
+CORRECTIONS = ("per_axis", "whole", "none")
+
+
+def principal_axes(gram: Array, is_present: Array, fraction: float = 0.8, rounding: str = "floor") -> Axes:
+    """The m principal axes of the updates from their Gram matrix K = G G^T alone.
+
+        K e_l = m lambda_l e_l,   c_il = sqrt(m lambda_l) e_il,   L = rounding(fraction m)
+
+    Shapes: gram [m, m], is_present [m]; clients that are absent have zero rows, and m counts those present.
+    """
+    scaled, vectors = jnp.linalg.eigh(gram)
+    scaled, vectors = jnp.maximum(scaled[::-1], 0), vectors[:, ::-1]
+    num_present = jnp.sum(is_present).astype(gram.dtype)
+    is_selected = jnp.arange(gram.shape[0]) < ROUNDINGS[rounding](fraction * num_present)
+    lengths = jnp.sqrt(scaled)
+    is_kept = is_selected & (scaled > _RANK * scaled[0])
+    return Axes(scaled / jnp.maximum(num_present, 1), vectors, lengths, vectors * lengths, is_selected, is_kept)
+
+
+def principal_edit(
+    fraction: float = 0.8,
+    *,
+    correction: str = "per_axis",
+    eig_norm: str = "l2_selected",
+    projection: str = "orthogonal",
+    sign: str = "mean",
+    rounding: str = "floor",
+) -> Edit:
+    """FedLD's revision of every update, as coefficients of the Gram core; see `principal_directions`."""
+    options = {"correction": (correction, CORRECTIONS), "eig_norm": (eig_norm, NORMS), "sign": (sign, SIGNS)}
+    options |= {"projection": (projection, PROJECTIONS), "rounding": (rounding, ROUNDINGS)}
+    for name, (value, known) in options.items():
+        if value not in known:
+            raise InputError(f"{name}: unknown option '{value}'. {nearest(value, known)}")
+    if isinstance(fraction, int | float) and not 0 < fraction <= 1:
+        raise InputError(f"fraction: the share of axes that is kept lies in (0, 1], not {fraction!r}.")
+
+    def edit(gram: Array, is_present: Array) -> Array:
+        axes = principal_axes(gram, is_present, fraction, rounding)
+        flip = jnp.where(SIGNS[sign](axes) < 0, -1.0, 1.0)
+        axes = axes._replace(vectors=axes.vectors * flip, projections=axes.projections * flip)
+        along = _revised(axes, jnp.sqrt(jnp.maximum(jnp.diag(gram), 0)), correction, eig_norm, projection)
+        return along @ (axes.vectors / jnp.where(axes.is_kept, axes.lengths, 1)).T
+
+    return edit
+
+
+def _revised(axes: Axes, norms: Array, correction: str, eig_norm: str, projection: str) -> Array:
+    """[m, m]: client i's revised update along axis l."""
+    norms = norms[:, None]
+    weights = jnp.where(axes.is_kept, axes.eigenvalues / _positive(NORMS[eig_norm](axes)), 0)
+    has_side = jnp.abs(axes.projections) > _VOTE * norms
+    if correction == "per_axis":  # the projection's length cancels, its side remains
+        return norms * weights * jnp.sign(axes.projections) * has_side
+    along = weights * axes.projections * has_side
+    if projection == "cosine":
+        along = along * axes.lengths / _positive(norms)
+    if correction == "none":
+        return along
+    return along * norms / _positive(jnp.linalg.norm(along, axis=1, keepdims=True))
+
+
+def _positive(values: Array) -> Array:
+    return jnp.where(values > 0, values, 1)
+
+
+def principal_directions(
+    fraction: float = 0.8,
+    weighting: str | Weighting = "samples",
+    *,
+    correction: str = "per_axis",
+    eig_norm: str = "l2_selected",
+    projection: str = "orthogonal",
+    sign: str = "mean",
+    rounding: str = "floor",
+    scope: str = "model",
+    buffers: str = "weighted_mean",
+    warmup_mean_rounds: int = 0,
+) -> Aggregator:
+    """Express each update by the principal axes that all updates share, at its own length, and average.
+
+        A = 1/m G G^T = E diag(lambda) E^T,   u_l = G^T e_l / |G^T e_l|,   l = 1..L = fraction m
+        g_i^r = sum_l |g_i| / |g'_il|  lambda_l / ||lambda||  g'_il,   g'_il = <g_i, u_l> u_l
+        u = sum_i p_i g_i^r  =  sum_l lambda_l/||lambda|| u_l (sum_i p_i |g_i| sgn <g_i, u_l>)
+
+    Shapes: leaves [cohort, ...] -> [...]; one eigen-decomposition of [m, m] in float64, two passes over the stack.
+    fraction: share of the axes that is kept, the paper's .8.   weighting: the paper's p_i; released: "uniform".
+    correction: "per_axis" (Eq. 7, supplement, code) | "whole" (the sentence: one factor on the sum) | "none".
+    eig_norm: "l2_selected" keeps |g_i^r| = |g_i|, as the paper states; released: "sum_all"; "sum_selected", "l2_all",
+    "unit".   projection: "orthogonal" | "cosine", visible with correction="whole" or "none" only.
+    sign: "mean" (paper) | "majority" (code) | "none"; the result is the same, an axis and its negative project alike.
+    rounding: of L: "floor" (at least 1) | "ceil" | "round" | "truncate" (released: may keep none).
+    scope, buffers, warmup_mean_rounds: see `edited_mean`; released: "tensor", "weighted_mean", 1.
+    Axes whose eigenvalue is under 1e-12 of the largest are skipped, a client orthogonal to an axis casts no vote on
+    it, and a client that sent zeros stays zero; the released code gives NaN for it. Not continuous: a vote flips when
+    <g_i, u_l> crosses 0.
+    Zeng et al., FedLD; official code Zeng-Shuang/FedLD, svd_tools.py.
+    """
+    edit = principal_edit(
+        fraction, correction=correction, eig_norm=eig_norm, projection=projection, sign=sign, rounding=rounding
+    )
+    return edited_mean(edit, weighting, scope=scope, buffers=buffers, warmup_mean_rounds=warmup_mean_rounds)

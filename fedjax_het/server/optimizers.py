@@ -1,0 +1,151 @@
+"""Server optimizers as published: FedAvgM, FedAdagrad, FedAdam and FedYogi.
+
+The pseudo-gradient g is minus the combined update, D = -g. For each coordinate
+
+    m <- b1 m + (1 - b1) D
+    v <- v + D^2 (Adagrad, b1 = 0)  |  b2 v + (1 - b2) D^2 (Adam)  |  v - (1 - b2) D^2 sign(v - D^2) (Yogi)
+    w <- w + eta m / (sqrt(v) + tau)
+
+Each is an optax.GradientTransformation and serves any algorithm: replace(fedprox(), server_optimizer=fedyogi()).
+optax's own adam and yogi correct the bias of the first rounds, which the paper does not.
+Raised by all: InputError for a concrete setting out of range, or an unknown name.
+
+Reddi et al., Adaptive Federated Optimization, ICLR 2021. arXiv:2003.00295; Hsu et al., Measuring the Effects of
+Non-Identical Data Distribution for Federated Visual Classification, 2019. arXiv:1909.06335 (FedAvgM).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_het import tree
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.types import Array, Params
+
+
+class Momentum(NamedTuple):
+    velocity: Params  # of the pseudo-gradient
+
+
+class Moments(NamedTuple):
+    count: Array  # [] int32: steps taken
+    first: Params  # m, of the pseudo-gradient (the paper's sign is the opposite)
+    second: Params  # v
+
+
+SecondMoment = Callable[[Array, Array], Array]
+"""(v, squared pseudo-gradient) -> new v."""
+
+LATER = {"adam": 0, "flower": 1}  # Flower counts the first step as its second
+INITIAL = ("tau2",)
+
+
+def fedavgm(
+    learning_rate: float = 1.0, momentum: float = 0.9, *, momentum_damping: bool = False
+) -> optax.GradientTransformation:
+    """Server momentum: b <- momentum b + D;  w <- w + eta b.
+
+    momentum_damping: b <- momentum b + (1 - momentum) D instead, so that the step does not grow (MOON's repository).
+    """
+    _check(learning_rate, momentum=momentum)
+
+    def update(gradient: Params, state: Momentum, params: Params | None = None) -> tuple[Params, Momentum]:
+        fresh = 1 - momentum if momentum_damping else 1.0
+        velocity = tree.add(tree.scale(momentum, state.velocity), tree.scale(fresh, gradient))
+        return tree.scale(-learning_rate, velocity), Momentum(velocity)
+
+    return optax.GradientTransformation(lambda params: Momentum(tree.zeros_like(params)), update)
+
+
+def fedadagrad(learning_rate: float = 0.1, tau: float = 1e-3, v0: str | float = 0.0) -> optax.GradientTransformation:
+    """A sum of squares: v never falls, so steps only become shorter.   tau, v0: see `fedadam`."""
+    return _adaptive(lambda v, square: v + square, learning_rate, 0.0, 0.0, tau, v0, None)
+
+
+def fedadam(
+    learning_rate: float = 0.01,
+    b1: float = 0.9,
+    b2: float = 0.99,
+    tau: float = 1e-3,
+    *,
+    v0: str | float = 0.0,
+    bias_correction: str | None = None,
+) -> optax.GradientTransformation:
+    """A moving average of squares.
+
+    learning_rate: the paper's eta.   tau: how adaptive, 1e-5 to 1e-1; above 0.
+    v0: first value of v; "tau2" is tau^2, which the paper's Algorithm 2 asks for; its experiments and Flower take 0.
+    bias_correction: None (the paper) | "adam", eta sqrt(1 - b2^t) / (1 - b1^t) with t = 1 at first (the authors'
+    code, by Keras) | "flower", the same with t = 2 at first.
+    """
+    return _adaptive(lambda v, square: b2 * v + (1 - b2) * square, learning_rate, b1, b2, tau, v0, bias_correction)
+
+
+def fedyogi(
+    learning_rate: float = 0.01,
+    b1: float = 0.9,
+    b2: float = 0.99,
+    tau: float = 1e-3,
+    *,
+    v0: str | float = 0.0,
+    bias_correction: str | None = None,
+) -> optax.GradientTransformation:
+    """Squares that pull v towards them at a rate of their own size, so that it forgets slowly. Arguments: `fedadam`."""
+    return _adaptive(
+        lambda v, square: v - (1 - b2) * square * jnp.sign(v - square), learning_rate, b1, b2, tau, v0, bias_correction
+    )
+
+
+def _adaptive(
+    second_moment: SecondMoment,
+    learning_rate: float,
+    b1: float,
+    b2: float,
+    tau: float,
+    v0: str | float,
+    bias_correction: str | None,
+) -> optax.GradientTransformation:
+    _check(learning_rate, b1=b1, b2=b2)
+    initial = _initial(v0, tau)
+    if bias_correction is not None and bias_correction not in LATER:
+        raise InputError(f"bias_correction: unknown option '{bias_correction}'. {nearest(bias_correction, LATER)}")
+
+    def init(params: Params) -> Moments:
+        second = jax.tree.map(lambda x: jnp.full_like(x, initial), params)
+        return Moments(jnp.zeros((), jnp.int32), tree.zeros_like(params), second)
+
+    def update(gradient: Params, state: Moments, params: Params | None = None) -> tuple[Params, Moments]:
+        count = state.count + 1
+        first = tree.add(tree.scale(b1, state.first), tree.scale(1 - b1, gradient))
+        second = jax.tree.map(lambda v, g: second_moment(v, jnp.square(g)).astype(v.dtype), state.second, gradient)
+        rate = learning_rate
+        if bias_correction is not None:
+            time = count + LATER[bias_correction]
+            rate = rate * jnp.sqrt(1 - jnp.power(b2, time)) / (1 - jnp.power(b1, time))
+        step = jax.tree.map(lambda m, v: (-rate * m / (jnp.sqrt(v) + tau)).astype(m.dtype), first, second)
+        return step, Moments(count, first, second)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _initial(v0: str | float, tau: float) -> float:
+    if isinstance(tau, int | float) and not 0 < tau < float("inf"):
+        raise InputError(f"tau: must be a finite number above 0, not {tau!r}: an update of 0 is divided by it.")
+    if isinstance(v0, str):
+        if v0 not in INITIAL:
+            raise InputError(f"v0: unknown option '{v0}', nor a number. {nearest(v0, INITIAL)}")
+        return tau**2
+    if isinstance(v0, int | float) and not 0 <= v0 < float("inf"):
+        raise InputError(f"v0: must be a finite number of at least 0, not {v0!r}.")
+    return v0
+
+
+def _check(learning_rate: float, **decays: float) -> None:
+    if isinstance(learning_rate, int | float) and not 0 <= learning_rate < float("inf"):
+        raise InputError(f"server_learning_rate: must be a finite number of at least 0, not {learning_rate!r}.")
+    for name, value in decays.items():
+        if isinstance(value, int | float) and not 0 <= value < 1:
+            raise InputError(f"{name}: must lie in [0, 1), not {value!r}.")

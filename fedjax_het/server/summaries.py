@@ -1,0 +1,126 @@
+"""How the clients' reports become one value that everyone is sent."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Problem, Summary
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.server.weightings import named, normalise
+from fedjax_het.types import Params, PyTree, ServerView, Variables
+
+
+def accumulate_change() -> Summary:
+    """A running total of reported changes, averaged over ALL clients, from zero.
+
+        c <- c + 1/N sum_{i in S} change_i
+
+    So that c stays the mean of all clients' c_i whoever takes part (SCAFFOLD). One value a shared parameter.
+    """
+
+    def update(total: PyTree, changes: PyTree, view: ServerView) -> PyTree:
+        each = (view.is_present / view.num_clients).astype(float)
+        return jax.tree.map(jax.numpy.add, total, tree.weighted_sum(changes, each))
+
+    return Summary(lambda problem, shared, num_clients, cohort_size: tree.zeros_like(shared["params"]), update)
+
+
+def ema(decay: float, like: Callable[[Variables], PyTree]) -> Summary:
+    """A moving average, from zero, of what clients reported as sums and the weights of those sums.
+
+        g = sum_i total_i / sum_i weight_i,   mean <- decay mean + (1 - decay) g,   mass <- decay mass + (1 - decay)
+
+    Reports: {"total": as like(shared), "weight": []}; the published value is {"mean", "mass"}, and mean / mass has no
+    trace left of the zero it started from. A round without weight changes nothing.   decay: FedIIR's ema, .95.
+    Raises InputError for a decay outside 0 to 1.
+    """
+    if isinstance(decay, int | float) and not 0 <= decay <= 1:
+        raise InputError(f"decay: must be from 0 (this round alone) to 1 (never changes), not {decay!r}.")
+
+    def update(old: PyTree, reports: PyTree, view: ServerView) -> PyTree:
+        # A survey's view knows who was asked, not yet whose answer is finite.
+        counts = (view.is_present & jax.vmap(tree.is_finite)(reports)).astype(float)
+        sums = tree.weighted_sum(reports, counts)
+        is_some = sums["weight"] > 0
+        now = {"mean": tree.scale(1.0 / jnp.where(is_some, sums["weight"], 1.0), sums["total"]), "mass": 1.0}
+        new = jax.tree.map(lambda before, x: (decay * before + (1 - decay) * x).astype(before.dtype), old, now)
+        return jax.tree.map(partial(jnp.where, is_some), new, old)
+
+    def init(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
+        return {"mean": tree.zeros_like(like(shared)), "mass": jnp.zeros((), float)}
+
+    return Summary(init, update)
+
+
+def head(shared: Variables) -> Params:
+    """The head of a model, for a summary that has its shape. Raises InputError where every client has its own."""
+    if "classifier" not in shared["params"]:
+        raise InputError(
+            "published: a summary is to have the shape of params/classifier, which the sharing rule keeps personal. "
+            "Share the head, or take an algorithm that does not compare heads."
+        )
+    return shared["params"]["classifier"]
+
+
+NORMALISATIONS = ("client", "cohort")
+
+
+def mean_direction(weighting: str = "uniform", normalisation: str = "client") -> Summary:
+    """The mean gradient along the paths of this round's clients, from zero (FedCM's Delta).
+
+        client:  Delta <- - sum_i p_i u_i / r_i            cohort:  Delta <- - sum_i p_i u_i / sum_i p_i r_i
+
+    Reports: r_i = K_i lr, [] (see client.measures.reach); the updates u_i come with every upload.
+    weighting: "uniform" or "samples".   Raises InputError for an unknown weighting or normalisation.
+    """
+    weighting = named(weighting)
+    if normalisation not in NORMALISATIONS:
+        raise InputError(f"normalisation: unknown option '{normalisation}'. {nearest(normalisation, NORMALISATIONS)}")
+
+    def update(old: PyTree, reaches: PyTree, view: ServerView) -> PyTree:
+        weights, _ = weighting.update(weighting.init(view.received.shared, view.num_clients), view)
+        has_moved = view.is_present & (reaches > 0)
+        weights = normalise(weights, has_moved)
+        common = jnp.sum(weights * reaches)
+        divisors = reaches if normalisation == "client" else common
+        return tree.weighted_sum(view.uploads.update["params"], -weights / jnp.where(has_moved, divisors, 1))
+
+    return Summary(lambda problem, shared, num_clients, cohort_size: tree.zeros_like(shared["params"]), update)
+
+
+PROTOTYPE_WEIGHTINGS = {"samples": lambda counts: counts, "uniform": lambda counts: (counts > 0).astype(counts.dtype)}
+
+
+def class_weighted_mean(weighting: str = "samples") -> Summary:
+    """Each class's mean over the clients of the round that have it; a class that nobody has keeps its old one.
+
+        c_k <- sum_i w_ik c_ik / sum_i w_ik,   w_ik = n_ik ("samples") or 1 for n_ik > 0 ("uniform")
+
+    Reports: {"means" [class, feature], "counts" [class]}; published: {"means", "is_known" [class]}, at first unknown.
+    Raises InputError for an unknown weighting, and for a model without outline (see `models.outline`).
+    """
+    if weighting not in PROTOTYPE_WEIGHTINGS:
+        raise InputError(f"prototype_weighting: unknown '{weighting}'. {nearest(weighting, PROTOTYPE_WEIGHTINGS)}")
+
+    def update(old: PyTree, reports: PyTree, view: ServerView) -> PyTree:
+        counts = jnp.where(view.is_present[:, None], reports["counts"], 0)
+        weights = PROTOTYPE_WEIGHTINGS[weighting](counts)
+        total = jnp.sum(weights, axis=0)
+        sums = jnp.einsum("mk,mkd->kd", weights, reports["means"], precision=jax.lax.Precision.HIGHEST)
+        is_here = total > 0
+        means = jnp.where(is_here[:, None], sums / jnp.where(is_here, total, 1)[:, None], old["means"])
+        return {"means": means.astype(old["means"].dtype), "is_known": old["is_known"] | is_here}
+
+    def init(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
+        if "outline" not in shared:
+            raise InputError("published: class means need adapt=models.outline.outlined, which tells their shape.")
+        _, num_classes, num_features = (outline := shared["outline"]["prototypes"]).shape
+        return {
+            "means": jnp.zeros((num_classes, num_features), outline.dtype),
+            "is_known": jnp.zeros(num_classes, bool),
+        }
+
+    return Summary(init, update)

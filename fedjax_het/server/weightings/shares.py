@@ -1,0 +1,40 @@
+"""Weights that follow from who is present and how much it has."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+
+from fedjax_het.algorithm import Weighting
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.types import Array, ServerView
+
+
+def stateless(weights: Callable[[ServerView], Array]) -> Weighting:
+    """A weighting without memory: weights(view) -> [cohort], any non-negative numbers; they are normalised here."""
+    return Weighting(
+        lambda shared, num_clients: (), lambda state, view: (normalise(weights(view), view.is_present), state)
+    )
+
+
+def normalise(weights: Array, is_present: Array) -> Array:
+    """Weights over those present, summing to one; all zero where nobody is."""
+    weights = jnp.where(is_present, weights, 0)
+    total = jnp.sum(weights)
+    return weights / jnp.where(total > 0, total, 1)
+
+
+by_examples = stateless(lambda view: view.uploads.num_examples)
+"""p_i = n_i / sum n over the clients of the round that are present."""
+uniform = stateless(lambda view: jnp.ones_like(view.uploads.num_examples))
+"""1/m over the m clients that are present."""
+
+WEIGHTINGS = {"samples": by_examples, "uniform": uniform}
+
+
+def named(weighting: str | Weighting) -> Weighting:
+    """A weighting by its name in a config, "samples" or "uniform"; any other Weighting is handed through."""
+    if isinstance(weighting, Weighting):
+        return weighting
+    if weighting not in WEIGHTINGS:
+        raise InputError(f"weighting: unknown '{weighting}'. {nearest(weighting, WEIGHTINGS)}")
+    return WEIGHTINGS[weighting]

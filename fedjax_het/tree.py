@@ -1,0 +1,102 @@
+"""Arithmetic on pytrees, and on stacks of them (leaves [cohort, ...])."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import traverse_util
+
+from fedjax_het.types import Array, PyTree, Variables
+
+
+def add(a: PyTree, b: PyTree) -> PyTree:
+    return jax.tree.map(jnp.add, a, b)
+
+
+def subtract(a: PyTree, b: PyTree) -> PyTree:
+    return jax.tree.map(jnp.subtract, a, b)
+
+
+def scale(factor: Array | float, tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: (factor * x).astype(x.dtype), tree)
+
+
+def zeros_like(tree: PyTree) -> PyTree:
+    return jax.tree.map(jnp.zeros_like, tree)
+
+
+def where(condition: Array, yes: PyTree, no: PyTree) -> PyTree:
+    """Choose leaf by leaf; `condition` has the leading axes of every leaf, and is broadcast over the rest."""
+    return jax.tree.map(lambda y, n: jnp.where(_leading(condition, y), y, n), yes, no)
+
+
+def _leading(values: Array, leaf: Array) -> Array:
+    return values.reshape(values.shape + (1,) * (leaf.ndim - values.ndim))
+
+
+def squared_norm(tree: PyTree) -> Array:
+    return sum((jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)), jnp.zeros(()))
+
+
+def norm(tree: PyTree) -> Array:
+    """Euclidean norm over all leaves; its gradient at zero is zero, not NaN."""
+    return safe_sqrt(squared_norm(tree))
+
+
+def safe_sqrt(squared: Array) -> Array:
+    is_positive = squared > 0
+    return jnp.where(is_positive, jnp.sqrt(jnp.where(is_positive, squared, 1.0)), 0.0)
+
+
+def is_finite(tree: PyTree) -> Array:
+    """[]: whether every entry of every floating leaf is finite."""
+    floating = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in floating] or [True]))
+
+
+def weighted_sum(stack: PyTree, weights: Array) -> PyTree:
+    """sum_i weights_i x_i over the leading axis; rows of weight 0 are left out even if they hold NaN."""
+
+    def one(leaf: Array) -> Array:
+        rows = jnp.where(_leading(weights != 0, leaf), leaf, 0)
+        return jnp.tensordot(weights.astype(leaf.dtype), rows, axes=1, precision=jax.lax.Precision.HIGHEST)
+
+    return jax.tree.map(one, stack)
+
+
+def take(stack: PyTree, index: Array) -> PyTree:
+    return jax.tree.map(lambda x: x[index], stack)
+
+
+def put(stack: PyTree, index: Array, rows: PyTree) -> PyTree:
+    return jax.tree.map(lambda x, r: x.at[index].set(r), stack, rows)
+
+
+def paths(variables: Variables) -> list[str]:
+    """Every leaf's path, "params/classifier/kernel"."""
+    return list(traverse_util.flatten_dict(variables, sep="/"))
+
+
+def partition(variables: Variables, is_chosen: Callable[[str], bool]) -> tuple[Variables, Variables]:
+    """(the rest, the chosen): two trees that hold between them every leaf once. `merge` puts them together again."""
+    flat = traverse_util.flatten_dict(variables, sep="/")
+    chosen = {path: leaf for path, leaf in flat.items() if is_chosen(path)}
+    rest = {path: leaf for path, leaf in flat.items() if path not in chosen}
+    return traverse_util.unflatten_dict(rest, sep="/"), traverse_util.unflatten_dict(chosen, sep="/")
+
+
+def merge(*trees: Variables) -> Variables:
+    """The union of trees that share no leaf; a later tree's leaf wins where they do."""
+    flat = {}
+    for tree in trees:
+        flat |= traverse_util.flatten_dict(tree, sep="/")
+    return traverse_util.unflatten_dict(flat, sep="/")
+
+
+def num_bytes(tree: PyTree) -> int:
+    """What the leaves would weigh on the wire."""
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def num_entries(tree: PyTree) -> int:
+    return sum(x.size for x in jax.tree.leaves(tree))

@@ -1,0 +1,182 @@
+"""The records that travel through a round.
+
+Axes: leaves of one client carry no client axis; what the server sees is stacked, leaves ``[cohort, ...]``;
+what is kept between rounds is stacked over everyone, leaves ``[clients, ...]``.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+Array = jax.Array
+Key = jax.Array  # a typed key, jax.random.key
+PyTree = Any
+Params = PyTree
+Variables = dict[str, PyTree]
+"""Flax collections: {"params": ..., "batch_stats": ..., "amplitude": ...}."""
+Named = dict[str, PyTree]
+"""An algorithm's own quantities, by name."""
+
+
+# ---- examples --------------------------------------------------------------------------------------------------------
+class Examples(NamedTuple):
+    """Every example of a federation, once on the device, as stored (images stay uint8)."""
+
+    inputs: Array  # [n, ...]
+    labels: Array  # [n] int32, or [n, height, width] for masks
+
+
+class Rows(NamedTuple):
+    """One client's row of an index table into the examples; entries from `count` on are padding."""
+
+    index: Array  # [capacity] int32
+    count: Array  # [] int32
+
+
+class ClientData(NamedTuple):
+    """One client's window on the examples: indices, never copies. `examples` never carries the client axis."""
+
+    examples: Examples
+    train: Rows
+    valid: Rows
+    test: Rows
+
+
+class Batch(NamedTuple):
+    inputs: Array  # [batch, ...] as the model takes them
+    labels: Array  # [batch, ...]
+    mask: Array  # [batch] 1 = an example, 0 = padding
+
+
+# ---- what crosses the wire -------------------------------------------------------------------------------------------
+class Broadcast(NamedTuple):
+    """Server to every client of the cohort, the same for all."""
+
+    round: Array  # [] int32, from 0
+    shared: Variables
+    published: Named
+
+
+class Upload(NamedTuple):
+    """Client to server; an aggregator sees leaves [cohort, ...]."""
+
+    update: Variables  # trained - received, shared leaves only
+    reports: Named
+    num_examples: Array  # [] float32
+    num_steps: Array  # [] float32, the paper's tau
+
+
+class Aggregate(NamedTuple):
+    """The server's decision."""
+
+    update: Variables  # one combined update of the shared leaves
+    replies: Variables  # leaves [cohort, ...] written into personal leaves; {} = none
+
+
+# ---- what stays ------------------------------------------------------------------------------------------------------
+class ClientState(NamedTuple):
+    """Leaves [clients, ...]."""
+
+    personal: Variables
+    memory: Named
+    rounds: Array  # int32: in how many rounds this client has reported
+
+
+class ServerState(NamedTuple):
+    round: Array
+    shared: Variables
+    optimizer: PyTree
+    aggregator: PyTree
+    published: Named
+
+
+class Tally(NamedTuple):
+    """Counts over the whole run."""
+
+    reports: Array  # [] int32: uploads that the server used
+    nonfinite: Array  # [] int32: uploads dropped because something in them was NaN or infinite
+
+
+class State(NamedTuple):
+    server: ServerState
+    clients: ClientState
+    tally: Tally
+
+
+# ---- what a part may look at -----------------------------------------------------------------------------------------
+class ClientView(NamedTuple):
+    """What one client can see in one round."""
+
+    received: Broadcast
+    memory: Named  # as it was when the round began
+    answers: Named  # what this client measured before training (the survey)
+    data: ClientData
+    start: Variables  # received.shared merged with the client's own personal leaves
+    local: Variables  # == start before training; while it trains, as the epoch began; the trained variables after
+    optimizer: PyTree  # () before training, the local optimizer's last state after
+    metrics: Mapping[str, Array]  # {} before training, what the local update measured after
+    num_steps: Array  # 0 before training
+    client: Array | int = 0  # [] its id, for what a recipe lists client by client
+
+
+class ServerView(NamedTuple):
+    """What the server can see in one round."""
+
+    received: Broadcast  # what the clients were sent
+    uploads: Upload  # leaves [cohort, ...]; zeros where a client did not report
+    cohort: Array  # [cohort] client ids
+    is_present: Array  # [cohort] bool: it was there, has examples, and everything it sent was finite
+    num_clients: int
+
+
+class Trained(NamedTuple):
+    """What a local update hands back."""
+
+    variables: Variables
+    num_steps: Array
+    optimizer: PyTree
+    metrics: Mapping[str, Array]  # scalars of this client's training; "loss" is its mean over the round
+
+
+# ---- the model as the field sees it: a feature extractor and a head -------------------------------------------------
+class Context(NamedTuple):
+    """The circumstances of a forward pass."""
+
+    mask: Array  # [batch]: statistics over the batch leave padding out
+    round: Array  # [] int32
+    key: Key
+    is_training: bool
+
+
+class Outputs(NamedTuple):
+    features: Array  # [batch, feature]
+    logits: Array  # [batch, class], or [batch, height, width, class]
+    extras: Named
+
+
+class Model(NamedTuple):
+    """A network as four pure functions.
+
+    init(key, inputs) -> variables.
+    encode(variables, inputs, context) -> ((features, extras), the collections besides params, new).
+    classify(params, features) -> logits, from the head at ``params/classifier``.
+    layers(inputs) -> {path of a layer, "block_0/norm": its class}; sharing rules read it.
+    """
+
+    init: Callable[[Key, Array], Variables]
+    encode: Callable[[Variables, Array, Context], tuple[tuple[Array, Named], Variables]]
+    classify: Callable[[Params, Array], Array]
+    layers: Callable[[Array], Mapping[str, type]]
+
+
+class ForwardPass(NamedTuple):
+    """One forward pass, handed to every term of an objective."""
+
+    problem: Any  # the LocalProblem that ran it
+    params: Params
+    state: Variables  # the other collections, after the pass
+    outputs: Outputs
+    batch: Batch
+    view: ClientView
+    key: Key

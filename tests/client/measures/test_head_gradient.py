@@ -1,0 +1,71 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fedjax_het import tree
+from fedjax_het.client.measures import head_gradient
+from fedjax_het.client.objectives import cross_entropy
+from fedjax_het.engine.problem import LocalProblem
+from fedjax_het.errors import InputError
+from fedjax_het.models import mlp
+from fedjax_het.types import Broadcast, ClientData, ClientView, Examples, Rows
+
+MODEL = mlp(3, hidden=(5,))
+INPUTS = jax.random.normal(jax.random.key(0), (7, 4))
+LABELS = jnp.array([0, 2, 1, 1, 0, 2, 1])
+VARIABLES = MODEL.init(jax.random.key(1), INPUTS)
+PROBLEM = LocalProblem(MODEL, (cross_entropy(),), lambda inputs: inputs)
+
+
+def measured(per="batch", batch_size=3, count=7):
+    rows = Rows(jnp.arange(9, dtype=jnp.int32) % 7, jnp.int32(count))
+    data = ClientData(Examples(INPUTS, LABELS), rows, rows, rows)
+    received = Broadcast(jnp.int32(0), VARIABLES, {})
+    view = ClientView(received, {}, {}, data, VARIABLES, VARIABLES, (), {}, jnp.zeros(()))
+    return jax.jit(lambda: head_gradient(batch_size, per)(PROBLEM, view))()
+
+
+def direct(first, last):
+    """The gradient of the mean loss of some examples by the head."""
+
+    def loss(head):
+        params = {**VARIABLES["params"], "classifier": head}
+        hidden = jax.nn.relu(INPUTS @ params["dense_0"]["kernel"] + params["dense_0"]["bias"])
+        logits = MODEL.classify(params, hidden)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, LABELS)[first:last].mean()
+
+    return jax.grad(loss)(VARIABLES["params"]["classifier"])
+
+
+def assert_close(ours, theirs):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), ours, theirs)
+
+
+def test_a_short_batch_counts_as_a_full_one():
+    batches = [direct(0, 3), direct(3, 6), direct(6, 7)]
+    assert_close(measured(), {"total": jax.tree.map(lambda *x: sum(x), *batches), "weight": 3.0})
+
+
+def test_examples_may_count_instead():
+    assert_close(measured("sample"), {"total": tree.scale(7, direct(0, 7)), "weight": 7.0})
+
+
+def test_or_clients():
+    assert_close(measured("client"), {"total": direct(0, 7), "weight": 1.0})
+
+
+@pytest.mark.parametrize("per", ["sample", "client"])
+def test_then_the_size_of_batches_does_not_matter(per):
+    assert_close(measured(per, batch_size=2), measured(per, batch_size=7))
+
+
+@pytest.mark.parametrize("per", ["batch", "sample", "client"])
+def test_an_empty_client_says_nothing(per):
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(measured(per, count=0)))
+
+
+def test_unknown_units():
+    with pytest.raises(InputError, match="Did you mean 'sample'"):
+        head_gradient(4, "samples")

@@ -1,0 +1,108 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fedjax_het import models
+from fedjax_het.client.measures import generalization_gap, training_gain, validation_loss
+from fedjax_het.engine.problem import LocalProblem
+from fedjax_het.errors import InputError
+from fedjax_het.types import Broadcast, ClientData, ClientView, Examples, Rows
+
+RNG = np.random.default_rng(0)
+INPUTS, LABELS = RNG.normal(size=(30, 4)).astype(np.float32), RNG.integers(0, 3, 30)
+MODEL = models.mlp(3, (5,), norm="batch", dropout=0.5)
+PROBLEM = LocalProblem(MODEL, (), lambda inputs: inputs)
+START, LOCAL = (MODEL.init(jax.random.key(seed), jnp.asarray(INPUTS[:1])) for seed in (1, 2))
+TRAIN, VALID = np.arange(17), np.arange(17, 24)
+NOTHING = np.zeros(0, int)
+
+
+def rows(index, capacity: int = 20) -> Rows:
+    """Padded with the number of the last example."""
+    padded = np.full(capacity, len(INPUTS) - 1)
+    padded[: len(index)] = index
+    return Rows(jnp.asarray(padded, jnp.int32), jnp.asarray(len(index), jnp.int32))
+
+
+def view(train=TRAIN, valid=VALID, inputs=INPUTS, start=START, local=LOCAL, memory=None) -> ClientView:
+    examples = Examples(jnp.asarray(inputs), jnp.asarray(LABELS))
+    data = ClientData(examples, rows(train), rows(valid, 7), rows(NOTHING))
+    received = Broadcast(jnp.zeros((), jnp.int32), start, {})
+    return ClientView(received, memory or {}, {}, data, start, local, (), {}, jnp.zeros(()))
+
+
+def by_hand(variables, index, metric="loss") -> float:
+    """All at once, with the running statistics and without dropout."""
+    params, stats = variables["params"], variables["batch_stats"]["norm_0"]
+    x = INPUTS[index] @ params["dense_0"]["kernel"] + params["dense_0"]["bias"]
+    x = (x - stats["mean"]) / np.sqrt(stats["var"] + 1e-5) * params["norm_0"]["scale"] + params["norm_0"]["bias"]
+    logits = np.maximum(x, 0) @ params["classifier"]["kernel"] + params["classifier"]["bias"]
+    if metric == "accuracy":
+        return float(np.mean(np.argmax(logits, axis=1) != LABELS[index]))
+    return float(optax.softmax_cross_entropy_with_integer_labels(logits, LABELS[index]).mean())
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 7, 50])
+@pytest.mark.parametrize(("model", "variables"), [("start", START), ("local", LOCAL)])
+@pytest.mark.parametrize("metric", ["loss", "accuracy"])
+def test_it_is_the_mean_in_evaluation_mode_however_it_is_cut(model, variables, metric, batch_size):
+    measured = validation_loss(model, metric, batch_size=batch_size)(PROBLEM, view())
+    assert float(measured) == pytest.approx(by_hand(variables, VALID, metric), rel=1e-5)
+
+
+def test_who_has_no_validation_examples_takes_those_of_training_or_none():
+    nobody = view(valid=NOTHING)
+    expected = by_hand(LOCAL, TRAIN)
+    assert float(validation_loss()(PROBLEM, nobody)) == pytest.approx(expected, rel=1e-5)
+    assert float(validation_loss(examples="train")(PROBLEM, view())) == pytest.approx(expected, rel=1e-5)
+    assert float(validation_loss(examples="valid")(PROBLEM, nobody)) == 0
+
+
+def test_without_any_example_it_is_zero():
+    assert float(validation_loss()(PROBLEM, view(train=NOTHING, valid=NOTHING))) == 0
+
+
+def test_padding_is_never_looked_at():
+    sick = INPUTS.copy()
+    sick[-1] = np.nan
+    assert float(validation_loss()(PROBLEM, view(inputs=sick))) == pytest.approx(by_hand(LOCAL, VALID), rel=1e-5)
+
+
+def test_side_by_side_it_is_what_each_gets_alone():
+    clients = [view(), view(valid=NOTHING), view(train=NOTHING, valid=NOTHING)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *clients)
+    together = jax.vmap(lambda v: validation_loss(batch_size=4)(PROBLEM, v))(stacked)
+    np.testing.assert_allclose(together, [validation_loss()(PROBLEM, v) for v in clients], rtol=1e-5)
+
+
+def test_training_gain_is_the_loss_before_less_the_loss_after():
+    gain = float(training_gain()(PROBLEM, view()))
+    assert gain == pytest.approx(by_hand(START, VALID) - by_hand(LOCAL, VALID), rel=1e-4)
+    assert float(training_gain()(PROBLEM, view(start=LOCAL, local=START))) == pytest.approx(-gain, rel=1e-6)
+    assert float(training_gain()(PROBLEM, view(local=START))) == 0
+
+
+def test_the_gap_compares_what_is_received_with_what_is_remembered():
+    known, unknown = ({"value": jnp.asarray(0.25), "is_known": jnp.asarray(known)} for known in (True, False))
+    measured = [generalization_gap()(PROBLEM, view(memory={"validation_loss": m})) for m in (known, unknown)]
+    np.testing.assert_allclose(measured, [by_hand(START, VALID) - 0.25, 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metric": "acuracy"}, "metric: unknown option 'acuracy'. Did you mean 'accuracy'"),
+        ({"examples": "validation"}, "examples: unknown option 'validation'. Did you mean 'valid'"),
+    ],
+)
+@pytest.mark.parametrize("measure", [validation_loss, training_gain, generalization_gap])
+def test_unknown_options(measure, options, message):
+    with pytest.raises(InputError, match=message):
+        measure(**options)
+
+
+def test_an_unknown_model():
+    with pytest.raises(InputError, match=r"model: unknown option 'stert'. Did you mean 'start'"):
+        validation_loss("stert")

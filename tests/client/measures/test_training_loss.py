@@ -1,0 +1,47 @@
+"""The loss that a client reports, at four moments."""
+
+import jax
+import numpy as np
+import pytest
+
+from fedjax_het.client.measures import training_loss
+from fedjax_het.client.measures.training_loss import EVALUATED, MEASURED
+from fedjax_het.errors import InputError
+from tests.harness import compose, federation
+
+
+def reported(moment: str, batch_size: int = 50, **options):
+    round = compose(
+        "fedavg", norm="none", options=options, change={"reports": {"loss": training_loss(moment, batch_size)}}
+    )
+    state = round.init(jax.random.key(0), federation().data)
+    _, metrics, said = jax.jit(round.explain)(state, federation().data, jax.random.key(0))
+    return np.asarray(said.uploads.reports["loss"]), metrics, np.asarray(said.uploads.num_examples)
+
+
+def test_with_a_rate_of_zero_all_moments_agree():
+    losses = [reported(moment, learning_rate=0.0)[0] for moment in MEASURED | EVALUATED]
+    for other in losses[1:]:
+        np.testing.assert_allclose(other, losses[0], rtol=1e-5)
+
+
+def test_training_lowers_it():
+    before, late, after = (
+        reported(moment, learning_rate=0.1, epochs=5)[0].mean()
+        for moment in ("pre_eval", "last_epoch_mean", "post_eval")
+    )
+    assert after < late < before
+
+
+def test_the_mean_over_the_round_is_the_rounds_loss():
+    losses, metrics, counts = reported("round_mean")
+    assert metrics.loss == pytest.approx(np.average(losses, weights=counts), rel=1e-5)
+
+
+def test_the_batches_of_an_evaluation_do_not_matter():
+    np.testing.assert_allclose(reported("post_eval", 3)[0], reported("post_eval", 64)[0], rtol=1e-5)
+
+
+def test_an_unknown_moment():
+    with pytest.raises(InputError, match="Did you mean 'post_eval'"):
+        training_loss("posteval")

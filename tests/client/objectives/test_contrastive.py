@@ -1,0 +1,75 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedjax_het.client.objectives import contrastive
+from fedjax_het.client.objectives.contrastive import cosine, model_contrast
+from fedjax_het.errors import InputError
+
+RNG = np.random.default_rng(0)
+Z, RECEIVED, PREVIOUS = RNG.normal(size=(5, 4)), RNG.normal(size=(5, 4)), RNG.normal(size=(2, 5, 4))
+BOTH = jnp.array([True, True])
+number = st.floats(-10, 10, width=32).filter(lambda x: x == 0 or abs(x) > 1e-3)
+
+
+@jax.jit
+def contrast(features, received, previous, is_kept, temperature):
+    value = lambda z: model_contrast(z, received, previous, is_kept, temperature)  # noqa: E731
+    return value(features), jax.grad(lambda z: jnp.sum(value(z)))(features)
+
+
+@settings(max_examples=30, deadline=None)
+@given(arrays(np.float32, (4, 3, 4), elements=number), st.sampled_from([0.05, 0.5, 5.0]))
+def test_the_loss_is_bounded_and_its_gradient_is_across_the_features(vectors, temperature):
+    loss, gradient = contrast(vectors[0], vectors[1], vectors[2:], BOTH, temperature)
+    assert np.all(loss >= 0) and np.all(loss <= np.log1p(2 * np.exp(2 / temperature)) * 1.0001)
+    along = np.sum(np.asarray(gradient, np.float64) * vectors[0], axis=-1)
+    np.testing.assert_allclose(along, 0, atol=1e-4 / temperature)
+
+
+def test_only_directions_count():
+    loss, _ = contrast(Z, RECEIVED, PREVIOUS, BOTH, 0.5)
+    np.testing.assert_allclose(contrast(3 * Z, 0.1 * RECEIVED, 7 * PREVIOUS, BOTH, 0.5)[0], loss, rtol=1e-5)
+
+
+def test_the_order_of_earlier_models_is_nothing():
+    a, b = (contrast(Z, RECEIVED, previous, BOTH, 0.5)[0] for previous in (PREVIOUS, PREVIOUS[::-1]))
+    np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_swapping_the_two_models_mirrors_the_loss():
+    one = jnp.array([True, False])
+    there, _ = contrast(Z, RECEIVED, PREVIOUS, one, 0.5)
+    back, _ = contrast(Z, PREVIOUS[0], np.stack([RECEIVED, RECEIVED]), one, 0.5)
+    x = (cosine(Z, RECEIVED) - cosine(Z, PREVIOUS[0])) / 0.5
+    np.testing.assert_allclose(there, jax.nn.softplus(-x), rtol=1e-5)
+    np.testing.assert_allclose(back, jax.nn.softplus(x), rtol=1e-5)
+
+
+def test_a_high_temperature_sees_no_difference():
+    np.testing.assert_allclose(contrast(Z, RECEIVED, PREVIOUS, BOTH, 1e6)[0], np.log(3), rtol=1e-5)
+
+
+def test_no_earlier_model_no_loss_and_no_gradient():
+    loss, gradient = contrast(Z, RECEIVED, PREVIOUS, ~BOTH, 0.5)
+    assert not np.any(loss) and not np.any(gradient)
+
+
+def test_vectors_of_zero_have_no_direction_and_no_gradient():
+    loss, gradient = contrast(np.zeros((5, 4)), RECEIVED, PREVIOUS, BOTH, 0.5)
+    np.testing.assert_allclose(loss, np.log(3), rtol=1e-6)
+    assert not np.any(gradient)
+
+
+def test_a_low_temperature_does_not_overflow():
+    loss, gradient = contrast(Z, RECEIVED, PREVIOUS, BOTH, 1e-3)
+    assert np.all(np.isfinite(loss)) and np.all(np.isfinite(gradient))
+
+
+def test_a_temperature_of_zero_is_refused():
+    with pytest.raises(InputError, match="temperature: must be above 0"):
+        contrastive(temperature=0.0)

@@ -1,0 +1,166 @@
+import inspect
+from typing import get_type_hints
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fedjax_het.client import local_updates
+from fedjax_het.client.local_updates import Training, in_turn, sgd
+from fedjax_het.client.objectives import cross_entropy
+from fedjax_het.engine.problem import LocalProblem
+from fedjax_het.errors import InputError
+from fedjax_het.types import Broadcast, ClientData, ClientView, Examples, Model, Rows
+
+RNG = np.random.default_rng(0)
+INPUTS, LABELS = RNG.normal(size=(30, 4)).astype(np.float32), RNG.integers(0, 3, 30)
+WEIGHTS = {"w": jnp.asarray(RNG.normal(size=(4, 3)).astype(np.float32))}
+
+MODEL = Model(
+    init=lambda key, inputs: {"params": WEIGHTS},
+    encode=lambda variables, inputs, context: ((inputs, {}), {}),
+    classify=lambda params, features: features @ params["w"],
+    layers=lambda inputs: {},
+)
+PROBLEM = LocalProblem(MODEL, (cross_entropy(),), lambda inputs: inputs)
+
+
+def view(index, count, memory=None) -> ClientView:
+    rows = Rows(jnp.asarray(index, jnp.int32), jnp.asarray(count, jnp.int32))
+    start = {"params": WEIGHTS}
+    data = ClientData(Examples(jnp.asarray(INPUTS), jnp.asarray(LABELS)), rows, rows, rows)
+    received = Broadcast(jnp.zeros((), jnp.int32), start, {})
+    return ClientView(received, memory or {}, {}, data, start, start, (), {}, jnp.zeros(()))
+
+
+def by_hand(batches, rate, momentum=0.0, decay=0.0, start=WEIGHTS["w"]):
+    """PyTorch's SGD on softmax regression, in NumPy."""
+    w, buffer = np.asarray(start, np.float64), None
+    for rows in batches:
+        scores = INPUTS[rows] @ w
+        probability = np.exp(scores - scores.max(1, keepdims=True))
+        probability /= probability.sum(1, keepdims=True)
+        gradient = INPUTS[rows].T @ (probability - np.eye(3)[LABELS[rows]]) / len(rows) + decay * w
+        buffer = gradient if buffer is None else momentum * buffer + gradient
+        w = w - rate * buffer
+    return w
+
+
+def train(update, *arguments, key=0):
+    return jax.jit(lambda v, k: update.train(PROBLEM, v, k))(view(*arguments), jax.random.key(key))
+
+
+def test_the_last_batch_is_partial_not_dropped():
+    rows = np.arange(13)
+    out = train(sgd(0.3, momentum=0.9, weight_decay=0.01, batch_size=5, epochs=2, shuffle=False), rows, 13)
+    wanted = by_hand([rows[:5], rows[5:10], rows[10:]] * 2, 0.3, 0.9, 0.01)
+    np.testing.assert_allclose(out.variables["params"]["w"], wanted, atol=1e-5)
+    assert float(out.num_steps) == 6
+
+
+def test_fewer_examples_than_a_batch():
+    out = train(sgd(0.3, batch_size=50, shuffle=False), np.arange(7), 3)
+    np.testing.assert_allclose(out.variables["params"]["w"], by_hand([np.arange(3)], 0.3), atol=1e-6)
+    assert float(out.num_steps) == 1
+
+
+def test_no_example_no_step():
+    out = train(sgd(0.3), np.zeros(5), 0)
+    np.testing.assert_array_equal(out.variables["params"]["w"], WEIGHTS["w"])
+    assert float(out.num_steps) == 0 and float(out.metrics["loss"]) == 0
+
+
+def test_a_number_of_steps_goes_round_the_examples():
+    rows = np.arange(8)
+    out = train(sgd(0.1, batch_size=5, steps=5, shuffle=False), rows, 8)
+    halves = [rows[:5], rows[5:]]
+    np.testing.assert_allclose(out.variables["params"]["w"], by_hand([*halves, *halves, halves[0]], 0.1), atol=1e-5)
+    assert float(out.num_steps) == 5
+
+
+def test_an_epoch_visits_every_example_once_in_an_order_that_ignores_the_capacity():
+    key = jax.random.key(3)
+    narrow = local_updates._shuffled(key, Rows(jnp.arange(100, 113), jnp.asarray(11)))
+    wide = local_updates._shuffled(key, Rows(jnp.pad(jnp.arange(100, 111), (0, 40)), jnp.asarray(11)))
+    assert sorted(narrow[:11].tolist()) == list(range(100, 111))
+    assert narrow[:11].tolist() == wide[:11].tolist() != sorted(wide[:11].tolist())
+
+
+def test_every_epoch_has_its_own_order():
+    one, two = (train(sgd(0.5, batch_size=4, epochs=e), np.arange(12), 12) for e in (1, 2))
+    again = train(sgd(0.5, batch_size=4, epochs=2), np.arange(12), 12)
+    other = train(sgd(0.5, batch_size=4, epochs=2), np.arange(12), 12, key=1)
+    np.testing.assert_array_equal(two.variables["params"]["w"], again.variables["params"]["w"])
+    assert np.any(two.variables["params"]["w"] != other.variables["params"]["w"])
+    assert np.any(two.variables["params"]["w"] != one.variables["params"]["w"])
+
+
+def test_any_optax_optimizer_can_be_used_and_kept():
+    adam = optax.adam(0.1)
+    update = sgd(optimizer=adam, keep_optimizer=True, batch_size=4, shuffle=False)
+    first = train(update, np.arange(8), 8, {"optimizer": adam.init(WEIGHTS)})
+    second = train(update, np.arange(8), 8, {"optimizer": first.optimizer})
+    assert int(second.optimizer[0].count) == 4
+
+
+@pytest.mark.parametrize("steps", [None, 7])
+def test_steps_are_counted_alike_before_and_during_training(steps):
+    update = sgd(batch_size=4, epochs=3, steps=steps)
+    for count in (0, 1, 4, 9):
+        assert float(train(update, np.arange(10), count).num_steps) == update.num_steps(np.array([count]))[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_size": 0}, "batch_size: must be a whole number of at least 1, not 0"),
+        ({"epochs": 0}, "epochs"),
+        ({"epochs": 1.5}, "epochs"),
+        ({"steps": -1}, "steps"),
+        ({"learning_rate": -0.1}, "learning_rate"),
+        ({"momentum": float("nan")}, "momentum"),
+    ],
+)
+def test_settings_out_of_range(settings, message):
+    with pytest.raises(InputError, match=message):
+        sgd(**settings)
+
+
+def test_the_settings_of_recipes_are_those_of_sgd():
+    known = set(inspect.signature(sgd).parameters) - {"gradient", "keep_optimizer"}
+    assert set(get_type_hints(Training)) == known
+
+
+def test_in_turn_goes_on_where_the_first_ended():
+    settings = {"batch_size": 5, "shuffle": False}
+    halves = [np.arange(5), np.arange(5, 8)]
+    update = in_turn(sgd(0.3, **settings), sgd(0.1, **settings, epochs=2))
+    out = train(update, np.arange(8), 8)
+    middle = by_hand(halves, 0.3)
+    wanted = by_hand(halves * 2, 0.1, start=middle)
+    np.testing.assert_allclose(out.variables["params"]["w"], wanted, atol=1e-5)
+    assert float(out.num_steps) == 6 == update.num_steps(np.array([8]))[0]
+    parts = [float(train(part, np.arange(8), 8).metrics["loss"]) for part in (sgd(0.3, **settings), update)]
+    assert parts[1] < parts[0]
+
+
+def test_in_turn_without_examples():
+    out = train(in_turn(sgd(0.3), sgd(0.1)), np.zeros(5), 0)
+    np.testing.assert_array_equal(out.variables["params"]["w"], WEIGHTS["w"])
+    assert float(out.num_steps) == 0 and float(out.metrics["loss"]) == 0
+
+
+def test_a_restricted_update_trains_what_it_may():
+    np.testing.assert_array_equal(
+        train(sgd(0.3, only="params/w", batch_size=4), np.arange(8), 8).variables["params"]["w"],
+        train(sgd(0.3, batch_size=4), np.arange(8), 8).variables["params"]["w"],
+    )
+    with pytest.raises(InputError, match="only: no parameter"):
+        train(sgd(0.3, only="params/v"), np.arange(8), 8)
+
+
+def test_a_restriction_does_not_go_with_a_kept_optimizer():
+    with pytest.raises(InputError, match="only: the optimizer is kept"):
+        sgd(only="params/w", keep_optimizer=True)

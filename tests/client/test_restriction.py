@@ -1,0 +1,57 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fedjax_het.client.local_updates import torch_sgd
+from fedjax_het.client.restriction import restricted
+from fedjax_het.errors import InputError
+
+PARAMS = {"body": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}, "classifier": {"kernel": jnp.ones((2, 3))}}
+
+
+def step(only, optimizer=None):
+    optimizer = restricted(optimizer or torch_sgd(0.1, 0.9, weight_decay=0.5), only)
+    updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, PARAMS), optimizer.init(PARAMS), PARAMS)
+    return optax.apply_updates(PARAMS, updates)
+
+
+@pytest.mark.parametrize(
+    ("only", "trained"),
+    [
+        ("params/classifier/*", {"classifier/kernel"}),
+        ("!params/classifier/*", {"body/kernel", "body/bias"}),
+        ("*/bias", {"body/bias"}),
+        ("*", {"body/bias", "body/kernel", "classifier/kernel"}),
+    ],
+)
+def test_only_what_matches_moves(only, trained):
+    after = jax.tree_util.tree_leaves_with_path(step(only))
+    moved = {"/".join(key.key for key in path) for path, leaf in after if np.any(leaf != 1)}
+    assert moved == trained
+    assert all(np.all(np.isclose(leaf, 1 - 0.1 * 1.5) | (leaf == 1)) for _, leaf in after)
+
+
+def test_none_is_the_optimizer_itself():
+    optimizer = optax.adam(0.1)
+    assert restricted(optimizer, None) is optimizer
+
+
+def test_what_is_not_trained_has_no_state():
+    sizes = [
+        sum(x.size for x in jax.tree.leaves(restricted(optax.trace(0.9), only).init(PARAMS)))
+        for only in ("params/classifier/*", "*")
+    ]
+    assert sizes == [6, 12]
+
+
+@pytest.mark.parametrize("only", ["params/clasifier/*", "!params/clasifier/*"])
+def test_a_pattern_that_matches_nothing(only):
+    with pytest.raises(InputError, match=r"only: no parameter of the model matches 'params/clasifier/\*'"):
+        step(only)
+
+
+def test_a_pattern_that_leaves_nothing():
+    with pytest.raises(InputError, match=r"leaves no parameter to train"):
+        step("!*")

@@ -1,0 +1,111 @@
+"""CIFAR's batches, as the tests write them."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedjax_het.data import load
+from fedjax_het.errors import InputError
+
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (12, 3072)).astype(np.uint8)
+LABELS = np.arange(12) % 4
+TEN = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+
+
+def dump(path: Path, value, protocol=2):
+    path.write_bytes(pickle.dumps(value, protocol))
+
+
+def write_python_ten(folder, protocol=2):
+    for i, name in enumerate(TEN):
+        part = slice(2 * i, 2 * i + 2)
+        dump(folder / name, {b"data": PIXELS[part], b"labels": LABELS[part].tolist()}, protocol)
+    dump(folder / "batches.meta", {b"label_names": [b"a", b"b", b"c", b"d"]}, protocol)
+    return folder
+
+
+def write_binary_ten(folder):
+    for i, name in enumerate(TEN):
+        part = slice(2 * i, 2 * i + 2)
+        records = np.concatenate([LABELS[part, None].astype(np.uint8), PIXELS[part]], axis=1)
+        records.tofile(folder / f"{name}.bin")
+    (folder / "batches.meta.txt").write_text("a\nb\nc\nd\n\n")
+    return folder
+
+
+def write_python_hundred(folder):
+    for name, part in (("train", slice(0, 10)), ("test", slice(10, 12))):
+        labels = LABELS[part].tolist()
+        dump(folder / name, {b"data": PIXELS[part], b"fine_labels": labels, b"coarse_labels": [0] * len(labels)})
+    dump(folder / "meta", {b"fine_label_names": [b"a", b"b", b"c", b"d"], b"coarse_label_names": [b"z"]})
+    return folder
+
+
+def write_binary_hundred(folder):
+    for name, part in (("train", slice(0, 10)), ("test", slice(10, 12))):
+        labels = LABELS[part, None].astype(np.uint8)
+        np.concatenate([labels * 0 + 9, labels, PIXELS[part]], axis=1).tofile(folder / f"{name}.bin")
+    (folder / "fine_label_names.txt").write_text("a\nb\nc\nd\n")
+    return folder
+
+
+@pytest.mark.parametrize("write", [write_python_ten, write_binary_ten, write_python_hundred, write_binary_hundred])
+def test_every_layout_reads_alike(tmp_path, write):
+    dataset = load("arrays", path=write(tmp_path))
+    np.testing.assert_array_equal(dataset.inputs, PIXELS.reshape(12, 3, 32, 32).transpose(0, 2, 3, 1))
+    np.testing.assert_array_equal(dataset.labels, LABELS)
+    assert dataset.is_test.tolist() == [False] * 10 + [True] * 2
+    assert dataset.class_names == ("a", "b", "c", "d")
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_every_pickle_protocol(tmp_path, protocol):
+    assert len(load("arrays", path=write_python_ten(tmp_path, protocol)).labels) == 12
+
+
+def test_binary_batches_without_names(tmp_path):
+    (write_binary_ten(tmp_path) / "batches.meta.txt").unlink()
+    assert load("arrays", path=tmp_path).class_names == ("0", "1", "2", "3")
+
+
+class Harmful:
+    def __init__(self, target):
+        self.target = target
+
+    def __reduce__(self):
+        return Path.touch, (self.target,)
+
+
+def test_a_batch_that_calls_something_is_refused_and_nothing_happens(tmp_path):
+    write_python_ten(tmp_path)
+    dump(tmp_path / "data_batch_3", {b"data": Harmful(tmp_path / "harm"), b"labels": [0]})
+    with pytest.raises(InputError, match=r"data_batch_3 .*it wants to use"):
+        load("arrays", path=tmp_path)
+    assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "spoil", "message"),
+    [
+        (write_python_ten, "data_batch_4", lambda f: f.unlink(), "data_batch_4 does not exist"),
+        (write_python_ten, "data_batch_2", lambda f: f.write_bytes(f.read_bytes()[:99]), "cannot read .*data_batch_2"),
+        (write_python_ten, "data_batch_2", lambda f: f.write_bytes(b"hello"), "cannot read .*data_batch_2"),
+        (write_python_ten, "data_batch_2", lambda f: dump(f, {b"labels": []}), "cannot read .*data_batch_2"),
+        (write_python_ten, "data_batch_2", lambda f: dump(f, [1]), "cannot read .*data_batch_2"),
+        (write_python_ten, "test_batch", lambda f: dump(f, {b"data": PIXELS, b"labels": [1]}), "for 1 labels"),
+        (
+            write_binary_ten,
+            "test_batch.bin",
+            lambda f: f.write_bytes(f.read_bytes()[:-1]),
+            "6145 bytes.*multiple of 3073",
+        ),
+        (write_binary_hundred, "test.bin", lambda f: f.unlink(), r"test\.bin does not exist"),
+    ],
+)
+def test_damage_is_named(tmp_path, write, name, spoil, message):
+    spoil(write(tmp_path) / name)
+    with pytest.raises(InputError, match=message):
+        load("arrays", path=tmp_path)

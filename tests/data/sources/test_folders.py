@@ -1,0 +1,108 @@
+"""Image files in folders, as the tests write them."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedjax_het.data import load
+from fedjax_het.errors import InputError
+from tests.shared import shared_path
+
+
+def draw(path, size=(6, 4), mode="RGB", value=0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.full((size[1], size[0], 3) if mode == "RGB" else (size[1], size[0]), value)
+    Image.fromarray(pixels.astype(np.uint16 if mode == "I;16" else np.uint8)).save(path)
+
+
+@pytest.fixture
+def root(tmp_path):
+    for i, name in enumerate(("art/dog/1.png", "art/cat/1.png", "photo/dog/2.jpg", "photo/dog/1.JPEG")):
+        draw(tmp_path / name, value=10 * i)
+    (tmp_path / "art" / "dog" / ".DS_Store").touch()
+    (tmp_path / "photo" / "dog" / "notes.txt").touch()
+    (tmp_path / ".git").mkdir()
+    return tmp_path
+
+
+def test_domains_and_classes_and_a_domain_without_a_class(root):
+    dataset = load("folders", path=root, title="pets")
+    assert (dataset.name, dataset.inputs.shape) == ("pets", (4, 4, 6, 3))
+    assert (dataset.domain_names, dataset.class_names) == (("art", "photo"), ("cat", "dog"))
+    assert dataset.domains.tolist() == [0, 0, 1, 1]
+    assert dataset.labels.tolist() == [0, 1, 1, 1]
+    assert dataset.inputs[:, 0, 0, 0].tolist() == [10, 0, 30, 20]
+
+
+def test_classes_without_domains(root):
+    dataset = load("folders", path=root / "art")
+    assert (dataset.domain_names, dataset.class_names) == (("all",), ("cat", "dog"))
+
+
+def test_size_and_channels(root):
+    draw(root / "art" / "cat" / "grey.png", size=(9, 9), mode="L", value=77)
+    dataset = load("folders", path=root, size=5)
+    assert dataset.inputs.shape == (5, 5, 5, 3)
+    assert (dataset.inputs[1] == 77).all()
+    assert load("folders", path=root, size=5, channels=1).inputs.shape == (5, 5, 5, 1)
+
+
+def test_mixed_sizes_name_two_files(root):
+    draw(root / "photo" / "dog" / "big.png", size=(8, 4))
+    with pytest.raises(InputError, match=r"1\.png is 6 x 4 and .*big\.png is 8 x 4 pixels. Give `size`"):
+        load("folders", path=root)
+
+
+@pytest.mark.parametrize("content", [b"", b"not an image"])
+def test_a_file_that_is_no_image_is_named(root, content):
+    (root / "art" / "dog" / "bad.png").write_bytes(content)
+    with pytest.raises(InputError, match=r"cannot read .*bad\.png"):
+        load("folders", path=root)
+
+
+@pytest.mark.parametrize("name", ["art/dog/1.png", "photo/dog/2.jpg"])
+def test_an_image_cut_short_is_named(root, name):
+    data = (root / name).read_bytes()
+    (root / name).write_bytes(data[: len(data) * 2 // 3])
+    with pytest.raises(InputError, match=f"cannot read .*{name}"):
+        load("folders", path=root)
+
+
+def test_an_image_of_16_bits_is_refused(root):
+    draw(root / "art" / "dog" / "deep.png", mode="I;16", value=40_000)
+    with pytest.raises(InputError, match=r"deep\.png has more than 8 bits"):
+        load("folders", path=root, channels=1)
+
+
+def test_an_empty_class_is_named(root):
+    (root / "photo" / "cat").mkdir()
+    with pytest.raises(InputError, match="photo/cat is a class folder without PNG or JPEG"):
+        load("folders", path=root)
+
+
+def test_layouts_that_are_neither(root):
+    draw(root / "art" / "stray.png")
+    with pytest.raises(InputError, match=r"art holds images that are in no class folder, as stray\.png"):
+        load("folders", path=root)
+    (root / "none").mkdir()
+    with pytest.raises(InputError, match="none has no class folders"):
+        load("folders", path=root / "none")
+    with pytest.raises(InputError, match="is not a folder"):
+        load("folders", path=root / "art" / "stray.png")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"channels": 4}, "channels is 4"), ({"size": 0}, "size is 0"), ({"path": "no"}, "no does not")],
+)
+def test_what_cannot_be_is_named(root, options, message):
+    with pytest.raises(InputError, match=message):
+        load("folders", **({"path": root} | options))
+
+
+def test_pacs_as_it_was_published():
+    dataset = load("folders", path=shared_path("data/pacs/sample_original/PACS"))
+    assert dataset.inputs.shape == (168, 227, 227, 3)
+    assert dataset.class_names == ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+    assert np.bincount(dataset.domains).tolist() == [42] * 4
+    assert np.bincount(dataset.labels).tolist() == [24] * 7

@@ -1,0 +1,42 @@
+"""What a data set accepts, and what it says about what it does not."""
+
+import numpy as np
+import pytest
+
+from fedjax_het.data.dataset import assemble
+from fedjax_het.errors import InputError
+
+IMAGES = np.zeros((4, 5, 6), np.uint8)
+
+
+def test_grey_images_gain_a_channel_axis_and_defaults_are_filled():
+    dataset = assemble("x", IMAGES, np.array([0, 2, 1, 0], np.uint8))
+    assert dataset.inputs.shape == (4, 5, 6, 1)
+    assert dataset.labels.dtype == dataset.domains.dtype == np.int32
+    assert (dataset.class_names, dataset.num_classes, dataset.domain_names) == (("0", "1", "2"), 3, ("all",))
+    assert not dataset.is_test.any()
+
+
+def test_floats_become_float32_and_keep_their_shape():
+    assert assemble("x", np.ones((2, 3)), [0, 1]).inputs.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labels": [0, 1, 2, 7], "class_names": ["a", "b", "c"]}, r"labels\[3\] is 7.*0\.\.2"),
+        ({"labels": [0, -1, 0, 0]}, r"labels\[1\] is -1"),
+        ({"labels": [0.0, 1.0, 0.0, 1.0]}, "labels are float64, not integers"),
+        ({"labels": [0, 1, 0]}, r"4 inputs but labels of shape \(3,\)"),
+        ({"inputs": np.zeros((0, 2, 2), np.uint8), "labels": np.zeros(0, int)}, "no examples"),
+        ({"inputs": np.array([[0.0], [1.0], [np.nan], [np.inf]])}, r"inputs\[2\] holds NaN or infinity; 2 of 4"),
+        ({"inputs": np.zeros((4, 2), np.uint8)}, r"uint8 images of shape \(4, 2\)"),
+        ({"inputs": np.zeros((4, 2), np.int64)}, "inputs are int64"),
+        ({"inputs": np.zeros(4)}, r"float32 of shape \(4,\)"),
+        ({"domains": [0, 0, 1, 0]}, r"domains\[2\] is 1"),
+        ({"is_test": [True]}, r"is_test of shape \(1,\)"),
+    ],
+)
+def test_what_cannot_be_is_named(changes, message):
+    with pytest.raises(InputError, match=message):
+        assemble("x", **({"inputs": IMAGES, "labels": [0, 1, 0, 1]} | changes))

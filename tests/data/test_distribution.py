@@ -1,0 +1,158 @@
+"""From a data set to a federation: what is held out, who has what."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_het.data import by_domain, dirichlet, federate, iid, load, quantity_skew
+from fedjax_het.data.dataset import assemble
+from fedjax_het.errors import InputError
+from tests.shared import shared_path
+
+DOMAINS = ("art", "photo", "sketch")
+
+
+def dataset(num=90, own_test=False, seed=0):
+    rng = np.random.default_rng(seed)
+    return assemble(
+        "x",
+        rng.integers(0, 256, (num, 4, 4, 3)).astype(np.uint8),
+        rng.permutation(np.arange(num) % 3),
+        domains=np.arange(num) % len(DOMAINS),
+        domain_names=DOMAINS,
+        is_test=np.arange(num) >= num - 12 if own_test else None,
+    )
+
+
+def positions(federation):
+    """Every position of every table, in one array."""
+    groups = [federation.data] + ([federation.newcomers] if federation.newcomers else [])
+    tables = [part for data in groups for part in (data.train, data.valid, data.test)]
+    ragged = [row[:count] for rows in tables for row, count in zip(rows.index, rows.count, strict=True)]
+    flat = [rows.index for rows in (federation.test, *federation.unseen.values()) if rows is not None]
+    return np.concatenate(ragged + flat)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from([iid(), by_domain(), dirichlet(1e-3), dirichlet(0.5, equal_sizes=True), quantity_skew(0.1)]),
+    st.integers(3, 6),
+    st.integers(0, 3),
+    st.floats(0, 0.45),
+    st.floats(0, 0.45),
+    st.floats(0, 0.5),
+    st.sets(st.sampled_from(DOMAINS), max_size=2),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_every_example_is_in_exactly_one_table(
+    partition, num_clients, unseen_clients, valid, client_test, test, unseen, own_test, seed
+):
+    federation = federate(
+        dataset(own_test=own_test),
+        partition,
+        num_clients,
+        seed=seed,
+        valid_fraction=valid,
+        client_test_fraction=client_test,
+        test_fraction=test,
+        unseen_domains=sorted(unseen),
+        unseen_clients=unseen_clients,
+    )
+    np.testing.assert_array_equal(np.sort(positions(federation)), np.arange(90))
+    assert (federation.num_clients, federation.num_newcomers) == (num_clients, unseen_clients)
+    assert (federation.data.train.count >= 1).all()
+
+
+def test_the_common_test_set_is_the_own_one_of_the_seen_domains():
+    federation = federate(dataset(own_test=True), iid(), 4, unseen_domains=["photo"])
+    expected = [i for i in range(78, 90) if i % 3 != 1]
+    np.testing.assert_array_equal(federation.test.index, expected)
+    np.testing.assert_array_equal(federation.unseen["photo"].index, np.arange(1, 90, 3))
+
+
+def test_a_drawn_test_set_has_its_part_of_every_domain_and_class():
+    federation = federate(dataset(), iid(), 4, test_fraction=0.4)
+    assert federation.test.count == 36
+    labels = federation.examples.labels[federation.test.index]
+    assert np.bincount(federation.test.index % 3).tolist() == [12, 12, 12]
+    assert np.abs(np.bincount(labels) - 12).max() <= 3
+
+
+def test_no_test_set_where_none_is_asked_for():
+    federation = federate(dataset(), iid(), 4, test_fraction=0.0, client_test_fraction=0.0)
+    assert federation.test is None
+    assert federation.data.test.count.sum() == 0
+    assert federation.class_counts.sum() == 90
+
+
+def test_a_client_of_one_example_trains_on_it():
+    federation = federate(dataset(num=3), iid(), 3, test_fraction=0, client_test_fraction=0.5, valid_fraction=0.4)
+    assert federation.data.train.count.tolist() == [1, 1, 1]
+
+
+def test_newcomers_are_chosen_by_the_seed_and_share_the_examples():
+    names = {federate(dataset(), iid(), 4, unseen_clients=2, seed=seed).newcomer_names for seed in range(8)}
+    assert len(names) > 1
+    federation = federate(dataset(), iid(), 4, unseen_clients=2)
+    assert federation.newcomers.examples is federation.data.examples
+    assert not set(federation.newcomer_names) & set(federation.client_names)
+
+
+def test_another_test_fraction_leaves_the_partition_alone():
+    one, other = (federate(dataset(), iid(), 4, client_test_fraction=each) for each in (0.1, 0.3))
+    np.testing.assert_array_equal(one.test.index, other.test.index)
+    for client in range(4):
+        owned = [
+            np.sort(np.concatenate([part.index[client][: part.count[client]] for part in f.data[1:]]))
+            for f in (one, other)
+        ]
+        np.testing.assert_array_equal(*owned)
+
+
+def test_names_say_the_domain_where_a_client_has_one():
+    assert federate(dataset(), by_domain(), 3).client_names == DOMAINS
+    assert federate(dataset(), by_domain(), 4).client_names == ("art_0", "art_1", "photo", "sketch")
+    assert federate(dataset(), iid(), 2).client_names == ("client_000", "client_001")
+    assert federate(dataset(), by_domain(), 2, unseen_domains="art").client_names == ("photo", "sketch")
+
+
+def test_standardise_looks_at_training_examples_of_training_clients_only():
+    federation = federate(dataset(), iid(), 4, unseen_clients=2, standardise=True)
+    train = federation.data.train
+    seen = np.concatenate([row[:count] for row, count in zip(train.index, train.count, strict=True)])
+    inputs = np.asarray(federation.prepare(federation.examples.inputs[seen]))
+    np.testing.assert_allclose(inputs.mean((0, 1, 2)), 0.0, atol=1e-5)
+    np.testing.assert_allclose(inputs.std((0, 1, 2)), 1.0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_clients": 0}, "num_clients is 0"),
+        ({"num_clients": 2.5}, "num_clients is 2.5"),
+        ({"unseen_clients": -1}, "unseen_clients is -1"),
+        ({"seed": -1}, "seed is -1"),
+        ({"test_fraction": 1.0}, "test_fraction is 1.0"),
+        ({"valid_fraction": -0.1}, "valid_fraction is -0.1"),
+        ({"valid_fraction": 0.5, "client_test_fraction": 0.5}, r"valid_fraction \+ client_test_fraction is 1.0"),
+        ({"unseen_domains": ["scetch"]}, "no domain 'scetch'. Did you mean 'sketch'"),
+        ({"unseen_domains": DOMAINS}, "no examples left to train on"),
+        ({"num_clients": 100}, "100 clients"),
+        ({"partition": lambda examples, num, rng: [np.arange(2)] * num}, "every position to exactly one client"),
+        ({"partition": lambda examples, num, rng: []}, "made 0 parts"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(settings, message):
+    with pytest.raises(InputError, match=message):
+        federate(dataset(), **({"partition": iid(), "num_clients": 4} | settings))
+
+
+def test_pacs_leaving_one_domain_out():
+    pacs = load("folders", path=shared_path("data/pacs/sample_original/PACS"), size=16)
+    federation = federate(pacs, by_domain(), 3, unseen_domains="sketch", test_fraction=0)
+    assert federation.client_names == ("art_painting", "cartoon", "photo")
+    assert federation.unseen["sketch"].count == 42
+    assert federation.data.train.count.tolist() == [34] * 3
+    assert federation.data.test.count.tolist() == [8] * 3

@@ -1,0 +1,131 @@
+"""What holds of every partition, and what each is for."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_het.data.labelled import Labelled
+from fedjax_het.data.partition import (
+    PARTITIONS,
+    by_domain,
+    dirichlet,
+    domain_dirichlet,
+    iid,
+    quantity_skew,
+    shards,
+    within_domains,
+)
+from fedjax_het.errors import InputError
+
+ALPHAS = st.sampled_from([1e-6, 1e-3, 0.1, 1.0, 1e6])
+PARTITION = st.one_of(
+    st.builds(iid),
+    st.builds(dirichlet, ALPHAS, st.booleans(), st.integers(0, 3)),
+    st.builds(quantity_skew, ALPHAS, st.integers(0, 3)),
+    st.builds(shards, st.integers(1, 3)),
+    st.builds(by_domain),
+    st.builds(domain_dirichlet, ALPHAS),
+)
+
+
+def labelled(num: int, num_classes: int = 5, num_domains: int = 3, seed: int = 0) -> Labelled:
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.arange(num) % num_classes).astype(np.int32)
+    return Labelled(labels, rng.permutation(np.arange(num) % num_domains).astype(np.int32), num_classes)
+
+
+def draw(partition, examples, num_clients, seed=0):
+    return partition(examples, num_clients, np.random.default_rng(seed))
+
+
+@settings(max_examples=150, deadline=None)
+@given(PARTITION, st.integers(60, 200), st.integers(5, 12), st.integers(0, 50))
+def test_every_example_is_used_once_and_the_seed_decides(partition, num, num_clients, seed):
+    examples = labelled(num, seed=seed)
+    parts = draw(partition, examples, num_clients, seed)
+    assert len(parts) == num_clients
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(num))
+    for part, again in zip(parts, draw(partition, examples, num_clients, seed), strict=True):
+        np.testing.assert_array_equal(part, np.sort(part))
+        np.testing.assert_array_equal(part, again)
+
+
+@settings(deadline=None)
+@given(st.sampled_from([dirichlet, quantity_skew, domain_dirichlet]), ALPHAS, st.integers(0, 8), st.integers(0, 50))
+def test_min_examples_is_met(factory, alpha, min_examples, seed):
+    parts = draw(factory(alpha, min_examples=min_examples), labelled(120, seed=seed), 12, seed)
+    assert min(len(part) for part in parts) >= min_examples
+
+
+def test_iid_sizes_differ_by_at_most_one():
+    assert sorted(len(part) for part in draw(iid(), labelled(23), 5)) == [4, 4, 5, 5, 5]
+
+
+def test_quantity_skew_follows_alpha():
+    examples = labelled(2000)
+    even = [len(part) for part in draw(quantity_skew(1e6), examples, 10)]
+    skewed = [len(part) for part in draw(quantity_skew(1e-3), examples, 10)]
+    assert max(even) - min(even) <= 4
+    assert max(skewed) > 1900
+
+
+def test_a_domain_a_client():
+    examples = labelled(30)
+    for domain, part in enumerate(draw(by_domain(), examples, 3)):
+        np.testing.assert_array_equal(part, np.flatnonzero(examples.domains == domain))
+
+
+def test_more_clients_than_domains_cut_each_domain_evenly():
+    domains = np.repeat([0, 1, 2], [10, 31, 12]).astype(np.int32)
+    parts = draw(by_domain(), Labelled(np.zeros(53, np.int32), domains, 1), 7)
+    assert [np.unique(domains[part]).tolist() for part in parts] == [[0], [0], [1], [1], [1], [2], [2]]
+    assert sorted(len(part) for part in parts) == [5, 5, 6, 6, 10, 10, 11]
+
+
+def test_domain_dirichlet_skews_labels_within_domains():
+    examples = labelled(600)
+    parts = draw(domain_dirichlet(1e-6, min_examples=0), examples, 9)
+    assert all(len(np.unique(examples.domains[part])) <= 1 for part in parts)
+    counts = np.stack([np.bincount(examples.labels[part], minlength=5) for part in parts])
+    assert (counts > 0).sum() == 3 * 5  # each class of each domain is with one client
+
+
+def test_a_partition_of_the_user_runs_within_domains():
+    def first_takes_all(examples, num_clients, rng):
+        return [np.arange(len(examples.labels)), *[np.zeros(0, int)] * (num_clients - 1)]
+
+    assert [len(part) for part in draw(within_domains(first_takes_all), labelled(30), 6)] == [10, 0] * 3
+
+
+@pytest.mark.parametrize("alpha", [0, -1.0, np.nan, np.inf])
+@pytest.mark.parametrize("factory", [dirichlet, quantity_skew, domain_dirichlet])
+def test_alpha_is_above_zero(factory, alpha):
+    with pytest.raises(InputError, match="alpha is"):
+        factory(alpha)
+
+
+@pytest.mark.parametrize(
+    ("partition", "num_clients", "message"),
+    [
+        (iid(), 31, "31 clients with at least 1 each need 31 examples, but there are 30"),
+        (iid(), 0, "num_clients is 0"),
+        (dirichlet(1.0, min_examples=0), 31, "31 clients"),
+        (dirichlet(1.0, equal_sizes=True), 31, "31 clients"),
+        (dirichlet(1.0, min_examples=4), 10, "need 40 examples"),
+        (dirichlet(1.0, min_examples=-1), 10, "min_examples is -1"),
+        (quantity_skew(1.0, min_examples=4), 10, "need 40 examples"),
+        (shards(2), 31, "31 clients"),
+        (by_domain(), 2, "2 clients for 3 domains"),
+        (domain_dirichlet(1.0), 2, "2 clients for 3 domains"),
+        (domain_dirichlet(1.0, min_examples=9), 6, "domain 0: 2 clients with at least 9"),
+    ],
+)
+def test_what_cannot_be_is_named(partition, num_clients, message):
+    with pytest.raises(InputError, match=message):
+        draw(partition, labelled(30), num_clients)
+
+
+def test_the_registry_knows_the_factories_by_name():
+    assert PARTITIONS["dirichlet"] is dirichlet
+    assert set(PARTITIONS) == {"iid", "dirichlet", "shards", "quantity_skew", "by_domain", "domain_dirichlet"}

@@ -1,0 +1,32 @@
+"""Inputs as models take them."""
+
+import jax
+import numpy as np
+
+from fedjax_het.data import preparation
+
+
+def test_plain_maps_bytes_to_the_unit_interval_and_leaves_floats_alone():
+    prepare = jax.jit(preparation.plain())
+    np.testing.assert_allclose(prepare(np.array([[0, 51, 255]], np.uint8)), [[0.0, 0.2, 1.0]], rtol=1e-6)
+    np.testing.assert_array_equal(prepare(np.array([[-3.0, 7.0]], np.float32)), [[-3.0, 7.0]])
+
+
+def test_moments_are_those_of_the_chosen_examples_by_channel():
+    images = np.random.default_rng(0).integers(0, 256, (150, 4, 3, 2)).astype(np.uint8)
+    chosen = np.arange(0, 150, 2)
+    mean, deviation = preparation.moments(images, chosen)
+    np.testing.assert_allclose(mean, (images[chosen] / 255).mean((0, 1, 2)))
+    np.testing.assert_allclose(deviation, (images[chosen] / 255).std((0, 1, 2)))
+
+
+def test_standardised_inputs_have_mean_0_and_deviation_1_by_channel():
+    images = np.random.default_rng(1).integers(0, 100, (40, 5, 5, 3)).astype(np.uint8)
+    inputs = np.asarray(jax.jit(preparation.standardised(images, np.arange(40)))(images))
+    np.testing.assert_allclose(inputs.mean((0, 1, 2)), 0.0, atol=1e-5)
+    np.testing.assert_allclose(inputs.std((0, 1, 2)), 1.0, atol=1e-5)
+
+
+def test_a_constant_channel_is_centred_and_not_divided_by_zero():
+    inputs = np.full((3, 2), 4.0, np.float32)
+    np.testing.assert_array_equal(preparation.standardised(inputs, np.arange(3))(inputs), np.zeros((3, 2)))

@@ -1,0 +1,47 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from fedjax_het.engine.layout import Layout, chunked, sharded, vmapped
+from fedjax_het.errors import InputError
+
+LAYOUTS = [vmapped, chunked(1), chunked(3), chunked(100), sharded(2), sharded(4, 1), sharded(3, 2)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("num_clients", [1, 4, 7, 12])
+def test_every_layout_maps_every_client(layout, num_clients):
+    padded = layout.padded(num_clients)
+    assert padded >= num_clients
+    values, common = jnp.arange(padded, dtype=jnp.float32), jnp.array([2.0, 3.0])
+    out = jax.jit(lambda c, v: layout.map(lambda c, x: {"y": c * x}, c, v))(common, values)
+    np.testing.assert_allclose(out["y"], np.outer(np.arange(padded), [2, 3]))
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"), [(vmapped, 10), (chunked(4), 12), (chunked(99), 10), (sharded(4), 12), (sharded(2, 3), 12)]
+)
+def test_padding_is_the_least_that_fills(layout, expected):
+    assert layout.padded(10) == expected
+
+
+def test_a_mesh_can_be_given():
+    mesh = Mesh(np.array(jax.devices()[:2]), ("anything",))
+    assert sharded(mesh).num_devices == 2 and str(sharded(mesh, 3)) == "sharded(2, 3)"
+
+
+@pytest.mark.parametrize("make", [lambda: chunked(0), lambda: sharded(99), lambda: sharded(0), lambda: sharded(1, 0)])
+def test_layouts_that_cannot_be(make):
+    with pytest.raises(InputError, match="layout"):
+        make()
+
+
+def test_random_keys_travel():
+    keys = jax.vmap(jax.random.key)(jnp.arange(4))
+    out = [
+        jax.jit(lambda k, layout=layout: layout.map(lambda c, key: jax.random.uniform(key), (), k))(keys)
+        for layout in (Layout(), sharded(2))
+    ]
+    np.testing.assert_array_equal(*out)

@@ -1,0 +1,42 @@
+import jax
+import numpy as np
+import pytest
+
+from fedjax_het.engine.participation import available, everyone, uniformly
+from fedjax_het.errors import InputError
+
+
+def test_everyone():
+    cohort, is_available = everyone().draw(jax.random.key(0), 4)
+    assert cohort.tolist() == [0, 1, 2, 3] and is_available.all()
+
+
+def test_a_uniform_cohort_has_no_client_twice_and_every_client_in_time():
+    draws = [uniformly(3).draw(jax.random.key(k), 8)[0].tolist() for k in range(60)]
+    assert all(sorted(set(draw)) == draw and len(draw) == 3 for draw in draws)
+    counts = np.bincount(np.concatenate(draws), minlength=8)
+    assert counts.min() > 8
+
+
+def test_whether_a_client_drops_out_depends_on_itself_alone():
+    few, all_there = available(0.5, among=uniformly(5)), available(0.5)
+    key = jax.random.key(7)
+    cohort, answers = few.draw(key, 9)
+    np.testing.assert_array_equal(answers, np.asarray(all_there.draw(key, 9)[1])[np.asarray(cohort)])
+
+
+@pytest.mark.parametrize(("probability", "expected"), [(0.0, 0.0), (0.3, 0.3), (1.0, 1.0)])
+def test_availability_is_a_probability(probability, expected):
+    answers = available(probability).draw(jax.random.key(1), 2000)[1]
+    assert float(answers.mean()) == pytest.approx(expected, abs=0.04)
+
+
+@pytest.mark.parametrize("size", [0, 6])
+def test_a_cohort_larger_than_the_clients(size):
+    with pytest.raises(InputError, match=f"between 1 and the number of clients, 5; it is {size}"):
+        uniformly(size).size(5)
+
+
+def test_availability_out_of_range():
+    with pytest.raises(InputError, match="probability"):
+        available(1.2)

@@ -1,0 +1,166 @@
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from fedjax_het import algorithms, data, simulate
+from fedjax_het.engine import Simulation, available, chunked, everyone, flat, sharded, summary, uniformly
+from fedjax_het.engine.evaluation import Metrics
+from fedjax_het.errors import InputError, NonFiniteError
+from tests.harness import TINY, algorithm, difference, federation, is_equal, model
+
+
+@pytest.fixture(scope="module")
+def simulation():
+    return Simulation(algorithm("fedbn"), model(), federation(), rounds=25, cohort_size=3, evaluate_every=10)
+
+
+def test_two_compilations_and_not_one_more(simulation, monkeypatch):
+    """Rounds and evaluation are compiled when the simulation is made; 25 rounds in three blocks compile nothing."""
+    compiled = []
+    state = simulation.start()
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **_: compiled.append(event) if event.endswith("backend_compile_duration") else None
+    )
+    try:
+        for num_rounds in (10, 10, 5):
+            state, metrics = simulation.advance(state, num_rounds)
+            assert metrics.loss.shape == (1, num_rounds)
+            simulation.evaluate(state)
+    finally:
+        jax.monitoring.clear_event_listeners()
+    assert not compiled
+    assert np.asarray(state.server.round).tolist() == [25]
+
+
+def test_a_round_is_traced_once():
+    traces = []
+
+    def count(forward):
+        traces.append(1)
+        return 0.0 * forward.outputs.logits.sum()
+
+    counted = replace(algorithm("fedavg"), objective=(*algorithm("fedavg").objective, count))
+    built = Simulation(counted, model(), federation(), rounds=25, evaluate_every=10)
+    state = built.start()
+    for num_rounds in (10, 10, 5):
+        state, _ = built.advance(state, num_rounds)
+    assert len(traces) == 1
+
+
+def test_a_round_calls_nothing_on_the_host(simulation):
+    assert "callback" not in simulation._advance.as_text()
+
+
+def test_blocks_change_nothing(simulation):
+    whole, parts = simulation.start(), simulation.start()
+    whole, _ = simulation.advance(whole, 6)
+    for num_rounds in (1, 3, 2):
+        parts, _ = simulation.advance(parts, num_rounds)
+    assert is_equal(whole, parts)
+
+
+def test_seeds_side_by_side_are_seeds_by_themselves():
+    options = {"rounds": 4, "cohort_size": 3, "evaluate_every": 4}
+    both = simulate(algorithm("fedld"), model("none"), federation(), num_seeds=2, seed=5, **options)
+    for seed in (5, 6):
+        alone = simulate(algorithm("fedld"), model("none"), federation(), seed=seed, **options)
+        ours = jax.tree.map(lambda x, s=seed - 5: np.asarray(x)[s : s + 1], both.state.server.shared)
+        assert difference(alone.state.server.shared, ours) < 1e-5
+    assert both.train_loss.shape == (2, 4)
+    mean, deviation = both.mean_and_std()["test/accuracy"]
+    values = both.evaluation.test.accuracy[:, -1]
+    assert (mean, deviation) == pytest.approx((values.mean(), values.std()))
+
+
+@pytest.mark.parametrize("layout", [chunked(2), sharded(2)], ids=str)
+def test_simulations_in_other_layouts(layout):
+    plain, other = (
+        simulate(algorithm("scaffold"), model("none"), federation(), rounds=3, evaluate_every=3, layout=each)
+        for each in (chunked(1), layout)
+    )
+    assert difference(plain.state, other.state) < 1e-5
+    assert difference(flat_of(plain), flat_of(other)) < 1e-4
+
+
+def flat_of(history):
+    return flat(jax.tree.map(lambda x: x[:, -1], history.evaluation))
+
+
+def test_facts(simulation):
+    facts = simulation.facts
+    assert (facts.num_clients, facts.cohort_size) == (5, 3)
+    counts = federation().data.train.count
+    assert facts.steps_per_client == (-(-counts.min() // 8), -(-counts.max() // 8))
+    num_shared, num_personal = (36 * 8 + 8 + 8 * 3 + 3), 2 * 8
+    assert facts.num_parameters == num_shared + num_personal
+    assert facts.bytes_down == 4 * num_shared + 4  # and the round's number
+    assert facts.bytes_up == 4 * num_shared + 8  # and the counts of examples and steps
+    assert facts.peak_bytes > 0 and facts.compile_seconds > 0
+
+
+def test_stops(simulation):
+    assert list(simulation.stops()) == [10, 20, 25]
+    assert list(simulation.stops(done=10, also_every=7)) == [14, 20, 21, 25]
+    assert [r for r in range(1, 26) if simulation.is_evaluated(r)] == [10, 20, 25]
+
+
+def test_raise_names_round_and_clients():
+    exploding = algorithms.fedavg(**{**TINY, "learning_rate": 1e38})
+    built = Simulation(exploding, model("none"), federation(), rounds=4, evaluate_every=4, on_nonfinite="raise")
+    with pytest.raises(NonFiniteError, match=r"round \d: clients \[.*\] sent NaN or infinity"):
+        built.advance(built.start(), 4)
+
+
+def test_participation_and_newcomers():
+    held = data.toy(num_clients=4, image=(6, 6, 1), unseen_clients=2)
+    history = simulate(
+        algorithm("fedbn"), model(), held, rounds=12, evaluate_every=6, participation=available(0.7, uniformly(3))
+    )
+    assert history.rounds == [6, 12]
+    assert history.evaluation.newcomers.accuracy.shape == (1, 2, 2)
+    assert history.evaluation.personal.accuracy.shape == (1, 2, 4)
+    assert {"personal/accuracy_mean", "newcomers/accuracy_worst10", "test/loss"} <= history.mean_and_std().keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rounds": 0}, "rounds"),
+        ({"rounds": 1, "num_seeds": 0}, "num_seeds"),
+        ({"rounds": 1, "evaluate_every": 0}, "evaluate_every"),
+        ({"rounds": 1, "on_nonfinite": "ignore"}, "on_nonfinite"),
+        ({"rounds": 1, "cohort_size": 6}, "cohort_size"),
+    ],
+)
+def test_settings_out_of_range(options, message):
+    with pytest.raises(InputError, match=message):
+        Simulation(algorithm("fedavg"), model(), federation(), **options)
+
+
+def test_summary_leaves_out_clients_without_examples():
+    metrics = Metrics(np.array([[1.0, 3.0, 0.0]]), np.array([[0.5, 1.0, 0.0]]), np.array([[30.0, 10.0, 0.0]]))
+    numbers = {name: float(value[0]) for name, value in summary(metrics).items()}
+    assert numbers == pytest.approx(
+        {
+            "accuracy_mean": 0.75,
+            "accuracy_weighted": 0.625,
+            "accuracy_std": 0.25,
+            "accuracy_worst10": 0.5,
+            "accuracy_min": 0.5,
+            "accuracy_max": 1.0,
+            "loss_mean": 2.0,
+        }
+    )
+
+
+def test_the_worst_tenth_of_thirty_is_three():
+    accuracy = np.linspace(0, 1, 30)[None]
+    ones = np.ones_like(accuracy)
+    assert summary(Metrics(ones, accuracy, ones))["accuracy_worst10"][0] == pytest.approx(accuracy[0, :3].mean())
+
+
+def test_everyone_by_default():
+    built = Simulation(algorithm("fedavg"), model("none"), federation(), rounds=1, participation=everyone())
+    assert built.facts.cohort_size == 5

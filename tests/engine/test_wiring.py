@@ -1,0 +1,73 @@
+"""Slots that do not fit are answered before anything runs."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import pytest
+
+from fedjax_het import sharing
+from fedjax_het.algorithm import Summary
+from fedjax_het.client.gradients import controlled
+from fedjax_het.client.local_updates import sgd
+from fedjax_het.engine import Simulation
+from fedjax_het.errors import InputError
+from fedjax_het.server.aggregators import mean
+from fedjax_het.server.weightings import stateless
+from tests.harness import algorithm, federation, model
+
+
+def build(change: dict, norm: str = "none", **options):
+    return Simulation(replace(algorithm("fedavg", **options), **change), model(norm), federation(), rounds=1)
+
+
+def contrastive(forward):
+    return jnp.sum(forward.view.memory["previous"]["w"])
+
+
+def test_a_term_that_reads_a_memory_nobody_keeps():
+    with pytest.raises(InputError) as error:
+        build({"objective": (contrastive,)})
+    assert str(error.value) == (
+        "objective term 'contrastive' reads memory['previous'], but this algorithm fills only: nothing. "
+        'Add memory={"previous": ...} to the Algorithm.'
+    )
+
+
+def test_a_gradient_rule_that_reads_what_nobody_publishes():
+    with pytest.raises(InputError, match=r"the local update reads published\['control'\]"):
+        build({"local_update": sgd(gradient=controlled)})
+
+
+def test_a_report_that_reads_what_nobody_answers():
+    with pytest.raises(InputError, match=r"report 'gap' reads answers\['loss'\]"):
+        build({"reports": {"gap": lambda problem, view: view.answers["loss"]}})
+
+
+def test_an_aggregator_that_reads_what_nobody_reports():
+    by_loss = stateless(lambda view: view.uploads.reports["loss"])
+    with pytest.raises(InputError, match=r"the aggregator reads reports\['loss'\]"):
+        build({"aggregator": mean(by_loss)})
+
+
+def test_a_summary_of_what_nobody_reports():
+    summary = Summary(lambda *_: jnp.zeros(()), lambda old, new, view: old)
+    with pytest.raises(InputError, match=r"published\['prototypes'\] condenses what nobody reports"):
+        build({"published": {"prototypes": summary}})
+
+
+def test_a_summary_that_changes_shape():
+    summary = Summary(lambda *_: jnp.zeros(()), lambda old, new, view: new)
+    report = {"n": lambda problem, view: view.num_steps}
+    with pytest.raises(InputError, match=r"changes the shape of its own state: .*published"):
+        build({"published": {"n": summary}, "reports": report})
+
+
+def test_one_example_batches_under_batch_norm():
+    with pytest.raises(InputError, match=r"batch_size: batches of one example.*norm_0"):
+        build({}, norm="batch", batch_size=1)
+    assert build({}, norm="none", batch_size=1).facts.num_clients == 5
+
+
+def test_a_sharing_rule_that_matches_nothing():
+    with pytest.raises(InputError, match=r"sharing: no leaf.*params/head"):
+        build({"sharing": sharing.personal("params/head/*")})

@@ -1,0 +1,79 @@
+"""The records of a run."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from experiments import outputs
+from fedjax_het.data import toy
+from fedjax_het.engine.evaluation import Evaluation, Metrics
+
+LINES = [
+    {"round": round, "seed": seed, "train/loss": 1.0 + seed, "num_dropped": 0, "seconds": 0.5}
+    for round in (2, 4)
+    for seed in (0, 1)
+]
+
+
+@pytest.fixture
+def log(tmp_path):
+    log = outputs.MetricLines(tmp_path / "metrics.jsonl")
+    log.add(LINES[:2])
+    log.add(LINES[2:])
+    return log
+
+
+def metrics(*shape, num_examples=4):
+    values = np.linspace(0.1, 0.9, int(np.prod(shape))).reshape(shape)
+    return Metrics(loss=2 * values, accuracy=values, num_examples=np.full(shape, num_examples))
+
+
+def test_lines_are_read_as_they_were_added(log):
+    assert log.read() == LINES
+
+
+def test_a_torn_last_line_is_not_a_line(log):
+    whole = log.path.read_text()
+    log.path.write_text(whole + '{"round": 6, "se')
+    assert log.read() == LINES
+    assert log.rewind(4) == LINES and log.path.read_text() == whole
+
+
+@pytest.mark.parametrize(("done", "num_left"), [(0, 0), (2, 2), (3, 2), (4, 4)])
+def test_a_resumed_run_drops_what_came_after_its_checkpoint(log, done, num_left):
+    assert log.rewind(done) == LINES[:num_left] == log.read()
+
+
+def test_nothing_written_yet_is_no_lines(tmp_path):
+    log = outputs.MetricLines(tmp_path / "metrics.jsonl")
+    assert log.read() == [] and log.rewind(0) == []
+
+
+def test_a_line_for_every_seed():
+    lines = outputs.records(7, [3, 4], 1.5, {"test/accuracy": np.array([0.25, 0.5], np.float32)})
+    assert lines == [
+        {"round": 7, "seed": 3, "test/accuracy": 0.25, "seconds": 1.5},
+        {"round": 7, "seed": 4, "test/accuracy": 0.5, "seconds": 1.5},
+    ]
+
+
+def test_a_row_for_every_seed_and_client_with_empty_cells_where_nothing_was_measured():
+    federation = toy(num_clients=3)
+    clients = metrics(2, 3)
+    clients.num_examples[:, 1] = 0
+    evaluation = Evaluation(None, clients, metrics(2, 3), None, {})
+    rows = list(csv.DictReader(outputs.per_client(evaluation, federation, [5, 6]).splitlines()))
+    assert [(row["seed"], row["client"]) for row in rows] == [
+        (seed, name) for seed in ("5", "6") for name in federation.client_names
+    ]
+    assert [int(row["num_train"]) for row in rows[:3]] == federation.data.train.count.tolist()
+    assert rows[1]["accuracy"] == "" and float(rows[2]["accuracy"]) == clients.accuracy[0, 2]
+    assert float(rows[0]["personal_loss"]) == evaluation.personal.loss[0, 0]
+
+
+def test_the_final_figures_are_those_of_the_last_round_over_seeds():
+    assert outputs.final(LINES)["train/loss"] == {"mean": 1.5, "std": 0.5, "seeds": [1.0, 2.0]}
+    alone = outputs.final([LINES[0], LINES[2]])["train/loss"]
+    assert alone == {"mean": 1.0, "std": None, "seeds": [1.0]}
+    assert "seconds" not in outputs.final(LINES)

@@ -1,0 +1,120 @@
+"""Bad files and parts that do not fit, through the command line: one message, status 2, nothing half-written."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments import train
+
+FILE = """
+def get_config():
+    return dict(
+        algorithm=dict(name="fedavg", batch_size=4),
+        model=dict(name="mlp", hidden=(4,)),
+        data=dict(name="digits", num_clients=3, partition=dict(name="iid")),
+        rounds=2, evaluate_every=1, checkpoint_every=1,
+    )
+"""
+
+
+@pytest.fixture
+def refused(tmp_path, capsys):
+    """Run with these overrides, expect a refusal, and give its message."""
+    config, workdir = tmp_path / "small.py", tmp_path / "run"
+    config.write_text(FILE)
+
+    def run(*overrides: str) -> str:
+        assert train.main([f"--config={config}", f"--workdir={workdir}", *overrides]) == 2
+        message = capsys.readouterr().err
+        assert message.startswith("error: ") and "Traceback" not in message
+        assert not workdir.exists()
+        return message
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """domain/class/image with two domains and two classes."""
+    root = tmp_path / "images"
+    for domain in ("photo", "sketch"):
+        for name in ("cat", "dog"):
+            (root / domain / name).mkdir(parents=True)
+            for i in range(3):
+                Image.fromarray(np.full((8, 8, 3), 40 * i, np.uint8)).save(root / domain / name / f"{i}.png")
+    return root
+
+
+def from_folder(root, *more: str) -> list[str]:
+    return ["--config.data.name=folders", f"--config.data.path={root}", *more]
+
+
+def test_a_corrupt_image_is_named(refused, folder):
+    path = folder / "photo" / "dog" / "1.png"
+    path.write_bytes(path.read_bytes()[:40])
+    assert str(path) in refused(*from_folder(folder))
+
+
+def test_an_empty_class_is_named(refused, folder):
+    for path in (folder / "sketch" / "cat").iterdir():
+        path.unlink()
+    assert str(folder / "sketch" / "cat") in refused(*from_folder(folder))
+
+
+def test_mixed_sizes_are_named_and_mended_by_a_size(refused, folder):
+    Image.fromarray(np.zeros((9, 7, 3), np.uint8)).save(folder / "sketch" / "cat" / "0.png")
+    message = refused(*from_folder(folder))
+    assert "size" in message and "0.png" in message
+
+
+def test_a_truncated_file(refused, tmp_path):
+    path = tmp_path / "data.npz"
+    np.savez(path, images=np.zeros((40, 4, 4), np.uint8), labels=np.arange(40) % 3)
+    path.write_bytes(path.read_bytes()[:200])
+    assert str(path) in refused("--config.data.name=arrays", f"--config.data.path={path}")
+
+
+@pytest.mark.parametrize(
+    ("labels", "images", "message"),
+    [
+        (np.arange(40) % 3 - 1, np.zeros((40, 4, 4), np.uint8), "labels[0] is -1"),
+        (np.arange(40) % 3, np.full((40, 4, 4), np.nan, np.float32), "inputs[0] holds NaN"),
+        (np.arange(39) % 3, np.zeros((40, 4, 4), np.uint8), "40 inputs"),
+    ],
+)
+def test_bad_values(refused, tmp_path, labels, images, message):
+    path = tmp_path / "data.npz"
+    np.savez(path, images=images, labels=labels)
+    assert message.lower() in refused("--config.data.name=arrays", f"--config.data.path={path}").lower()
+
+
+def test_a_batch_norm_model_with_one_example_batches(refused):
+    assert "batches of one example" in refused("--config.model.norm=batch", "--config.algorithm.batch_size=1")
+
+
+def test_amplitude_normalisation_needs_images(refused, tmp_path):
+    path = tmp_path / "vectors.npz"
+    np.savez(path, images=np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32), labels=np.arange(40) % 3)
+    arguments = ["--config.data.name=arrays", f"--config.data.path={path}", "--config.algorithm.name=harmofl"]
+    assert "needs images" in refused(*arguments)
+
+
+def test_images_too_small_for_the_network(refused):
+    assert "8" in refused("--config.model.name=lenet")
+
+
+def test_a_damaged_checkpoint_is_named_and_kept(tmp_path, capsys):
+    config, workdir = tmp_path / "small.py", tmp_path / "run"
+    config.write_text(FILE)
+    arguments = [f"--config={config}", f"--workdir={workdir}"]
+    assert train.main(arguments) == 0
+    (workdir / "summary.json").unlink()
+    state = workdir / "checkpoints" / "2" / "state"
+    for path in state.rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:9])
+    capsys.readouterr()
+    assert train.main(arguments) == 2
+    message = capsys.readouterr().err
+    assert str(workdir / "checkpoints" / "2") in message and "Delete that folder" in message
+    assert state.exists() and not (workdir / "summary.json").exists()

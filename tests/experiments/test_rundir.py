@@ -1,0 +1,96 @@
+"""Whole files, one run a directory, and a refusal that says what differs."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments import files
+from experiments.rundir import RunDirectory, differences
+from fedjax_het.errors import InputError
+
+SETTINGS = {"rounds": 3, "model": {"name": "mlp", "hidden": (4, 4)}}
+
+
+@pytest.fixture
+def directory(tmp_path):
+    directory = RunDirectory(tmp_path / "runs" / "x")
+    with directory:
+        directory.write("config.json", SETTINGS)
+        yield directory
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.txt"
+    files.write(path, "old")
+
+    def torn(temporary):
+        temporary.write_text("ne")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        files.write(path, torn)
+    assert path.read_text() == "old"
+    files.write(path, b"new")
+    assert path.read_text() == "new" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_json_is_plain_and_has_no_nan():
+    value = {"a": np.float32(0.5), "b": (1, np.arange(2)), "c": float("nan"), 3: np.array([np.inf])}
+    assert json.loads(files.to_json(value)) == {"a": 0.5, "b": [1, [0, 1]], "c": None, "3": [None]}
+
+
+def test_checking_leaves_nothing_behind(tmp_path):
+    RunDirectory(tmp_path / "a" / "b").check(SETTINGS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"--workdir: cannot write to .*file"):
+        RunDirectory(tmp_path / "file" / "run").check(SETTINGS)
+
+
+def test_the_same_settings_go_on_and_others_are_refused_with_the_difference(directory):
+    directory.check(SETTINGS)
+    other = {"rounds": 4, "model": {"name": "mlp", "width": 2.0}}
+    with pytest.raises(InputError, match="another config") as raised:
+        directory.check(other)
+    assert str(raised.value).splitlines()[1:] == [
+        "  config.rounds: 3 / 4",
+        "  config.model.hidden: [4, 4] / unset",
+        "  config.model.width: unset / 2.0",
+    ]
+
+
+def test_differences_of_equal_tables_are_none():
+    assert list(differences({"a": {"b": 1}}, {"a": {"b": 1}})) == []
+
+
+def test_results_without_a_config_are_not_ours_to_overwrite(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(InputError, match=r"holds metrics\.jsonl but no config\.json"):
+        RunDirectory(tmp_path).check(SETTINGS)
+
+
+def test_an_unreadable_file_is_named(directory):
+    (directory / "config.json").write_text("{")
+    with pytest.raises(InputError, match=r"config\.json' cannot be read"):
+        directory.check(SETTINGS)
+
+
+def test_another_partition_is_refused(directory):
+    directory.check_partition("abc")
+    directory.write("partition.json", {"fingerprint": "abc"})
+    directory.check_partition("abc")
+    with pytest.raises(InputError, match="other data: partition abc there, def here"):
+        directory.check_partition("def")
+
+
+def test_one_process_a_directory_and_leftovers_are_cleared(directory):
+    with pytest.raises(InputError, match="another process"):
+        RunDirectory(directory.path).open()
+    directory.close()
+    (directory / ".partial.summary.json").write_text("{")
+    with RunDirectory(directory.path):
+        assert [path.name for path in directory.path.iterdir()] == ["config.json"]

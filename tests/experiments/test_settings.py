@@ -1,0 +1,134 @@
+"""From a file and a command line to complete settings."""
+
+from pathlib import Path
+
+import pytest
+from ml_collections import ConfigDict
+
+from experiments import settings
+from fedjax_het.errors import InputError
+
+FILES = sorted(
+    path
+    for path in Path(__file__).resolve().parents[2].glob("configs/**/*.py")
+    if path.stem not in ("__init__", "base")
+)
+
+
+def complete(overrides=None, **sections):
+    return settings.complete(sections, overrides or {})
+
+
+def test_nothing_set_is_the_defaults_with_every_option_filled_in():
+    chosen, notes = complete()
+    assert notes == []
+    assert chosen["rounds"] == 100 and chosen["algorithm"]["name"] == "fedavg"
+    assert chosen["data"]["partition"] == {"name": "iid"} and chosen["data"]["test_fraction"] == 0.2
+    assert settings.complete(chosen)[0] == chosen
+
+
+def test_a_config_may_start_from_the_defaults_or_from_nothing():
+    config = settings.defaults()
+    config.rounds = 3
+    assert settings.complete(config.to_dict()) == settings.complete(ConfigDict({"rounds": 3}).to_dict())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_config_that_we_ship_is_complete_but_for_its_path(path):
+    chosen = settings.load(path)
+    needs_path = chosen["data"]["name"] != "digits"
+    if needs_path:
+        with pytest.raises(InputError, match=r"config\.data\.path is required.*--config\.data\.path="):
+            settings.complete(chosen)
+    chosen, notes = settings.complete(chosen, {"data.path": "somewhere"} if needs_path else {})
+    assert notes == [] and chosen["rounds"] > 0
+
+
+def test_overrides_reach_options_that_the_file_does_not_set():
+    chosen, _ = complete(
+        {
+            "algorithm.learning_rate": "1",
+            "num_seeds": "3",
+            "data.partition.name": "dirichlet",
+            "data.partition.alpha": "0.5",
+            "model.hidden": "8,8",
+        }
+    )
+    assert chosen["algorithm"]["learning_rate"] == 1.0 and chosen["num_seeds"] == 3
+    assert chosen["data"]["partition"]["alpha"] == 0.5 and chosen["model"]["hidden"] == (8, 8)
+
+
+def test_another_name_drops_what_the_file_wrote_for_the_old_one_and_says_so():
+    algorithm = {"name": "fedld", "lam": 0.5, "learning_rate": 0.2}
+    chosen, notes = complete({"algorithm.name": "fedprox", "algorithm.mu": "1"}, algorithm=algorithm)
+    assert chosen["algorithm"]["mu"] == 1.0 and chosen["algorithm"]["learning_rate"] == 0.2
+    assert notes == ["config.algorithm.lam = 0.5 belongs to fedld, not to fedprox: dropped."]
+    with pytest.raises(InputError, match=r"--config\.algorithm\.lam is unknown"):
+        complete({"algorithm.name": "fedprox", "algorithm.lam": "1"}, algorithm=algorithm)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"rouds": "5"}, r"--config\.rouds is unknown. Did you mean 'rounds'"),
+        ({"algoritm.mu": "5"}, r"no table 'algoritm'. Did you mean 'algorithm'"),
+        ({"algorithm": "fedprox"}, r"Set --config\.algorithm\.name=fedprox"),
+        ({"algorithm.name": "fedproxx"}, r"Did you mean 'fedprox'"),
+        ({"algorithm.learning_rate": "fast"}, r"--config\.algorithm\.learning_rate: expected float, got 'fast'"),
+        ({"rounds": "0"}, r"config\.rounds: rounds must be 1 or more"),
+        ({"evaluate_every": "0"}, r"config\.evaluate_every: .* 1 or more"),
+        ({"num_seeds": "0"}, r"config\.num_seeds: num_seeds must be 1 or more"),
+        ({"availability": "1.5"}, r"config\.availability: .* between 0 and 1"),
+        ({"on_nonfinite": "ignore"}, r"expected 'drop' or 'raise'"),
+        ({"layout": "sharded"}, r"config\.layout: .* Write vmapped"),
+        ({"data.partition.name": "shards"}, r"config\.data\.partition\.classes_per_client is required"),
+    ],
+)
+def test_mistakes_on_the_command_line(overrides, message):
+    with pytest.raises(InputError, match=message):
+        complete(overrides)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"rouds": 5}, r"config\.rouds is unknown. Did you mean 'rounds'"),
+        ({"rounds": 5.0}, r"config\.rounds: expected int, got 5.0"),
+        ({"model": "mlp"}, r"config\.model must be a table"),
+        ({"data": {"name": "digits", "partition": {"name": "iid"}}}, r"config\.data\.num_clients is required"),
+        ({"data": {"name": "digits", "num_clients": 3}}, r"config\.data\.partition\.name is missing"),
+    ],
+)
+def test_mistakes_in_a_file(sections, message):
+    with pytest.raises(InputError, match=message):
+        complete(**sections)
+
+
+def test_files_that_are_no_config(tmp_path):
+    with pytest.raises(InputError, match="no Python file"):
+        settings.load(tmp_path / "missing.py")
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    with pytest.raises(InputError, match=r"defines no get_config\(\)"):
+        settings.load(tmp_path / "empty.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("vmapped", ("vmapped", ())),
+        ("chunked(4)", ("chunked", (4,))),
+        ("sharded(2)", ("sharded", (2,))),
+        ("sharded( 2, 4 )", ("sharded", (2, 4))),
+    ],
+)
+def test_layouts(text, parts):
+    assert settings.parse_layout(text) == parts
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "vmaped", "vmapped(1)", "chunked", "chunked()", "chunked(0)", "chunked(1,2)", "sharded(2", "sharded(1,0)"],
+)
+def test_layouts_that_cannot_be_read(text):
+    with pytest.raises(InputError, match="Write vmapped, chunked"):
+        settings.parse_layout(text)

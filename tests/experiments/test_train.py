@@ -1,0 +1,205 @@
+"""The command line, in this process: what it refuses, with which status, and what a run leaves behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import build, files, train
+from experiments.rundir import RunDirectory
+from experiments.training import WRITTEN
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = """
+def get_config():
+    return dict(
+        algorithm=dict(name="fedprox", mu=0.01, batch_size=20),
+        model=dict(name="mlp", hidden=()),
+        data=dict(name="digits", num_clients=4, unseen_clients=1, partition=dict(name="iid")),
+        rounds=4, cohort_size=2, num_seeds=2, evaluate_every=2, checkpoint_every=3,
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("config") / "small.py"
+    path.write_text(FILE)
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once():
+    """Runs of the same settings share what was compiled."""
+    compile, kept = build.simulation, {}
+
+    def simulation(parts, chosen):
+        key = files.to_json(chosen)
+        kept[key] = kept.get(key) or compile(parts, chosen)
+        return kept[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "simulation", simulation)
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(config, tmp_path_factory):
+    """The directory of a complete run."""
+    workdir = tmp_path_factory.mktemp("runs") / "small"
+    assert train.main([f"--config={config}", f"--workdir={workdir}"]) == 0
+    return workdir
+
+
+def contents(directory):
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+# ---- what a run leaves behind ----------------------------------------------------------------------------------------
+def test_every_file_that_it_says_it_wrote_is_there(finished):
+    assert sorted(path.name for path in finished.iterdir()) == sorted(WRITTEN)
+
+
+def test_a_line_an_evaluation_and_seed(finished):
+    lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["round"], line["seed"]) for line in lines] == [(2, 0), (2, 1), (4, 0), (4, 1)]
+    assert {"train/loss", "test/accuracy", "clients/accuracy_mean", "newcomers/accuracy_mean"} <= lines[0].keys()
+    assert lines[0]["train/loss"] != lines[1]["train/loss"]
+    assert all(line["num_reporting"] == 2 and line["num_dropped"] == 0 for line in lines)
+
+
+def test_the_summary_agrees_with_the_lines_and_names_the_versions(finished):
+    lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()][-2:]
+    summary = json.loads((finished / "summary.json").read_text())
+    values = [line["test/accuracy"] for line in lines]
+    assert summary["final"]["test/accuracy"] == {"mean": np.mean(values), "std": np.std(values), "seeds": values}
+    assert summary["rounds"] == 4 and summary["dropped_uploads"] == [0, 0]
+    assert {"python", "jax", "fedjax-het"} <= summary["versions"].keys()
+    assert summary["facts"]["num_clients"] == 4 and summary["facts"]["cohort_size"] == 2
+    assert summary["partition"] == json.loads((finished / "partition.json").read_text())["fingerprint"]
+
+
+def test_rows_for_clients_and_newcomers(finished):
+    rows = (finished / "per_client.csv").read_text().splitlines()
+    assert len(rows) == 1 + 2 * (4 + 1)
+    assert [row.split(",")[2] for row in rows[1:6]] == ["False"] * 4 + ["True"]
+
+
+def test_a_complete_run_prints_its_table_again_and_changes_nothing(config, finished, capsys):
+    before = contents(finished)
+    assert train.main([f"--config={config}", f"--workdir={finished}"]) == 0
+    assert "test/accuracy" in capsys.readouterr().out
+    assert contents(finished) == before
+
+
+def test_a_run_without_its_summary_writes_the_rest_from_its_checkpoint(config, finished, capsys):
+    before = contents(finished)
+    for name in ("summary.json", "per_client.csv", "curves.png"):
+        (finished / name).unlink()
+    assert train.main([f"--config={config}", f"--workdir={finished}"]) == 0
+    assert "round " not in capsys.readouterr().out.replace("after round", "").replace("a round", "")
+    after = contents(finished)
+    assert after.keys() == before.keys()
+    assert after[finished / "per_client.csv"] == before[finished / "per_client.csv"]
+    assert after[finished / "metrics.jsonl"] == before[finished / "metrics.jsonl"]
+
+
+def test_another_config_in_the_directory_is_refused_with_the_difference(config, finished, capsys):
+    before = contents(finished)
+    assert train.main([f"--config={config}", f"--workdir={finished}", "--config.algorithm.mu=0.5"]) == 2
+    assert "config.algorithm.mu: 0.01 / 0.5" in capsys.readouterr().err
+    assert contents(finished) == before
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config.rounds=0"], "config.rounds: "),
+        (["--config.rouds=3"], "Did you mean 'rounds'"),
+        (["--config.cohort_size=5"], "config.cohort_size: 5 clients a round of 4"),
+        (["--config.algorithm.batch_size=0"], "config.algorithm.batch_size: "),
+        (["--config.algorithm.epochs=0"], "config.algorithm.epochs: "),
+        (["--config.algorithm.learning_rate=-1"], "config.algorithm.learning_rate: "),
+        (["--config.model.hidden=0,"], "config.model.hidden: "),
+        (
+            ["--config.data.partition.name=dirichlet", "--config.data.partition.alpha=0"],
+            "config.data.partition.alpha: ",
+        ),
+        (["--config.data.num_clients=0"], "config.data.num_clients: "),
+        (["--config.data.num_clients=5000"], "config.data"),
+        (["--config.data.test_fraction=1.0"], "config.data.test_fraction: "),
+        (["--config.data.unseen=sketch"], "config.data.unseen: "),
+        (["--config.data.name=arrays", "--config.data.path=/nowhere.npz"], "config.data.path: "),
+        (["--config.layout=sharded(64)"], "config.layout: "),
+        (["--config.layout=chunk(2)"], "Write vmapped, chunked(4)"),
+    ],
+    ids=lambda value: value[-1].removeprefix("--config.") if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_message_status_2_and_no_directory(config, tmp_path, capsys, arguments, message):
+    workdir = tmp_path / "run"
+    assert train.main([f"--config={config}", f"--workdir={workdir}", *arguments]) == 2
+    streams = capsys.readouterr()
+    assert message in streams.err and streams.err.startswith("error: ")
+    assert "compil" not in streams.out and not workdir.exists()
+
+
+def test_a_directory_that_cannot_be_written_is_refused(config, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert train.main([f"--config={config}", f"--workdir={tmp_path / 'file'}"]) == 2
+    assert "--workdir: cannot write" in capsys.readouterr().err
+
+
+def test_an_unexpected_error_keeps_its_traceback(tmp_path):
+    broken = tmp_path / "broken.py"
+    broken.write_text("def get_config():\n    return 1 / 0\n")
+    with pytest.raises(ZeroDivisionError):
+        train.main([f"--config={broken}", f"--workdir={tmp_path / 'run'}"])
+
+
+def test_the_real_command_answers_with_status_2():
+    command = [sys.executable, "-m", "experiments.train", "--config=configs/quickstart.py", "--config.rouds=3"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --config.rouds is unknown. Did you mean 'rounds'?")
+    assert "Traceback" not in done.stderr
+
+
+# ---- the command line ------------------------------------------------------------------------------------------------
+def test_overrides_are_taken_with_and_without_an_equals_sign():
+    command = train.parse(["--config=a/b.py", "--config.rounds=3", "--config.data.path", "x=y", "--workdir", "here"])
+    assert command == (Path("a/b.py"), Path("here"), {"rounds": "3", "data.path": "x=y"})
+
+
+@pytest.mark.parametrize(
+    ("config", "workdir"),
+    [("configs/pacs/fedbn.py", "runs/pacs/fedbn"), ("configs/quickstart.py", "runs/quickstart"), ("x/y.py", "runs/y")],
+)
+def test_the_run_directory_is_called_after_the_config(config, workdir):
+    assert train.parse([f"--config={config}"]).workdir == Path(workdir)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--config=a.py", "--wrkdir=x"], ["--conf=a.py"]])
+def test_an_unknown_flag_is_status_2(arguments, capsys):
+    with pytest.raises(SystemExit) as raised:
+        train.parse(arguments)
+    assert raised.value.code == 2 and "usage" in capsys.readouterr().err
+
+
+# ---- uploads that are not finite -------------------------------------------------------------------------------------
+DIVERGING = ["--config.algorithm.learning_rate=1e30", "--config.num_seeds=1", "--config.rounds=3"]
+
+
+def test_dropped_uploads_are_warned_of_and_counted(config, tmp_path, capsys):
+    assert train.main([f"--config={config}", f"--workdir={tmp_path / 'run'}", *DIVERGING]) == 0
+    assert "warning: " in capsys.readouterr().out
+    assert RunDirectory(tmp_path / "run").read("summary.json")["dropped_uploads"][0] > 0
+
+
+def test_a_run_may_stop_at_the_first(config, tmp_path, capsys):
+    arguments = [*DIVERGING, "--config.on_nonfinite=raise"]
+    assert train.main([f"--config={config}", f"--workdir={tmp_path / 'run'}", *arguments]) == 1
+    assert "sent NaN or infinity" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""Numbers from the authors' code, and the package's own pieces held against them."""

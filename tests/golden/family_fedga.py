@@ -1,0 +1,41 @@
+"""FedGA: weights that follow generalisation gaps, as released and as the paper has them."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_het.algorithms.fedga import RELEASED
+from fedjax_het.server.weightings import generalization_adjustment
+from fedjax_het.server.weightings.generalization_adjustment import SCHEDULES, Adjustment
+from fedjax_het.types import Broadcast, ServerView, Upload
+from tests.golden.cases import Case, covers
+
+RELEASED_WEIGHTING = {name: value for name, value in RELEASED.items() if name != "metric"}
+
+
+@covers("fedga", "*")
+def adjustment(case: Case):
+    """A report of mistakes instead of accuracy turns the sign of the gaps, as the released code does by name."""
+    sign = 1 if case.meta["fair_metric"] == "loss" else -1
+    gaps, step, rounds = sign * (case["after"] - case["before"]), case.meta["step_size"], case.meta["comm"]
+    settings = {"weights_official": RELEASED_WEIGHTING, "weights_paper": {}}
+    for name, options in settings.items():
+        if np.isnan(case[name]).any():
+            case.excuse(name, "gaps that are all zero make the released weights NaN; ours stay")
+            continue
+        yield case.compare(name, weights(generalization_adjustment(step, rounds, **options), case[name][0], gaps))
+    numbers = np.arange(len(gaps))
+    yield case.compare("step_passed", step * SCHEDULES["released"](numbers, rounds))
+
+
+def weights(weighting, start: np.ndarray, gaps: np.ndarray) -> np.ndarray:
+    """[rounds + 1, clients]; the gaps of round r arrive with the uploads of round r + 1."""
+    num_clients = len(start)
+    everyone = jnp.ones(num_clients, bool)
+    state, path = Adjustment(jnp.asarray(start), everyone), [start]
+    for number, gap in enumerate(gaps):
+        upload = Upload({}, {"gap": jnp.asarray(gap)}, jnp.ones(num_clients), jnp.ones(num_clients))
+        received = Broadcast(jnp.asarray(number + 1), {}, {})
+        view = ServerView(received, upload, jnp.arange(num_clients), everyone, num_clients)
+        used, state = weighting.update(state, view)
+        path.append(np.asarray(used))
+    return np.stack(path)

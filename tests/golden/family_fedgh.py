@@ -1,0 +1,54 @@
+"""FedGH, PCGrad in the same order, and the hierarchical method that FedLD's tables call FedGH."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_het.diagnostics.conflict import num_conflicts
+from fedjax_het.server.aggregators import harmonized_mean, hierarchical_mean
+from fedjax_het.server.aggregators.harmonization import CONFLICT_TESTS, harmonized_edit
+from fedjax_het.server.aggregators.hierarchical import Reference
+from tests.golden.cases import Case, covers
+from tests.golden.stage import aggregate, combined
+
+
+@covers("fedgh", "paper_*")
+def harmonized(case: Case):
+    stack, counts = case["G"], case["n_samples"]
+    size, scale = len(stack), float(np.linalg.norm(stack, axis=1).max())
+    gram, place = jnp.asarray(stack @ stack.T), np.arange(size)
+    turns = np.minimum.outer(place, place) * size + np.maximum.outer(place, place)
+    for test in CONFLICT_TESTS:
+        yield case.compare(f"agg_{test}", combined(harmonized_mean(test), stack, counts), scale=scale)
+        yield case.compare(f"agg_uniform_{test}", combined(harmonized_mean(test, "uniform"), stack), scale=scale)
+        if (name := f"harmonized_{test}") in case:
+            coefficients = harmonized_edit(test)(gram, jnp.ones(size, bool), jnp.asarray(turns))
+            yield case.compare(name, coefficients @ stack, scale=scale)
+    yield case.compare("n_conflicting_pairs_original", num_conflicts(gram))
+    for test in ("current", "sequential"):
+        case.excuse(f"n_conflicting_pairs_{test}", "tests that fired on the way; the harmonized rows hold them")
+
+
+@covers("fedgh", "pcgrad_*")
+def pcgrad(case: Case):
+    """The default test with pairs in lexicographic order is PCGrad with partners in order of their index."""
+    stack = case["G"]
+    yield case.compare("order", np.arange(len(stack)))
+    scale = float(np.linalg.norm(stack, axis=1).max())
+    yield case.compare("agg_uniform", combined(harmonized_mean("current", "uniform"), stack), scale=scale)
+    case.excuse("losses", "FedGH takes no notice of them")
+
+
+@covers("fedgh", "official_hgd_*")
+def hierarchical(case: Case):
+    stack = case["G"]
+    scale = float(np.linalg.norm(stack, axis=1).max())
+    has_opposites = np.isnan(case["agg_feddm"]).any()
+    state = Reference({"params": {"w": jnp.asarray(case["history_in"])}}, jnp.array(True))
+    for name, eps in (("agg_fedld_repo", 1e-7), ("agg_feddm", 0.0)):
+        update, after = aggregate(hierarchical_mean(eps), {"params": {"w": stack}}, state=state)
+        if eps:
+            yield case.compare("history_out", after.average["params"]["w"])
+        elif has_opposites:
+            case.excuse(name, "NaN there, 0/0 for an exactly opposite last pair; ours is 0")
+            continue
+        yield case.compare(name, update["params"]["w"], 1e-7 if has_opposites else 1e-9, scale=scale)

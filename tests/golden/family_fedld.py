@@ -1,0 +1,132 @@
+"""FedLD: margin loss, principal directions, decomposition of the loss; and PGrad, where the axes come from."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_het.algorithms.fedld import RELEASED
+from fedjax_het.client.objectives import cross_entropy, margin
+from fedjax_het.diagnostics.decomposition import decomposition
+from fedjax_het.server.aggregators import principal_directions
+from fedjax_het.server.aggregators.principal import NORMS, principal_axes, principal_edit
+from fedjax_het.types import Batch, ForwardPass, Outputs
+from tests.golden.cases import Case, covers
+from tests.golden.stage import aggregate, combined
+
+RELEASED_AGGREGATION = {name: value for name, value in RELEASED.items() if name not in ("margin_form", "scope")}
+OPTIONS = {
+    "agg_default": {},
+    "agg_closed_form": {},
+    "agg_uniform": {"weighting": "uniform"},
+    "agg_whole_orthogonal": {"correction": "whole"},
+    "agg_whole_cosine": {"correction": "whole", "projection": "cosine"},
+    "agg_eig_l2_all": {"eig_norm": "l2_all"},
+    "agg_eig_sum_selected": {"eig_norm": "sum_selected"},
+    "agg_eig_sum_all": {"eig_norm": "sum_all"},
+    "agg_eig_unit": {"eig_norm": "unit"},
+    "agg_no_correction": {"correction": "none"},
+    "agg_cosine_per_axis": {"projection": "cosine"},
+    "agg_sign_majority": {"sign": "majority"},
+    "agg_sign_none": {"sign": "none"},
+}
+
+
+@covers("fedld", "loss_*")
+def margin_loss(case: Case):
+    labels, lam = case["labels"], float(case["lam"])
+
+    def total(logits, form: str):
+        batch = Batch(logits, jnp.asarray(labels), jnp.ones(len(labels)))
+        forward = ForwardPass(None, {}, {}, Outputs(logits, logits, {}), batch, None, None)
+        return cross_entropy()(forward) + margin(lam, form)(forward)
+
+    logits = jnp.asarray(case["logits"])
+    entropy = float(case["ce"])
+    for form in ("logits_mean", "logits_batch", "softmax_batch", "softmax_mean"):
+        loss, gradient = jax.value_and_grad(total)(logits, form)
+        names = [form, "official"] if form == "softmax_batch" else [form]
+        for name in names:
+            yield case.compare(f"{name}_loss", loss)
+            yield case.compare(f"{name}_grad", gradient)
+        if lam:
+            yield case.compare(f"{form}_reg", (loss - entropy) / lam, 1e-8)
+        else:
+            case.excuse(f"{form}_reg", "lam is 0 here")
+
+
+@covers("fedld", "paper_*")
+def principal(case: Case):
+    stack, counts, fraction = case["G"], case["n_samples"], float(case["ratio"])
+    scale = float(np.linalg.norm(stack, axis=1).max())
+    for name, options in OPTIONS.items():
+        if name in case:
+            ours = combined(principal_directions(fraction, **options), stack, counts)
+            yield case.compare(name, ours, scale=scale * 1e-3)
+    is_present = jnp.ones(len(stack), bool)
+    gram = jnp.asarray(stack @ stack.T)
+    axes = principal_axes(gram, is_present, fraction)
+    num_kept, scale = int(axes.is_kept.sum()), float(axes.eigenvalues[0])
+    yield case.compare("L", axes.is_selected.sum())
+    yield case.compare("eigenvalues", axes.eigenvalues, scale=scale)
+    yield case.compare("rank", (axes.eigenvalues > 1e-12 * scale).sum())
+    weights = (axes.eigenvalues / NORMS["l2_selected"](axes))[:num_kept]
+    yield case.compare("axis_weights", weights)
+    if "revised" in case:
+        yield case.compare("revised", principal_edit(fraction)(gram, is_present) @ stack)
+    if "axes" in case:
+        ours = (axes.vectors / jnp.where(axes.is_kept, axes.lengths, 1)).T[:num_kept] @ stack
+        yield case.compare("axes", ours * np.sign(np.sum(ours * case["axes"], axis=1, keepdims=True)), 1e-7)
+    case.excuse("proj_sign", "of axes whose own sign is arbitrary")
+
+
+@covers("fedld", "official_flat_*")
+def released_flat(case: Case):
+    if np.isnan(case["agg"]).any():
+        case.excuse("*", "a client that sent zeros makes the released update NaN; ours leaves it zero")
+        return
+    aggregator = principal_directions(float(case["k_proportion"]), **RELEASED_AGGREGATION)
+    scale = float(np.linalg.norm(case["G"], axis=1).max())
+    yield case.compare("agg", combined(aggregator, case["G"], case["n_samples"], round=1), scale=scale * 1e-3)
+    case.excuse("history_*", "only tells the released code that its first round is over")
+    case.excuse("L_used", "held by agg")
+    case.excuse("error", "empty")
+
+
+@covers("fedld", "official_layerwise_*")
+def released_by_tensor(case: Case):
+    bounds = np.cumsum([0, *case["layer_lens"]])
+    aggregator = principal_directions(float(case["k_proportion"]), **RELEASED_AGGREGATION, scope="tensor")
+    rounds = []
+    for number, stack in enumerate(case["G"]):
+        layers = {str(name): stack[:, a:b] for name, a, b in zip(case["layer_names"], bounds, bounds[1:], strict=False)}
+        update = aggregate(aggregator, {"params": layers}, round=number)[0]["params"]
+        rounds.append(np.concatenate([update[str(name)] for name in case["layer_names"]]))
+    yield case.compare("agg", np.stack(rounds))
+    case.excuse("history", "only tells the released code that its first round is over")
+
+
+@covers("fedld", "decomposition_*")
+def loss_decomposition(case: Case):
+    parts = decomposition(*(jnp.asarray(case[n]) for n in ("L_data_j_model_i", "L_global_on_j", "n_samples")))
+    scale = float(parts.total)
+    ours = {"local": parts.local, "shift": parts.shift, "agg": parts.aggregation, "total": parts.total}
+    ours |= {"shift_abs": abs(parts.shift), "agg_abs": abs(parts.aggregation)}
+    for name, value in ours.items():
+        yield case.compare(name, value, scale=scale)
+    case.excuse("agg_as_printed", "the misprint, wrong by exactly the shift")
+
+
+@covers("pgrad", "pca_*")
+def axes(case: Case):
+    """PGrad takes the covariance over coordinates of the centred stack: our axes of it, eigenvalues by d - 1."""
+    stack = case["stack"]
+    centred = stack - stack.mean(axis=0)
+    num_rows, size = stack.shape
+    ours = principal_axes(jnp.asarray(centred @ centred.T), jnp.ones(num_rows, bool), 1.0)
+    values = ours.eigenvalues * num_rows / (size - 1)
+    yield case.compare("values", values)
+    yield case.compare("coef_top4", (values / jnp.linalg.norm(values[:4]))[:4])
+    real = num_rows - 1  # centring takes one axis; the last column is noise
+    directions, theirs = ((ours.vectors / ours.lengths).T[:real] @ centred).T, case["directions"]
+    aligned = directions * np.sign(np.sum(directions * theirs[:, :real], axis=0))
+    yield case.compare("directions", np.hstack([aligned, theirs[:, real:]]), 1e-8)

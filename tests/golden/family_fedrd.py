@@ -1,0 +1,194 @@
+"""FedRD: the debiased classifier, guided aggregation, and the local training of a whole round."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from fedjax_het.algorithms import fedrd
+from fedjax_het.client.local_updates import sgd, torch_sgd
+from fedjax_het.client.objectives import debiased_cross_entropy
+from fedjax_het.client.objectives.debiased import DIVERGENCES, head_weight
+from fedjax_het.engine.participation import everyone
+from fedjax_het.engine.problem import LocalProblem
+from fedjax_het.engine.round import make_round
+from fedjax_het.models.layers import Conv
+from fedjax_het.models.model import from_flax
+from fedjax_het.models.norms import BatchNorm
+from fedjax_het.server.aggregators import mean, sum_of_models
+from fedjax_het.server.weightings import parameter_guided
+from fedjax_het.server.weightings.parameter_guided import DISTANCES, NEGLIGIBLE, shares
+from fedjax_het.types import Array, Batch, Broadcast, ClientView, ForwardPass, Outputs, Rows, ServerView, Upload
+from tests.golden.cases import Case, covers
+from tests.golden.stage import client_data
+
+COUNTERS = "the released code averages integer counters of batches; ours keeps none"
+
+
+def server_view(start: dict, models: list[dict], gaps: np.ndarray) -> ServerView:
+    """Everybody present, with these models trained from that start."""
+    num_clients = len(models)
+    shared = {"params": jax.tree.map(jnp.asarray, start)}
+    stack = {"params": {key: jnp.stack([m[key] - start[key] for m in models]) for key in start}}
+    upload = Upload(stack, {"gap": jnp.asarray(gaps)}, jnp.ones(num_clients), jnp.ones(num_clients))
+    received = Broadcast(jnp.zeros((), int), shared, {})
+    return ServerView(received, upload, jnp.arange(num_clients), jnp.ones(num_clients, bool), num_clients)
+
+
+def guided(view: ServerView, layer: str, num_extra: int = 0) -> tuple[Array, Array]:
+    """(beta, weights)"""
+    start, changes = view.received.shared["params"][layer], view.uploads.update["params"][layer]
+    distances = DISTANCES["l2"](start.ravel(), changes.reshape(len(changes), -1))
+    beta = shares(distances, view.is_present, NEGLIGIBLE)
+    return beta, parameter_guided(layer, official_n_extra=num_extra).update((), view)[0]
+
+
+@covers("fedrd", "ref_weights_*")
+def guided_weights(case: Case):
+    view = server_view({"conv": case["theta_g"]}, [{"conv": theta} for theta in case["thetas"]], case["gaps"])
+    beta, weights = guided(view, "conv")
+    yield case.compare("beta", beta)
+    yield case.compare("weights", weights)
+
+
+@covers("fedrd", "agg_*")
+def released_aggregation(case: Case):
+    case.excuse("*num_batches_tracked", COUNTERS)
+    layer, gaps = case.meta["indicator"], case["gaps"]
+    keys = [name.removeprefix("g__") for name in case.matching("g__*") if not name.endswith("num_batches_tracked")]
+    start = {key: case[f"g__{key}"] for key in keys}
+    models = [{key: case[f"d{i}__{key}"] for key in keys} for i in range(len(gaps))]
+    if not np.isfinite(gaps).all():
+        case.excuse("*", "a gap that is not finite never reaches our server: its client is left out")
+        return
+    view = server_view(start, models, gaps)
+    beta, weights = guided(view, layer)
+    yield case.compare("beta", beta)
+    yield case.compare("weights_corrected", weights)
+    theirs = float(case["weights"].sum())
+    if not theirs <= 1 + 1e-6:
+        reason = "released weights that sum to more than one, or to NaN: gammas underflowed, or one client alone"
+        case.excuse("weights", reason)
+        case.excuse("out__*", reason)
+        return
+    num_extra = case.meta["n_models_in_dict"] - len(gaps)
+    yield case.compare("weights", guided(view, layer, num_extra)[1])
+    aggregator = (sum_of_models if num_extra else mean)(parameter_guided(layer, official_n_extra=num_extra))
+    update = aggregator.update(None, (), view)[0].update["params"]
+    for key in keys:
+        yield case.compare(f"out__{key}", start[key] + update[key])
+
+
+@covers("fedrd", "lambda_*")
+def debiased_classifier(case: Case):
+    few_shot = tuple(case["few_shot"].tolist())
+    start, local = ({"params": {"classifier": {"kernel": case[name].T}}} for name in ("w_global", "w_local"))
+    view = ClientView(Broadcast(None, {}, {}), {}, {}, None, start, local, (), {}, None)
+    num_classes = case["logits"].shape[1]
+
+    def loss(logits, labels, **options):
+        batch = Batch(logits, labels, jnp.ones(len(labels)))
+        forward = ForwardPass(None, local["params"], {}, Outputs(logits, logits, {}), batch, view, None)
+        return debiased_cross_entropy(few_shot, **options)(forward)
+
+    logits, labels = jnp.asarray(case["logits"]), jnp.asarray(case["y"])
+    value, gradient = jax.value_and_grad(loss)(logits, labels)
+    heads = (jnp.asarray(head_weight(model["params"], num_classes)) for model in (local, start))
+    yield case.compare("lam", DIVERGENCES["row_l2_mean"](jnp.subtract(*heads)))
+    yield case.compare("loss", value)
+    yield case.compare("grad_logits", gradient)
+    yield case.compare("loss_batch_normalised", loss(logits, labels, normalise="batch"))
+    # One example of each class, that the head knows nothing about, costs its class weight times log C.
+    one = jax.vmap(lambda label: loss(jnp.zeros((1, num_classes)), label[None], normalise="batch"))
+    yield case.compare("class_weights", one(jnp.arange(num_classes)) / np.log(num_classes))
+
+
+class Released(nn.Module):
+    """The case's network: two blocks of two 3x3 convolutions with batch norm and ReLU, spatial mean, linear head."""
+
+    num_classes: int
+
+    def setup(self):
+        self.classifier = nn.Dense(self.num_classes)
+
+    @nn.compact
+    def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
+        for block in ("layer1_0", "layer1_1"):
+            for number in ("1", "2"):
+                x = Conv(4, (3, 3), use_bias=False, name=f"{block}_conv{number}")(x)
+                x = nn.relu(BatchNorm(name=f"{block}_bn{number}")(x, mask, is_training))
+        return x.mean(axis=(1, 2))
+
+    def classify(self, features: Array) -> Array:
+        return self.classifier(features)
+
+
+PLACES = {
+    "weight": ("params", "scale"),
+    "bias": ("params", "bias"),
+    "running_mean": ("batch_stats", "mean"),
+    "running_var": ("batch_stats", "var"),
+}
+
+
+def place(key: str) -> tuple[str, str, str]:
+    """(collection, layer, leaf) of the released "layer1.0.conv1.weight"."""
+    layer, _, leaf = key.rpartition(".")
+    if layer == "fc_class":
+        return "params", "classifier", "kernel" if leaf == "weight" else "bias"
+    collection, name = PLACES[leaf]
+    return collection, layer.replace(".", "_"), "kernel" if "conv" in layer else name
+
+
+def ours(array: np.ndarray) -> Array:
+    """PyTorch's layouts into ours; `theirs` is the way back."""
+    return jnp.asarray(np.transpose(array, {4: (2, 3, 1, 0), 2: (1, 0)}.get(array.ndim, range(array.ndim))))
+
+
+def theirs(array: Array) -> np.ndarray:
+    return np.transpose(array, {4: (3, 2, 0, 1), 2: (1, 0)}.get(array.ndim, range(array.ndim)))
+
+
+@covers("fedrd", "local_*")
+def local_training(case: Case):
+    """One client, so that the new model is its own; every epoch goes through the batches in order."""
+    case.excuse("*num_batches_tracked", COUNTERS)
+    keys = [name.removeprefix("init__") for name in case.matching("init__*") if not name.endswith("tracked")]
+    variables = {"params": {}, "batch_stats": {}}
+    for key in keys:
+        collection, layer, leaf = place(key)
+        variables[collection].setdefault(layer, {})[leaf] = ours(case[f"init__{key}"])
+    images, labels = np.moveaxis(case["X"], 2, -1), case["Y"]
+    data = client_data(images.reshape(-1, *images.shape[2:]), labels.ravel(), [labels.size])
+    settings = {"learning_rate": case.meta["lr"], "momentum": case.meta["momentum"], "shuffle": False}
+    settings |= {"weight_decay": case.meta["weight_decay"], "batch_size": labels.shape[1]}
+    few_shot = tuple(case.meta["few_shot"])
+    model = from_flax(Released(len(case["init__fc_class.bias"])))._replace(init=lambda key, inputs: variables)
+
+    algorithm = fedrd(few_shot, epochs=case.meta["E"], **settings)
+    round = make_round(algorithm, model, 1, participation=everyone())
+    key = jax.random.key(0)
+    state, _, said = jax.jit(round.explain)(round.init(key, data), data, key)
+    yield case.compare("gap", said.uploads.reports["gap"][0], scale=1e-2)
+    for name in keys:
+        collection, layer, leaf = place(name)
+        yield case.compare(f"out__{name}", theirs(state.server.shared[collection][layer][leaf]))
+    problem = LocalProblem(model, algorithm.objective, lambda inputs: inputs)
+    yield case.compare("lambdas", lambdas(problem, settings, variables, data, case.meta["E"]))
+
+
+def lambdas(problem: LocalProblem, settings: dict, variables: dict, data, num_epochs: int) -> np.ndarray:
+    """Epoch by epoch, the optimizer going on: how far the head is from the round's start when each begins."""
+    optimizer = torch_sgd(settings["learning_rate"], settings["momentum"], settings["weight_decay"])
+    update = sgd(**settings, optimizer=optimizer, keep_optimizer=True)
+    own = data._replace(**{part: Rows(*(x[0] for x in getattr(data, part))) for part in ("train", "valid", "test")})
+    received = Broadcast(jnp.zeros((), int), variables, {})
+    memory = {"optimizer": optimizer.init(variables["params"])}
+    view = ClientView(received, memory, {}, own, variables, variables, (), {}, jnp.zeros(()))
+    train, found = jax.jit(lambda view: update.train(problem, view, jax.random.key(0))), []
+    for _ in range(num_epochs):
+        change = view.local["params"]["classifier"]["kernel"] - variables["params"]["classifier"]["kernel"]
+        found.append(DIVERGENCES["row_l2_mean"](change))
+        trained = train(view)
+        view = view._replace(local=trained.variables, memory={"optimizer": trained.optimizer})
+    return np.array(found)

@@ -1,0 +1,94 @@
+"""Ways to put stored numbers on stage: through an aggregator alone, or through a whole compiled round."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_het.algorithm import Aggregator, Algorithm
+from fedjax_het.engine.participation import Participation
+from fedjax_het.engine.round import make_round
+from fedjax_het.types import (
+    Broadcast,
+    ClientData,
+    Examples,
+    ForwardPass,
+    Model,
+    PyTree,
+    Rows,
+    ServerView,
+    State,
+    Upload,
+)
+
+
+def aggregate(aggregator: Aggregator, stack: PyTree, num_examples=None, reports=None, round: int = 0, state=None):
+    """(the update, the aggregator's state) that an aggregator makes of stacked updates, everyone present."""
+    stack = jax.tree.map(jnp.asarray, stack)
+    num_clients = jax.tree.leaves(stack)[0].shape[0]
+    counts = jnp.ones(num_clients) if num_examples is None else jnp.asarray(num_examples, float)
+    one = jax.tree.map(lambda x: jnp.zeros_like(x[0]), stack)
+    received = Broadcast(jnp.asarray(round), one, {})
+    uploads = Upload(stack, reports or {}, counts, jnp.ones(num_clients))
+    view = ServerView(received, uploads, jnp.arange(num_clients), counts > 0, num_clients)
+    state = aggregator.init(one, num_clients) if state is None else state
+    out, state = jax.jit(lambda state, view: aggregator.update(None, state, view))(state, view)
+    return out.update, state
+
+
+def combined(aggregator: Aggregator, stack: np.ndarray, num_examples=None, round: int = 0) -> np.ndarray:
+    """The same for one vector a client, [m, d] -> [d]."""
+    return aggregate(aggregator, {"params": {"w": stack}}, num_examples, round=round)[0]["params"]["w"]
+
+
+def linear(forward: ForwardPass):
+    """An objective whose gradient is the batch's input, whatever the weights: replays a stored gradient sequence."""
+    return jnp.sum(forward.params["w"] * jnp.sum(forward.batch.mask[:, None] * forward.batch.inputs, axis=0))
+
+
+def vector_model(start: np.ndarray) -> Model:
+    return Model(
+        init=lambda key, inputs: {"params": {"w": jnp.asarray(start)}},
+        encode=lambda variables, inputs, context: ((inputs, {}), {}),
+        classify=lambda params, features: features,
+        layers=lambda inputs: {},
+    )
+
+
+def rows(counts: Sequence[int], first: int = 0) -> Rows:
+    """Client i has the next counts[i] examples."""
+    starts = first + np.concatenate([[0], np.cumsum(counts)[:-1]])
+    index = starts[:, None] + np.arange(max([*counts, 1]))
+    return Rows(index.astype(np.int32), np.asarray(counts, np.int32))
+
+
+def client_data(inputs: np.ndarray, labels: np.ndarray, counts: Sequence[int]) -> ClientData:
+    nothing = Rows(np.zeros((len(counts), 1), np.int32), np.zeros(len(counts), np.int32))
+    return ClientData(Examples(jnp.asarray(inputs), jnp.asarray(labels, jnp.int32)), rows(counts), nothing, nothing)
+
+
+def exactly(cohort: Sequence[int]) -> Participation:
+    ids = jnp.asarray(cohort)
+    return Participation(lambda n: len(cohort), lambda key, n: (ids, jnp.ones(len(cohort), bool)))
+
+
+def replay(
+    algorithm: Algorithm, start: np.ndarray, tapes: np.ndarray, selected: np.ndarray, num_clients: int
+) -> list[State]:
+    """The states after each round in which client selected[r, s] meets the gradients tapes[r, s] [steps, d], one by
+    one. The recipe keeps its own objective behind the tape in place of the task loss, its first term."""
+    algorithm = replace(algorithm, objective=(linear, *algorithm.objective[1:]))
+    model, state, states = vector_model(start), None, []
+    for tape, cohort in zip(tapes, selected, strict=True):
+        everyones = np.zeros((num_clients, *tape.shape[1:]))
+        everyones[cohort] = tape
+        steps = tape.shape[1]
+        inputs = everyones.reshape(-1, tape.shape[-1]) if steps else np.zeros((1, tape.shape[-1]))
+        data = client_data(inputs, np.zeros(len(inputs)), [steps] * num_clients)
+        round = make_round(algorithm, model, num_clients, participation=exactly(cohort))
+        state = round.init(jax.random.key(0), data) if state is None else state
+        state, _ = jax.jit(round.step)(state, data, jax.random.key(0))
+        states.append(state)
+    return states

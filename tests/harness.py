@@ -1,0 +1,105 @@
+"""A small federation with everything awkward in it, and ways to run an algorithm on it."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax
+import numpy as np
+import optax
+
+from fedjax_het import data, models, tree
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.data import Federation
+from fedjax_het.engine.evaluation import typical
+from fedjax_het.engine.layout import Layout, vmapped
+from fedjax_het.engine.participation import Participation
+from fedjax_het.engine.round import Round, make_round
+from fedjax_het.types import ClientData, Context, Model, PyTree, Rows, State
+
+TINY = {"learning_rate": 0.05, "batch_size": 8}
+
+
+@functools.cache
+def federation(num_clients: int = 5, **options) -> Federation:
+    """Ragged clients of small images; the first has fewer examples than a batch."""
+    return data.toy(num_clients=num_clients, image=(6, 6, 1), examples_per_client=(7, 24), **options)
+
+
+def model(norm: str = "batch"):
+    return models.mlp(num_classes=3, hidden=(8,), norm=norm)
+
+
+def algorithm(name: str, **options) -> Algorithm:
+    return ALGORITHMS[name](**{**TINY, **options})
+
+
+def compose(
+    name: str,
+    *,
+    layout: Layout = vmapped,
+    participation: Participation | None = None,
+    norm: str = "batch",
+    num_clients: int = 5,
+    options: dict | None = None,
+    change: dict | None = None,
+    prepare: Callable | None = None,
+    network: Model | None = None,
+) -> Round:
+    """A round of a registered algorithm, with some of its slots replaced."""
+    built = replace(algorithm(name, **(options or {})), **(change or {}))
+    prepare = prepare or federation().prepare
+    network = network or model(norm)
+    return make_round(built, network, num_clients, participation=participation, layout=layout, prepare=prepare)
+
+
+@functools.cache
+def plain(name: str) -> Round:
+    """The round with nothing changed, always the same one, so that it is compiled once."""
+    return compose(name)
+
+
+@functools.cache
+def _compiled(round: Round):
+    return jax.jit(round.step)
+
+
+def run(round: Round, rounds: int = 3, data: ClientData | None = None, seed: int = 0) -> tuple[State, list]:
+    """(the last state, the metrics of every round)."""
+    data, key = federation().data if data is None else data, jax.random.key(seed)
+    step, state, metrics = _compiled(round), round.init(key, data), []
+    for _ in range(rounds):
+        state, measured = step(state, data, key)
+        metrics.append(jax.tree.map(np.asarray, measured))
+    return state, metrics
+
+
+def task_loss(round: Round, state: State) -> float:
+    """Cross-entropy of the server's model on every example, whatever the algorithm minimises besides."""
+    examples = federation().data.examples
+    inputs, labels = federation().prepare(examples.inputs), examples.labels
+    variables = tree.merge(state.server.shared, typical(state.clients))
+    context = Context(np.ones(len(labels), np.float32), state.server.round, jax.random.key(0), False)
+    network = round.problem.model
+    (features, _), _ = network.encode(variables, inputs, context)
+    logits = network.classify(variables["params"], features)
+    return float(optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean())
+
+
+def difference(a: PyTree, b: PyTree) -> float:
+    """||a - b|| / ||a|| over all leaves together."""
+    pairs = list(zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+    flat_a, flat_b = (np.concatenate([np.ravel(pair[i]).astype(np.float64) for pair in pairs]) for i in (0, 1))
+    return float(np.linalg.norm(flat_a - flat_b) / max(np.linalg.norm(flat_a), 1e-12))
+
+
+def is_equal(a: PyTree, b: PyTree) -> bool:
+    return all(
+        np.array_equal(np.asarray(x), np.asarray(y), equal_nan=True)
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
+
+
+def on_clients(data: ClientData, change: Callable[[Rows], Rows]) -> ClientData:
+    return data._replace(train=change(data.train), valid=change(data.valid), test=change(data.test))

@@ -1,0 +1,98 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from fedjax_het.errors import InputError
+from fedjax_het.models import MODELS, from_flax, mlp
+from fedjax_het.models.layers import Conv
+from fedjax_het.models.norms import BatchNorm, norm
+from fedjax_het.types import Context
+
+KEY = jax.random.key(0)
+
+
+def context(num_examples, is_training=False, key=KEY):
+    return Context(jnp.ones(num_examples), jnp.int32(0), key, is_training)
+
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x, mask, is_training):
+        return norm("batch", name="norm")(Conv(4, name="conv")(x), mask, is_training)
+
+
+class Nested(nn.Module):
+    def setup(self):
+        self.block_0 = Block()
+        self.classifier = nn.Dense(3)
+
+    def encode(self, x, mask, is_training):
+        return self.block_0(x, mask, is_training).mean((1, 2))
+
+    def classify(self, features):
+        return self.classifier(features)
+
+
+def test_layers_finds_the_class_of_nested_modules():
+    layers = from_flax(Nested()).layers(jnp.zeros((2, 5, 5, 1)))
+    assert layers == {"block_0": Block, "block_0/conv": Conv, "block_0/norm": BatchNorm, "classifier": nn.Dense}
+
+
+def test_layers_takes_abstract_inputs():
+    inputs = jax.ShapeDtypeStruct((2, 5, 5, 1), jnp.float32)
+    assert from_flax(Nested()).layers(inputs)["block_0/norm"] is BatchNorm
+
+
+def test_only_training_changes_the_other_collections():
+    model = from_flax(Nested())
+    inputs = jax.random.normal(KEY, (4, 5, 5, 1))
+    variables = model.init(KEY, inputs)
+    _, evaluated = model.encode(variables, inputs, context(4))
+    (features, extras), trained = model.encode(variables, inputs, context(4, is_training=True))
+    assert extras == {} and features.shape == (4, 4)
+    assert set(trained) == set(evaluated) == {"batch_stats"}
+    jax.tree.map(np.testing.assert_array_equal, evaluated["batch_stats"], variables["batch_stats"])
+    moved = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), trained["batch_stats"], variables["batch_stats"])
+    assert all(jax.tree.leaves(moved))
+
+
+def test_dropout_draws_from_the_contexts_key_in_training_only():
+    model = mlp(3, hidden=(64,), dropout=0.5)
+    inputs = jax.random.normal(KEY, (2, 6))
+    variables = model.init(KEY, inputs)
+
+    def features(is_training, seed):
+        return model.encode(variables, inputs, context(2, is_training, jax.random.key(seed)))[0][0]
+
+    np.testing.assert_array_equal(features(True, 1), features(True, 1))
+    assert jnp.any(features(True, 1) != features(True, 2))
+    np.testing.assert_array_equal(features(False, 1), features(False, 2))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_has_its_head_at_classifier(name):
+    model = MODELS[name](7, width=0.1)
+    inputs = jnp.zeros((2, 16, 16, 3))
+    variables = jax.eval_shape(model.init, KEY, inputs)
+    (features, _), state = jax.eval_shape(lambda v, x: model.encode(v, x, context(2)), variables, inputs)
+    assert jax.eval_shape(model.classify, variables["params"], features).shape == (2, 7)
+    assert set(variables["params"]["classifier"]) == {"kernel", "bias"}
+    assert features.shape == (2, variables["params"]["classifier"]["kernel"].shape[0])
+    assert state == {}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_classes": 1}, "num_classes is 1"),
+        ({"hidden": (4, 0)}, r"hidden\[1\] is 0"),
+        ({"width": 0.0}, "width is 0.0"),
+        ({"norm": "bacth"}, "Did you mean 'batch'"),
+    ],
+)
+def test_every_factory_refuses_what_cannot_work(name, settings, message):
+    with pytest.raises(InputError, match=message):
+        MODELS[name](**{"num_classes": 3} | settings)

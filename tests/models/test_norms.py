@@ -1,0 +1,113 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_het.errors import InputError
+from fedjax_het.models.norms import BatchNorm, _num_groups, norm
+
+KEY = jax.random.key(0)
+START = {
+    "params": {"scale": jnp.array([2.0, 0.5, 1.0]), "bias": jnp.array([0.1, -1.0, 0.0])},
+    "batch_stats": {"mean": jnp.array([0.3, 0.0, -1.0]), "var": jnp.array([1.0, 2.0, 0.5])},
+}
+
+
+@jax.jit
+def trained(x, mask):
+    y, state = BatchNorm().apply(START, x, mask, True, mutable=["batch_stats"])
+    return y, state["batch_stats"]
+
+
+def pytorch(x):
+    """torch.nn.BatchNorm's formulae, momentum 0.1, in NumPy's float64."""
+    x = np.asarray(x, np.float64)
+    rows = x.reshape(-1, x.shape[-1])
+    mean, var = rows.mean(0), rows.var(0)
+    y = (x - mean) / np.sqrt(var + 1e-5) * START["params"]["scale"] + START["params"]["bias"]
+    old = START["batch_stats"]
+    return y, {"mean": 0.9 * old["mean"] + 0.1 * mean, "var": 0.9 * old["var"] + 0.1 * rows.var(0, ddof=1)}
+
+
+def assert_close(found, expected, tolerance=1e-6):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), found, expected)
+
+
+@pytest.mark.parametrize("shape", [(8, 3), (4, 5, 6, 3), (2, 3)])
+def test_batch_norm_follows_pytorch(shape):
+    x = 2 * jax.random.normal(KEY, shape) + 1
+    assert_close(trained(x, jnp.ones(shape[0])), pytorch(x), 1e-5)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations([True, True, True, True, False, False]))
+def test_padding_counts_for_nothing(mask):
+    is_example = np.array(mask)
+    x = jax.random.normal(KEY, (6, 2, 2, 3)) + jnp.where(is_example, 0.0, 100.0)[:, None, None, None]
+    y, stats = trained(x, jnp.array(mask, jnp.float32))
+    expected, expected_stats = trained(x[is_example], jnp.ones(is_example.sum()))
+    assert_close((y[is_example], stats), (expected, expected_stats))
+
+
+@pytest.mark.parametrize("kind", ["batch", "batch_stat"])
+def test_nothing_but_padding_changes_nothing(kind):
+    x = jax.random.normal(KEY, (4, 3))
+    mask = jnp.zeros(4)
+    layer = norm(kind)
+    variables = START if kind == "batch" else {}
+
+    def loss(variables, x):
+        y, state = layer.apply(variables, x, mask, True, mutable=["batch_stats"])
+        return jnp.sum(jnp.where(mask[:, None] > 0, jnp.square(y), 0)), state
+
+    gradients, state = jax.jit(jax.grad(loss, (0, 1), has_aux=True))(variables, x)
+    assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(gradients))
+    assert_close(state, {"batch_stats": START["batch_stats"]} if kind == "batch" else {}, 0)
+
+
+def test_one_entry_keeps_its_biased_variance_of_zero():
+    _, stats = trained(jnp.array([[1.0, 2.0, 3.0], [9.0, 9.0, 9.0]]), jnp.array([1.0, 0.0]))
+    assert_close(stats["var"], 0.9 * START["batch_stats"]["var"])
+
+
+def test_evaluation_uses_the_running_statistics():
+    x = jax.random.normal(KEY, (4, 3))
+    stats, params = START["batch_stats"], START["params"]
+    expected = (x - stats["mean"]) / jnp.sqrt(stats["var"] + 1e-5) * params["scale"] + params["bias"]
+    assert_close(BatchNorm().apply(START, x, jnp.zeros(4), False), expected, 1e-5)
+
+
+def test_batch_stat_has_no_leaves_and_uses_the_batch_in_evaluation_too():
+    x = 3 * jax.random.normal(KEY, (50, 4, 4, 3)) + 2
+    layer = norm("batch_stat")
+    assert layer.init(KEY, x, jnp.ones(50), False) == {}
+    mask = (jnp.arange(50) < 40).astype(jnp.float32)
+    y = layer.apply({}, x, mask, False)
+    assert_close((y[:40].mean((0, 1, 2)), y[:40].var((0, 1, 2))), (np.zeros(3), np.ones(3)), 1e-4)
+    np.testing.assert_array_equal(y, layer.apply({}, x, mask, True))
+
+
+@pytest.mark.parametrize(("channels", "num_groups"), [(1, 1), (3, 1), (6, 1), (8, 2), (12, 3), (64, 16), (512, 32)])
+def test_groups_hold_at_least_four_channels(channels, num_groups):
+    assert _num_groups(channels, 32) == num_groups
+
+
+def test_group_norm_normalises_each_group_of_each_example():
+    x = 3 * jax.random.normal(KEY, (2, 3, 3, 8)) + 5
+    layer = norm("group")
+    variables = layer.init(KEY, x, jnp.ones(2), False)
+    assert jax.tree.map(jnp.shape, variables) == {"params": {"scale": (8,), "bias": (8,)}}
+    groups = layer.apply(variables, x, jnp.ones(2), True).reshape(2, 9, 2, 4)
+    assert_close((groups.mean((1, 3)), groups.var((1, 3))), (np.zeros((2, 2)), np.ones((2, 2))), 1e-4)
+
+
+def test_none_is_the_identity():
+    x = jax.random.normal(KEY, (2, 3))
+    np.testing.assert_array_equal(norm("none").apply({}, x, jnp.ones(2), True), x)
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(InputError, match="Did you mean 'group'"):
+        norm("groups")

@@ -1,0 +1,136 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from fedjax_het.errors import InputError
+from fedjax_het.models import mlp
+from fedjax_het.models.probabilistic import probabilistic
+from fedjax_het.types import Context, Model
+
+KEY = jax.random.key(3)
+INPUTS = jax.random.normal(KEY, (6, 4))
+
+
+def adapted(*arguments, **settings):
+    model = probabilistic(*arguments, **settings)(mlp(3, hidden=(5,)))
+    return model, model.init(KEY, INPUTS)
+
+
+def encode(model, variables, *, is_training=False, key=KEY):
+    (features, extras), _ = model.encode(variables, INPUTS, Context(jnp.ones(6), jnp.int32(0), key, is_training))
+    return features, extras
+
+
+def test_the_model_itself_begins_as_it_would_alone():
+    _, variables = adapted()
+    alone = mlp(3, hidden=(5,)).init(KEY, INPUTS)["params"]
+    jax.tree.map(np.testing.assert_array_equal, {name: variables["params"][name] for name in alone}, alone)
+
+
+def test_it_adds_a_layer_and_a_reference():
+    params = adapted()[1]["params"]
+    assert jax.tree.map(jnp.shape, params["representation"]) == {"kernel": (5, 10), "bias": (10,)}
+    assert jax.tree.map(jnp.shape, params["reference"]) == {"mean": (3, 5), "scale": (3, 5), "factor": ()}
+    assert {leaf: float(values.min()) for leaf, values in params["reference"].items()} == {
+        "mean": 0,
+        "scale": 1,
+        "factor": 1,
+    }
+    assert "factor" not in adapted(learn_scale=False)[1]["params"]["reference"]
+    assert "reference" not in adapted(has_reference=False)[1]["params"]
+
+
+def test_training_draws_once_an_example():
+    model, variables = adapted(draw=lambda key, shape, dtype: jnp.full(shape, 2.0, dtype))
+    features, extras = encode(model, variables, is_training=True)
+    np.testing.assert_allclose(features, extras["mean"] + 2 * extras["scale"], rtol=1e-6)
+    assert features.shape == (6, 5)
+    assert model.classify(variables["params"], features).shape == (6, 3)
+    assert np.all(extras["scale"] > 0)
+
+
+def test_training_noise_is_the_keys():
+    model, variables = adapted()
+    first, again, other = (encode(model, variables, is_training=True, key=jax.random.key(i))[0] for i in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert np.all(first != other)
+    assert np.ptp(first - encode(model, variables)[1]["mean"], axis=0).min() > 0
+
+
+def test_evaluation_averages_the_chances_of_its_draws():
+    model, variables = adapted(7)
+    features, _ = encode(model, variables)
+    assert features.shape == (6, 7, 5)
+    logits = model.classify(variables["params"], features)
+    one_by_one = [jax.nn.softmax(model.classify(variables["params"], features[:, draw])) for draw in range(7)]
+    np.testing.assert_allclose(jnp.exp(logits), np.mean(one_by_one, axis=0), rtol=1e-5)
+    np.testing.assert_allclose(jnp.exp(logits).sum(axis=-1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(features, encode(model, variables)[0])
+
+
+def test_without_draws_evaluation_takes_the_mean():
+    model, variables = adapted(0)
+    features, extras = encode(model, variables)
+    np.testing.assert_array_equal(features, extras["mean"])
+
+
+def test_evaluation_with_no_spread_is_the_means():
+    model, variables = adapted(4)
+    bias = variables["params"]["representation"]["bias"].at[5:].set(-200.0)
+    variables["params"]["representation"]["bias"] = bias
+    features, extras = encode(model, variables)
+    logits = model.classify(variables["params"], features)
+    expected = jax.nn.log_softmax(model.classify(variables["params"], extras["mean"]))
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_another_width_draws_the_head_anew():
+    model, variables = adapted(2, num_features=8)
+    params = variables["params"]
+    assert params["classifier"]["kernel"].shape == (8, 3)
+    assert params["representation"]["kernel"].shape == (5, 16)
+    assert params["reference"]["mean"].shape == (3, 8)
+    assert model.classify(params, encode(model, variables)[0]).shape == (6, 3)
+
+
+def test_its_layer_is_named():
+    model, _ = adapted()
+    assert model.layers(INPUTS) == {**mlp(3, hidden=(5,)).layers(INPUTS), "representation": nn.Dense}
+
+
+def test_maps_are_refused():
+    maps = Model(
+        init=lambda key, inputs: {"params": {"classifier": {"kernel": jnp.ones((4, 3))}}},
+        encode=lambda variables, inputs, context: ((inputs, {}), {}),
+        classify=lambda params, features: features @ params["classifier"]["kernel"],
+        layers=lambda inputs: {},
+    )
+    with pytest.raises(InputError, match=r"shape \(2, 5, 5, 4\)"):
+        probabilistic()(maps).init(KEY, jnp.zeros((2, 5, 5, 4)))
+
+
+def test_a_head_of_several_layers_keeps_its_width():
+    deep = Model(
+        init=lambda key, inputs: {"params": {"classifier": {"0": {"kernel": jnp.ones((4, 3))}}}},
+        encode=lambda variables, inputs, context: ((inputs, {}), {}),
+        classify=lambda params, features: features @ params["classifier"]["0"]["kernel"],
+        layers=lambda inputs: {},
+    )
+    assert probabilistic()(deep).init(KEY, INPUTS)["params"]["reference"]["mean"].shape == (3, 4)
+    with pytest.raises(InputError, match="Leave num_features out"):
+        probabilistic(num_features=6)(deep).init(KEY, INPUTS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_samples": -1}, "num_samples.*not -1"),
+        ({"num_samples": 1.5}, "whole number"),
+        ({"num_features": 0}, "num_features.*not 0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        probabilistic(**settings)

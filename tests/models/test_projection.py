@@ -1,0 +1,58 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_het.errors import InputError
+from fedjax_het.models import cnn, mlp, projected
+from fedjax_het.models.outline import outlined
+from fedjax_het.types import Context, Model
+
+KEY, INPUTS = jax.random.key(0), jax.random.normal(jax.random.key(1), (4, 6, 6, 1))
+CONTEXT = Context(jnp.ones(4), jnp.int32(0), KEY, True)
+
+
+@pytest.mark.parametrize("base", [mlp(3, (8,), norm="batch"), cnn(3, (2,), (5,), kernel=3)])
+def test_features_are_two_layers_further_on(base):
+    model = projected(7)(base)
+    variables = model.init(KEY, INPUTS)
+    (features, _), state = model.encode(variables, INPUTS, CONTEXT)
+    assert features.shape == (4, 7) and model.classify(variables["params"], features).shape == (4, 3)
+    assert set(state) == set(variables) - {"params"}
+    (before, _), _ = base.encode(variables, INPUTS, CONTEXT)
+    layers = variables["params"]["projection"]
+    hidden = np.maximum(before @ layers["hidden"]["kernel"] + layers["hidden"]["bias"], 0)
+    np.testing.assert_allclose(features, hidden @ layers["output"]["kernel"], atol=1e-5)
+
+
+def test_what_was_there_is_initialised_as_before():
+    base = mlp(3, (8,))
+    before, after = base.init(KEY, INPUTS)["params"], projected(8)(base).init(KEY, INPUTS)["params"]
+    np.testing.assert_array_equal(before["dense_0"]["kernel"], after["dense_0"]["kernel"])
+    assert set(after) - set(before) == {"projection"}
+    assert {"projection/hidden", "projection/output"} <= set(projected(8)(base).layers(INPUTS))
+
+
+def test_settings_and_models_that_cannot_work():
+    with pytest.raises(InputError, match="width must be a whole number"):
+        projected(0)
+    headless = Model(lambda key, inputs: {"params": {}}, None, None, None)
+    with pytest.raises(InputError, match="dense classifier"):
+        projected(4)(headless).init(KEY, INPUTS)
+
+
+def test_an_outline_is_a_shape_without_numbers():
+    base = mlp(3, (8,), norm="batch")
+    model = outlined(base)
+    variables = model.init(KEY, INPUTS)
+    assert variables["outline"]["prototypes"].shape == (0, 3, 8)
+    (ours, _), state = model.encode(variables, INPUTS, CONTEXT)
+    rest = {name: leaves for name, leaves in variables.items() if name != "outline"}
+    np.testing.assert_array_equal(ours, base.encode(rest, INPUTS, CONTEXT)[0][0])
+    assert set(state) == {"batch_stats", "outline"}
+
+
+def test_an_outline_needs_vectors():
+    maps = Model(lambda key, x: {"params": {}}, lambda v, x, context: ((x, {}), {}), lambda params, x: x, None)
+    with pytest.raises(InputError, match="features are"):
+        outlined(maps).init(KEY, INPUTS)

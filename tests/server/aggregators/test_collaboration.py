@@ -1,0 +1,126 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_het.errors import InputError
+from fedjax_het.server.aggregators import collaborative_heads, mean
+from fedjax_het.server.aggregators.collaboration import collaboration_weights, risk_matrices, thinned
+from fedjax_het.server.summaries import class_weighted_mean
+from fedjax_het.types import Broadcast, ServerView, Upload
+
+RNG = np.random.default_rng(0)
+SIZE = 4
+VARIANCE, MEANS = RNG.uniform(0.1, 1, SIZE), RNG.normal(size=(SIZE, 3, 2))
+HEADS = {"params": {"classifier": {"kernel": RNG.normal(size=(SIZE, 2, 3)), "bias": RNG.normal(size=(SIZE, 3))}}}
+EVERYONE = jnp.ones(SIZE, bool)
+weights_of = jax.jit(collaboration_weights)
+
+
+def view(is_present=EVERYONE, **reports) -> ServerView:
+    counts = jnp.where(is_present, 1.0, 0.0)
+    uploads = Upload({"params": {"w": jnp.ones((SIZE, 2))}}, reports, counts, counts)
+    received = Broadcast(jnp.zeros((), int), {"params": {"w": jnp.zeros(2)}}, {})
+    return ServerView(received, uploads, jnp.arange(SIZE), is_present, SIZE)
+
+
+def told(variance=VARIANCE, means=MEANS, heads=HEADS):
+    return jax.tree.map(
+        lambda x: jnp.asarray(x, jnp.float32), {"statistics": {"variance": variance, "means": means}, "head": heads}
+    )
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([0.05, 1.0]))
+def test_nobody_is_worse_off_than_alone_or_with_everyone_alike(seed, spread):
+    rng = np.random.default_rng(seed)
+    variance, means = rng.uniform(0.1, 1, SIZE), spread * rng.normal(size=(SIZE, 3, 2))
+    weights = np.asarray(weights_of(variance, means, EVERYONE), np.float64)
+    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-6)
+    assert np.all(weights >= 0)
+    cost = lambda a: np.einsum("ij,ijk,ik->i", a, np.asarray(risk_matrices(variance, means, EVERYONE)), a)  # noqa: E731
+    for other in (np.eye(SIZE), np.full((SIZE, SIZE), 1 / SIZE)):
+        assert np.all(cost(weights) <= cost(other) * (1 + 1e-5))
+
+
+def test_clients_that_are_alike_share_by_their_variances():
+    weights = weights_of(VARIANCE, np.repeat(MEANS[:1], SIZE, axis=0), EVERYONE)
+    wanted = (1 / VARIANCE) / np.sum(1 / VARIANCE)
+    np.testing.assert_allclose(weights, np.tile(wanted, (SIZE, 1)), rtol=1e-5)
+
+
+def test_without_variance_everyone_keeps_its_own():
+    np.testing.assert_allclose(weights_of(np.zeros(SIZE), MEANS, EVERYONE), np.eye(SIZE), atol=1e-7)
+
+
+def test_the_order_of_clients_is_nothing():
+    order = np.array([2, 0, 3, 1])
+    mixed = weights_of(VARIANCE[order], MEANS[order], EVERYONE)
+    np.testing.assert_allclose(mixed, np.asarray(weights_of(VARIANCE, MEANS, EVERYONE))[order][:, order], atol=1e-6)
+
+
+def test_who_is_absent_has_no_part():
+    is_present = jnp.array([True, False, True, True])
+    rows = np.array([0, 2, 3])
+    zeroed = [np.where(np.asarray(is_present).reshape(-1, *[1] * (x.ndim - 1)), x, 0) for x in (VARIANCE, MEANS)]
+    weights = np.asarray(weights_of(*zeroed, is_present))
+    np.testing.assert_array_equal(weights[1], [0, 1, 0, 0])
+    assert not np.any(weights[rows, 1])
+    size = len(rows)
+    alone = jax.jit(collaboration_weights)(VARIANCE[rows], MEANS[rows], jnp.ones(size, bool))
+    np.testing.assert_allclose(weights[np.ix_(rows, rows)], alone, atol=1e-6)
+
+
+def test_small_weights_go_and_the_rest_sums_to_one():
+    rows = jnp.array([[0.9, 0.0995, 0.0005, 0.0], [0.25, 0.25, 0.25, 0.25]])
+    np.testing.assert_allclose(thinned(rows)[0], np.array([0.9, 0.0995, 0, 0]) / 0.9995, rtol=1e-6)
+    np.testing.assert_array_equal(thinned(rows)[1], rows[1])
+    np.testing.assert_array_equal(thinned(rows, 0.3)[1], rows[1])
+    np.testing.assert_array_equal(thinned(rows, 0.0), rows)
+
+
+def test_heads_are_mixed_and_the_rest_is_averaged():
+    reports = told()
+    aggregate, _ = jax.jit(lambda v: collaborative_heads(mean()).update(None, (), v))(view(**reports))
+    weights = np.asarray(thinned(weights_of(VARIANCE, MEANS, EVERYONE)))
+    wanted = jax.tree.map(lambda leaf: np.tensordot(weights, leaf, axes=1), HEADS)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), aggregate.replies, wanted)
+    np.testing.assert_allclose(aggregate.update["params"]["w"], np.ones(2))
+
+
+def test_a_shared_head_gets_no_reply():
+    reports = told(heads={})
+    assert collaborative_heads(mean()).update(None, (), view(**reports))[0].replies == {}
+
+
+COUNTS = np.array([[3.0, 0, 1], [1, 0, 0], [0, 0, 3], [9, 9, 9]])
+PROTOTYPES = {"means": jnp.asarray(RNG.normal(size=(SIZE, 3, 2))), "counts": jnp.asarray(COUNTS)}
+OLD = {"means": jnp.full((3, 2), 7.0), "is_known": jnp.array([True, False, False])}
+
+
+def test_prototypes_are_weighted_by_the_examples_of_those_present():
+    new = class_weighted_mean().update(OLD, PROTOTYPES, view(jnp.array([True, True, True, False])))
+    means = np.asarray(PROTOTYPES["means"])
+    np.testing.assert_allclose(new["means"][0], (3 * means[0, 0] + means[1, 0]) / 4, rtol=1e-6)
+    np.testing.assert_allclose(new["means"][2], (means[0, 2] + 3 * means[2, 2]) / 4, rtol=1e-6)
+    np.testing.assert_array_equal(new["means"][1], OLD["means"][1])
+    assert new["is_known"].tolist() == [True, False, True]
+
+
+def test_prototypes_can_count_clients_alike():
+    new = class_weighted_mean("uniform").update(OLD, PROTOTYPES, view(jnp.array([True, True, True, False])))
+    np.testing.assert_allclose(new["means"][0], np.asarray(PROTOTYPES["means"])[:2, 0].mean(axis=0), rtol=1e-6)
+
+
+def test_nobody_leaves_the_prototypes_as_they_are():
+    new = class_weighted_mean().update(OLD, PROTOTYPES, view(jnp.zeros(SIZE, bool)))
+    assert all(np.array_equal(new[name], OLD[name]) for name in OLD)
+
+
+def test_prototypes_need_to_know_their_shape():
+    with pytest.raises(InputError, match=r"adapt=models\.outline\.outlined"):
+        class_weighted_mean().init(None, {"params": {}}, 1, 1)
+    with pytest.raises(InputError, match="prototype_weighting: unknown 'sample'"):
+        class_weighted_mean("sample")

@@ -1,0 +1,192 @@
+"""Laws of the aggregators that take conflicts out: FedMGC's, FedGH's, and the hierarchical one."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_het.errors import InputError
+from fedjax_het.server.aggregators import dominant_correction, harmonized_mean, hierarchical_mean
+from fedjax_het.server.aggregators.hierarchical import Reference
+from fedjax_het.types import Broadcast, ServerView, Upload
+
+AGGREGATORS = {
+    "dominant": dominant_correction(),
+    "all dominant": dominant_correction(1.0, "samples"),
+    "simultaneous": dominant_correction(order="simultaneous"),
+    "running target": dominant_correction(1.0, target="current"),
+    "harmonized": harmonized_mean(),
+    "original": harmonized_mean("original"),
+    "sequential": harmonized_mean("sequential"),
+    "random pairs": harmonized_mean(pair_order="random", seed=3),
+    "hierarchical": hierarchical_mean(eps=0.0),
+    "hierarchical, as released": hierarchical_mean(),
+}
+SCALE_FREE = [name for name in AGGREGATORS if name != "hierarchical, as released"]
+UNWEIGHTED = ["dominant", "simultaneous", "running target", "hierarchical", "hierarchical, as released"]
+each = pytest.mark.parametrize("name", AGGREGATORS)
+RNG = np.random.default_rng(0)
+STACK = RNG.normal(size=(5, 12)).astype(np.float32)
+AGREEING = np.abs(STACK)
+COUNTS = np.array([3.0, 1, 4, 1, 5], np.float32)
+LOSSES = np.array([0.3, 1.0, 0.5, 2.0, 0.7], np.float32)
+REFERENCE = RNG.normal(size=12).astype(np.float32)
+
+
+def state_of(name: str):
+    begun = Reference({"params": {"w": jnp.asarray(REFERENCE)}}, jnp.array(True))
+    return begun if name.startswith("hierarchical") else ()
+
+
+@functools.cache
+def compiled(name: str):
+    def run(stack, counts, losses, round, state):
+        size = len(stack)
+        uploads = Upload({"params": {"w": stack}}, {"loss": losses}, counts, jnp.ones(size))
+        received = Broadcast(round, {}, {})
+        view = ServerView(received, uploads, jnp.arange(size), counts > 0, size)
+        return AGGREGATORS[name].update(None, state, view)[0].update["params"]["w"]
+
+    return jax.jit(run)
+
+
+def combined(name, stack, counts=COUNTS, losses=LOSSES, round=1, state=None):
+    arrays = (jnp.asarray(x, jnp.float32) for x in (stack, counts, losses))
+    return np.asarray(compiled(name)(*arrays, jnp.asarray(round), state_of(name) if state is None else state))
+
+
+def mean(name, stack, counts=COUNTS):
+    return np.average(stack, axis=0, weights=np.ones_like(counts) if name in UNWEIGHTED else counts)
+
+
+def close(a, b, tolerance=2e-6):
+    np.testing.assert_allclose(a, b, atol=tolerance * max(1e-12, np.abs(b).max()))
+
+
+@each
+def test_without_conflict_it_is_the_mean(name):
+    close(combined(name, AGREEING), mean(name, AGREEING))
+
+
+@each
+def test_with_conflict_it_is_not(name):
+    assert np.abs(combined(name, STACK) - mean(name, STACK)).max() > 1e-2
+
+
+@each
+def test_identical_clients_give_that_update(name):
+    close(combined(name, np.repeat(STACK[:1], 5, axis=0)), STACK[0])
+
+
+@each
+def test_one_client_is_handed_through(name):
+    close(combined(name, STACK[:1], COUNTS[:1], LOSSES[:1]), STACK[0])
+
+
+@each
+def test_zero_gives_zero(name):
+    assert not np.any(combined(name, np.zeros_like(STACK)))
+
+
+@each
+def test_a_zero_client_conflicts_with_nobody(name):
+    stack = AGREEING.copy()
+    stack[2] = 0
+    close(combined(name, stack), mean(name, stack))
+
+
+@each
+@pytest.mark.parametrize("present", [2, 3, 4])
+def test_absent_clients_change_nothing(name, present):
+    """Wherever they sit; their reports are zeros."""
+    keep = np.sort(np.random.default_rng(present).permutation(5)[:present])
+    is_here = np.isin(np.arange(5), keep)
+    holes = combined(name, STACK * is_here[:, None], COUNTS * is_here, LOSSES * is_here)
+    if name == "random pairs":  # the ids decide its order, and those of the short stack are others
+        assert np.all(np.isfinite(holes))
+    else:
+        close(holes, combined(name, STACK[keep], COUNTS[keep], LOSSES[keep]))
+
+
+@pytest.mark.parametrize("name", SCALE_FREE)
+@pytest.mark.parametrize("factor", [1e-6, 3.0, 1e6])
+def test_scale_passes_through(name, factor):
+    close(combined(name, factor * STACK), factor * combined(name, STACK), 1e-5)
+
+
+@each
+def test_sign_passes_through(name):
+    turned = jax.tree.map(lambda x: x if x.dtype == bool else -x, state_of(name))
+    close(combined(name, -STACK, state=turned), -combined(name, STACK))
+
+
+@pytest.mark.parametrize("name", ["all dominant", "harmonized", "original", "sequential", "random pairs"])
+def test_exact_opposites_cancel(name):
+    close(combined(name, np.stack([STACK[0], -STACK[0]]), np.ones(2), np.ones(2)), np.zeros(12))
+
+
+@pytest.mark.parametrize(("name", "survivor"), [("dominant", 0), ("running target", 1), ("hierarchical", 1)])
+def test_of_exact_opposites_the_one_that_is_not_corrected_stays(name, survivor):
+    """The dominant one; or, where the first has already become zero, the second."""
+    stack = np.stack([STACK[0], -STACK[0]])
+    close(combined(name, stack, np.ones(2), np.ones(2)), 0.5 * stack[survivor])
+
+
+@each
+def test_nearly_opposite_clients_stay_finite(name):
+    for noise in 10.0 ** -np.arange(1, 9):
+        stack = np.stack([STACK[0], -STACK[0] + noise * STACK[1], STACK[0] + noise * STACK[2]])
+        out = combined(name, stack, COUNTS[:3], LOSSES[:3])
+        assert np.linalg.norm(out) <= 3 * np.linalg.norm(stack, axis=1).max()
+
+
+@each
+def test_runs_under_vmap_and_loops_without_float64(name):
+    stacks = jnp.asarray(np.stack([STACK, 2 * STACK, STACK[::-1]]))
+
+    def looped(stack):
+        again = lambda number, total: total + compiled(name)(stack, COUNTS, LOSSES, 1, state_of(name))  # noqa: E731
+        return jax.lax.fori_loop(0, 2, again, jnp.zeros(12))
+
+    for ours, stack in zip(jax.jit(jax.vmap(looped))(stacks), stacks, strict=True):
+        close(ours, 2 * combined(name, stack), 1e-5)
+
+
+@pytest.mark.parametrize("name", ["harmonized", "original", "sequential", "random pairs"])
+def test_of_two_clients_each_loses_its_part_along_the_other(name):
+    one, other = STACK[0], -STACK[0] + 0.5 * STACK[1]
+    assert one @ other < 0
+    expected = 0.5 * (one - (one @ other) / (other @ other) * other) + 0.5 * (other - (one @ other) / (one @ one) * one)
+    close(combined(name, np.stack([one, other]), np.ones(2), np.ones(2)), expected, 1e-5)
+
+
+def test_random_pairs_are_drawn_anew_each_round_and_alike_each_time():
+    first, again, later = (combined("random pairs", STACK, round=number) for number in (0, 0, 1))
+    assert np.array_equal(first, again)
+    outcomes = {combined("random pairs", STACK, round=number).tobytes() for number in range(8)}
+    assert len(outcomes) > 1 or np.array_equal(first, later)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: dominant_correction(0.0), "fraction"),
+        (lambda: dominant_correction(1.5), "fraction"),
+        (lambda: dominant_correction(p_mode="sum"), "Valid|mean"),
+        (lambda: dominant_correction(order="simultanous"), "Did you mean 'simultaneous'"),
+        (lambda: dominant_correction(target="now"), "target: unknown option"),
+        (lambda: dominant_correction(order="simultaneous", target="current"), "needs order='one_by_one'"),
+        (lambda: dominant_correction(min_norm_ratio=2.0), "min_norm_ratio"),
+        (lambda: dominant_correction(scope="layer"), "scope"),
+        (lambda: harmonized_mean("curent"), "Did you mean 'current'"),
+        (lambda: harmonized_mean(pair_order="lexical"), "pair_order"),
+        (lambda: hierarchical_mean(eps=-1.0), "eps is out of range"),
+        (lambda: hierarchical_mean(decay=1.1), "decay is out of range"),
+        (lambda: hierarchical_mean(buffers="mean"), "buffers"),
+    ],
+)
+def test_options_out_of_range(build, message):
+    with pytest.raises(InputError, match=message):
+        build()

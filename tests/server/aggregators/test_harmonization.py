@@ -1,0 +1,104 @@
+"""What pairs in conflict lose to each other (FedGH)."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_het.server.aggregators.harmonization import CONFLICT_TESTS, PAIR_ORDERS, harmonized_edit
+from fedjax_het.types import Broadcast, ServerView, Upload
+
+SIZE = 5
+PLACE = np.arange(SIZE)
+TURNS = np.minimum.outer(PLACE, PLACE) * SIZE + np.maximum.outer(PLACE, PLACE)
+seeds = given(st.integers(0, 10_000))
+few = settings(deadline=None, max_examples=25)
+
+
+@functools.cache
+def edit(test):
+    return jax.jit(harmonized_edit(test))
+
+
+def harmonized(stack, test="current", turns=TURNS):
+    with jax.enable_x64(True):
+        return np.asarray(edit(test)(jnp.asarray(stack @ stack.T), jnp.ones(len(stack), bool), turns)) @ stack
+
+
+def drawn(seed, length=4):
+    return np.random.default_rng(seed).normal(size=(SIZE, length))
+
+
+@seeds
+@few
+def test_no_update_grows_and_none_opposes_its_last_partner(seed):
+    stack = drawn(seed)
+    out = harmonized(stack)
+    assert np.all(np.linalg.norm(out, axis=1) <= np.linalg.norm(stack, axis=1) * (1 + 1e-9))
+    last = np.where(PLACE == SIZE - 1, SIZE - 2, SIZE - 1)
+    assert np.all(np.sum(out * stack[last], axis=1) >= -1e-9)
+
+
+@seeds
+@few
+def test_the_other_tests_grow_no_update_either(seed):
+    stack = drawn(seed)
+    for test in ("original", "sequential"):
+        lengths = np.linalg.norm(harmonized(stack, test), axis=1)
+        assert np.all(lengths <= np.linalg.norm(stack, axis=1) * (1 + 1e-9))
+
+
+def test_decided_once_an_agreeing_part_is_taken_out_too():
+    """g_0 conflicts with g_1 and g_2; without its part along g_1 it agrees with g_2, and would have kept that."""
+    stack = np.array([[1.0, 0, 0], [-1, 0.2, 0], [-1, 3, 0], [0, 0, 1], [0, 0, 1]])
+    kept, taken = harmonized(stack)[0], harmonized(stack, "original")[0]
+    assert kept @ stack[2] > 0.1
+    assert abs(taken @ stack[2]) < 1e-9
+    assert np.linalg.norm(taken) < np.linalg.norm(kept)
+
+
+@pytest.mark.parametrize("test", CONFLICT_TESTS)
+def test_few_dimensions_stay_finite(test):
+    """Five clients on a line or a plane: what is left of some is rounding, and must not be divided by."""
+    for seed in range(20):
+        for length in (1, 2):
+            stack = drawn(seed, length)
+            out = harmonized(stack, test)
+            assert np.linalg.norm(out) <= 100 * np.linalg.norm(stack)
+
+
+@pytest.mark.parametrize("name", PAIR_ORDERS)
+def test_the_turns_of_a_pair_do_not_depend_on_who_else_is_there(name):
+    def turns(cohort):
+        cohort = jnp.asarray(cohort)
+        uploads = Upload({}, {}, jnp.ones(len(cohort)), jnp.ones(len(cohort)))
+        view = ServerView(Broadcast(jnp.array(4), {}, {}), uploads, cohort, jnp.ones(len(cohort), bool), 10)
+        return np.asarray(PAIR_ORDERS[name](view, 0), float)
+
+    few_turns, many = turns([2, 5, 7]), turns([0, 2, 5, 7, 9])
+    inside = np.ix_([1, 2, 3], [1, 2, 3])
+    above = np.triu_indices(3, 1)
+    assert np.array_equal(np.argsort(few_turns[above]), np.argsort(many[inside][above]))
+    assert np.array_equal(many, many.T)
+
+
+@pytest.mark.parametrize("name", PAIR_ORDERS)
+def test_where_a_client_stands_in_the_cohort_does_not_matter(name):
+    order = jnp.array([3, 0, 4, 1, 2])
+
+    def turns(cohort):
+        uploads = Upload({}, {}, jnp.ones(SIZE), jnp.ones(SIZE))
+        view = ServerView(Broadcast(jnp.array(4), {}, {}), uploads, cohort, jnp.ones(SIZE, bool), 10)
+        return np.asarray(PAIR_ORDERS[name](view, 0))
+
+    assert np.array_equal(turns(jnp.arange(SIZE))[np.ix_(order, order)], turns(order))
+
+
+def test_another_order_gives_another_result():
+    stack = drawn(3)
+    backwards = TURNS.max() - TURNS
+    assert np.abs(harmonized(stack) - harmonized(stack, turns=backwards)).max() > 1e-3

@@ -1,0 +1,81 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_het.errors import InputError
+from fedjax_het.server.aggregators import mean, normalized_mean
+from tests.golden.stage import aggregate
+
+pytestmark = pytest.mark.slow  # not yet timed and trimmed for every run
+
+RNG = np.random.default_rng(0)
+STACK = RNG.normal(size=(4, 30)).astype(np.float32)
+COUNTS = np.array([3, 1, 4, 2])
+NORMS = jnp.array([2.0, 5.0, 1.0, 3.0])
+
+
+def combined(stack=STACK, counts=COUNTS, norms=NORMS, **options):
+    reports = {"a_norm": jnp.asarray(norms, jnp.float32)}
+    update, _ = aggregate(normalized_mean(**options), {"params": {"w": stack}}, counts, reports)
+    return update["params"]["w"]
+
+
+def close(a, b, tolerance=1e-5):
+    np.testing.assert_allclose(a, b, atol=tolerance * np.abs(b).max())
+
+
+def test_the_formula():
+    shares = COUNTS / COUNTS.sum()
+    directions = shares @ (STACK / np.asarray(NORMS)[:, None])
+    close(combined(), shares @ np.asarray(NORMS) * directions)
+    close(combined(tau_eff=7.0), 7 * directions)
+    close(combined(tau_eff="steps"), directions)  # everyone on this stage took one step
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_equal_work_is_the_mean(weighting):
+    plain, _ = aggregate(mean(weighting), {"params": {"w": STACK}}, COUNTS)
+    close(combined(norms=np.full(4, 3.7), weighting=weighting), plain["params"]["w"])
+
+
+def test_one_client_is_handed_through():
+    close(combined(STACK[:1], COUNTS[:1], NORMS[:1]), STACK[0])
+
+
+def test_order_does_not_matter():
+    order = RNG.permutation(4)
+    close(combined(STACK[order], COUNTS[order], NORMS[order]), combined())
+
+
+def test_clients_without_work_or_examples_are_left_out():
+    there = np.array([0, 2])
+    wanted = combined(STACK[there], COUNTS[there], NORMS[there])
+    idle = STACK.copy()
+    idle[1] = np.nan
+    close(combined(idle, np.array([3, 1, 4, 0]), jnp.array([2.0, 0.0, 1.0, 3.0])), wanted)
+
+
+def test_nobody_has_worked():
+    assert not np.any(combined(norms=np.zeros(4)))
+
+
+def test_other_collections_take_the_plain_mean():
+    stack = {"params": {"w": STACK}, "batch_stats": {"var": np.abs(STACK)}}
+    update, _ = aggregate(normalized_mean(), stack, COUNTS, {"a_norm": NORMS})
+    close(update["batch_stats"]["var"], COUNTS / COUNTS.sum() @ np.abs(STACK))
+
+
+def test_it_needs_the_report():
+    with pytest.raises(InputError, match=r"reads reports\['a_norm'\].*coefficient_norm"):
+        aggregate(normalized_mean(), {"params": {"w": STACK}})
+
+
+@pytest.mark.parametrize("tau_eff", ["step", 0, -1.0, float("inf")])
+def test_impossible_work(tau_eff):
+    with pytest.raises(InputError, match="tau_eff"):
+        normalized_mean(tau_eff=tau_eff)
+
+
+def test_the_work_may_be_traced():
+    close(jax.jit(lambda tau: combined(tau_eff=tau))(7.0), combined(tau_eff=7.0))

@@ -1,0 +1,161 @@
+"""Properties that every mean-like aggregator has, and the edges of FedLD's."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_het.errors import InputError
+from fedjax_het.server.aggregators import mean, principal_directions
+from fedjax_het.server.aggregators.gram import gram_matrix, in_double
+from fedjax_het.server.aggregators.principal import principal_edit
+from tests.golden.stage import aggregate, combined
+
+AGGREGATORS = {
+    "mean": mean(),
+    "uniform": mean("uniform"),
+    "principal": principal_directions(),
+    "by tensor": principal_directions(scope="tensor"),
+    "whole": principal_directions(correction="whole", weighting="uniform"),
+}
+each = pytest.mark.parametrize("name", AGGREGATORS)
+RNG = np.random.default_rng(0)
+STACK = RNG.normal(size=(6, 40)).astype(np.float32)
+COUNTS = np.array([3, 1, 4, 1, 5, 9])
+
+
+def close(a, b, tolerance=2e-5):
+    np.testing.assert_allclose(a, b, atol=tolerance * max(1e-6, np.abs(b).max()))
+
+
+@each
+def test_identical_clients_give_that_update(name):
+    close(combined(AGGREGATORS[name], np.repeat(STACK[:1], 4, axis=0), COUNTS[:4]), STACK[0])
+
+
+@each
+def test_one_client_is_handed_through(name):
+    close(combined(AGGREGATORS[name], STACK[:1]), STACK[0])
+
+
+@each
+def test_order_does_not_matter(name):
+    order = RNG.permutation(6)
+    close(combined(AGGREGATORS[name], STACK[order], COUNTS[order]), combined(AGGREGATORS[name], STACK, COUNTS))
+
+
+@each
+@pytest.mark.parametrize("factor", [1e-6, 3.0, 1e6, -1.0])
+def test_scale_and_sign_pass_through(name, factor):
+    close(combined(AGGREGATORS[name], factor * STACK, COUNTS), factor * combined(AGGREGATORS[name], STACK, COUNTS))
+
+
+@each
+def test_zero_gives_zero(name):
+    assert not np.any(combined(AGGREGATORS[name], np.zeros((4, 7), np.float32)))
+
+
+@each
+def test_absent_clients_change_nothing(name):
+    padded = np.concatenate([STACK, np.zeros((2, 40), np.float32)])
+    counts = np.concatenate([COUNTS, [0, 0]])
+    close(combined(AGGREGATORS[name], padded, counts), combined(AGGREGATORS[name], STACK, COUNTS))
+
+
+@each
+@given(st.integers(1, 8), st.integers(1, 5), st.integers(0, 1000))
+@settings(deadline=None, max_examples=15)
+def test_the_result_is_finite_and_in_the_span(name, num_clients, size, seed):
+    stack = np.random.default_rng(seed).normal(size=(num_clients, size)).astype(np.float32)
+    out = np.asarray(combined(AGGREGATORS[name], stack))
+    assert np.all(np.isfinite(out))
+    coefficients, *_ = np.linalg.lstsq(stack.T, out, rcond=None)
+    np.testing.assert_allclose(stack.T @ coefficients, out, atol=1e-3)
+
+
+# ---- principal directions --------------------------------------------------------------------------------------------
+def revised(stack, **options):
+    with jax.enable_x64(True):
+        stack = np.asarray(stack, float)
+        return np.asarray(principal_edit(**options)(jnp.asarray(stack @ stack.T), jnp.ones(len(stack), bool))) @ stack
+
+
+@pytest.mark.parametrize("correction", ["per_axis", "whole"])
+def test_a_revised_update_keeps_its_length(correction):
+    lengths = np.linalg.norm(revised(STACK, correction=correction), axis=1)
+    np.testing.assert_allclose(lengths, np.linalg.norm(STACK, axis=1), rtol=1e-6)
+
+
+def test_a_client_that_sent_zeros_stays_zero():
+    stack = STACK.copy()
+    stack[2] = 0
+    out = revised(stack)
+    assert np.all(np.isfinite(out)) and not np.any(out[2])
+
+
+def test_two_opposite_clients_cancel_as_in_the_mean():
+    stack = np.stack([STACK[0], -STACK[0]])
+    close(combined(principal_directions(), stack, [3, 1]), 0.5 * STACK[0])
+
+
+def test_more_clients_than_parameters():
+    assert np.all(np.isfinite(combined(principal_directions(1.0), RNG.normal(size=(9, 3)).astype(np.float32))))
+
+
+def test_a_direction_of_a_hundred_thousandth_is_still_seen():
+    """Singular values 1 and 1e-5: a float32 Gram matrix would lose the second (1e-10 of the first, squared)."""
+    basis = np.linalg.qr(RNG.normal(size=(500, 2)))[0].T
+    stack = (np.array([[1, 1e-5], [1, -1e-5], [1, 1e-5]]) @ basis).astype(np.float32)
+    exact = np.asarray(stack, float)
+    with jax.enable_x64(True):
+        wanted = combined(principal_directions(1.0), exact)
+    close(combined(principal_directions(1.0), stack), wanted, 1e-6)
+
+
+def test_the_gram_matrix_by_blocks_is_the_gram_matrix(monkeypatch):
+    monkeypatch.setattr("fedjax_het.server.aggregators.gram._BLOCK", 7)
+    ours = in_double(gram_matrix)({"a": jnp.asarray(STACK), "b": jnp.asarray(STACK[:, :14].reshape(6, 2, 7))})
+    exact = STACK.astype(float) @ STACK.T.astype(float) + STACK[:, :14].astype(float) @ STACK[:, :14].T.astype(float)
+    assert ours.dtype == np.float64
+    np.testing.assert_allclose(ours, exact, rtol=1e-12, atol=1e-12)
+
+
+def test_runs_under_vmap_and_loops_without_float64():
+    stacks = jnp.asarray(np.stack([STACK, 2 * STACK, STACK[::-1]]))
+    single = [combined(principal_directions(), stack) for stack in stacks]
+
+    def looped(stack):
+        body = lambda i, total: total + aggregate(principal_directions(), {"params": {"w": stack}})[0]["params"]["w"]  # noqa: E731
+        return jax.lax.fori_loop(0, 2, body, jnp.zeros(40))
+
+    for ours, wanted in zip(jax.vmap(looped)(stacks), single, strict=True):
+        close(ours, 2 * wanted)
+
+
+@pytest.mark.parametrize("buffers", ["weighted_mean", "keep_server", "in_vector"])
+def test_buffers(buffers):
+    stack = {"params": {"w": STACK}, "batch_stats": {"mean": STACK[:, :3]}}
+    update, _ = aggregate(principal_directions(buffers=buffers), stack, COUNTS)
+    average = np.average(STACK[:, :3], axis=0, weights=COUNTS)
+    edited = combined(principal_directions(), np.concatenate([STACK, STACK[:, :3]], axis=1), COUNTS)[-3:]
+    wanted = {"weighted_mean": average, "keep_server": np.zeros(3), "in_vector": edited}
+    close(update["batch_stats"]["mean"], wanted[buffers], 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fraction": 0}, "fraction"),
+        ({"fraction": 1.5}, "fraction"),
+        ({"correction": "per_axes"}, "Did you mean 'per_axis'"),
+        ({"eig_norm": "l2"}, "eig_norm"),
+        ({"scope": "layer"}, "scope"),
+        ({"buffers": "mean"}, "buffers"),
+        ({"rounding": "up"}, "rounding"),
+    ],
+)
+def test_options_out_of_range(options, message):
+    with pytest.raises(InputError, match=message):
+        principal_directions(**options)

@@ -1,0 +1,165 @@
+"""What the server optimizers have in common, and what tells them apart."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fedjax_het.errors import InputError
+from fedjax_het.server.optimizers import fedadagrad, fedadam, fedavgm, fedyogi
+
+pytestmark = pytest.mark.slow  # not yet timed and trimmed for every run
+
+OPTIMIZERS = {
+    "avgm": fedavgm(),
+    "damped": fedavgm(momentum_damping=True),
+    "adagrad": fedadagrad(),
+    "adam": fedadam(),
+    "adam, corrected": fedadam(bias_correction="adam"),
+    "yogi": fedyogi(),
+    "yogi, v0": fedyogi(v0=1e-2),
+}
+each = pytest.mark.parametrize("name", OPTIMIZERS)
+adaptive = pytest.mark.parametrize("optimizer", [fedadagrad, fedadam, fedyogi])
+moves = hnp.arrays(np.float64, (4, 3), elements=st.floats(-100, 100))
+GRADIENTS = np.random.default_rng(0).normal(size=(5, 6))
+
+
+def path(optimizer, gradients) -> tuple[np.ndarray, list]:
+    """(steps [round, d], states) that the optimizer makes of pseudo-gradients [round, d]."""
+    state, steps, states = optimizer.init(jnp.zeros(gradients.shape[1])), [], []
+    update = jax.jit(optimizer.update)
+    for gradient in gradients:
+        step, state = update(jnp.asarray(gradient, jnp.float32), state)
+        steps.append(step)
+        states.append(state)
+    return np.stack(steps), states
+
+
+@each
+def test_the_other_way_round_is_the_opposite(name):
+    np.testing.assert_array_equal(path(OPTIMIZERS[name], GRADIENTS)[0], -path(OPTIMIZERS[name], -GRADIENTS)[0])
+
+
+@each
+def test_coordinates_do_not_know_each_other(name):
+    alone = np.concatenate([path(OPTIMIZERS[name], GRADIENTS[:, i : i + 1])[0] for i in range(6)], axis=1)
+    np.testing.assert_allclose(path(OPTIMIZERS[name], GRADIENTS)[0], alone, rtol=1e-6)
+
+
+@each
+def test_no_update_no_step(name):
+    steps, states = path(OPTIMIZERS[name], np.zeros((3, 2)))
+    assert not np.any(steps)
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(states))
+
+
+@each
+def test_dtypes_stay(name):
+    params = {"a": jnp.zeros(3, jnp.bfloat16), "b": jnp.zeros(2)}
+    before = OPTIMIZERS[name].init(params)
+    step, after = OPTIMIZERS[name].update(jax.tree.map(jnp.ones_like, params), before)
+    for old, new in ((before, after), (params, step)):
+        assert jax.tree.map(lambda x: x.dtype, old) == jax.tree.map(lambda x: x.dtype, new)
+
+
+def test_momentum_by_hand():
+    steps, _ = path(fedavgm(0.5, 0.9), np.array([[1.0], [1.0], [0.0]]))
+    np.testing.assert_allclose(steps[:, 0], [-0.5, -0.95, -0.855], rtol=1e-6)
+    steps, _ = path(fedavgm(0.5, 0.9, momentum_damping=True), np.array([[1.0], [1.0], [0.0]]))
+    np.testing.assert_allclose(steps[:, 0], [-0.05, -0.095, -0.0855], rtol=1e-6)
+
+
+def test_without_momentum_it_is_the_mean():
+    np.testing.assert_array_equal(path(fedavgm(momentum=0.0), GRADIENTS)[0], -GRADIENTS.astype(np.float32))
+
+
+@settings(max_examples=20, deadline=None)
+@given(moves)
+def test_adagrads_second_moment_never_falls(gradients):
+    moments = [state.second for state in path(OPTIMIZERS["adagrad"], gradients)[1]]
+    assert all(np.all(late >= early) for early, late in itertools.pairwise(moments))
+
+
+@settings(max_examples=20, deadline=None)
+@given(moves, st.sampled_from(["adam", "yogi", "yogi, v0"]))
+def test_second_moments_are_never_negative(gradients, name):
+    assert all(np.all(state.second >= 0) for state in path(OPTIMIZERS[name], gradients)[1])
+
+
+def test_adam_without_memory_is_a_soft_sign():
+    steps, _ = path(fedadam(0.1, 0.0, 0.0, 0.5), GRADIENTS)
+    np.testing.assert_allclose(steps, -0.1 * GRADIENTS / (np.abs(GRADIENTS) + 0.5), rtol=1e-5)
+
+
+@adaptive
+def test_a_large_tau_is_plain_momentum(optimizer):
+    steps, states = path(optimizer(3e6, tau=1e6), GRADIENTS)
+    np.testing.assert_allclose(steps, [-3 * state.first for state in states], rtol=1e-5)
+
+
+def test_the_first_steps_of_adam_and_yogi_are_the_same():
+    adam, yogi = (path(optimizer(), GRADIENTS)[0] for optimizer in (fedadam, fedyogi))
+    wanted = -0.01 * 0.1 * GRADIENTS[0] / (0.1 * np.abs(GRADIENTS[0]) + 1e-3)
+    np.testing.assert_allclose(adam[0], wanted, rtol=1e-4)
+    np.testing.assert_allclose(yogi[0], wanted, rtol=1e-4)
+    assert np.abs(adam[-1] - yogi[-1]).max() > 1e-5
+
+
+def test_yogi_forgets_a_large_update_more_slowly():
+    gradients = np.concatenate([np.full((1, 1), 10.0), np.full((50, 1), 0.1)])
+    adam, yogi = (path(optimizer(b2=0.9), gradients)[1][-1].second for optimizer in (fedadam, fedyogi))
+    assert yogi > 10 * adam
+
+
+def test_corrected_as_adam_it_is_optax_adam_where_tau_does_not_matter():
+    theirs, _ = path(optax.adam(0.01, 0.9, 0.99, eps=1e-12), GRADIENTS)
+    ours, _ = path(fedadam(0.01, tau=1e-12, bias_correction="adam"), GRADIENTS)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+
+
+def test_flower_corrects_one_round_ahead():
+    plain, flower = (path(fedadam(bias_correction=name), GRADIENTS)[0] for name in (None, "flower"))
+    factor = np.sqrt(1 - 0.99**2) / (1 - 0.9**2)
+    np.testing.assert_allclose(flower[0], factor * plain[0], rtol=1e-5)
+
+
+@adaptive
+def test_the_first_second_moment(optimizer):
+    for v0, wanted in ((0.0, 0.0), (0.25, 0.25), ("tau2", 0.01)):
+        np.testing.assert_allclose(optimizer(tau=0.1, v0=v0).init(jnp.zeros(2)).second, wanted, rtol=1e-6)
+
+
+@adaptive
+def test_settings_may_be_traced(optimizer):
+    def step(rate, tau):
+        traced = optimizer(rate, tau=tau, v0="tau2")
+        return traced.update(jnp.ones(2), traced.init(jnp.zeros(2)))[0]
+
+    concrete = optimizer(0.3, tau=0.2, v0="tau2")
+    wanted, _ = concrete.update(jnp.ones(2), concrete.init(jnp.zeros(2)))
+    np.testing.assert_allclose(jax.jit(step)(0.3, 0.2), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: fedadam(tau=0), "tau: must be a finite number above 0"),
+        (lambda: fedadam(v0="tau"), "v0: unknown option 'tau', nor a number. Did you mean 'tau2'"),
+        (lambda: fedyogi(v0=-1.0), "v0: must be a finite number of at least 0"),
+        (lambda: fedyogi(b1=1.0), "b1: must lie in"),
+        (lambda: fedadam(b2=-0.1), "b2: must lie in"),
+        (lambda: fedavgm(momentum=1), "momentum: must lie in"),
+        (lambda: fedadagrad(-0.1), "server_learning_rate: must be a finite number"),
+        (lambda: fedadam(bias_correction="flwr"), "bias_correction: unknown option 'flwr'. Did you mean 'flower'"),
+    ],
+)
+def test_impossible_settings(build, message):
+    with pytest.raises(InputError, match=message):
+        build()

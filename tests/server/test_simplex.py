@@ -1,0 +1,73 @@
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_het.server.aggregators.gram import in_double
+from fedjax_het.server.simplex import least_on_simplex
+
+SIZE = 5
+solve = jax.jit(in_double(least_on_simplex))
+EVERYONE = np.ones(SIZE, bool)
+
+
+def exact(matrix):
+    """By trying every support: the best of the stationary points that lie in the simplex."""
+    best, value = None, np.inf
+    for count in range(1, len(matrix) + 1):
+        for support in map(list, itertools.combinations(range(len(matrix)), count)):
+            bordered = np.block([[matrix[np.ix_(support, support)], np.ones((count, 1))], [np.ones(count), 0]])
+            part = np.linalg.lstsq(bordered, np.append(np.zeros(count), 1), rcond=None)[0][:count]
+            point = np.zeros(len(matrix))
+            point[support] = part
+            if np.all(part > -1e-12) and abs(part.sum() - 1) < 1e-9 and point @ matrix @ point < value:
+                best, value = point, point @ matrix @ point
+    return best
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([1e-6, 1e-2, 1.0]), st.integers(0, SIZE - 1))
+def test_it_is_the_minimum_from_any_corner(seed, ridge, start):
+    rng = np.random.default_rng(seed)
+    half = rng.normal(size=(SIZE, 3))
+    matrix = half @ half.T + ridge * np.diag(rng.uniform(0.1, 1, SIZE))
+    with jax.enable_x64(True):
+        point = np.asarray(solve(matrix, start, EVERYONE))
+    assert np.all(point >= 0) and point.sum() == pytest.approx(1, abs=1e-12)
+    gradient = matrix @ point
+    assert gradient @ point - gradient.min() < 1e-12 * np.abs(matrix).max()
+    np.testing.assert_allclose(point, exact(matrix), atol=1e-8)
+
+
+def test_a_corner_that_is_a_minimum_among_others_is_kept():
+    """Client 0 lies between the others, at no cost: any mixture of opposite ones would do as well."""
+    points = np.array([[0.0, 0], [1, 0], [-1, 0], [0, 1], [0, -1]])
+    for start in range(SIZE):
+        moved = points - points[start]
+        np.testing.assert_array_equal(solve(moved @ moved.T, start, EVERYONE), np.arange(SIZE) == start)
+
+
+def test_equal_costs_stay_in_the_corner():
+    np.testing.assert_array_equal(solve(np.zeros((SIZE, SIZE)), 2, EVERYONE), np.arange(SIZE) == 2)
+
+
+def test_who_is_not_allowed_has_no_part():
+    is_allowed = np.array([True, True, False, True, False])
+    np.testing.assert_allclose(solve(np.eye(SIZE), 0, is_allowed), is_allowed / 3, atol=1e-7)
+
+
+def test_numbers_that_are_not_finite_end_the_search():
+    np.testing.assert_array_equal(solve(np.full((SIZE, SIZE), np.nan), 1, EVERYONE), np.arange(SIZE) == 1)
+
+
+def test_the_search_can_be_mapped():
+    rng = np.random.default_rng(1)
+    halves = rng.normal(size=(3, SIZE, SIZE)).astype(np.float32)
+    matrices = jnp.asarray(halves @ halves.swapaxes(1, 2))
+    together = jax.jit(jax.vmap(solve, in_axes=(0, None, None)))(matrices, 0, EVERYONE)
+    for matrix, point in zip(matrices, together, strict=True):
+        np.testing.assert_allclose(point, exact(np.asarray(matrix, np.float64)), atol=1e-6)

@@ -1,0 +1,99 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_het import sharing
+from fedjax_het.errors import InputError
+from fedjax_het.server.weightings import parameter_guided
+from fedjax_het.server.weightings.parameter_guided import guided_weights
+from fedjax_het.types import Broadcast, ServerView, Upload
+from tests.harness import compose, federation
+
+clients = st.lists(st.tuples(st.floats(0.01, 10), st.floats(-5, 5), st.booleans()), min_size=2, max_size=7)
+
+
+def weigh(distances, gaps, is_present=None, **options) -> np.ndarray:
+    is_present = np.ones(len(gaps), bool) if is_present is None else is_present
+    return np.asarray(guided_weights(*map(jnp.asarray, (distances, gaps, is_present)), **options))
+
+
+def view(start, changes, gaps) -> ServerView:
+    num_clients = len(gaps)
+    upload = Upload({"params": {"conv": jnp.asarray(changes)}}, {"gap": jnp.asarray(gaps)}, jnp.ones(num_clients), None)
+    received = Broadcast(jnp.zeros((), int), {"params": {"conv": jnp.asarray(start)}}, {})
+    return ServerView(received, upload, jnp.arange(num_clients), jnp.ones(num_clients, bool), num_clients)
+
+
+@given(clients=clients, seed=st.integers(0, 5), factor=st.floats(0.1, 10))
+@settings(deadline=None, max_examples=40)
+def test_weights_are_shares_of_those_present(clients, seed, factor):
+    distances, gaps, present = (np.array(column) for column in zip(*clients, strict=True))
+    weights, num = weigh(distances, gaps, present), present.sum()
+    assert np.all(weights[~present] == 0)
+    assert weights.sum() == pytest.approx(1.0 if num else 0.0, abs=1e-5)
+    if num > 1:
+        assert np.all(weights[present] > 0) and np.all(weights <= 0.5 / (num - 1) + 0.5 + 1e-6)
+    order = np.random.default_rng(seed).permutation(len(gaps))
+    np.testing.assert_allclose(weigh(distances[order], gaps[order], present[order]), weights[order], rtol=1e-4)
+    np.testing.assert_allclose(weigh(factor * distances, gaps, present), weights, rtol=1e-4)
+
+
+def test_two_clients_by_hand():
+    gammas = 1 / (1 + np.exp([-0.3, 0.1]))
+    expected = 0.5 * ((1 - 0.25) + gammas[0] / gammas.sum())
+    np.testing.assert_allclose(weigh([1.0, 3.0], [0.3, -0.1]), [expected, 1 - expected], rtol=1e-6)
+
+
+def test_alone_a_client_is_everything():
+    np.testing.assert_array_equal(weigh([0.0, 2.0], [3.0, -1.0], [False, True]), [0, 1])
+
+
+def test_who_moved_less_and_who_was_served_badly_counts_more():
+    near, far = weigh([1.0, 2.0], [0.0, 0.0])
+    badly, well = weigh([1.0, 1.0], [0.5, 0.0])
+    assert near > far and badly > well
+
+
+@pytest.mark.parametrize("gap", [0.0, 50.0, -50.0, -800.0])
+def test_identical_clients_are_equal_even_where_gammas_underflow(gap):
+    np.testing.assert_allclose(weigh([0.0] * 4, [gap] * 4), [0.25] * 4)
+
+
+def test_the_held_out_model_takes_a_sixth():
+    assert weigh([1.0, 2.0, 3.0], [0.1, 0.2, 0.3], official_n_extra=1).sum() == pytest.approx(5 / 6)
+
+
+def test_cosine_sees_directions_only():
+    start = np.array([[1.0, 0.0], [0.0, 0.0]])
+    changes = np.stack([2 * start, np.array([[-1.0, 1.0], [0.0, 0.0]])])  # longer; turned by a right angle
+    weights, _ = parameter_guided("conv", "cosine").update((), view(start, changes, [0.0, 0.0]))
+    np.testing.assert_allclose(weights, [0.75, 0.25], rtol=1e-6)
+
+
+def test_a_start_of_zero_has_no_direction():
+    weights, _ = parameter_guided("conv", "cosine").update((), view(np.zeros((2, 2)), np.ones((2, 2, 2)), [0.0, 0.0]))
+    np.testing.assert_allclose(weights, [0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"distance": "cosin"}, "distance: unknown option 'cosin'. Did you mean 'cosine'"),
+        ({"official_n_extra": -1}, "official_n_extra: must be a whole number"),
+        ({"official_n_extra": 0.5}, "official_n_extra: must be a whole number"),
+    ],
+)
+def test_options_that_cannot_work(options, message):
+    with pytest.raises(InputError, match=message):
+        parameter_guided(**options)
+
+
+@pytest.mark.parametrize("change", [{}, {"sharing": sharing.personal("params/dense_0/*")}])
+def test_a_layer_that_is_not_shared_is_answered_before_anything_runs(change):
+    name = "dense_0" if change else "dens_0/kernel"
+    round = compose("fedrd", options={"layer": name}, change=change)
+    with pytest.raises(InputError, match=rf"layer: '{name}' is no weight that the clients share.*params/classifier"):
+        jax.eval_shape(round.init, jax.random.key(0), federation().data)

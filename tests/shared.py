@@ -1,0 +1,20 @@
+"""Where the real data and the golden numbers lie: FEDJAX_HET_SHARED, else ../shared beside the checkout."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+_BESIDE = Path(__file__).resolve().parents[2] / "shared"
+
+
+def shared_root() -> Path:
+    return Path(os.environ.get("FEDJAX_HET_SHARED", _BESIDE))
+
+
+def shared_path(inside: str) -> Path:
+    """A path below the shared folder; skips the running test, saying so, where it is missing."""
+    path = shared_root() / inside
+    if not path.exists():
+        pytest.skip(f"no {inside} in the shared folder; set FEDJAX_HET_SHARED")
+    return path

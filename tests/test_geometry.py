@@ -1,0 +1,62 @@
+"""What a Gram matrix says about vectors, held against the vectors."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_het import geometry
+
+STACK = np.random.default_rng(0).normal(size=(4, 9))
+STACK[2] = 0
+GRAM = jnp.asarray(STACK @ STACK.T)
+LENGTHS = np.linalg.norm(STACK, axis=1)
+
+
+def test_lengths():
+    np.testing.assert_allclose(geometry.lengths(GRAM), LENGTHS, rtol=1e-6)
+
+
+def test_cosines_are_zero_for_a_zero_vector():
+    wanted = GRAM / np.outer(LENGTHS, LENGTHS + (LENGTHS == 0)).clip(1e-9)
+    np.testing.assert_allclose(geometry.cosines(GRAM), np.where(np.outer(LENGTHS, LENGTHS) > 0, wanted, 0), atol=1e-6)
+
+
+def test_a_projection_is_the_mean_shadow_of_each_on_the_other():
+    shadows = (STACK[0] @ STACK[1]) / LENGTHS[1], (STACK[0] @ STACK[1]) / LENGTHS[0]
+    assert geometry.projections(GRAM)[0, 1] == pytest.approx(np.mean(shadows), rel=1e-5)
+    assert not np.any(geometry.projections(GRAM)[2])
+
+
+def test_agreement_counts_the_others_unless_it_is_told_to_include_oneself():
+    present = jnp.ones(4, bool)
+    mean, total, including = (geometry.agreement(GRAM, present, mode) for mode in geometry.AGREEMENTS)
+    np.testing.assert_allclose(total, 3 * mean, rtol=1e-6)
+    np.testing.assert_allclose(including, total + LENGTHS, rtol=1e-5)
+
+
+def test_agreement_does_not_see_who_is_absent():
+    padded = jnp.pad(GRAM, ((0, 2), (0, 2)))
+    present = jnp.array([True] * 4 + [False] * 2)
+    alone = geometry.agreement(GRAM, jnp.ones(4, bool))
+    np.testing.assert_allclose(geometry.agreement(padded, present)[:4], alone, rtol=1e-6)
+    assert not np.any(geometry.agreement(padded, present)[4:])
+
+
+def test_one_vector_agrees_with_nobody():
+    assert geometry.agreement(GRAM[:1, :1], jnp.ones(1, bool)) == 0
+
+
+def test_dominance_is_finite_without_loss():
+    assert np.all(np.isfinite(geometry.dominance(jnp.array([1.0, -1.0, 0.0]), jnp.zeros(3))))
+
+
+def test_the_gram_matrix_of_combinations():
+    coefficients = np.random.default_rng(1).normal(size=(4, 4))
+    edited = coefficients @ STACK
+    np.testing.assert_allclose(geometry.combined(GRAM, jnp.asarray(coefficients)), edited @ edited.T, atol=1e-4)
+
+
+def test_nobody_conflicts_with_itself_or_with_zero():
+    conflicts = np.asarray(geometry.is_conflict(-jnp.abs(GRAM)))
+    assert not conflicts.diagonal().any() and not conflicts[2].any()
+    assert conflicts[0, 1] and conflicts[1, 0]

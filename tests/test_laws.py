@@ -1,0 +1,105 @@
+"""What each algorithm becomes when its own idea is switched off."""
+
+import jax
+import numpy as np
+import pytest
+
+from fedjax_het.engine.participation import everyone
+from tests.harness import compose, difference, federation, is_equal, run
+
+
+def after(name: str, rounds: int = 2, norm: str = "none", **options):
+    return run(compose(name, norm=norm, options=options), rounds=rounds)[0].server.shared
+
+
+@pytest.fixture(scope="module")
+def fedavg():
+    return after("fedavg")
+
+
+@pytest.fixture(scope="module")
+def fedavg_uniform():
+    return after("fedavg", weighting="uniform")
+
+
+@pytest.mark.parametrize("form", ["squared", "norm_per_tensor"])
+def test_fedprox_without_pull_is_fedavg(form, fedavg):
+    assert is_equal(after("fedprox", mu=0.0, form=form), fedavg)
+
+
+def test_fedprox_pulls_more_with_a_larger_mu(fedavg):
+    start = compose("fedavg", norm="none").init(jax.random.key(0), federation().data).server.shared
+    far, near = (difference(after("fedprox", mu=mu, rounds=1), start) for mu in (0.0, 5.0))
+    assert near < far
+
+
+def test_fedbn_without_norm_layers_is_fedavg(fedavg):
+    assert is_equal(after("fedbn"), fedavg)
+
+
+def test_fedbn_with_norm_layers_is_not(fedavg):
+    round = compose("fedbn")
+    state, _ = run(round, rounds=2)
+    assert sorted(jax.tree.leaves(jax.tree.map(lambda x: x.ndim, state.clients.personal))) == [2, 2, 2, 2]
+    own = np.asarray(state.clients.personal["batch_stats"]["norm_0"]["mean"])
+    assert np.ptp(own, axis=0).min() > 0
+
+
+def test_scaffold_begins_as_fedavg_with_uniform_weights(fedavg_uniform):
+    assert difference(after("scaffold", rounds=1), after("fedavg", rounds=1, weighting="uniform")) < 1e-6
+    assert difference(after("scaffold", rounds=2), fedavg_uniform) > 1e-4
+
+
+def test_scaffolds_server_control_is_the_mean_of_the_clients():
+    state, _ = run(compose("scaffold", norm="none"), rounds=3)
+    mean = jax.tree.map(lambda x: x.mean(axis=0), state.clients.memory["control"])
+    assert difference(mean, state.server.published["control"]) < 1e-5
+
+
+def test_scaffold_alone_is_local_training():
+    alone = federation(num_clients=1).data
+    ours, other = (
+        run(compose(name, norm="none", num_clients=1), data=alone)[0].server.shared for name in ("scaffold", "fedavg")
+    )
+    assert difference(ours, other) < 1e-5
+
+
+def test_scaffold_option_one_begins_as_option_two_and_then_differs():
+    assert difference(after("scaffold", rounds=1), after("scaffold", rounds=1, control="start")) == 0
+    assert difference(after("scaffold", rounds=3), after("scaffold", rounds=3, control="start")) > 1e-5
+
+
+def test_harmofl_without_its_parts_is_fedavg_with_uniform_weights(fedavg_uniform):
+    plain = after("harmofl", alpha=0.0, band=None, momentum=0.0, weight_decay=0.0, reset_optimizer=True)
+    assert is_equal(plain, fedavg_uniform)
+
+
+def test_harmofl_keeps_its_optimizer():
+    options = {"alpha": 0.0, "band": None}
+    assert difference(after("harmofl", **options), after("harmofl", reset_optimizer=True, **options)) > 1e-5
+
+
+def test_fedld_without_its_parts_is_fedavg(fedavg):
+    assert is_equal(after("fedld", lam=0.0, principal=False), fedavg)
+
+
+def test_fedld_with_one_client_is_fedavg():
+    alone = federation(num_clients=1).data
+    ours, other = (
+        run(compose(name, norm="none", num_clients=1, options=options), data=alone)[0].server.shared
+        for name, options in (("fedld", {"lam": 0.0}), ("fedavg", {}))
+    )
+    assert difference(ours, other) < 1e-6
+
+
+def test_fedld_released_in_its_first_round_is_the_plain_mean():
+    released, plain = (
+        after(name, rounds=1, **options)
+        for name, options in (("fedld_released", {"lam": 0.0}), ("fedavg", {"weighting": "uniform"}))
+    )
+    assert difference(released, plain) < 1e-6
+
+
+def test_everyone_is_the_default(fedavg):
+    state, _ = run(compose("fedavg", norm="none", participation=everyone()), rounds=2)
+    assert is_equal(state.server.shared, fedavg)

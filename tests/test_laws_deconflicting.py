@@ -1,0 +1,97 @@
+"""FedMGC, its ablations, FedGH and the hierarchical method with their own idea switched off."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.client.objectives import cross_entropy
+from fedjax_het.engine import Simulation
+from fedjax_het.errors import InputError
+from tests.harness import compose, difference, federation, is_equal, model, run
+
+CORRECTED = ("fedmgc", "fedavg_dgc", "fedprox_dgc")
+EDITED = (*CORRECTED, "fedgh", "hierarchical")
+
+
+def after(name: str, rounds: int = 2, **options):
+    return run(compose(name, norm="none", options=options), rounds=rounds)[0].server.shared
+
+
+@pytest.fixture(scope="module")
+def fedavg_uniform():
+    return after("fedavg", weighting="uniform")
+
+
+def test_fedmgc_without_its_parts_is_fedavg_with_uniform_weights(fedavg_uniform):
+    assert difference(after("fedmgc", gamma=0.0, beta=1.0, dominant=False), fedavg_uniform) < 1e-6
+
+
+def test_fedmgc_with_cross_entropy_is_the_correction_alone():
+    assert difference(after("fedmgc", gamma=0.0, beta=1.0), after("fedavg_dgc")) < 1e-5
+
+
+def test_fedprox_dgc_without_pull_is_fedavg_dgc():
+    assert difference(after("fedprox_dgc", mu=0.0), after("fedavg_dgc")) < 1e-6
+
+
+def test_beta_is_a_rate_as_long_as_losses_only_rank():
+    doubled = after("fedmgc", beta=2.0, learning_rate=0.05)
+    assert difference(after("fedmgc", beta=1.0, learning_rate=0.1), doubled) < 1e-5
+
+
+def test_the_hierarchical_method_begins_as_the_mean(fedavg_uniform):
+    first = after("fedavg", rounds=1, weighting="uniform")
+    assert difference(after("hierarchical", rounds=1), first) < 1e-6
+
+
+@pytest.mark.parametrize("name", EDITED)
+def test_one_client_alone_is_fedavg(name):
+    alone = federation(num_clients=1).data
+    change = {"objective": (cross_entropy(),)}
+    ours, other = (
+        run(compose(each, norm="none", num_clients=1, change=change), data=alone)[0].server.shared
+        for each in (name, "fedavg")
+    )
+    assert difference(ours, other) < 1e-6
+
+
+@pytest.mark.parametrize("moment", ["last_epoch_mean", "round_mean", "pre_eval", "post_eval"])
+def test_a_correction_reports_one_loss(moment):
+    round = compose("fedmgc", options={"client_loss": moment})
+    state = round.init(jax.random.key(0), federation().data)
+    *_, said = jax.jit(round.explain)(state, federation().data, jax.random.key(0))
+    assert said.uploads.reports["loss"].shape == (5,)
+    assert np.all(np.asarray(said.uploads.reports["loss"]) > 0)
+
+
+def test_focal_alone_reports_nothing():
+    assert not ALGORITHMS["fedmgc"](dominant=False).reports
+
+
+def test_fedgh_runs_alike_twice_with_random_pairs():
+    options = {"conflict_test": "sequential", "pair_order": "random"}
+    assert is_equal(after("fedgh", **options), after("fedgh", **options))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("fedmgc", {"client_loss": "mean"}, "training_loss: unknown moment"),
+        ("fedmgc", {"gamma": -1.0}, "focal: gamma"),
+        ("fedavg_dgc", {"fraction": 2.0}, "fraction"),
+        ("fedgh", {"conflict_test": "none"}, "conflict_test"),
+        ("hierarchical", {"decay": 2.0}, "decay"),
+    ],
+)
+def test_options_out_of_range(name, options, message):
+    with pytest.raises(InputError, match=message):
+        ALGORITHMS[name](**options)
+
+
+def test_a_correction_without_losses_is_explained():
+    silent = replace(ALGORITHMS["fedmgc"](batch_size=8), reports={})
+    with pytest.raises(InputError, match="loss"):
+        Simulation(silent, model("none"), federation(), rounds=1)

@@ -1,0 +1,128 @@
+"""What FedNova, FedCM and the server optimizers become when their own idea is switched off."""
+
+import numpy as np
+import pytest
+
+from fedjax_het import tree
+from fedjax_het.algorithms import fedcm, fednova
+from fedjax_het.errors import InputError
+from tests.golden.stage import replay
+from tests.harness import compose, difference, federation, is_equal, run
+
+pytestmark = pytest.mark.slow  # not yet timed and trimmed for every run
+
+
+def after(name: str, rounds: int = 2, **options):
+    return run(compose(name, norm="none", options=options), rounds=rounds)[0].server.shared
+
+
+def alone(name: str, **options):
+    round = compose(name, norm="none", num_clients=1, options=options)
+    return run(round, rounds=2, data=federation(num_clients=1).data)[0].server.shared
+
+
+@pytest.fixture(scope="module")
+def fedavg():
+    return after("fedavg")
+
+
+@pytest.mark.parametrize("a_norm", ["impulse", "released"])
+def test_fednova_with_equal_steps_is_fedavg(a_norm):
+    local = {"steps": 3, "momentum": 0.5}
+    assert difference(after("fedavg", **local), after("fednova", a_norm=a_norm, **local)) < 1e-6
+
+
+def test_fednova_with_unequal_steps_is_not(fedavg):
+    assert difference(fedavg, after("fednova")) > 1e-4
+
+
+def test_fednova_alone_is_local_training():
+    local = {"momentum": 0.5, "mu": 0.1}
+    assert difference(alone("fedprox", **local), alone("fednova", **local)) < 1e-6
+
+
+def test_fednova_goes_as_far_as_it_is_told():
+    start = run(compose("fednova", norm="none"), rounds=0)[0].server.shared
+    near, far = (after("fednova", rounds=1, tau_eff=tau) for tau in (1.0, 2.0))
+    moved = tree.subtract(near, start)
+    assert difference(tree.add(start, tree.scale(2.0, moved)), far) < 1e-6
+
+
+def test_fednovas_server_momentum_is_fedavgms():
+    ours, other = after("fednova", steps=3, gmf=0.9), after("fedavgm", steps=3, server_momentum=0.9)
+    assert difference(other, ours) < 1e-6
+
+
+def test_fednova_knows_sgd_only():
+    with pytest.raises(InputError, match="optimizer: FedNova"):
+        fednova(optimizer=object())
+
+
+def test_fedcm_with_the_clients_gradient_alone_is_fedavg_with_uniform_weights():
+    assert difference(after("fedavg", weighting="uniform"), after("fedcm", alpha=1.0)) < 1e-6
+
+
+def test_fedcm_begins_as_fedavg_with_a_small_rate():
+    ours = after("fedcm", rounds=1, alpha=0.2, learning_rate=0.05)
+    assert difference(after("fedavg", rounds=1, weighting="uniform", learning_rate=0.01), ours) < 1e-6
+
+
+def test_fedcms_normalisations_agree_for_equal_steps_only():
+    options = {"rounds": 3, "alpha": 0.5}
+    equal = [after("fedcm", steps=2, normalisation=name, **options) for name in ("client", "cohort")]
+    assert difference(*equal) < 1e-6
+    ragged = [after("fedcm", normalisation=name, **options) for name in ("client", "cohort")]
+    assert difference(*ragged) > 1e-6
+
+
+def test_fedcms_momentum_approaches_a_constant_gradient():
+    gradient, alpha = np.array([1.0, -2.0]), 0.3
+    tapes = np.broadcast_to(gradient, (6, 3, 4, 2))
+    algorithm = fedcm(0.1, alpha, batch_size=1, shuffle=False)
+    states = replay(algorithm, np.zeros(2), tapes, np.tile(np.arange(3), (6, 1)), 3)
+    momenta = np.stack([state.server.published["momentum"]["w"] for state in states])
+    shares = 1 - (1 - alpha) ** np.arange(1, 7)
+    np.testing.assert_allclose(momenta, shares[:, None] * gradient, rtol=1e-5)
+
+
+def test_fedcm_clips_a_mixed_direction():
+    tapes = np.broadcast_to(np.array([30.0, -40.0]), (1, 1, 1, 2))
+    state = replay(fedcm(1.0, 1.0, clip=5.0, batch_size=1), np.zeros(2), tapes, np.zeros((1, 1), int), 1)[-1]
+    np.testing.assert_allclose(state.server.shared["params"]["w"], [-3.0, 4.0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("setting", ["momentum", "optimizer"])
+def test_fedcm_needs_plain_sgd(setting):
+    with pytest.raises(InputError, match=f"{setting}: FedCM"):
+        fedcm(**{setting: 0.9})
+
+
+@pytest.mark.parametrize("options", [{"alpha": 0.0}, {"alpha": 1.5}, {"clip": 0.0}])
+def test_fedcms_settings_are_checked(options):
+    with pytest.raises(InputError, match=next(iter(options))):
+        fedcm(**options)
+
+
+def test_fedavgm_without_momentum_is_fedavg(fedavg):
+    assert is_equal(after("fedavgm", server_momentum=0.0), fedavg)
+    assert difference(fedavg, after("fedavgm")) > 1e-4
+
+
+def test_a_damped_momentum_is_an_undamped_one_at_a_smaller_rate():
+    damped = after("fedavgm", momentum_damping=True)
+    assert difference(after("fedavgm", server_learning_rate=0.1), damped) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["fedadam", "fedyogi"])
+def test_adaptive_steps_are_fedavgs_where_tau_drowns_everything(name, fedavg):
+    options = {"server_learning_rate": 1e6, "tau": 1e6, "b1": 0.0}
+    assert difference(fedavg, after(name, **options)) < 1e-5
+
+
+def test_fedadagrad_is_fedavg_where_tau_drowns_everything(fedavg):
+    assert difference(fedavg, after("fedadagrad", server_learning_rate=1e6, tau=1e6)) < 1e-5
+
+
+def test_fedadam_and_fedyogi_begin_alike():
+    assert difference(after("fedadam", rounds=1), after("fedyogi", rounds=1)) < 1e-5
+    assert difference(after("fedadam", rounds=3), after("fedyogi", rounds=3)) > 1e-6

@@ -1,0 +1,125 @@
+"""What MOON and FedPAC become when their own ideas are switched off."""
+
+import functools
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from fedjax_het import tree
+from fedjax_het.algorithms import fedavg
+from fedjax_het.engine.participation import uniformly
+from fedjax_het.errors import InputError
+from fedjax_het.models import projected
+from fedjax_het.server.aggregators.collaboration import collaboration_weights, thinned
+from tests.harness import TINY, algorithm, compose, difference, federation, is_equal, run
+
+
+@functools.cache
+def ended(name: str, rounds: int = 2, **options):
+    return run(compose(name, norm="none", options=options), rounds=rounds)
+
+
+def shared(name: str, rounds: int = 2, **options):
+    return ended(name, rounds, **options)[0].server.shared
+
+
+def test_moon_without_its_term_is_fedavg():
+    assert is_equal(shared("moon", mu=0.0), shared("fedavg"))
+
+
+def test_moon_begins_as_fedavg_and_then_differs():
+    assert difference(shared("moon", 1), shared("fedavg", 1)) < 1e-6
+    assert difference(shared("moon", 2), shared("fedavg", 2)) > 1e-4
+
+
+def test_moon_against_the_initial_model_begins_with_the_logarithm_of_two():
+    """Received and earlier model are the same: the term is constant, and its gradient zero."""
+    assert difference(shared("moon", 1, first="init"), shared("fedavg", 1)) < 1e-5
+    losses = [float(ended("moon", 1, **options)[1][0].loss) for options in ({}, {"first": "init"})]
+    assert losses[1] - losses[0] == pytest.approx(np.log(2), abs=1e-5)
+
+
+def test_moon_remembers_what_each_client_trained():
+    state, _ = ended("moon", 2, buffer=3)
+    kept = state.clients.memory["previous"]
+    assert kept["count"].tolist() == [2] * 5
+    newest = jax.tree.map(lambda x: x[:, 0], kept["models"])
+    weights = federation().data.train.count / federation().data.train.count.sum()
+    assert difference(tree.weighted_sum(newest, np.asarray(weights, np.float32)), state.server.shared) < 1e-5
+
+
+def test_moon_with_a_projection_and_without_its_term_is_fedavg_with_one():
+    theirs = replace(fedavg(**TINY), adapt=projected(4))
+    change = {name: getattr(theirs, name) for name in ("adapt", "objective", "local_update")}
+    state, _ = run(compose("fedavg", norm="none", change=change), rounds=1)
+    assert is_equal(shared("moon", 1, mu=0.0, projection=4), state.server.shared)
+    assert state.server.shared["params"]["classifier"]["kernel"].shape == (4, 3)
+
+
+def test_moons_server_momentum_takes_a_part_of_the_first_update():
+    start = compose("moon", norm="none").init(jax.random.key(0), federation().data).server.shared
+    full, part = (tree.subtract(shared("moon", 1, mu=0.0, server_momentum=m), start) for m in (0.0, 0.75))
+    assert difference(tree.scale(0.25, full), part) < 1e-4
+
+
+def heads(state):
+    return state.clients.personal["params"]["classifier"]
+
+
+def test_fedpacs_alignment_begins_after_the_first_round():
+    assert difference(shared("fedpac", 1), shared("fedpac", 1, lam=0.0)) < 1e-6
+    assert difference(shared("fedpac", 2), shared("fedpac", 2, lam=0.0)) > 1e-4
+
+
+def test_fedpac_alone_keeps_its_head():
+    alone = federation(num_clients=1).data
+    mixed, own = (
+        run(compose("fedpac", norm="none", num_clients=1, options=options), rounds=2, data=alone)[0]
+        for options in ({}, {"collaborate": False})
+    )
+    assert difference(mixed._replace(tally=()).clients, own.clients) < 1e-6
+    assert difference(mixed.server.shared, own.server.shared) < 1e-6
+
+
+def test_fedpac_mixes_the_heads_that_were_sent():
+    round = compose("fedpac", norm="none")
+    key, data = jax.random.key(0), federation().data
+    state, _, said = jax.jit(round.explain)(round.init(key, data), data, key)
+    reports = said.uploads.reports
+    told = reports["statistics"]
+    weights = thinned(collaboration_weights(told["variance"], told["means"], np.ones(5, bool)))
+    wanted = jax.tree.map(lambda leaf: np.tensordot(weights, leaf, axes=1), reports["head"])
+    assert difference(wanted, said.replies) < 1e-5
+    assert difference({"params": {"classifier": heads(state)}}, said.replies) == 0
+    assert difference(reports["head"], said.replies) > 1e-4
+    assert "classifier" not in state.server.shared["params"]
+
+
+def test_fedpac_leaves_the_head_of_who_is_not_asked():
+    round = compose("fedpac", norm="none", participation=uniformly(2))
+    before = heads(round.init(jax.random.key(0), federation().data))
+    state, metrics = run(round, rounds=1)
+    asked = set(metrics[0].cohort.tolist())
+    for client in range(5):
+        own = [jax.tree.map(lambda x, i=client: x[i], head) for head in (before, heads(state))]
+        assert is_equal(*own) == (client not in asked)
+
+
+def test_fedpacs_head_steps_leave_the_extractor():
+    """A rate of zero for the body: only heads move."""
+    start = compose("fedpac", norm="none").init(jax.random.key(0), federation().data)
+    state, _ = ended("fedpac", 1, learning_rate=0.0)
+    assert is_equal(start.server.shared, state.server.shared)
+    assert difference(heads(start), heads(state)) > 1e-3
+
+
+def test_fedpacs_steps_are_those_of_head_and_body():
+    counts = np.array([0, 7, 24])
+    assert algorithm("fedpac", epochs=2, head_epochs=3).local_update.num_steps(counts).tolist() == [0, 5, 15]
+
+
+def test_fedpac_trains_head_and_body_itself():
+    with pytest.raises(InputError, match="only: FedPAC trains"):
+        algorithm("fedpac", only="params/classifier/*")

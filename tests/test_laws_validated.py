@@ -1,0 +1,130 @@
+"""FedRD and FedGA, whose server weighs clients by what they measure on their own held-out examples."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_het.algorithms.fedga import RELEASED
+from fedjax_het.client.measures import validation_loss
+from fedjax_het.engine.participation import uniformly
+from fedjax_het.types import Broadcast, ClientView
+from tests.harness import compose, difference, federation, is_equal, run
+
+
+@functools.cache
+def held_out():
+    """A federation in which each client keeps some examples back, and the classes are uneven."""
+    return federation(valid_fraction=0.3, label_shift=0.6)
+
+
+@functools.cache
+def composed(name: str, **options):
+    """A round, and `explain` compiled once for all who ask."""
+    round = compose(name, norm="none", options=options)
+    return round, jax.jit(round.explain)
+
+
+def story(name: str, rounds: int, **options):
+    """[(state before, what was said)] of every round, and the state in the end."""
+    round, explain = composed(name, **options)
+    key, data = jax.random.key(0), held_out().data
+    state, chapters = round.init(key, data), []
+    for _ in range(rounds):
+        after, _, said = explain(state, data, key)
+        chapters.append((state, said))
+        state = after
+    return chapters, state
+
+
+def after(name: str, rounds: int = 2, **options):
+    return story(name, rounds, **options)[1].server.shared
+
+
+fedavg = functools.partial(after, "fedavg")
+
+
+def losses(name: str, variables) -> np.ndarray:
+    """Of these shared variables on every client's validation examples."""
+
+    def one(rows):
+        own = data._replace(train=rows[0], valid=rows[1], test=rows[2])
+        received = Broadcast(jnp.zeros((), int), variables, {})
+        view = ClientView(received, {}, {}, own, variables, variables, (), {}, None)
+        return validation_loss("start")(composed(name)[0].problem, view)
+
+    data = jax.tree.map(jnp.asarray, held_out().data)
+    return np.asarray(jax.vmap(one)((data.train, data.valid, data.test)))
+
+
+def test_fedrd_without_its_parts_is_fedavg():
+    assert is_equal(after("fedrd", debiased=False, guided=False), fedavg(epochs=5))
+
+
+def test_with_one_epoch_the_debiased_classifier_does_nothing():
+    assert difference(after("fedrd", guided=False, epochs=1, few_shot=(1,)), fedavg()) < 1e-6
+
+
+@pytest.mark.parametrize("lambda_every", ["epoch", "step", "prev_round"])
+def test_the_debiased_classifier_moves_the_model(lambda_every):
+    ours = after("fedrd", guided=False, lambda_every=lambda_every, few_shot=(1,))
+    assert 1e-5 < difference(fedavg(epochs=5), ours) < 0.5
+
+
+def test_guided_aggregation_is_another_average_of_the_same_models():
+    [(before, said)], state = story("fedrd", 1, debiased=False)
+    ours = state.server.shared
+    own = jax.tree.map(lambda start, update: start + update, before.server.shared, said.uploads.update)
+    low, high = (jax.tree.map(lambda x, f=f: f(np.asarray(x), axis=0), own) for f in (np.min, np.max))
+    inside = jax.tree.map(
+        lambda a, b, c: np.all((np.asarray(b) >= a - 1e-6) & (np.asarray(b) <= c + 1e-6)), low, ours, high
+    )
+    assert all(jax.tree.leaves(inside))
+    assert difference(ours, fedavg(rounds=1, epochs=5)) > 1e-5
+
+
+def test_the_gain_that_is_reported_is_on_validation_examples():
+    [(before, said)], _ = story("fedrd", 1)
+    start = losses("fedrd", before.server.shared)
+    trained = jax.tree.map(lambda w, u: w + u[2], before.server.shared, said.uploads.update)
+    assert float(said.uploads.reports["gap"][2]) == pytest.approx(start[2] - losses("fedrd", trained)[2], abs=1e-5)
+
+
+def test_the_held_out_model_of_the_released_code_shrinks_ours():
+    shrunk, ours = after("fedrd", rounds=1, official_n_extra=1), after("fedrd", rounds=1)
+    lengths = [np.sqrt(sum(np.sum(np.square(x)) for x in jax.tree.leaves(tree))) for tree in (shrunk, ours)]
+    assert lengths[0] < 0.95 * lengths[1]
+
+
+def test_an_optimizer_that_is_kept_goes_on():
+    options = {"momentum": 0.9, "weight_decay": 1e-3}
+    afresh, kept = (after("fedrd", reset_optimizer=reset, **options) for reset in (True, False))
+    assert difference(afresh, kept) > 1e-5
+
+
+def test_fedga_that_takes_no_steps_is_fedavg_with_uniform_weights():
+    assert difference(after("fedga", step=0.0), fedavg(weighting="uniform")) < 1e-6
+
+
+def test_fedga_begins_as_fedavg_with_uniform_weights_and_then_differs():
+    assert is_equal(after("fedga", rounds=1), fedavg(rounds=1, weighting="uniform"))
+    assert difference(after("fedga"), fedavg(weighting="uniform")) > 1e-5
+
+
+def test_the_gap_is_what_the_average_cost_against_the_clients_own_model():
+    [(first, said), (second, said_next)], _ = story("fedga", 2)
+    assert not np.any(said.uploads.reports["gap"])
+    trained = jax.tree.map(lambda w, u: w + u[3], first.server.shared, said.uploads.update)
+    gap = losses("fedga", second.server.shared)[3] - losses("fedga", trained)[3]
+    assert float(said_next.uploads.reports["gap"][3]) == pytest.approx(gap, abs=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, RELEASED])
+def test_fedgas_weights_stay_shares_whoever_takes_part(options):
+    round = compose("fedga", norm="none", options={"step": 2.0, **options}, participation=uniformly(3))
+    state, _ = run(round, rounds=6, data=held_out().data)
+    weights = np.asarray(state.server.aggregator.weights)
+    assert np.all(weights >= 0) and weights.sum() == pytest.approx(1, abs=1e-5)
+    assert np.ptp(weights) > 0.01

@@ -1,0 +1,48 @@
+import pytest
+from flax import linen as nn
+
+from fedjax_het import sharing
+from fedjax_het.errors import InputError
+
+PATHS = [
+    "params/layer1/downsample_1/scale",
+    "params/layer1/downsample_0/kernel",
+    "batch_stats/layer1/downsample_1/mean",
+    "params/bn_free_dense/kernel",
+    "params/group/scale",
+    "params/classifier/bias",
+]
+LAYERS = {
+    "layer1": nn.Module,
+    "layer1/downsample_0": nn.Conv,
+    "layer1/downsample_1": nn.BatchNorm,
+    "bn_free_dense": nn.Dense,
+    "group": nn.GroupNorm,
+    "classifier": nn.Dense,
+}
+
+
+def chosen(rule):
+    return sharing.personal_paths(rule, PATHS, LAYERS)
+
+
+def test_norms_are_known_by_their_class_not_by_their_name():
+    assert chosen(sharing.batch_norms) == {PATHS[0], PATHS[2]}
+    assert chosen(sharing.all_norms) == {PATHS[0], PATHS[2], PATHS[4]}
+
+
+def test_a_subclass_counts():
+    class Own(nn.BatchNorm):
+        pass
+
+    assert sharing.personal_paths(sharing.batch_norms, ["params/x/scale"], {"x": Own}) == {"params/x/scale"}
+
+
+def test_patterns():
+    assert chosen(sharing.personal("params/classifier/*")) == {PATHS[-1]}
+    assert chosen(sharing.share_all) == set()
+
+
+def test_a_pattern_that_matches_nothing_is_a_mistake():
+    with pytest.raises(InputError, match=r"no leaf.*params/clasifier/\*"):
+        chosen(sharing.personal("params/clasifier/*"))

@@ -1,0 +1,48 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedjax_het import tree
+
+names = st.sampled_from("abcd")
+variables = st.dictionaries(names, st.dictionaries(names, st.integers(0, 9), min_size=1), min_size=1)
+
+
+@given(variables, st.sets(st.tuples(names, names)))
+def test_partition_and_merge_are_inverse(values, chosen):
+    rest, picked = tree.partition(values, lambda path: tuple(path.split("/")) in chosen)
+    assert tree.merge(rest, picked) == values
+    assert set(tree.paths(picked)) == {p for p in tree.paths(values) if tuple(p.split("/")) in chosen}
+
+
+def test_the_gradient_of_a_norm_at_zero_is_zero():
+    gradient = jax.grad(lambda x: tree.norm({"a": x, "b": 2 * x}))(jnp.zeros(3))
+    np.testing.assert_array_equal(gradient, np.zeros(3))
+
+
+def test_put_undoes_take():
+    stack = {"x": jnp.arange(12.0).reshape(4, 3), "n": jnp.arange(4)}
+    index = jnp.array([2, 0])
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, tree.put(stack, index, tree.take(stack, index)), stack))
+
+
+def test_where_chooses_rows():
+    yes, no = {"x": jnp.ones((3, 2)), "n": jnp.ones(3)}, {"x": jnp.zeros((3, 2)), "n": jnp.zeros(3)}
+    out = tree.where(jnp.array([True, False, True]), yes, no)
+    np.testing.assert_array_equal(out["x"][:, 0], [1, 0, 1])
+    np.testing.assert_array_equal(out["n"], [1, 0, 1])
+
+
+@pytest.mark.parametrize(("value", "expected"), [(1.0, True), (np.nan, False), (np.inf, False)])
+def test_is_finite_looks_at_every_leaf_and_passes_integers_over(value, expected):
+    leaves = {"a": jnp.ones(3), "b": jnp.array([0.0, value]), "n": jnp.arange(3)}
+    assert bool(tree.is_finite(leaves)) is expected
+
+
+def test_bytes_and_entries():
+    leaves = {"a": jnp.ones((2, 3), jnp.float32), "n": jnp.ones(5, jnp.int8)}
+    assert tree.num_bytes(leaves) == 29
+    assert tree.num_entries(leaves) == 11
