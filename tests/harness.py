@@ -7,6 +7,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import optax
+import pytest
 
 from fedjax_het import data, models, tree
 from fedjax_het.algorithm import Algorithm
@@ -73,6 +74,19 @@ def run(round: Round, rounds: int = 3, data: ClientData | None = None, seed: int
         state, measured = step(state, data, key)
         metrics.append(jax.tree.map(np.asarray, measured))
     return state, metrics
+
+
+# An algorithm's tests share compiled programs, so they stay in one process.
+every_algorithm = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ALGORITHMS]
+)
+ROUNDING = 1e-5
+
+
+@functools.cache
+def reference(name: str):
+    """(state, metrics) of three rounds of the plain layout."""
+    return run(plain(name))
 
 
 def task_loss(round: Round, state: State) -> float:

@@ -1,7 +1,5 @@
 """Every algorithm by every check. An exception is declared by the algorithm, never by name here."""
 
-import functools
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -10,24 +8,24 @@ import optax
 import pytest
 
 from fedjax_het import sharing, tree
-from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.engine.layout import chunked, sharded
-from fedjax_het.engine.participation import Participation, available, uniformly
+from fedjax_het.engine.participation import Participation
 from fedjax_het.models import computed_in
-from fedjax_het.types import Examples, Rows
-from tests.harness import compose, difference, federation, is_equal, model, on_clients, plain, run, task_loss
-
-# An algorithm's tests share compiled programs, so they stay in one process.
-every_algorithm = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ALGORITHMS]
+from fedjax_het.types import Rows
+from tests.harness import (
+    ROUNDING,
+    compose,
+    difference,
+    every_algorithm,
+    federation,
+    is_equal,
+    model,
+    on_clients,
+    plain,
+    reference,
+    run,
+    task_loss,
 )
-ROUNDING = 1e-5
-
-
-@functools.cache
-def reference(name: str):
-    """(state, metrics) of three rounds of the plain layout."""
-    return run(plain(name))
 
 
 @every_algorithm
@@ -115,61 +113,3 @@ def test_works_in_bfloat16(name):
     chex.assert_trees_all_equal_shapes_and_dtypes(state, reference(name)[0])
     assert bool(tree.is_finite(state))
     assert 0 < abs(metrics[-1].loss - reference(name)[1][-1].loss) < 0.1
-
-
-@every_algorithm
-def test_who_does_not_report_is_not_counted(name):
-    round = compose(name, participation=available(0.5, among=uniformly(4)))
-    state, metrics = run(round, rounds=6)
-    reported = [int(m.num_reporting) for m in metrics]
-    assert min(reported) < 4
-    assert sum(reported) == int(state.tally.reports) == int(state.clients.rounds.sum())
-    assert bool(tree.is_finite(state))
-
-
-@every_algorithm
-def test_nobody_reports(name):
-    round = compose(name, participation=available(0.0))
-    before = round.init(jax.random.key(0), federation().data)
-    state, metrics = run(round, rounds=2)
-    assert is_equal(before.server._replace(round=state.server.round), state.server)
-    assert is_equal(before.clients, state.clients)
-    assert np.isnan(metrics[-1].loss)
-
-
-@every_algorithm
-def test_one_client(name):
-    alone = on_clients(federation().data, lambda rows: Rows(rows.index[-1:], rows.count[-1:]))
-    state, _ = run(compose(name, num_clients=1), rounds=2, data=alone)
-    assert bool(tree.is_finite(state))
-
-
-@every_algorithm
-def test_empty_client_counts_for_nothing(name):
-    empty = on_clients(
-        federation().data,
-        lambda rows: Rows(np.concatenate([rows.index, rows.index[:1]]), np.append(rows.count, 0).astype(np.int32)),
-    )
-    state, metrics = run(compose(name, num_clients=6), data=empty)
-    assert int(metrics[-1].num_reporting) == 5
-    assert int(state.clients.rounds[5]) == 0
-    assert bool(tree.is_finite(state))
-
-
-@every_algorithm
-def test_nan_of_one_client_reaches_nobody_else(name):
-    """The client is left out and counted, and the others go on as if it had dropped out."""
-    healthy = federation()
-    inputs = np.asarray(healthy.prepare(healthy.examples.inputs))
-    sick = inputs.copy()
-    sick[healthy.data.train.index[2, 0]] = np.nan
-    round = compose(name, prepare=lambda images: images)
-    state, metrics = run(round, data=healthy.data._replace(examples=Examples(sick, healthy.examples.labels)))
-    assert [int(m.num_nonfinite) for m in metrics] == [1, 1, 1]
-    assert metrics[0].is_nonfinite.tolist() == [False, False, True, False, False]
-    assert bool(tree.is_finite(state))
-    assert int(state.tally.nonfinite) == 3
-    absent = lambda key, n: (np.arange(5), np.arange(5) != 2)  # noqa: E731
-    round = compose(name, prepare=lambda images: images, participation=Participation(lambda n: 5, absent))
-    other, _ = run(round, data=healthy.data._replace(examples=Examples(inputs, healthy.examples.labels)))
-    assert difference(other._replace(tally=()), state._replace(tally=())) < ROUNDING

@@ -1,0 +1,124 @@
+"""Every algorithm with awkward clients: few, absent, empty, alike, still, sick."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fedjax_het import tree
+from fedjax_het.algorithm import LocalUpdate
+from fedjax_het.engine.participation import Participation, available, uniformly
+from fedjax_het.types import Examples, Rows
+from tests.harness import (
+    ROUNDING,
+    algorithm,
+    compose,
+    difference,
+    every_algorithm,
+    federation,
+    is_equal,
+    on_clients,
+    run,
+)
+
+
+@every_algorithm
+def test_who_does_not_report_is_not_counted(name):
+    round = compose(name, participation=available(0.5, among=uniformly(4)))
+    state, metrics = run(round, rounds=6)
+    reported = [int(m.num_reporting) for m in metrics]
+    assert min(reported) < 4
+    assert sum(reported) == int(state.tally.reports) == int(state.clients.rounds.sum())
+    assert bool(tree.is_finite(state))
+
+
+@every_algorithm
+def test_nobody_reports(name):
+    round = compose(name, participation=available(0.0))
+    before = round.init(jax.random.key(0), federation().data)
+    state, metrics = run(round, rounds=2)
+    assert is_equal(before.server._replace(round=state.server.round), state.server)
+    assert is_equal(before.clients, state.clients)
+    assert np.isnan(metrics[-1].loss)
+
+
+@every_algorithm
+def test_one_client(name):
+    alone = on_clients(federation().data, lambda rows: Rows(rows.index[-1:], rows.count[-1:]))
+    state, _ = run(compose(name, num_clients=1), rounds=2, data=alone)
+    assert bool(tree.is_finite(state))
+
+
+@every_algorithm
+def test_empty_client_counts_for_nothing(name):
+    empty = on_clients(
+        federation().data,
+        lambda rows: Rows(np.concatenate([rows.index, rows.index[:1]]), np.append(rows.count, 0).astype(np.int32)),
+    )
+    state, metrics = run(compose(name, num_clients=6), data=empty)
+    assert int(metrics[-1].num_reporting) == 5
+    assert int(state.clients.rounds[5]) == 0
+    assert bool(tree.is_finite(state))
+
+
+@every_algorithm
+def test_nan_of_one_client_reaches_nobody_else(name):
+    """The client is left out and counted, and the others go on as if it had dropped out."""
+    healthy = federation()
+    inputs = np.asarray(healthy.prepare(healthy.examples.inputs))
+    sick = inputs.copy()
+    sick[healthy.data.train.index[2, 0]] = np.nan
+    round = compose(name, prepare=lambda images: images)
+    state, metrics = run(round, data=healthy.data._replace(examples=Examples(sick, healthy.examples.labels)))
+    assert [int(m.num_nonfinite) for m in metrics] == [1, 1, 1]
+    assert metrics[0].is_nonfinite.tolist() == [False, False, True, False, False]
+    assert bool(tree.is_finite(state))
+    assert int(state.tally.nonfinite) == 3
+    absent = lambda key, n: (np.arange(5), np.arange(5) != 2)  # noqa: E731
+    round = compose(name, prepare=lambda images: images, participation=Participation(lambda n: 5, absent))
+    other, _ = run(round, data=healthy.data._replace(examples=Examples(inputs, healthy.examples.labels)))
+    assert difference(other._replace(tally=()), state._replace(tally=())) < ROUNDING
+
+
+@every_algorithm
+def test_where_all_clients_are_alike_the_server_goes_where_they_go(name):
+    """Nothing conflicts, nobody lags: every rule lands between the clients' own updates, leaf entry by leaf entry.
+    They differ only where an algorithm draws samples of its own; all examples are one batch, in whatever order."""
+    alike = on_clients(
+        federation().data, lambda rows: Rows(np.repeat(rows.index[:1], 5, axis=0), np.repeat(rows.count[:1], 5))
+    )
+    round = compose(name, change={"server_optimizer": optax.sgd(1.0)})
+    state = round.init(jax.random.key(0), alike)
+    after, _, said = jax.jit(round.explain)(state, alike, jax.random.key(0))
+    moved = tree.subtract(after.server.shared["params"], state.server.shared["params"])
+    for update, step in zip(jax.tree.leaves(said.uploads.update["params"]), jax.tree.leaves(moved), strict=True):
+        slack = ROUNDING * np.abs(update).max()
+        assert np.all(np.min(update, axis=0) - slack <= step)
+        assert np.all(step <= np.max(update, axis=0) + slack)
+
+
+@every_algorithm
+@pytest.mark.parametrize("still", [(2,), (0, 1, 2, 3, 4)], ids=["one", "everyone"])
+def test_clients_that_do_not_move(name, still):
+    """No NaN from the direction of a zero update; and where nobody moves, the server stays."""
+    round = compose(name, change={"local_update": standing_still(algorithm(name).local_update, still)})
+    before = round.init(jax.random.key(0), federation().data)
+    state, metrics = run(round, rounds=2)
+    assert bool(tree.is_finite(state))
+    assert int(metrics[-1].num_reporting) == 5
+    if len(still) == 5:
+        assert difference(before.server.shared["params"], state.server.shared["params"]) < ROUNDING
+
+
+def standing_still(local_update: LocalUpdate, clients: Sequence[int]) -> LocalUpdate:
+    """These clients train, and keep what they had."""
+
+    def train(problem, view, key):
+        trained = local_update.train(problem, view, key)
+        is_still = jnp.isin(view.client, jnp.array(clients))
+        return trained._replace(variables=tree.where(is_still, view.start, trained.variables))
+
+    return local_update._replace(train=train)
