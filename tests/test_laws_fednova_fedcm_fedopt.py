@@ -9,8 +9,6 @@ from fedjax_het.errors import InputError
 from tests.golden.stage import replay
 from tests.harness import compose, difference, federation, is_equal, run
 
-pytestmark = pytest.mark.slow  # not yet timed and trimmed for every run
-
 
 def after(name: str, rounds: int = 2, **options):
     return run(compose(name, norm="none", options=options), rounds=rounds)[0].server.shared

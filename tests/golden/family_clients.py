@@ -131,8 +131,8 @@ def fedld_repository(case: Case):
 
 
 def _head_and_body(case: Case, client: Client, names: list[str], settings: dict):
-    """FedPAC was run in round 0 where no prototypes are stored. Its losses are means over the head's epoch and over the
-    body's last."""
+    """FedPAC was run in round 0 where no prototypes are stored; only its head warms up. Its losses are means over the
+    head's epoch and over the body's last."""
     is_known, algorithm = "fedpac_global_protos" in case, fedpac(float(case["lam"]))
     round = int(case["round"]) if is_known else 0
     own = algorithm.survey["classes"](client.problem, client.view)
@@ -140,7 +140,8 @@ def _head_and_body(case: Case, client: Client, names: list[str], settings: dict)
     prototypes = {"means": means, "is_known": jnp.full(len(means), is_known)}
     client = client.knowing({"prototypes": prototypes}, round, answers={"classes": own})
     head = sgd(**settings | {"epochs": 1}, optimizer=_warming(case, 0.1, round), only=HEAD)
-    body = sgd(**settings, optimizer=_warming(case, float(case["lr"]), round), only=f"!{HEAD}")
+    rates = [float(case[name]) for name in ("lr", "momentum", "weight_decay")]
+    body = sgd(*rates, **settings, only=f"!{HEAD}")
     yield case.compare("fedpac_first_loss", client.minimising(cross_entropy()).train(head)[0].metrics["loss"])
     trained, _ = client.minimising(*algorithm.objective).train(in_turn(head, body))
     yield from _compare_weights(case, "fedpac", names, trained)

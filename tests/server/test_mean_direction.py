@@ -6,8 +6,6 @@ from fedjax_het.errors import InputError
 from fedjax_het.server.summaries import mean_direction
 from fedjax_het.types import Broadcast, ServerView, Upload
 
-pytestmark = pytest.mark.slow  # not yet timed and trimmed for every run
-
 UPDATES = np.array([[-1.0, 2.0], [4.0, 0.0], [8.0, -8.0]], np.float32)
 REACHES = jnp.array([0.5, 2.0, 4.0])
 COUNTS = jnp.array([1.0, 3.0, 4.0])

@@ -14,8 +14,6 @@ from hypothesis.extra import numpy as hnp
 from fedjax_het.errors import InputError
 from fedjax_het.server.optimizers import fedadagrad, fedadam, fedavgm, fedyogi
 
-pytestmark = pytest.mark.slow  # not yet timed and trimmed for every run
-
 OPTIMIZERS = {
     "avgm": fedavgm(),
     "damped": fedavgm(momentum_damping=True),

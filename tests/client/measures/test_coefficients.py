@@ -11,8 +11,6 @@ from fedjax_het.client.measures.coefficients import by_impulse
 from fedjax_het.errors import InputError
 from tests.client.test_local_updates import PROBLEM, view
 
-pytestmark = pytest.mark.slow  # not yet timed and trimmed for every run
-
 MEASURE = jax.jit(lambda rate, momentum, mu, num_steps: by_impulse(torch_sgd(rate, momentum), rate, mu)(num_steps))
 
 

@@ -7,8 +7,6 @@ from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import mean, normalized_mean
 from tests.golden.stage import aggregate
 
-pytestmark = pytest.mark.slow  # not yet timed and trimmed for every run
-
 RNG = np.random.default_rng(0)
 STACK = RNG.normal(size=(4, 30)).astype(np.float32)
 COUNTS = np.array([3, 1, 4, 2])
