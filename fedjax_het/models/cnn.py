@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from flax import linen as nn
 
 from fedjax_het.errors import InputError
-from fedjax_het.models.layers import Conv, check_lowering, max_pool
+from fedjax_het.models.layers import Conv, max_pool
+from fedjax_het.models.lowerings import check_lowering
 from fedjax_het.models.model import from_flax
 from fedjax_het.models.norms import check_norm, norm
 from fedjax_het.models.settings import check_num_classes, widened
@@ -76,7 +77,7 @@ def cnn(
 ) -> Model:
     """The two-layer network of FedAvg's MNIST experiments, on images [batch, height, width, channel].
 
-    norm: after each convolution, see `norms.norm`. conv: how convolutions are computed, see `layers.Conv`.
+    norm: after each convolution, see `norms.norm`. conv: how convolutions are computed, see `lowerings`.
     width: multiplies every entry of `channels` and `hidden`.
     Raises InputError for values that cannot work, and for images that leave nothing to pool.
     McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.

@@ -1,30 +1,24 @@
 """Convolution that is fast on each backend, and pooling."""
 
-from collections.abc import Sequence
-from functools import partial, reduce
+from functools import reduce
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
-from fedjax_het.errors import InputError, nearest
+from fedjax_het.errors import InputError
+from fedjax_het.models.lowerings import Pads, lowered
 from fedjax_het.types import Array
 
-LOWERINGS = ("auto", "lax", "patches")
 Pair = int | tuple[int, int]
-Pads = Sequence[tuple[int, int]]
 Padding = str | int | Pads
-# With few channels the copies are narrow, and joining a row's first makes them wider; measured on 3, 6 and 32 channels.
-_FEW = 16
 
 
 class Conv(nn.Module):
     """A two-dimensional convolution, [batch, height, width, channel] -> [batch, height', width', features].
 
-    `lowering` says how it is computed, never what: "lax" is XLA's convolution; "patches" copies the windows of the
-    image side by side and multiplies once; "auto" is patches on a CPU, where XLA's convolution inside a loop is many
-    times slower than outside it, and lax elsewhere.
+    `lowering` says how it is computed, never what: "auto", "lax", "patches" or "native", see `lowerings`.
 
     kernel [height, width, channel, features] and bias [features] are named and shaped as in `flax.linen.Conv`.
     `padding` is "SAME", "VALID", one count for every side, or ((top, bottom), (left, right)).
@@ -44,14 +38,13 @@ class Conv(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        convolve = _lowering(self.lowering)
         size, strides = _pair(self.kernel_size), _pair(self.strides)
         pads = _pads("convolution", x.shape[1:3], size, strides, self.padding)
         shape = (*size, x.shape[-1], self.features)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
         bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype) if self.use_bias else None
         x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)
-        y = convolve(x, kernel, strides, pads)
+        y = lowered(self.lowering, x, kernel, strides, pads)
         return y if bias is None else y + bias
 
 
@@ -98,40 +91,6 @@ def _larger(first: Array, second: Array) -> Array:
 @_larger.defjvp
 def _larger_jvp(values: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     return _larger(*values), jnp.where(values[0] >= values[1], *tangents)
-
-
-def _with_lax(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> Array:
-    return lax.conv_general_dilated(x, kernel, strides, pads, dimension_numbers=("NHWC", "HWIO", "NHWC"))
-
-
-def _with_patches(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> Array:
-    height, width, channels, features = kernel.shape
-    x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
-    rows = partial(_shifts, axis=1, size=height, stride=strides[0])
-    columns = partial(_shifts, axis=2, size=width, stride=strides[1])
-    if channels < _FEW:
-        windows = rows(jnp.concatenate(columns(x), axis=-1))
-    else:
-        windows = [shifted for row in rows(x) for shifted in columns(row)]
-    return jnp.concatenate(windows, axis=-1) @ kernel.reshape(height * width * channels, features)
-
-
-def _shifts(x: Array, axis: int, size: int, stride: int) -> list[Array]:
-    """The image as each entry of a kernel of that size sees it along one axis."""
-    last = x.shape[axis] - size
-    return [lax.slice_in_dim(x, i, i + last + 1, stride, axis) for i in range(size)]
-
-
-def _lowering(name: str):
-    check_lowering(name)
-    if name == "auto":
-        name = "patches" if jax.default_backend() == "cpu" else "lax"
-    return {"lax": _with_lax, "patches": _with_patches}[name]
-
-
-def check_lowering(name: str) -> None:
-    if name not in LOWERINGS:
-        raise InputError(f"conv: no lowering '{name}'. {nearest(str(name), LOWERINGS)}")
 
 
 def _pair(value: Pair) -> tuple:

@@ -1,0 +1,113 @@
+"""Which lowering "auto" is, and that the compiled kernels are the convolution in every derivative."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_het import models
+from fedjax_het.errors import InputError
+from fedjax_het.models.layers import Conv
+from fedjax_het.models.lowerings import chosen, lowered
+from fedjax_het.models.native import convolution, library
+from tests.harness import compose, federation
+
+needs_native = pytest.mark.skipif(convolution.why_not() is not None, reason=f"no kernels: {convolution.why_not()}")
+# n, h, w, c, kh, kw, f: fewer features than a register holds, more, and one too many; tiles that do not divide.
+CASES = [(2, 9, 11, 3, 3, 2, 5), (1, 5, 5, 1, 5, 5, 33), (3, 8, 17, 4, 3, 3, 16), (2, 7, 7, 20, 1, 1, 40)]
+
+
+def tensors(case):
+    n, h, w, c, kh, kw, f = case
+    random = np.random.default_rng(0)
+    return (random.normal(size=shape).astype(np.float32) for shape in ((n, h, w, c), (kh, kw, c, f)))
+
+
+def scalar(lowering, stride):
+    pads = ((1, 0), (0, 2))
+    return lambda x, kernel: jnp.sum(jnp.sin(lowered(lowering, x, kernel, (stride, stride), pads)))
+
+
+def gradient(function):
+    return jax.grad(function, (0, 1))
+
+
+def of_the_gradient(function):
+    return gradient(lambda *at: sum(jnp.sum(jnp.square(part)) for part in gradient(function)(*at)))
+
+
+def along(function):
+    return lambda x, kernel: jax.jvp(gradient(function), (x, kernel), (x / 2, kernel / 3))
+
+
+DERIVATIVES = {"first": gradient, "second": of_the_gradient, "forward over reverse": along}
+
+
+def assert_equal(found, expected):
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * np.abs(theirs).max())
+
+
+@needs_native
+@pytest.mark.parametrize("derivative", DERIVATIVES)
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_native_has_the_derivatives_of_lax(case, stride, derivative):
+    x, kernel = tensors(case)
+    ours, theirs = (jax.jit(DERIVATIVES[derivative](scalar(name, stride))) for name in ("native", "lax"))
+    assert_equal(ours(x, kernel), theirs(x, kernel))
+
+
+@needs_native
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
+def test_native_side_by_side(axes):
+    x, kernel = tensors(CASES[0])
+    given = [np.stack([a, -2 * a]) if axis == 0 else a for a, axis in zip((x, kernel), axes, strict=True)]
+    ours, theirs = (jax.jit(jax.vmap(gradient(scalar(name, 2)), axes)) for name in ("native", "lax"))
+    assert_equal(ours(*given), theirs(*given))
+
+
+@needs_native
+def test_auto_is_native_for_single_precision_on_a_cpu(monkeypatch):
+    assert chosen() == "native"
+    assert chosen(jnp.bfloat16) == "patches"
+    assert chosen(strides=(1, 2)) == "patches"
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert chosen() == "lax"
+
+
+def test_without_kernels_auto_is_patches_and_native_is_refused(monkeypatch):
+    monkeypatch.setattr(convolution, "why_not", lambda: "no C++ compiler on the PATH")
+    assert chosen() == "patches"
+    with pytest.raises(InputError, match=r"no C\+\+ compiler.*conv='auto'"):
+        Conv(2, lowering="native").init(jax.random.key(0), jnp.zeros((1, 4, 4, 1)))
+
+
+def test_the_library_says_why_it_is_not_there(monkeypatch, tmp_path):
+    build = library.load.__wrapped__
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "COMPILERS", ("no-such-compiler",))
+        patch.delenv("CXX", raising=False)
+        with pytest.raises(library.Unavailable, match="no-such-compiler"):
+            build()
+    broken = tmp_path / "c++"
+    broken.write_text("#!/bin/sh\necho out of luck >&2; exit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    with pytest.raises(library.Unavailable, match="out of luck"):
+        build()
+    assert not list(tmp_path.rglob("*.so"))
+    monkeypatch.setenv(library.SWITCH, "0")
+    with pytest.raises(library.Unavailable, match=library.SWITCH):
+        build()
+
+
+def test_a_round_on_a_cpu_holds_no_convolution_of_xla():
+    """Inside a loop that would cost several times the rest of the round (jax issues 12868, 26568)."""
+    network = models.cnn(3, channels=(2,), hidden=(4,), kernel=3)
+    round = compose("fedavg", network=network)
+    data, key = federation().data, jax.random.key(0)
+    program = jax.jit(round.step).lower(round.init(key, data), data, key).compile().as_text()
+    assert "while(" in program
+    assert " convolution(" not in program
