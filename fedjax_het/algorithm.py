@@ -20,6 +20,7 @@ from fedjax_het.types import (
     PyTree,
     ServerView,
     Trained,
+    Upload,
     Variables,
 )
 
@@ -54,15 +55,27 @@ class Summary(NamedTuple):
 
 
 class Aggregator(NamedTuple):
+    """How the server combines what it received.
+
+    weigh: one client's upload -> its weight, known before anyone else's upload is. The round then adds weigh(u) u up
+    while clients train, as `view.summed`; an aggregator that reads no more of the updates than that leaves no stack
+    of client models behind.
+    """
+
     init: Callable[[Variables, int], PyTree]  # (shared, num_clients)
     update: Callable[[Problem, PyTree, ServerView], tuple[Aggregate, PyTree]]
+    weigh: Callable[[Upload], Array] | None = None
 
 
 class Weighting(NamedTuple):
-    """[cohort] weights that sum to one over the clients that are present, and are zero elsewhere."""
+    """[cohort] weights that sum to one over the clients that are present, and are zero elsewhere.
+
+    weigh: where they are a function of each upload alone but for a common factor, that function.
+    """
 
     init: Callable[[Variables, int], PyTree]
     update: Callable[[PyTree, ServerView], tuple[Array, PyTree]]
+    weigh: Callable[[Upload], Array] | None = None
 
 
 def _identity(model: Model) -> Model:

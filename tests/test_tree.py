@@ -29,6 +29,13 @@ def test_put_undoes_take():
     assert jax.tree.all(jax.tree.map(jnp.array_equal, tree.put(stack, index, tree.take(stack, index)), stack))
 
 
+def test_a_weighted_sum_leaves_no_copy_of_the_stack():
+    stack, weights = {"x": jnp.ones((50, 1000))}, jnp.arange(50.0)
+    np.testing.assert_allclose(tree.weighted_sum(stack, weights)["x"], np.full(1000, 1225.0))
+    memory = jax.jit(tree.weighted_sum).lower(stack, weights).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 1000 * 4 * 5
+
+
 def test_where_chooses_rows():
     yes, no = {"x": jnp.ones((3, 2)), "n": jnp.ones(3)}, {"x": jnp.zeros((3, 2)), "n": jnp.zeros(3)}
     out = tree.where(jnp.array([True, False, True]), yes, no)

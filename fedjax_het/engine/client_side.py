@@ -64,8 +64,11 @@ def ask(algorithm: Algorithm, problem: LocalProblem, common: Common, slot: Slot)
     return _measured("survey", algorithm.survey, problem, _view(common, slot))
 
 
-def train(algorithm: Algorithm, problem: LocalProblem, common: Common, slot: Slot) -> Outcome:
-    """One client's round. What is not finite, or comes from nobody, leaves as zeros, and changes nothing here."""
+def train(algorithm: Algorithm, problem: LocalProblem, common: Common, slot: Slot) -> tuple[Outcome, Variables]:
+    """(one client's round, what it adds to the weighted sum of updates, if the aggregator wants one).
+
+    What is not finite, or comes from nobody, leaves as zeros, and changes nothing here.
+    """
     before = _view(common, slot)
     try:
         trained = algorithm.local_update.train(problem, before, slot.key)
@@ -85,13 +88,15 @@ def train(algorithm: Algorithm, problem: LocalProblem, common: Common, slot: Slo
     has_examples = slot.is_here & (slot.rows[0].count > 0)
     is_finite = tree.is_finite((upload, state, trained.metrics))
     is_present = has_examples & is_finite
+    upload = tree.where(is_present, upload, tree.zeros_like(upload))
+    weigh = algorithm.aggregator.weigh
     return Outcome(
         tree.where(is_present, state, slot.state),
-        tree.where(is_present, upload, tree.zeros_like(upload)),
+        upload,
         jnp.where(is_present, trained.metrics["loss"], 0),
         is_present,
         has_examples & ~is_finite,
-    )
+    ), tree.scale(weigh(upload), upload.update) if weigh else {}
 
 
 def _view(common: Common, slot: Slot) -> ClientView:

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from fedjax_het import tree
 from fedjax_het.errors import InputError
 from fedjax_het.types import PyTree
 
@@ -41,28 +43,55 @@ class Layout:
 
     def map(self, function: Callable[[PyTree, PyTree], PyTree], common: PyTree, clients: PyTree) -> PyTree:
         """function(common, one client) over the leading axis of `clients`, whose length is `padded(...)` of itself."""
+        return self.map_and_sum(lambda common, client: (function(common, client), {}), common, clients)[0]
+
+    def map_and_sum(
+        self, function: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]], common: PyTree, clients: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """The same for a function that returns two things: the first stacked, the second added up.
+
+        Sums run from chunk to chunk, so that what is summed takes the memory of one chunk. A stack that nobody reads
+        is not kept either: the compiler drops it.
+        """
         if not self.mesh:
             return self._on_device(function, common, clients)
+
+        def on_each(common: PyTree, clients: PyTree) -> tuple[PyTree, PyTree]:
+            stacked, summed = self._on_device(function, common, clients)
+            return stacked, jax.lax.psum(summed, AXIS)
+
         body = jax.shard_map(
-            lambda common, clients: self._on_device(function, common, clients),
+            on_each,
             mesh=self.mesh,
             in_specs=(P(), P(AXIS)),
-            out_specs=P(AXIS),
+            out_specs=(P(AXIS), P()),
             check_vma=False,  # a client's loop has its own length, which the checker takes for a mismatch
         )
         return body(common, clients)
 
-    def _on_device(self, function: Callable, common: PyTree, clients: PyTree) -> PyTree:
+    def _on_device(self, function: Callable, common: PyTree, clients: PyTree) -> tuple[PyTree, PyTree]:
         count = jax.tree.leaves(clients)[0].shape[0]
         chunk = min(self.chunk or count, count)
-        if chunk == 1:
-            return jax.lax.map(lambda client: function(common, client), clients)
-        side_by_side = jax.vmap(function, in_axes=(None, 0))
+
+        def run(block: PyTree) -> tuple[PyTree, PyTree]:
+            """A chunk; a single client is not vmapped, so that it takes just its own steps."""
+            if chunk > 1:
+                stacked, each = jax.vmap(function, in_axes=(None, 0))(common, block)
+                return stacked, jax.tree.map(lambda x: jnp.sum(x, axis=0), each)
+            stacked, one = function(common, jax.tree.map(lambda x: x[0], block))
+            return jax.tree.map(lambda x: x[None], stacked), one
+
         if chunk == count:
-            return side_by_side(common, clients)
+            return run(clients)
+
+        def step(summed: PyTree, block: PyTree) -> tuple[PyTree, PyTree]:
+            stacked, more = run(block)
+            return tree.add(summed, more), stacked
+
         blocks = jax.tree.map(lambda x: x.reshape(count // chunk, chunk, *x.shape[1:]), clients)
-        out = jax.lax.map(lambda block: side_by_side(common, block), blocks)
-        return jax.tree.map(lambda x: x.reshape(count, *x.shape[2:]), out)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(run, tree.take(blocks, 0))[1])
+        summed, stacked = jax.lax.scan(step, zeros, blocks)
+        return jax.tree.map(lambda x: x.reshape(count, *x.shape[2:]), stacked), summed
 
     def __str__(self) -> str:
         if self.mesh:

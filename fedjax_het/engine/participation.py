@@ -9,6 +9,9 @@ import jax.numpy as jnp
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key
 
+_SHUFFLED = 1 << 14
+_TURNS = 8  # rounds of the network; four are a permutation that no test of ours tells from chance
+
 
 class Participation(NamedTuple):
     size: Callable[[int], int]  # number of clients -> size of the cohort that is asked
@@ -34,8 +37,7 @@ def uniformly(cohort_size: int) -> Participation:
         return cohort_size
 
     def draw(key: Key, num_clients: int) -> tuple[Array, Array]:
-        drawn = jax.random.choice(key, num_clients, (size(num_clients),), replace=False)
-        return _all_there(jnp.sort(drawn))
+        return _all_there(jnp.sort(some_of(key, num_clients, size(num_clients))))
 
     return Participation(size, draw)
 
@@ -56,6 +58,32 @@ def available(probability: float, among: Participation | None = None) -> Partici
         return cohort, is_available & reports
 
     return Participation(among.size, draw)
+
+
+def some_of(key: Key, num_clients: int, count: int) -> Array:
+    """[count] different ids below `num_clients`, at random, in work that does not grow with the number of clients.
+
+    Up to _SHUFFLED clients all are shuffled. Beyond, id i is where a keyed permutation sends i: a Feistel network over
+    the next even power of two, walked on until it is back among the clients.
+    """
+    if num_clients <= _SHUFFLED:
+        return jax.random.choice(key, num_clients, (count,), replace=False)
+    half = -(-(num_clients - 1).bit_length() // 2)
+    keys, mask = jax.random.split(key, _TURNS), jnp.uint32((1 << half) - 1)
+
+    def turn(number: Array, places: Array) -> Array:
+        left, right = places >> half, places & mask
+        mixed = jax.vmap(lambda x: jax.random.bits(jax.random.fold_in(keys[number], x), (), "uint32"))(right)
+        return (right << half) | (left ^ (mixed & mask))
+
+    def permuted(places: Array) -> Array:
+        return jax.lax.fori_loop(0, _TURNS, turn, places)
+
+    def walk_on(places: Array) -> Array:
+        return jnp.where(places < num_clients, places, permuted(places))
+
+    start = permuted(jnp.arange(count, dtype="uint32"))
+    return jax.lax.while_loop(lambda places: jnp.any(places >= num_clients), walk_on, start).astype(jnp.int32)
 
 
 def _all_there(cohort: Array) -> tuple[Array, Array]:

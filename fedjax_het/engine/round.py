@@ -115,9 +115,10 @@ def make_round(
             slots = slots._replace(answers=answers)
             received = received._replace(published=publish(received, unpadded(answers), slots, cohort))
 
-        outcome = unpadded(layout.map(train, (received, data.examples), slots))
+        outcome, summed = layout.map_and_sum(train, (received, data.examples), slots)
+        outcome = unpadded(outcome)
         uploads = outcome.upload._replace(reports=Channel("reports", outcome.upload.reports))
-        view = ServerView(received, uploads, cohort, outcome.is_present, num_clients)
+        view = ServerView(received, uploads, cohort, outcome.is_present, num_clients, summed or None)
         try:
             aggregate, aggregator = algorithm.aggregator.update(problem, server.aggregator, view)
         except Unfilled as unfilled:
@@ -144,8 +145,9 @@ def make_round(
     def publish(received: Broadcast, answers: dict, slots: client_side.Slot, cohort: Array) -> dict:
         """What the survey's answers become, in time for this round's training."""
         counts = jnp.asarray(slots.rows[0].count[:cohort_size], float)
-        asked = Upload({}, answers, counts, jnp.zeros_like(counts))
         is_present = (counts > 0) & jax.vmap(tree.is_finite)(answers)
+        answers = tree.where(is_present, answers, tree.zeros_like(answers))
+        asked = Upload({}, answers, counts, jnp.zeros_like(counts))
         view = ServerView(received, asked, cohort, is_present, num_clients)
         return server_side.summarised(algorithm.published, received.published, answers, view)
 

@@ -41,9 +41,7 @@ def ema(decay: float, like: Callable[[Variables], PyTree]) -> Summary:
         raise InputError(f"decay: must be from 0 (this round alone) to 1 (never changes), not {decay!r}.")
 
     def update(old: PyTree, reports: PyTree, view: ServerView) -> PyTree:
-        # A survey's view knows who was asked, not yet whose answer is finite.
-        counts = (view.is_present & jax.vmap(tree.is_finite)(reports)).astype(float)
-        sums = tree.weighted_sum(reports, counts)
+        sums = tree.weighted_sum(reports, view.is_present.astype(float))
         is_some = sums["weight"] > 0
         now = {"mean": tree.scale(1.0 / jnp.where(is_some, sums["weight"], 1.0), sums["total"]), "mass": 1.0}
         new = jax.tree.map(lambda before, x: (decay * before + (1 - decay) * x).astype(before.dtype), old, now)

@@ -20,6 +20,15 @@ def test_every_layout_maps_every_client(layout, num_clients):
     np.testing.assert_allclose(out["y"], np.outer(np.arange(padded), [2, 3]))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_every_layout_adds_up(layout):
+    values = jnp.arange(layout.padded(7), dtype=jnp.float32)
+    double_and_square = lambda common, x: (common * x, {"squares": x * x})  # noqa: E731
+    stacked, summed = jax.jit(lambda v: layout.map_and_sum(double_and_square, 2.0, v))(values)
+    np.testing.assert_allclose(stacked, 2 * values)
+    np.testing.assert_allclose(summed["squares"], np.sum(np.square(values)))
+
+
 @pytest.mark.parametrize(
     ("layout", "expected"), [(vmapped, 10), (chunked(4), 12), (chunked(99), 10), (sharded(4), 12), (sharded(2, 3), 12)]
 )

@@ -40,3 +40,21 @@ def test_a_cohort_larger_than_the_clients(size):
 def test_availability_out_of_range():
     with pytest.raises(InputError, match="probability"):
         available(1.2)
+
+
+def test_a_cohort_of_very_many_clients():
+    """All different, all in range, every id as likely as another, and no trace of the shuffle in the program."""
+    num_clients, count = 1_000_003, 1000
+    draw = jax.jit(jax.vmap(lambda key: uniformly(count).draw(key, num_clients)[0]))
+    drawn = np.asarray(draw(jax.random.split(jax.random.key(0), 50)))
+    assert all(len(set(cohort)) == count for cohort in drawn.tolist())
+    assert drawn.min() >= 0 and drawn.max() < num_clients
+    observed = np.histogram(drawn, bins=100, range=(0, num_clients))[0]
+    expected = drawn.size / 100
+    assert np.sum((observed - expected) ** 2 / expected) < 150  # chi-squared, 99 degrees of freedom: p about 0.001
+    assert len(np.unique(drawn)) > 0.97 * drawn.size  # by chance two of the fifty cohorts share few
+
+
+def test_no_array_of_the_programs_is_as_long_as_the_clients():
+    program = str(jax.make_jaxpr(lambda key: uniformly(10).draw(key, 1_000_003))(jax.random.key(0)))
+    assert "1000003]" not in program

@@ -49,12 +49,6 @@ def test_it_is_linear_in_the_totals(factor):
     np.testing.assert_allclose(after(2, 0.5, factor * TOTALS)[0], factor * after(2, 0.5)[0], rtol=1e-4, atol=1e-5)
 
 
-def test_an_answer_that_is_not_finite_is_left_out_with_its_weight():
-    totals = TOTALS.copy()
-    totals[1, 1] = np.nan
-    np.testing.assert_allclose(after(1, 0.0, totals)[0], [1.0, 2.0], rtol=1e-6)
-
-
 def test_nobody_changes_nothing():
     assert after(2, 0.5, is_present=np.zeros(3, bool))[1] == 0
     assert after(2, 0.5, weights=np.zeros(3))[1] == 0

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 
 from fedjax_het.algorithm import Weighting
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.types import Array, ServerView
+from fedjax_het.types import Array, ServerView, Upload
 
 
 def stateless(weights: Callable[[ServerView], Array]) -> Weighting:
@@ -23,9 +24,14 @@ def normalise(weights: Array, is_present: Array) -> Array:
     return weights / jnp.where(total > 0, total, 1)
 
 
-by_examples = stateless(lambda view: view.uploads.num_examples)
+def separate(weigh: Callable[[Upload], Array]) -> Weighting:
+    """A weighting by each upload for itself: p_i = weigh(upload i) / sum_j weigh(upload j)."""
+    return stateless(lambda view: jax.vmap(weigh)(view.uploads))._replace(weigh=weigh)
+
+
+by_examples = separate(lambda upload: upload.num_examples)
 """p_i = n_i / sum n over the clients of the round that are present."""
-uniform = stateless(lambda view: jnp.ones_like(view.uploads.num_examples))
+uniform = separate(lambda upload: jnp.ones_like(upload.num_examples))
 """1/m over the m clients that are present."""
 
 WEIGHTINGS = {"samples": by_examples, "uniform": uniform}
