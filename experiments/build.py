@@ -1,7 +1,9 @@
 """From settings to a compiled simulation; everything that can be wrong in them is said here, before compiling."""
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +14,7 @@ from fedjax_het import engine
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data import Federation, federate
 from fedjax_het.errors import InputError
-from fedjax_het.models import computed_in
+from fedjax_het.models import computed_in, lowerings
 from fedjax_het.types import Model
 
 
@@ -24,18 +26,24 @@ class Parts(NamedTuple):
     algorithm: Algorithm
     layout: Any
     participation: Any
+    conv: str | None  # how convolutions are computed, where the model has any
 
 
-def parts(settings: Mapping[str, Any]) -> Parts:
-    """Call the tables. Raises InputError for values that the factories refuse, and for a cohort of more than all."""
-    layout = _layout(settings["layout"])
+def parts(settings: Mapping[str, Any], chosen: Mapping[str, Any] = MappingProxyType({})) -> Parts:
+    """Call the tables. chosen: what an earlier start of this run made of "auto", see `choices`.
+
+    Raises InputError for values that the factories refuse, and for a cohort of more than all.
+    """
+    layout = _layout(chosen.get("layout", settings["layout"]))
     algorithm = config.resolve(settings["algorithm"], TABLES["algorithm"].registry, "config.algorithm")
     federation = _federation(settings["data"])
-    model = config.resolve(
-        settings["model"], TABLES["model"].registry, "config.model", num_classes=federation.num_classes
-    )
+    participation = _participation(settings, federation.num_clients)
+    table = dict(settings["model"])
+    if table.get("conv") == "auto":
+        table["conv"] = chosen.get("conv") or lowerings.chosen(settings["precision"])
+    model = config.resolve(table, TABLES["model"].registry, "config.model", num_classes=federation.num_classes)
     model = computed_in(settings["precision"])(model)
-    return Parts(federation, model, algorithm, layout, _participation(settings, federation.num_clients))
+    return Parts(federation, model, algorithm, layout, participation, table.get("conv"))
 
 
 def simulation(parts: Parts, settings: Mapping[str, Any]) -> engine.Simulation:
@@ -49,6 +57,18 @@ def simulation(parts: Parts, settings: Mapping[str, Any]) -> engine.Simulation:
         layout=parts.layout,
         **{name: settings[name] for name in names},
     )
+
+
+def choices(parts: Parts, simulation: engine.Simulation) -> dict[str, Any]:
+    """What "auto" came to, and why: a resumed run keeps it, for bits depend on it."""
+    timings = simulation.choice.timings if simulation.choice else []
+    return {
+        "layout": str(simulation.layout),
+        "why": simulation.choice.reason if simulation.choice else "as the config says",
+        "seconds_a_round": {str(timing.layout): timing.seconds for timing in timings},
+        "conv": parts.conv,
+        "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+    }
 
 
 def _federation(table: Mapping[str, Any]) -> Federation:
@@ -79,6 +99,9 @@ def _participation(settings: Mapping[str, Any], num_clients: int) -> Any:
 
 def _layout(text: str) -> Any:
     name, numbers = parse_layout(text)
+    if name == "auto":
+        _show_cores(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+        return name
     if name == "vmapped":
         return engine.vmapped
     if name == "sharded":
@@ -89,10 +112,14 @@ def _layout(text: str) -> Any:
         raise InputError(f"config.layout: {error}") from error
 
 
-def _ask_for_devices(count: int) -> None:
+def _show_cores(count: int) -> None:
     """A CPU shows itself as `count` devices; that can be settled only before JAX has looked at its devices."""
     with suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", count)
+
+
+def _ask_for_devices(count: int) -> None:
+    _show_cores(count)
     if count > jax.device_count():
         raise InputError(
             f"config.layout: sharded({count}) asks for {count} devices, this process has {jax.device_count()}."

@@ -16,7 +16,9 @@ from fedjax_het.engine import Facts
 _GROUPS = ("test", "personal", "clients", "newcomers", "unseen")
 
 
-def facts(facts: Facts, federation: Federation, settings: Mapping[str, Any], directory: Path) -> str:
+def facts(
+    facts: Facts, federation: Federation, settings: Mapping[str, Any], choices: Mapping[str, Any], directory: Path
+) -> str:
     """What is about to run and what it costs, line by line."""
     least, most = facts.steps_per_client
     steps = f"{least}" if least == most else f"{least} to {most}"
@@ -28,11 +30,18 @@ def facts(facts: Facts, federation: Federation, settings: Mapping[str, Any], dir
         "model": f"{settings['model']['name']}, {facts.num_parameters:,} parameters",
         "local steps": f"{steps} a client and round",
         "traffic": f"{_size(facts.bytes_down)} down, {_size(facts.bytes_up)} up, a client and round",
+        "layout": "\n             ".join(_wording(choices)),
         "compiled in": f"{facts.compile_seconds:.1f} s",
         "peak memory": _size(facts.peak_bytes),
         "directory": str(directory),
     }
     return "\n".join(f"{name:<12} {value}" for name, value in rows.items())
+
+
+def _wording(choices: Mapping[str, Any]) -> Iterator[str]:
+    yield from choices["why"].splitlines() if choices["seconds_a_round"] else [choices["layout"]]
+    if choices["conv"]:
+        yield f"convolutions: {choices['conv']}"
 
 
 def _size(num_bytes: float | None) -> str:

@@ -32,7 +32,7 @@ class Run:
     seed: int = 0
     num_seeds: int = 1  # runs side by side, seeds seed, seed + 1, ...
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward and backward passes
-    layout: str = "vmapped"  # or "chunked(4)", "sharded(2)", "sharded(2, 4)": devices, chunk
+    layout: str = "auto"  # or "vmapped", "chunked(4)", "sharded(2)", "sharded(2, 4)": devices, chunk
     evaluate_every: int = 10  # and after the last round
     checkpoint_every: int = 10  # and after the last round; 0 = only then
     on_nonfinite: Literal["drop", "raise"] = "drop"
@@ -48,10 +48,12 @@ class Run:
 
 def parse_layout(text: str) -> tuple[str, tuple[int, ...]]:
     """("sharded", (2, 4)) from "sharded(2, 4)"."""
-    match = re.fullmatch(r"(vmapped)|(chunked)\((\d+)\)|(sharded)\((\d+)(?:,(\d+))?\)", text.replace(" ", ""))
+    match = re.fullmatch(r"(auto)|(vmapped)|(chunked)\((\d+)\)|(sharded)\((\d+)(?:,(\d+))?\)", text.replace(" ", ""))
     name, *numbers = [group for group in match.groups() if group] if match else [""]
     if not name or "0" in numbers:
-        raise InputError(f"layout cannot be read: '{text}'. Write vmapped, chunked(4), sharded(2) or sharded(2, 4).")
+        raise InputError(
+            f"layout cannot be read: '{text}'. Write auto, vmapped, chunked(4), sharded(2) or sharded(2, 4)."
+        )
     return name, tuple(int(number) for number in numbers)
 
 

@@ -17,6 +17,7 @@ from experiments import build, catalogue, report, settings
 from experiments.rundir import RunDirectory
 from experiments.training import WRITTEN, Training
 from fedjax_het.errors import InputError, NonFiniteError
+from fedjax_het.models.native.library import cache_folder
 
 jax.config.config_with_absl()  # JAX's own settings are flags too: --jax_platforms=cpu, --jax_debug_nans=true
 
@@ -25,6 +26,7 @@ class Command(NamedTuple):
     config: Path
     workdir: Path
     overrides: dict[str, str]  # {"algorithm.mu": "0.01"}
+    is_cached: bool  # whether compiled programs are kept for other runs
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -46,11 +48,15 @@ def parse(argv: Sequence[str]) -> Command:
     chosen.add_argument("--config", type=Path, help="a Python file with get_config()")
     chosen.add_argument("--list", action="store_true", help="print every algorithm with its options, and stop")
     parser.add_argument("--workdir", type=Path, help="the run directory; else runs/<the config's place below configs/>")
+    parser.add_argument(
+        "--no_compilation_cache", action="store_true", help="compile anew, and keep no program for other runs"
+    )
     known = parser.parse_args(own)
     if known.list:
         catalogue.show()
         raise SystemExit(0)
-    return Command(known.config, known.workdir or Path("runs", *_name(known.config)), overrides)
+    workdir = known.workdir or Path("runs", *_name(known.config))
+    return Command(known.config, workdir, overrides, not known.no_compilation_cache)
 
 
 def _name(config: Path) -> tuple[str, ...]:
@@ -67,13 +73,15 @@ def run(command: Command) -> None:
     directory = RunDirectory(command.workdir)
     directory.check(chosen)
     if directory.read("summary.json") is None:
-        parts = build.parts(chosen)
+        earlier = directory.read("choices.json") or {}
+        parts = build.parts(chosen, earlier)
         directory.check_partition(parts.federation.fingerprint)
         print("compiling ...", flush=True)
         simulation = build.simulation(parts, chosen)
-        print(report.facts(simulation.facts, parts.federation, chosen, directory.path), flush=True)
+        choices = earlier or build.choices(parts, simulation)
+        print(report.facts(simulation.facts, parts.federation, chosen, choices, directory.path), flush=True)
         with directory:
-            Training(simulation, parts.federation, chosen, directory).run()
+            Training(simulation, parts.federation, chosen, choices, directory).run()
     summary = directory.read("summary.json")
     Console().print(report.table(summary["final"], summary["rounds"]))
     print(report.paths(directory.path, WRITTEN))
@@ -82,7 +90,10 @@ def run(command: Command) -> None:
 def main(argv: Sequence[str]) -> int:
     """The exit status."""
     try:
-        run(parse(argv))
+        command = parse(argv)
+        if command.is_cached and not jax.config.jax_compilation_cache_dir:
+            jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "programs"))
+        run(command)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

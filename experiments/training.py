@@ -1,7 +1,9 @@
 """A simulation in its run directory: from the last checkpoint to the last round, stop by stop."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from fedjax_het.types import State
 
 WRITTEN = (
     "config.json",
+    "choices.json",
     "metrics.jsonl",
     "per_client.csv",
     "summary.json",
@@ -32,7 +35,12 @@ class Training:
     """
 
     def __init__(
-        self, simulation: engine.Simulation, federation: Federation, settings: Settings, directory: RunDirectory
+        self,
+        simulation: engine.Simulation,
+        federation: Federation,
+        settings: Settings,
+        choices: Mapping[str, Any],
+        directory: RunDirectory,
     ):
         self.simulation, self.federation, self.settings, self.directory = simulation, federation, settings, directory
         self.rounds = settings["rounds"]
@@ -41,6 +49,7 @@ class Training:
         self.log = outputs.MetricLines(directory / "metrics.jsonl")
         # First of all files: a directory that holds others without it would be taken for someone else's.
         directory.write("config.json", settings)
+        directory.write("choices.json", choices)
         identity = {"config": settings, "partition": federation.fingerprint}
         self.checkpoints = engine.Checkpoints(directory / "checkpoints", identity)
 

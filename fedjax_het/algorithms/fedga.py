@@ -7,7 +7,8 @@
 The gap of round r is measured when round r + 1 arrives, and reported with its update, just in time for the average
 that needs it: the paper's numbers with one exchange a round. First report: no gap.
 Wire: as FedAvg, and one number up. Kept by a client: the loss of its last trained model; by the server: a.
-step: the authors' d, .2.   rounds: R, the rounds of the run (authors: 40); after it the weights stand still.
+step: the authors' d, .2, set for the three clients of PACS; with many, scale="1/n" keeps a step below the weights.
+rounds: R, the rounds of the run (authors: 40); after it the weights stand still.
 metric: "loss", or "accuracy" (code), counted as the share of mistakes.
 Setting: SGD .001, momentum .9, weight decay 5e-4, batch 16, 5 epochs.
 RELEASED has the public code's options: no centring, steps by 1/3 (the 1/N of PACS), a first step larger than d.

@@ -9,9 +9,11 @@ from fedjax_het.engine.participation import available, everyone, uniformly
 from fedjax_het.engine.round import Round, RoundMetrics, make_round
 from fedjax_het.engine.simulation import Simulation
 from fedjax_het.engine.summaries import flat, summary
+from fedjax_het.engine.tuning import Choice
 
 __all__ = [
     "Checkpoints",
+    "Choice",
     "Evaluation",
     "Facts",
     "History",

@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
-from fedjax_het.engine import cost, wiring
+from fedjax_het.engine import cost, tuning, wiring
 from fedjax_het.engine.evaluation import Evaluation, held_out, make_evaluation
 from fedjax_het.engine.layout import Layout, vmapped
 from fedjax_het.engine.participation import Participation, everyone, uniformly
@@ -19,6 +19,7 @@ from fedjax_het.errors import InputError, NonFiniteError
 from fedjax_het.types import Array, ClientData, Key, Model, State
 
 ON_NONFINITE = ("drop", "raise")
+AUTO = "auto"
 _EVALUATION_BATCH = 256
 
 
@@ -38,7 +39,7 @@ class Simulation:
         rounds: int,
         cohort_size: int | None = None,
         participation: Participation | None = None,
-        layout: Layout = vmapped,
+        layout: Layout | str = vmapped,
         seed: int = 0,
         num_seeds: int = 1,
         evaluate_every: int = 10,
@@ -47,6 +48,7 @@ class Simulation:
         """Wire, check and compile.
 
         cohort_size: so many clients a round, drawn uniformly; None is everyone.   participation: any other rule.
+        layout: "auto" times a few and takes the quickest; `choice` tells which and why, and is None otherwise.
         Raises InputError, before anything is compiled, for what cannot work.
         """
         for name, value in {"rounds": rounds, "num_seeds": num_seeds, "evaluate_every": evaluate_every}.items():
@@ -54,19 +56,22 @@ class Simulation:
                 raise InputError(f"{name}: must be at least 1, not {value}.")
         if on_nonfinite not in ON_NONFINITE:
             raise InputError(f"on_nonfinite: must be one of {', '.join(ON_NONFINITE)}, not '{on_nonfinite}'.")
-        self.algorithm, self.federation, self.layout = algorithm, federation, layout
+        if isinstance(layout, str) and layout != AUTO:
+            raise InputError(f"layout: a Layout or '{AUTO}', not '{layout}'.")
+        self.algorithm, self.federation = algorithm, federation
         self.rounds, self.evaluate_every, self.on_nonfinite = rounds, evaluate_every, on_nonfinite
         self.num_seeds = num_seeds
         self._participation = participation or (everyone() if cohort_size is None else uniformly(cohort_size))
         self._longest = min(evaluate_every, rounds)
-        self._round = make_round(
-            algorithm,
-            model,
-            federation.num_clients,
-            participation=self._participation,
-            layout=layout,
-            prepare=federation.prepare,
-        )
+        options = {"participation": self._participation, "prepare": federation.prepare}
+        self.choice = None
+        if layout == AUTO:
+            # What cannot work is not worth timing: looked at first, on no hardware.
+            unplaced = make_round(algorithm, model, federation.num_clients, **options)
+            wiring.check(algorithm, unplaced.problem, unplaced.init, unplaced.explain, federation)
+            self.choice = tuning.quickest(algorithm, model, federation, self._participation, rounds, seed)
+        self.layout = self.choice.layout if self.choice else layout
+        self._round = make_round(algorithm, model, federation.num_clients, layout=self.layout, **options)
         # Traced once, here: the check and the rounds' program read the same trace.
         self._step = jax.jit(self._round.explain)
         self._shapes = wiring.check(algorithm, self._round.problem, self._round.init, self._step, federation)

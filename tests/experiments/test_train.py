@@ -5,12 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from experiments import build, files, train
 from experiments.rundir import RunDirectory
 from experiments.training import WRITTEN
+from fedjax_het.engine import chunked
+from fedjax_het.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = """
@@ -32,8 +35,8 @@ def config(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled_once():
-    """Runs of the same settings share what was compiled."""
+def compiled_once(tmp_path_factory):
+    """Runs of the same settings share what was compiled, and leave the user's cache alone."""
     compile, kept = build.simulation, {}
 
     def simulation(parts, chosen):
@@ -41,9 +44,12 @@ def compiled_once():
         kept[key] = kept.get(key) or compile(parts, chosen)
         return kept[key]
 
+    cache = jax.config.jax_compilation_cache_dir
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "simulation", simulation)
+        patch.setattr(train, "cache_folder", lambda: tmp_path_factory.mktemp("cache"))
         yield
+    jax.config.update("jax_compilation_cache_dir", cache)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +111,23 @@ def test_a_run_without_its_summary_writes_the_rest_from_its_checkpoint(config, f
     assert after.keys() == before.keys()
     assert after[finished / "per_client.csv"] == before[finished / "per_client.csv"]
     assert after[finished / "metrics.jsonl"] == before[finished / "metrics.jsonl"]
+
+
+def test_a_resumed_run_keeps_what_auto_came_to(config, finished, monkeypatch, tmp_path):
+    """Another machine, or another moment, might choose otherwise, and bits would differ."""
+    choices = json.loads((finished / "choices.json").read_text())
+    assert choices["layout"] in choices["seconds_a_round"] and choices["why"].startswith(choices["layout"])
+    seen = []
+
+    def simulation(parts, chosen):
+        seen.append(parts.layout)
+        raise InputError("far enough")
+
+    monkeypatch.setattr(build, "simulation", simulation)
+    (tmp_path / "config.json").write_text((finished / "config.json").read_text())
+    (tmp_path / "choices.json").write_text(json.dumps(choices | {"layout": "chunked(7)"}))
+    assert train.main([f"--config={config}", f"--workdir={tmp_path}"]) == 2
+    assert seen == [chunked(7)]
 
 
 def test_another_config_in_the_directory_is_refused_with_the_difference(config, finished, capsys):
