@@ -34,7 +34,7 @@ def parts(settings: Mapping[str, Any], chosen: Mapping[str, Any] = MappingProxyT
 
     Raises InputError for values that the factories refuse, and for a cohort of more than all.
     """
-    layout = _layout(chosen.get("layout", settings["layout"]))
+    layout = read_layout(chosen.get("layout", settings["layout"]))
     algorithm = config.resolve(settings["algorithm"], TABLES["algorithm"].registry, "config.algorithm")
     federation = _federation(settings["data"])
     participation = _participation(settings, federation.num_clients)
@@ -97,7 +97,8 @@ def _participation(settings: Mapping[str, Any], num_clients: int) -> Any:
     return among if availability == 1 else engine.available(availability, among=among)
 
 
-def _layout(text: str) -> Any:
+def read_layout(text: str) -> engine.Layout | str:
+    """The layout that a setting writes, "sharded(2, 4)", or "auto". Raises InputError where there are not so many devices."""
     name, numbers = parse_layout(text)
     if name == "auto":
         _show_cores(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())

@@ -1,0 +1,145 @@
+"""Contenders side by side in one work: a round in turn, so that the machine's drift meets them alike."""
+
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from experiments.peers import CONTENDERS, MATMUL, OURS
+from experiments.peers.process import Failed, Process
+from experiments.works import Weights, Work
+
+TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    rounds: int = 7
+    warmup: int = 2
+    cores: int
+    layout: str = ""
+    pythons: Mapping[str, str] = field(default_factory=dict)  # the interpreter of a contender, where it is not this one
+
+
+@dataclass
+class Standing:
+    """What was seen of one contender."""
+
+    contender: str
+    ready_seconds: float = 0.0
+    warmup: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)  # of the timed rounds
+    peak_rss_mb: float = 0.0
+    versions: dict[str, str] = field(default_factory=dict)
+    difference: float | None = None  # of its update after the first round from ours, relative
+    skipped: str = ""  # why it does not take part
+    crashed: str = ""  # the end of what it wrote
+
+    @property
+    def is_timed(self) -> bool:
+        return bool(self.seconds) and not self.crashed
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether its first round had the same result as ours; unknown, where ours has none, counts as yes."""
+        return self.difference is None or self.difference <= TOLERANCE
+
+    @property
+    def median(self) -> float:
+        return median(self.seconds)
+
+    @property
+    def startup_seconds(self) -> float:
+        """Until it was ready, and what its first round took longer than others: some compile or connect only then."""
+        first = [*self.warmup, *self.seconds][0]
+        return self.ready_seconds + max(0.0, first - self.median)
+
+
+class Contest:
+    """One work. The matmul rate of the machine is measured among the contenders, as if it were one."""
+
+    def __init__(self, work: Work, peers: Sequence[str], rules: Rules, say: Callable[[str], None] = print):
+        self.work, self.rules, self._say = work, rules, say
+        self.standings = {name: Standing(name) for name in (OURS, MATMUL, *peers)}
+        self._processes: dict[str, Process] = {}
+        self._reference: np.ndarray | None = None
+
+    def run(self) -> dict[str, Standing]:
+        """Every contender's standing; one that is missing, crashes or falls silent does not keep the others."""
+        with tempfile.TemporaryDirectory() as directory:
+            try:
+                self._hold(Path(directory))
+            finally:
+                for process in self._processes.values():
+                    process.end()
+        return self.standings
+
+    def _hold(self, directory: Path) -> None:
+        for name in self.standings:
+            self._attempt(name, self._begin, directory)
+        num = self.rules.warmup + self.rules.rounds
+        for number in range(num):
+            for name in list(self._processes):
+                self._attempt(name, self._round, number, directory)
+            self._say(f"{self.work.name} round {number + 1}/{num}: {self._latest()}")
+        for name in list(self._processes):
+            self._attempt(name, self._end)
+
+    def _attempt(self, name: str, action: Callable, *arguments) -> None:
+        try:
+            action(self.standings[name], *arguments)
+        except Failed as failure:
+            self.standings[name].crashed = str(failure)
+            self._say(f"{self.work.name} {name} crashed")
+            self._processes.pop(name).end()
+
+    def _begin(self, standing: Standing, directory: Path) -> None:
+        name, rules = standing.contender, self.rules
+        sizes = [f"--clients={self.work.num_clients}", f"--examples={self.work.num_examples}"]
+        arguments = [self.work.base, f"--cores={rules.cores}", f"--layout={rules.layout}", *sizes]
+        process = Process(name, arguments, rules.pythons.get(name, sys.executable), directory)
+        self._processes[name] = process
+        greeting = process.greeting()
+        if absent := greeting.get("missing"):
+            standing.skipped = f"{' and '.join(absent)} not installed: {CONTENDERS[name].install}"
+        else:
+            standing.skipped = greeting.get("unusable", "")
+        if standing.skipped:
+            self._processes.pop(name).end()
+            return
+        standing.ready_seconds, standing.versions = greeting["seconds"], greeting["versions"]
+        self._say(f"{self.work.name} {name} is ready after {standing.ready_seconds:.1f} s")
+
+    def _round(self, standing: Standing, number: int, directory: Path) -> None:
+        process = self._processes[standing.contender]
+        seconds = process.ask("round")["seconds"]
+        (standing.warmup if number < self.rules.warmup else standing.seconds).append(seconds)
+        if number == 0 and standing.contender != MATMUL:
+            file = directory / f"{standing.contender}.npz"
+            process.ask("weights", str(file))
+            self._compare(standing, file)
+
+    def _compare(self, standing: Standing, file: Path) -> None:
+        with np.load(file) as held:
+            update = _update([held[f"arr_{i}"] for i in range(len(held.files))], self.work.initial())
+        if standing.contender == OURS:
+            self._reference = update
+        elif self._reference is not None:
+            gap = np.linalg.norm(update - self._reference)
+            standing.difference = float(gap / np.linalg.norm(self._reference))
+
+    def _end(self, standing: Standing) -> None:
+        process = self._processes[standing.contender]
+        standing.peak_rss_mb = process.ask("memory")["peak_rss_mb"]
+
+    def _latest(self) -> str:
+        last = {name: [*s.warmup, *s.seconds][-1] for name, s in self.standings.items() if name in self._processes}
+        return ", ".join(f"{name} {seconds:.3f}" for name, seconds in last.items() if name != MATMUL)
+
+
+def _update(weights: Weights, initial: Weights) -> np.ndarray:
+    return np.concatenate([(new - old).ravel() for new, old in zip(weights, initial, strict=True)])

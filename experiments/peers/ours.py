@@ -1,0 +1,75 @@
+"""fedjax_het, through its public face: FedAvg, a model of the zoo, a federation, a compiled simulation."""
+
+import contextlib
+
+import jax
+import numpy as np
+
+from experiments.build import read_layout
+from experiments.peers import Contender, Settings
+from experiments.works import NUM_CLASSES, Weights, Work
+from fedjax_het import algorithms, data, engine, models
+from fedjax_het.types import Model
+
+
+def prepare(work: Work, settings: Settings) -> Contender:
+    with contextlib.suppress(RuntimeError):  # tests have chosen their own already
+        jax.config.update("jax_num_cpu_devices", settings.cores)
+    on_cores = f"sharded({settings.cores}, 1)" if jax.default_backend() == "cpu" else "vmapped"
+    simulation = engine.Simulation(
+        algorithms.fedavg(learning_rate=work.learning_rate, batch_size=work.batch_size, shuffle=False),
+        _model(work),
+        _federation(work),
+        rounds=1_000_000,
+        evaluate_every=1,
+        layout=read_layout(settings.layout or on_cores),
+    )
+    state = simulation.start()
+    shared = state.server.shared
+    params = jax.tree.map(lambda x, old: jax.device_put(x[None], old.sharding), _params(work), shared["params"])
+    state = state._replace(server=state.server._replace(shared=shared | {"params": params}))
+
+    def round() -> None:
+        nonlocal state
+        state, _ = simulation.advance(state, 1)
+        jax.block_until_ready(state)
+
+    return Contender(round, lambda: _weights(work, state.server.shared["params"]))
+
+
+def _model(work: Work) -> Model:
+    if not work.convolutions:
+        return models.mlp(NUM_CLASSES, work.units[:-1])
+    channels = [layer.features for layer in work.convolutions]
+    first = work.convolutions[0]
+    return models.cnn(NUM_CLASSES, channels, work.units[:-1], kernel=first.kernel, padding=first.padding)
+
+
+def _federation(work: Work) -> data.Federation:
+    examples = work.examples()
+    dataset = data.assemble(
+        work.name, examples.inputs, examples.labels, class_names=[str(label) for label in range(NUM_CLASSES)]
+    )
+    return data.federate(
+        dataset,
+        lambda labelled, num_clients, rng: list(examples.clients),
+        work.num_clients,
+        test_fraction=0.0,
+        client_test_fraction=0.0,
+    )
+
+
+def _names(work: Work) -> list[str]:
+    """The submodules, in the order of the work's layers."""
+    convolutions = [f"conv_{i}" for i in range(len(work.convolutions))]
+    return [*convolutions, *(f"dense_{i}" for i in range(len(work.units) - 1)), "classifier"]
+
+
+def _params(work: Work) -> dict[str, dict[str, np.ndarray]]:
+    weights = work.initial()
+    pairs = zip(weights[::2], weights[1::2], strict=True)
+    return {name: {"kernel": kernel, "bias": bias} for name, (kernel, bias) in zip(_names(work), pairs, strict=True)}
+
+
+def _weights(work: Work, params: dict) -> Weights:
+    return [np.asarray(params[name][part])[0] for name in _names(work) for part in ("kernel", "bias")]

@@ -1,0 +1,53 @@
+"""PyTorch without what costs time: examples by index, channels last, one model for all clients, updates by foreach."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from experiments.peers import Contender, Settings
+from experiments.peers.torch_network import from_torch, network, tensors
+from experiments.works import Work
+
+
+class Loop:
+    """Clients one after another on one model; what they end with is added up."""
+
+    def __init__(self, work: Work):
+        self.work, self.data = work, tensors(work)
+        self.model = network(work).to(memory_format=torch.channels_last)
+        self.parameters = list(self.model.parameters())
+        self.server = [parameter.detach().clone() for parameter in self.parameters]
+        self.total = [torch.zeros_like(parameter) for parameter in self.parameters]
+
+    def train(self, clients: Iterable[int]) -> None:
+        """Leaves the sum of the clients' models, each trained from `server`, in `total`."""
+        with torch.no_grad():
+            torch._foreach_zero_(self.total)
+        for client in clients:
+            with torch.no_grad():
+                torch._foreach_copy_(self.parameters, self.server)
+            self._train_one(self.data.clients[client])
+            with torch.no_grad():
+                torch._foreach_add_(self.total, self.parameters)
+
+    def _train_one(self, positions: Tensor) -> None:
+        inputs, labels = self.data.inputs[positions], self.data.labels[positions]
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+        size = self.work.batch_size
+        for x, y in zip(inputs.split(size), labels.split(size), strict=True):
+            gradients = torch.autograd.grad(cross_entropy(self.model(x), y), self.parameters)
+            with torch.no_grad():
+                torch._foreach_add_(self.parameters, gradients, alpha=-self.work.learning_rate)
+
+
+def prepare(work: Work, settings: Settings) -> Contender:
+    torch.set_num_threads(settings.cores)
+    loop = Loop(work)
+
+    def round() -> None:
+        loop.train(range(work.num_clients))
+        torch._foreach_copy_(loop.server, torch._foreach_div(loop.total, work.num_clients))
+
+    return Contender(round, lambda: from_torch(work, loop.server))

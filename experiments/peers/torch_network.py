@@ -1,0 +1,65 @@
+"""The works in PyTorch: the network, its weights to and from the works' layout, and the examples as tensors."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from experiments.works import Weights, Work
+
+
+class Tensors(NamedTuple):
+    inputs: Tensor  # [n, channel, height, width] float32, in 0..1; channels innermost in memory
+    labels: Tensor  # [n] int64
+    clients: Tensor  # [clients, examples] int64
+
+
+def tensors(work: Work) -> Tensors:
+    examples = work.examples()
+    inputs = torch.from_numpy(examples.inputs).float().div_(255).permute(0, 3, 1, 2)
+    return Tensors(inputs, torch.from_numpy(examples.labels).long(), torch.from_numpy(examples.clients).long())
+
+
+def network(work: Work) -> nn.Sequential:
+    """The work's layers with their initial weights; pooled before ReLU, which is the same and less to do."""
+    modules, channels = [], work.shape[2]
+    for layer in work.convolutions:
+        convolution = nn.Conv2d(channels, layer.features, layer.kernel, padding=layer.padding.lower())
+        modules += [convolution, nn.MaxPool2d(2), nn.ReLU()]
+        channels = layer.features
+    modules, size = [*modules, nn.Flatten()], int(np.prod(work.flattened))
+    for units in work.units:
+        modules += [nn.Linear(size, units), nn.ReLU()]
+        size = units
+    model = nn.Sequential(*modules[:-1])
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), to_torch(work, work.initial()), strict=True):
+            parameter.copy_(value)
+    return model
+
+
+def to_torch(work: Work, weights: Weights) -> list[Tensor]:
+    """The works' weights as PyTorch lays them out; images are flattened channel by channel there."""
+    first, (height, width, channels) = 2 * len(work.convolutions), work.flattened
+    laid = []
+    for i, value in enumerate(weights):
+        if i == first:
+            value = value.reshape(height, width, channels, -1).transpose(2, 0, 1, 3).reshape(value.shape)
+        axes = {4: (3, 2, 0, 1), 2: (1, 0), 1: (0,)}[value.ndim]
+        laid.append(torch.from_numpy(np.ascontiguousarray(value.transpose(axes))))
+    return laid
+
+
+def from_torch(work: Work, parameters: Iterable[Tensor]) -> Weights:
+    """A network's parameters as the works lay them out."""
+    first, (height, width, channels) = 2 * len(work.convolutions), work.flattened
+    weights = []
+    for i, parameter in enumerate(parameters):
+        value = parameter.detach().numpy()
+        value = value.transpose({4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}[value.ndim])
+        if i == first:
+            value = value.reshape(channels, height, width, -1).transpose(1, 2, 0, 3).reshape(value.shape)
+        weights.append(np.array(value))
+    return weights

@@ -1,0 +1,116 @@
+"""One contender's process: python -m experiments.peers.worker CONTENDER WORK --cores=2
+
+It answers each line of standard input with a line of JSON: `round` with the seconds it took, `weights FILE` when the
+server's model is written there, `memory` with the peak of this process and of those below it. Before the first, it says
+that it is ready, or which package is missing. Between answers it waits in a blocking read and computes nothing.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from experiments.peers import CONTENDERS, Contender, Settings, Unusable
+from experiments.works import WORKS
+
+
+def main() -> None:
+    arguments = _arguments()
+    answers = _apart()
+    entry = CONTENDERS[arguments.contender]
+    absent = [name for name in entry.packages if _version(name) is None]
+    if absent:
+        _say(answers, missing=absent)
+        return
+    work = WORKS[arguments.work].resized(arguments.clients, arguments.examples)
+    try:
+        module = importlib.import_module(f"experiments.peers.{entry.module}")
+        contender = module.prepare(work, Settings(arguments.cores, arguments.layout))
+    except Unusable as error:
+        _say(answers, unusable=str(error))
+        return
+    _say(answers, versions={name: _version(name) for name in entry.packages})
+    try:
+        for line in sys.stdin:
+            _say(answers, **_carried_out(contender, *line.split()))
+    finally:
+        contender.close()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="One contender of the benchmark, driven through standard input.")
+    parser.add_argument("contender", choices=CONTENDERS)
+    parser.add_argument("work", choices=WORKS)
+    parser.add_argument("--cores", type=int, required=True)
+    parser.add_argument("--layout", default="")
+    parser.add_argument("--clients", type=int, default=0)
+    parser.add_argument("--examples", type=int, default=0)
+    return parser.parse_args()
+
+
+def _apart() -> TextIO:
+    """The stream of answers; whatever frameworks print goes to standard error instead."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return answers
+
+
+def _say(answers: TextIO, **words: Any) -> None:
+    answers.write(json.dumps(words) + "\n")
+
+
+def _carried_out(contender: Contender, order: str, *operands: str) -> dict[str, Any]:
+    if order == "weights":
+        np.savez(operands[0], *contender.weights())
+        return {}
+    if order == "memory":
+        return {"peak_rss_mb": peak_rss_mb()}
+    before = time.perf_counter()
+    contender.round()
+    return {"seconds": time.perf_counter() - before}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def peak_rss_mb() -> float:
+    """Peak resident memory of this process and of every process below it, added up; shared pages count in each."""
+    peaks = [_peak(pid) for pid in _family(os.getpid())]
+    known = [peak for peak in peaks if peak is not None]
+    return sum(known) / 1024 if known else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _peak(pid: int) -> int | None:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0])
+    except (OSError, IndexError):
+        return None
+
+
+def _family(pid: int) -> Iterator[int]:
+    yield pid
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = listed.read_text().split()
+        except OSError:
+            continue
+        for child in children:
+            yield from _family(int(child))
+
+
+if __name__ == "__main__":
+    main()

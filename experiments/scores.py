@@ -1,0 +1,91 @@
+"""What a contest says: records for a file, a table and remarks for the terminal."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+from experiments.contest import TOLERANCE, Rules, Standing
+from experiments.peers import MATMUL, OURS
+from experiments.peers.matmul import FLOP
+from experiments.works import Work
+
+Standings = Mapping[str, Standing]
+FEWEST = Rules(cores=1)  # fewer rounds than these defaults are for trying out
+
+
+def records(work: Work, standings: Standings) -> list[dict[str, Any]]:
+    """One for everybody who was timed, fastest first; who computed something else is left out."""
+    return [
+        {
+            "work": work.name,
+            "peer": standing.contender,
+            "seconds_median": standing.median,
+            "seconds_min": min(standing.seconds),
+            "seconds_max": max(standing.seconds),
+            "rounds": len(standing.seconds),
+            "startup_seconds": standing.startup_seconds,
+            "peak_rss_mb": standing.peak_rss_mb,
+            "versions": standing.versions,
+        }
+        for standing in _timed(standings)
+        if standing.is_comparable
+    ]
+
+
+def table(work: Work, standings: Standings, rules: Rules) -> Table:
+    """Fastest first. The ratio is of medians: this one's over ours."""
+    rate = _matmul_rate(standings)
+    measured = f"its float32 matmul: {rate / 1e9:.0f} GFLOP/s" if rate else "its float32 matmul was not measured"
+    title = (
+        f"{work.name}: {work.num_clients} clients x {work.num_examples} examples, {work.num_steps} steps and "
+        f"{work.flop() / 1e9:.3g} GFLOP a round\n{rules.rounds} rounds after {rules.warmup}; {rules.cores} cores, "
+        f"{measured}"
+    )
+    shown = Table(title=title, title_justify="left", title_style="bold")
+    shown.add_column("contender", no_wrap=True)
+    for name in ("median s", "min s", "max s", "ratio", "startup s", "peak MB", "GFLOP/s", "of matmul"):
+        shown.add_column(name, justify="right")
+    ours = standings[OURS]
+    for standing in _timed(standings):
+        flops = work.flop() / standing.median
+        shown.add_row(
+            standing.contender + ("" if standing.is_comparable else " (!)"),
+            *(f"{seconds:.3f}" for seconds in (standing.median, min(standing.seconds), max(standing.seconds))),
+            f"{standing.median / ours.median:.2f}" if ours.is_timed else "",
+            f"{standing.startup_seconds:.1f}",
+            f"{standing.peak_rss_mb:.0f}",
+            f"{flops / 1e9:.1f}",
+            f"{flops / rate:.1%}" if rate else "",
+            style="bold" if standing is ours else None,
+        )
+    return shown
+
+
+def remarks(standings: Standings, rules: Rules) -> list[str]:
+    """Who is missing from the table and why, and what in it is to be taken with care."""
+    said = []
+    for name, standing in standings.items():
+        if standing.skipped:
+            said.append(f"{name}: skipped, {standing.skipped}")
+        if standing.crashed:
+            said.append(f"{name}: crashed, after {len(standing.seconds)} timed rounds:\n{standing.crashed}")
+        if not standing.is_comparable:
+            said.append(
+                f"{name} (!): not comparable, its update after the first round differs from ours by "
+                f"{standing.difference:.1e} (relative; allowed {TOLERANCE:.0e})"
+            )
+    if rules.rounds < FEWEST.rounds or rules.warmup < FEWEST.warmup:
+        said.append(f"fewer than {FEWEST.rounds} rounds after {FEWEST.warmup}: for trying out, not for comparing")
+    return said
+
+
+def _timed(standings: Standings) -> list[Standing]:
+    timed = [standing for name, standing in standings.items() if name != MATMUL and standing.is_timed]
+    return sorted(timed, key=lambda standing: standing.median)
+
+
+def _matmul_rate(standings: Standings) -> float | None:
+    """FLOP a second, the best of the run."""
+    standing = standings[MATMUL]
+    return FLOP / min(standing.seconds) if standing.is_timed else None
