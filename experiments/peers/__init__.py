@@ -52,7 +52,10 @@ PEERS: Mapping[str, Entry] = MappingProxyType(
         "torch_processes": Entry("PyTorch, lean loop, a process a core", "torch_processes", ("torch",), _TORCH),
         "torch_vmap": Entry("PyTorch, torch.func.vmap over clients", "torch_vmap", ("torch",), _TORCH),
         "pfl_research": Entry(
-            "pfl-research, a process a core", "pfl_research", ("pfl", "torch"), "pip install pfl torch"
+            "pfl-research, a process a core",
+            "pfl_research",
+            ("pfl", "torch"),
+            "pip install pfl torch, in an environment of its own (absl-py below 2), and --python=pfl_research=...",
         ),
         "flower": Entry(
             "Flower simulation (Ray, an actor a core)",
@@ -64,7 +67,7 @@ PEERS: Mapping[str, Entry] = MappingProxyType(
             "FedJAX, jit backend",
             "fedjax",
             ("fedjax", "jax", "jaxlib"),
-            "pip install fedjax, in an environment of its own: its last release does not run on current JAX",
+            "pip install fedjax, in an environment of its own with an older JAX (0.4.30), and --python=fedjax=...",
         ),
     }
 )

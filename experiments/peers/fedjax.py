@@ -10,7 +10,9 @@ from experiments.works import Weights, Work
 try:
     import fedjax
 except Exception as error:  # what is missing from newer releases of JAX shows as one of many kinds
-    raise Unusable(f"FedJAX does not run on JAX {jax.__version__} ({error}); try --python with an older one") from error
+    raise Unusable(
+        f"FedJAX does not run here, on JAX {jax.__version__} ({error}). Use --python, an older JAX"
+    ) from error
 
 
 def prepare(work: Work, settings: Settings) -> Contender:

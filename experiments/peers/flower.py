@@ -72,7 +72,8 @@ def prepare(work: Work, settings: Settings) -> Contender:
         except BaseException as error:
             answers.put(error)
 
-    threading.Thread(target=simulate, daemon=True).start()
+    simulation = threading.Thread(target=simulate, daemon=True)
+    simulation.start()
 
     def round() -> None:
         orders.put(True)
@@ -82,4 +83,8 @@ def prepare(work: Work, settings: Settings) -> Contender:
     def weights() -> Weights:
         return from_torch(work, loop.server)
 
-    return Contender(round, weights, lambda: orders.put(False))
+    def close() -> None:
+        orders.put(False)
+        simulation.join(timeout=20)  # Ray ends its own processes
+
+    return Contender(round, weights, close)

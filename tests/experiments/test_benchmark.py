@@ -90,7 +90,7 @@ def test_every_contender_has_its_file_and_says_how_to_install_it():
         assert entry.install or name in (OURS, MATMUL)
 
 
-# ---- a contest, with contenders that only pretend ----------------------------------------------------------------------
+# ---- a contest, with contenders that only pretend --------------------------------------------------------------------
 PRETENDER = """
 import json, sys
 import numpy as np
@@ -103,7 +103,8 @@ for line in sys.stdin if not said else []:
         np.savez(operands[0], *(value + {step} for value in W3.initial()))
     if order == "round" and {crashes}:
         raise RuntimeError("out of luck")
-    print(json.dumps({{"round": {{"seconds": {seconds}}}, "memory": {{"peak_rss_mb": 100.0}}}}.get(order, {{}})), flush=True)
+    answers = {{"round": {{"seconds": {seconds}}}, "memory": {{"peak_rss_mb": 100.0}}}}
+    print(json.dumps(answers.get(order, {{}})), flush=True)
 """
 
 
@@ -135,7 +136,7 @@ def test_a_crash_or_an_absence_is_said_and_the_rest_go_on(standings):
     assert [len(standings[name].seconds) for name in (OURS, "torch_lean", "flower", "fedjax")] == [7, 7, 0, 0]
     said = "\n".join(scores.remarks(standings, Rules(cores=2)))
     assert "flower: crashed" in said and "out of luck" in said
-    assert "pfl_research: skipped, pfl and torch not installed: pip install pfl torch" in said
+    assert "pfl_research: skipped, pfl and torch not installed: pip install pfl torch, in an environment" in said
     assert "fedjax: skipped, it needs an older one" in said
 
 
@@ -180,7 +181,7 @@ def test_the_command_prints_and_writes(standings, monkeypatch, tmp_path, capsys)
     assert "for trying out" in capsys.readouterr().out
 
 
-# ---- contenders --------------------------------------------------------------------------------------------------------
+# ---- contenders ------------------------------------------------------------------------------------------------------
 def test_ours_takes_the_step_that_the_work_describes(tmp_path):
     """One step of a client on all its examples, through the worker's pipe, against the gradient by hand."""
     sizes = ["--clients=3", "--examples=20"]
