@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from experiments.contest import TOLERANCE, Rules, Standing
@@ -42,9 +43,9 @@ def table(work: Work, standings: Standings, rules: Rules) -> Table:
         f"{work.flop() / 1e9:.3g} GFLOP a round\n{rules.rounds} rounds after {rules.warmup}; {rules.cores} cores, "
         f"{measured}"
     )
-    shown = Table(title=title, title_justify="left", title_style="bold")
+    shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     shown.add_column("contender", no_wrap=True)
-    for name in ("median s", "min s", "max s", "ratio", "startup s", "peak MB", "GFLOP/s", "of matmul"):
+    for name in ("median\ns", "min\ns", "max\ns", "ratio", "start\ns", "peak\nMB", "GFLOP\n/s", "of\nmatmul"):
         shown.add_column(name, justify="right")
     ours = standings[OURS]
     for standing in _timed(standings):

@@ -10,9 +10,7 @@ from experiments.works import Weights, Work
 try:
     import fedjax
 except Exception as error:  # what is missing from newer releases of JAX shows as one of many kinds
-    raise Unusable(
-        f"FedJAX does not run here, on JAX {jax.__version__} ({error}). Use --python, an older JAX"
-    ) from error
+    raise Unusable(f"FedJAX does not run here, on JAX {jax.__version__}: {error}. See --python") from error
 
 
 def prepare(work: Work, settings: Settings) -> Contender:
