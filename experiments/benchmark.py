@@ -5,6 +5,7 @@ while it computes. Exit status: 0 = done, 2 = something to mend, said before any
 """
 
 import os
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -95,7 +96,7 @@ def run(command: Command) -> int:
     """The exit status. The file holds every work that is done, at any moment."""
     console, records, status = Console(), [], 0
     for work in command.works:
-        standings = Contest(work, command.peers, command.rules, say=lambda text: print(text, flush=True)).run()
+        standings = Contest(work, command.peers, command.rules, say=lambda text: print(text, end="", flush=True)).run()
         console.print(scores.table(work, standings, command.rules))
         for remark in scores.remarks(standings, command.rules):
             print(remark, flush=True)
@@ -118,4 +119,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no contender is left behind
     sys.exit(main(sys.argv[1:]))

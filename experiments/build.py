@@ -98,7 +98,10 @@ def _participation(settings: Mapping[str, Any], num_clients: int) -> Any:
 
 
 def read_layout(text: str) -> engine.Layout | str:
-    """The layout that a setting writes, "sharded(2, 4)", or "auto". Raises InputError where there are not so many devices."""
+    """The layout that a setting writes, "sharded(2, 4)", or "auto" itself.
+
+    Raises InputError where there are not so many devices.
+    """
     name, numbers = parse_layout(text)
     if name == "auto":
         _show_cores(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())

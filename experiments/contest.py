@@ -5,15 +5,15 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
 from experiments.peers import CONTENDERS, MATMUL, OURS
 from experiments.peers.process import Failed, Process
+from experiments.standing import Standing, gap
 from experiments.works import Weights, Work
 
-TOLERANCE = 1e-3
+_CHECKED = 200  # examples whose loss is compared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,48 +25,15 @@ class Rules:
     pythons: Mapping[str, str] = field(default_factory=dict)  # the interpreter of a contender, where it is not this one
 
 
-@dataclass
-class Standing:
-    """What was seen of one contender."""
-
-    contender: str
-    ready_seconds: float = 0.0
-    warmup: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)  # of the timed rounds
-    peak_rss_mb: float = 0.0
-    versions: dict[str, str] = field(default_factory=dict)
-    difference: float | None = None  # of its update after the first round from ours, relative
-    skipped: str = ""  # why it does not take part
-    crashed: str = ""  # the end of what it wrote
-
-    @property
-    def is_timed(self) -> bool:
-        return bool(self.seconds) and not self.crashed
-
-    @property
-    def is_comparable(self) -> bool:
-        """Whether its first round had the same result as ours; unknown, where ours has none, counts as yes."""
-        return self.difference is None or self.difference <= TOLERANCE
-
-    @property
-    def median(self) -> float:
-        return median(self.seconds)
-
-    @property
-    def startup_seconds(self) -> float:
-        """Until it was ready, and what its first round took longer than others: some compile or connect only then."""
-        first = [*self.warmup, *self.seconds][0]
-        return self.ready_seconds + max(0.0, first - self.median)
-
-
 class Contest:
     """One work. The matmul rate of the machine is measured among the contenders, as if it were one."""
 
-    def __init__(self, work: Work, peers: Sequence[str], rules: Rules, say: Callable[[str], None] = print):
+    def __init__(self, work: Work, peers: Sequence[str], rules: Rules, say: Callable[[str], None] = lambda text: None):
+        """say: takes what there is to tell, piece by piece."""
         self.work, self.rules, self._say = work, rules, say
         self.standings = {name: Standing(name) for name in (OURS, MATMUL, *peers)}
         self._processes: dict[str, Process] = {}
-        self._reference: np.ndarray | None = None
+        self._reference: tuple[np.ndarray, float] | None = None
 
     def run(self) -> dict[str, Standing]:
         """Every contender's standing; one that is missing, crashes or falls silent does not keep the others."""
@@ -79,13 +46,16 @@ class Contest:
         return self.standings
 
     def _hold(self, directory: Path) -> None:
+        self._say(f"{self.work.name} ready:")
         for name in self.standings:
             self._attempt(name, self._begin, directory)
+        self._say("\n")
         num = self.rules.warmup + self.rules.rounds
         for number in range(num):
+            self._say(f"{self.work.name} round {number + 1}/{num}:")
             for name in list(self._processes):
                 self._attempt(name, self._round, number, directory)
-            self._say(f"{self.work.name} round {number + 1}/{num}: {self._latest()}")
+            self._say("\n")
         for name in list(self._processes):
             self._attempt(name, self._end)
 
@@ -94,7 +64,7 @@ class Contest:
             action(self.standings[name], *arguments)
         except Failed as failure:
             self.standings[name].crashed = str(failure)
-            self._say(f"{self.work.name} {name} crashed")
+            self._say(f" {name} crashed")
             self._processes.pop(name).end()
 
     def _begin(self, standing: Standing, directory: Path) -> None:
@@ -112,12 +82,13 @@ class Contest:
             self._processes.pop(name).end()
             return
         standing.ready_seconds, standing.versions = greeting["seconds"], greeting["versions"]
-        self._say(f"{self.work.name} {name} is ready after {standing.ready_seconds:.1f} s")
+        self._say(f" {name} ({standing.ready_seconds:.1f} s)")
 
     def _round(self, standing: Standing, number: int, directory: Path) -> None:
         process = self._processes[standing.contender]
         seconds = process.ask("round")["seconds"]
         (standing.warmup if number < self.rules.warmup else standing.seconds).append(seconds)
+        self._say(f" {standing.contender} {seconds:.3f}")
         if number == 0 and standing.contender != MATMUL:
             file = directory / f"{standing.contender}.npz"
             process.ask("weights", str(file))
@@ -125,20 +96,18 @@ class Contest:
 
     def _compare(self, standing: Standing, file: Path) -> None:
         with np.load(file) as held:
-            update = _update([held[f"arr_{i}"] for i in range(len(held.files))], self.work.initial())
+            weights = [held[f"arr_{i}"] for i in range(len(held.files))]
+        examples = self.work.examples()
+        loss = self.work.loss(weights, examples.inputs[:_CHECKED], examples.labels[:_CHECKED])
+        update = _update(weights, self.work.initial())
         if standing.contender == OURS:
-            self._reference = update
+            self._reference = update, loss
         elif self._reference is not None:
-            gap = np.linalg.norm(update - self._reference)
-            standing.difference = float(gap / np.linalg.norm(self._reference))
+            standing.gap = gap(update, loss, *self._reference)
 
     def _end(self, standing: Standing) -> None:
         process = self._processes[standing.contender]
         standing.peak_rss_mb = process.ask("memory")["peak_rss_mb"]
-
-    def _latest(self) -> str:
-        last = {name: [*s.warmup, *s.seconds][-1] for name, s in self.standings.items() if name in self._processes}
-        return ", ".join(f"{name} {seconds:.3f}" for name, seconds in last.items() if name != MATMUL)
 
 
 def _update(weights: Weights, initial: Weights) -> np.ndarray:

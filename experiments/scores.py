@@ -6,9 +6,10 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from experiments.contest import TOLERANCE, Rules, Standing
+from experiments.contest import Rules
 from experiments.peers import MATMUL, OURS
 from experiments.peers.matmul import FLOP
+from experiments.standing import Standing
 from experiments.works import Work
 
 Standings = Mapping[str, Standing]
@@ -73,8 +74,8 @@ def remarks(standings: Standings, rules: Rules) -> list[str]:
             said.append(f"{name}: crashed, after {len(standing.seconds)} timed rounds:\n{standing.crashed}")
         if not standing.is_comparable:
             said.append(
-                f"{name} (!): not comparable, its update after the first round differs from ours by "
-                f"{standing.difference:.1e} (relative; allowed {TOLERANCE:.0e})"
+                f"{name} (!): not comparable, its first round ended elsewhere: relative to ours, "
+                + ", ".join(f"{what} {gap:.1e}" for what, gap in standing.gap._asdict().items())
             )
     if rules.rounds < FEWEST.rounds or rules.warmup < FEWEST.warmup:
         said.append(f"fewer than {FEWEST.rounds} rounds after {FEWEST.warmup}: for trying out, not for comparing")

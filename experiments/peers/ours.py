@@ -18,7 +18,7 @@ def prepare(work: Work, settings: Settings) -> Contender:
     on_cores = f"sharded({settings.cores}, 1)" if jax.default_backend() == "cpu" else "vmapped"
     simulation = engine.Simulation(
         algorithms.fedavg(learning_rate=work.learning_rate, batch_size=work.batch_size, shuffle=False),
-        _model(work),
+        model_of(work),
         _federation(work),
         rounds=1_000_000,
         evaluate_every=1,
@@ -26,7 +26,7 @@ def prepare(work: Work, settings: Settings) -> Contender:
     )
     state = simulation.start()
     shared = state.server.shared
-    params = jax.tree.map(lambda x, old: jax.device_put(x[None], old.sharding), _params(work), shared["params"])
+    params = jax.tree.map(lambda x, old: jax.device_put(x[None], old.sharding), params_of(work), shared["params"])
     state = state._replace(server=state.server._replace(shared=shared | {"params": params}))
 
     def round() -> None:
@@ -37,7 +37,7 @@ def prepare(work: Work, settings: Settings) -> Contender:
     return Contender(round, lambda: _weights(work, state.server.shared["params"]))
 
 
-def _model(work: Work) -> Model:
+def model_of(work: Work) -> Model:
     if not work.convolutions:
         return models.mlp(NUM_CLASSES, work.units[:-1])
     channels = [layer.features for layer in work.convolutions]
@@ -65,7 +65,7 @@ def _names(work: Work) -> list[str]:
     return [*convolutions, *(f"dense_{i}" for i in range(len(work.units) - 1)), "classifier"]
 
 
-def _params(work: Work) -> dict[str, dict[str, np.ndarray]]:
+def params_of(work: Work) -> dict[str, dict[str, np.ndarray]]:
     weights = work.initial()
     pairs = zip(weights[::2], weights[1::2], strict=True)
     return {name: {"kernel": kernel, "bias": bias} for name, (kernel, bias) in zip(_names(work), pairs, strict=True)}

@@ -5,15 +5,19 @@ import json
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
 
 from experiments import benchmark, scores
-from experiments.contest import Contest, Rules, Standing
-from experiments.peers import CONTENDERS, MATMUL, OURS, PEERS
+from experiments.contest import Contest, Rules
+from experiments.peers import CONTENDERS, MATMUL, OURS, PEERS, ours
 from experiments.peers.process import ROOT
+from experiments.standing import Standing
 from experiments.works import W1, W2, W3, WORKS
+from fedjax_het.types import Context
 
 KEYS = {
     "work",
@@ -141,8 +145,8 @@ def test_a_crash_or_an_absence_is_said_and_the_rest_go_on(standings):
 
 
 def test_who_computes_something_else_is_marked_and_gets_no_record(standings):
-    assert standings["torch_lean"].difference == pytest.approx(1e-4, rel=0.1) and standings["torch_lean"].is_comparable
-    assert standings["torch_plain"].difference == pytest.approx(1.0, rel=0.01)
+    assert standings["torch_lean"].gap.update == pytest.approx(1e-4, rel=0.1) and standings["torch_lean"].is_comparable
+    assert standings["torch_plain"].gap.norm == pytest.approx(1.0, rel=0.01)
     assert "torch_plain (!): not comparable" in scores.remarks(standings, Rules(cores=2))[0]
     assert [record["peer"] for record in scores.records(W3, standings)] == ["torch_lean", OURS]
 
@@ -200,10 +204,22 @@ def test_ours_takes_the_step_that_the_work_describes(tmp_path):
         np.testing.assert_allclose(held["arr_1"] - bias, -work.learning_rate * error.sum(axis=0), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("work", [TINY, W1.resized(num_clients=1, num_examples=4), W3.resized(num_clients=1)])
+def test_the_loss_that_judges_is_that_of_our_model(work):
+    examples, weights = work.examples(), work.initial()
+    model, params = ours.model_of(work), ours.params_of(work)
+    inputs = jnp.asarray(examples.inputs[:4], float) / 255
+    context = Context(jnp.ones(4), jnp.zeros((), int), jax.random.key(0), is_training=True)
+    (features, _), _ = model.encode({"params": params}, inputs, context)
+    logits = jax.nn.log_softmax(model.classify(params, features))
+    expected = -np.mean(np.asarray(logits)[np.arange(4), examples.labels[:4]])
+    assert work.loss(weights, examples.inputs[:4], examples.labels[:4]) == pytest.approx(expected, rel=1e-5)
+
+
 def test_pytorch_computes_what_ours_does():
     if importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed: pip install torch")
     peers = ["torch_plain", "torch_lean", "torch_vmap"]
     found = Contest(TINY, peers, Rules(rounds=1, warmup=0, cores=2)).run()
     assert {name: found[name].crashed for name in peers} == dict.fromkeys(peers, "")
-    assert max(found[name].difference for name in peers) < 1e-3
+    assert max(found[name].gap.update for name in peers) < 1e-3
