@@ -76,5 +76,6 @@ class Process:
 
 def _environment() -> dict[str, str]:
     """On the CPU unless JAX_PLATFORMS says otherwise; a peer gets no accelerator that ours does not use."""
-    chosen = {"JAX_PLATFORMS": "cpu"} | dict(os.environ) | {"PYTHONPATH": str(ROOT)}
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    chosen = {"JAX_PLATFORMS": "cpu"} | dict(os.environ) | {"PYTHONPATH": paths}
     return chosen | ({"CUDA_VISIBLE_DEVICES": ""} if chosen["JAX_PLATFORMS"] == "cpu" else {})
