@@ -80,7 +80,7 @@ def test_another_name_drops_what_the_file_wrote_for_the_old_one_and_says_so():
         ({"num_seeds": "0"}, r"config\.num_seeds: num_seeds must be 1 or more"),
         ({"availability": "1.5"}, r"config\.availability: .* between 0 and 1"),
         ({"on_nonfinite": "ignore"}, r"expected 'drop' or 'raise'"),
-        ({"layout": "sharded"}, r"config\.layout: .* Write vmapped"),
+        ({"layout": "sharded"}, r"config\.layout: .* Write auto, vmapped"),
         ({"data.partition.name": "shards"}, r"config\.data\.partition\.classes_per_client is required"),
     ],
 )
@@ -130,5 +130,5 @@ def test_layouts(text, parts):
     ["", "vmaped", "vmapped(1)", "chunked", "chunked()", "chunked(0)", "chunked(1,2)", "sharded(2", "sharded(1,0)"],
 )
 def test_layouts_that_cannot_be_read(text):
-    with pytest.raises(InputError, match="Write vmapped, chunked"):
+    with pytest.raises(InputError, match="Write auto, vmapped, chunked"):
         settings.parse_layout(text)

@@ -158,7 +158,7 @@ def test_another_config_in_the_directory_is_refused_with_the_difference(config, 
         (["--config.data.unseen=sketch"], "config.data.unseen: "),
         (["--config.data.name=arrays", "--config.data.path=/nowhere.npz"], "config.data.path: "),
         (["--config.layout=sharded(64)"], "config.layout: "),
-        (["--config.layout=chunk(2)"], "Write vmapped, chunked(4)"),
+        (["--config.layout=chunk(2)"], "Write auto, vmapped, chunked(4)"),
     ],
     ids=lambda value: value[-1].removeprefix("--config.") if isinstance(value, list) else "",
 )
@@ -194,7 +194,8 @@ def test_the_real_command_answers_with_status_2():
 # ---- the command line ------------------------------------------------------------------------------------------------
 def test_overrides_are_taken_with_and_without_an_equals_sign():
     command = train.parse(["--config=a/b.py", "--config.rounds=3", "--config.data.path", "x=y", "--workdir", "here"])
-    assert command == (Path("a/b.py"), Path("here"), {"rounds": "3", "data.path": "x=y"})
+    assert command == (Path("a/b.py"), Path("here"), {"rounds": "3", "data.path": "x=y"}, True)
+    assert not train.parse(["--config=a/b.py", "--no_compilation_cache"]).is_cached
 
 
 @pytest.mark.parametrize(
