@@ -67,3 +67,18 @@ def test_a_float32_stack_shows_an_axis_of_a_hundred_thousandth():
     lengths = in_double(lambda stack: principal_axes(gram_matrix(stack), jnp.ones(6, bool), 1.0).lengths)(stack)
     errors = np.abs(np.asarray(lengths) - values) / values
     assert errors.max() < 1e-4
+
+
+@pytest.mark.parametrize("aggregator", [principal_directions, dominant_correction])
+def test_runs_with_other_hyper_parameters_go_side_by_side(aggregator):
+    """A sweep under vmap: what the float64 part closes over is batched as well."""
+    stack = np.random.default_rng(0).normal(size=(6, 40)).astype(np.float32)
+    losses = {"loss": jnp.arange(1.0, 7.0)}
+
+    def update(fraction):
+        return aggregate(aggregator(fraction), {"params": {"w": stack}}, reports=losses)[0]["params"]["w"]
+
+    fractions = [0.3, 0.6, 1.0]
+    np.testing.assert_allclose(
+        jax.vmap(update)(jnp.array(fractions)), [update(f) for f in fractions], rtol=1e-5, atol=1e-7
+    )
