@@ -24,6 +24,7 @@ SMALL = {
     "checkpoint_every": "4",
     "data.num_clients": "6",
     "cohort_size": "3",
+    "layout": "vmapped",  # two runs must not be laid out by their timings
     "num_seeds": "2",
     "data.partition.name": "dirichlet",
     "data.partition.alpha": "0.5",
