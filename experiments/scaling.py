@@ -1,0 +1,137 @@
+"""What a round costs as things grow: python -m experiments.scaling --study=population --out=runs/scaling
+
+Studies: population (clients altogether, a fixed cohort), cohort (a fixed population), parameters, aggregators (how many
+updates are edited at once). Writes scaling.csv and a log-log plot a study, with the line of a cost that grows as fast
+as what is varied. Exit status: 0 = done, 1 = a point failed (it is named, and the others are there), 2 = a mistake.
+"""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from absl.flags import argparse_flags
+
+from experiments import files
+from experiments.point import Point
+from fedjax_het.errors import InputError, nearest
+
+
+class Study(NamedTuple):
+    varied: str  # a field of Point
+    values: tuple[int, ...]
+    algorithms: tuple[str, ...]
+    fixed: Mapping[str, int]
+    is_flat: bool = False  # what would be ideal: no growth at all, instead of growth in proportion
+
+    def points(self, largest: int | None) -> list[Point]:
+        values = [value for value in self.values if largest is None or value <= largest]
+        vary = lambda name, value: {**self.fixed, self.varied: value, "algorithm": name}  # noqa: E731
+        return [_whole(vary(name, value)) for name in self.algorithms for value in values]
+
+
+def _whole(fields: dict[str, Any]) -> Point:
+    """A study of cohorts without a population takes everyone."""
+    return Point(**{"population": fields["cohort"]} | fields)
+
+
+_TENS = tuple(10**power for power in range(7))
+STUDIES = {
+    "population": Study("population", _TENS[2:], ("fedavg", "fedga"), {"cohort": 100, "parameters": 10_000}, True),
+    "states": Study("population", _TENS[2:6], ("scaffold",), {"cohort": 100, "parameters": 1_000}, True),
+    "cohort": Study("cohort", _TENS[1:5], ("fedavg",), {"population": 10_000, "parameters": 10_000}),
+    "parameters": Study("parameters", (*_TENS[4:], 10**7), ("fedavg",), {"population": 100, "cohort": 10}),
+    "aggregators": Study("cohort", (10, 100, 1000), ("fedavg", "fedld", "fedmgc", "fedgh"), {"parameters": 10_000}),
+}
+
+
+def run(studies: Sequence[str], out: Path, largest: int | None) -> int:
+    """The exit status. The table is written anew after every point."""
+    records, status = [], 0
+    for name in studies:
+        for point in STUDIES[name].points(largest):
+            print(
+                f"{name:12s} {point.algorithm:9s} {STUDIES[name].varied} {getattr(point, STUDIES[name].varied):>9,}",
+                end="",
+            )
+            measured = _measured(point)
+            if measured is None:
+                status = 1
+                continue
+            print(f"  {measured['seconds_median']:9.4f} s a round  {measured['peak_rss_mb']:8.0f} MB", flush=True)
+            records.append({"study": name} | measured)
+            files.write(out / "scaling.csv", _as_csv(records))
+        _plot(name, [record for record in records if record["study"] == name], out / f"{name}.png")
+    return status
+
+
+def _measured(point: Point) -> dict[str, Any] | None:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    command = [sys.executable, "-m", "experiments.point", json.dumps(point._asdict()), str(cores)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or [f"ended by signal {-done.returncode}"])[-1]
+        print(f"  failed: {why}", flush=True)
+        return None
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _as_csv(records: Sequence[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def _plot(name: str, records: Sequence[Mapping[str, Any]], path: Path) -> None:
+    if not records:
+        return
+    study = STUDIES[name]
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
+    for axis, key, label in zip(panels, ("seconds_median", "peak_rss_mb"), ("seconds a round", "peak MB"), strict=True):
+        for algorithm in study.algorithms:
+            line = [record for record in records if record["algorithm"] == algorithm]
+            axis.plot([r[study.varied] for r in line], [r[key] for r in line], marker="o", label=algorithm)
+        ends = [f(record[study.varied] for record in records) for f in (min, max)]
+        start = min(record[key] for record in records if record[study.varied] == ends[0])
+        ideal = [start, start if study.is_flat or key != "seconds_median" else start * ends[1] / ends[0]]
+        axis.plot(ends, ideal, color="grey", linestyle=":", label="ideal")
+        axis.set(xscale="log", yscale="log", xlabel=study.varied, ylabel=label)
+        axis.grid(alpha=0.3)
+    panels[0].legend(frameon=False)
+    files.write(path, lambda to: figure.savefig(to, dpi=120, format="png"))
+    plt.close(figure)
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse_flags.ArgumentParser(prog="python -m experiments.scaling", allow_abbrev=False)
+    parser.add_argument("--study", default="all", help=f"{', '.join(STUDIES)}, with commas between, or all")
+    parser.add_argument("--out", type=Path, default=Path("runs/scaling"))
+    parser.add_argument("--largest", type=int, help="leave out points beyond this value of what is varied")
+    known = parser.parse_args(list(argv))
+    names = list(STUDIES) if known.study == "all" else known.study.split(",")
+    for name in names:
+        if name not in STUDIES:
+            print(f"error: --study: there is no '{name}'. {nearest(name, [*STUDIES, 'all'])}", file=sys.stderr)
+            return 2
+    try:
+        files.check_writable(known.out)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    known.out.mkdir(parents=True, exist_ok=True)
+    return run(names, known.out, known.largest)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
