@@ -14,7 +14,7 @@ from typing import NamedTuple
 from absl.flags import argparse_flags
 from rich.console import Console
 
-from experiments import files, scores
+from experiments import cores, files, scores
 from experiments.contest import Contest, Rules
 from experiments.peers import CONTENDERS, OURS, PEERS
 from experiments.settings import parse_layout
@@ -57,7 +57,7 @@ def parse(argv: Sequence[str]) -> Command:
     rules = Rules(
         rounds=known.rounds,
         warmup=known.warmup,
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=cores.count(),
         layout=known.layout,
         pythons=dict(_interpreter(text) for text in known.python),
     )

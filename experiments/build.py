@@ -1,14 +1,12 @@
 """From settings to a compiled simulation; everything that can be wrong in them is said here, before compiling."""
 
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 
-from experiments import config
+from experiments import config, cores
 from experiments.settings import TABLES, parse_layout
 from fedjax_het import engine
 from fedjax_het.algorithm import Algorithm
@@ -104,7 +102,7 @@ def read_layout(text: str) -> engine.Layout | str:
     """
     name, numbers = parse_layout(text)
     if name == "auto":
-        _show_cores(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+        cores.show_as_devices(cores.count())
         return name
     if name == "vmapped":
         return engine.vmapped
@@ -116,14 +114,8 @@ def read_layout(text: str) -> engine.Layout | str:
         raise InputError(f"config.layout: {error}") from error
 
 
-def _show_cores(count: int) -> None:
-    """A CPU shows itself as `count` devices; that can be settled only before JAX has looked at its devices."""
-    with suppress(RuntimeError):
-        jax.config.update("jax_num_cpu_devices", count)
-
-
 def _ask_for_devices(count: int) -> None:
-    _show_cores(count)
+    cores.show_as_devices(count)
     if count > jax.device_count():
         raise InputError(
             f"config.layout: sharded({count}) asks for {count} devices, this process has {jax.device_count()}."

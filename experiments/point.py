@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from experiments import cores
 from fedjax_het import models, tree
 from fedjax_het.algorithms import ALGORITHMS
-from fedjax_het.engine.layout import Layout, sharded
+from fedjax_het.engine import tuning
+from fedjax_het.engine.layout import Layout
 from fedjax_het.engine.participation import uniformly
 from fedjax_het.engine.round import make_round
 from fedjax_het.types import ClientData, Examples, Rows
@@ -76,14 +78,11 @@ def federation(population: int) -> ClientData:
     return ClientData(Examples(inputs, labels), rows, nothing, nothing)
 
 
-def main(text: str, cores: int) -> None:
+def main(text: str) -> None:
     point = Point(**json.loads(text))
-    if jax.config.jax_platforms in (None, "", "cpu"):
-        jax.config.update("jax_num_cpu_devices", cores)
-    devices = min(jax.device_count(), point.cohort)
-    chunk = 1 if jax.default_backend() == "cpu" else None
-    print(json.dumps(measure(point, sharded(devices, chunk) if devices > 1 else Layout(chunk))))
+    cores.show_as_devices(cores.count())
+    print(json.dumps(measure(point, tuning.candidates(point.cohort)[0])))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1])

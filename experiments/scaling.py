@@ -8,7 +8,6 @@ as what is varied. Exit status: 0 = done, 1 = a point failed (it is named, and t
 import csv
 import io
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -75,8 +74,7 @@ def run(studies: Sequence[str], out: Path, largest: int | None) -> int:
 
 
 def _measured(point: Point) -> dict[str, Any] | None:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    command = [sys.executable, "-m", "experiments.point", json.dumps(point._asdict()), str(cores)]
+    command = [sys.executable, "-m", "experiments.point", json.dumps(point._asdict())]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         why = (done.stderr.strip().splitlines() or [f"ended by signal {-done.returncode}"])[-1]

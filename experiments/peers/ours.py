@@ -1,10 +1,9 @@
 """fedjax_het, through its public face: FedAvg, a model of the zoo, a federation, a compiled simulation."""
 
-import contextlib
-
 import jax
 import numpy as np
 
+from experiments import cores
 from experiments.build import read_layout
 from experiments.peers import Contender, Settings
 from experiments.works import NUM_CLASSES, Weights, Work
@@ -13,8 +12,7 @@ from fedjax_het.types import Model
 
 
 def prepare(work: Work, settings: Settings) -> Contender:
-    with contextlib.suppress(RuntimeError):  # tests have chosen their own already
-        jax.config.update("jax_num_cpu_devices", settings.cores)
+    cores.show_as_devices(settings.cores)
     on_cores = f"sharded({settings.cores}, 1)" if jax.default_backend() == "cpu" else "vmapped"
     simulation = engine.Simulation(
         algorithms.fedavg(learning_rate=work.learning_rate, batch_size=work.batch_size, shuffle=False),

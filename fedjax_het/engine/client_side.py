@@ -90,13 +90,15 @@ def train(algorithm: Algorithm, problem: LocalProblem, common: Common, slot: Slo
     is_present = has_examples & is_finite
     upload = tree.where(is_present, upload, tree.zeros_like(upload))
     weigh = algorithm.aggregator.weigh
-    return Outcome(
+    weighted = tree.scale(weigh(upload), upload.update) if weigh else {}
+    outcome = Outcome(
         tree.where(is_present, state, slot.state),
         upload,
         jnp.where(is_present, trained.metrics["loss"], 0),
         is_present,
         has_examples & ~is_finite,
-    ), tree.scale(weigh(upload), upload.update) if weigh else {}
+    )
+    return outcome, weighted
 
 
 def _view(common: Common, slot: Slot) -> ClientView:

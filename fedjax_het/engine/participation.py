@@ -10,7 +10,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key
 
 _SHUFFLED = 1 << 14
-_TURNS = 8  # rounds of the network; four are a permutation that no test of ours tells from chance
+_TURNS = 8  # rounds of the network, twice those of the theorem of Luby and Rackoff
 
 
 class Participation(NamedTuple):

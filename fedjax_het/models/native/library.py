@@ -36,7 +36,7 @@ def load() -> ctypes.CDLL:
     """
     if os.environ.get(SWITCH) == "0":
         raise Unavailable(f"{SWITCH} is 0")
-    compiler = next(filter(None, map(shutil.which, [os.environ.get("CXX") or COMPILERS[0], *COMPILERS])), None)
+    compiler = next(filter(None, map(shutil.which, [os.environ.get("CXX", ""), *COMPILERS])), None)
     if compiler is None:
         raise Unavailable(f"no C++ compiler ({', '.join(COMPILERS)}) on the PATH")
     path = cache_folder() / f"convolution-{_identity()}.so"
@@ -50,11 +50,15 @@ def load() -> ctypes.CDLL:
 
 def _identity() -> str:
     """Another source, library or processor is another file."""
-    cpuinfo = Path("/proc/cpuinfo")
-    flags = [line for line in cpuinfo.read_text().splitlines() if line.startswith(("flags", "Features"))][:1]
-    processor = flags or [platform.processor()] if cpuinfo.exists() else [platform.processor()]
-    described = "\n".join([SOURCE.read_text(), jaxlib.__version__, platform.machine(), *FLAGS, *processor])
+    described = "\n".join([SOURCE.read_text(), jaxlib.__version__, platform.machine(), *FLAGS, _processor()])
     return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+
+def _processor() -> str:
+    """What it can do, where the system lists that, else its name."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
 def _compile(compiler: str, path: Path) -> None:
