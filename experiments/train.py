@@ -16,8 +16,8 @@ from rich.console import Console
 from experiments import build, catalogue, report, settings
 from experiments.rundir import RunDirectory
 from experiments.training import WRITTEN, Training
+from fedjax_het.cache import cache_folder
 from fedjax_het.errors import InputError, NonFiniteError
-from fedjax_het.models.native.library import cache_folder
 
 jax.config.config_with_absl()  # JAX's own settings are flags too: --jax_platforms=cpu, --jax_debug_nans=true
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import jax
 import jaxlib
 
+from fedjax_het.cache import cache_folder
+
 SOURCE = Path(__file__).with_name("convolution.cc")
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O2", "-march=native", "-shared", "-fPIC", "-w")
@@ -21,11 +23,6 @@ SWITCH = "FEDJAX_HET_NATIVE"
 
 class Unavailable(Exception):
     """Why there is no library here."""
-
-
-def cache_folder() -> Path:
-    """Where things live that can be made again: XDG_CACHE_HOME, else ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedjax_het"
 
 
 @functools.cache
