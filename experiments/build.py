@@ -1,16 +1,19 @@
 """From settings to a compiled simulation; everything that can be wrong in them is said here, before compiling."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 
 from experiments import config, cores
-from experiments.settings import TABLES, parse_layout
+from experiments.settings import TABLES
+from experiments.words import parse_layout, parse_size
 from fedjax_het import engine
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data import Federation, federate
+from fedjax_het.engine import Residence
 from fedjax_het.errors import InputError
 from fedjax_het.models import computed_in, lowerings
 from fedjax_het.types import Model
@@ -23,6 +26,7 @@ class Parts(NamedTuple):
     model: Model
     algorithm: Algorithm
     layout: Any
+    residence: Residence  # of client states and examples
     participation: Any
     conv: str | None  # how convolutions are computed, where the model has any
 
@@ -41,11 +45,12 @@ def parts(settings: Mapping[str, Any], chosen: Mapping[str, Any] = MappingProxyT
         table["conv"] = chosen.get("conv") or lowerings.chosen(settings["precision"])
     model = config.resolve(table, TABLES["model"].registry, "config.model", num_classes=federation.num_classes)
     model = computed_in(settings["precision"])(model)
-    return Parts(federation, model, algorithm, layout, participation, table.get("conv"))
+    residence = Residence(*(chosen.get(name, settings[name]) for name in Residence._fields))
+    return Parts(federation, model, algorithm, layout, residence, participation, table.get("conv"))
 
 
-def simulation(parts: Parts, settings: Mapping[str, Any]) -> engine.Simulation:
-    """Check the wiring and compile."""
+def simulation(parts: Parts, settings: Mapping[str, Any], folder: Path) -> engine.Simulation:
+    """Check the wiring and compile.   folder: for client states that are kept on the disk."""
     names = ("rounds", "seed", "num_seeds", "evaluate_every", "on_nonfinite")
     return engine.Simulation(
         parts.algorithm,
@@ -53,6 +58,9 @@ def simulation(parts: Parts, settings: Mapping[str, Any]) -> engine.Simulation:
         parts.federation,
         participation=parts.participation,
         layout=parts.layout,
+        memory_budget=parse_size("memory_budget", settings["memory_budget"]),
+        folder=folder,
+        **parts.residence._asdict(),
         **{name: settings[name] for name in names},
     )
 
@@ -65,6 +73,7 @@ def choices(parts: Parts, simulation: engine.Simulation) -> dict[str, Any]:
         "why": simulation.choice.reason if simulation.choice else "as the config says",
         "seconds_a_round": {str(timing.layout): timing.seconds for timing in timings},
         "conv": parts.conv,
+        **simulation.residence._asdict(),
         "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
     }
 

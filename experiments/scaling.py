@@ -1,8 +1,9 @@
 """What a round costs as things grow: python -m experiments.scaling --study=population --out=runs/scaling
 
-Studies: population (clients altogether, a fixed cohort), cohort (a fixed population), parameters, aggregators (how many
-updates are edited at once). Writes scaling.csv and a log-log plot a study, with the line of a cost that grows as fast
-as what is varied. Exit status: 0 = done, 1 = a point failed (it is named, and the others are there), 2 = a mistake.
+Studies: population (clients altogether, a fixed cohort; states and data are off the device), states (the same, with
+all states on it), cohort (a fixed population), parameters, aggregators (how many updates are edited at once). Writes
+scaling.csv and a log-log plot a study, with the line of a cost that grows as fast as what is varied.
+Exit status: 0 = done, 1 = a point failed (it is named, and the others are there), 2 = a mistake.
 """
 
 import csv
@@ -29,7 +30,7 @@ class Study(NamedTuple):
     varied: str  # a field of Point
     values: tuple[int, ...]
     algorithms: tuple[str, ...]
-    fixed: Mapping[str, int]
+    fixed: Mapping[str, Any]
     is_flat: bool = False  # what would be ideal: no growth at all, instead of growth in proportion
 
     def points(self, largest: int | None) -> list[Point]:
@@ -44,8 +45,11 @@ def _whole(fields: dict[str, Any]) -> Point:
 
 
 _TENS = tuple(10**power for power in range(7))
+_OFF_DEVICE = {"client_states": "disk", "examples": "stream"}
 STUDIES = {
-    "population": Study("population", _TENS[2:], ("fedavg", "fedga"), {"cohort": 100, "parameters": 10_000}, True),
+    "population": Study(
+        "population", _TENS[3:], ("fedavg", "scaffold"), {"cohort": 100, "parameters": 10_000} | _OFF_DEVICE, True
+    ),
     "states": Study("population", _TENS[2:6], ("scaffold",), {"cohort": 100, "parameters": 1_000}, True),
     "cohort": Study("cohort", _TENS[1:5], ("fedavg",), {"population": 10_000, "parameters": 10_000}),
     "parameters": Study("parameters", (*_TENS[4:], 10**7), ("fedavg",), {"population": 100, "cohort": 10}),

@@ -77,7 +77,7 @@ def run(command: Command) -> None:
         parts = build.parts(chosen, earlier)
         directory.check_partition(parts.federation.fingerprint)
         print("compiling ...", flush=True)
-        simulation = build.simulation(parts, chosen)
+        simulation = build.simulation(parts, chosen, directory.path)
         choices = earlier or build.choices(parts, simulation)
         print(report.facts(simulation.facts, parts.federation, chosen, choices, directory.path), flush=True)
         with directory:

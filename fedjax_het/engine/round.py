@@ -53,23 +53,21 @@ class Transcript(NamedTuple):
 
 
 class Round(NamedTuple):
-    """One algorithm's round.
+    """One algorithm's round, and what it is made of.
 
-    begin: (key, stored inputs) -> the state before everything, `clients` being any one client's.
-    draw: (key, round number) -> who takes part, known as far ahead as anybody wants to look.
-    train: the round of a cohort alone. It takes and gives back the state with just the cohort's clients, leaves
-    [slots, ...] in and [cohort, ...] out, and sees the cohort's rows, leaves [slots, ...].
-    among_all: the same with everyone's states, of which it takes and replaces the cohort's.
-    init, step, explain: with everyone's states and data at hand; step is draw and among_all, explain tells what was
-    said in it.
+    begin: (key, stored inputs) -> the state before everything; `clients` are any one's, of begin_all everyone's.
+    draw: (key, round number) -> who takes part, as far ahead as anybody wants to look.
+    train: a round of a cohort. Among the clients whose states are at hand its own stand at `places` [slots], and are
+    replaced; of the data it is given its own rows, leaves [slots, ...].
+    init, step, explain: with everyone at hand; step is draw and train, and explain tells what was said in it, too.
     """
 
     problem: LocalProblem
     cohort_size: int
     begin: Callable[[Key, Array], State]
     draw: Callable[[Key, Array], Cohort]
-    train: Callable[[State, Cohort, ClientData, Key], tuple[State, RoundMetrics, Transcript]]
-    among_all: Callable[[State, Cohort, ClientData, Key], tuple[State, RoundMetrics, Transcript]]
+    train: Callable[[State, Array, Cohort, ClientData, Key], tuple[State, RoundMetrics, Transcript]]
+    begin_all: Callable[[Key, Array], State]
     init: Callable[[Key, ClientData], State]
     step: Callable[[State, ClientData, Key], tuple[State, RoundMetrics]]
     explain: Callable[[State, ClientData, Key], tuple[State, RoundMetrics, Transcript]]
@@ -109,9 +107,12 @@ def make_round(
         drawn = participation.draw(keys(key, number)[0], num_clients)
         return Cohort(*(jnp.pad(x, (0, num_padding)) for x in drawn))
 
-    def train(state: State, cohort: Cohort, data: ClientData, key: Key) -> tuple[State, RoundMetrics, Transcript]:
+    def train(
+        state: State, places: Array, cohort: Cohort, data: ClientData, key: Key
+    ) -> tuple[State, RoundMetrics, Transcript]:
         server, ids = state.server, cohort.ids[:cohort_size]
-        slots = client_side.slots(state.clients, data, cohort, keys(key, server.round)[1])
+        clients = tree.take(state.clients, places)
+        slots = client_side.slots(clients, data, cohort, keys(key, server.round)[1])
 
         received = Broadcast(server.round, server.shared, server.published)
         if algorithm.survey:
@@ -142,7 +143,8 @@ def make_round(
             is_nonfinite=outcome.is_nonfinite,
         )
         tally = Tally(state.tally.reports + metrics.num_reporting, state.tally.nonfinite + metrics.num_nonfinite)
-        after = State(server._replace(round=state.server.round + 1), clients, tally)
+        everyones = tree.put(state.clients, places[:cohort_size], clients)
+        after = State(server._replace(round=state.server.round + 1), everyones, tally)
         return after, metrics, Transcript(received, unpadded(slots.answers), outcome.upload, aggregate.replies)
 
     def publish(received: Broadcast, answers: dict, slots: client_side.Slot, ids: Array) -> dict:
@@ -157,20 +159,17 @@ def make_round(
     def unpadded(stack):
         return jax.tree.map(lambda x: x[:cohort_size], stack)
 
-    def among_all(state: State, cohort: Cohort, data: ClientData, key: Key) -> tuple[State, RoundMetrics, Transcript]:
-        taken = state._replace(clients=tree.take(state.clients, cohort.ids))
-        after, metrics, said = train(taken, cohort, data, key)
-        everyones = tree.put(state.clients, metrics.cohort, after.clients)
-        return after._replace(clients=everyones), metrics, said
+    def begin_all(key: Key, inputs: Array) -> State:
+        return initial.with_everyone(begin(key, inputs), num_clients)
 
     def init(key: Key, data: ClientData) -> State:
-        return initial.of_everyone(begin(key, data.examples.inputs), num_clients)
+        return begin_all(key, data.examples.inputs)
 
     def explain(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics, Transcript]:
         cohort = draw(key, state.server.round)
-        return among_all(state, cohort, client_side.window(data, cohort), key)
+        return train(state, cohort.ids, cohort, client_side.window(data, cohort), key)
 
     def step(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics]:
         return explain(state, data, key)[:2]
 
-    return Round(problem, cohort_size, begin, draw, train, among_all, init, step, explain)
+    return Round(problem, cohort_size, begin, draw, train, begin_all, init, step, explain)

@@ -1,6 +1,7 @@
 """Do the slots fit together? Asked before anything runs."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -8,35 +9,52 @@ from flax import linen as nn
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
+from fedjax_het.engine.job import Job
+from fedjax_het.engine.layout import Layout
 from fedjax_het.engine.problem import LocalProblem
-from fedjax_het.engine.round import RoundMetrics, Transcript
+from fedjax_het.engine.round import Round, RoundMetrics, Transcript
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import State
 
-Shapes = tuple[State, RoundMetrics, Transcript]
+
+class Shapes(NamedTuple):
+    """What comes out of a round, as shapes."""
+
+    state: State
+    metrics: RoundMetrics
+    said: Transcript
 
 
-def check(
-    algorithm: Algorithm, problem: LocalProblem, init: Callable, explain: Callable, federation: Federation
-) -> Shapes:
+class Wired(NamedTuple):
+    """A job in one layout, traced and checked. Nothing is compiled."""
+
+    job: Job
+    layout: Layout
+    round: Round
+    explain: Callable  # round.explain; whoever compiles it reads the trace that was checked
+    shapes: Shapes  # of one seed
+
+
+def wired(job: Job, layout: Layout) -> Wired:
     """Trace a round's shapes, look for what would train but mean nothing, and hand the shapes on.
 
     Raises InputError: a published quantity that nobody reports, a part that reads what no slot fills, a state whose
     shape a round would change, one-example batches under batch normalisation, nobody with a training example.
     """
-    provided = [*algorithm.survey, *algorithm.reports]
-    for name in algorithm.published:
+    round, federation = job.round(layout), job.federation
+    provided = [*job.algorithm.survey, *job.algorithm.reports]
+    for name in job.algorithm.published:
         if name not in provided:
             raise InputError(f"published['{name}'] condenses what nobody reports. {nearest(name, provided)}")
     if not np.any(np.asarray(federation.data.train.count)):
         raise InputError(f"{federation.name}: no client has a training example. Lower the held-out fractions.")
-    _check_batch_norm(algorithm, problem, federation)
-    key = jax.random.key(0)
-    before = jax.eval_shape(init, key, federation.data)
-    shapes = jax.eval_shape(explain, before, federation.data, key)
-    if (changed := _difference(before, shapes[0])) is not None:
+    _check_batch_norm(job.algorithm, round.problem, federation)
+    explain, key = jax.jit(round.explain), jax.random.key(0)
+    before = jax.eval_shape(round.init, key, federation.data)
+    shapes = Shapes(*jax.eval_shape(explain, before, federation.data, key))
+    if (changed := _difference(before, shapes.state)) is not None:
         raise InputError(f"a round changes the shape of its own state: {changed}. A slot must give back what it got.")
-    return shapes
+    return Wired(job, layout, round, explain, shapes)
 
 
 def _check_batch_norm(algorithm: Algorithm, problem: LocalProblem, federation: Federation) -> None:

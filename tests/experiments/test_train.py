@@ -12,7 +12,7 @@ import pytest
 from experiments import build, files, train
 from experiments.rundir import RunDirectory
 from experiments.training import WRITTEN
-from fedjax_het.engine import chunked
+from fedjax_het.engine import Residence, chunked
 from fedjax_het.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,9 +39,9 @@ def compiled_once(tmp_path_factory):
     """Runs of the same settings share what was compiled, and leave the user's cache alone."""
     compile, kept = build.simulation, {}
 
-    def simulation(parts, chosen):
+    def simulation(parts, chosen, folder):
         key = files.to_json(chosen)
-        kept[key] = kept.get(key) or compile(parts, chosen)
+        kept[key] = kept.get(key) or compile(parts, chosen, folder)
         return kept[key]
 
     cache = jax.config.jax_compilation_cache_dir
@@ -119,15 +119,17 @@ def test_a_resumed_run_keeps_what_auto_came_to(config, finished, monkeypatch, tm
     assert choices["layout"] in choices["seconds_a_round"] and choices["why"].startswith(choices["layout"])
     seen = []
 
-    def simulation(parts, chosen):
-        seen.append(parts.layout)
+    def simulation(parts, chosen, folder):
+        seen.append((parts.layout, parts.residence))
         raise InputError("far enough")
 
     monkeypatch.setattr(build, "simulation", simulation)
     (tmp_path / "config.json").write_text((finished / "config.json").read_text())
-    (tmp_path / "choices.json").write_text(json.dumps(choices | {"layout": "chunked(7)"}))
+    assert (choices["client_states"], choices["examples"]) == ("device", "device")
+    choices |= {"layout": "chunked(7)", "client_states": "host"}
+    (tmp_path / "choices.json").write_text(json.dumps(choices))
     assert train.main([f"--config={config}", f"--workdir={tmp_path}"]) == 2
-    assert seen == [chunked(7)]
+    assert seen == [(chunked(7), Residence("host", "device"))]
 
 
 def test_another_config_in_the_directory_is_refused_with_the_difference(config, finished, capsys):
@@ -159,6 +161,8 @@ def test_another_config_in_the_directory_is_refused_with_the_difference(config, 
         (["--config.data.name=arrays", "--config.data.path=/nowhere.npz"], "config.data.path: "),
         (["--config.layout=sharded(64)"], "config.layout: "),
         (["--config.layout=chunk(2)"], "Write auto, vmapped, chunked(4)"),
+        (["--config.memory_budget=much"], "config.memory_budget: memory_budget cannot be read: 'much'"),
+        (["--config.client_states=gpu"], "config.client_states: expected 'auto' or 'device'"),
     ],
     ids=lambda value: value[-1].removeprefix("--config.") if isinstance(value, list) else "",
 )

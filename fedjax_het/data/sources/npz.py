@@ -1,6 +1,7 @@
-"""Examples in numpy's .npz: one file, or a directory with a file for each domain."""
+"""Examples in numpy's own files: one .npz, a directory with one for each domain, or a directory of .npy files."""
 
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +24,8 @@ class _Contents(NamedTuple):
 def npz_file(path: Path, title: str | None = None) -> Dataset:
     """One file with `images` and `labels`, or with `train_images`, `train_labels`, `test_images`, `test_labels`.
 
-    Optional in both: `class_names`. Optional with the former: `domains` [n], as names, or as integers into
-    `domain_names`.
+    Optional in both: `class_names`. Optional with the former: `is_test` [n], `domains` [n] as names or `domains` [n] as
+    integers into `domain_names`.
     Raises InputError for a missing key, arrays that cannot be, and a damaged file.
     """
     contents = _read(path)
@@ -53,33 +54,50 @@ def npz_directory(path: Path, title: str | None = None) -> Dataset:
     )
 
 
+def npy_directory(path: Path, title: str | None = None) -> Dataset:
+    """images.npy, labels.npy, and what else `npz_file` reads, a file each. Images are mapped, not read: as uint8 or
+    float32 they may be larger than memory.
+
+    Raises InputError as `npz_file` does.
+    """
+    arrays = {}
+    for file in sorted(path.glob("*.npy")):
+        with reading(file):
+            arrays[file.stem] = np.load(file, mmap_mode="r" if file.stem == "images" else None)
+    return assemble(title or path.name, **_contents(path, arrays)._asdict())
+
+
 def _read(path: Path) -> _Contents:
     if path.exists() and not zipfile.is_zipfile(path):
         raise InputError(f"{path} is not a whole .npz file. It is cut short or of another format; fetch it again.")
     with reading(path), np.load(path) as file:
-        if "images" in file:
-            inputs, labels = _array(path, file, "images"), _array(path, file, "labels")
-            is_test = np.zeros(len(inputs), bool)
-        else:
-            train, test = _array(path, file, "train_images"), _array(path, file, "test_images")
-            _check_agreement("the shape of an example", "train_images", train.shape[1:], "test_images", test.shape[1:])
-            inputs = np.concatenate([train, test])
-            labels = np.concatenate([_array(path, file, "train_labels"), _array(path, file, "test_labels")])
-            is_test = np.arange(len(inputs)) >= len(train)
-        class_names = file["class_names"].tolist() if "class_names" in file else None
-        return _Contents(inputs, labels, is_test, class_names, *_domains(file))
+        return _contents(path, file)
 
 
-def _array(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
+def _contents(path: Path, file: Mapping[str, np.ndarray]) -> _Contents:
+    if "images" in file:
+        inputs, labels = _array(path, file, "images"), _array(path, file, "labels")
+        is_test = file["is_test"] if "is_test" in file else np.zeros(len(inputs), bool)
+    else:
+        train, test = _array(path, file, "train_images"), _array(path, file, "test_images")
+        _check_agreement("the shape of an example", "train_images", train.shape[1:], "test_images", test.shape[1:])
+        inputs = np.concatenate([train, test])
+        labels = np.concatenate([_array(path, file, "train_labels"), _array(path, file, "test_labels")])
+        is_test = np.arange(len(inputs)) >= len(train)
+    class_names = file["class_names"].tolist() if "class_names" in file else None
+    return _Contents(inputs, labels, is_test, class_names, *_domains(file))
+
+
+def _array(path: Path, file: Mapping[str, np.ndarray], key: str) -> np.ndarray:
     if key not in file:
         raise InputError(
-            f"{path} has no '{key}'; it has {', '.join(file.files)}. Give images and labels, or train_images, "
+            f"{path} has no '{key}'; it has {', '.join(file)}. Give images and labels, or train_images, "
             "train_labels, test_images and test_labels."
         )
     return file[key]
 
 
-def _domains(file: np.lib.npyio.NpzFile) -> tuple[np.ndarray | None, list[str]]:
+def _domains(file: Mapping[str, np.ndarray]) -> tuple[np.ndarray | None, list[str]]:
     if "domains" not in file:
         return None, ["all"]
     domains = file["domains"]

@@ -43,6 +43,26 @@ def test_domains_by_name_or_by_number(tmp_path, contents, names):
     assert dataset.domains.tolist() == [1, 0] * 3
 
 
+@pytest.mark.parametrize("images", [IMAGES, IMAGES[..., None].astype(np.float32)], ids=["uint8", "float32"])
+def test_a_directory_of_npy_files_is_mapped(tmp_path, images):
+    is_test = np.arange(6) > 3
+    for name, values in {"images": images, "labels": LABELS, "is_test": is_test, "domains": ["x", "y"] * 3}.items():
+        np.save(tmp_path / f"{name}.npy", values)
+    dataset = load("arrays", path=tmp_path, title="mine")
+    np.testing.assert_array_equal(dataset.inputs, IMAGES[..., None])
+    mapped = dataset.inputs
+    while mapped.base is not None and not isinstance(mapped, np.memmap):
+        mapped = mapped.base
+    assert isinstance(mapped, np.memmap)
+    assert dataset.is_test.tolist() == is_test.tolist() and dataset.domain_names == ("x", "y")
+
+
+def test_a_directory_without_labels(tmp_path):
+    np.save(tmp_path / "images.npy", IMAGES)
+    with pytest.raises(InputError, match="has no 'labels'; it has images"):
+        load("arrays", path=tmp_path)
+
+
 def test_a_directory_is_a_domain_a_file(tmp_path):
     save(tmp_path / "b.npz"), save(tmp_path / "a.npz", images=IMAGES[:2], labels=LABELS[:2])
     dataset = load("arrays", path=tmp_path, title="both")

@@ -1,0 +1,89 @@
+"""What is to be trained, before anything is said about where it runs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.stages import Compiled
+
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.data.federation import Federation
+from fedjax_het.engine.layout import Layout
+from fedjax_het.engine.participation import Participation
+from fedjax_het.engine.round import Round, make_round
+from fedjax_het.types import Key, Model, PyTree
+
+
+@dataclass(frozen=True)
+class Job:
+    """An algorithm, a model and a federation; so many rounds, at most `block` in one call, for each of the seeds."""
+
+    algorithm: Algorithm
+    model: Model
+    federation: Federation
+    participation: Participation
+    rounds: int
+    block: int
+    seed: int = 0
+    num_seeds: int = 1
+
+    @property
+    def num_clients(self) -> int:
+        return self.federation.num_clients
+
+    @property
+    def cohort_size(self) -> int:
+        return self.participation.size(self.num_clients)
+
+    @property
+    def most_examples(self) -> int:
+        """For training and validation, in the largest cohorts that the seeds could draw."""
+        data = self.federation.data
+        counts = np.sort(np.asarray(data.train.count) + np.asarray(data.valid.count))
+        return self.num_seeds * int(counts[-self.cohort_size :].sum())
+
+    def keys(self) -> Key:
+        """[num_seeds]"""
+        return jax.vmap(jax.random.key)(self.seed + jnp.arange(self.num_seeds))
+
+    def round(self, layout: Layout) -> Round:
+        options = {"participation": self.participation, "layout": layout, "prepare": self.federation.prepare}
+        return make_round(self.algorithm, self.model, self.num_clients, **options)
+
+    def over_seeds(self, function: Callable, axes: tuple[int | None, ...]) -> Callable:
+        """vmap over seeds; a single seed is not vmapped, which would cost it a batched program."""
+        if self.num_seeds > 1:
+            return jax.vmap(function, in_axes=axes)
+
+        def single(*arguments: PyTree) -> PyTree:
+            first = [
+                jax.tree.map(lambda x: x[0], argument) if axis == 0 else argument
+                for argument, axis in zip(arguments, axes, strict=True)
+            ]
+            return jax.tree.map(lambda x: x[None], function(*first))
+
+        return single
+
+
+def place(values: PyTree, layout: Layout) -> PyTree:
+    """On every device of the layout."""
+    return jax.device_put(values, layout.sharding)
+
+
+def placed_out(layout: Layout) -> dict[str, Any]:
+    """The option of jit that leaves a program's results where `place` puts values."""
+    return {"out_shardings": layout.sharding} if layout.sharding else {}
+
+
+def abstract(values: PyTree, layout: Layout) -> PyTree:
+    """Shapes in place of arrays: what is compiled for them needs no memory yet."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout.sharding), values)
+
+
+def compiled(function: Callable, layout: Layout, *arguments: PyTree, donate: tuple[int, ...] = ()) -> Compiled:
+    """The program for arguments of these shapes, which lie, like its results, where `place` puts values."""
+    program = jax.jit(function, donate_argnums=donate, **placed_out(layout))
+    return program.lower(*abstract(arguments, layout)).compile()
