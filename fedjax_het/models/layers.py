@@ -4,6 +4,7 @@ from functools import reduce
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jax import lax
 
@@ -55,8 +56,7 @@ def max_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: P
     occurs several times in a window the first, row by row, takes the gradient, as in PyTorch.
     """
     if (windows := _windows(x, window, strides, padding)) is not None:
-        columns = reduce(_larger, [windows[:, :, :, :, j] for j in range(windows.shape[4])])
-        return reduce(_larger, [columns[:, :, i] for i in range(windows.shape[2])])
+        return _largest(windows)
     return nn.max_pool(x, _pair(window), _pair(strides or window), _sides(padding))
 
 
@@ -79,18 +79,41 @@ def _windows(x: Array, window: Pair, strides: Pair | None, padding: Padding) -> 
 
 
 @jax.custom_jvp
-def _larger(first: Array, second: Array) -> Array:
-    """The elementwise maximum; its gradient follows one comparison of the two.
+def _largest(windows: Array) -> Array:
+    """The maximum of each window, axes 2 and 4; its gradient follows the comparisons that found it.
 
-    The gradient of jnp.max and jnp.maximum looks for entries that equal the maximum. Where XLA computes the entries
-    a second time for it, rounded otherwise, it finds none, and the window's gradient is lost.
+    The gradient of jnp.max looks for entries that equal the maximum. Where XLA computes the entries a second time for
+    it, rounded otherwise, it finds none, and the window's gradient is lost.
     """
-    return jnp.maximum(first, second)
+    return _first_largest(windows)[0]
 
 
-@_larger.defjvp
-def _larger_jvp(values: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    return _larger(*values), jnp.where(values[0] >= values[1], *tangents)
+@_largest.defjvp
+def _largest_jvp(values: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (windows,), (tangent,) = values, tangents
+    largest, where = _first_largest(windows)
+    # A mask, not a gather: its transpose is one pass that writes every entry once.
+    is_it = where[:, :, None, :, None] == _places(windows)
+    return largest, jnp.sum(jnp.where(is_it, tangent, 0), axis=(2, 4))
+
+
+def _first_largest(windows: Array) -> tuple[Array, Array]:
+    """The maximum of each window, and its place: the first, row by row, where there are several."""
+    entries = [
+        (entry := windows[:, :, i, :, j], jnp.full(entry.shape, place))
+        for (i, _, j, _), place in np.ndenumerate(_places(windows))
+    ]
+    return reduce(_larger, entries)
+
+
+def _larger(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
+    return jnp.maximum(first[0], second[0]), jnp.where(first[0] >= second[0], first[1], second[1])
+
+
+def _places(windows: Array) -> np.ndarray:
+    """The entries of a window, counted row by row: [window height, 1, window width, 1]."""
+    height, width = windows.shape[2], windows.shape[4]
+    return np.arange(height * width, dtype=np.int32).reshape(height, 1, width, 1)
 
 
 def _pair(value: Pair) -> tuple:

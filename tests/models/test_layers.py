@@ -72,6 +72,12 @@ def test_pools_without_overlap_give_what_flax_gives(size):
     np.testing.assert_allclose(avg_pool(x), nn.avg_pool(x, (2, 2), (2, 2)), rtol=1e-6)
 
 
+def test_windows_of_one_pixel_change_nothing():
+    x = jax.random.normal(KEY, (2, 3, 4, 5))
+    np.testing.assert_array_equal(max_pool(x, 1), x)
+    np.testing.assert_array_equal(jax.grad(lambda x: jnp.sum(max_pool(x, 1)))(x), jnp.ones_like(x))
+
+
 def test_pools_with_overlap_or_padding_are_flaxs():
     x = jax.random.normal(KEY, (2, 7, 8, 3))
     pads = ((1, 1), (1, 1))

@@ -15,12 +15,24 @@ from tests.harness import compose, federation
 needs_native = pytest.mark.skipif(convolution.why_not() is not None, reason=f"no kernels: {convolution.why_not()}")
 # n, h, w, c, kh, kw, f: fewer features than a register holds, more, and one too many; tiles that do not divide.
 CASES = [(2, 9, 11, 3, 3, 2, 5), (1, 5, 5, 1, 5, 5, 33), (3, 8, 17, 4, 3, 3, 16), (2, 7, 7, 20, 1, 1, 40)]
+# Winograd's: channels and features that fill one register and more; images smaller than a tile, and blocks of them.
+CASES += [(3, 9, 11, 17, 3, 3, 18), (20, 3, 4, 16, 3, 3, 40), (2, 7, 12, 20, 5, 5, 33), (40, 6, 6, 16, 5, 5, 64)]
 
 
 def tensors(case):
     n, h, w, c, kh, kw, f = case
     random = np.random.default_rng(0)
-    return (random.normal(size=shape).astype(np.float32) for shape in ((n, h, w, c), (kh, kw, c, f)))
+    x, kernel = (random.normal(size=shape).astype(np.float32) for shape in ((n, h, w, c), (kh, kw, c, f)))
+    return x, kernel / np.float32(np.sqrt(kh * kw * c))  # results near one: the sine of large ones magnifies rounding
+
+
+def test_the_cases_reach_both_algorithms():
+    """Stride 1, one more row and two more columns by padding."""
+    taken = [
+        convolution._is_worth_it((1, n, h + 2 - kh, w + 3 - kw, f), (1, kh, kw, c, f), 1)
+        for n, h, w, c, kh, kw, f in CASES
+    ]
+    assert taken == [False] * 4 + [True] * 4
 
 
 def scalar(lowering, stride):

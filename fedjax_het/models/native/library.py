@@ -15,7 +15,8 @@ import jaxlib
 
 from fedjax_het.cache import cache_folder
 
-SOURCE = Path(__file__).with_name("convolution.cc")
+FOLDER = Path(__file__).parent
+SOURCES = tuple(FOLDER / name for name in ("convolution.cc", "direct.h", "winograd.h", "toom_cook.h", "tiles.h"))
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O2", "-march=native", "-shared", "-fPIC", "-w")
 SWITCH = "FEDJAX_HET_NATIVE"
@@ -47,7 +48,9 @@ def load() -> ctypes.CDLL:
 
 def _identity() -> str:
     """Another source, library or processor is another file."""
-    described = "\n".join([SOURCE.read_text(), jaxlib.__version__, platform.machine(), *FLAGS, _processor()])
+    described = "\n".join(
+        [*(source.read_text() for source in SOURCES), jaxlib.__version__, platform.machine(), *FLAGS, _processor()]
+    )
     return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
@@ -64,7 +67,7 @@ def _compile(compiler: str, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = Path(folder) / path.name
-            command = [compiler, *FLAGS, f"-I{jax.ffi.include_dir()}", str(SOURCE), "-o", str(made)]
+            command = [compiler, *FLAGS, f"-I{jax.ffi.include_dir()}", str(SOURCES[0]), "-o", str(made)]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 raise Unavailable(f"{compiler} failed: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
