@@ -73,11 +73,12 @@ def _federation(table: Mapping[str, Any]) -> Federation:
     """The table's options go to its source, to its partition and to `federate`, each by its signature."""
     source = config.choose(table, TABLES["data"].registry, "config.data")
     fixed = TABLES["data"].fixed
-    of_source = {key: value for key, value in table.items() if key not in ("name", "partition", *fixed)}
+    of_source = {key: value for key, value in table.items() if key not in ("name", "partition", "augment", *fixed)}
     of_split = {key: value for key, value in table.items() if key in fixed}
     partition = config.resolve(table["partition"], TABLES["data.partition"].registry, "config.data.partition")
+    augment = config.resolve(table["augment"], TABLES["data.augment"].registry, "config.data.augment")
     dataset = config.called(source, of_source, "config.data")
-    return config.called(_divided, of_split, "config.data", dataset=dataset, partition=partition)
+    return config.called(_divided, of_split, "config.data", dataset=dataset, partition=partition, augment=augment)
 
 
 def _divided(unseen: str, **options: Any) -> Federation:

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_het.data import preparation, rows
+from fedjax_het.data import rows
+from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.federation import Federation
 from fedjax_het.data.partition import Labelled, Partition
+from fedjax_het.data.preparation import Preparation, moments
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import ClientData, Examples
 
@@ -28,6 +30,7 @@ def federate(
     unseen_domains: Sequence[str] = (),
     unseen_clients: int = 0,
     standardise: bool = False,
+    augment: Augmentation | None = None,
 ) -> Federation:
     """Distribute a data set over clients.
 
@@ -40,6 +43,7 @@ def federate(
        it keeps at least one for training.
 
     standardise: (x - mean) / deviation a channel, of the training examples of the clients that train.
+    augment: what is done to training images before that, see `augmentation.images`; None: nothing.
     The same seed gives the same federation; `federation.fingerprint` tells whether two machines agree.
     Raises InputError for settings that cannot be, unknown domains, and as the partition does.
     """
@@ -66,7 +70,7 @@ def federate(
         class_names=dataset.class_names,
         client_names=tuple(names[i] for i in trained),
         newcomer_names=tuple(names[i] for i in new),
-        prepare=preparation.standardised(dataset.inputs, training) if standardise else preparation.plain(),
+        prepare=Preparation(moments(dataset.inputs, training) if standardise else None, augment),
     )
 
 

@@ -67,6 +67,7 @@ def make_round(
     participation: Participation | None = None,
     layout: Layout = vmapped,
     prepare: Callable[[Array], Array] = lambda inputs: inputs,
+    augment: Callable[[Key, Array, Array], tuple[Array, Array]] | None = None,
 ) -> Round:
     """Compose an algorithm's slots into `init(key, data)` and `step(state, data, key)`.
 
@@ -74,12 +75,13 @@ def make_round(
     result depends on who else takes part, on order, padding, or the layout, beyond rounding.
 
     prepare: stored inputs [batch, ...] -> what the model takes; it runs inside the step that reads them.
+    augment: (key, stored inputs, labels) -> both as the model takes them in training, where that is something else.
     Raises InputError for a cohort larger than the clients, a sharing pattern that matches no leaf, and, when traced,
     for a part that reads a quantity which no slot fills.
     """
     participation = participation or everyone()
     cohort_size = participation.size(num_clients)
-    problem = LocalProblem(algorithm.adapt(model), algorithm.objective, prepare)
+    problem = LocalProblem(algorithm.adapt(model), algorithm.objective, prepare, augment)
     ask = partial(client_side.ask, algorithm, problem)
     train = partial(client_side.train, algorithm, problem)
 

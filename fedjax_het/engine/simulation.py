@@ -63,7 +63,7 @@ class Simulation:
         self.num_seeds = num_seeds
         self._participation = participation or (everyone() if cohort_size is None else uniformly(cohort_size))
         self._longest = min(evaluate_every, rounds)
-        options = {"participation": self._participation, "prepare": federation.prepare}
+        options = {"participation": self._participation, "prepare": federation.prepare, "augment": federation.augment}
         self.choice = None
         if layout == AUTO:
             # What cannot work is not worth timing: looked at first, on no hardware.

@@ -82,7 +82,13 @@ def _timed(
     key: Key,
 ) -> Timing:
     round = make_round(
-        algorithm, model, federation.num_clients, participation=participation, layout=layout, prepare=federation.prepare
+        algorithm,
+        model,
+        federation.num_clients,
+        participation=participation,
+        layout=layout,
+        prepare=federation.prepare,
+        augment=federation.augment,
     )
     options = {"out_shardings": layout.sharding} if layout.sharding else {}
     data, key = jax.device_put((federation.data, key), layout.sharding)
