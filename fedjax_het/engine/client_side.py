@@ -25,14 +25,21 @@ from fedjax_het.types import (
 )
 
 
+class Cohort(NamedTuple):
+    """Who takes part in a round. Leaves [slots]: the cohort, and behind it places that only pad the layout."""
+
+    ids: Array  # int32
+    is_here: Array  # False: it does not answer, or is padding; it takes no step
+
+
 class Slot(NamedTuple):
-    """A place in the cohort and what the server keeps for the client in it. Leaves [cohort, ...]."""
+    """A place in the cohort and what the server keeps for the client in it. Leaves [slots, ...]."""
 
     state: ClientState
     rows: tuple[Rows, Rows, Rows]  # train, valid, test
     answers: Named
     key: Key
-    is_here: Array  # False: it did not answer, or only pads the layout; it takes no step
+    is_here: Array
     client: Array  # its id
 
 
@@ -47,16 +54,18 @@ class Outcome(NamedTuple):
 Common = tuple[Broadcast, Examples]
 
 
-def slots(clients: ClientState, data: ClientData, cohort: Array, is_available: Array, key: Key, num_slots: int) -> Slot:
-    """The cohort, padded to `num_slots`. Keys are folded from ids, not from positions."""
-    num_padding = num_slots - cohort.shape[0]
-    ids = jnp.pad(cohort, (0, num_padding))
-    is_here = jnp.pad(is_available, (0, num_padding))
+def window(data: ClientData, cohort: Cohort) -> ClientData:
+    """The rows of the clients of a cohort, out of everyone's."""
+    return ClientData(data.examples, *tree.take((data.train, data.valid, data.test), cohort.ids))
+
+
+def slots(clients: ClientState, data: ClientData, cohort: Cohort, key: Key) -> Slot:
+    """`clients`, `data`: those of the cohort, leaves [slots, ...]. Keys are folded from ids, not from positions."""
     rows = tuple(
-        Rows(part.index[ids], jnp.where(is_here, part.count[ids], 0)) for part in (data.train, data.valid, data.test)
+        part._replace(count=jnp.where(cohort.is_here, part.count, 0)) for part in (data.train, data.valid, data.test)
     )
-    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, ids)
-    return Slot(tree.take(clients, ids), rows, {}, keys, is_here, ids)
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, cohort.ids)
+    return Slot(clients, rows, {}, keys, cohort.is_here, cohort.ids)
 
 
 def ask(algorithm: Algorithm, problem: LocalProblem, common: Common, slot: Slot) -> Named:

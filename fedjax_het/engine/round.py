@@ -11,9 +11,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_het import sharing, tree
+from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.engine import client_side, server_side
+from fedjax_het.engine import client_side, initial, server_side
+from fedjax_het.engine.client_side import Cohort
 from fedjax_het.engine.layout import Layout, vmapped
 from fedjax_het.engine.participation import Participation, everyone
 from fedjax_het.engine.problem import Channel, LocalProblem, Unfilled
@@ -22,7 +23,6 @@ from fedjax_het.types import (
     Array,
     Broadcast,
     ClientData,
-    ClientState,
     Key,
     Model,
     Named,
@@ -53,10 +53,26 @@ class Transcript(NamedTuple):
 
 
 class Round(NamedTuple):
+    """One algorithm's round.
+
+    begin: (key, stored inputs) -> the state before everything, `clients` being any one client's.
+    draw: (key, round number) -> who takes part, known as far ahead as anybody wants to look.
+    train: the round of a cohort alone. It takes and gives back the state with just the cohort's clients, leaves
+    [slots, ...] in and [cohort, ...] out, and sees the cohort's rows, leaves [slots, ...].
+    among_all: the same with everyone's states, of which it takes and replaces the cohort's.
+    init, step, explain: with everyone's states and data at hand; step is draw and among_all, explain tells what was
+    said in it.
+    """
+
+    problem: LocalProblem
+    cohort_size: int
+    begin: Callable[[Key, Array], State]
+    draw: Callable[[Key, Array], Cohort]
+    train: Callable[[State, Cohort, ClientData, Key], tuple[State, RoundMetrics, Transcript]]
+    among_all: Callable[[State, Cohort, ClientData, Key], tuple[State, RoundMetrics, Transcript]]
     init: Callable[[Key, ClientData], State]
     step: Callable[[State, ClientData, Key], tuple[State, RoundMetrics]]
-    explain: Callable[[State, ClientData, Key], tuple[State, RoundMetrics, Transcript]]  # step, and what was said in it
-    problem: LocalProblem
+    explain: Callable[[State, ClientData, Key], tuple[State, RoundMetrics, Transcript]]
 
 
 def make_round(
@@ -69,7 +85,7 @@ def make_round(
     prepare: Callable[[Array], Array] = lambda inputs: inputs,
     augment: Callable[[Key, Array, Array], tuple[Array, Array]] | None = None,
 ) -> Round:
-    """Compose an algorithm's slots into `init(key, data)` and `step(state, data, key)`.
+    """Compose an algorithm's slots into `init(key, data)` and `step(state, data, key)`, and what these are made of.
 
     The key of `step` is the run's; the round's own is folded from the round number, a client's from its id. So no
     result depends on who else takes part, on order, padding, or the layout, beyond rounding.
@@ -83,44 +99,32 @@ def make_round(
     cohort_size = participation.size(num_clients)
     problem = LocalProblem(algorithm.adapt(model), algorithm.objective, prepare, augment)
     ask = partial(client_side.ask, algorithm, problem)
-    train = partial(client_side.train, algorithm, problem)
+    train_one = partial(client_side.train, algorithm, problem)
+    begin = partial(initial.before_everything, algorithm, problem, num_clients, cohort_size)
 
-    def init(key: Key, data: ClientData) -> State:
-        example = prepare(data.examples.inputs[:1])
-        variables = problem.model.init(key, example)
-        chosen = sharing.personal_paths(algorithm.sharing, tree.paths(variables), problem.model.layers(example))
-        shared, personal = tree.partition(variables, chosen.__contains__)
-        memory = {name: kept.init(variables) for name, kept in algorithm.memory.items()}
-        clients = ClientState(personal, memory, jnp.zeros((), jnp.int32))
-        server = ServerState(
-            round=jnp.zeros((), jnp.int32),
-            shared=shared,
-            optimizer=algorithm.server_optimizer.init(shared["params"]),
-            aggregator=algorithm.aggregator.init(shared, num_clients),
-            published={
-                name: summary.init(problem, shared, num_clients, cohort_size)
-                for name, summary in algorithm.published.items()
-            },
-        )
-        everyones = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_clients, *jnp.shape(x))), clients)
-        return State(server, everyones, Tally(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)))
+    def keys(key: Key, number: Array) -> Array:
+        """[2]: for drawing the cohort, for all that its clients draw."""
+        return jax.random.split(jax.random.fold_in(key, number))
 
-    def explain(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics, Transcript]:
-        server = state.server
-        drawing, training = jax.random.split(jax.random.fold_in(key, server.round))
-        cohort, is_available = participation.draw(drawing, num_clients)
-        slots = client_side.slots(state.clients, data, cohort, is_available, training, layout.padded(cohort_size))
+    def draw(key: Key, number: Array) -> Cohort:
+        num_padding = layout.padded(cohort_size) - cohort_size
+        drawn = participation.draw(keys(key, number)[0], num_clients)
+        return Cohort(*(jnp.pad(x, (0, num_padding)) for x in drawn))
+
+    def train(state: State, cohort: Cohort, data: ClientData, key: Key) -> tuple[State, RoundMetrics, Transcript]:
+        server, ids = state.server, cohort.ids[:cohort_size]
+        slots = client_side.slots(state.clients, data, cohort, keys(key, server.round)[1])
 
         received = Broadcast(server.round, server.shared, server.published)
         if algorithm.survey:
             answers = layout.map(ask, (received, data.examples), slots)
             slots = slots._replace(answers=answers)
-            received = received._replace(published=publish(received, unpadded(answers), slots, cohort))
+            received = received._replace(published=publish(received, unpadded(answers), slots, ids))
 
-        outcome, summed = layout.map_and_sum(train, (received, data.examples), slots)
+        outcome, summed = layout.map_and_sum(train_one, (received, data.examples), slots)
         outcome = unpadded(outcome)
         uploads = outcome.upload._replace(reports=Channel("reports", outcome.upload.reports))
-        view = ServerView(received, uploads, cohort, outcome.is_present, num_clients, summed or None)
+        view = ServerView(received, uploads, ids, outcome.is_present, num_clients, summed or None)
         try:
             aggregate, aggregator = algorithm.aggregator.update(problem, server.aggregator, view)
         except Unfilled as unfilled:
@@ -136,24 +140,39 @@ def make_round(
             loss=server_side.weighted_loss(outcome.loss, outcome.upload.num_examples),
             num_reporting=jnp.sum(outcome.is_present, dtype=jnp.int32),
             num_nonfinite=jnp.sum(outcome.is_nonfinite, dtype=jnp.int32),
-            cohort=cohort,
+            cohort=ids,
             is_nonfinite=outcome.is_nonfinite,
         )
         tally = Tally(state.tally.reports + metrics.num_reporting, state.tally.nonfinite + metrics.num_nonfinite)
-        everyones = tree.put(state.clients, cohort, clients)
-        after = State(server._replace(round=state.server.round + 1), everyones, tally)
+        after = State(server._replace(round=state.server.round + 1), clients, tally)
         return after, metrics, Transcript(received, unpadded(slots.answers), outcome.upload, aggregate.replies)
 
-    def publish(received: Broadcast, answers: dict, slots: client_side.Slot, cohort: Array) -> dict:
+    def publish(received: Broadcast, answers: dict, slots: client_side.Slot, ids: Array) -> dict:
         """What the survey's answers become, in time for this round's training."""
         counts = jnp.asarray(slots.rows[0].count[:cohort_size], float)
         is_present = (counts > 0) & jax.vmap(tree.is_finite)(answers)
         answers = tree.where(is_present, answers, tree.zeros_like(answers))
         asked = Upload({}, answers, counts, jnp.zeros_like(counts))
-        view = ServerView(received, asked, cohort, is_present, num_clients)
+        view = ServerView(received, asked, ids, is_present, num_clients)
         return server_side.summarised(algorithm.published, received.published, answers, view)
 
     def unpadded(stack):
         return jax.tree.map(lambda x: x[:cohort_size], stack)
 
-    return Round(init, lambda *arguments: explain(*arguments)[:2], explain, problem)
+    def among_all(state: State, cohort: Cohort, data: ClientData, key: Key) -> tuple[State, RoundMetrics, Transcript]:
+        taken = state._replace(clients=tree.take(state.clients, cohort.ids))
+        after, metrics, said = train(taken, cohort, data, key)
+        everyones = tree.put(state.clients, metrics.cohort, after.clients)
+        return after._replace(clients=everyones), metrics, said
+
+    def init(key: Key, data: ClientData) -> State:
+        return initial.of_everyone(begin(key, data.examples.inputs), num_clients)
+
+    def explain(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics, Transcript]:
+        cohort = draw(key, state.server.round)
+        return among_all(state, cohort, client_side.window(data, cohort), key)
+
+    def step(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics]:
+        return explain(state, data, key)[:2]
+
+    return Round(problem, cohort_size, begin, draw, train, among_all, init, step, explain)
