@@ -124,13 +124,14 @@ def make_round(
         outcome, summed = layout.map_and_sum(train_one, (received, data.examples), slots)
         outcome = unpadded(outcome)
         uploads = outcome.upload._replace(reports=Channel("reports", outcome.upload.reports))
-        view = ServerView(received, uploads, ids, outcome.is_present, num_clients, summed or None)
+        view = ServerView(received, uploads, ids, outcome.is_present, num_clients, summed.aggregator)
         try:
             aggregate, aggregator = algorithm.aggregator.update(problem, server.aggregator, view)
         except Unfilled as unfilled:
             raise InputError(f"the aggregator {unfilled}") from None
         shared, optimizer = server_side.server_step(algorithm.server_optimizer, server, aggregate.update)
-        published = server_side.summarised(algorithm.published, received.published, outcome.upload.reports, view)
+        reports = outcome.upload.reports | summed.published
+        published = server_side.summarised(algorithm.published, received.published, reports, view)
 
         replied = outcome.state._replace(personal=tree.merge(outcome.state.personal, aggregate.replies))
         clients = tree.where(outcome.is_present, replied, outcome.state)
@@ -154,6 +155,7 @@ def make_round(
         answers = tree.where(is_present, answers, tree.zeros_like(answers))
         asked = Upload({}, answers, counts, jnp.zeros_like(counts))
         view = ServerView(received, asked, ids, is_present, num_clients)
+        answers |= server_side.summed(algorithm.published, asked)
         return server_side.summarised(algorithm.published, received.published, answers, view)
 
     def unpadded(stack):
