@@ -35,6 +35,15 @@ class Layout:
         """Where state and data live: on every device of the mesh."""
         return NamedSharding(self.mesh, P()) if self.mesh else None
 
+    def place(self, values: PyTree) -> PyTree:
+        """Values of the host, the same in every process, where state and data live."""
+        if not self.mesh or self.sharding.is_fully_addressable:
+            return jax.device_put(values, self.sharding)
+        # device_put would send everything to every process, to compare.
+        return jax.tree.map(
+            lambda x: jax.make_array_from_callback(np.shape(x), self.sharding, lambda index: x[index]), values
+        )
+
     def padded(self, num_clients: int) -> int:
         """The smallest count that fills every device and chunk; the round pads with clients that do nothing."""
         a_device = -(-num_clients // self.num_devices)
@@ -113,8 +122,8 @@ def chunked(size: int) -> Layout:
 def sharded(devices: int | Mesh, chunk: int | None = None) -> Layout:
     """The cohort spread over devices (the first so many, or a mesh with one axis), each in chunks if asked.
 
-    Raises InputError if there are not so many devices. CPU cores become devices with `jax_num_cpu_devices`, set before
-    anything is computed.
+    Raises InputError if there are not so many devices, and in several processes if these are not all that there are.
+    CPU cores become devices with `jax_num_cpu_devices`, set before anything is computed.
     """
     if isinstance(devices, Mesh):
         mesh = Mesh(devices.devices.reshape(-1), (AXIS,))
@@ -126,6 +135,11 @@ def sharded(devices: int | Mesh, chunk: int | None = None) -> Layout:
                 "jax.config.update('jax_num_cpu_devices', ...) first."
             )
         mesh = Mesh(np.array(found[:devices]), (AXIS,))
+    if len({device.process_index for device in mesh.devices}) < jax.process_count():
+        raise InputError(
+            f"layout: {mesh.size} devices leave some of the {jax.process_count()} processes without one. Use all "
+            f"{jax.device_count()}."
+        )
     if chunk is not None and chunk < 1:
         raise InputError(f"layout: a chunk holds at least 1 client, not {chunk}.")
     return Layout(chunk=chunk, mesh=mesh)

@@ -75,8 +75,8 @@ class Simulation:
         # Traced once, here: the check and the rounds' program read the same trace.
         self._step = jax.jit(self._round.explain)
         self._shapes = wiring.check(algorithm, self._round.problem, self._round.init, self._step, federation)
-        self._keys = self._place(jax.vmap(jax.random.key)(seed + jnp.arange(num_seeds)))
-        self._data = self._place(federation.data)
+        self._keys = self.layout.place(jax.vmap(jax.random.key)(seed + jnp.arange(num_seeds)))
+        self._data = self.layout.place(federation.data)
         self._compile()
 
     # ---- running -----------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class Simulation:
         if not 1 <= num_rounds <= self._longest:
             raise ValueError(f"advance takes 1 to {self._longest} rounds at a time, not {num_rounds}")
         first = int(np.asarray(state.server.round)[0])
-        state, metrics = self._advance(state, self._data, self._keys, self._place(np.int32(num_rounds)))
+        state, metrics = self._advance(state, self._data, self._keys, self.layout.place(np.int32(num_rounds)))
         metrics = jax.tree.map(lambda x: np.asarray(x)[:, :num_rounds], metrics)
         if self.on_nonfinite == "raise":
             _stop_at_nonfinite(metrics, first)
@@ -113,12 +113,9 @@ class Simulation:
         return round % self.evaluate_every == 0 or round == self.rounds
 
     # ---- building ----------------------------------------------------------------------------------------------------
-    def _place(self, values):
-        return jax.device_put(values, self.layout.sharding)
-
     def _compile(self) -> None:
         held, groups = held_out(self.federation, _EVALUATION_BATCH)
-        self._held_out = self._place(held)
+        self._held_out = self.layout.place(held)
         evaluate = make_evaluation(self._round.problem, groups, self.layout, _EVALUATION_BATCH)
         options = {"out_shardings": self.layout.sharding} if self.layout.sharding else {}
         self._init = jax.jit(self._over_seeds(self._round.init, (0, None)), **options)
@@ -127,7 +124,7 @@ class Simulation:
         if self.layout.sharding:
             state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self.layout.sharding), state)
         advance = jax.jit(self._over_seeds(self._block, (0, None, 0, None)), donate_argnums=0, **options)
-        self._advance = advance.lower(state, self._data, self._keys, self._place(np.int32(1))).compile()
+        self._advance = advance.lower(state, self._data, self._keys, self.layout.place(np.int32(1))).compile()
         evaluate = jax.jit(self._over_seeds(evaluate, (0, None, None, None)), **options)
         self._evaluate = evaluate.lower(state, self._data.examples, self._held_out, self._data.test).compile()
         self.facts = cost.facts(

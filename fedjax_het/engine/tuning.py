@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
+from jax.experimental import multihost_utils
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
@@ -30,18 +31,19 @@ class Choice(NamedTuple):
 
 
 def candidates(cohort_size: int) -> list[Layout]:
-    """Layouts worth a trial on the devices that there are, the likeliest first.
+    """Layouts worth a trial on the devices that there are, the likeliest first; several processes use all.
 
     On a CPU one client after another on each core, which takes just the steps that each client has and keeps its model
     in the cache; on an accelerator all clients side by side on all devices.
     """
-    devices = min(jax.device_count(), cohort_size)
+    is_alone = jax.process_count() == 1
+    devices = min(jax.device_count(), cohort_size) if is_alone else jax.device_count()
     a_device = -(-cohort_size // devices)
     on_cpu = jax.default_backend() == "cpu"
     chunks = [1, None, _CHUNK] if on_cpu else [None, _CHUNK]
     chunks = [chunk for chunk in chunks if chunk is None or chunk < a_device or chunk == 1]
     found = [Layout(chunk) if devices == 1 else sharded(devices, chunk) for chunk in chunks]
-    return [*found, Layout()] if on_cpu and devices > 1 else found
+    return [*found, Layout()] if on_cpu and devices > 1 and is_alone else found
 
 
 def quickest(
@@ -91,15 +93,20 @@ def _timed(
         augment=federation.augment,
     )
     options = {"out_shardings": layout.sharding} if layout.sharding else {}
-    data, key = jax.device_put((federation.data, key), layout.sharding)
+    data, key = layout.place((federation.data, key))
     state = jax.jit(round.init, **options)(key, data)
     begun = time.perf_counter()
     step = jax.jit(round.step, donate_argnums=0, **options).lower(state, data, key).compile()
-    compile_seconds = time.perf_counter() - begun
+    compile_seconds = _since(begun)
     state, _ = jax.block_until_ready(step(state, data, key))
     rounds = []
     while len(rounds) < _MOST_ROUNDS and sum(rounds) < _LONG_ENOUGH:
         begun = time.perf_counter()
         state, _ = jax.block_until_ready(step(state, data, key))
-        rounds.append(time.perf_counter() - begun)
+        rounds.append(_since(begun))
     return Timing(layout, min(rounds), compile_seconds)
+
+
+def _since(begun: float) -> float:
+    """Seconds, by the first process's watch."""
+    return float(multihost_utils.broadcast_one_to_all(time.perf_counter() - begun))
