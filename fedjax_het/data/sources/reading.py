@@ -41,8 +41,16 @@ def existing(path: str | Path) -> Path:
     return path
 
 
+def located(path: str | Path, what: str, url: str) -> Path:
+    """The path, as `existing`; where nothing is there the error says where this data set is published."""
+    try:
+        return existing(path)
+    except InputError as error:
+        raise InputError(f"{error} {what} is published at {url}; nothing is downloaded for you.") from error
+
+
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def reading(path: str | Path) -> Iterator[None]:
     """Any failure to read `path` becomes an InputError that names it."""
     existing(path)
     try:
