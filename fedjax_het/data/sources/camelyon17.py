@@ -7,7 +7,7 @@ import numpy as np
 from fedjax_het.data import rows
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources import tables
-from fedjax_het.data.sources.listing import Entry, check_rows, image_dataset, published
+from fedjax_het.data.sources.listing import Entry, image_dataset, published
 from fedjax_het.data.sources.reading import located
 from fedjax_het.errors import InputError
 
@@ -39,7 +39,7 @@ def camelyon17(path: str, size: int | None = None, cache: str | None = None) -> 
         entries.append(_entry(table, line, cells))
     if not entries:
         raise InputError(f"{table} has no rows. Fetch it again from {_URL}")
-    check_rows(table, zip(lines, (entry.path for entry in entries), strict=True))
+    tables.check_rows(table, zip(lines, (entry.path for entry in entries), strict=True))
     return image_dataset(
         "camelyon17",
         _with_validation(entries),

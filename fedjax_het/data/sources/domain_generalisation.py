@@ -116,6 +116,8 @@ def _as_listed(found: Found, entries: list[Entry]) -> tuple[list[Entry], list[st
                 entry = by_path.get(str(folder.parent / row.path))
                 if entry is None or labels.index(entry.label) + 1 != row.label:
                     raise InputError(f"{file}, line {row.line}: label {row.label} is not that of {row.path}'s folder.")
+                if entry.domain != domain:
+                    raise InputError(f"{file}, line {row.line}: {row.path} is of another domain than its list.")
                 listed.append(entry._replace(split=split))
     left_out = len(entries) - len({entry.path for entry in listed})
     notes = [f"split by the lists in {lists}"] + ([f"{left_out} images are in no list: left out"] if left_out else [])

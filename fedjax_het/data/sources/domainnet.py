@@ -50,14 +50,17 @@ def mini_domainnet(path: str, lists: str = "splits_mini", size: int | None = Non
 
 def _find_domain(root: Path, lists: str, domain: str, names: dict[int, str]) -> list[Entry]:
     """The entries of a domain; `names` learns what the labels are called."""
-    entries = []
+    entries, labels = [], {name: label for label, name in names.items()}
     for split in ("train", "test"):
         file = root / lists / f"{domain}_{split}.txt"
         for row in split_lists.read(file, root):
             name = Path(row.path).parent.name
-            if names.setdefault(row.label, name) != name:
+            if not row.path.startswith(f"{domain}/"):
+                raise InputError(f"{file}, line {row.line}: {row.path} is of another domain than its list.")
+            if (names.setdefault(row.label, name), labels.setdefault(name, row.label)) != (name, row.label):
                 raise InputError(
-                    f"{file}, line {row.line}: label {row.label} is {names[row.label]} elsewhere, and {name} here."
+                    f"{file}, line {row.line}: label {row.label} for {name}, but elsewhere {row.label} is "
+                    f"{names[row.label]} and {name} is {labels[name]}. Mend the lists."
                 )
             entries.append(Entry(str(root / row.path), name, domain, split))
     return entries

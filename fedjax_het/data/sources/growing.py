@@ -91,7 +91,7 @@ def open_arrays(folder: Path) -> dict[str, np.memmap]:
         return {name: _open(folder / f"{name}.npy", about) for name, about in manifest["arrays"].items()}
     except FileNotFoundError as error:
         raise Damaged(f"{error.filename} is missing") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Damaged(str(error)) from error
 
 

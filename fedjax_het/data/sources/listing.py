@@ -1,10 +1,8 @@
 """What a source knows before it decodes anything: which file is an example of what, from where, in which split."""
 
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -45,10 +43,11 @@ def image_dataset(
     """Decode the files of a listing; domains in alphabetical order, and classes where `class_names` gives no
     other.
 
-    Raises InputError for an empty listing, and as `read_image` and `decoded` do.
+    Raises InputError for an empty listing, for a file that is listed twice, and as `read_image` and `decoded` do.
     """
     if not entries:
         raise InputError(f"{name}: no images are listed. Look for lists and folders that are empty.")
+    _check_once(entries)
     options = image_options(size, channels)
     files = [entry.path for entry in entries]
     arrays = decoded(
@@ -70,6 +69,16 @@ def image_dataset(
         splits=[entry.split for entry in entries],
         notes=notes,
     )
+
+
+def _check_once(entries: Sequence[Entry]) -> None:
+    first: dict[str, Entry] = {}
+    for entry in entries:
+        if (before := first.setdefault(entry.path, entry)) is not entry:
+            raise InputError(
+                f"{entry.path} is listed twice, for {before.domain} ({before.split}) and for {entry.domain} "
+                f"({entry.split}). Leave it in one list."
+            )
 
 
 def placed(
@@ -111,20 +120,6 @@ def positions(values: Sequence[str], names: Sequence[str]) -> np.ndarray:
     """[n] int32: where each value stands among the names."""
     index = {name: i for i, name in enumerate(names)}
     return np.array([index[value] for value in values], np.int32)
-
-
-def check_rows(listed: str | Path, paths: Iterable[tuple[int, str]]) -> None:
-    """(line, path) of every row of a list: raise InputError for the first whose file is not there.
-
-    Folders are read once each, which is much quicker than asking for every file.
-    """
-    contents: dict[str, set[str]] = {}
-    for line, path in paths:
-        folder, file = os.path.split(path)
-        if folder not in contents:
-            contents[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
-        if file not in contents[folder]:
-            raise InputError(f"{listed}, line {line}: {path} is not there. Restore the file, or take out the line.")
 
 
 def check_shared_classes(name: str, entries: Iterable[Entry], otherwise: str = "") -> None:

@@ -1,5 +1,6 @@
 """Image classification data sets that TensorFlow Datasets has prepared, read without TensorFlow."""
 
+import difflib
 import importlib.util
 import io
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources.decoded import Chunk, decoded
 from fedjax_het.data.sources.images import decoded_image, image_options
 from fedjax_het.data.sources.listing import SPLITS, placed
+from fedjax_het.data.sources.reading import reading
 from fedjax_het.errors import InputError
 
 _CATALOGUE = "https://www.tensorflow.org/datasets/catalog/overview"
@@ -42,7 +44,7 @@ def tfds(
         raise InputError(f"tfds {builder} has splits {', '.join(found.info.splits)}, and none of {', '.join(SPLITS)}.")
     sources = {name: _undecoded(found, name, image) for name in kept}
     items = [(name, i) for name, source in sources.items() for i in range(len(source))]
-    read = partial(_read, sources, image=image, label=label, size=size, channels=channels)
+    read = partial(_read, found.data_path, sources, image=image, label=label, size=size, channels=channels)
     files = [path for name in kept for path in found.info.splits[name].filepaths]
     options = {"builder": found.info.full_name, "splits": list(kept), "features": [image, label]}
     arrays = decoded(
@@ -68,8 +70,10 @@ def _prepared(builder: str, data_dir: str | None) -> Any:
     try:
         found = library.builder(builder, data_dir=folder)
     except library.core.DatasetNotFoundError as error:
+        close = difflib.get_close_matches(builder, library.list_builders(with_community_datasets=False), n=1)
         raise InputError(
-            f"tfds knows no data set '{builder}', and none lies in {data_dir}. See {_CATALOGUE}"
+            f"tfds knows no data set '{builder}', and {data_dir or 'its data_dir'} holds none."
+            f"{''.join(f' Did you mean {name!r}?' for name in close)} All are listed at {_CATALOGUE}"
         ) from error
     if not found.is_prepared() or not found.info.splits:
         raise InputError(f"{builder} is not prepared: nothing in {found.data_path}. {_how_to(builder, data_dir)}")
@@ -82,7 +86,7 @@ def _prepared(builder: str, data_dir: str | None) -> Any:
 
 
 def _how_to(builder: str, data_dir: str | None) -> str:
-    place = "" if data_dir is None else f", data_dir={data_dir!r}"
+    place = "" if data_dir is None else f', data_dir="{data_dir}"'
     install = "" if importlib.util.find_spec("tensorflow") else "pip install tensorflow (it is missing here), then "
     return (
         f"Prepare it once, where TensorFlow is installed, which downloads it: {install}python -c 'import "
@@ -97,7 +101,8 @@ def _features(builder: str, found: Any) -> tuple[str, str]:
 
     names = found.info.supervised_keys or ("image", "label")
     kinds = (library.features.Image, library.features.ClassLabel)
-    features = [found.info.features[name] if name in found.info.features else None for name in names]
+    known = dict(found.info.features.items())
+    features = [known.get(name) if isinstance(name, str) else None for name in names]
     if len(names) != 2 or not all(map(isinstance, features, kinds)):
         raise InputError(f"tfds {builder} is not a data set of images with a class each: {found.info.features}")
     return names
@@ -107,13 +112,24 @@ def _undecoded(found: Any, split: str, image: str) -> Any:
     """A sequence of examples whose images are the bytes of a file: they are decoded as all other files are."""
     import tensorflow_datasets as library
 
-    return found.as_data_source(split=split, decoders={image: library.decode.SkipDecoding()})
+    with reading(found.data_path):
+        source = found.as_data_source(split=split, decoders={image: library.decode.SkipDecoding()})
+        len(source)  # which opens the files
+    return source
 
 
 def _read(
-    sources: Mapping[str, Any], item: tuple[str, int], *, image: str, label: str, size: int | None, channels: int | None
+    folder: Path,
+    sources: Mapping[str, Any],
+    item: tuple[str, int],
+    *,
+    image: str,
+    label: str,
+    size: int | None,
+    channels: int | None,
 ) -> Chunk:
     split, i = item
-    example = sources[split][i]
-    pixels = decoded_image(io.BytesIO(example[image]), f"example {i} of {split}", size, channels)
+    with reading(folder):
+        example = sources[split][i]
+        pixels = decoded_image(io.BytesIO(example[image]), f"example {i} of {split}", size, channels)
     return {"inputs": pixels[None], "labels": np.array([example[label]], np.int32)}

@@ -13,7 +13,7 @@ from PIL import Image
 
 from fedjax_het.errors import InputError
 
-# What numpy, zipfile, gzip, pickle and Pillow raise on bytes that are not what they should be.
+# What numpy, zipfile, gzip, pickle, Pillow and array_record raise on bytes that are not what they should be.
 _DAMAGE = (
     OSError,
     EOFError,
@@ -25,6 +25,7 @@ _DAMAGE = (
     struct.error,
     Image.DecompressionBombError,
     lzma.LZMAError,
+    RuntimeError,
     zipfile.BadZipFile,
 )
 

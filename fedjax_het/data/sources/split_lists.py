@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from fedjax_het.data.sources.listing import check_rows
 from fedjax_het.data.sources.reading import reading
+from fedjax_het.data.sources.tables import check_rows
 from fedjax_het.errors import InputError
 
 

@@ -1,6 +1,5 @@
 """Retina and COVID-FL in the layout of the SSL-FL benchmark: a list of files a client, and one test list for all."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ import numpy as np
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources import tables
 from fedjax_het.data.sources.images import conformed, read_image
-from fedjax_het.data.sources.listing import Entry, by_number, check_rows, image_dataset
+from fedjax_het.data.sources.listing import Entry, by_number, image_dataset
 from fedjax_het.data.sources.reading import located, reading
 from fedjax_het.errors import InputError
 
@@ -42,7 +41,7 @@ def ssl_fl_dataset(name: str, title: str, path: str, split: str, size: int | Non
     A client is a domain. The test list is the own test split; its examples belong to no client, so their domain is
     called "test". Classes are called by their number. Images are made colour; see `read_array` for .npy files.
     A line that a list repeats counts once. size, cache: see `folders`.
-    Raises InputError for a line without its file or label, and for a file in two lists.
+    Raises InputError for a line without its file or label, and for a file in the lists of two clients.
     Yan et al., IEEE TMI 2023. arXiv:2205.08576
     """
     root = located(path, title, _URL)
@@ -58,7 +57,6 @@ def ssl_fl_dataset(name: str, title: str, path: str, split: str, size: int | Non
         found, num_repeated = _listed(root / folder, listed, labels)
         entries += [Entry(str(root / folder / file), label, domain, folder) for file, label in found.items()]
         notes += [f"{listed.name} repeats {num_repeated} lines, which count once"] if num_repeated else []
-    _check_once(entries)
     class_names = [str(label) for label in range(1 + max(map(int, labels.values()), default=0))]
     return image_dataset(
         name, entries, size=size, channels=3, cache=cache, class_names=class_names, notes=notes, read=_read
@@ -73,7 +71,7 @@ def read_array(path: str) -> np.ndarray:
     """
     with reading(Path(path)):
         array = np.load(path, allow_pickle=False)
-    if array.ndim not in (2, 3) or array.dtype.kind not in "fu" or 0 in array.shape:
+    if array.ndim not in (2, 3) or array.dtype.kind not in "fiu" or 0 in array.shape:
         raise InputError(f"{path} holds {array.dtype} {array.shape}, not an image of numbers from 0. Fetch it again.")
     if array.ndim == 3:
         array = array[..., 0] if array.shape[2] < 3 else array[..., :3]
@@ -104,7 +102,7 @@ def _labels(path: Path) -> dict[str, str]:
 def _listed(folder: Path, listed: Path, labels: dict[str, str]) -> tuple[dict[str, str], int]:
     """({file: label} in the order of the list, how many lines repeat one before them)."""
     lines = [(line, cells[0]) for line, cells in tables.rows(listed)]
-    check_rows(listed, ((line, str(folder / file)) for line, file in lines))
+    tables.check_rows(listed, ((line, str(folder / file)) for line, file in lines))
     for line, file in lines:
         if file not in labels:
             raise InputError(
@@ -112,10 +110,3 @@ def _listed(folder: Path, listed: Path, labels: dict[str, str]) -> tuple[dict[st
             )
     found = {file: labels[file] for _, file in lines}
     return found, len(lines) - len(found)
-
-
-def _check_once(entries: list[Entry]) -> None:
-    for path, count in Counter(entry.path for entry in entries).items():
-        if count > 1:
-            clients = " and ".join(entry.domain for entry in entries if entry.path == path)
-            raise InputError(f"{path} is in the lists of {clients}. Leave it to one client.")

@@ -1,7 +1,8 @@
-"""CSV files, as data sets come with them; every message names the file and the line."""
+"""Tables and lists that data sets come with; every message names the file and the line."""
 
 import csv
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fedjax_het.data.sources.reading import reading
@@ -43,3 +44,17 @@ def integer(path: Path, line: int, what: str, text: str) -> int:
     if number < 0 or number != int(number):
         raise InputError(f"{path}, line {line}: {what} is '{text}', not a whole number from 0. Mend the line.")
     return int(number)
+
+
+def check_rows(listed: Path, paths: Iterable[tuple[int, str]]) -> None:
+    """(line, path) of every row of a list: raise InputError for the first whose file is not there.
+
+    Folders are read once each, which is much quicker than asking for every file.
+    """
+    contents: dict[str, set[str]] = {}
+    for line, path in paths:
+        folder, file = os.path.split(path)
+        if folder not in contents:
+            contents[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
+        if file not in contents[folder]:
+            raise InputError(f"{listed}, line {line}: {path} is not there. Restore the file, or take out the line.")

@@ -2,17 +2,11 @@
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from fedjax_het.data import load
 from fedjax_het.errors import InputError
+from tests.data.sources.pictures import draw
 from tests.shared import shared_path
-
-
-def draw(path, size=(6, 4), mode="RGB", value=0):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.full((size[1], size[0], 3) if mode == "RGB" else (size[1], size[0]), value)
-    Image.fromarray(pixels.astype(np.uint16 if mode == "I;16" else np.uint8)).save(path)
 
 
 @pytest.fixture
