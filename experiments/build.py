@@ -10,7 +10,7 @@ from experiments import config, cores
 from experiments.settings import TABLES, parse_layout
 from fedjax_het import engine
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.data import Federation, federate
+from fedjax_het.data import Dataset, Federation, federate
 from fedjax_het.errors import InputError
 from fedjax_het.models import computed_in, lowerings
 from fedjax_het.types import Model
@@ -19,6 +19,7 @@ from fedjax_het.types import Model
 class Parts(NamedTuple):
     """What the tables of a config stand for."""
 
+    dataset: Dataset
     federation: Federation
     model: Model
     algorithm: Algorithm
@@ -34,14 +35,14 @@ def parts(settings: Mapping[str, Any], chosen: Mapping[str, Any] = MappingProxyT
     """
     layout = read_layout(chosen.get("layout", settings["layout"]))
     algorithm = config.resolve(settings["algorithm"], TABLES["algorithm"].registry, "config.algorithm")
-    federation = _federation(settings["data"])
+    dataset, federation = data(settings["data"])
     participation = _participation(settings, federation.num_clients)
     table = dict(settings["model"])
     if table.get("conv") == "auto":
         table["conv"] = chosen.get("conv") or lowerings.chosen(settings["precision"])
     model = config.resolve(table, TABLES["model"].registry, "config.model", num_classes=federation.num_classes)
     model = computed_in(settings["precision"])(model)
-    return Parts(federation, model, algorithm, layout, participation, table.get("conv"))
+    return Parts(dataset, federation, model, algorithm, layout, participation, table.get("conv"))
 
 
 def simulation(parts: Parts, settings: Mapping[str, Any]) -> engine.Simulation:
@@ -69,8 +70,11 @@ def choices(parts: Parts, simulation: engine.Simulation) -> dict[str, Any]:
     }
 
 
-def _federation(table: Mapping[str, Any]) -> Federation:
-    """The table's options go to its source, to its partition and to `federate`, each by its signature."""
+def data(table: Mapping[str, Any]) -> tuple[Dataset, Federation]:
+    """Read a data set and distribute it.
+
+    The table's options go to its source, to its partition and to `federate`, each by its signature.
+    """
     source = config.choose(table, TABLES["data"].registry, "config.data")
     fixed = TABLES["data"].fixed
     of_source = {key: value for key, value in table.items() if key not in ("name", "partition", "augment", *fixed)}
@@ -78,7 +82,9 @@ def _federation(table: Mapping[str, Any]) -> Federation:
     partition = config.resolve(table["partition"], TABLES["data.partition"].registry, "config.data.partition")
     augment = config.resolve(table["augment"], TABLES["data.augment"].registry, "config.data.augment")
     dataset = config.called(source, of_source, "config.data")
-    return config.called(_divided, of_split, "config.data", dataset=dataset, partition=partition, augment=augment)
+    return dataset, config.called(
+        _divided, of_split, "config.data", dataset=dataset, partition=partition, augment=augment
+    )
 
 
 def _divided(unseen: str, **options: Any) -> Federation:

@@ -13,7 +13,7 @@ import jax
 from absl.flags import argparse_flags
 from rich.console import Console
 
-from experiments import build, catalogue, report, settings
+from experiments import arguments, build, catalogue, found, report, settings
 from experiments.rundir import RunDirectory
 from experiments.training import WRITTEN, Training
 from fedjax_het.cache import cache_folder
@@ -31,13 +31,7 @@ class Command(NamedTuple):
 
 def parse(argv: Sequence[str]) -> Command:
     """The command line. `--config.<key>=<value>` sets any key of the config, whether the file sets it or not."""
-    own, overrides, rest = [], {}, iter(argv)
-    for argument in rest:
-        key, is_set, text = argument.partition("=")
-        if key.startswith("--config."):
-            overrides[key.removeprefix("--config.")] = text if is_set else next(rest, "")
-        else:
-            own.append(argument)
+    own, overrides = arguments.apart(argv)
     parser = argparse_flags.ArgumentParser(
         prog="python -m experiments.train",
         description="Train from a config; the same command resumes a run that was stopped.",
@@ -76,6 +70,7 @@ def run(command: Command) -> None:
         earlier = directory.read("choices.json") or {}
         parts = build.parts(chosen, earlier)
         directory.check_partition(parts.federation.fingerprint)
+        found.show(parts.dataset)
         print("compiling ...", flush=True)
         simulation = build.simulation(parts, chosen)
         choices = earlier or build.choices(parts, simulation)
@@ -89,6 +84,7 @@ def run(command: Command) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """The exit status."""
+    found.tell_progress()
     try:
         command = parse(argv)
         if command.is_cached and not jax.config.jax_compilation_cache_dir:

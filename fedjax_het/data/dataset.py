@@ -40,6 +40,17 @@ class Dataset:
         return self.labels.ndim > 1
 
     @property
+    def class_counts(self) -> np.ndarray:
+        """[domains, class] int64: the examples of each domain by class; their pixels where labels are masks."""
+        counts = np.zeros((len(self.domain_names), self.num_classes), np.int64)
+        if self.is_segmentation:
+            for domain, mask in zip(self.domains, self.labels, strict=True):
+                counts[domain] += np.bincount(mask.reshape(-1), minlength=self.num_classes)
+        else:
+            np.add.at(counts, (self.domains, self.labels), 1)
+        return counts
+
+    @property
     def splits(self) -> dict[str, np.ndarray]:
         """{"train", "valid", "test"}: [n] bool, as the data set itself divides its examples."""
         return {"train": ~(self.is_valid | self.is_test), "valid": self.is_valid, "test": self.is_test}
