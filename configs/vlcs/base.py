@@ -1,0 +1,27 @@
+"""VLCS, a domain a client, and SUN as the domain that no client has. Give the data with --config.data.path=...
+
+The path is the folder with the domains, or the one that holds VLCS/. Images are 64 x 64 for this small network,
+224 x 224 in most papers.
+"""
+
+from ml_collections import ConfigDict
+
+
+def base(**algorithm: object) -> ConfigDict:
+    """The setting that the files beside this one share; `algorithm` is the table that each fills in."""
+    config = ConfigDict()
+    config.algorithm = {"learning_rate": 0.02, "batch_size": 32, "epochs": 1} | algorithm
+    config.model = {"name": "cnn", "channels": (16, 32, 64), "hidden": (128,), "kernel": 3, "norm": "batch"}
+    config.data = {
+        "name": "vlcs",
+        "size": 64,
+        "num_clients": 3,
+        "partition": {"name": "by_domain"},
+        "unseen": "sun",
+        "standardise": True,
+        "valid_fraction": 0.1,
+    }
+    config.rounds = 50
+    config.evaluate_every = 5
+    config.layout = "chunked(1)"
+    return config
