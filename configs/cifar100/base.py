@@ -6,19 +6,11 @@ Where it is not prepared, the first start says how; for the batches that its aut
 
 from ml_collections import ConfigDict
 
+from configs.cifar10 import base as cifar10
+
 
 def base(**algorithm: object) -> ConfigDict:
-    """The setting that the files beside this one share; `algorithm` is the table that each fills in."""
-    config = ConfigDict()
-    config.algorithm = {"learning_rate": 0.05, "batch_size": 50, "epochs": 1} | algorithm
-    config.model = {"name": "cnn", "channels": (16, 32), "hidden": (64,)}
-    config.data = {
-        "name": "tfds",
-        "builder": "cifar100",
-        "num_clients": 100,
-        "partition": {"name": "dirichlet", "alpha": 0.5},
-    }
-    config.rounds = 200
-    config.cohort_size = 10
-    config.layout = "chunked(1)"
+    """The setting of CIFAR-10; `algorithm` is the table that each file beside this one fills in."""
+    config = cifar10.base(**algorithm)
+    config.data.builder = "cifar100"
     return config

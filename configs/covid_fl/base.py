@@ -7,21 +7,13 @@ ResNet-50 on 384 x 384.
 
 from ml_collections import ConfigDict
 
+from configs.retina import base as retina
+
 
 def base(**algorithm: object) -> ConfigDict:
-    """The setting that the files beside this one share; `algorithm` is the table that each fills in."""
-    config = ConfigDict()
-    config.algorithm = {"learning_rate": 0.005, "batch_size": 50, "epochs": 1} | algorithm
-    config.model = {"name": "cnn", "channels": (16, 32, 64), "hidden": (128,), "kernel": 3, "norm": "batch"}
-    config.data = {
-        "name": "covid_fl",
-        "size": 64,
-        "num_clients": 12,
-        "partition": {"name": "by_domain"},
-        "augment": {"name": "images", "crop": (0.8, 1.2), "rotation": 10.0, "flip": 0.5},
-        "client_test_fraction": 0.0,
-        "standardise": True,
-    }
-    config.rounds = 200
-    config.layout = "chunked(1)"
+    """The setting of Retina, with a smaller rate and other crops; `algorithm` is the table that the files fill in."""
+    config = retina.base(**({"learning_rate": 0.005} | algorithm))
+    config.data.name = "covid_fl"
+    config.data.num_clients = 12
+    config.data.augment.crop = (0.8, 1.2)
     return config

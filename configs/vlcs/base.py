@@ -6,22 +6,13 @@ The path is the folder with the domains, or the one that holds VLCS/. Images are
 
 from ml_collections import ConfigDict
 
+from configs.pacs import base as pacs
+
 
 def base(**algorithm: object) -> ConfigDict:
-    """The setting that the files beside this one share; `algorithm` is the table that each fills in."""
-    config = ConfigDict()
-    config.algorithm = {"learning_rate": 0.02, "batch_size": 32, "epochs": 1} | algorithm
-    config.model = {"name": "cnn", "channels": (16, 32, 64), "hidden": (128,), "kernel": 3, "norm": "batch"}
-    config.data = {
-        "name": "vlcs",
-        "size": 64,
-        "num_clients": 3,
-        "partition": {"name": "by_domain"},
-        "unseen": "sun",
-        "standardise": True,
-        "valid_fraction": 0.1,
-    }
-    config.rounds = 50
-    config.evaluate_every = 5
-    config.layout = "chunked(1)"
+    """The setting of PACS, on other domains; `algorithm` is the table that each file beside this one fills in."""
+    config = pacs.base(**algorithm)
+    config.data.name = "vlcs"
+    config.data.unseen = "sun"
+    config.data.valid_fraction = 0.1
     return config

@@ -61,20 +61,11 @@ def federate(
     parts = _distribute(dataset, rest, partition, everyone, np.random.default_rng([seed, _PARTITION]))
     names = _names(dataset, parts)
     streams = [np.random.default_rng([seed, _SPLIT, i]) for i in range(everyone)]
-    splits = held_out.divide(
-        dataset,
-        parts,
-        streams,
-        valid_fraction=valid_fraction,
-        client_test_fraction=client_test_fraction,
-        local_test=local_test,
-    )
+    splits = held_out.divide(dataset, parts, (valid_fraction, client_test_fraction), local_test, streams)
     mixed = np.random.default_rng([seed, _NEWCOMERS]).permutation(everyone)
     trained, new = np.sort(mixed[:num_clients]), np.sort(mixed[num_clients:])
     if equal_train:
-        streams = [np.random.default_rng([seed, _EQUAL, i]) for i in trained]
-        for i, split in zip(trained, held_out.equalise([splits[i] for i in trained], streams), strict=True):
-            splits[i] = split
+        splits = held_out.equalise(splits, trained, [np.random.default_rng([seed, _EQUAL, i]) for i in trained])
     examples = Examples(dataset.inputs, dataset.labels)
     training = np.concatenate([splits[i].train for i in trained])
     return Federation(

@@ -58,19 +58,20 @@ def _not_empty(dataset: Dataset, rest: np.ndarray) -> np.ndarray:
 def divide(
     dataset: Dataset,
     parts: list[np.ndarray],
-    generators: Sequence[np.random.Generator],
-    *,
-    valid_fraction: float,
-    client_test_fraction: float,
+    fractions: tuple[float, float],
     local_test: bool,
+    generators: Sequence[np.random.Generator],
 ) -> list[rows.Split]:
-    """Each client's positions as train, valid and test: by the data set's own split where it has one, else drawn."""
+    """Each client's positions as train, valid and test: by the data set's own split where it has one, else drawn.
+
+    fractions: of validation and test, where they are drawn.
+    """
     has_valid = any(dataset.is_valid[part].any() for part in parts)
-    fractions = (0.0 if has_valid else valid_fraction, 0.0 if local_test else client_test_fraction)
+    drawn = (0.0 if has_valid else fractions[0], 0.0 if local_test else fractions[1])
     splits = []
     for part, rng in zip(parts, generators, strict=True):
         is_valid, is_test = dataset.is_valid[part], dataset.is_test[part]
-        split = rows.split(part[~(is_valid | is_test)], *fractions, rng)
+        split = rows.split(part[~(is_valid | is_test)], *drawn, rng)
         if has_valid:
             split = split._replace(valid=part[is_valid])
         if local_test:
@@ -79,12 +80,17 @@ def divide(
     return splits
 
 
-def equalise(splits: list[rows.Split], generators: Sequence[np.random.Generator]) -> list[rows.Split]:
-    """Training positions cut, at random, to as many as the smallest has. Raises InputError where that is none."""
-    least = min(len(each.train) for each in splits)
+def equalise(
+    splits: list[rows.Split], clients: np.ndarray, generators: Sequence[np.random.Generator]
+) -> list[rows.Split]:
+    """The training positions of these clients cut, at random, to as many as the smallest of them has.
+
+    Raises InputError where that is none.
+    """
+    least = min(len(splits[i].train) for i in clients)
     if least == 0:
         raise InputError("equal_train: a client has no training examples. Use fewer clients, or leave equal_train out.")
-    return [
-        each._replace(train=np.sort(rng.permutation(each.train)[:least]))
-        for each, rng in zip(splits, generators, strict=True)
-    ]
+    cut = list(splits)
+    for i, rng in zip(clients, generators, strict=True):
+        cut[i] = splits[i]._replace(train=np.sort(rng.permutation(splits[i].train)[:least]))
+    return cut

@@ -33,10 +33,10 @@ def camelyon17(path: str, size: int | None = None, cache: str | None = None) -> 
     table = next((each / "metadata.csv" for each in (root, root / _FOLDER) if (each / "metadata.csv").is_file()), None)
     if table is None:
         raise InputError(f"{root} holds no metadata.csv, nor does {_FOLDER}/ in it. It is published at {_URL}")
-    lines, entries = [], []
+    lines, entries, patches = [], [], str(table.parent / "patches")
     for line, cells in tables.records(table, _COLUMNS):
         lines.append(line)
-        entries.append(_entry(table, line, cells))
+        entries.append(_entry(table, patches, line, cells))
     if not entries:
         raise InputError(f"{table} has no rows. Fetch it again from {_URL}")
     tables.check_rows(table, zip(lines, (entry.path for entry in entries), strict=True))
@@ -51,14 +51,14 @@ def camelyon17(path: str, size: int | None = None, cache: str | None = None) -> 
     )
 
 
-def _entry(table: Path, line: int, cells: list[str]) -> Entry:
+def _entry(table: Path, patches: str, line: int, cells: list[str]) -> Entry:
     patient, node, x, y, *numbers = cells
     named = zip(("tumor", "center", "split"), numbers, strict=True)
     tumor, center, split = (tables.integer(table, line, what, text) for what, text in named)
     if tumor > 1 or split > 1:
         raise InputError(f"{table}, line {line}: tumor is {tumor} and split is {split}, where 0 or 1 is known.")
     slide = f"patient_{patient.zfill(3)}_node_{node}"
-    patch = f"{table.parent}/patches/{slide}/patch_{slide}_x_{x}_y_{y}.png"
+    patch = f"{patches}/{slide}/patch_{slide}_x_{x}_y_{y}.png"
     return Entry(patch, _CLASSES[tumor], f"center_{center}", "test" if split else "train")
 
 

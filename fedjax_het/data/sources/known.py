@@ -76,8 +76,7 @@ def in_folders(known: Known, found: Found) -> list[Entry]:
                 f"{Path(entry.path).parent} is no class of {known.title}. {nearest(entry.label, known.classes)}"
             )
     entries = [entry._replace(label=ours[plain(entry.label)]) for entry in entries]
-    if not known.classes:
-        check_shared_classes(known.title, entries)
+    check_shared_classes(known.title, entries)
     return entries
 
 

@@ -51,10 +51,7 @@ def prostate(
     root = located(path, "The prostate data", _URL)
     if split_by not in ("slice", "case"):
         raise InputError(f"prostate: split_by is {split_by!r}. Give 'slice' or 'case'.")
-    found = [case for site in subfolders(root) for case in _find_site(site)] if root.is_dir() else []
-    cases = [case._replace(number=i) for i, case in enumerate(found)]
-    if not cases:
-        raise InputError(f"{root} holds no <site>/Case<nn>.nii.gz. The sites are published at {_URL}")
+    cases = _find(root)
     _check_nibabel()
     arrays = decoded(
         "prostate",
@@ -76,6 +73,13 @@ def prostate(
         splits=_splits(sites, owners, split_by, split_seed),
         notes=[f"no folder for {', '.join(missing)}"] if missing else [],
     )
+
+
+def _find(root: Path) -> list[_Case]:
+    cases = [case for site in subfolders(root) for case in _find_site(site)] if root.is_dir() else []
+    if not cases:
+        raise InputError(f"{root} holds no <site>/Case<nn>.nii.gz. The sites are published at {_URL}")
+    return [case._replace(number=i) for i, case in enumerate(cases)]
 
 
 def _find_site(site: Path) -> list[_Case]:
