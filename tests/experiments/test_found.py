@@ -58,6 +58,12 @@ def test_domains_splits_and_classes_even_if_a_class_is_called_like_a_split():
     ]
 
 
+def test_names_are_shown_as_they_are(capsys):
+    found.show(dataset(names=["train", "[b]", "c"]))
+    shown = capsys.readouterr().out
+    assert "[b]" in shown and "note: this is [odd]" in shown
+
+
 def test_the_longer_side_goes_down():
     assert text(found.table(dataset(num_domains=12)))[0] == [
         "",

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import time
 from collections import deque
@@ -47,7 +48,7 @@ def decoded(
     `read` runs in threads; items that are tuples are called after their first entry in messages.
     Raises InputError as `read` does, for rows that differ in shape, and where the cache cannot be written.
     """
-    folder = _root(cache) / f"{name}-{_key(files, options)}"
+    folder = _root(cache) / f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}-{_key(files, options)}"
     if (arrays := _usable(folder)) is not None:
         return arrays
     with sole_writer(folder.with_name(f"{folder.name}.partial")) as partial:

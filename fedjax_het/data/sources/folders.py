@@ -30,10 +30,10 @@ def folders(
     Raises InputError for a class folder without images, a file that cannot be decoded, mixed sizes or channels.
     """
     root = existing(path)
-    entries = find(root)
+    name, entries = title or root.resolve().name, find(root)
     if not lone_classes:
-        check_shared_classes(title or root.name, entries, otherwise=", or set lone_classes")
-    return image_dataset(title or root.name, entries, size=size, channels=channels, cache=cache)
+        check_shared_classes(name, entries, otherwise=", or set lone_classes")
+    return image_dataset(name, entries, size=size, channels=channels, cache=cache)
 
 
 def find(path: Path) -> list[Entry]:

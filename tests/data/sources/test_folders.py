@@ -21,8 +21,8 @@ def root(tmp_path):
 
 
 def test_domains_and_classes_and_a_domain_without_a_class(root):
-    dataset = load("folders", path=root, title="pets")
-    assert (dataset.name, dataset.inputs.shape) == ("pets", (5, 4, 6, 3))
+    dataset = load("folders", path=root, title="cats/and dogs")
+    assert (dataset.name, dataset.inputs.shape) == ("cats/and dogs", (5, 4, 6, 3))
     assert (dataset.domain_names, dataset.class_names) == (("art", "photo", "sketch"), ("cat", "dog"))
     assert dataset.domains.tolist() == [0, 0, 1, 1, 2]
     assert dataset.labels.tolist() == [0, 1, 1, 1, 0]
@@ -61,7 +61,9 @@ def test_grey_among_colour_is_named_and_mended_by_channels(root):
     assert load("folders", path=root, channels=1).inputs.shape == (6, 4, 6, 1)
 
 
-def test_classes_without_domains(root):
+def test_classes_without_domains(root, monkeypatch):
+    monkeypatch.chdir(root)
+    assert load("folders", path=".").name == root.name
     dataset = load("folders", path=root / "art")
     assert (dataset.domain_names, dataset.class_names) == (("all",), ("cat", "dog"))
 

@@ -155,8 +155,14 @@ def test_parts_that_are_domains_with_masks_and_splits(tmp_path):
     np.testing.assert_array_equal(dataset.labels, masks)
     assert dataset.is_valid.tolist() == [False] * 4 + [True, False]
     assert dataset.is_test.tolist() == [False] * 5 + [True]
-    small = load("arrays", path=tmp_path / "x.npz", size=2, channels=3)
-    assert (small.inputs.shape, small.labels.shape) == ((6, 2, 2, 3), (6, 2, 2))
+    small = load("arrays", path=tmp_path / "x.npz", size=3, channels=3)
+    assert (small.inputs.shape, small.labels.shape) == ((6, 3, 3, 3), (6, 3, 3))
+
+
+def test_masks_are_resized_to_classes_that_they_have(tmp_path):
+    np.savez(tmp_path / "x.npz", images=IMAGES, masks=(IMAGES % 2 * 9).astype(np.uint8))
+    for size in (3, 5, 9):
+        assert set(np.unique(load("arrays", path=tmp_path / "x.npz", size=size).labels)) <= {0, 9}
 
 
 @pytest.mark.parametrize(
