@@ -11,7 +11,7 @@ from experiments.processes import ALONE, Processes
 from experiments.settings import TABLES, parse_layout
 from fedjax_het import engine
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.data import Federation, federate
+from fedjax_het.data import Dataset, Federation, federate
 from fedjax_het.errors import InputError
 from fedjax_het.models import computed_in, lowerings
 from fedjax_het.types import Model
@@ -20,6 +20,7 @@ from fedjax_het.types import Model
 class Parts(NamedTuple):
     """What the tables of a config stand for."""
 
+    dataset: Dataset
     federation: Federation
     model: Model
     algorithm: Algorithm
@@ -45,11 +46,11 @@ def parts(
     if table.get("conv") == "auto":
         table["conv"] = kept.get("conv") or _lowering(settings["precision"], processes)
     algorithm = config.resolve(settings["algorithm"], TABLES["algorithm"].registry, "config.algorithm")
-    federation = _federation(settings["data"])
+    dataset, federation = data(settings["data"])
     participation = _participation(settings, federation.num_clients)
     model = config.resolve(table, TABLES["model"].registry, "config.model", num_classes=federation.num_classes)
     model = computed_in(settings["precision"])(model)
-    return Parts(federation, model, algorithm, layout, participation, table.get("conv"), kept)
+    return Parts(dataset, federation, model, algorithm, layout, participation, table.get("conv"), kept)
 
 
 def simulation(parts: Parts, settings: Mapping[str, Any]) -> engine.Simulation:
@@ -88,8 +89,11 @@ def _lowering(precision: str, processes: Processes) -> str:
     return said.pop() if len(said) == 1 else "patches"
 
 
-def _federation(table: Mapping[str, Any]) -> Federation:
-    """The table's options go to its source, to its partition and to `federate`, each by its signature."""
+def data(table: Mapping[str, Any]) -> tuple[Dataset, Federation]:
+    """Read a data set and distribute it.
+
+    The table's options go to its source, to its partition and to `federate`, each by its signature.
+    """
     source = config.choose(table, TABLES["data"].registry, "config.data")
     fixed = TABLES["data"].fixed
     of_source = {key: value for key, value in table.items() if key not in ("name", "partition", "augment", *fixed)}
@@ -97,7 +101,9 @@ def _federation(table: Mapping[str, Any]) -> Federation:
     partition = config.resolve(table["partition"], TABLES["data.partition"].registry, "config.data.partition")
     augment = config.resolve(table["augment"], TABLES["data.augment"].registry, "config.data.augment")
     dataset = config.called(source, of_source, "config.data")
-    return config.called(_divided, of_split, "config.data", dataset=dataset, partition=partition, augment=augment)
+    return dataset, config.called(
+        _divided, of_split, "config.data", dataset=dataset, partition=partition, augment=augment
+    )
 
 
 def _divided(unseen: str, **options: Any) -> Federation:

@@ -15,7 +15,7 @@ import jax
 from absl.flags import argparse_flags
 from rich.console import Console
 
-from experiments import build, catalogue, files, meeting, report, settings
+from experiments import arguments, build, catalogue, files, found, meeting, report, settings
 from experiments.meeting import Meeting
 from experiments.processes import ALONE, RESUMES, Agreed, Processes
 from experiments.rundir import RunDirectory, differences
@@ -36,13 +36,7 @@ class Command(NamedTuple):
 
 def parse(argv: Sequence[str]) -> Command:
     """The command line. `--config.<key>=<value>` sets any key of the config, whether the file sets it or not."""
-    own, overrides, rest = [], {}, iter(argv)
-    for argument in rest:
-        key, is_set, text = argument.partition("=")
-        if key.startswith("--config."):
-            overrides[key.removeprefix("--config.")] = text if is_set else next(rest, "")
-        else:
-            own.append(argument)
+    own, overrides = arguments.apart(argv)
     parser = argparse_flags.ArgumentParser(
         prog="python -m experiments.train",
         description="Train from a config; the same command resumes a run that was stopped.",
@@ -78,9 +72,9 @@ def run(command: Command, processes: Processes = ALONE) -> None:
         chosen, notes = settings.complete(settings.load(command.config), command.overrides)
         directory = RunDirectory(command.workdir)
         directory.check(chosen)
-        found = directory.read("summary.json") is not None, directory.read("choices.json") or {}
+        before = directory.read("summary.json") is not None, directory.read("choices.json") or {}
     _check_same(processes, "config", chosen)
-    is_complete, earlier = processes.firsts("found", found)
+    is_complete, earlier = processes.firsts("before", before)
     for note in notes:
         print(f"note: {note}")
     if not is_complete:
@@ -98,6 +92,7 @@ def _train(chosen: settings.Settings, earlier: dict[str, Any], directory: RunDir
     _check_same(processes, "partition", parts.federation.fingerprint)
     if earlier and not parts.kept:
         print("note: the run began on other devices or in another layout: equal within rounding, not to the bit.")
+    found.show(parts.dataset)
     print("compiling ...", flush=True)
     with processes.agreed("simulation"):
         simulation = build.simulation(parts, chosen)
@@ -121,6 +116,7 @@ def _check_same(processes: Processes, name: str, value: Any) -> None:
 def main(argv: Sequence[str]) -> int:
     """The exit status."""
     processes = ALONE
+    found.tell_progress()
     try:
         command = parse(argv)
         processes = meeting.attend(command.meeting)

@@ -51,7 +51,7 @@ class Federation:
 
     @property
     def class_counts(self) -> np.ndarray:
-        """[clients, class] int64: the training examples of each client by class."""
+        """[clients, class] int64: the training examples of each client by class; the pixels where labels are masks."""
         return self._count_classes(self.data.train)
 
     @property
