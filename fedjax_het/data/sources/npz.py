@@ -1,7 +1,7 @@
 """Examples in numpy's .npz: one file, or a directory with a file for each domain."""
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,13 @@ class _Contents(NamedTuple):
     domains: np.ndarray  # [n] int
     domain_names: list[str]
     class_names: list[str] | None
+
+
+_FORMS: dict[str, Callable[[_Contents], object]] = {
+    "the shape of an example": lambda contents: contents.inputs.shape[1:],
+    "the type of an example": lambda contents: contents.inputs.dtype,
+    "the shape of a label": lambda contents: contents.labels.shape[1:],
+}
 
 
 def npz_file(path: Path, title: str | None, size: int | None, channels: int | None) -> Dataset:
@@ -66,10 +73,9 @@ def _dataset(name: str, contents: _Contents) -> Dataset:
 
 def _joined(origins: Sequence[object], parts: Sequence[_Contents]) -> _Contents:
     """Parts one after the other; those of one domain name are one domain."""
-    for origin, part in zip(origins, parts, strict=True):
-        for what, value in (("shape", part.inputs.shape[1:]), ("type", part.inputs.dtype)):
-            first = parts[0].inputs.shape[1:] if what == "shape" else parts[0].inputs.dtype
-            _check_agreement(f"the {what} of an example", origins[0], first, origin, value)
+    for what, form in _FORMS.items():
+        for origin, part in zip(origins, parts, strict=True):
+            _check_agreement(what, origins[0], form(parts[0]), origin, form(part))
     if len(parts) == 1:
         return parts[0]
     names = list(dict.fromkeys(part.domain_names[0] for part in parts))
@@ -112,12 +118,19 @@ def _part(path: Path, file: np.lib.npyio.NpzFile, prefix: str, size: int | None,
     """One part, of one domain and of the split that is named beside it."""
     inputs = conformed(_array(path, file, f"{prefix}images"), size, channels)
     if f"{prefix}masks" in file:
-        labels = file[f"{prefix}masks"]
-        labels = labels if size is None else np.stack([resized_mask(mask, size) for mask in labels])
+        labels = _masks(path, file[f"{prefix}masks"], size)
     else:
         labels = _array(path, file, f"{prefix}labels")
     splits = file[f"{prefix}split"].tolist() if f"{prefix}split" in file else ["train"] * len(inputs)
     return _Contents(inputs, labels, _spelt(path, splits), np.zeros(len(inputs), int), ["all"], None)
+
+
+def _masks(path: Path, masks: np.ndarray, size: int | None) -> np.ndarray:
+    if masks.dtype.kind not in "iub" or masks.ndim != 3 or masks.min(initial=0) < 0 or masks.max(initial=0) > 255:
+        raise InputError(
+            f"{path} has masks {masks.dtype} {masks.shape}. Give [n, height, width], the class of each pixel in 0..255."
+        )
+    return np.stack([resized_mask(mask, size) for mask in masks.astype(np.uint8)])
 
 
 def _spelt(path: Path, splits: Sequence[str]) -> np.ndarray:

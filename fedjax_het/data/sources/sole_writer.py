@@ -1,6 +1,5 @@
 """A folder that one process at a time may fill."""
 
-import fcntl
 import logging
 import os
 import shutil
@@ -58,6 +57,8 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 def _lock(handle: int, partial: Path) -> None:
+    import fcntl  # POSIX only: to import the package must not need it
+
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -160,7 +160,7 @@ def test_parts_that_are_domains_with_masks_and_splits(tmp_path):
 
 
 def test_masks_are_resized_to_classes_that_they_have(tmp_path):
-    np.savez(tmp_path / "x.npz", images=IMAGES, masks=(IMAGES % 2 * 9).astype(np.uint8))
+    np.savez(tmp_path / "x.npz", images=IMAGES, masks=IMAGES.astype(np.int64) % 2 * 9)
     for size in (3, 5, 9):
         assert set(np.unique(load("arrays", path=tmp_path / "x.npz", size=size).labels)) <= {0, 9}
 
@@ -171,6 +171,12 @@ def test_masks_are_resized_to_classes_that_they_have(tmp_path):
         ({"train_images": IMAGES, "train_labels": LABELS, "art_images": IMAGES, "art_labels": LABELS}, "Give one kind"),
         ({"art_images": IMAGES}, "has no 'art_labels'"),
         ({"images": IMAGES, "labels": LABELS, "split": ["left"] * 6}, "no split is called 'left'"),
+        ({"images": IMAGES, "masks": IMAGES.astype(np.int64) + 200}, r"has masks int64 \(6, 4, 4\)"),
+        ({"images": IMAGES, "masks": IMAGES[0]}, r"has masks uint8 \(4, 4\)"),
+        (
+            {"a_images": IMAGES, "a_masks": IMAGES, "b_images": IMAGES, "b_labels": LABELS},
+            r"the shape of a label differs: \(4, 4\) in a_images, \(\) in b_images",
+        ),
         ({"images": IMAGES, "masks": IMAGES[:, :3]}, r"labels of shape \(6, 3, 4\), not \(6, 4, 4\)"),
         ({"labels": LABELS}, "has no images; it has labels"),
     ],
