@@ -2,6 +2,7 @@
 every order, forward or reverse, is made of the same two kernels."""
 
 import functools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,22 +10,17 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from fedjax_het.models.native import library
+from fedjax_het import native
 from fedjax_het.types import Array
 
+SOURCE = Path(__file__).with_name("convolution.cc")
 _NAMES = {"convolve": "fedjax_het_convolve", "kernel_gradient": "fedjax_het_kernel_gradient"}
 
 
 @functools.cache
 def why_not() -> str | None:
     """None where the kernels can be used, else the reason that they cannot. The first call may compile them."""
-    try:
-        compiled = library.load()
-    except library.Unavailable as reason:
-        return str(reason)
-    for symbol, target in _NAMES.items():
-        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(compiled, symbol)), platform="cpu")
-    return None
+    return native.register(SOURCE, _NAMES)
 
 
 def convolve(x: Array, kernel: Array, stride: int = 1) -> Array:
