@@ -9,7 +9,7 @@ from fedjax_het import models
 from fedjax_het.errors import InputError
 from fedjax_het.models.layers import Conv
 from fedjax_het.models.lowerings import chosen, lowered
-from fedjax_het.models.native import convolution, library
+from fedjax_het.models.native import convolution
 from tests.harness import compose, federation
 
 needs_native = pytest.mark.skipif(convolution.why_not() is not None, reason=f"no kernels: {convolution.why_not()}")
@@ -93,26 +93,6 @@ def test_without_kernels_auto_is_patches_and_native_is_refused(monkeypatch):
     assert chosen() == "patches"
     with pytest.raises(InputError, match=r"no C\+\+ compiler.*conv='auto'"):
         Conv(2, lowering="native").init(jax.random.key(0), jnp.zeros((1, 4, 4, 1)))
-
-
-def test_the_library_says_why_it_is_not_there(monkeypatch, tmp_path):
-    build = library.load.__wrapped__
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with monkeypatch.context() as patch:
-        patch.setattr(library, "COMPILERS", ("no-such-compiler",))
-        patch.delenv("CXX", raising=False)
-        with pytest.raises(library.Unavailable, match="no-such-compiler"):
-            build()
-    broken = tmp_path / "c++"
-    broken.write_text("#!/bin/sh\necho out of luck >&2; exit 1\n")
-    broken.chmod(0o755)
-    monkeypatch.setenv("CXX", str(broken))
-    with pytest.raises(library.Unavailable, match="out of luck"):
-        build()
-    assert not list(tmp_path.rglob("*.so"))
-    monkeypatch.setenv(library.SWITCH, "0")
-    with pytest.raises(library.Unavailable, match=library.SWITCH):
-        build()
 
 
 def test_a_round_on_a_cpu_holds_no_convolution_of_xla():

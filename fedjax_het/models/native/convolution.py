@@ -3,6 +3,7 @@ every order, forward or reverse, is made of the same two."""
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +11,13 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from fedjax_het.models.native import library
+from fedjax_het import native
 from fedjax_het.types import Array
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
 """((top, bottom), (left, right)): rows and columns of zeros around an image; negative: cut off."""
 
+SOURCE = Path(__file__).with_name("convolution.cc")
 _PREFIX = "fedjax_het_"
 _SYMBOLS = ("direct_convolve", "direct_kernel_gradient", "winograd_convolve", "winograd_kernel_gradient")
 _SIDES, _TILE = (3, 5), 6  # of kernels that Winograd's algorithm is written for, and of its tiles of the image
@@ -25,13 +27,7 @@ _MANY = 16  # channels, features and tiles from which it is the faster one; meas
 @functools.cache
 def why_not() -> str | None:
     """None where the kernels can be used, else the reason that they cannot. The first call may compile them."""
-    try:
-        compiled = library.load()
-    except library.Unavailable as reason:
-        return str(reason)
-    for symbol in _SYMBOLS:
-        jax.ffi.register_ffi_target(_PREFIX + symbol, jax.ffi.pycapsule(getattr(compiled, symbol)), platform="cpu")
-    return None
+    return native.register(SOURCE, {symbol: _PREFIX + symbol for symbol in _SYMBOLS})
 
 
 def convolve(x: Array, kernel: Array, stride: int = 1, pads: Pads = ((0, 0), (0, 0))) -> Array:
