@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm, Measure
+from fedjax_het.engine import placement
 from fedjax_het.engine.problem import Channel, LocalProblem, Unfilled
 from fedjax_het.errors import InputError
 from fedjax_het.types import (
@@ -56,7 +57,8 @@ def slots(clients: ClientState, data: ClientData, cohort: Array, is_available: A
         Rows(part.index[ids], jnp.where(is_here, part.count[ids], 0)) for part in (data.train, data.valid, data.test)
     )
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, ids)
-    return Slot(tree.take(clients, ids), rows, {}, keys, is_here, ids)
+    states = placement.of_cohort(clients, cohort, data.train.count.shape[0], num_slots)
+    return Slot(states, rows, {}, keys, is_here, ids)
 
 
 def ask(algorithm: Algorithm, problem: LocalProblem, common: Common, slot: Slot) -> Named:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.engine.layout import Layout
-from fedjax_het.types import ClientData, Key, PyTree, State
+from fedjax_het.types import Array, ClientData, ClientState, Key, PyTree, State
 
 Init = Callable[[Key, ClientData], State]
 
@@ -35,6 +35,18 @@ def of_state(layout: Layout, has_seeds: bool = False) -> State | None:
     if not layout.mesh:
         return None
     return State(layout.sharding, layout.by_client(axis=int(has_seeds)), layout.sharding)
+
+
+def of_cohort(clients: ClientState, cohort: Array, num_clients: int, num_slots: int) -> ClientState:
+    """The cohort's rows, padded to `num_slots`. Ids ascend, so that a cohort of all clients has nothing to move."""
+    if cohort.shape[0] == num_clients and clients.rounds.shape[0] == num_slots:
+        return clients
+    return tree.take(clients, jnp.pad(cohort, (0, num_slots - cohort.shape[0])))
+
+
+def put_back(clients: ClientState, cohort: Array, rows: ClientState) -> ClientState:
+    """The client states with these rows in the cohort's places."""
+    return rows if cohort.shape == clients.rounds.shape else tree.put(clients, cohort, rows)
 
 
 def described(shapes: State, layout: Layout, has_seeds: bool = False) -> State:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from fedjax_het import sharing, tree
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.engine import client_side, server_side
+from fedjax_het.engine import client_side, placement, server_side
 from fedjax_het.engine.layout import Layout, vmapped
 from fedjax_het.engine.participation import Participation, everyone
 from fedjax_het.engine.problem import Channel, LocalProblem, Unfilled
@@ -138,7 +138,7 @@ def make_round(
             is_nonfinite=outcome.is_nonfinite,
         )
         tally = Tally(state.tally.reports + metrics.num_reporting, state.tally.nonfinite + metrics.num_nonfinite)
-        everyones = tree.put(state.clients, cohort, clients)
+        everyones = placement.put_back(state.clients, cohort, clients)
         after = State(server._replace(round=state.server.round + 1), everyones, tally)
         return after, metrics, Transcript(received, unpadded(slots.answers), outcome.upload, aggregate.replies)
 

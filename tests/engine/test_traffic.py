@@ -15,12 +15,12 @@ BYTES = {"f32": 4, "f64": 8, "s32": 4, "s64": 8, "u32": 4, "pred": 1}
 COHORT = 8
 
 
-def traffic(name: str) -> Counter:
+def traffic(name: str, num_clients: int) -> Counter:
     """Bytes of the results of all collectives by their kind, in models; none of them is in an inner loop."""
     simulation = Simulation(
         algorithm(name),
         models.mlp(3, hidden=(300,)),
-        federation(16),
+        federation(num_clients),
         rounds=2,
         cohort_size=COHORT,
         evaluate_every=2,
@@ -37,15 +37,16 @@ def traffic(name: str) -> Counter:
 
 
 @pytest.mark.parametrize(
-    ("name", "gathered", "reduced"),
+    ("name", "num_clients", "gathered", "reduced"),
     [
-        ("fedavg", 0, 1),
-        ("fedld", 2 * COHORT, 1),  # the stack for the Gram matrix, in float64
-        ("scaffold", COHORT, COHORT + 2),  # control variates there and back; the sums of updates and of changes
+        ("fedavg", 16, 0, 1),
+        ("fedld", 16, 2 * COHORT, 1),  # the stack for the Gram matrix, in float64
+        ("scaffold", 16, COHORT, COHORT + 2),  # control variates there and back; the sums of updates and of changes
+        ("scaffold", COHORT, 0, 2),  # everyone takes part: each device has what it needs
     ],
 )
-def test_models_that_cross_between_devices(name, gathered, reduced):
-    found = traffic(name)
+def test_models_that_cross_between_devices(name, num_clients, gathered, reduced):
+    found = traffic(name, num_clients)
     assert found["all-gather"] == pytest.approx(gathered, abs=0.1)
     assert found["all-reduce"] == pytest.approx(reduced, abs=0.1)
     assert found["all-to-all"] + found["reduce-scatter"] < 0.1
