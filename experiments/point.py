@@ -15,7 +15,7 @@ import numpy as np
 from experiments import cores
 from fedjax_het import models, tree
 from fedjax_het.algorithms import ALGORITHMS
-from fedjax_het.engine import tuning
+from fedjax_het.engine import placement, tuning
 from fedjax_het.engine.layout import Layout
 from fedjax_het.engine.participation import uniformly
 from fedjax_het.engine.round import make_round
@@ -40,11 +40,11 @@ def measure(point: Point, layout: Layout) -> dict[str, Any]:
     model, data = models.mlp(NUM_CLASSES, hidden=(hidden,)), federation(point.population)
     algorithm = ALGORITHMS[point.algorithm](learning_rate=0.01, batch_size=BATCH_SIZE)
     federated = make_round(algorithm, model, point.population, participation=uniformly(point.cohort), layout=layout)
-    options = {"out_shardings": layout.sharding} if layout.sharding else {}
-    data, key = jax.device_put((data, jax.random.key(0)), layout.sharding)
-    state = jax.block_until_ready(jax.jit(federated.init, **options)(key, data))
+    at_rest = placement.of_state(layout)
+    data, key = layout.place((data, jax.random.key(0)))
+    state = jax.block_until_ready(layout.jit(placement.init(federated.init, layout), at_rest)(key, data))
     begun = time.perf_counter()
-    step = jax.jit(federated.step, donate_argnums=0, **options).lower(state, data, key).compile()
+    step = layout.jit(federated.step, (at_rest, layout.sharding), donate_argnums=0).lower(state, data, key).compile()
     compile_seconds, seconds = time.perf_counter() - begun, []
     for _ in range(2 + point.rounds):
         begun = time.perf_counter()

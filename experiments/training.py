@@ -56,7 +56,7 @@ class Training:
             directory.write("choices.json", choices)
         about = {"config": identity(settings), "partition": federation.fingerprint}
         with processes.agreed("checkpoints"):
-            self.checkpoints = engine.Checkpoints(directory / "checkpoints", about)
+            self.checkpoints = engine.Checkpoints(directory / "checkpoints", about, num_clients=federation.num_clients)
 
     def run(self) -> None:
         """Raises InputError for a checkpoint that cannot be used, before anything is written."""

@@ -76,7 +76,7 @@ class Aggregate(NamedTuple):
 
 # ---- what stays ------------------------------------------------------------------------------------------------------
 class ClientState(NamedTuple):
-    """Leaves [clients, ...]."""
+    """Leaves [clients, ...]; on several devices with rows behind the last client, for equal parts."""
 
     personal: Variables
     memory: Named

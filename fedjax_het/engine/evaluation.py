@@ -72,7 +72,7 @@ def make_evaluation(
     num_segments = sum(size for _, size in groups)
 
     def evaluate(state: State, examples: Examples, held: HeldOut, rows: Rows) -> Evaluation:
-        variables = tree.merge(state.server.shared, typical(state.clients))
+        variables = tree.merge(state.server.shared, typical(state.clients, rows.count.shape[0]))
         context = _context(state.server.round)
 
         def add_batch(totals: Array, batch: HeldOut) -> tuple[Array, None]:
@@ -94,9 +94,10 @@ def make_evaluation(
     return evaluate
 
 
-def typical(clients: ClientState) -> Variables:
+def typical(clients: ClientState, num_clients: int) -> Variables:
     """The mean of the personal leaves over the clients that have trained; over all while nobody has."""
-    has_trained = (clients.rounds > 0) | ~jnp.any(clients.rounds > 0)
+    is_client = jnp.arange(clients.rounds.shape[0]) < num_clients
+    has_trained = jnp.where(jnp.any(clients.rounds > 0), clients.rounds > 0, is_client)
     return tree.weighted_sum(clients.personal, has_trained / jnp.sum(has_trained))
 
 
@@ -146,9 +147,9 @@ def _personal(
         return jax.lax.fori_loop(0, -(-own.count // batch_size), add_batch, jnp.zeros(3, float))
 
     num_clients = rows.count.shape[0]
-    padding = layout.padded(num_clients) - num_clients
+    num_slots = layout.padded(num_clients)
     clients = jax.tree.map(
-        lambda x: jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1)), (state.clients.personal, rows)
+        lambda x: jnp.pad(x, [(0, num_slots - x.shape[0])] + [(0, 0)] * (x.ndim - 1)), (state.clients.personal, rows)
     )
     common = (state.server.shared, state.server.round, examples)
     return _means(layout.map(one, common, clients)[:num_clients])

@@ -32,11 +32,23 @@ class Layout:
 
     @property
     def sharding(self) -> NamedSharding | None:
-        """Where state and data live: on every device of the mesh."""
+        """Where data and the server's state live: on every device of the mesh."""
         return NamedSharding(self.mesh, P()) if self.mesh else None
 
+    def by_client(self, axis: int = 0) -> NamedSharding | None:
+        """Where client states live between rounds: a part of this axis, that of the clients, on each device."""
+        return NamedSharding(self.mesh, P(*[None] * axis, AXIS)) if self.mesh else None
+
+    def at_rest(self, num_clients: int) -> int:
+        """Rows of the client states: at least one for each client, and equally many on each device."""
+        return self.padded(num_clients) if self.mesh else num_clients
+
+    def jit(self, function: Callable, results: PyTree, **options) -> Callable:
+        """jax.jit with results that live so: a prefix tree of shardings, not looked at without a mesh."""
+        return jax.jit(function, **({"out_shardings": results} if self.mesh else {}), **options)
+
     def place(self, values: PyTree) -> PyTree:
-        """Values of the host, the same in every process, where state and data live."""
+        """Values of the host, the same in every process, on every device of the mesh."""
         if not self.mesh or self.sharding.is_fully_addressable:
             return jax.device_put(values, self.sharding)
         # device_put would send everything to every process, to compare.

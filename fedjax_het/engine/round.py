@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.engine import client_side, initial, server_side
+from fedjax_het.engine import client_side, initial, placement, server_side
 from fedjax_het.engine.client_side import Cohort
 from fedjax_het.engine.layout import Layout, vmapped
 from fedjax_het.engine.participation import Participation, everyone
@@ -162,10 +162,10 @@ def make_round(
         return jax.tree.map(lambda x: x[:cohort_size], stack)
 
     def among_all(state: State, cohort: Cohort, data: ClientData, key: Key) -> tuple[State, RoundMetrics, Transcript]:
-        taken = state._replace(clients=tree.take(state.clients, cohort.ids))
+        ids, num_slots = cohort.ids[:cohort_size], cohort.ids.shape[0]
+        taken = state._replace(clients=placement.of_cohort(state.clients, ids, num_clients, num_slots))
         after, metrics, said = train(taken, cohort, data, key)
-        everyones = tree.put(state.clients, metrics.cohort, after.clients)
-        return after._replace(clients=everyones), metrics, said
+        return after._replace(clients=placement.put_back(state.clients, ids, after.clients)), metrics, said
 
     def init(key: Key, data: ClientData) -> State:
         return initial.of_everyone(begin(key, data.examples.inputs), num_clients)

@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
-from fedjax_het.engine import cost, tuning, wiring
+from fedjax_het.engine import cost, placement, tuning, wiring
 from fedjax_het.engine.evaluation import Evaluation, held_out, make_evaluation
 from fedjax_het.engine.layout import Layout, vmapped
 from fedjax_het.engine.participation import Participation, everyone, uniformly
@@ -117,15 +117,16 @@ class Simulation:
         held, groups = held_out(self.federation, _EVALUATION_BATCH)
         self._held_out = self.layout.place(held)
         evaluate = make_evaluation(self._round.problem, groups, self.layout, _EVALUATION_BATCH)
-        options = {"out_shardings": self.layout.sharding} if self.layout.sharding else {}
-        self._init = jax.jit(self._over_seeds(self._round.init, (0, None)), **options)
+        at_rest, everywhere = placement.of_state(self.layout, has_seeds=True), self.layout.sharding
         start = time.perf_counter()
+        init = self._over_seeds(placement.init(self._round.init, self.layout), (0, None))
+        self._init = self.layout.jit(init, at_rest)
         state = jax.eval_shape(self._init, self._keys, self._data)
-        if self.layout.sharding:
-            state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self.layout.sharding), state)
-        advance = jax.jit(self._over_seeds(self._block, (0, None, 0, None)), donate_argnums=0, **options)
+        state = placement.described(state, self.layout, has_seeds=True)
+        advance = self._over_seeds(self._block, (0, None, 0, None))
+        advance = self.layout.jit(advance, (at_rest, everywhere), donate_argnums=0)
         self._advance = advance.lower(state, self._data, self._keys, self.layout.place(np.int32(1))).compile()
-        evaluate = jax.jit(self._over_seeds(evaluate, (0, None, None, None)), **options)
+        evaluate = self.layout.jit(self._over_seeds(evaluate, (0, None, None, None)), everywhere)
         self._evaluate = evaluate.lower(state, self._data.examples, self._held_out, self._data.test).compile()
         self.facts = cost.facts(
             self.algorithm, self.federation, self._shapes, self._advance, time.perf_counter() - start

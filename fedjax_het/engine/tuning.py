@@ -9,6 +9,7 @@ from jax.experimental import multihost_utils
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
+from fedjax_het.engine import placement
 from fedjax_het.engine.layout import Layout, sharded
 from fedjax_het.engine.participation import Participation
 from fedjax_het.engine.round import make_round
@@ -92,11 +93,11 @@ def _timed(
         prepare=federation.prepare,
         augment=federation.augment,
     )
-    options = {"out_shardings": layout.sharding} if layout.sharding else {}
+    at_rest = placement.of_state(layout)
     data, key = layout.place((federation.data, key))
-    state = jax.jit(round.init, **options)(key, data)
+    state = layout.jit(placement.init(round.init, layout), at_rest)(key, data)
     begun = time.perf_counter()
-    step = jax.jit(round.step, donate_argnums=0, **options).lower(state, data, key).compile()
+    step = layout.jit(round.step, (at_rest, layout.sharding), donate_argnums=0).lower(state, data, key).compile()
     compile_seconds = _since(begun)
     state, _ = jax.block_until_ready(step(state, data, key))
     rounds = []

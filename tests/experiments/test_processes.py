@@ -49,9 +49,15 @@ def alone(own_arguments: list[str]) -> None:
     jax.config.update("jax_compilation_cache_dir", cache)
 
 
+def clients_state(workdir: Path) -> dict[str, np.ndarray]:
+    """The last checkpoint without the rows behind the five clients, which differ with the devices."""
+    leaves = final_state(workdir).items()
+    return {path: leaf[:, :5] if path.startswith("['clients']") else leaf for path, leaf in leaves}
+
+
 def check_same(a: Path, b: Path, tolerance: float) -> None:
     """Equal states, metrics and figures of every client; tolerance 0 is to the bit."""
-    states = final_state(a), final_state(b)
+    states = clients_state(a), clients_state(b)
     assert states[0].keys() == states[1].keys() and states[0]
     for path, leaf in states[0].items():
         np.testing.assert_allclose(states[1][path], leaf, rtol=tolerance, atol=tolerance, err_msg=path)
