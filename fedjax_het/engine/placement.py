@@ -37,16 +37,16 @@ def of_state(layout: Layout, has_seeds: bool = False) -> State | None:
     return State(layout.sharding, layout.by_client(axis=int(has_seeds)), layout.sharding)
 
 
-def of_cohort(clients: ClientState, cohort: Array, num_clients: int, num_slots: int) -> ClientState:
-    """The cohort's rows, padded to `num_slots`. Ids ascend, so that a cohort of all clients has nothing to move."""
-    if cohort.shape[0] == num_clients and clients.rounds.shape[0] == num_slots:
-        return clients
-    return tree.take(clients, jnp.pad(cohort, (0, num_slots - cohort.shape[0])))
+def of_cohort(clients: ClientState, slots: Array, is_everyone: bool) -> ClientState:
+    """The rows of the clients in these slots; where they are everyone in their order, nothing has to move."""
+    is_there = is_everyone and clients.rounds.shape == slots.shape
+    return clients if is_there else tree.take(clients, slots)
 
 
-def put_back(clients: ClientState, cohort: Array, rows: ClientState) -> ClientState:
+def put_back(clients: ClientState, cohort: Array, rows: ClientState, is_everyone: bool) -> ClientState:
     """The client states with these rows in the cohort's places."""
-    return rows if cohort.shape == clients.rounds.shape else tree.put(clients, cohort, rows)
+    is_there = is_everyone and clients.rounds.shape == cohort.shape
+    return rows if is_there else tree.put(clients, cohort, rows)
 
 
 def described(shapes: State, layout: Layout, has_seeds: bool = False) -> State:

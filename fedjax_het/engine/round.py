@@ -162,10 +162,11 @@ def make_round(
         return jax.tree.map(lambda x: x[:cohort_size], stack)
 
     def among_all(state: State, cohort: Cohort, data: ClientData, key: Key) -> tuple[State, RoundMetrics, Transcript]:
-        ids, num_slots = cohort.ids[:cohort_size], cohort.ids.shape[0]
-        taken = state._replace(clients=placement.of_cohort(state.clients, ids, num_clients, num_slots))
+        is_everyone = participation.is_everyone
+        taken = state._replace(clients=placement.of_cohort(state.clients, cohort.ids, is_everyone))
         after, metrics, said = train(taken, cohort, data, key)
-        return after._replace(clients=placement.put_back(state.clients, ids, after.clients)), metrics, said
+        everyones = placement.put_back(state.clients, metrics.cohort, after.clients, is_everyone)
+        return after._replace(clients=everyones), metrics, said
 
     def init(key: Key, data: ClientData) -> State:
         return initial.of_everyone(begin(key, data.examples.inputs), num_clients)

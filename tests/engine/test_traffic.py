@@ -22,7 +22,7 @@ def traffic(name: str, num_clients: int) -> Counter:
         models.mlp(3, hidden=(300,)),
         federation(num_clients),
         rounds=2,
-        cohort_size=COHORT,
+        cohort_size=None if num_clients == COHORT else COHORT,
         evaluate_every=2,
         layout=sharded(4),
     )
