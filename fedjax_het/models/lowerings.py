@@ -83,7 +83,13 @@ def _shifts(x: Array, axis: int, size: int, stride: int) -> list[Array]:
 
 
 def _with_native(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> Array:
-    return convolution.convolve(x, kernel, strides[0], tuple(map(tuple, pads)))
+    stride, pads = strides[0], tuple(map(tuple, pads))
+    if kernel.shape[:2] == (1, 1) and pads == ((0, 0), (0, 0)):
+        # Pixels that are stepped over are left out beforehand, so that no gradient runs over them.
+        x, stride = x[:, ::stride, ::stride], 1
+    if not convolution.suits(x.shape, kernel.shape, stride, pads):
+        return _with_patches(x, kernel, (stride, stride), pads)
+    return convolution.convolve(x, kernel, stride, pads)
 
 
 _LOWERINGS = {"lax": _with_lax, "patches": _with_patches, "native": _with_native}

@@ -17,6 +17,8 @@ needs_native = pytest.mark.skipif(convolution.why_not() is not None, reason=f"no
 CASES = [(2, 9, 11, 3, 3, 2, 5), (1, 5, 5, 1, 5, 5, 33), (3, 8, 17, 4, 3, 3, 16), (2, 7, 7, 20, 1, 1, 40)]
 # Winograd's: channels and features that fill one register and more; images smaller than a tile, and blocks of them.
 CASES += [(3, 9, 11, 17, 3, 3, 18), (20, 3, 4, 16, 3, 3, 40), (2, 7, 12, 20, 5, 5, 33), (40, 6, 6, 16, 5, 5, 64)]
+CASES += [(2, 3, 3, 70, 3, 3, 60), (20, 1, 2, 80, 3, 3, 60)]  # large kernels, few pixels
+PADS = ((1, 0), (0, 2))
 
 
 def tensors(case):
@@ -26,18 +28,21 @@ def tensors(case):
     return x, kernel / np.float32(np.sqrt(kh * kw * c))  # results near one: the sine of large ones magnifies rounding
 
 
-def test_the_cases_reach_both_algorithms():
+def way(case):
     """Stride 1, one more row and two more columns by padding."""
-    taken = [
-        convolution._is_worth_it((1, n, h + 2 - kh, w + 3 - kw, f), (1, kh, kw, c, f), 1)
-        for n, h, w, c, kh, kw, f in CASES
-    ]
-    assert taken == [False] * 4 + [True] * 4
+    n, h, w, c, kh, kw, f = case
+    if not convolution.suits((n, h, w, c), (kh, kw, c, f), 1, PADS):
+        return "product"
+    y_shape = (1, n, h + 2 - kh, w + 3 - kw, f)
+    return "winograd" if convolution._is_worth_it(y_shape, (1, kh, kw, c, f), 1) else "direct"
+
+
+def test_the_cases_reach_every_way():
+    assert [way(case) for case in CASES] == ["direct"] * 4 + ["winograd"] * 4 + ["product"] * 2
 
 
 def scalar(lowering, stride):
-    pads = ((1, 0), (0, 2))
-    return lambda x, kernel: jnp.sum(jnp.sin(lowered(lowering, x, kernel, (stride, stride), pads)))
+    return lambda x, kernel: jnp.sum(jnp.sin(lowered(lowering, x, kernel, (stride, stride), PADS)))
 
 
 def gradient(function):
@@ -68,6 +73,19 @@ def test_native_has_the_derivatives_of_lax(case, stride, derivative):
     x, kernel = tensors(case)
     ours, theirs = (jax.jit(DERIVATIVES[derivative](scalar(name, stride))) for name in ("native", "lax"))
     assert_equal(ours(x, kernel), theirs(x, kernel))
+
+
+@needs_native
+def test_a_pixel_that_is_stepped_over_counts_for_nothing():
+    x, kernel = tensors((2, 5, 6, 3, 1, 1, 4))
+
+    def gradients(name):
+        def loss(x, kernel):
+            return jnp.sum(jnp.sin(lowered(name, x, kernel, (2, 2), ((0, 0), (0, 0)))))
+
+        return jax.grad(loss, (0, 1))(x, kernel)
+
+    assert_equal(gradients("native"), gradients("lax"))
 
 
 @needs_native

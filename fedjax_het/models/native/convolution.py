@@ -2,6 +2,7 @@
 every order, forward or reverse, is made of the same two."""
 
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,7 @@ _PREFIX = "fedjax_het_"
 _SYMBOLS = ("direct_convolve", "direct_kernel_gradient", "winograd_convolve", "winograd_kernel_gradient")
 _SIDES, _TILE = (3, 5), 6  # of kernels that Winograd's algorithm is written for, and of its tiles of the image
 _MANY = 16  # channels, features and tiles from which it is the faster one; measured
+_LARGE, _FEW = 1 << 15, 64  # entries of a kernel, pixels of an image: see `suits`; measured
 
 
 @functools.cache
@@ -35,13 +37,27 @@ def convolve(x: Array, kernel: Array, stride: int = 1, pads: Pads = ((0, 0), (0,
     return _convolve.bind(x[None], kernel[None], stride=stride, pads=pads)[0]
 
 
+def suits(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> bool:
+    """Whether these kernels are faster here than a product of patches.
+
+    The direct one reads a kernel that no cache holds once an image, so it wants images with many pixels.
+    """
+    y_shape = _out_shape((1, *x_shape), (1, *kernel_shape), stride, pads)
+    is_small = math.prod(kernel_shape) < _LARGE or math.prod(y_shape[2:4]) >= _FEW
+    return is_small or _is_worth_it(y_shape, (1, *kernel_shape), stride)
+
+
 def _is_worth_it(y_shape: tuple, kernel_shape: tuple, stride: int) -> bool:
-    """Whether Winograd's algorithm wins: it has transforms to pay for, of every tile and of the kernel."""
+    """Whether Winograd's algorithm wins: it has transforms to pay for, of every tile and of the kernel.
+
+    It must halve the multiplications at least; tiles that stick out over a small image save few.
+    """
     height, width, *many = kernel_shape[1:]
     if stride != 1 or height != width or height not in _SIDES or min(many) < _MANY:
         return False
-    rows, columns = (-(-n // (_TILE + 1 - height)) for n in y_shape[2:4])
-    return y_shape[1] * rows * columns >= _MANY
+    tiles = math.prod(-(-n // (_TILE + 1 - height)) for n in y_shape[2:4])
+    is_saving = math.prod(y_shape[2:4]) * height * width >= 2 * tiles * _TILE**2
+    return is_saving and y_shape[1] * tiles >= _MANY
 
 
 def _call(name: str, x: Array, other: Array, y_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> Array:
@@ -59,9 +75,9 @@ def _framed(x: Array, pads: Pads, between: int = 0) -> Array:
     return jax.lax.pad(x, np.zeros((), x.dtype), sides)
 
 
-def _out_shape(x, kernel, *, stride, pads):
-    size = [(n + sum(pad) - k) // stride + 1 for n, pad, k in zip(x.shape[2:4], pads, kernel.shape[1:3], strict=True)]
-    return *x.shape[:2], *size, kernel.shape[4]
+def _out_shape(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> tuple:
+    size = [(n + sum(pad) - k) // stride + 1 for n, pad, k in zip(x_shape[2:4], pads, kernel_shape[1:3], strict=True)]
+    return *x_shape[:2], *size, kernel_shape[4]
 
 
 def _kernel_shape(x, y, *, stride, pads, size):
@@ -69,7 +85,7 @@ def _kernel_shape(x, y, *, stride, pads, size):
 
 
 def _call_convolve(x, kernel, *, stride, pads):
-    return _call("convolve", x, kernel, _out_shape(x, kernel, stride=stride, pads=pads), kernel.shape, stride, pads)
+    return _call("convolve", x, kernel, _out_shape(x.shape, kernel.shape, stride, pads), kernel.shape, stride, pads)
 
 
 def _call_kernel_gradient(x, y, *, stride, pads, size):
@@ -113,7 +129,13 @@ def _in_front(array: Array, axis, size: int) -> Array:
     return jnp.moveaxis(array, axis, 0)
 
 
-_convolve = _declare("convolve", _call_convolve, _out_shape, "stride", "pads")
+_convolve = _declare(
+    "convolve",
+    _call_convolve,
+    lambda x, kernel, stride, pads: _out_shape(x.shape, kernel.shape, stride, pads),
+    "stride",
+    "pads",
+)
 _kernel_gradient = _declare("kernel_gradient", _call_kernel_gradient, _kernel_shape, "stride", "pads", "size")
 
 ad.defbilinear(
