@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import jax
 
 from experiments import config, cores
+from experiments.processes import ALONE, Processes
 from experiments.settings import TABLES
 from experiments.words import parse_layout, parse_size
 from fedjax_het import engine
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.data import Federation, federate
+from fedjax_het.data import Dataset, Federation, federate
 from fedjax_het.engine import Residence
 from fedjax_het.errors import InputError
 from fedjax_het.models import computed_in, lowerings
@@ -22,6 +23,7 @@ from fedjax_het.types import Model
 class Parts(NamedTuple):
     """What the tables of a config stand for."""
 
+    dataset: Dataset
     federation: Federation
     model: Model
     algorithm: Algorithm
@@ -29,24 +31,36 @@ class Parts(NamedTuple):
     residence: Residence  # of client states and examples
     participation: Any
     conv: str | None  # how convolutions are computed, where the model has any
+    kept: Mapping[str, Any]  # the earlier choices that these follow; empty where there are none for these devices
 
 
-def parts(settings: Mapping[str, Any], chosen: Mapping[str, Any] = MappingProxyType({})) -> Parts:
-    """Call the tables. chosen: what an earlier start of this run made of "auto", see `choices`.
+def parts(
+    settings: Mapping[str, Any], earlier: Mapping[str, Any] = MappingProxyType({}), processes: Processes = ALONE
+) -> Parts:
+    """Call the tables. earlier: what an earlier start of this run made of "auto", see `choices`.
 
     Raises InputError for values that the factories refuse, and for a cohort of more than all.
     """
-    layout = read_layout(chosen.get("layout", settings["layout"]))
-    algorithm = config.resolve(settings["algorithm"], TABLES["algorithm"].registry, "config.algorithm")
-    federation = _federation(settings["data"])
-    participation = _participation(settings, federation.num_clients)
+    layout = read_layout(settings["layout"], processes)
+    is_auto = layout == engine.simulation.AUTO
+    kept = earlier if earlier.get("devices") == _devices() and (is_auto or earlier["layout"] == str(layout)) else {}
+    if is_auto and kept:
+        layout = read_layout(kept["layout"], processes)
     table = dict(settings["model"])
     if table.get("conv") == "auto":
-        table["conv"] = chosen.get("conv") or lowerings.chosen(settings["precision"])
+        table["conv"] = kept.get("conv") or _lowering(settings["precision"], processes)
+    algorithm = config.resolve(settings["algorithm"], TABLES["algorithm"].registry, "config.algorithm")
+    dataset, federation = data(settings["data"])
+    participation = _participation(settings, federation.num_clients)
     model = config.resolve(table, TABLES["model"].registry, "config.model", num_classes=federation.num_classes)
     model = computed_in(settings["precision"])(model)
-    residence = Residence(*(chosen.get(name, settings[name]) for name in Residence._fields))
-    return Parts(federation, model, algorithm, layout, residence, participation, table.get("conv"))
+    residence = Residence(*(_wish(settings[name], kept.get(name)) for name in Residence._fields))
+    conv = table.get("conv")
+    return Parts(dataset, federation, model, algorithm, layout, residence, participation, conv, kept)
+
+
+def _wish(setting: str, earlier: str | None) -> str:
+    return earlier if setting == engine.simulation.AUTO and earlier else setting
 
 
 def simulation(parts: Parts, settings: Mapping[str, Any], folder: Path) -> engine.Simulation:
@@ -68,25 +82,42 @@ def simulation(parts: Parts, settings: Mapping[str, Any], folder: Path) -> engin
 def choices(parts: Parts, simulation: engine.Simulation) -> dict[str, Any]:
     """What "auto" came to, and why: a resumed run keeps it, for bits depend on it."""
     timings = simulation.choice.timings if simulation.choice else []
-    return {
+    chosen = {
         "layout": str(simulation.layout),
         "why": simulation.choice.reason if simulation.choice else "as the config says",
         "seconds_a_round": {str(timing.layout): timing.seconds for timing in timings},
         "conv": parts.conv,
-        **simulation.residence._asdict(),
-        "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "devices": _devices(),
     }
+    return chosen | dict(parts.kept) | simulation.residence._asdict()
 
 
-def _federation(table: Mapping[str, Any]) -> Federation:
-    """The table's options go to its source, to its partition and to `federate`, each by its signature."""
+def _devices() -> str:
+    several = f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""
+    return f"{jax.device_count()} x {jax.devices()[0].device_kind}{several}"
+
+
+def _lowering(precision: str, processes: Processes) -> str:
+    """What "auto" is for convolutions: one way for all, so that one host without a compiler decides for the others."""
+    said = set(processes.everyones("conv", lowerings.chosen(precision)))
+    return said.pop() if len(said) == 1 else "patches"
+
+
+def data(table: Mapping[str, Any]) -> tuple[Dataset, Federation]:
+    """Read a data set and distribute it.
+
+    The table's options go to its source, to its partition and to `federate`, each by its signature.
+    """
     source = config.choose(table, TABLES["data"].registry, "config.data")
     fixed = TABLES["data"].fixed
-    of_source = {key: value for key, value in table.items() if key not in ("name", "partition", *fixed)}
+    of_source = {key: value for key, value in table.items() if key not in ("name", "partition", "augment", *fixed)}
     of_split = {key: value for key, value in table.items() if key in fixed}
     partition = config.resolve(table["partition"], TABLES["data.partition"].registry, "config.data.partition")
+    augment = config.resolve(table["augment"], TABLES["data.augment"].registry, "config.data.augment")
     dataset = config.called(source, of_source, "config.data")
-    return config.called(_divided, of_split, "config.data", dataset=dataset, partition=partition)
+    return dataset, config.called(
+        _divided, of_split, "config.data", dataset=dataset, partition=partition, augment=augment
+    )
 
 
 def _divided(unseen: str, **options: Any) -> Federation:
@@ -104,29 +135,35 @@ def _participation(settings: Mapping[str, Any], num_clients: int) -> Any:
     return among if availability == 1 else engine.available(availability, among=among)
 
 
-def read_layout(text: str) -> engine.Layout | str:
+def read_layout(text: str, processes: Processes = ALONE) -> engine.Layout | str:
     """The layout that a setting writes, "sharded(2, 4)", or "auto" itself.
 
-    Raises InputError where there are not so many devices.
+    Raises InputError where there are not so many devices, and for several processes that would not share the work.
     """
     name, numbers = parse_layout(text)
     if name == "auto":
-        cores.show_as_devices(cores.count())
+        cores.show_as_devices(cores.share(processes))
         return name
+    if name == "sharded":
+        _ask_for_devices(numbers[0], processes)
+    elif processes.count > 1:
+        raise InputError(
+            f"config.layout: {text} is for one device, and {processes.count} processes have more. Write auto, or "
+            "sharded(n) with as many devices as they have together."
+        )
     if name == "vmapped":
         return engine.vmapped
-    if name == "sharded":
-        _ask_for_devices(numbers[0])
     try:
         return getattr(engine, name)(*numbers)
     except ValueError as error:
         raise InputError(f"config.layout: {error}") from error
 
 
-def _ask_for_devices(count: int) -> None:
-    cores.show_as_devices(count)
+def _ask_for_devices(count: int, processes: Processes) -> None:
+    cores.show_as_devices(max(1, count // processes.count))
     if count > jax.device_count():
+        owner = "this process has" if processes.count == 1 else f"{processes.count} processes have"
         raise InputError(
-            f"config.layout: sharded({count}) asks for {count} devices, this process has {jax.device_count()}."
+            f"config.layout: sharded({count}) asks for {count} devices, {owner} {jax.device_count()}."
             " Shard over fewer, or use chunked(n)."
         )

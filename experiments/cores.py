@@ -1,14 +1,30 @@
 """The processor cores that this process may use, and JAX's view of them."""
 
 import os
+import socket
 from contextlib import suppress
 
 import jax
 
+from experiments.processes import Processes
+
+
+def allowed() -> list[int]:
+    """Cores that this process is allowed on, where the system tells, else all."""
+    return sorted(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+
 
 def count() -> int:
-    """Cores that this process is allowed on, where the system tells, else all."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(allowed())
+
+
+def share(processes: Processes) -> int:
+    """Cores for each process, where those of one host that are allowed on the same cores divide them.
+
+    It is the least of all processes' shares, for all need equally many devices.
+    """
+    places = processes.everyones("cores", [socket.gethostname(), allowed()])
+    return max(1, min(len(cores) // places.count([host, cores]) for host, cores in places))
 
 
 def show_as_devices(number: int) -> None:

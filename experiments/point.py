@@ -16,7 +16,7 @@ from experiments import cores
 from fedjax_het import models, tree
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.data import Federation
-from fedjax_het.data.preparation import plain
+from fedjax_het.data.preparation import Preparation
 from fedjax_het.engine import Residence, cost, tuning
 from fedjax_het.engine.budget import built
 from fedjax_het.engine.job import Job
@@ -81,7 +81,9 @@ def federation(population: int) -> Federation:
     nothing = Rows(np.zeros((population, 1), np.int32), np.zeros(population, np.int32))
     data = ClientData(Examples(inputs, labels), rows, nothing, nothing)
     class_names = tuple(map(str, range(NUM_CLASSES)))
-    return Federation("noise", data, None, None, {}, class_names, client_names=(), newcomer_names=(), prepare=plain())
+    return Federation(
+        "noise", data, None, None, {}, class_names, client_names=(), newcomer_names=(), prepare=Preparation()
+    )
 
 
 def main(text: str) -> None:

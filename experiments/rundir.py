@@ -1,16 +1,23 @@
 """The directory of one run: who may use it, what was there before, and where a resumed run goes on."""
 
+import contextlib
 import fcntl
 import json
 import os
+import time
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from experiments import files
+from experiments.processes import ALONE, Processes
 from fedjax_het.errors import InputError
 
 OURS = ("metrics.jsonl", "summary.json", "checkpoints")
+_OF_MACHINE = ("layout", "memory_budget", "client_states", "examples")
+_SIGN = ".partial.sign"
+_SEEN_WITHIN = 30  # seconds: network file systems remember for a while that a file is not there
 
 
 class RunDirectory:
@@ -30,7 +37,7 @@ class RunDirectory:
         if before is None:
             if found := [name for name in OURS if (self / name).exists()]:
                 raise InputError(f"--workdir: '{self.path}' holds {found[0]} but no config.json. Choose another.")
-        elif differing := list(differences(before, json.loads(files.to_json(settings)))):
+        elif differing := list(differences(identity(before), json.loads(files.to_json(identity(settings))))):
             raise InputError(
                 f"--workdir: '{self.path}' holds a run of another config. Choose another directory, or go back to its"
                 " settings (key: there / here):\n" + "\n".join(f"  {line}" for line in differing)
@@ -45,12 +52,34 @@ class RunDirectory:
                 f" {fingerprint[:12]} here. Restore the data, or choose another directory."
             )
 
-    def __enter__(self) -> "RunDirectory":
-        self.open()
-        return self
+    @contextlib.contextmanager
+    def held(self, processes: Processes = ALONE) -> Iterator[None]:
+        """`open` by the first process. Raises InputError in all where it does, and where one sees another directory."""
+        with processes.agreed("directory"):
+            if processes.is_first:
+                self.open()
+        try:
+            if processes.count > 1:
+                self._check_shared(processes)
+            yield
+        finally:
+            self.close()
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _check_shared(self, processes: Processes) -> None:
+        sign, text = self / _SIGN, processes.firsts("sign", uuid.uuid4().hex)
+        if processes.is_first:
+            sign.write_text(text)
+        with processes.agreed("sign"):
+            until = time.monotonic() + _SEEN_WITHIN
+            while not sign.exists() or sign.read_text() != text:
+                if time.monotonic() > until:
+                    raise InputError(
+                        f"--workdir: '{self.path}' is not the same directory for all processes. Choose one on a file "
+                        "system that their hosts share."
+                    )
+                time.sleep(0.1)
+        if processes.is_first:
+            sign.unlink()
 
     def open(self) -> None:
         """Make the directory, and keep other processes out of it for as long as this one lives."""
@@ -80,6 +109,11 @@ class RunDirectory:
 
     def write(self, name: str, value: Any) -> None:
         files.write(self / name, files.to_json(value, indent=2) + "\n")
+
+
+def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes it the same run: all but the layout and where things lie, which may change with the machine."""
+    return {key: value for key, value in settings.items() if key not in _OF_MACHINE}
 
 
 def differences(there: Any, here: Any, key: str = "config") -> Iterator[str]:

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from experiments import config, words
 from fedjax_het.algorithms import ALGORITHMS
-from fedjax_het.data import PARTITIONS, SOURCES, federate
+from fedjax_het.data import AUGMENTATIONS, PARTITIONS, SOURCES, federate
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models import MODELS
 
@@ -64,7 +64,7 @@ class Table(NamedTuple):
         return {"name": config.Option(str)} | config.options(factory, self.given) | dict(self.fixed)
 
 
-_SPLIT = config.options(federate, given=("dataset", "partition", "unseen_domains")) | {
+_SPLIT = config.options(federate, given=("dataset", "partition", "unseen_domains", "augment")) | {
     "unseen": config.Option(str, ""),  # domains to hold out, "sketch" or "photo, sketch"
 }
 TABLES = {
@@ -72,7 +72,9 @@ TABLES = {
     "model": Table(MODELS, given=("num_classes",)),
     "data": Table(SOURCES, given=("name",), fixed=_SPLIT),
     "data.partition": Table(PARTITIONS),
+    "data.augment": Table(AUGMENTATIONS),
 }
+_OF_DATA = {"partition": {}, "augment": {"name": "none"}}  # tables inside config.data, and what a file may leave out
 
 
 def defaults() -> ConfigDict:
@@ -128,7 +130,8 @@ def _apart(settings: Settings) -> dict[str, Settings]:
     tables = {}
     for where in ("algorithm", "model", "data"):
         tables[where] = _table(settings.pop(where), where)
-    tables["data.partition"] = _table(tables["data"].pop("partition", {}), "data.partition")
+    for name, default in _OF_DATA.items():
+        tables[f"data.{name}"] = _table(tables["data"].pop(name, default), f"data.{name}")
     for key in settings.keys() - config.options(Run).keys():
         raise InputError(
             f"config.{key} is unknown. {nearest(key, [*config.options(Run), 'algorithm', 'model', 'data'])}"
@@ -143,7 +146,7 @@ def _table(value: Any, where: str) -> Settings:
 
 
 def _together(tables: Mapping[str, Settings]) -> Settings:
-    data = tables["data"] | {"partition": tables["data.partition"]}
+    data = tables["data"] | {name: tables[f"data.{name}"] for name in _OF_DATA}
     return {"algorithm": tables["algorithm"], "model": tables["model"], "data": data} | tables[""]
 
 

@@ -1,20 +1,24 @@
 """Train from a config: python -m experiments.train --config=configs/quickstart.py --config.algorithm.lam=0.01
 
-The same command goes on where a stopped run left off, and prints the table of a complete one. Exit status: 0 = done,
+The same command goes on where a stopped run left off, and prints the table of a complete one. With --coordinator,
+--num_processes and --process_id, or --distributed, several processes train together. Exit status: 0 = done,
 2 = something to mend, said on stderr before anything was compiled or written, 1 = anything else.
 """
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from absl.flags import argparse_flags
 from rich.console import Console
 
-from experiments import build, catalogue, report, settings
-from experiments.rundir import RunDirectory
+from experiments import arguments, build, catalogue, files, found, meeting, report, settings
+from experiments.meeting import Meeting
+from experiments.processes import ALONE, RESUMES, Agreed, Processes
+from experiments.rundir import RunDirectory, differences
 from experiments.training import WRITTEN, Training
 from fedjax_het.cache import cache_folder
 from fedjax_het.errors import InputError, NonFiniteError
@@ -27,17 +31,12 @@ class Command(NamedTuple):
     workdir: Path
     overrides: dict[str, str]  # {"algorithm.mu": "0.01"}
     is_cached: bool  # whether compiled programs are kept for other runs
+    meeting: Meeting = Meeting()
 
 
 def parse(argv: Sequence[str]) -> Command:
     """The command line. `--config.<key>=<value>` sets any key of the config, whether the file sets it or not."""
-    own, overrides, rest = [], {}, iter(argv)
-    for argument in rest:
-        key, is_set, text = argument.partition("=")
-        if key.startswith("--config."):
-            overrides[key.removeprefix("--config.")] = text if is_set else next(rest, "")
-        else:
-            own.append(argument)
+    own, overrides = arguments.apart(argv)
     parser = argparse_flags.ArgumentParser(
         prog="python -m experiments.train",
         description="Train from a config; the same command resumes a run that was stopped.",
@@ -51,12 +50,13 @@ def parse(argv: Sequence[str]) -> Command:
     parser.add_argument(
         "--no_compilation_cache", action="store_true", help="compile anew, and keep no program for other runs"
     )
+    meeting.add_flags(parser)
     known = parser.parse_args(own)
     if known.list:
         catalogue.show()
         raise SystemExit(0)
     workdir = known.workdir or Path("runs", *_name(known.config))
-    return Command(known.config, workdir, overrides, not known.no_compilation_cache)
+    return Command(known.config, workdir, overrides, not known.no_compilation_cache, meeting.read_flags(known))
 
 
 def _name(config: Path) -> tuple[str, ...]:
@@ -65,44 +65,75 @@ def _name(config: Path) -> tuple[str, ...]:
     return parts[parts.index("configs") + 1 :] if "configs" in parts else parts[-1:]
 
 
-def run(command: Command) -> None:
+def run(command: Command, processes: Processes = ALONE) -> None:
     """Refuse what can be refused, then compile, then write."""
-    chosen, notes = settings.complete(settings.load(command.config), command.overrides)
+    processes.check_count()
+    with processes.agreed("settings"):
+        chosen, notes = settings.complete(settings.load(command.config), command.overrides)
+        directory = RunDirectory(command.workdir)
+        directory.check(chosen)
+        before = directory.read("summary.json") is not None, directory.read("choices.json") or {}
+    _check_same(processes, "config", chosen)
+    is_complete, earlier = processes.firsts("before", before)
     for note in notes:
         print(f"note: {note}")
-    directory = RunDirectory(command.workdir)
-    directory.check(chosen)
-    if directory.read("summary.json") is None:
-        earlier = directory.read("choices.json") or {}
-        parts = build.parts(chosen, earlier)
+    if not is_complete:
+        _train(chosen, earlier, directory, processes)
+    if processes.is_first:
+        summary = directory.read("summary.json")
+        Console().print(report.table(summary["final"], summary["rounds"]))
+        print(report.paths(directory.path, WRITTEN))
+
+
+def _train(chosen: settings.Settings, earlier: dict[str, Any], directory: RunDirectory, processes: Processes) -> None:
+    with processes.agreed("parts"):
+        parts = build.parts(chosen, earlier, processes)
         directory.check_partition(parts.federation.fingerprint)
-        print("compiling ...", flush=True)
+    _check_same(processes, "partition", parts.federation.fingerprint)
+    if earlier and not parts.kept:
+        print("note: the run began on other devices or in another layout: equal within rounding, not to the bit.")
+    found.show(parts.dataset)
+    print("compiling ...", flush=True)
+    with processes.agreed("simulation"):
         simulation = build.simulation(parts, chosen, directory.path)
-        choices = earlier or build.choices(parts, simulation)
-        print(report.facts(simulation.facts, parts.federation, chosen, choices, directory.path), flush=True)
-        with directory:
-            Training(simulation, parts.federation, chosen, choices, directory).run()
-    summary = directory.read("summary.json")
-    Console().print(report.table(summary["final"], summary["rounds"]))
-    print(report.paths(directory.path, WRITTEN))
+    choices = build.choices(parts, simulation)
+    print(report.facts(simulation.facts, parts.federation, chosen, choices, directory.path), flush=True)
+    with directory.held(processes):
+        Training(simulation, parts.federation, chosen, choices, directory, processes).run()
+
+
+def _check_same(processes: Processes, name: str, value: Any) -> None:
+    """Raises InputError in all processes where one has another value than the first."""
+    first, *others = processes.everyones(name, json.loads(files.to_json(value)))
+    for index, other in enumerate(others, 1):
+        if lines := list(differences(first, other, name)):
+            raise Agreed(
+                f"process {index} has another {name} than process 0. Give all the same command and the same data "
+                "(key: process 0 / it):\n" + "\n".join(f"  {line}" for line in lines)
+            )
 
 
 def main(argv: Sequence[str]) -> int:
     """The exit status."""
+    processes = ALONE
+    found.tell_progress()
     try:
         command = parse(argv)
+        processes = meeting.attend(command.meeting)
         if command.is_cached and not jax.config.jax_compilation_cache_dir:
             jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "programs"))
-        run(command)
+        with processes.only_first_prints():
+            run(command, processes)
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return processes.end(2, error)
     except NonFiniteError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return processes.end(1, error)
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)
-        return 130
+        return processes.end(130, f"stopped; {RESUMES}")
+    except Exception as error:
+        if processes.count == 1:
+            raise
+        return processes.crash(error)
     return 0
 
 

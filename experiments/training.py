@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from experiments import files, outputs, plots, report
-from experiments.rundir import RunDirectory
+from experiments.processes import ALONE, Processes
+from experiments.rundir import RunDirectory, identity
 from experiments.settings import Settings
 from fedjax_het import engine
 from fedjax_het.data import Federation
@@ -28,7 +29,7 @@ WRITTEN = (
 
 
 class Training:
-    """One run.
+    """One run. All its processes train, evaluate and save; the first one writes everything else.
 
     At a stop: evaluate, write the metric lines, then the checkpoint. A kill costs at most the rounds since the last
     checkpoint; lines later than it are dropped when the run resumes, and come out the same again.
@@ -41,26 +42,32 @@ class Training:
         settings: Settings,
         choices: Mapping[str, Any],
         directory: RunDirectory,
+        processes: Processes = ALONE,
     ):
         self.simulation, self.federation, self.settings, self.directory = simulation, federation, settings, directory
+        self.processes = processes
         self.rounds = settings["rounds"]
         self.every = settings["checkpoint_every"] or self.rounds
         self.seeds = [settings["seed"] + i for i in range(settings["num_seeds"])]
         self.log = outputs.MetricLines(directory / "metrics.jsonl")
-        # First of all files: a directory that holds others without it would be taken for someone else's.
-        directory.write("config.json", settings)
-        directory.write("choices.json", choices)
-        identity = {"config": settings, "partition": federation.fingerprint}
-        self.checkpoints = engine.Checkpoints(directory / "checkpoints", identity)
+        if processes.is_first:
+            # First of all files: a directory that holds others without it would be taken for someone else's.
+            directory.write("config.json", settings)
+            directory.write("choices.json", choices)
+        about = {"config": identity(settings), "partition": federation.fingerprint}
+        with processes.agreed("checkpoints"):
+            self.checkpoints = engine.Checkpoints(directory / "checkpoints", about, num_clients=federation.num_clients)
 
     def run(self) -> None:
         """Raises InputError for a checkpoint that cannot be used, before anything is written."""
-        state, done = self.simulation.start(), self.checkpoints.latest() or 0
+        state, done = self.simulation.start(), self.processes.firsts("done", self.checkpoints.latest() or 0)
         if done:
-            state = self.checkpoints.restore(state)
-        self.directory.write("partition.json", outputs.partition(self.federation))
-        lines = self.log.rewind(done)
-        self._began = time.perf_counter() - (lines[-1]["seconds"] if lines else 0.0)
+            with self.processes.agreed("restored"):
+                state = self.checkpoints.restore(state, done)
+        self._began = time.perf_counter()
+        if self.processes.is_first:
+            self.directory.write("partition.json", outputs.partition(self.federation))
+            self._began -= max((line["seconds"] for line in self.log.rewind(done)), default=0.0)
         with report.tracking(done, self.rounds) as tracker:
             for stop in self.simulation.stops(done, also_every=self.settings["checkpoint_every"]):
                 state = self._advance(state, done, stop, tracker)
@@ -80,7 +87,8 @@ class Training:
             tracker.warn(f"{num_dropped} uploads of rounds {done + 1} to {stop} were not finite and were dropped")
         if self.simulation.is_evaluated(stop):
             figures |= engine.flat(self.simulation.evaluate(state))
-            self.log.add(outputs.records(stop, self.seeds, time.perf_counter() - self._began, figures))
+            if self.processes.is_first:
+                self.log.add(outputs.records(stop, self.seeds, time.perf_counter() - self._began, figures))
         tracker.show(stop, figures, a_round)
         if stop == self.rounds or stop % self.every == 0:
             self.checkpoints.save(stop, state)
@@ -88,8 +96,11 @@ class Training:
 
     def _finish(self, state: State) -> None:
         """Everything that is made of the whole run; the summary comes last, for it marks the run as complete."""
+        evaluation = self.simulation.evaluate(state)
+        if not self.processes.is_first:
+            return
         lines, federation = self.log.read(), self.federation
-        rows = outputs.per_client(self.simulation.evaluate(state), federation, self.seeds)
+        rows = outputs.per_client(evaluation, federation, self.seeds)
         files.write(self.directory / "per_client.csv", rows)
         files.write(self.directory / "curves.png", lambda path: plots.curves(lines, path))
         files.write(self.directory / "partition.png", lambda path: self._plot_partition(path))

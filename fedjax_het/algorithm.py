@@ -48,23 +48,28 @@ class Memory(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """How [cohort, ...] reports become one value, published to everyone."""
+    """How [cohort, ...] reports become one value, published to everyone.
+
+    summand: (one client's report, its whole upload) -> what it adds to a sum; where both are zeros, zeros. With it
+    `update` is handed the sum over those present instead, made while clients train, and no stack is kept for it.
+    """
 
     init: Callable[[Problem, Variables, int, int], PyTree]  # (problem, shared, num_clients, cohort_size)
-    update: Callable[[PyTree, PyTree, ServerView], PyTree]  # (old, stacked reports, view)
+    update: Callable[[PyTree, PyTree, ServerView], PyTree]  # (old, the reports or their sum, view)
+    summand: Callable[[PyTree, Upload], PyTree] | None = None
 
 
 class Aggregator(NamedTuple):
     """How the server combines what it received.
 
-    weigh: one client's upload -> its weight, known before anyone else's upload is. The round then adds weigh(u) u up
-    while clients train, as `view.summed`; an aggregator that reads no more of the updates than that leaves no stack
-    of client models behind.
+    summand: one client's upload -> what it adds to a sum; where it is zeros, zeros. The sum over those present is made
+    while clients train and handed on as `view.summed`; an aggregator that reads no more of the updates than that
+    leaves no stack of client models behind.
     """
 
     init: Callable[[Variables, int], PyTree]  # (shared, num_clients)
     update: Callable[[Problem, PyTree, ServerView], tuple[Aggregate, PyTree]]
-    weigh: Callable[[Upload], Array] | None = None
+    summand: Callable[[Upload], PyTree] | None = None
 
 
 class Weighting(NamedTuple):

@@ -51,7 +51,9 @@ def safe_sqrt(squared: Array) -> Array:
 def is_finite(tree: PyTree) -> Array:
     """[]: whether every entry of every floating leaf is finite."""
     floating = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
-    return jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in floating] or [True]))
+    flags = jnp.array([jnp.all(jnp.isfinite(x)) for x in floating] or [True])
+    # Without the barrier XLA copies all flags into every kernel that asks, and their number squared has to be compiled.
+    return jnp.all(jax.lax.optimization_barrier(flags))
 
 
 def weighted_sum(stack: PyTree, weights: Array) -> PyTree:

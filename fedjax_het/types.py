@@ -76,7 +76,7 @@ class Aggregate(NamedTuple):
 
 # ---- what stays ------------------------------------------------------------------------------------------------------
 class ClientState(NamedTuple):
-    """Leaves [clients, ...]."""
+    """Leaves [clients, ...]; on several devices with rows behind the last client, for equal parts."""
 
     personal: Variables
     memory: Named
@@ -128,7 +128,7 @@ class ServerView(NamedTuple):
     cohort: Array  # [cohort] client ids
     is_present: Array  # [cohort] bool: it was there, has examples, and everything it sent was finite
     num_clients: int
-    summed: Variables | None = None  # sum_i weigh(upload i) u_i over those present, where the aggregator has `weigh`
+    summed: PyTree | None = None  # sum_i summand(upload i) over those present, where the aggregator has `summand`
 
 
 class Trained(NamedTuple):

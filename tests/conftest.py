@@ -4,8 +4,10 @@ import sys
 from pathlib import Path
 
 import jax
+import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from fedjax_het.data.sources import decoded
 from tests.compilation import hasten
 
 hasten()
@@ -13,6 +15,14 @@ jax.config.update("jax_num_cpu_devices", 4)
 
 MAPPINGS = Path("/proc/self/maps")
 MOST_MAPPINGS = 30_000  # Linux allows 65,530 a process, and a program that needs one more crashes in the compiler
+
+
+@pytest.fixture(autouse=True, scope="session")
+def decoded_data_stays_out_of_the_user_s_cache(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoded, "cache_folder", lambda: folder)
+        yield
 
 
 def pytest_runtest_teardown(item, nextitem):

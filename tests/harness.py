@@ -93,7 +93,7 @@ def task_loss(round: Round, state: State) -> float:
     """Cross-entropy of the server's model on every example, whatever the algorithm minimises besides."""
     examples = federation().data.examples
     inputs, labels = federation().prepare(examples.inputs), examples.labels
-    variables = tree.merge(state.server.shared, typical(state.clients))
+    variables = tree.merge(state.server.shared, typical(state.clients, federation().num_clients))
     context = Context(np.ones(len(labels), np.float32), state.server.round, jax.random.key(0), False)
     network = round.problem.model
     (features, _), _ = network.encode(variables, inputs, context)
@@ -106,6 +106,11 @@ def difference(a: PyTree, b: PyTree) -> float:
     pairs = list(zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
     flat_a, flat_b = (np.concatenate([np.ravel(pair[i]).astype(np.float64) for pair in pairs]) for i in (0, 1))
     return float(np.linalg.norm(flat_a - flat_b) / max(np.linalg.norm(flat_a), 1e-12))
+
+
+def of_clients(state: State, num_clients: int = 5) -> State:
+    """A simulation's state without the rows behind the last client, which differ with the layout."""
+    return state._replace(clients=jax.tree.map(lambda x: np.asarray(x)[:, :num_clients], state.clients))
 
 
 def is_equal(a: PyTree, b: PyTree) -> bool:

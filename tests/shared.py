@@ -1,5 +1,6 @@
 """Where the real data and the golden numbers lie: FEDJAX_HET_SHARED, else ../shared beside the checkout."""
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -18,3 +19,12 @@ def shared_path(inside: str) -> Path:
     if not path.exists():
         pytest.skip(f"no {inside} in the shared folder; set FEDJAX_HET_SHARED")
     return path
+
+
+def jpegpack(inside: str) -> dict:
+    """The arrays of a *_jpegpack.npz of the shared folder, by the reader that lies beside it."""
+    path = shared_path(inside)
+    spec = importlib.util.spec_from_file_location("jpegpack", shared_path("data/jpegpack.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.load(path)

@@ -1,8 +1,9 @@
 """Fashion-MNIST among 100 clients with skewed classes, ten a round. Give the data with --config.data.path=...
 
 The path is a .npz file with train_images, train_labels, test_images and test_labels, or a directory with the four idx
-files. On a CPU one client at a time is several times quicker than the cohort side by side, because each client then
-takes only its own steps; on a GPU set --config.layout=vmapped.
+files; for data that TensorFlow Datasets has prepared set --config.data.name=tfds --config.data.builder=fashion_mnist.
+On a CPU one client at a time is several times quicker than the cohort side by side, because each client then takes only
+its own steps; on a GPU set --config.layout=vmapped.
 """
 
 from ml_collections import ConfigDict

@@ -14,6 +14,8 @@ from fedjax_het.client.restriction import restricted
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ClientView, Key, Params, PyTree, Rows, Trained, Variables
 
+_AUGMENTING = 1 << 16  # far from the small numbers that a step's key is split into
+
 
 class Training(TypedDict, total=False):
     """The settings of local training that every recipe hands on to `sgd`, which documents them."""
@@ -135,10 +137,10 @@ def _stepping(optimizer: optax.GradientTransformation, gradient: GradientRule, b
 
     def step(problem: Problem, view: ClientView, order: Array, key: Key, index: Array, progress: _Progress):
         rows = view.data.train
-        batch = problem.batch(view.data, order, rows.count, index * batch_size, batch_size)
-        (loss, state), direction = gradient(
-            problem, progress.params, progress.state, batch, view, jax.random.fold_in(key, index)
-        )
+        key = jax.random.fold_in(key, index)
+        augmenting = jax.random.fold_in(key, _AUGMENTING)
+        batch = problem.batch(view.data, order, rows.count, index * batch_size, batch_size, augmenting)
+        (loss, state), direction = gradient(problem, progress.params, progress.state, batch, view, key)
         updates, opt_state = optimizer.update(direction, progress.optimizer, progress.params)
         count = jnp.sum(batch.mask)
         return _Progress(

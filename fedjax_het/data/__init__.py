@@ -1,5 +1,6 @@
 """Where examples come from, who has which, and the federation that this makes."""
 
+from fedjax_het.data.augmentation import AUGMENTATIONS, Augmentation
 from fedjax_het.data.dataset import Dataset, assemble
 from fedjax_het.data.distribution import federate
 from fedjax_het.data.federation import Federation
@@ -19,8 +20,10 @@ from fedjax_het.data.sources import SOURCES, load
 from fedjax_het.data.synthetic import toy
 
 __all__ = [
+    "AUGMENTATIONS",
     "PARTITIONS",
     "SOURCES",
+    "Augmentation",
     "Dataset",
     "Federation",
     "Labelled",

@@ -1,4 +1,4 @@
-"""A data set in memory, as a source read it: examples, labels, domains, and its own test split."""
+"""A data set as a source read it: examples, labels, domains, and its own split. Arrays may be memory-mapped."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,16 +15,19 @@ class Dataset:
     """Every example of a data set, in the order in which its source read them. Checked when it is made.
 
     Raises InputError for arrays that differ in length, labels or domains out of range, inputs that are not finite,
-    images without a channel axis, and a data set without examples.
+    images without a channel axis, masks of another size than their images, examples in two splits, and a data set
+    without examples.
     """
 
     name: str
     inputs: np.ndarray  # uint8 images [n, height, width, channel], or float32 [n, ...]
-    labels: np.ndarray  # [n] int32
+    labels: np.ndarray  # [n] int32, or masks [n, height, width] uint8: the class of each pixel
     class_names: tuple[str, ...]
     domains: np.ndarray  # [n] int32
     domain_names: tuple[str, ...]
+    is_valid: np.ndarray  # [n] bool: the data set's own validation split
     is_test: np.ndarray  # [n] bool: the data set's own test split
+    notes: tuple[str, ...] = ()  # what the source has to say about what it found, a sentence each
 
     def __post_init__(self) -> None:
         self.check()
@@ -32,6 +35,27 @@ class Dataset:
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
+
+    @property
+    def is_segmentation(self) -> bool:
+        """Whether labels are masks."""
+        return self.labels.ndim > 1
+
+    @property
+    def class_counts(self) -> np.ndarray:
+        """[domains, class] int64: the examples of each domain by class; their pixels where labels are masks."""
+        counts = np.zeros((len(self.domain_names), self.num_classes), np.int64)
+        if self.is_segmentation:
+            for domain, mask in zip(self.domains, self.labels, strict=True):
+                counts[domain] += np.bincount(mask.reshape(-1), minlength=self.num_classes)
+        else:
+            np.add.at(counts, (self.domains, self.labels), 1)
+        return counts
+
+    @property
+    def splits(self) -> dict[str, np.ndarray]:
+        """{"train", "valid", "test"}: [n] bool, as the data set itself divides its examples."""
+        return {"train": ~(self.is_valid | self.is_test), "valid": self.is_valid, "test": self.is_test}
 
     def check(self) -> None:
         """Raise InputError for anything that training would stumble over."""
@@ -44,12 +68,17 @@ class Dataset:
         num = len(self.inputs)
         if num == 0:
             raise InputError(f"{self.name}: no examples. Point the source at data that has some.")
-        for field in ("labels", "domains", "is_test"):
-            values = getattr(self, field)
-            if values.shape != (num,):
+        is_masks = self.is_segmentation
+        shapes = {"labels": (num, *self.inputs.shape[1:3]) if is_masks else (num,)}
+        for field in ("labels", "domains", "is_valid", "is_test"):
+            values, shape = getattr(self, field), shapes.get(field, (num,))
+            if values.shape != shape:
                 raise InputError(
-                    f"{self.name}: {num} inputs but {field} of shape {values.shape}. Give every example one."
+                    f"{self.name}: {num} inputs but {field} of shape {values.shape}, not {shape}. Give every "
+                    f"{'pixel' if is_masks and field == 'labels' else 'example'} one."
                 )
+        if (both := self.is_valid & self.is_test).any():
+            raise InputError(f"{self.name}: example {int(np.argmax(both))} is in validation and test. Choose one.")
 
     def _check_inputs(self) -> None:
         if self.inputs.dtype == np.uint8:
@@ -76,14 +105,14 @@ class Dataset:
         return np.concatenate([np.isfinite(part).all(axis=1) for part in parts])
 
     def _check_indices(self, kind: str, values: np.ndarray, names: tuple[str, ...]) -> None:
-        if values.dtype != np.int32:
-            raise InputError(f"{self.name}: {kind}s are {values.dtype}. Give integers from 0, as int32.")
-        is_wrong = (values < 0) | (values >= len(names))
-        if is_wrong.any():
-            first = int(np.argmax(is_wrong))
+        dtype = np.uint8 if values.ndim > 1 else np.int32
+        if values.dtype != dtype:
+            raise InputError(f"{self.name}: {kind}s are {values.dtype}. Give integers from 0, as {dtype.__name__}.")
+        if values.min() < 0 or values.max() >= len(names):
+            first = np.argwhere((values < 0) | (values >= len(names)))[0].tolist()
             raise InputError(
-                f"{self.name}: {kind}s[{first}] is {int(values[first])}, but there are {len(names)} {kind} names, so "
-                f"it must lie in 0..{len(names) - 1}. Count {kind}s from 0, or name them all."
+                f"{self.name}: {kind}s{first} is {int(values[tuple(first)])}, but there are {len(names)} {kind} names, "
+                f"so it must lie in 0..{len(names) - 1}. Count {kind}s from 0, or name them all."
             )
 
 
@@ -95,15 +124,17 @@ def assemble(
     class_names: Sequence[str] | None = None,
     domains: np.ndarray | None = None,
     domain_names: Sequence[str] = ("all",),
+    is_valid: np.ndarray | None = None,
     is_test: np.ndarray | None = None,
+    notes: Sequence[str] = (),
 ) -> Dataset:
     """A Dataset from arrays as they come: grey images [n, h, w] gain a channel axis, floats become float32.
 
     Without `class_names` the classes are called "0", "1", ... up to the largest label; without `domains` all examples
-    are of the first domain; without `is_test` there is no own test split.
+    are of the first domain; without `is_valid` and `is_test` there is no own split. Memory-mapped arrays stay so.
     Raises InputError where labels or domains are not integers, and as Dataset does.
     """
-    inputs, labels = np.asarray(inputs), _integers(f"{name}: labels", labels)
+    inputs, labels = np.asanyarray(inputs), _integers(f"{name}: labels", labels)
     if inputs.dtype == np.uint8 and inputs.ndim == 3:
         inputs = inputs[..., None]
     elif inputs.dtype.kind == "f":
@@ -118,12 +149,16 @@ def assemble(
         class_names=tuple(str(each) for each in class_names),
         domains=domains,
         domain_names=tuple(str(each) for each in domain_names),
+        is_valid=np.zeros(len(inputs), bool) if is_valid is None else np.asarray(is_valid, bool),
         is_test=np.zeros(len(inputs), bool) if is_test is None else np.asarray(is_test, bool),
+        notes=tuple(notes),
     )
 
 
 def _integers(what: str, values: np.ndarray) -> np.ndarray:
-    values = np.asarray(values)
+    """[n] as int32; masks, which have more axes, as uint8 where that holds them."""
+    values = np.asanyarray(values)
     if values.dtype.kind not in "iu":
         raise InputError(f"{what} are {values.dtype}, not integers. Give each class or domain its index, from 0.")
-    return values.astype(np.int32)
+    is_small = values.ndim > 1 and values.size and values.min() >= 0 and values.max() <= 255
+    return values.astype(np.uint8 if is_small else np.int32, copy=False)

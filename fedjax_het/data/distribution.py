@@ -5,15 +5,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_het.data import preparation, rows
+from fedjax_het.data import held_out, rows
+from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.federation import Federation
 from fedjax_het.data.partition import Labelled, Partition
-from fedjax_het.errors import InputError, nearest
+from fedjax_het.data.preparation import Preparation, moments
+from fedjax_het.errors import InputError
 from fedjax_het.types import ClientData, Examples
 
 # Each decision draws from its own stream, so that changing one setting leaves the other decisions as they were.
-_TEST, _PARTITION, _NEWCOMERS, _SPLIT = range(4)
+_TEST, _PARTITION, _NEWCOMERS, _SPLIT, _EQUAL = range(5)
 
 
 def federate(
@@ -27,34 +29,43 @@ def federate(
     test_fraction: float = 0.2,
     unseen_domains: Sequence[str] = (),
     unseen_clients: int = 0,
+    local_test: bool = False,
+    equal_train: bool = False,
     standardise: bool = False,
+    augment: Augmentation | None = None,
 ) -> Federation:
     """Distribute a data set over clients.
 
-    1. Examples of `unseen_domains` (names, or one name) are held out altogether: federation.unseen, a domain each.
+    1. Examples of `unseen_domains` (names, or one name) are held out altogether, whatever split they are of:
+       federation.unseen, a domain each.
     2. The common test set is the data set's own test split of the other domains if it has one; else `test_fraction` of
-       the other examples, of every domain and class alike (0: none).
+       the other examples that are not of its own validation split, of every domain and class alike (0: none).
     3. `partition` hands the rest to num_clients + unseen_clients clients, of which `unseen_clients`, chosen at random,
        become federation.newcomers: they have data and never train.
     4. Each client's examples are cut at random into train, valid (`valid_fraction`) and test (`client_test_fraction`);
-       it keeps at least one for training.
+       it keeps at least one for training. Where the data set has a validation split of its own, a client's valid are
+       those of its examples instead, and it may be left without any to train on.
 
+    local_test: there is no common test set; the own test split is distributed with the rest, and a client's test are
+    those of its examples (with by_domain: each site's own test set).
+    equal_train: the training examples of every client that trains are cut, at random, to as many as the smallest has.
     standardise: (x - mean) / deviation a channel, of the training examples of the clients that train.
+    augment: what is done to training images before that, see `augmentation.images`; None: nothing.
     The same seed gives the same federation; `federation.fingerprint` tells whether two machines agree.
     Raises InputError for settings that cannot be, unknown domains, and as the partition does.
     """
     _check_settings(dataset, num_clients, seed, valid_fraction, client_test_fraction, test_fraction, unseen_clients)
-    unseen = _positions_of_domains(dataset, unseen_domains)
-    test, rest = _hold_out(dataset, unseen, test_fraction, np.random.default_rng([seed, _TEST]))
+    unseen = held_out.unseen_positions(dataset, unseen_domains)
+    test, rest = held_out.hold_out(dataset, unseen, test_fraction, local_test, np.random.default_rng([seed, _TEST]))
     everyone = num_clients + unseen_clients
     parts = _distribute(dataset, rest, partition, everyone, np.random.default_rng([seed, _PARTITION]))
     names = _names(dataset, parts)
-    splits = [
-        rows.split(part, valid_fraction, client_test_fraction, np.random.default_rng([seed, _SPLIT, i]))
-        for i, part in enumerate(parts)
-    ]
+    streams = [np.random.default_rng([seed, _SPLIT, i]) for i in range(everyone)]
+    splits = held_out.divide(dataset, parts, (valid_fraction, client_test_fraction), local_test, streams)
     mixed = np.random.default_rng([seed, _NEWCOMERS]).permutation(everyone)
     trained, new = np.sort(mixed[:num_clients]), np.sort(mixed[num_clients:])
+    if equal_train:
+        splits = held_out.equalise(splits, trained, [np.random.default_rng([seed, _EQUAL, i]) for i in trained])
     examples = Examples(dataset.inputs, dataset.labels)
     training = np.concatenate([splits[i].train for i in trained])
     return Federation(
@@ -66,45 +77,18 @@ def federate(
         class_names=dataset.class_names,
         client_names=tuple(names[i] for i in trained),
         newcomer_names=tuple(names[i] for i in new),
-        prepare=preparation.standardised(dataset.inputs, training) if standardise else preparation.plain(),
+        prepare=Preparation(moments(dataset.inputs, training) if standardise else None, augment),
     )
-
-
-def _positions_of_domains(dataset: Dataset, names: Sequence[str]) -> dict[str, np.ndarray]:
-    names = (names,) if isinstance(names, str) else tuple(names)
-    for name in names:
-        if name not in dataset.domain_names:
-            raise InputError(
-                f"unseen_domains: {dataset.name} has no domain '{name}'. {nearest(name, dataset.domain_names)}"
-            )
-    return {name: np.flatnonzero(dataset.domains == dataset.domain_names.index(name)) for name in names}
-
-
-def _hold_out(
-    dataset: Dataset, unseen: dict[str, np.ndarray], test_fraction: float, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """(positions of the common test set, positions to distribute)."""
-    is_seen = np.ones(len(dataset.labels), bool)
-    for positions in unseen.values():
-        is_seen[positions] = False
-    is_test = dataset.is_test & is_seen
-    if not is_test.any():
-        seen = np.flatnonzero(is_seen)
-        strata = dataset.domains[seen] * dataset.num_classes + dataset.labels[seen]
-        is_test[seen] = rows.draw_stratified(strata, test_fraction, rng)
-    rest = np.flatnonzero(is_seen & ~is_test)
-    if len(rest) == 0:
-        raise InputError(
-            f"{dataset.name}: no examples left to train on. Hold out fewer domains, or use a data set with examples "
-            "outside its own test split."
-        )
-    return np.flatnonzero(is_test), rest
 
 
 def _distribute(
     dataset: Dataset, rest: np.ndarray, partition: Partition, num_clients: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    parts = partition(Labelled(dataset.labels[rest], dataset.domains[rest], dataset.num_classes), num_clients, rng)
+    if dataset.is_segmentation:
+        examples = Labelled(np.zeros(len(rest), np.int32), dataset.domains[rest], 0)
+    else:
+        examples = Labelled(dataset.labels[rest], dataset.domains[rest], dataset.num_classes)
+    parts = partition(examples, num_clients, rng)
     given = np.sort(np.concatenate(parts)) if len(parts) else np.zeros(0, int)
     if len(parts) != num_clients or not np.array_equal(given, np.arange(len(rest))):
         raise InputError(

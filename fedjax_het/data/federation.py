@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedjax_het.types import Array, ClientData, Examples, Rows
+from fedjax_het.data.preparation import Preparation
+from fedjax_het.types import Array, ClientData, Examples, Key, Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +26,12 @@ class Federation:
     class_names: tuple[str, ...]
     client_names: tuple[str, ...]
     newcomer_names: tuple[str, ...]
-    prepare: Callable[[Array], Array]  # inputs as stored -> float32 inputs as models take them; jax
+    prepare: Preparation  # inputs as stored -> float32 inputs as models take them
+
+    @property
+    def augment(self) -> Callable[[Key, Array, Array], tuple[Array, Array]] | None:
+        """(key, inputs as stored, labels) -> both as models take them in training, where that differs."""
+        return self.prepare.for_training if self.prepare.augment else None
 
     @property
     def examples(self) -> Examples:
@@ -45,7 +51,7 @@ class Federation:
 
     @property
     def class_counts(self) -> np.ndarray:
-        """[clients, class] int64: the training examples of each client by class."""
+        """[clients, class] int64: the training examples of each client by class; the pixels where labels are masks."""
         return self._count_classes(self.data.train)
 
     @property

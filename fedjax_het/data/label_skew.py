@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedjax_het.data import proportions
-from fedjax_het.data.labelled import Labelled, Partition, check_alpha, check_enough, deal
+from fedjax_het.data.labelled import Labelled, Partition, check_alpha, check_classes, check_enough, deal
 from fedjax_het.errors import InputError
 
 
@@ -16,12 +16,13 @@ def dirichlet(alpha: float, equal_sizes: bool = False, min_examples: int = 1) ->
     10). With `equal_sizes`: every client has n / clients examples to within one, and asks for classes in proportions
     ~ Dirichlet(alpha); what a class cannot give is asked from the client's other classes (`proportions.fill`), so all
     clients bear the totals alike, not only the last ones.
-    Raises InputError where alpha is not above 0, or there are fewer than min_examples a client.
+    Raises InputError where alpha is not above 0, there are fewer than min_examples a client, or labels are masks.
     Hsu et al. 2019, arXiv:1909.06335; NIID-Bench, Li et al., ICDE 2022, arXiv:2102.02079
     """
     check_alpha(alpha)
 
     def partition(examples: Labelled, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+        check_classes(examples)
         check_enough(len(examples.labels), num_clients, min_examples)
         count = _equal_counts if equal_sizes else _ragged_counts
         parts = deal(examples, count(examples, num_clients, alpha, rng), rng)
@@ -49,13 +50,14 @@ def shards(classes_per_client: int) -> Partition:
     Each class is cut into shards, more for a larger class, so that shards are of similar size; each client takes
     `classes_per_client` shards of different classes, at random. (McMahan et al. cut the examples sorted by label at
     even steps, where a shard may hold two classes and a client fewer or more than it should.)
-    Raises InputError where clients * classes_per_client cannot be shards of the classes that there are.
+    Raises InputError where clients * classes_per_client cannot be shards of the classes that there are, and for masks.
     McMahan et al., AISTATS 2017. arXiv:1602.05629
     """
     if not isinstance(classes_per_client, int) or classes_per_client < 1:
         raise InputError(f"shards: classes_per_client is {classes_per_client!r}. Give a whole number, 1 or more.")
 
     def partition(examples: Labelled, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+        check_classes(examples)
         check_enough(len(examples.labels), num_clients, least=1)
         sizes = np.bincount(examples.labels, minlength=examples.num_classes)
         counts = np.zeros((num_clients, examples.num_classes), int)

@@ -13,7 +13,7 @@ class Labelled(NamedTuple):
 
     labels: np.ndarray  # [n] int32
     domains: np.ndarray  # [n] int32
-    num_classes: int
+    num_classes: int  # 0: examples have masks and no class, and their labels are all 0
 
 
 Partition = Callable[[Labelled, int, np.random.Generator], list[np.ndarray]]
@@ -34,6 +34,14 @@ def deal(examples: Labelled, counts: np.ndarray, rng: np.random.Generator) -> li
         for hand, piece in zip(hands, cut(mixed, counts[:, label], is_sorted=False), strict=True):
             hand.append(piece)
     return [rng.permutation(np.concatenate(hand)) for hand in hands]
+
+
+def check_classes(examples: Labelled) -> None:
+    """Raise InputError where examples have no class of their own, which a skew of classes could go by."""
+    if examples.num_classes == 0:
+        raise InputError(
+            "these examples have masks, not a class each. Use by_domain, iid or quantity_skew as the partition."
+        )
 
 
 def check_alpha(alpha: float) -> None:

@@ -1,42 +1,54 @@
 """From examples as stored to inputs as models take them; it runs inside the compiled step."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.types import Array
+from fedjax_het.data.augmentation import Augmentation
+from fedjax_het.types import Array, Key
 
 _CHUNK = 64  # examples that are float64 at one time
 
 
-def plain() -> Callable[[Array], Array]:
-    """uint8 images become float32 in 0..1; floating inputs become float32 and keep their values."""
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """uint8 images become float32 in 0..1, floating inputs float32; then, where they are wanted, augmentation, in
+    training alone, and (x - mean) / deviation a channel (last axis). A channel that never varies is only centred.
 
-    def prepare(inputs: Array) -> Array:
-        scale = 255.0 if inputs.dtype == jnp.uint8 else 1.0
-        return inputs.astype(jnp.float32) / scale
-
-    return prepare
-
-
-def standardised(inputs: np.ndarray, positions: np.ndarray) -> Callable[[Array], Array]:
-    """`plain`, then (x - mean) / deviation for each channel (last axis), both of the examples at `positions`.
-
-    A channel that never varies is only centred.
+    moments: ([channel] mean, [channel] deviation), see `moments`.
     """
-    mean, deviation = moments(inputs, positions)
-    mean, deviation = mean.astype(np.float32), np.where(deviation > 0, deviation, 1.0).astype(np.float32)
-    unit = plain()
 
-    def prepare(inputs: Array) -> Array:
-        return (unit(inputs) - mean) / deviation
+    moments: tuple[np.ndarray, np.ndarray] | None = None
+    augment: Augmentation | None = None
 
-    return prepare
+    def __call__(self, inputs: Array) -> Array:
+        """[batch, ...] as stored -> as models take them."""
+        return self._standardised(_in_unit_range(inputs))
+
+    def for_training(self, key: Key, inputs: Array, labels: Array) -> tuple[Array, Array]:
+        """The same of a training batch, augmented."""
+        inputs = _in_unit_range(inputs)
+        if self.augment is not None:
+            inputs, labels = self.augment(key, inputs, labels)
+        return self._standardised(inputs), labels
+
+    def _standardised(self, inputs: Array) -> Array:
+        if self.moments is None:
+            return inputs
+        mean, deviation = self.moments
+        divisor = np.where(deviation > 0, deviation, 1.0).astype(np.float32)
+        return (inputs - mean.astype(np.float32)) / divisor
+
+
+def _in_unit_range(inputs: Array) -> Array:
+    scale = 255.0 if inputs.dtype == jnp.uint8 else 1.0
+    return inputs.astype(jnp.float32) / scale
 
 
 def moments(inputs: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """([channel] mean, [channel] deviation) of inputs[positions] as `plain` gives them, in float64."""
+    """([channel] mean, [channel] deviation) of inputs[positions] as they are in unit range, in float64."""
     mean = _mean(inputs, positions, lambda x: x)
     variance = _mean(inputs, positions, lambda x: np.square(x - mean))
     return mean, np.sqrt(variance)

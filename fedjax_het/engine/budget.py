@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 
+import jax
+
 from fedjax_het import tree
 from fedjax_het.engine import cost, tuning
 from fedjax_het.engine.job import Job
@@ -18,6 +20,8 @@ from fedjax_het.engine.tuning import Choice, Runner
 from fedjax_het.engine.wiring import Wired, wired
 from fedjax_het.errors import InputError, TooLarge
 
+_TOGETHER = " Several processes keep everything on their devices."
+
 
 def settled(
     job: Job, layout: Layout | str, wishes: Residence, budget: int | None, folder: Path
@@ -28,6 +32,7 @@ def settled(
     folder: where client states go that are to lie on the disk.
     Raises InputError where nothing fits, with what everything takes.
     """
+    wishes = _checked(wishes)
     layouts = tuning.candidates(job.cohort_size) if layout == AUTO else [layout]
     first, refusals = wired(job, layouts[0]), []
 
@@ -51,7 +56,18 @@ def settled(
         f"memory_budget: {_megabytes(budget)} MB on each device are too little. In MB:\n  "
         + "\n  ".join(refusals)
         + "\nTake a smaller cohort_size, batch_size or model, fewer seeds, layout 'auto' or chunked(1), or raise it."
+        + (_TOGETHER if jax.process_count() > 1 else "")
     )
+
+
+def _checked(wishes: Residence) -> Residence:
+    """Raises InputError for what several processes cannot do."""
+    if jax.process_count() == 1:
+        return wishes
+    for name, wish in wishes._asdict().items():
+        if wish not in (AUTO, "device"):
+            raise InputError(f"{name}: '{wish}' is for a single process.{_TOGETHER} Write auto or device.")
+    return RESIDENT
 
 
 def built(wired: Wired, residence: Residence, folder: Path) -> Runner:

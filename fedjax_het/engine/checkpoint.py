@@ -22,11 +22,13 @@ class Checkpoints:
     """A directory of checkpoints, named by the number of rounds done; the newest `keep` stay.
 
     identity: what must be equal for a checkpoint to be continued (the resolved config, say).
+    num_clients: rows of the client states beyond it tell nothing: on other devices there are more or fewer of them.
+    Several processes share the directory, and all of them save and restore.
     """
 
-    def __init__(self, directory: str | Path, identity: Any = None, *, keep: int = 2):
+    def __init__(self, directory: str | Path, identity: Any = None, *, num_clients: int | None = None, keep: int = 2):
         """Raises InputError if the directory cannot be made or written."""
-        self._directory = Path(directory).absolute()
+        self._directory, self._num_clients = Path(directory).absolute(), num_clients
         self._identity, self._segments = json.loads(json.dumps(identity)), Segments(self._directory / "clients")
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
         try:
@@ -37,10 +39,9 @@ class Checkpoints:
 
     def save(self, round: int, state: State) -> None:
         """Write the state after so many rounds; done when this returns. Of a ClientStore, what has changed since."""
+        about = {"format": FORMAT, "identity": self._identity, "leaves": _leaves(state, self._num_clients)}
         state, store = _apart(state)
-        about = {"format": FORMAT, "identity": self._identity, "leaves": _leaves(state, store)}
-        if store is not None:
-            about["segments"] = self._segments.write(round, store)
+        about |= {"num_rows": _num_rows(state)} if store is None else {"segments": self._segments.write(round, store)}
         self._manager.save(
             round, args=ocp.args.Composite(state=ocp.args.StandardSave(_filled(state)), about=ocp.args.JsonSave(about))
         )
@@ -68,13 +69,15 @@ class Checkpoints:
             raise InputError(
                 f"{where}: the checkpoint is of another run. Give its settings again, or another directory."
             )
+        _check_leaves(where, about["leaves"], _leaves(like, self._num_clients))
         like, store = _apart(like)
-        _check_leaves(where, about["leaves"], _leaves(like, store))
         if ("segments" in about) != (store is not None):
-            there, here = ("device", "host") if store is not None else ("host", "device")
-            raise InputError(f"{where}: its client states were on the {there}, not on the {here}. Keep them there.")
+            there, here = ("on", "off") if store is not None else ("off", "on")
+            raise InputError(f"{where}: its client states were {there} the device, not {here} it. Set client_states.")
         target = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), _filled(like))
-        state = self._read(where, "state", ocp.args.StandardRestore(target))
+        # Where it is not strict, Orbax cuts rows behind the last client off, or adds zeros there; all else was checked.
+        is_alike = store is not None or about.get("num_rows", _num_rows(like)) == _num_rows(like)
+        state = self._read(where, "state", ocp.args.StandardRestore(target, strict=is_alike))
         state = jax.tree.map(lambda read, wanted: read if wanted.size else wanted, state, like)
         if store is None:
             return state
@@ -113,15 +116,21 @@ def _apart(state: State) -> tuple[State, ClientStore | None]:
 
 def _filled(state: State) -> State:
     """Orbax refuses leaves without an entry, which only tell a shape: one zero stands for each."""
-    return jax.tree.map(lambda x: x if x.size else jnp.zeros(1, x.dtype, device=x.sharding), state)
+    everywhere = state.server.round.sharding
+    return jax.tree.map(lambda x: x if x.size else jnp.zeros(1, x.dtype, device=everywhere), state)
 
 
-def _leaves(state: State, store: ClientStore | None) -> dict[str, str]:
+def _num_rows(state: State) -> int:
+    return state.clients.rounds.shape[1]
+
+
+def _leaves(state: State, num_clients: int | None) -> dict[str, str]:
     """Every leaf's path and what it holds: "server/shared/params/classifier/bias": "float32[1, 10]"."""
-    state = state if store is None else state._replace(clients=store.shapes)
+    clients = state.clients.shapes if isinstance(state.clients, ClientStore) else state.clients
+    clients = jax.eval_shape(lambda clients: jax.tree.map(lambda x: x[:, :num_clients], clients), clients)
     return {
         "/".join(_name(key) for key in path): f"{leaf.dtype}{list(leaf.shape)}"
-        for path, leaf in jax.tree.leaves_with_path(state)
+        for path, leaf in jax.tree.leaves_with_path(state._replace(clients=clients))
     }
 
 

@@ -19,6 +19,7 @@ from fedjax_het.types import (
     Examples,
     Key,
     Named,
+    PyTree,
     Rows,
     Upload,
     Variables,
@@ -51,6 +52,13 @@ class Outcome(NamedTuple):
     is_nonfinite: Array
 
 
+class Summands(NamedTuple):
+    """What a client adds to the server's sums; over the cohort, these sums."""
+
+    aggregator: PyTree | None
+    published: Named
+
+
 Common = tuple[Broadcast, Examples]
 
 
@@ -72,8 +80,8 @@ def ask(algorithm: Algorithm, problem: LocalProblem, common: Common, slot: Slot)
     return _measured("survey", algorithm.survey, problem, _view(common, slot))
 
 
-def train(algorithm: Algorithm, problem: LocalProblem, common: Common, slot: Slot) -> tuple[Outcome, Variables]:
-    """(one client's round, what it adds to the weighted sum of updates, if the aggregator wants one).
+def train(algorithm: Algorithm, problem: LocalProblem, common: Common, slot: Slot) -> tuple[Outcome, Summands]:
+    """(one client's round, what it adds to the sums that the server wants).
 
     What is not finite, or comes from nobody, leaves as zeros, and changes nothing here.
     """
@@ -97,8 +105,6 @@ def train(algorithm: Algorithm, problem: LocalProblem, common: Common, slot: Slo
     is_finite = tree.is_finite((upload, state, trained.metrics))
     is_present = has_examples & is_finite
     upload = tree.where(is_present, upload, tree.zeros_like(upload))
-    weigh = algorithm.aggregator.weigh
-    weighted = tree.scale(weigh(upload), upload.update) if weigh else {}
     outcome = Outcome(
         tree.where(is_present, state, slot.state),
         upload,
@@ -106,7 +112,19 @@ def train(algorithm: Algorithm, problem: LocalProblem, common: Common, slot: Slo
         is_present,
         has_examples & ~is_finite,
     )
-    return outcome, weighted
+    return outcome, _summands(algorithm, upload)
+
+
+def _summands(algorithm: Algorithm, upload: Upload) -> Summands:
+    summand = algorithm.aggregator.summand
+    return Summands(
+        summand(upload) if summand else None,
+        {
+            name: summary.summand(upload.reports[name], upload)
+            for name, summary in algorithm.published.items()
+            if summary.summand and name in upload.reports
+        },
+    )
 
 
 def _view(common: Common, slot: Slot) -> ClientView:

@@ -64,13 +64,14 @@ def held(wired: Wired, residence: Residence) -> dict[str, int]:
     examples and index tables two.
     """
     job, state, said = wired.job, wired.shapes.state, wired.shapes.said
-    data, seeds, slots = job.federation.data, job.num_seeds, wired.layout.padded(job.cohort_size)
+    layout, data, seeds = wired.layout, job.federation.data, job.num_seeds
+    slots = layout.padded(job.cohort_size)
     a_client, tables = tree.num_bytes(state.clients) // job.num_clients, (data.train, data.valid)
     sizes = {"server's state": seeds * tree.num_bytes((state.server, state.tally))}
     if residence.client_states == "device":
-        sizes["client states"] = seeds * job.num_clients * a_client
+        sizes["client states"] = seeds * layout.at_rest(job.num_clients) * a_client // layout.num_devices
     else:
-        sizes["client states of 3 cohorts"] = 3 * seeds * slots * a_client
+        sizes["client states of 3 cohorts"] = 3 * seeds * slots * a_client // layout.num_devices
     if residence.examples == "device":
         sizes["examples"] = tree.num_bytes(data.examples)
     else:
@@ -81,8 +82,8 @@ def held(wired: Wired, residence: Residence) -> dict[str, int]:
         sizes["index tables"] = tree.num_bytes((tables, data.test)) + num_held * _HELD_OUT
     else:
         sizes["index tables of 2 cohorts"] = 2 * seeds * slots * tree.num_bytes(tables) // job.num_clients
-    if job.algorithm.aggregator.weigh is None:
-        sizes[UPDATES] = seeds * tree.num_bytes(said.uploads.update) // wired.layout.num_devices
+    if job.algorithm.aggregator.summand is None:
+        sizes[UPDATES] = seeds * tree.num_bytes(said.uploads.update) // layout.num_devices
     return sizes
 
 

@@ -74,8 +74,9 @@ def make_evaluation(
 
     def evaluate(state: State, examples: Examples, held: HeldOut, rows: Rows) -> Evaluation:
         server, clients = state.server, state.clients
-        size = at_a_time or layout.padded(clients.rounds.shape[0])
-        variables = tree.merge(server.shared, scoring.typical(clients, size))
+        num_clients = rows.count.shape[0]
+        size = at_a_time or layout.padded(num_clients)
+        variables = tree.merge(server.shared, scoring.typical(clients, num_clients, size))
         totals = scoring.add_batches(problem, variables, server.round, examples, no_totals(groups), held)
         return collected(groups, totals, own_models(state, examples, rows, size) if has_personal(clients) else None)
 

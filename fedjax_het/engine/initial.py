@@ -36,7 +36,7 @@ def before_everything(
     return State(server, ClientState(personal, memory, zero), Tally(zero, zero))
 
 
-def with_everyone(begun: State, num_clients: int) -> State:
-    """The same with a client state for each, leaves [clients, ...]."""
-    everyones = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_clients, *jnp.shape(x))), begun.clients)
-    return begun._replace(clients=everyones)
+def of_everyone(state: State, num_clients: int) -> State:
+    """The same with a client state each, leaves [clients, ...]."""
+    everyones = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_clients, *jnp.shape(x))), state.clients)
+    return state._replace(clients=everyones)

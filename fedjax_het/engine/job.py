@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -50,8 +49,15 @@ class Job:
         return jax.vmap(jax.random.key)(self.seed + jnp.arange(self.num_seeds))
 
     def round(self, layout: Layout) -> Round:
-        options = {"participation": self.participation, "layout": layout, "prepare": self.federation.prepare}
-        return make_round(self.algorithm, self.model, self.num_clients, **options)
+        return make_round(
+            self.algorithm,
+            self.model,
+            self.num_clients,
+            participation=self.participation,
+            layout=layout,
+            prepare=self.federation.prepare,
+            augment=self.federation.augment,
+        )
 
     def over_seeds(self, function: Callable, axes: tuple[int | None, ...]) -> Callable:
         """vmap over seeds; a single seed is not vmapped, which would cost it a batched program."""
@@ -68,22 +74,14 @@ class Job:
         return single
 
 
-def place(values: PyTree, layout: Layout) -> PyTree:
-    """On every device of the layout."""
-    return jax.device_put(values, layout.sharding)
-
-
-def placed_out(layout: Layout) -> dict[str, Any]:
-    """The option of jit that leaves a program's results where `place` puts values."""
-    return {"out_shardings": layout.sharding} if layout.sharding else {}
-
-
-def abstract(values: PyTree, layout: Layout) -> PyTree:
-    """Shapes in place of arrays: what is compiled for them needs no memory yet."""
+def everywhere(values: PyTree, layout: Layout) -> PyTree:
+    """Shapes in place of arrays that lie on every device: what is compiled for them needs no memory yet."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout.sharding), values)
 
 
-def compiled(function: Callable, layout: Layout, *arguments: PyTree, donate: tuple[int, ...] = ()) -> Compiled:
-    """The program for arguments of these shapes, which lie, like its results, where `place` puts values."""
-    program = jax.jit(function, donate_argnums=donate, **placed_out(layout))
-    return program.lower(*abstract(arguments, layout)).compile()
+def compiled(
+    function: Callable, layout: Layout, *shapes: PyTree, results: PyTree = None, donate: tuple[int, ...] = ()
+) -> Compiled:
+    """The program for arguments of these shapes.   results: where they lie, a prefix tree; None is on every device."""
+    results = layout.sharding if results is None else results
+    return layout.jit(function, results, donate_argnums=donate).lower(*shapes).compile()

@@ -32,8 +32,29 @@ class Layout:
 
     @property
     def sharding(self) -> NamedSharding | None:
-        """Where state and data live: on every device of the mesh."""
+        """Where data and the server's state live: on every device of the mesh."""
         return NamedSharding(self.mesh, P()) if self.mesh else None
+
+    def by_client(self, axis: int = 0) -> NamedSharding | None:
+        """Where client states live between rounds: a part of this axis, that of the clients, on each device."""
+        return NamedSharding(self.mesh, P(*[None] * axis, AXIS)) if self.mesh else None
+
+    def at_rest(self, num_clients: int) -> int:
+        """Rows of the client states: at least one for each client, and equally many on each device."""
+        return self.padded(num_clients) if self.mesh else num_clients
+
+    def jit(self, function: Callable, results: PyTree, **options) -> Callable:
+        """jax.jit with results that live so: a prefix tree of shardings, not looked at without a mesh."""
+        return jax.jit(function, **({"out_shardings": results} if self.mesh else {}), **options)
+
+    def place(self, values: PyTree) -> PyTree:
+        """Values of the host, the same in every process, on every device of the mesh."""
+        if not self.mesh or self.sharding.is_fully_addressable:
+            return jax.device_put(values, self.sharding)
+        # device_put would send everything to every process, to compare.
+        return jax.tree.map(
+            lambda x: jax.make_array_from_callback(np.shape(x), self.sharding, lambda index: x[index]), values
+        )
 
     def padded(self, num_clients: int) -> int:
         """The smallest count that fills every device and chunk; the round pads with clients that do nothing."""
@@ -113,8 +134,8 @@ def chunked(size: int) -> Layout:
 def sharded(devices: int | Mesh, chunk: int | None = None) -> Layout:
     """The cohort spread over devices (the first so many, or a mesh with one axis), each in chunks if asked.
 
-    Raises InputError if there are not so many devices. CPU cores become devices with `jax_num_cpu_devices`, set before
-    anything is computed.
+    Raises InputError if there are not so many devices, and in several processes if these are not all that there are.
+    CPU cores become devices with `jax_num_cpu_devices`, set before anything is computed.
     """
     if isinstance(devices, Mesh):
         mesh = Mesh(devices.devices.reshape(-1), (AXIS,))
@@ -126,6 +147,11 @@ def sharded(devices: int | Mesh, chunk: int | None = None) -> Layout:
                 "jax.config.update('jax_num_cpu_devices', ...) first."
             )
         mesh = Mesh(np.array(found[:devices]), (AXIS,))
+    if len({device.process_index for device in mesh.devices}) < jax.process_count():
+        raise InputError(
+            f"layout: {mesh.size} devices leave some of the {jax.process_count()} processes without one. Use all "
+            f"{jax.device_count()}."
+        )
     if chunk is not None and chunk < 1:
         raise InputError(f"layout: a chunk holds at least 1 client, not {chunk}.")
     return Layout(chunk=chunk, mesh=mesh)

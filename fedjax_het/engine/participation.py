@@ -15,12 +15,15 @@ _TURNS = 8  # rounds of the network, twice those of the theorem of Luby and Rack
 
 class Participation(NamedTuple):
     size: Callable[[int], int]  # number of clients -> size of the cohort that is asked
-    draw: Callable[[Key, int], tuple[Array, Array]]  # (key, number of clients) -> (ids, ascending; is_available)
+    draw: Callable[[Key, int], tuple[Array, Array]]  # (key, number of clients) -> (ids; is_available)
+    is_everyone: bool = False  # the cohort is all clients in their order, so that states need not move
 
 
 def everyone() -> Participation:
     """All clients, every round."""
-    return Participation(lambda num_clients: num_clients, lambda key, num_clients: _all_there(jnp.arange(num_clients)))
+    return Participation(
+        lambda num_clients: num_clients, lambda key, num_clients: _all_there(jnp.arange(num_clients)), True
+    )
 
 
 def uniformly(cohort_size: int) -> Participation:
@@ -57,7 +60,7 @@ def available(probability: float, among: Participation | None = None) -> Partici
         reports = jax.vmap(lambda client: jax.random.bernoulli(jax.random.fold_in(answer, client), probability))(cohort)
         return cohort, is_available & reports
 
-    return Participation(among.size, draw)
+    return Participation(among.size, draw, among.is_everyone)
 
 
 def some_of(key: Key, num_clients: int, count: int) -> Array:

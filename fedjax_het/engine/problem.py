@@ -69,13 +69,23 @@ class LocalProblem(NamedTuple):
     model: Model
     objective: tuple[Callable[[ForwardPass], Array], ...]
     prepare: Callable[[Array], Array]  # stored inputs -> what the model takes; runs inside the step
+    augment: Callable[[Key, Array, Array], tuple[Array, Array]] | None = None  # the same in training; None: no other
 
-    def batch(self, data: ClientData, index: Array, count: Array, first: Array | int, size: int) -> Batch:
-        """Examples first .. first + size of an index row [capacity] that holds `count`; the rest is masked padding."""
+    def batch(
+        self, data: ClientData, index: Array, count: Array, first: Array | int, size: int, key: Key | None = None
+    ) -> Batch:
+        """Examples first .. first + size of an index row [capacity] that holds `count`; the rest is masked padding.
+
+        key: they are to train on, hence augmented where the federation says so.
+        """
         slots = first + jnp.arange(size)
         rows = index[jnp.minimum(slots, index.shape[0] - 1)]
-        inputs = self.prepare(data.examples.inputs[rows])
-        return Batch(inputs, data.examples.labels[rows], (slots < count).astype(inputs.dtype))
+        inputs, labels = data.examples.inputs[rows], data.examples.labels[rows]
+        if key is None or self.augment is None:
+            inputs = self.prepare(inputs)
+        else:
+            inputs, labels = self.augment(key, inputs, labels)
+        return Batch(inputs, labels, (slots < count).astype(inputs.dtype))
 
     def forward(
         self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key, *, is_training: bool = True

@@ -9,9 +9,9 @@ import numpy as np
 from jax.stages import Compiled
 
 from fedjax_het import tree
-from fedjax_het.engine import cost
+from fedjax_het.engine import client_side, cost, placement
 from fedjax_het.engine.evaluation import BATCH, Evaluation, held_out, make_evaluation
-from fedjax_het.engine.job import abstract, compiled, place, placed_out
+from fedjax_het.engine.job import compiled, everywhere
 from fedjax_het.engine.residence import RESIDENT
 from fedjax_het.engine.round import RoundMetrics
 from fedjax_het.engine.scoring import HeldOut
@@ -28,23 +28,26 @@ class Resident:
         """Compile the rounds; the evaluation when it is asked for, or when `peak_bytes` are."""
         self.wired, begun = wired, time.perf_counter()
         job, layout = wired.job, wired.layout
-        self._keys, self._shapes = place(job.keys(), layout), abstract(job.federation.data, layout)
-        self._init = jax.jit(job.over_seeds(wired.round.init, (0, None)), **placed_out(layout))
-        self._state = abstract(jax.eval_shape(self._init, self._keys, self._shapes), layout)
+        at_rest = placement.of_state(layout, has_seeds=True)
+        self._keys, self._shapes = layout.place(job.keys()), everywhere(job.federation.data, layout)
+        self.init = layout.jit(job.over_seeds(placement.init(wired.round.init, layout), (0, None)), at_rest)
+        state = jax.eval_shape(self.init, self._keys, self._shapes)
+        self.shapes = placement.described(state, layout, has_seeds=True)
         self.program = compiled(
             job.over_seeds(self._block, (0, None, 0, None)),
             layout,
-            *(self._state, self._shapes, self._keys, np.int32(1)),
+            *(self.shapes, self._shapes, self._keys, layout.place(np.int32(1))),
+            results=at_rest and (at_rest, layout.sharding),
             donate=(0,),
         )
         self.compile_seconds = time.perf_counter() - begun
 
     def start(self) -> State:
-        return self._init(self._keys, self._data)
+        return self.init(self._keys, self._data)
 
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
         """`state` is consumed. Metrics, in numpy, have leaves [seeds, num_rounds, ...]."""
-        state, metrics = self.program(state, self._data, self._keys, place(np.int32(num_rounds), self.wired.layout))
+        state, metrics = self.program(state, self._data, self._keys, self.wired.layout.place(np.int32(num_rounds)))
         return state, jax.tree.map(lambda x: np.asarray(x)[:, :num_rounds], metrics)
 
     def evaluate(self, state: State) -> Evaluation:
@@ -66,11 +69,13 @@ class Resident:
     # ---- programs and data -------------------------------------------------------------------------------------------
     def _block(self, state: State, data: ClientData, key: Key, num_rounds: Array) -> tuple[State, RoundMetrics]:
         """`num_rounds` rounds in a loop of the program; metrics are kept for the longest block."""
-        longest = self.wired.job.block
-        empty = jax.tree.map(lambda x: jnp.zeros((longest, *x.shape), x.dtype), self.wired.shapes.metrics)
+        wired = self.wired
+        empty = jax.tree.map(lambda x: jnp.zeros((wired.job.block, *x.shape), x.dtype), wired.shapes.metrics)
+        once = jnp.minimum(num_rounds, 1)
 
         def one(index: Array, carry: tuple[State, RoundMetrics]) -> tuple[State, RoundMetrics]:
-            state, metrics, _ = self.wired.explain(carry[0], data, key)
+            cohort = wired.round.draw(key, carry[0].server.round)
+            state, metrics = wired.among_all(carry[0], cohort, client_side.window(data, cohort), key, once)
             return state, tree.put(carry[1], index, metrics)
 
         return jax.lax.fori_loop(0, num_rounds, one, (state, empty))
@@ -84,15 +89,15 @@ class Resident:
         program = compiled(
             wired.job.over_seeds(evaluate, (0, None, None, None)),
             wired.layout,
-            *(self._state, self._shapes.examples, held, self._shapes.test),
+            *(self.shapes, self._shapes.examples, everywhere(held, wired.layout), self._shapes.test),
         )
         self.compile_seconds += time.perf_counter() - begun
         return program
 
     @cached_property
     def _held_out(self) -> HeldOut:
-        return place(held_out(self.wired.job.federation, BATCH)[0], self.wired.layout)
+        return self.wired.layout.place(held_out(self.wired.job.federation, BATCH)[0])
 
     @cached_property
     def _data(self) -> ClientData:
-        return place(self.wired.job.federation.data, self.wired.layout)
+        return self.wired.layout.place(self.wired.job.federation.data)

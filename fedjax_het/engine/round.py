@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.engine import client_side, initial, server_side
+from fedjax_het.engine import client_side, initial, placement, server_side
 from fedjax_het.engine.client_side import Cohort
 from fedjax_het.engine.layout import Layout, vmapped
 from fedjax_het.engine.participation import Participation, everyone
@@ -53,21 +53,21 @@ class Transcript(NamedTuple):
 
 
 class Round(NamedTuple):
-    """One algorithm's round, and what it is made of.
+    """One algorithm's round.
 
-    begin: (key, stored inputs) -> the state before everything; `clients` are any one's, of begin_all everyone's.
-    draw: (key, round number) -> who takes part, as far ahead as anybody wants to look.
-    train: a round of a cohort. Among the clients whose states are at hand its own stand at `places` [slots], and are
-    replaced; of the data it is given its own rows, leaves [slots, ...].
-    init, step, explain: with everyone at hand; step is draw and train, and explain tells what was said in it, too.
+    begin: (key, stored inputs) -> the state before everything, `clients` being any one client's.
+    draw: (key, round number) -> who takes part, known as far ahead as anybody wants to look.
+    train: the round of a cohort alone. It takes and gives back the state with just the cohort's clients, leaves
+    [slots, ...] in and [cohort, ...] out, and sees the cohort's rows, leaves [slots, ...].
+    init, step, explain: with everyone's states and data at hand; step is draw and train, explain tells what was said in
+    it.
     """
 
     problem: LocalProblem
     cohort_size: int
     begin: Callable[[Key, Array], State]
     draw: Callable[[Key, Array], Cohort]
-    train: Callable[[State, Array, Cohort, ClientData, Key], tuple[State, RoundMetrics, Transcript]]
-    begin_all: Callable[[Key, Array], State]
+    train: Callable[[State, Cohort, ClientData, Key], tuple[State, RoundMetrics, Transcript]]
     init: Callable[[Key, ClientData], State]
     step: Callable[[State, ClientData, Key], tuple[State, RoundMetrics]]
     explain: Callable[[State, ClientData, Key], tuple[State, RoundMetrics, Transcript]]
@@ -81,6 +81,7 @@ def make_round(
     participation: Participation | None = None,
     layout: Layout = vmapped,
     prepare: Callable[[Array], Array] = lambda inputs: inputs,
+    augment: Callable[[Key, Array, Array], tuple[Array, Array]] | None = None,
 ) -> Round:
     """Compose an algorithm's slots into `init(key, data)` and `step(state, data, key)`, and what these are made of.
 
@@ -88,12 +89,13 @@ def make_round(
     result depends on who else takes part, on order, padding, or the layout, beyond rounding.
 
     prepare: stored inputs [batch, ...] -> what the model takes; it runs inside the step that reads them.
+    augment: (key, stored inputs, labels) -> both as the model takes them in training, where that is something else.
     Raises InputError for a cohort larger than the clients, a sharing pattern that matches no leaf, and, when traced,
     for a part that reads a quantity which no slot fills.
     """
     participation = participation or everyone()
     cohort_size = participation.size(num_clients)
-    problem = LocalProblem(algorithm.adapt(model), algorithm.objective, prepare)
+    problem = LocalProblem(algorithm.adapt(model), algorithm.objective, prepare, augment)
     ask = partial(client_side.ask, algorithm, problem)
     train_one = partial(client_side.train, algorithm, problem)
     begin = partial(initial.before_everything, algorithm, problem, num_clients, cohort_size)
@@ -107,12 +109,9 @@ def make_round(
         drawn = participation.draw(keys(key, number)[0], num_clients)
         return Cohort(*(jnp.pad(x, (0, num_padding)) for x in drawn))
 
-    def train(
-        state: State, places: Array, cohort: Cohort, data: ClientData, key: Key
-    ) -> tuple[State, RoundMetrics, Transcript]:
+    def train(state: State, cohort: Cohort, data: ClientData, key: Key) -> tuple[State, RoundMetrics, Transcript]:
         server, ids = state.server, cohort.ids[:cohort_size]
-        clients = tree.take(state.clients, places)
-        slots = client_side.slots(clients, data, cohort, keys(key, server.round)[1])
+        slots = client_side.slots(state.clients, data, cohort, keys(key, server.round)[1])
 
         received = Broadcast(server.round, server.shared, server.published)
         if algorithm.survey:
@@ -123,13 +122,14 @@ def make_round(
         outcome, summed = layout.map_and_sum(train_one, (received, data.examples), slots)
         outcome = unpadded(outcome)
         uploads = outcome.upload._replace(reports=Channel("reports", outcome.upload.reports))
-        view = ServerView(received, uploads, ids, outcome.is_present, num_clients, summed or None)
+        view = ServerView(received, uploads, ids, outcome.is_present, num_clients, summed.aggregator)
         try:
             aggregate, aggregator = algorithm.aggregator.update(problem, server.aggregator, view)
         except Unfilled as unfilled:
             raise InputError(f"the aggregator {unfilled}") from None
         shared, optimizer = server_side.server_step(algorithm.server_optimizer, server, aggregate.update)
-        published = server_side.summarised(algorithm.published, received.published, outcome.upload.reports, view)
+        reports = outcome.upload.reports | summed.published
+        published = server_side.summarised(algorithm.published, received.published, reports, view)
 
         replied = outcome.state._replace(personal=tree.merge(outcome.state.personal, aggregate.replies))
         clients = tree.where(outcome.is_present, replied, outcome.state)
@@ -143,8 +143,7 @@ def make_round(
             is_nonfinite=outcome.is_nonfinite,
         )
         tally = Tally(state.tally.reports + metrics.num_reporting, state.tally.nonfinite + metrics.num_nonfinite)
-        everyones = tree.put(state.clients, places[:cohort_size], clients)
-        after = State(server._replace(round=state.server.round + 1), everyones, tally)
+        after = State(server._replace(round=state.server.round + 1), clients, tally)
         return after, metrics, Transcript(received, unpadded(slots.answers), outcome.upload, aggregate.replies)
 
     def publish(received: Broadcast, answers: dict, slots: client_side.Slot, ids: Array) -> dict:
@@ -154,22 +153,21 @@ def make_round(
         answers = tree.where(is_present, answers, tree.zeros_like(answers))
         asked = Upload({}, answers, counts, jnp.zeros_like(counts))
         view = ServerView(received, asked, ids, is_present, num_clients)
+        answers |= server_side.summed(algorithm.published, asked)
         return server_side.summarised(algorithm.published, received.published, answers, view)
 
     def unpadded(stack):
         return jax.tree.map(lambda x: x[:cohort_size], stack)
 
-    def begin_all(key: Key, inputs: Array) -> State:
-        return initial.with_everyone(begin(key, inputs), num_clients)
-
     def init(key: Key, data: ClientData) -> State:
-        return begin_all(key, data.examples.inputs)
+        return initial.of_everyone(begin(key, data.examples.inputs), num_clients)
 
     def explain(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics, Transcript]:
         cohort = draw(key, state.server.round)
-        return train(state, cohort.ids, cohort, client_side.window(data, cohort), key)
+        with_everyone = placement.among_all(train, participation.is_everyone)
+        return with_everyone(state, cohort, client_side.window(data, cohort), key)
 
     def step(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics]:
         return explain(state, data, key)[:2]
 
-    return Round(problem, cohort_size, begin, draw, train, begin_all, init, step, explain)
+    return Round(problem, cohort_size, begin, draw, train, init, step, explain)

@@ -73,10 +73,12 @@ def add_shares(total: Variables, personal: Variables, shares: Array) -> Variable
     return tree.add(total, tree.weighted_sum(personal, shares))
 
 
-def typical(clients: ClientState, at_a_time: int | None = None) -> Variables:
-    """The mean of the personal leaves over the clients that have trained; over all while nobody has."""
-    num_clients = clients.rounds.shape[0]
-    at_a_time, weights = at_a_time or num_clients, shares(clients.rounds)
+def typical(clients: ClientState, num_clients: int, at_a_time: int | None = None) -> Variables:
+    """The mean of the personal leaves over the clients that have trained; over all while nobody has.
+
+    clients: leaves [num_clients or more, ...]; the first are meant.
+    """
+    at_a_time, weights = at_a_time or num_clients, shares(clients.rounds[:num_clients])
 
     def add(total: Variables, number: Array) -> tuple[Variables, None]:
         ids, is_client = block(number, at_a_time, num_clients)

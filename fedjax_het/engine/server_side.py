@@ -1,19 +1,30 @@
 """What happens to the stacked uploads once the aggregator has decided."""
 
 from collections.abc import Mapping
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 import optax
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Summary
-from fedjax_het.types import Array, Named, PyTree, ServerState, ServerView, Variables
+from fedjax_het.types import Array, Named, PyTree, ServerState, ServerView, Upload, Variables
 
 
 def summarised(summaries: Mapping[str, Summary], old: Named, reports: Named, view: ServerView) -> Named:
     """The published quantities after these reports (or answers); those that condense something else stay."""
     return old | {
         name: summary.update(old[name], reports[name], view) for name, summary in summaries.items() if name in reports
+    }
+
+
+def summed(summaries: Mapping[str, Summary], asked: Upload) -> Named:
+    """The sums of the answers [cohort, ...], where a summary wants no more of them; who is absent answered zeros."""
+    return {
+        name: jax.tree.map(partial(jnp.sum, axis=0), jax.vmap(summary.summand)(asked.reports[name], asked))
+        for name, summary in summaries.items()
+        if summary.summand and name in asked.reports
     }
 
 

@@ -9,7 +9,7 @@ from jax import ShapeDtypeStruct
 from fedjax_het import tree
 from fedjax_het.engine import cost, scoring
 from fedjax_het.engine.evaluation import BATCH, Evaluation, collected, has_personal, held_out
-from fedjax_het.engine.job import compiled, place
+from fedjax_het.engine.job import compiled, everywhere
 from fedjax_het.engine.scoring import HeldOut
 from fedjax_het.engine.staging import in_advance, taken
 from fedjax_het.engine.store import ClientStore
@@ -59,13 +59,14 @@ class StreamedEvaluation:
 
     def _typical_of(self, clients: Clients, executor: Executor) -> Variables:
         """Blocks in which nobody counts are left out: they would add zeros."""
-        shares = np.asarray(self._shares(place(clients.rounds, self._layout)))
+        rounds = np.asarray(clients.rounds)[:, : self._wired.job.num_clients]
+        shares = np.asarray(self._shares(self._layout.place(rounds)))
         ids, is_client = self._ids(np.arange(self._num_blocks)[:, None])
         shares = np.where(is_client, shares[:, ids], 0).astype(shares.dtype)  # [seeds, blocks, block]
         busy, total = np.flatnonzero(shares.any(axis=(0, 2))), self._zeros(self._typical)
         personal = in_advance(executor, lambda number: self._personal_of(clients, ids[number]), busy)
         for number, block in zip(busy, personal, strict=True):
-            total = jax.block_until_ready(self._add_shares(total, block, place(shares[:, number], self._layout)))
+            total = jax.block_until_ready(self._add_shares(total, block, self._layout.place(shares[:, number])))
         return total
 
     # ---- what is brought ---------------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ class StreamedEvaluation:
         index = np.pad(self._held.index[part], missing)
         segment = np.pad(self._held.segment[part], missing, constant_values=self._num_segments - 1)
         examples, (rows,) = self._windows.seen((Rows(index, np.full(len(index), BATCH)),), self._batches * BATCH + 1)
-        return examples, HeldOut(rows.index, place(segment, self._layout))
+        return examples, HeldOut(rows.index, self._layout.place(segment))
 
     def _owners(self, clients: Clients, number: int) -> tuple[Variables, Examples, Rows]:
         ids, is_client = self._ids(number)
@@ -84,9 +85,9 @@ class StreamedEvaluation:
 
     def _personal_of(self, clients: Clients, ids: np.ndarray) -> Variables:
         if isinstance(clients, ClientStore):
-            everywhere = np.broadcast_to(ids, (self._wired.job.num_seeds, self._block))
-            return place(clients.take(everywhere).personal, self._layout)
-        return self._take(clients.personal, place(ids, self._layout))
+            of_seeds = np.broadcast_to(ids, (self._wired.job.num_seeds, self._block))
+            return self._layout.place(clients.take(of_seeds).personal)
+        return self._take(clients.personal, self._layout.place(ids))
 
     def _ids(self, number: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(ids of a block, whether they are clients; else padding)."""
@@ -99,7 +100,7 @@ class StreamedEvaluation:
         return 1 + int(counts.reshape(self._num_blocks, -1).sum(axis=1).max())
 
     def _zeros(self, shapes: PyTree) -> PyTree:
-        return place(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes), self._layout)
+        return self._layout.place(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes))
 
     # ---- programs ----------------------------------------------------------------------------------------------------
     def _compile(self, state: State) -> None:
@@ -114,7 +115,8 @@ class StreamedEvaluation:
         def score(shared, typical, round, totals, examples, held):
             return scoring.add_batches(problem, tree.merge(shared, typical), round, examples, totals, held)
 
-        arguments = (server.shared, self._typical, server.round, self._totals, examples, HeldOut(a_piece, a_piece))
+        held = HeldOut(a_piece, a_piece)
+        arguments = everywhere((server.shared, self._typical, server.round, self._totals, examples, held), layout)
         self._score = compiled(job.over_seeds(score, (0, 0, 0, 0, None, None)), layout, *arguments, donate=(3,))
         self._brought = [(self._score, arguments[4:])]
         if not self._is_personal:
@@ -126,14 +128,15 @@ class StreamedEvaluation:
         some = jax.tree.map(lambda x: ShapeDtypeStruct((seeds, self._block, *x.shape[2:]), x.dtype), personal)
         rows = jax.tree.map(lambda x: ShapeDtypeStruct((self._block, *x.shape[1:]), np.int32), self._test)
         examples = self._windows.shapes_of_examples(self._most_tested())
-        arguments = (server.shared, server.round, some, examples, rows)
+        arguments = everywhere((server.shared, server.round, some, examples, rows), layout)
         self._score_own = compiled(job.over_seeds(score_own, (0, 0, 0, None, None)), layout, *arguments)
         self._brought.append((self._score_own, arguments[2:]))
         rounds, shares = (
             ShapeDtypeStruct((seeds, n), t) for n, t in ((job.num_clients, np.int32), (self._block, number))
         )
-        self._shares = compiled(job.over_seeds(scoring.shares, (0,)), layout, rounds)
+        self._shares = compiled(job.over_seeds(scoring.shares, (0,)), layout, everywhere(rounds, layout))
         add_shares = job.over_seeds(scoring.add_shares, (0, 0, 0))
-        self._add_shares = compiled(add_shares, layout, self._typical, some, shares, donate=(0,))
-        ids = ShapeDtypeStruct((self._block,), np.int32)
+        arguments = everywhere((self._typical, some, shares), layout)
+        self._add_shares = compiled(add_shares, layout, *arguments, donate=(0,))
+        ids = everywhere(ShapeDtypeStruct((self._block,), np.int32), layout)
         self._take = compiled(job.over_seeds(tree.take, (0, None)), layout, personal, ids)

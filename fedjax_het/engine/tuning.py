@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import jax
+from jax.experimental import multihost_utils
 
 from fedjax_het.engine.evaluation import Evaluation
 from fedjax_het.engine.layout import Layout, sharded
@@ -46,18 +47,19 @@ class Choice(NamedTuple):
 
 
 def candidates(cohort_size: int) -> list[Layout]:
-    """Layouts worth a trial on the devices that there are, the likeliest first.
+    """Layouts worth a trial on the devices that there are, the likeliest first; several processes use all.
 
     On a CPU one client after another on each core, which takes just the steps that each client has and keeps its model
     in the cache; on an accelerator all clients side by side on all devices.
     """
-    devices = min(jax.device_count(), cohort_size)
+    is_alone = jax.process_count() == 1
+    devices = min(jax.device_count(), cohort_size) if is_alone else jax.device_count()
     a_device = -(-cohort_size // devices)
     on_cpu = jax.default_backend() == "cpu"
     chunks = [1, None, _CHUNK] if on_cpu else [None, _CHUNK]
     chunks = [chunk for chunk in chunks if chunk is None or chunk < a_device or chunk == 1]
     found = [Layout(chunk) if devices == 1 else sharded(devices, chunk) for chunk in chunks]
-    return [*found, Layout()] if on_cpu and devices > 1 else found
+    return [*found, Layout()] if on_cpu and devices > 1 and is_alone else found
 
 
 def smaller(layouts: Sequence[Layout], cohort_size: int) -> Iterator[Layout]:
@@ -84,7 +86,8 @@ def quickest(layouts: Sequence[Layout], build: Callable[[Layout], Runner], round
         except TooLarge as error:
             too_large[layout] = error
             continue
-        timings.append(Timing(layout, min(timed(runner, _MOST_ROUNDS, _LONG_ENOUGH)), runner.compile_seconds))
+        seconds = min(timed(runner, _MOST_ROUNDS, _LONG_ENOUGH))
+        timings.append(Timing(layout, seconds, _by_first_watch(runner.compile_seconds)))
         runner.release()
         if timings[-1] is (quickest := min(timings, key=lambda timing: timing.seconds)):
             best = runner
@@ -113,5 +116,10 @@ def timed(runner: Runner, num: int, long_enough: float = float("inf"), block: in
     while len(seconds) < num and block * sum(seconds) < long_enough:
         begun = time.perf_counter()
         state, _ = runner.advance(state, block)
-        seconds.append((time.perf_counter() - begun) / block)
+        seconds.append(_by_first_watch(time.perf_counter() - begun) / block)
     return seconds
+
+
+def _by_first_watch(seconds: float) -> float:
+    """What the first process measured: all decide alike."""
+    return float(multihost_utils.broadcast_one_to_all(seconds))

@@ -4,17 +4,20 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
+from fedjax_het.engine import client_side, placement
+from fedjax_het.engine.client_side import Cohort
 from fedjax_het.engine.job import Job
 from fedjax_het.engine.layout import Layout
 from fedjax_het.engine.problem import LocalProblem
 from fedjax_het.engine.round import Round, RoundMetrics, Transcript
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.types import State
+from fedjax_het.types import Array, ClientData, Key, State
 
 
 class Shapes(NamedTuple):
@@ -31,8 +34,32 @@ class Wired(NamedTuple):
     job: Job
     layout: Layout
     round: Round
-    explain: Callable  # round.explain; whoever compiles it reads the trace that was checked
+    train: Callable  # round.train; whoever compiles it reads the trace that was checked
     shapes: Shapes  # of one seed
+
+    def alone(
+        self, state: State, cohort: Cohort, data: ClientData, key: Key, once: Array
+    ) -> tuple[State, RoundMetrics]:
+        """A round of a cohort, its states [slots, ...] in and out, as one turn of a loop.
+
+        once: 1, which the compiler must not know. It fuses nothing across a loop's edge, so that a round is compiled to
+        the same arithmetic, and gives the same bits, wherever its clients come from and go to.
+        """
+        num_padding = len(cohort.ids) - self.round.cohort_size
+        metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.shapes.metrics)
+
+        def turn(_: Array, carry: tuple[State, RoundMetrics]) -> tuple[State, RoundMetrics]:
+            after, metrics, _ = self.train(carry[0], cohort, data, key)
+            padded = lambda x: jnp.pad(x, [(0, num_padding)] + [(0, 0)] * (x.ndim - 1))  # noqa: E731
+            return after._replace(clients=jax.tree.map(padded, after.clients)), metrics
+
+        return jax.lax.fori_loop(0, once, turn, (state, metrics))
+
+    def among_all(
+        self, state: State, cohort: Cohort, data: ClientData, key: Key, once: Array
+    ) -> tuple[State, RoundMetrics]:
+        """The same, of which `state` has everyone's clients."""
+        return placement.among_all(self.alone, self.job.participation.is_everyone)(state, cohort, data, key, once)
 
 
 def wired(job: Job, layout: Layout) -> Wired:
@@ -49,12 +76,18 @@ def wired(job: Job, layout: Layout) -> Wired:
     if not np.any(np.asarray(federation.data.train.count)):
         raise InputError(f"{federation.name}: no client has a training example. Lower the held-out fractions.")
     _check_batch_norm(job.algorithm, round.problem, federation)
-    explain, key = jax.jit(round.explain), jax.random.key(0)
+    train, key = jax.jit(round.train), jax.random.key(0)
+
+    def explain(state: State, data: ClientData) -> tuple[State, RoundMetrics, Transcript]:
+        cohort = round.draw(key, state.server.round)
+        with_everyone = placement.among_all(train, job.participation.is_everyone)
+        return with_everyone(state, cohort, client_side.window(data, cohort), key)
+
     before = jax.eval_shape(round.init, key, federation.data)
-    shapes = Shapes(*jax.eval_shape(explain, before, federation.data, key))
+    shapes = Shapes(*jax.eval_shape(explain, before, federation.data))
     if (changed := _difference(before, shapes.state)) is not None:
         raise InputError(f"a round changes the shape of its own state: {changed}. A slot must give back what it got.")
-    return Wired(job, layout, round, explain, shapes)
+    return Wired(job, layout, round, train, shapes)
 
 
 def _check_batch_norm(algorithm: Algorithm, problem: LocalProblem, federation: Federation) -> None:

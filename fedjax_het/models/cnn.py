@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from flax import linen as nn
 
 from fedjax_het.errors import InputError
-from fedjax_het.models.layers import Conv, max_pool
+from fedjax_het.models.layers import Conv
 from fedjax_het.models.lowerings import check_lowering
 from fedjax_het.models.model import from_flax
 from fedjax_het.models.norms import check_norm, norm
-from fedjax_het.models.settings import check_num_classes, widened
+from fedjax_het.models.pooling import max_pool
+from fedjax_het.models.settings import check_images, check_num_classes, widened
 from fedjax_het.types import Array, Model
 
 
@@ -45,8 +46,7 @@ class CNN(nn.Module):
         return self.classifier(features)
 
     def _check_images(self, shape: tuple[int, ...]) -> None:
-        if len(shape) != 4:
-            raise InputError(f"a CNN takes images [batch, height, width, channel], and was given shape {shape}.")
+        check_images("a CNN", shape)
         size = smallest_size(len(self.channels), self.kernel, self.padding)
         if min(shape[1:3]) < size:
             raise InputError(

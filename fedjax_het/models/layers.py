@@ -1,18 +1,11 @@
-"""Convolution that is fast on each backend, and pooling."""
+"""Convolutions that are fast on each backend."""
 
-from functools import reduce
-
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax import lax
 
-from fedjax_het.errors import InputError
-from fedjax_het.models.lowerings import Pads, lowered
+from fedjax_het.models.lowerings import lowered
+from fedjax_het.models.windows import Padding, Pair, pads_of, pair
 from fedjax_het.types import Array
-
-Pair = int | tuple[int, int]
-Padding = str | int | Pads
 
 
 class Conv(nn.Module):
@@ -38,8 +31,8 @@ class Conv(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        size, strides = _pair(self.kernel_size), _pair(self.strides)
-        pads = _pads("convolution", x.shape[1:3], size, strides, self.padding)
+        size, strides = pair(self.kernel_size), pair(self.strides)
+        pads = pads_of("convolution", x.shape[1:3], size, strides, self.padding)
         shape = (*size, x.shape[-1], self.features)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
         bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype) if self.use_bias else None
@@ -48,68 +41,26 @@ class Conv(nn.Module):
         return y if bias is None else y + bias
 
 
-def max_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: Padding = "VALID") -> Array:
-    """The largest value of each window, [batch, height, width, channel]; `strides` default to the window.
+class UpConv(nn.Module):
+    """A transposed convolution without overlap: each pixel becomes `scale` x `scale` pixels of `features` channels.
 
-    Windows that do not overlap are reduced after a reshape, whose gradient needs no scatter. Where the largest value
-    occurs several times in a window the first, row by row, takes the gradient, as in PyTorch.
+        y[s i + a, s j + b] = x[i, j] K[a, b] + bias,   [batch, height, width, channel] -> [batch, s height, s width, f]
+
+    kernel [s, s, features, channel], the shape of `flax.linen.ConvTranspose` with `transpose_kernel`; bias [features].
     """
-    if (windows := _windows(x, window, strides, padding)) is not None:
-        columns = reduce(_larger, [windows[:, :, :, :, j] for j in range(windows.shape[4])])
-        return reduce(_larger, [columns[:, :, i] for i in range(windows.shape[2])])
-    return nn.max_pool(x, _pair(window), _pair(strides or window), _sides(padding))
 
+    features: int
+    scale: int = 2
+    lowering: str = "auto"
 
-def avg_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: Padding = "VALID") -> Array:
-    """The mean of each window; padding counts as zeros, as in PyTorch."""
-    if (windows := _windows(x, window, strides, padding)) is not None:
-        return windows.mean(axis=(2, 4))
-    return nn.avg_pool(x, _pair(window), _pair(strides or window), _sides(padding))
-
-
-def _windows(x: Array, window: Pair, strides: Pair | None, padding: Padding) -> Array | None:
-    """[batch, rows, window height, columns, window width, channel], or None where windows overlap or are padded."""
-    height, width = _pair(window)
-    _pads("pooling", x.shape[1:3], (height, width), _pair(strides or window), padding)
-    if padding not in ("VALID", 0) or _pair(strides or window) != (height, width):
-        return None
-    rows, columns = x.shape[1] // height, x.shape[2] // width
-    cropped = x[:, : rows * height, : columns * width]
-    return cropped.reshape(x.shape[0], rows, height, columns, width, x.shape[-1])
-
-
-@jax.custom_jvp
-def _larger(first: Array, second: Array) -> Array:
-    """The elementwise maximum; its gradient follows one comparison of the two.
-
-    The gradient of jnp.max and jnp.maximum looks for entries that equal the maximum. Where XLA computes the entries
-    a second time for it, rounded otherwise, it finds none, and the window's gradient is lost.
-    """
-    return jnp.maximum(first, second)
-
-
-@_larger.defjvp
-def _larger_jvp(values: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    return _larger(*values), jnp.where(values[0] >= values[1], *tangents)
-
-
-def _pair(value: Pair) -> tuple:
-    return (value, value) if isinstance(value, int) else tuple(value)
-
-
-def _sides(padding: Padding) -> str | Pads:
-    return padding if isinstance(padding, str) else tuple(_pair(side) for side in _pair(padding))
-
-
-def _pads(layer: str, size: Pair, window: Pair, strides: Pair, padding: Padding) -> Pads:
-    """((top, bottom), (left, right)). Raises InputError where the window is larger than the padded image."""
-    pads = _sides(padding)
-    if isinstance(pads, str):
-        pads = tuple(lax.padtype_to_pads(size, window, strides, pads))
-    for name, n, k, pad in zip(("height", "width"), size, window, pads, strict=True):
-        if n + sum(pad) < k:
-            raise InputError(
-                f"{layer}: {name} {n} with padding {pad} is below the window's {k}. "
-                "Use larger images, a smaller window, or padding='SAME'."
-            )
-    return pads
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        scale, (*batch, height, width, channels) = self.scale, x.shape
+        init = nn.initializers.he_normal(in_axis=-1, out_axis=-2)
+        kernel = self.param("kernel", init, (scale, scale, self.features, channels))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias)
+        product = kernel.transpose(3, 0, 1, 2).reshape(1, 1, channels, -1)
+        y = lowered(self.lowering, x, product, (1, 1), ((0, 0), (0, 0)))
+        y = y.reshape(*batch, height, width, scale, scale, self.features).swapaxes(-4, -3)
+        return y.reshape(*batch, scale * height, scale * width, self.features) + bias

@@ -2,8 +2,10 @@
 
 "lax" is XLA's own. On a CPU it is many times slower inside a loop than outside it, and rounds are loops.
 "patches" copies the windows of the image side by side and multiplies once.
-"native" runs kernels of ours that are compiled once a machine (native/convolution.cc): float32, on a CPU, two to three
-times as fast as patches.
+"native" runs kernels of ours that are compiled once a machine (native/convolution.cc): float32, on a CPU, several times
+as fast as patches. Kernels of 3 x 3 and 5 x 5 with 16 channels and features or more go by Winograd's algorithm, up to
+2.8 times as fast again as the definition; against float64 its results are off by about 1e-6 of their root mean square,
+those of the definition by 3e-7 to 8e-7.
 "auto" is lax off the CPU; on one it is native where that can be had and patches elsewhere.
 """
 
@@ -81,7 +83,13 @@ def _shifts(x: Array, axis: int, size: int, stride: int) -> list[Array]:
 
 
 def _with_native(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> Array:
-    return convolution.convolve(jnp.pad(x, ((0, 0), *pads, (0, 0))), kernel, strides[0])
+    stride, pads = strides[0], tuple(map(tuple, pads))
+    if kernel.shape[:2] == (1, 1) and pads == ((0, 0), (0, 0)):
+        # Pixels that are stepped over are left out beforehand, so that no gradient runs over them.
+        x, stride = x[:, ::stride, ::stride], 1
+    if not convolution.suits(x.shape, kernel.shape, stride, pads):
+        return _with_patches(x, kernel, (stride, stride), pads)
+    return convolution.convolve(x, kernel, stride, pads)
 
 
 _LOWERINGS = {"lax": _with_lax, "patches": _with_patches, "native": _with_native}

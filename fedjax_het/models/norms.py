@@ -3,6 +3,7 @@
 import math
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
@@ -34,23 +35,24 @@ class BatchNorm(nn.BatchNorm):
     def __call__(self, x: Array, mask: Array, is_training: bool) -> Array:
         shape = x.shape[-1:]
         dtype = jnp.promote_types(x.dtype, jnp.float32)
+        is_example, x_kind = mask != 0, x.dtype
+        x = x.astype(dtype)
         if is_training or not self.is_tracking:
-            mean, var, count = _masked_moments(x.astype(dtype), mask)
+            y, mean, var = _standardised(x, is_example, self.epsilon)
         if self.is_tracking:
             running_mean = self.variable("batch_stats", "mean", jnp.zeros, shape, self.param_dtype)
             running_var = self.variable("batch_stats", "var", jnp.ones, shape, self.param_dtype)
             if is_training:
-                unbiased = var * count / jnp.maximum(count - 1, 1)
+                count = _num_entries(x, is_example)
                 self._track(running_mean, mean, count)
-                self._track(running_var, unbiased, count)
+                self._track(running_var, var * count / jnp.maximum(count - 1, 1), count)
             else:
-                mean, var = running_mean.value, running_var.value
-        y = (x - mean) * lax.rsqrt(var + self.epsilon)
+                y = (x - running_mean.value) * lax.rsqrt(running_var.value + self.epsilon)
         if self.use_scale:
             y = y * self.param("scale", self.scale_init, shape, self.param_dtype)
         if self.use_bias:
             y = y + self.param("bias", self.bias_init, shape, self.param_dtype)
-        return y.astype(x.dtype)
+        return y.astype(x_kind)
 
     def _track(self, running: nn.Variable, value: Array, count: Array) -> None:
         old = running.value
@@ -58,15 +60,35 @@ class BatchNorm(nn.BatchNorm):
         running.value = jnp.where(count > 0, new, old).astype(old.dtype)
 
 
-def _masked_moments(x: Array, mask: Array) -> tuple[Array, Array, Array]:
-    """(mean [channel], biased variance [channel], number of entries []) over the examples whose mask is not 0."""
-    is_example = mask.reshape(-1, *[1] * (x.ndim - 1)) != 0
-    axes = tuple(range(x.ndim - 1))
-    count = jnp.sum(is_example, dtype=x.dtype) * math.prod(x.shape[1:-1])
-    divisor = jnp.maximum(count, 1)
-    mean = jnp.sum(x, axes, where=is_example) / divisor
-    var = jnp.sum(jnp.square(x - mean), axes, where=is_example) / divisor
-    return mean, var, count
+@partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _standardised(x: Array, is_example: Array, epsilon: float) -> tuple[Array, Array, Array]:
+    """((x - m) / sqrt(v + epsilon), m, v): mean and biased variance [channel] over the examples [batch].
+
+    m and v hand on no gradient. That of the first, by hand, takes two sums over the entries instead of five.
+    """
+    count = jnp.maximum(_num_entries(x, is_example), 1)
+    mean = _sum(x, is_example) / count
+    var = _sum(jnp.square(x - mean), is_example) / count
+    return (x - mean) * lax.rsqrt(var + epsilon), mean, var
+
+
+@_standardised.defjvp
+def _standardised_jvp(epsilon: float, values: tuple[Array, Array], tangents: tuple[Array, Array]):
+    (x, is_example), (tangent, _) = values, tangents
+    y, mean, var = _standardised(x, is_example, epsilon)
+    count = jnp.maximum(_num_entries(x, is_example), 1)
+    across = _sum(tangent, is_example) / count + y * (_sum(y * tangent, is_example) / count)
+    still = (jnp.zeros_like(mean), jnp.zeros_like(var))
+    return (y, mean, var), (lax.rsqrt(var + epsilon) * (tangent - across), *still)
+
+
+def _num_entries(x: Array, is_example: Array) -> Array:
+    return jnp.sum(is_example, dtype=x.dtype) * math.prod(x.shape[1:-1])
+
+
+def _sum(x: Array, is_example: Array) -> Array:
+    """[channel]. Example by example first: half as long on a CPU, and rounded less."""
+    return jnp.sum(x.reshape(x.shape[0], -1, x.shape[-1]).sum(1), 0, where=is_example[:, None])
 
 
 class GroupNorm(nn.GroupNorm):

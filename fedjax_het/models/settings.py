@@ -15,6 +15,11 @@ def check_dropout(dropout: float) -> None:
         raise InputError(f"dropout is {dropout}: give the part that is dropped, at least 0 and below 1.")
 
 
+def check_images(network: str, shape: tuple[int, ...]) -> None:
+    if len(shape) != 4:
+        raise InputError(f"{network} takes images [batch, height, width, channel], and was given shape {shape}.")
+
+
 def widened(name: str, counts: Sequence[int], width: float) -> tuple[int, ...]:
     """Every count times the width, rounded, at least 1. Raises InputError where one of them is not positive."""
     if width <= 0:

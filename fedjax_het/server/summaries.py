@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Problem, Summary
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.server.weightings import named, normalise
-from fedjax_het.types import Params, PyTree, ServerView, Variables
+from fedjax_het.server.weightings import named
+from fedjax_het.types import Array, Params, PyTree, ServerView, Upload, Variables
 
 
 def accumulate_change() -> Summary:
@@ -22,10 +22,15 @@ def accumulate_change() -> Summary:
     """
 
     def update(total: PyTree, changes: PyTree, view: ServerView) -> PyTree:
-        each = (view.is_present / view.num_clients).astype(float)
-        return jax.tree.map(jax.numpy.add, total, tree.weighted_sum(changes, each))
+        return tree.add(total, tree.scale(1 / view.num_clients, changes))
 
-    return Summary(lambda problem, shared, num_clients, cohort_size: tree.zeros_like(shared["params"]), update)
+    return Summary(
+        lambda problem, shared, num_clients, cohort_size: tree.zeros_like(shared["params"]), update, _as_reported
+    )
+
+
+def _as_reported(report: PyTree, upload: Upload) -> PyTree:
+    return report
 
 
 def ema(decay: float, like: Callable[[Variables], PyTree]) -> Summary:
@@ -40,8 +45,7 @@ def ema(decay: float, like: Callable[[Variables], PyTree]) -> Summary:
     if isinstance(decay, int | float) and not 0 <= decay <= 1:
         raise InputError(f"decay: must be from 0 (this round alone) to 1 (never changes), not {decay!r}.")
 
-    def update(old: PyTree, reports: PyTree, view: ServerView) -> PyTree:
-        sums = tree.weighted_sum(reports, view.is_present.astype(float))
+    def update(old: PyTree, sums: PyTree, view: ServerView) -> PyTree:
         is_some = sums["weight"] > 0
         now = {"mean": tree.scale(1.0 / jnp.where(is_some, sums["weight"], 1.0), sums["total"]), "mass": 1.0}
         new = jax.tree.map(lambda before, x: (decay * before + (1 - decay) * x).astype(before.dtype), old, now)
@@ -50,7 +54,7 @@ def ema(decay: float, like: Callable[[Variables], PyTree]) -> Summary:
     def init(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
         return {"mean": tree.zeros_like(like(shared)), "mass": jnp.zeros((), float)}
 
-    return Summary(init, update)
+    return Summary(init, update, _as_reported)
 
 
 def head(shared: Variables) -> Params:
@@ -78,15 +82,16 @@ def mean_direction(weighting: str = "uniform", normalisation: str = "client") ->
     if normalisation not in NORMALISATIONS:
         raise InputError(f"normalisation: unknown option '{normalisation}'. {nearest(normalisation, NORMALISATIONS)}")
 
-    def update(old: PyTree, reaches: PyTree, view: ServerView) -> PyTree:
-        weights, _ = weighting.update(weighting.init(view.received.shared, view.num_clients), view)
-        has_moved = view.is_present & (reaches > 0)
-        weights = normalise(weights, has_moved)
-        common = jnp.sum(weights * reaches)
-        divisors = reaches if normalisation == "client" else common
-        return tree.weighted_sum(view.uploads.update["params"], -weights / jnp.where(has_moved, divisors, 1))
+    def summand(reach: Array, upload: Upload) -> dict[str, PyTree]:
+        weight = jnp.where(reach > 0, weighting.weigh(upload), 0)
+        a_step = weight / jnp.where(reach > 0, reach, 1) if normalisation == "client" else weight
+        divisor = weight if normalisation == "client" else weight * reach
+        return {"path": tree.scale(a_step, upload.update["params"]), "divisor": divisor}
 
-    return Summary(lambda problem, shared, num_clients, cohort_size: tree.zeros_like(shared["params"]), update)
+    def update(old: PyTree, sums: dict[str, PyTree], view: ServerView) -> PyTree:
+        return tree.scale(-1 / jnp.where(sums["divisor"] > 0, sums["divisor"], 1), sums["path"])
+
+    return Summary(lambda problem, shared, num_clients, cohort_size: tree.zeros_like(shared["params"]), update, summand)
 
 
 PROTOTYPE_WEIGHTINGS = {"samples": lambda counts: counts, "uniform": lambda counts: (counts > 0).astype(counts.dtype)}

@@ -14,7 +14,17 @@ def test_grey_images_gain_a_channel_axis_and_defaults_are_filled():
     assert dataset.inputs.shape == (4, 5, 6, 1)
     assert dataset.labels.dtype == dataset.domains.dtype == np.int32
     assert (dataset.class_names, dataset.num_classes, dataset.domain_names) == (("0", "1", "2"), 3, ("all",))
-    assert not dataset.is_test.any()
+    assert not (dataset.is_valid | dataset.is_test).any() and dataset.splits["train"].all()
+
+
+def test_masks_are_bytes_and_what_is_memory_mapped_stays_so(tmp_path):
+    np.save(tmp_path / "images.npy", IMAGES[..., None]), np.save(tmp_path / "masks.npy", IMAGES % 2)
+    mapped = [np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("images", "masks")]
+    dataset = assemble("x", *mapped, class_names=["background", "nucleus"])
+    assert isinstance(dataset.inputs, np.memmap) and isinstance(dataset.labels, np.memmap)
+    assert dataset.is_segmentation and dataset.labels.dtype == np.uint8
+    assert assemble("x", IMAGES, (IMAGES % 2).astype(np.int64)).labels.dtype == np.uint8
+    assert np.shares_memory(assemble("x", vectors := np.ones((4, 2), np.float32), [0, 1, 0, 1]).inputs, vectors)
 
 
 def test_floats_become_float32_and_keep_their_shape():
@@ -35,6 +45,13 @@ def test_floats_become_float32_and_keep_their_shape():
         ({"inputs": np.zeros(4)}, r"float32 of shape \(4,\)"),
         ({"domains": [0, 0, 1, 0]}, r"domains\[2\] is 1"),
         ({"is_test": [True]}, r"is_test of shape \(1,\)"),
+        (
+            {"is_valid": [False, True, False, False], "is_test": [False, True, True, False]},
+            "example 1 is in validation",
+        ),
+        ({"labels": IMAGES[:, 1:]}, r"labels of shape \(4, 4, 6\), not \(4, 5, 6\). Give every pixel one"),
+        ({"labels": IMAGES + 2, "class_names": ["a", "b"]}, r"labels\[0, 0, 0\] is 2, but there are 2 label names"),
+        ({"labels": IMAGES.astype(np.int64) + 300}, "labels are int32. Give integers from 0, as uint8"),
     ],
 )
 def test_what_cannot_be_is_named(changes, message):

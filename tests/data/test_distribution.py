@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_het.data import by_domain, dirichlet, federate, iid, load, quantity_skew
+from fedjax_het.data import by_domain, dirichlet, federate, iid, load, quantity_skew, shards
 from fedjax_het.data.dataset import assemble
 from fedjax_het.errors import InputError
 from tests.shared import shared_path
@@ -13,14 +13,15 @@ from tests.shared import shared_path
 DOMAINS = ("art", "photo", "sketch")
 
 
-def dataset(num=90, own_test=False, seed=0):
+def dataset(num=90, own_test=False, own_valid=False, masks=False, seed=0):
     rng = np.random.default_rng(seed)
     return assemble(
         "x",
         rng.integers(0, 256, (num, 4, 4, 3)).astype(np.uint8),
-        rng.permutation(np.arange(num) % 3),
+        rng.integers(0, 2, (num, 4, 4)).astype(np.uint8) if masks else rng.permutation(np.arange(num) % 3),
         domains=np.arange(num) % len(DOMAINS),
         domain_names=DOMAINS,
+        is_valid=np.arange(num) < 18 if own_valid else None,
         is_test=np.arange(num) >= num - 12 if own_test else None,
     )
 
@@ -43,14 +44,16 @@ def positions(federation):
     st.floats(0, 0.45),
     st.floats(0, 0.5),
     st.sets(st.sampled_from(DOMAINS), max_size=2),
+    st.sampled_from([(False, False), (True, False), (True, True)]),
     st.booleans(),
     st.integers(0, 99),
 )
 def test_every_example_is_in_exactly_one_table(
-    partition, num_clients, unseen_clients, valid, client_test, test, unseen, own_test, seed
+    partition, num_clients, unseen_clients, valid, client_test, test, unseen, tests, own_valid, seed
 ):
+    own_test, local_test = tests
     federation = federate(
-        dataset(own_test=own_test),
+        dataset(own_test=own_test, own_valid=own_valid),
         partition,
         num_clients,
         seed=seed,
@@ -59,10 +62,11 @@ def test_every_example_is_in_exactly_one_table(
         test_fraction=test,
         unseen_domains=sorted(unseen),
         unseen_clients=unseen_clients,
+        local_test=local_test,
     )
     np.testing.assert_array_equal(np.sort(positions(federation)), np.arange(90))
     assert (federation.num_clients, federation.num_newcomers) == (num_clients, unseen_clients)
-    assert (federation.data.train.count >= 1).all()
+    assert (federation.data.train.count >= 1).all() or own_valid or local_test
 
 
 def test_the_common_test_set_is_the_own_one_of_the_seen_domains():
@@ -70,6 +74,41 @@ def test_the_common_test_set_is_the_own_one_of_the_seen_domains():
     expected = [i for i in range(78, 90) if i % 3 != 1]
     np.testing.assert_array_equal(federation.test.index, expected)
     np.testing.assert_array_equal(federation.unseen["photo"].index, np.arange(1, 90, 3))
+
+
+def test_a_client_s_validation_is_its_part_of_the_own_split():
+    federation = federate(dataset(own_valid=True), by_domain(), 3, valid_fraction=0.5, test_fraction=0.3)
+    for domain, (index, count) in enumerate(zip(federation.data.valid.index, federation.data.valid.count, strict=True)):
+        assert index[:count].tolist() == list(range(domain, 18, 3))
+    assert federation.test.index.min() >= 18
+
+
+def test_local_test_gives_every_site_its_own_test_split():
+    federation = federate(dataset(own_test=True), by_domain(), 3, local_test=True, client_test_fraction=0.5)
+    assert federation.test is None
+    assert federation.data.train.count.tolist() == [26] * 3
+    for domain, index in enumerate(federation.data.test.index):
+        assert index.tolist() == list(range(78 + domain, 90, 3))
+
+
+def test_equal_train_cuts_to_the_smallest_and_only_training():
+    options = {"partition": quantity_skew(0.5), "num_clients": 4, "valid_fraction": 0.2, "seed": 3}
+    full, cut = federate(dataset(), **options), federate(dataset(), **options, equal_train=True)
+    assert len(set(full.data.train.count)) > 1
+    assert cut.data.train.count.tolist() == [full.data.train.count.min()] * 4
+    for name in ("valid", "test"):
+        np.testing.assert_array_equal(getattr(cut.data, name).index, getattr(full.data, name).index)
+    for one, other, count in zip(cut.data.train.index, full.data.train.index, full.data.train.count, strict=True):
+        assert set(one) <= set(other[:count])
+
+
+def test_masks_are_dealt_whole_and_have_no_class_to_skew():
+    federation = federate(dataset(masks=True), by_domain(), 3)
+    assert federation.examples.labels.shape == (90, 4, 4)
+    assert federation.class_counts.sum() == federation.data.train.count.sum() * 16
+    for partition in (dirichlet(0.5), dirichlet(0.5, equal_sizes=True), shards(1)):
+        with pytest.raises(InputError, match="masks, not a class each"):
+            federate(dataset(masks=True), partition, 3)
 
 
 def test_a_drawn_test_set_has_its_part_of_every_domain_and_class():
@@ -140,6 +179,7 @@ def test_standardise_looks_at_training_examples_of_training_clients_only():
         ({"unseen_domains": ["scetch"]}, "no domain 'scetch'. Did you mean 'sketch'"),
         ({"unseen_domains": DOMAINS}, "no examples left to train on"),
         ({"num_clients": 100}, "100 clients"),
+        ({"local_test": True}, "local_test: x has no test split of its own"),
         ({"partition": lambda examples, num, rng: [np.arange(2)] * num}, "every position to exactly one client"),
         ({"partition": lambda examples, num, rng: []}, "made 0 parts"),
     ],

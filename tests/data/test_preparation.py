@@ -3,11 +3,11 @@
 import jax
 import numpy as np
 
-from fedjax_het.data import preparation
+from fedjax_het.data.preparation import Preparation, moments
 
 
 def test_plain_maps_bytes_to_the_unit_interval_and_leaves_floats_alone():
-    prepare = jax.jit(preparation.plain())
+    prepare = jax.jit(Preparation())
     np.testing.assert_allclose(prepare(np.array([[0, 51, 255]], np.uint8)), [[0.0, 0.2, 1.0]], rtol=1e-6)
     np.testing.assert_array_equal(prepare(np.array([[-3.0, 7.0]], np.float32)), [[-3.0, 7.0]])
 
@@ -15,18 +15,30 @@ def test_plain_maps_bytes_to_the_unit_interval_and_leaves_floats_alone():
 def test_moments_are_those_of_the_chosen_examples_by_channel():
     images = np.random.default_rng(0).integers(0, 256, (150, 4, 3, 2)).astype(np.uint8)
     chosen = np.arange(0, 150, 2)
-    mean, deviation = preparation.moments(images, chosen)
+    mean, deviation = moments(images, chosen)
     np.testing.assert_allclose(mean, (images[chosen] / 255).mean((0, 1, 2)))
     np.testing.assert_allclose(deviation, (images[chosen] / 255).std((0, 1, 2)))
 
 
 def test_standardised_inputs_have_mean_0_and_deviation_1_by_channel():
     images = np.random.default_rng(1).integers(0, 100, (40, 5, 5, 3)).astype(np.uint8)
-    inputs = np.asarray(jax.jit(preparation.standardised(images, np.arange(40)))(images))
+    inputs = np.asarray(jax.jit(Preparation(moments(images, np.arange(40))))(images))
     np.testing.assert_allclose(inputs.mean((0, 1, 2)), 0.0, atol=1e-5)
     np.testing.assert_allclose(inputs.std((0, 1, 2)), 1.0, atol=1e-5)
 
 
 def test_a_constant_channel_is_centred_and_not_divided_by_zero():
     inputs = np.full((3, 2), 4.0, np.float32)
-    np.testing.assert_array_equal(preparation.standardised(inputs, np.arange(3))(inputs), np.zeros((3, 2)))
+    np.testing.assert_array_equal(Preparation(moments(inputs, np.arange(3)))(inputs), np.zeros((3, 2)))
+
+
+def test_training_augments_before_it_standardises_and_nothing_else_does():
+    def augment(key, inputs, labels):
+        return inputs + 0.5, labels + 1
+
+    images, labels = np.full((2, 1, 1, 1), 51, np.uint8), np.array([3, 4])
+    prepare = Preparation((np.array([0.2]), np.array([0.1])), augment)
+    inputs, moved = prepare.for_training(jax.random.key(0), images, labels)
+    np.testing.assert_allclose(inputs, 5.0, rtol=1e-5)
+    np.testing.assert_array_equal(moved, labels + 1)
+    np.testing.assert_allclose(prepare(images), 0.0, atol=1e-6)

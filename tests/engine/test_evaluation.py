@@ -40,7 +40,7 @@ def whole_model(state, personal):
 def test_the_servers_model_everywhere(trained):
     federation, _, state, evaluation = trained
     clients = jax.tree.map(lambda x: x[0], state.clients)
-    variables = whole_model(state, typical(clients))
+    variables = whole_model(state, typical(clients, 4))
     groups = [(evaluation.clients, federation.data.test), (evaluation.newcomers, federation.newcomers.test)]
     for metrics, rows in groups:
         for i, (index, count) in enumerate(zip(rows.index, rows.count, strict=True)):
@@ -67,6 +67,6 @@ def test_a_newcomer_is_given_the_mean_of_those_that_have_trained(trained):
     has_trained = clients.rounds > 0
     assert 0 < has_trained.sum() < 4
     mean = jax.tree.map(lambda x: x[has_trained].mean(axis=0), clients.personal)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), mean, typical(clients))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), mean, typical(clients, 4))
     start = jax.tree.map(lambda x: x[0], built.start().clients)
-    assert np.all(np.isfinite(jax.tree.leaves(typical(start))[0]))
+    assert np.all(np.isfinite(jax.tree.leaves(typical(start, 4))[0]))

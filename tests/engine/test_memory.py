@@ -24,11 +24,17 @@ def models_in_memory(name: str, num_clients: int, layout) -> float:
     return step.memory_analysis().temp_size_in_bytes / tree.num_bytes(state.server.shared)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedadam", "fediir"])
+@pytest.mark.parametrize("name", ["fedavg", "fedadam", "fediir", "fedcm", "fednova"])
 def test_a_mean_by_weights_known_beforehand_stacks_no_updates(name):
     few, many = (models_in_memory(name, size, chunked(1)) for size in (4, 12))
     assert many - few < 1
     assert many < 6
+
+
+def test_a_sum_of_reports_stacks_none_of_them():
+    """SCAFFOLD's clients leave the round with their states, one model each."""
+    few, many = (models_in_memory("scaffold", size, chunked(1)) for size in (4, 12))
+    assert 7 < many - few < 9
 
 
 def test_nor_does_it_where_devices_share_the_cohort():
@@ -42,6 +48,6 @@ def test_an_aggregator_that_edits_updates_stacks_them_once():
 
 def test_the_sum_on_the_way_is_the_mean_of_the_stack():
     fedavg = algorithm("fedavg")
-    stacking = replace(fedavg, aggregator=fedavg.aggregator._replace(weigh=None))
+    stacking = replace(fedavg, aggregator=fedavg.aggregator._replace(summand=None))
     from_stack = make_round(stacking, plain("fedavg").problem.model, 5, prepare=federation().prepare)
     assert difference(run(from_stack)[0], run(plain("fedavg"))[0]) < 1e-6

@@ -62,9 +62,13 @@ def kill_after(process: subprocess.Popen, workdir: Path, round: int, seconds: fl
 
 
 def final_state(workdir: Path) -> dict[str, np.ndarray]:
-    """Every leaf of the last checkpoint, by path."""
+    """Every leaf of the last checkpoint, by path, whatever devices it was written from."""
     rounds = RunDirectory(workdir).read("config.json")["rounds"]
-    tree = ocp.StandardCheckpointer().restore((workdir / "checkpoints" / str(rounds) / "state").absolute())
+    folder = (workdir / "checkpoints" / str(rounds) / "state").absolute()
+    with ocp.PyTreeCheckpointer() as reader:
+        leaves = reader.metadata(folder).item_metadata.tree
+        in_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), leaves)
+        tree = reader.restore(folder, restore_args=in_numpy)
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
 
 

@@ -15,7 +15,7 @@ SETTINGS = {"rounds": 3, "model": {"name": "mlp", "hidden": (4, 4)}}
 @pytest.fixture
 def directory(tmp_path):
     directory = RunDirectory(tmp_path / "runs" / "x")
-    with directory:
+    with directory.held():
         directory.write("config.json", SETTINGS)
         yield directory
 
@@ -63,6 +63,11 @@ def test_the_same_settings_go_on_and_others_are_refused_with_the_difference(dire
     ]
 
 
+def test_the_layout_may_change_with_the_machine(directory):
+    directory.write("config.json", SETTINGS | {"layout": "sharded(8)"})
+    directory.check(SETTINGS | {"layout": "sharded(2)"})
+
+
 def test_differences_of_equal_tables_are_none():
     assert list(differences({"a": {"b": 1}}, {"a": {"b": 1}})) == []
 
@@ -92,5 +97,5 @@ def test_one_process_a_directory_and_leftovers_are_cleared(directory):
         RunDirectory(directory.path).open()
     directory.close()
     (directory / ".partial.summary.json").write_text("{")
-    with RunDirectory(directory.path):
+    with RunDirectory(directory.path).held():
         assert [path.name for path in directory.path.iterdir()] == ["config.json"]

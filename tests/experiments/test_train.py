@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from experiments import build, files, train
+from experiments.meeting import Meeting
 from experiments.rundir import RunDirectory
 from experiments.training import WRITTEN
 from fedjax_het.engine import Residence, chunked
@@ -114,7 +115,7 @@ def test_a_run_without_its_summary_writes_the_rest_from_its_checkpoint(config, f
 
 
 def test_a_resumed_run_keeps_what_auto_came_to(config, finished, monkeypatch, tmp_path):
-    """Another machine, or another moment, might choose otherwise, and bits would differ."""
+    """Another moment might choose otherwise, and bits would differ; other devices have to choose anew."""
     choices = json.loads((finished / "choices.json").read_text())
     assert choices["layout"] in choices["seconds_a_round"] and choices["why"].startswith(choices["layout"])
     seen = []
@@ -127,9 +128,14 @@ def test_a_resumed_run_keeps_what_auto_came_to(config, finished, monkeypatch, tm
     (tmp_path / "config.json").write_text((finished / "config.json").read_text())
     assert (choices["client_states"], choices["examples"]) == ("device", "device")
     choices |= {"layout": "chunked(7)", "client_states": "host"}
-    (tmp_path / "choices.json").write_text(json.dumps(choices))
-    assert train.main([f"--config={config}", f"--workdir={tmp_path}"]) == 2
-    assert seen == [(chunked(7), Residence("host", "device"))]
+    anew = "auto", Residence("auto", "auto")
+    for devices, kept in (
+        (choices["devices"], (chunked(7), Residence("host", "device"))),
+        ("8 x another kind", anew),
+    ):
+        (tmp_path / "choices.json").write_text(json.dumps(choices | {"devices": devices}))
+        assert train.main([f"--config={config}", f"--workdir={tmp_path}"]) == 2
+        assert seen.pop() == kept
 
 
 def test_another_config_in_the_directory_is_refused_with_the_difference(config, finished, capsys):
@@ -198,7 +204,7 @@ def test_the_real_command_answers_with_status_2():
 # ---- the command line ------------------------------------------------------------------------------------------------
 def test_overrides_are_taken_with_and_without_an_equals_sign():
     command = train.parse(["--config=a/b.py", "--config.rounds=3", "--config.data.path", "x=y", "--workdir", "here"])
-    assert command == (Path("a/b.py"), Path("here"), {"rounds": "3", "data.path": "x=y"}, True)
+    assert command == (Path("a/b.py"), Path("here"), {"rounds": "3", "data.path": "x=y"}, True, Meeting())
     assert not train.parse(["--config=a/b.py", "--no_compilation_cache"]).is_cached
 
 

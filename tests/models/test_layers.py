@@ -3,12 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedjax_het.errors import InputError
-from fedjax_het.models.layers import Conv, avg_pool, max_pool
-from fedjax_het.models.norms import BatchNorm
+from fedjax_het.models.layers import Conv, UpConv
+from fedjax_het.models.pooling import max_pool
 
 KEY = jax.random.key(0)
 CASES = [
@@ -20,14 +18,6 @@ CASES = [
     ((5, 6), 20, 1, 2, 0),
     ((7, 7), 18, 4, 3, 2),
 ]
-STATS = {"batch_stats": {"mean": jnp.zeros(4), "var": jnp.ones(4)}}
-WEIGHTS = jnp.arange(1.0, 5.0).reshape(1, 2, 2, 1)
-
-
-@jax.jit
-def gradients_of_max_pool(x):
-    pools = (max_pool, lambda x: nn.max_pool(x, (2, 2), (2, 2)))
-    return [jax.grad(lambda x, pool=pool: jnp.sum(WEIGHTS * pool(x)))(x) for pool in pools]
 
 
 def values_and_gradients(lowering, case, dtype):
@@ -65,49 +55,15 @@ def test_leaves_and_values_are_those_of_flax(lowering):
     np.testing.assert_allclose(ours.apply(variables, x), nn.Conv(4, (3, 3)).apply(variables, x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [(4, 6), (5, 7)])
-def test_pools_without_overlap_give_what_flax_gives(size):
-    x = jax.random.normal(KEY, (2, *size, 3))
-    np.testing.assert_array_equal(max_pool(x), nn.max_pool(x, (2, 2), (2, 2)))
-    np.testing.assert_allclose(avg_pool(x), nn.avg_pool(x, (2, 2), (2, 2)), rtol=1e-6)
-
-
-def test_pools_with_overlap_or_padding_are_flaxs():
-    x = jax.random.normal(KEY, (2, 7, 8, 3))
-    pads = ((1, 1), (1, 1))
-    np.testing.assert_array_equal(max_pool(x, 3, 2, 1), nn.max_pool(x, (3, 3), (2, 2), pads))
-    np.testing.assert_array_equal(avg_pool(x, (2, 3), 1, "SAME"), nn.avg_pool(x, (2, 3), (1, 1), "SAME"))
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.lists(st.integers(-2, 2), min_size=16, max_size=16))
-def test_max_pool_hands_its_gradient_to_the_first_of_equals(values):
-    x = jnp.array(values, jnp.float32).reshape(1, 4, 4, 1)
-    found, expected = gradients_of_max_pool(x)
-    np.testing.assert_array_equal(found, expected)
-    np.testing.assert_array_equal(found.reshape(2, 2, 2, 2).sum((1, 3)), WEIGHTS[0, ..., 0])
-
-
-def test_max_pool_loses_no_gradient_where_xla_computes_its_input_twice():
-    """With jnp.max as the pool, a third of this gradient is missing once compiled."""
-    kernel = jax.random.normal(jax.random.key(1), (5, 5, 3, 4))
-    inputs = jax.random.normal(KEY, (3, 16, 16, 3))
-    mask = jnp.array([1.0, 1, 0])
-
-    def loss(kernel, pool):
-        x = Conv(4, 5, padding="VALID", use_bias=False, lowering="lax").apply({"params": {"kernel": kernel}}, inputs)
-        y, _ = BatchNorm(use_scale=False, use_bias=False).apply(STATS, x, mask, True, mutable=["batch_stats"])
-        return jnp.sum(jnp.sin(pool(y))[:2])
-
-    gradient = jax.grad(loss)
-    compiled = jax.jit(gradient, static_argnums=1)
-    np.testing.assert_allclose(compiled(kernel, max_pool), gradient(kernel, max_pool), rtol=1e-3, atol=1e-3)
-
-
-def test_max_pool_hands_on_nan_wherever_it_is():
-    for entry in np.ndindex(2, 2):
-        x = jnp.zeros((1, 2, 2, 1)).at[0, *entry].set(jnp.nan)
-        assert jnp.isnan(max_pool(x)).all()
+@pytest.mark.parametrize("lowering", ["lax", "patches", "auto"])
+def test_a_transposed_convolution_is_that_of_flax(lowering):
+    x = jax.random.normal(KEY, (2, 3, 5, 6))
+    theirs = nn.ConvTranspose(4, (2, 2), (2, 2), padding="VALID", transpose_kernel=True)
+    variables = theirs.init(KEY, x)
+    variables["params"]["bias"] = jnp.arange(4.0)
+    ours = UpConv(4, lowering=lowering)
+    assert jax.tree.map(jnp.shape, ours.init(KEY, x)) == jax.tree.map(jnp.shape, variables)
+    np.testing.assert_allclose(ours.apply(variables, x), theirs.apply(variables, x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("layer", [Conv(2, 5, padding="VALID").init_with_output, lambda _, x: max_pool(x, 5)])

@@ -9,23 +9,40 @@ from fedjax_het import models
 from fedjax_het.errors import InputError
 from fedjax_het.models.layers import Conv
 from fedjax_het.models.lowerings import chosen, lowered
-from fedjax_het.models.native import convolution, library
+from fedjax_het.models.native import convolution
 from tests.harness import compose, federation
 
 needs_native = pytest.mark.skipif(convolution.why_not() is not None, reason=f"no kernels: {convolution.why_not()}")
 # n, h, w, c, kh, kw, f: fewer features than a register holds, more, and one too many; tiles that do not divide.
 CASES = [(2, 9, 11, 3, 3, 2, 5), (1, 5, 5, 1, 5, 5, 33), (3, 8, 17, 4, 3, 3, 16), (2, 7, 7, 20, 1, 1, 40)]
+# Winograd's: channels and features that fill one register and more; images smaller than a tile, and blocks of them.
+CASES += [(3, 9, 11, 17, 3, 3, 18), (20, 3, 4, 16, 3, 3, 40), (2, 7, 12, 20, 5, 5, 33), (40, 6, 6, 16, 5, 5, 64)]
+CASES += [(2, 3, 3, 70, 3, 3, 60), (20, 1, 2, 80, 3, 3, 60)]  # large kernels, few pixels
+PADS = ((1, 0), (0, 2))
 
 
 def tensors(case):
     n, h, w, c, kh, kw, f = case
     random = np.random.default_rng(0)
-    return (random.normal(size=shape).astype(np.float32) for shape in ((n, h, w, c), (kh, kw, c, f)))
+    x, kernel = (random.normal(size=shape).astype(np.float32) for shape in ((n, h, w, c), (kh, kw, c, f)))
+    return x, kernel / np.float32(np.sqrt(kh * kw * c))  # results near one: the sine of large ones magnifies rounding
+
+
+def way(case):
+    """Stride 1, one more row and two more columns by padding."""
+    n, h, w, c, kh, kw, f = case
+    if not convolution.suits((n, h, w, c), (kh, kw, c, f), 1, PADS):
+        return "product"
+    y_shape = (1, n, h + 2 - kh, w + 3 - kw, f)
+    return "winograd" if convolution._is_worth_it(y_shape, (1, kh, kw, c, f), 1) else "direct"
+
+
+def test_the_cases_reach_every_way():
+    assert [way(case) for case in CASES] == ["direct"] * 4 + ["winograd"] * 4 + ["product"] * 2
 
 
 def scalar(lowering, stride):
-    pads = ((1, 0), (0, 2))
-    return lambda x, kernel: jnp.sum(jnp.sin(lowered(lowering, x, kernel, (stride, stride), pads)))
+    return lambda x, kernel: jnp.sum(jnp.sin(lowered(lowering, x, kernel, (stride, stride), PADS)))
 
 
 def gradient(function):
@@ -59,6 +76,19 @@ def test_native_has_the_derivatives_of_lax(case, stride, derivative):
 
 
 @needs_native
+def test_a_pixel_that_is_stepped_over_counts_for_nothing():
+    x, kernel = tensors((2, 5, 6, 3, 1, 1, 4))
+
+    def gradients(name):
+        def loss(x, kernel):
+            return jnp.sum(jnp.sin(lowered(name, x, kernel, (2, 2), ((0, 0), (0, 0)))))
+
+        return jax.grad(loss, (0, 1))(x, kernel)
+
+    assert_equal(gradients("native"), gradients("lax"))
+
+
+@needs_native
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
 def test_native_side_by_side(axes):
     x, kernel = tensors(CASES[0])
@@ -81,26 +111,6 @@ def test_without_kernels_auto_is_patches_and_native_is_refused(monkeypatch):
     assert chosen() == "patches"
     with pytest.raises(InputError, match=r"no C\+\+ compiler.*conv='auto'"):
         Conv(2, lowering="native").init(jax.random.key(0), jnp.zeros((1, 4, 4, 1)))
-
-
-def test_the_library_says_why_it_is_not_there(monkeypatch, tmp_path):
-    build = library.load.__wrapped__
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with monkeypatch.context() as patch:
-        patch.setattr(library, "COMPILERS", ("no-such-compiler",))
-        patch.delenv("CXX", raising=False)
-        with pytest.raises(library.Unavailable, match="no-such-compiler"):
-            build()
-    broken = tmp_path / "c++"
-    broken.write_text("#!/bin/sh\necho out of luck >&2; exit 1\n")
-    broken.chmod(0o755)
-    monkeypatch.setenv("CXX", str(broken))
-    with pytest.raises(library.Unavailable, match="out of luck"):
-        build()
-    assert not list(tmp_path.rglob("*.so"))
-    monkeypatch.setenv(library.SWITCH, "0")
-    with pytest.raises(library.Unavailable, match=library.SWITCH):
-        build()
 
 
 def test_a_round_on_a_cpu_holds_no_convolution_of_xla():

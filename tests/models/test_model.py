@@ -74,13 +74,14 @@ def test_dropout_draws_from_the_contexts_key_in_training_only():
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_has_its_head_at_classifier(name):
     model = MODELS[name](7, width=0.1)
-    inputs = jnp.zeros((2, 16, 16, 3))
+    inputs = jnp.zeros((2, 32, 32, 3))
     variables = jax.eval_shape(model.init, KEY, inputs)
     (features, _), state = jax.eval_shape(lambda v, x: model.encode(v, x, context(2)), variables, inputs)
-    assert jax.eval_shape(model.classify, variables["params"], features).shape == (2, 7)
+    logits = jax.eval_shape(model.classify, variables["params"], features)
+    assert logits.shape == (*features.shape[:-1], 7) and features.shape[0] == 2
     assert set(variables["params"]["classifier"]) == {"kernel", "bias"}
-    assert features.shape == (2, variables["params"]["classifier"]["kernel"].shape[0])
-    assert state == {}
+    assert variables["params"]["classifier"]["kernel"].shape == (features.shape[-1], 7)
+    assert set(state) == set(variables) - {"params"}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -88,7 +89,6 @@ def test_every_model_has_its_head_at_classifier(name):
     ("settings", "message"),
     [
         ({"num_classes": 1}, "num_classes is 1"),
-        ({"hidden": (4, 0)}, r"hidden\[1\] is 0"),
         ({"width": 0.0}, "width is 0.0"),
         ({"norm": "bacth"}, "Did you mean 'batch'"),
     ],
@@ -96,3 +96,9 @@ def test_every_model_has_its_head_at_classifier(name):
 def test_every_factory_refuses_what_cannot_work(name, settings, message):
     with pytest.raises(InputError, match=message):
         MODELS[name](**{"num_classes": 3} | settings)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "cnn"])
+def test_layers_need_units(name):
+    with pytest.raises(InputError, match=r"hidden\[1\] is 0"):
+        MODELS[name](3, hidden=(4, 0))

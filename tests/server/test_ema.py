@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedjax_het import tree
+from fedjax_het.engine.server_side import summed
 from fedjax_het.errors import InputError
 from fedjax_het.server.summaries import ema, head
-from fedjax_het.types import ServerView
+from fedjax_het.types import Upload
 
 HEAD = {"kernel": jnp.zeros((2,))}
 SHARED = {"params": {"classifier": HEAD, "dense": {"kernel": jnp.zeros((4,))}}}
@@ -18,9 +20,10 @@ def after(rounds, decay, totals=TOTALS, weights=WEIGHTS, is_present=PRESENT):
     summary = ema(decay, like=head)
     value = summary.init(None, SHARED, 3, 3)
     reports = {"total": {"kernel": jnp.asarray(totals)}, "weight": jnp.asarray(weights)}
-    view = ServerView(None, None, jnp.arange(3), jnp.asarray(is_present), 3)
+    present = tree.where(jnp.asarray(is_present), reports, tree.zeros_like(reports))
+    sums = summed({"mean": summary}, Upload({}, {"mean": present}, jnp.ones(3), jnp.ones(3)))["mean"]
     for _ in range(rounds):
-        value = summary.update(value, reports, view)
+        value = summary.update(value, sums, None)
     return np.asarray(value["mean"]["kernel"]), float(value["mass"])
 
 

@@ -2,9 +2,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_het import tree
+from fedjax_het.engine.server_side import summed
 from fedjax_het.errors import InputError
 from fedjax_het.server.summaries import mean_direction
-from fedjax_het.types import Broadcast, ServerView, Upload
+from fedjax_het.types import Upload
 
 UPDATES = np.array([[-1.0, 2.0], [4.0, 0.0], [8.0, -8.0]], np.float32)
 REACHES = jnp.array([0.5, 2.0, 4.0])
@@ -13,9 +15,10 @@ COUNTS = jnp.array([1.0, 3.0, 4.0])
 
 def direction(is_present=(True, True, True), reaches=REACHES, **options):
     summary, shared = mean_direction(**options), {"params": {"w": jnp.zeros(2)}}
-    uploads = Upload({"params": {"w": jnp.asarray(UPDATES)}}, {}, COUNTS, jnp.ones(3))
-    view = ServerView(Broadcast(jnp.zeros((), int), shared, {}), uploads, jnp.arange(3), jnp.array(is_present), 9)
-    return np.asarray(summary.update(summary.init(None, shared, 9, 3), reaches, view)["w"])
+    uploads = Upload({"params": {"w": jnp.asarray(UPDATES)}}, {"momentum": reaches}, COUNTS, jnp.ones(3))
+    uploads = tree.where(jnp.array(is_present), uploads, tree.zeros_like(uploads))
+    sums = summed({"momentum": summary}, uploads)["momentum"]
+    return np.asarray(summary.update(summary.init(None, shared, 9, 3), sums, None)["w"])
 
 
 def test_every_client_by_its_own_steps():

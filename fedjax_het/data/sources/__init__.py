@@ -1,14 +1,39 @@
-"""Where examples come from: one format a file."""
+"""Where examples come from: a format, or a family of layouts, a file."""
 
 import inspect
 
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources.arrays import arrays
+from fedjax_het.data.sources.camelyon17 import camelyon17
+from fedjax_het.data.sources.domain_generalisation import digits_dg, office_home, pacs, vlcs
+from fedjax_het.data.sources.domainnet import mini_domainnet
 from fedjax_het.data.sources.embedded import digits
 from fedjax_het.data.sources.folders import folders
+from fedjax_het.data.sources.nuclei import nuclei
+from fedjax_het.data.sources.prepared import tfds
+from fedjax_het.data.sources.prostate import prostate
+from fedjax_het.data.sources.ssl_fl import covid_fl, retina
 from fedjax_het.errors import InputError, nearest
 
-SOURCES = {"arrays": arrays, "digits": digits, "folders": folders}
+SOURCES = {
+    source.__name__: source
+    for source in (
+        arrays,
+        camelyon17,
+        covid_fl,
+        digits,
+        digits_dg,
+        folders,
+        mini_domainnet,
+        nuclei,
+        office_home,
+        pacs,
+        prostate,
+        retina,
+        tfds,
+        vlcs,
+    )
+}
 
 
 def load(name: str, **options) -> Dataset:

@@ -1,103 +1,152 @@
-"""Examples in numpy's own files: one .npz, a directory with one for each domain, or a directory of .npy files."""
+"""Examples in numpy's .npz: one file, or a directory with a file for each domain."""
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from fedjax_het.data.dataset import Dataset, assemble
+from fedjax_het.data.sources.images import conformed, resized_mask
+from fedjax_het.data.sources.listing import SPLITS
 from fedjax_het.data.sources.reading import reading
-from fedjax_het.errors import InputError
+from fedjax_het.errors import InputError, nearest
+
+_KEYS = "images with labels or masks; or for each part train_images, train_labels, ..."
 
 
 class _Contents(NamedTuple):
     inputs: np.ndarray
     labels: np.ndarray
-    is_test: np.ndarray
-    class_names: list[str] | None
-    domains: np.ndarray | None
+    splits: np.ndarray  # [n] "train", "valid", "test"
+    domains: np.ndarray  # [n] int
     domain_names: list[str]
+    class_names: list[str] | None
 
 
-def npz_file(path: Path, title: str | None = None) -> Dataset:
-    """One file with `images` and `labels`, or with `train_images`, `train_labels`, `test_images`, `test_labels`.
+_FORMS: dict[str, Callable[[_Contents], object]] = {
+    "the shape of an example": lambda contents: contents.inputs.shape[1:],
+    "the type of an example": lambda contents: contents.inputs.dtype,
+    "the shape of a label": lambda contents: contents.labels.shape[1:],
+}
 
-    Optional in both: `class_names`. Optional with the former: `is_test` [n], `domains` [n] as names or `domains` [n] as
-    integers into `domain_names`.
-    Raises InputError for a missing key, arrays that cannot be, and a damaged file.
+
+def npz_file(path: Path, title: str | None, size: int | None, channels: int | None) -> Dataset:
+    """One file, with `images` and `labels` or `masks`, or with several parts of them, <part>_images and so on.
+
+    Parts called train, valid (val, ...) and test are splits; others are domains. Optional are `class_names`; `split`
+    [n] (or <part>_split) with the names of splits; and beside `images`, `domains` [n] as names, or as integers into
+    `domain_names`.
+    Raises InputError for a missing key, arrays that cannot be, parts of both kinds, and a damaged file.
     """
-    contents = _read(path)
-    return assemble(title or path.stem, **contents._asdict())
+    return _dataset(title or path.stem, _read(path, size, channels))
 
 
-def npz_directory(path: Path, title: str | None = None) -> Dataset:
+def npz_directory(path: Path, title: str | None, size: int | None, channels: int | None) -> Dataset:
     """A file for each domain, called after its file; each as `npz_file` reads them.
 
     Raises InputError where the files do not agree on class_names, or on the shape and type of an example.
     """
     files = sorted(path.glob("*.npz"))
-    contents = [_read(file) for file in files]
+    contents = [_read(file, size, channels) for file in files]
     for file, each in zip(files, contents, strict=True):
+        if len(each.domain_names) > 1:
+            raise InputError(f"{file} holds the domains {', '.join(each.domain_names)}. Load it alone.")
         _check_agreement("class_names", files[0], contents[0].class_names, file, each.class_names)
-        _check_agreement("the shape of an example", files[0], contents[0].inputs.shape[1:], file, each.inputs.shape[1:])
-        _check_agreement("the type of an example", files[0], contents[0].inputs.dtype, file, each.inputs.dtype)
+    named = [each._replace(domain_names=[file.stem]) for file, each in zip(files, contents, strict=True)]
+    return _dataset(title or path.name, _joined(files, named))
+
+
+def _dataset(name: str, contents: _Contents) -> Dataset:
     return assemble(
-        title or path.name,
-        np.concatenate([each.inputs for each in contents]),
-        np.concatenate([each.labels for each in contents]),
-        class_names=contents[0].class_names,
-        domains=np.repeat(np.arange(len(files)), [len(each.inputs) for each in contents]),
-        domain_names=[file.stem for file in files],
-        is_test=np.concatenate([each.is_test for each in contents]),
+        name,
+        contents.inputs,
+        contents.labels,
+        class_names=contents.class_names,
+        domains=contents.domains,
+        domain_names=contents.domain_names,
+        is_valid=contents.splits == "valid",
+        is_test=contents.splits == "test",
     )
 
 
-def npy_directory(path: Path, title: str | None = None) -> Dataset:
-    """images.npy, labels.npy, and what else `npz_file` reads, a file each. Images are mapped, not read: as uint8 or
-    float32 they may be larger than memory.
+def _joined(origins: Sequence[object], parts: Sequence[_Contents]) -> _Contents:
+    """Parts one after the other; those of one domain name are one domain."""
+    for what, form in _FORMS.items():
+        for origin, part in zip(origins, parts, strict=True):
+            _check_agreement(what, origins[0], form(parts[0]), origin, form(part))
+    if len(parts) == 1:
+        return parts[0]
+    names = list(dict.fromkeys(part.domain_names[0] for part in parts))
+    return _Contents(
+        *(np.concatenate([getattr(part, field) for part in parts]) for field in ("inputs", "labels", "splits")),
+        domains=np.repeat([names.index(part.domain_names[0]) for part in parts], [len(part.inputs) for part in parts]),
+        domain_names=names,
+        class_names=parts[0].class_names,
+    )
 
-    Raises InputError as `npz_file` does.
-    """
-    arrays = {}
-    for file in sorted(path.glob("*.npy")):
-        with reading(file):
-            arrays[file.stem] = np.load(file, mmap_mode="r" if file.stem == "images" else None)
-    return assemble(title or path.name, **_contents(path, arrays)._asdict())
 
-
-def _read(path: Path) -> _Contents:
+def _read(path: Path, size: int | None, channels: int | None) -> _Contents:
     if path.exists() and not zipfile.is_zipfile(path):
         raise InputError(f"{path} is not a whole .npz file. It is cut short or of another format; fetch it again.")
     with reading(path), np.load(path) as file:
-        return _contents(path, file)
+        class_names = file["class_names"].tolist() if "class_names" in file else None
+        if "images" in file:
+            domains, domain_names = _domains(file)
+            contents = _part(path, file, "", size, channels)._replace(class_names=class_names)
+            return contents if domains is None else contents._replace(domains=domains, domain_names=domain_names)
+        names = [key.removesuffix("_images") for key in file.files if key.endswith("_images")]
+        if not names:
+            raise InputError(f"{path} has no images; it has {', '.join(file.files)}. Give {_KEYS}")
+        if len({name in SPLITS for name in names}) > 1:
+            raise InputError(f"{path} has the parts {', '.join(names)}: splits and domains. Give one kind.")
+        if names[0] in SPLITS:
+            names = sorted(names, key=lambda name: ("train", "valid", "test").index(SPLITS[name]))
+        parts = [_named_part(path, file, name, size, channels) for name in names]
+        return _joined([f"{name}_images" for name in names], parts)._replace(class_names=class_names)
 
 
-def _contents(path: Path, file: Mapping[str, np.ndarray]) -> _Contents:
-    if "images" in file:
-        inputs, labels = _array(path, file, "images"), _array(path, file, "labels")
-        is_test = file["is_test"] if "is_test" in file else np.zeros(len(inputs), bool)
+def _named_part(path: Path, file: np.lib.npyio.NpzFile, name: str, size: int | None, channels: int | None) -> _Contents:
+    part = _part(path, file, f"{name}_", size, channels)
+    if name in SPLITS:
+        return part._replace(splits=np.full(len(part.inputs), SPLITS[name]))
+    return part._replace(domain_names=[name])
+
+
+def _part(path: Path, file: np.lib.npyio.NpzFile, prefix: str, size: int | None, channels: int | None) -> _Contents:
+    """One part, of one domain and of the split that is named beside it."""
+    inputs = conformed(_array(path, file, f"{prefix}images"), size, channels)
+    if f"{prefix}masks" in file:
+        labels = _masks(path, file[f"{prefix}masks"], size)
     else:
-        train, test = _array(path, file, "train_images"), _array(path, file, "test_images")
-        _check_agreement("the shape of an example", "train_images", train.shape[1:], "test_images", test.shape[1:])
-        inputs = np.concatenate([train, test])
-        labels = np.concatenate([_array(path, file, "train_labels"), _array(path, file, "test_labels")])
-        is_test = np.arange(len(inputs)) >= len(train)
-    class_names = file["class_names"].tolist() if "class_names" in file else None
-    return _Contents(inputs, labels, is_test, class_names, *_domains(file))
+        labels = _array(path, file, f"{prefix}labels")
+    splits = file[f"{prefix}split"].tolist() if f"{prefix}split" in file else ["train"] * len(inputs)
+    return _Contents(inputs, labels, _spelt(path, splits), np.zeros(len(inputs), int), ["all"], None)
 
 
-def _array(path: Path, file: Mapping[str, np.ndarray], key: str) -> np.ndarray:
-    if key not in file:
+def _masks(path: Path, masks: np.ndarray, size: int | None) -> np.ndarray:
+    if masks.dtype.kind not in "iub" or masks.ndim != 3 or masks.min(initial=0) < 0 or masks.max(initial=0) > 255:
         raise InputError(
-            f"{path} has no '{key}'; it has {', '.join(file)}. Give images and labels, or train_images, "
-            "train_labels, test_images and test_labels."
+            f"{path} has masks {masks.dtype} {masks.shape}. Give [n, height, width], the class of each pixel in 0..255."
         )
+    return np.stack([resized_mask(mask, size) for mask in masks.astype(np.uint8)])
+
+
+def _spelt(path: Path, splits: Sequence[str]) -> np.ndarray:
+    for name in set(splits):
+        if name not in SPLITS:
+            raise InputError(f"{path}: no split is called '{name}'. {nearest(str(name), SPLITS)}")
+    return np.array([SPLITS[name] for name in splits], "U5")
+
+
+def _array(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
+    if key not in file:
+        raise InputError(f"{path} has no '{key}'; it has {', '.join(file.files)}. Give {_KEYS}")
     return file[key]
 
 
-def _domains(file: Mapping[str, np.ndarray]) -> tuple[np.ndarray | None, list[str]]:
+def _domains(file: np.lib.npyio.NpzFile) -> tuple[np.ndarray | None, list[str]]:
     if "domains" not in file:
         return None, ["all"]
     domains = file["domains"]
@@ -112,6 +161,6 @@ def _domains(file: Mapping[str, np.ndarray]) -> tuple[np.ndarray | None, list[st
 def _check_agreement(what: str, first: object, first_value: object, second: object, second_value: object) -> None:
     if first_value != second_value:
         raise InputError(
-            f"{what} differs: {first_value} in {first}, {second_value} in {second}. Bring them to one form, or load "
-            "them apart."
+            f"{what} differs: {first_value} in {first}, {second_value} in {second}. Bring them to one form (images: "
+            "give size and channels), or load them apart."
         )

@@ -13,7 +13,7 @@ from PIL import Image
 
 from fedjax_het.errors import InputError
 
-# What numpy, zipfile, gzip, pickle and Pillow raise on bytes that are not what they should be.
+# What numpy, zipfile, gzip, pickle, Pillow and array_record raise on bytes that are not what they should be.
 _DAMAGE = (
     OSError,
     EOFError,
@@ -25,6 +25,7 @@ _DAMAGE = (
     struct.error,
     Image.DecompressionBombError,
     lzma.LZMAError,
+    RuntimeError,
     zipfile.BadZipFile,
 )
 
@@ -41,8 +42,16 @@ def existing(path: str | Path) -> Path:
     return path
 
 
+def located(path: str | Path, what: str, url: str) -> Path:
+    """The path, as `existing`; where nothing is there the error says where this data set is published."""
+    try:
+        return existing(path)
+    except InputError as error:
+        raise InputError(f"{error} {what} is published at {url}; nothing is downloaded for you.") from error
+
+
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def reading(path: str | Path) -> Iterator[None]:
     """Any failure to read `path` becomes an InputError that names it."""
     existing(path)
     try:

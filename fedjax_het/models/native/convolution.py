@@ -1,7 +1,10 @@
 """The compiled convolution as JAX sees it: two bilinear maps, each the other's transpose, so that every derivative of
-every order, forward or reverse, is made of the same two kernels."""
+every order, forward or reverse, is made of the same two."""
 
 import functools
+import math
+from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,65 +12,112 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from fedjax_het.models.native import library
+from fedjax_het import native
 from fedjax_het.types import Array
 
-_NAMES = {"convolve": "fedjax_het_convolve", "kernel_gradient": "fedjax_het_kernel_gradient"}
+Pads = tuple[tuple[int, int], tuple[int, int]]
+"""((top, bottom), (left, right)): rows and columns of zeros around an image; negative: cut off."""
+
+SOURCE = Path(__file__).with_name("convolution.cc")
+_PREFIX = "fedjax_het_"
+_SYMBOLS = ("direct_convolve", "direct_kernel_gradient", "winograd_convolve", "winograd_kernel_gradient")
+_SIDES, _TILE = (3, 5), 6  # of kernels that Winograd's algorithm is written for, and of its tiles of the image
+_MANY = 16  # channels, features and tiles from which it is the faster one; measured
+_LARGE, _FEW = 1 << 15, 64  # entries of a kernel, pixels of an image: see `suits`; measured
 
 
 @functools.cache
 def why_not() -> str | None:
     """None where the kernels can be used, else the reason that they cannot. The first call may compile them."""
-    try:
-        compiled = library.load()
-    except library.Unavailable as reason:
-        return str(reason)
-    for symbol, target in _NAMES.items():
-        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(compiled, symbol)), platform="cpu")
-    return None
+    return native.register(SOURCE, {symbol: _PREFIX + symbol for symbol in _SYMBOLS})
 
 
-def convolve(x: Array, kernel: Array, stride: int = 1) -> Array:
-    """[n, h, w, c] (already padded) with [kh, kw, c, f] -> [n, h', w', f], float32, on a CPU."""
-    return _convolve.bind(x[None], kernel[None], stride=stride)[0]
+def convolve(x: Array, kernel: Array, stride: int = 1, pads: Pads = ((0, 0), (0, 0))) -> Array:
+    """[n, h, w, c] with [kh, kw, c, f] -> [n, h', w', f], float32, on a CPU."""
+    return _convolve.bind(x[None], kernel[None], stride=stride, pads=pads)[0]
 
 
-def _out_shape(x, kernel, *, stride):
-    groups, images, height, width, _ = x.shape
-    _, rows, columns, _, features = kernel.shape
-    return groups, images, (height - rows) // stride + 1, (width - columns) // stride + 1, features
+def suits(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> bool:
+    """Whether these kernels are faster here than a product of patches.
+
+    The direct one reads a kernel that no cache holds once an image, so it wants images with many pixels.
+    """
+    y_shape = _out_shape((1, *x_shape), (1, *kernel_shape), stride, pads)
+    is_small = math.prod(kernel_shape) < _LARGE or math.prod(y_shape[2:4]) >= _FEW
+    return is_small or _is_worth_it(y_shape, (1, *kernel_shape), stride)
 
 
-def _for_image(y: Array, kernel: Array, *, stride: int, size: tuple[int, int]) -> Array:
-    """The transpose of x -> convolve(x, kernel): y spread out and framed by zeros, the kernel turned round."""
-    pads = [
-        (k - 1, n - (count - 1) * stride - 1, stride - 1)
-        for n, k, count in zip(size, kernel.shape[1:3], y.shape[2:4], strict=True)
-    ]
-    framed = jax.lax.pad(y, np.zeros((), y.dtype), [(0, 0, 0), (0, 0, 0), *pads, (0, 0, 0)])
-    return _convolve.bind(framed, jnp.flip(kernel, (1, 2)).swapaxes(3, 4), stride=1)
+def _is_worth_it(y_shape: tuple, kernel_shape: tuple, stride: int) -> bool:
+    """Whether Winograd's algorithm wins: it has transforms to pay for, of every tile and of the kernel.
+
+    It must halve the multiplications at least; tiles that stick out over a small image save few.
+    """
+    height, width, *many = kernel_shape[1:]
+    if stride != 1 or height != width or height not in _SIDES or min(many) < _MANY:
+        return False
+    tiles = math.prod(-(-n // (_TILE + 1 - height)) for n in y_shape[2:4])
+    is_saving = math.prod(y_shape[2:4]) * height * width >= 2 * tiles * _TILE**2
+    return is_saving and y_shape[1] * tiles >= _MANY
 
 
-def _declare(name: str, shape_of) -> Primitive:
+def _call(name: str, x: Array, other: Array, y_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> Array:
+    """Winograd's algorithm pads as it goes along; the direct one takes the image padded."""
+    out = jax.ShapeDtypeStruct(y_shape if name == "convolve" else kernel_shape, jnp.float32)
+    if _is_worth_it(y_shape, kernel_shape, stride):
+        (top, _), (left, _) = pads
+        return jax.ffi.ffi_call(f"{_PREFIX}winograd_{name}", out)(x, other, top=np.int64(top), left=np.int64(left))
+    return jax.ffi.ffi_call(f"{_PREFIX}direct_{name}", out)(_framed(x, pads), other, stride=np.int64(stride))
+
+
+def _framed(x: Array, pads: Pads, between: int = 0) -> Array:
+    """Zeros around the images [groups, n, h, w, c], and `between` their pixels."""
+    sides = [(0, 0, 0), (0, 0, 0), *((*pad, between) for pad in pads), (0, 0, 0)]
+    return jax.lax.pad(x, np.zeros((), x.dtype), sides)
+
+
+def _out_shape(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> tuple:
+    size = [(n + sum(pad) - k) // stride + 1 for n, pad, k in zip(x_shape[2:4], pads, kernel_shape[1:3], strict=True)]
+    return *x_shape[:2], *size, kernel_shape[4]
+
+
+def _kernel_shape(x, y, *, stride, pads, size):
+    return x.shape[0], *size, x.shape[4], y.shape[4]
+
+
+def _call_convolve(x, kernel, *, stride, pads):
+    return _call("convolve", x, kernel, _out_shape(x.shape, kernel.shape, stride, pads), kernel.shape, stride, pads)
+
+
+def _call_kernel_gradient(x, y, *, stride, pads, size):
+    shape = _kernel_shape(x, y, stride=stride, pads=pads, size=size)
+    return _call("kernel_gradient", x, y, y.shape, shape, stride, pads)
+
+
+def _for_image(y: Array, kernel: Array, *, stride: int, pads: Pads, size: tuple[int, int]) -> Array:
+    """The transpose of x -> convolve(x, kernel): the kernel turned round over y, whose pixels stand `stride` apart."""
+    back = tuple(
+        (k - 1 - low, n + low - 1 - (count - 1) * stride)
+        for n, k, (low, _), count in zip(size, kernel.shape[1:3], pads, y.shape[2:4], strict=True)
+    )
+    spread = _framed(y, ((0, 0), (0, 0)), stride - 1) if stride > 1 else y
+    return _convolve.bind(spread, jnp.flip(kernel, (1, 2)).swapaxes(3, 4), stride=1, pads=back)
+
+
+def _declare(name: str, call: Callable[..., Array], shape_of: Callable[..., tuple], *static: str) -> Primitive:
     primitive = Primitive(name)
-    target = _NAMES[name]
 
-    def call(x, other, *, stride, **static):
-        out = jax.ShapeDtypeStruct(shape_of(x, other, stride=stride, **static), jnp.float32)
-        return jax.ffi.ffi_call(target, out)(x, other, stride=np.int64(stride))
-
-    def batched(arguments, axes, **static):
+    def batched(arguments, axes, **settings):
         """Clients become groups; who is shared by all is repeated for each."""
         size = next(a.shape[axis] for a, axis in zip(arguments, axes, strict=True) if axis is not None)
         first = [_in_front(a, axis, size) for a, axis in zip(arguments, axes, strict=True)]
         groups = first[0].shape[1]
-        out = primitive.bind(*(a.reshape(size * groups, *a.shape[2:]) for a in first), **static)
+        out = primitive.bind(*(a.reshape(size * groups, *a.shape[2:]) for a in first), **settings)
         return out.reshape(size, groups, *out.shape[1:]), 0
 
     primitive.def_abstract_eval(
         lambda x, other, **static: jax.core.ShapedArray(shape_of(x, other, **static), jnp.float32)
     )
-    primitive.def_impl(jax.jit(call, static_argnames=("stride", "size")))
+    primitive.def_impl(jax.jit(call, static_argnames=static))
     mlir.register_lowering(primitive, mlir.lower_fun(call, multiple_results=False))
     batching.primitive_batchers[primitive] = batched
     return primitive
@@ -79,20 +129,22 @@ def _in_front(array: Array, axis, size: int) -> Array:
     return jnp.moveaxis(array, axis, 0)
 
 
-def _kernel_shape(x, y, *, stride, size):
-    return x.shape[0], *size, x.shape[4], y.shape[4]
-
-
-_convolve = _declare("convolve", _out_shape)
-_kernel_gradient = _declare("kernel_gradient", _kernel_shape)
+_convolve = _declare(
+    "convolve",
+    _call_convolve,
+    lambda x, kernel, stride, pads: _out_shape(x.shape, kernel.shape, stride, pads),
+    "stride",
+    "pads",
+)
+_kernel_gradient = _declare("kernel_gradient", _call_kernel_gradient, _kernel_shape, "stride", "pads", "size")
 
 ad.defbilinear(
     _convolve,
-    lambda ct, x, kernel, *, stride: _for_image(ct, kernel, stride=stride, size=x.aval.shape[2:4]),
-    lambda ct, x, kernel, *, stride: _kernel_gradient.bind(x, ct, stride=stride, size=kernel.aval.shape[1:3]),
+    lambda ct, x, kernel, **static: _for_image(ct, kernel, **static, size=x.aval.shape[2:4]),
+    lambda ct, x, kernel, **static: _kernel_gradient.bind(x, ct, **static, size=kernel.aval.shape[1:3]),
 )
 ad.defbilinear(
     _kernel_gradient,
-    lambda ct, x, y, *, stride, size: _for_image(y, ct, stride=stride, size=x.aval.shape[2:4]),
-    lambda ct, x, y, *, stride, size: _convolve.bind(x, ct, stride=stride),
+    lambda ct, x, y, *, size, **static: _for_image(y, ct, **static, size=x.aval.shape[2:4]),
+    lambda ct, x, y, *, size, **static: _convolve.bind(x, ct, **static),
 )

@@ -63,4 +63,4 @@ def collaborative_heads(others: Aggregator, threshold: float = 1e-3) -> Aggregat
 
         return Aggregate(aggregate.update, jax.tree.map(mixed, heads)), state
 
-    return Aggregator(others.init, update, others.weigh)
+    return Aggregator(others.init, update, others.summand)

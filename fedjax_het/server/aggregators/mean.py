@@ -1,12 +1,9 @@
 """The weighted mean: FedAvg's rule, and every reweighting of it."""
 
-import jax
-import jax.numpy as jnp
-
 from fedjax_het import tree
 from fedjax_het.algorithm import Aggregator, Problem, Weighting
-from fedjax_het.server.weightings import named
-from fedjax_het.types import Aggregate, PyTree, ServerView
+from fedjax_het.server.weightings import named, total_weight
+from fedjax_het.types import Aggregate, PyTree, ServerView, Upload, Variables
 
 
 def mean(weighting: str | Weighting = "samples") -> Aggregator:
@@ -18,11 +15,13 @@ def mean(weighting: str | Weighting = "samples") -> Aggregator:
     """
     weighting = named(weighting)
 
+    def summand(upload: Upload) -> Variables:
+        return tree.scale(weighting.weigh(upload), upload.update)
+
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
         weights, state = weighting.update(state, view)
         if view.summed is None:
             return Aggregate(tree.weighted_sum(view.uploads.update, weights), {}), state
-        total = jnp.sum(jnp.where(view.is_present, jax.vmap(weighting.weigh)(view.uploads), 0))
-        return Aggregate(tree.scale(1 / jnp.where(total > 0, total, 1), view.summed), {}), state
+        return Aggregate(tree.scale(1 / total_weight(weighting, view, view.is_present), view.summed), {}), state
 
-    return Aggregator(weighting.init, update, weighting.weigh)
+    return Aggregator(weighting.init, update, summand if weighting.weigh else None)

@@ -1,12 +1,14 @@
 """The mean of updates per unit of local work (FedNova)."""
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Aggregator, Problem, Weighting
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.server.weightings import named, normalise
-from fedjax_het.types import Aggregate, Array, PyTree, ServerView
+from fedjax_het.server.weightings import named, normalise, total_weight
+from fedjax_het.types import Aggregate, Array, PyTree, ServerView, Upload, Variables
 
 WORKS = {
     "coefficients": lambda weights, norms, steps: jnp.sum(weights * norms),
@@ -33,23 +35,36 @@ def normalized_mean(weighting: str | Weighting = "samples", tau_eff: str | float
         raise InputError(f"tau_eff: must be a finite number above 0, not {tau_eff!r}.")
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
-        norms = _norms(view)
+        norms = _norms(view.uploads)
         has_worked = view.is_present & (norms > 0)
         weights, state = weighting.update(state, view)
         weights = normalise(weights, has_worked)
         effective = WORKS[tau_eff](weights, norms, view.uploads.num_steps) if isinstance(tau_eff, str) else tau_eff
-        factors = weights * effective / jnp.where(has_worked, norms, 1)
-        rest = dict(view.uploads.update)
-        params = tree.weighted_sum(rest.pop("params"), factors)
-        return Aggregate({"params": params, **tree.weighted_sum(rest, weights)}, {}), state
+        if view.summed is None:
+            sums = _by_work(view.uploads.update, weights, norms, tree.weighted_sum)
+        else:
+            sums = tree.scale(1 / total_weight(weighting, view, has_worked), view.summed)
+        return Aggregate({**sums, "params": tree.scale(effective, sums["params"])}, {}), state
 
-    return Aggregator(weighting.init, update)
+    def summand(upload: Upload) -> Variables:
+        norm = _norms(upload)
+        weight = jnp.where(norm > 0, weighting.weigh(upload), 0)
+        return _by_work(upload.update, weight, norm, lambda update, factor: tree.scale(factor, update))
+
+    return Aggregator(weighting.init, update, summand if weighting.weigh else None)
 
 
-def _norms(view: ServerView) -> Array:
-    if "a_norm" not in view.uploads.reports:
+def _by_work(update: Variables, weights: Array, norms: Array, weigh: Callable[[PyTree, Array], PyTree]) -> Variables:
+    """Parameters weighed per unit of work, other collections as they are; of one client, or of a stack."""
+    rest = {name: leaves for name, leaves in update.items() if name != "params"}
+    a_unit = weights / jnp.where(norms > 0, norms, 1)
+    return {"params": weigh(update["params"], a_unit), **weigh(rest, weights)}
+
+
+def _norms(uploads: Upload) -> Array:
+    if "a_norm" not in uploads.reports:
         raise InputError(
             "aggregator 'normalized_mean' reads reports['a_norm'], which nobody sends. "
             'Add reports={"a_norm": coefficient_norm(learning_rate, momentum)} to the Algorithm.'
         )
-    return view.uploads.reports["a_norm"]
+    return uploads.reports["a_norm"]

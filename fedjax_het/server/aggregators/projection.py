@@ -22,13 +22,15 @@ def in_turn(gram: Array, partners: Array, is_pair: Array, *, is_tested: bool = T
     """
     rows, squared = jnp.arange(gram.shape[0]), jnp.diagonal(gram)
 
-    def step(turn: Array, coefficients: Array) -> Array:
+    def step(turn: Array, running: tuple[Array, Array]) -> tuple[Array, Array]:
+        coefficients, products = running  # <g_i', g_k> is kept along, so that no step multiplies matrices
         partner = partners[:, turn]
-        product, size = jnp.sum(coefficients * gram[partner], axis=1), squared[partner]
+        product, size = products[rows, partner], squared[partner]
         is_removed = is_pair[rows, partner] & (size > 0) & ((product < 0) | (not is_tested))
-        return coefficients.at[rows, partner].add(-jnp.where(is_removed, product / _or_one(size), 0))
+        share = jnp.where(is_removed, product / _or_one(size), 0)
+        return coefficients.at[rows, partner].add(-share), products - share[:, None] * gram[partner]
 
-    return jax.lax.fori_loop(0, partners.shape[1], step, jnp.eye(gram.shape[0]))
+    return jax.lax.fori_loop(0, partners.shape[1], step, (jnp.eye(gram.shape[0]), gram))[0]
 
 
 def running(gram: Array, pairs: Array, is_pair: Array, *, is_mutual: bool) -> Array:
@@ -39,15 +41,17 @@ def running(gram: Array, pairs: Array, is_pair: Array, *, is_mutual: bool) -> Ar
     """
     moves = jnp.array([True, is_mutual])
 
-    def step(turn: Array, coefficients: Array) -> Array:
-        both = coefficients[pairs[turn]]
-        products = both @ gram @ both.T
-        sizes = resolved(jnp.diagonal(products), both, gram)
-        is_removed = moves & is_pair[turn] & (products[0, 1] < 0) & jnp.all(sizes > 0)
-        share = jnp.where(is_removed, products[0, 1] / _or_one(sizes[::-1]), 0)
-        return coefficients.at[pairs[turn]].add(-share[:, None] * both[::-1])
+    def step(turn: Array, running: tuple[Array, Array]) -> tuple[Array, Array]:
+        coefficients, products = running  # products: <g_i', g_k> of what runs with what was sent
+        pair = pairs[turn]
+        both, with_sent = coefficients[pair], products[pair]
+        squares = resolved(jnp.sum(both * with_sent, axis=1), both, gram)
+        product = jnp.sum(both[0] * with_sent[1])
+        is_removed = moves & is_pair[turn] & (product < 0) & jnp.all(squares > 0)
+        share = jnp.where(is_removed, product / _or_one(squares[::-1]), 0)[:, None]
+        return coefficients.at[pair].add(-share * both[::-1]), products.at[pair].add(-share * with_sent[::-1])
 
-    return jax.lax.fori_loop(0, pairs.shape[0], step, jnp.eye(gram.shape[0]))
+    return jax.lax.fori_loop(0, pairs.shape[0], step, (jnp.eye(gram.shape[0]), gram))[0]
 
 
 def resolved(squared: Array, coefficients: Array, gram: Array) -> Array:

@@ -2,7 +2,15 @@
 
 from fedjax_het.server.weightings.generalization_adjustment import generalization_adjustment
 from fedjax_het.server.weightings.parameter_guided import parameter_guided
-from fedjax_het.server.weightings.shares import WEIGHTINGS, by_examples, named, normalise, stateless, uniform
+from fedjax_het.server.weightings.shares import (
+    WEIGHTINGS,
+    by_examples,
+    named,
+    normalise,
+    stateless,
+    total_weight,
+    uniform,
+)
 
 __all__ = [
     "WEIGHTINGS",
@@ -12,5 +20,6 @@ __all__ = [
     "normalise",
     "parameter_guided",
     "stateless",
+    "total_weight",
     "uniform",
 ]

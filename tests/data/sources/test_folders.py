@@ -2,22 +2,17 @@
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from fedjax_het.data import load
 from fedjax_het.errors import InputError
+from tests.data.sources.pictures import draw
 from tests.shared import shared_path
-
-
-def draw(path, size=(6, 4), mode="RGB", value=0):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.full((size[1], size[0], 3) if mode == "RGB" else (size[1], size[0]), value)
-    Image.fromarray(pixels.astype(np.uint16 if mode == "I;16" else np.uint8)).save(path)
 
 
 @pytest.fixture
 def root(tmp_path):
-    for i, name in enumerate(("art/dog/1.png", "art/cat/1.png", "photo/dog/2.jpg", "photo/dog/1.JPEG")):
+    names = ("art/dog/1.png", "art/cat/1.png", "photo/dog/2.jpg", "photo/dog/1.JPEG", "sketch/cat/1.bmp")
+    for i, name in enumerate(names):
         draw(tmp_path / name, value=10 * i)
     (tmp_path / "art" / "dog" / ".DS_Store").touch()
     (tmp_path / "photo" / "dog" / "notes.txt").touch()
@@ -26,25 +21,60 @@ def root(tmp_path):
 
 
 def test_domains_and_classes_and_a_domain_without_a_class(root):
-    dataset = load("folders", path=root, title="pets")
-    assert (dataset.name, dataset.inputs.shape) == ("pets", (4, 4, 6, 3))
-    assert (dataset.domain_names, dataset.class_names) == (("art", "photo"), ("cat", "dog"))
-    assert dataset.domains.tolist() == [0, 0, 1, 1]
-    assert dataset.labels.tolist() == [0, 1, 1, 1]
-    assert dataset.inputs[:, 0, 0, 0].tolist() == [10, 0, 30, 20]
+    dataset = load("folders", path=root, title="cats/and dogs")
+    assert (dataset.name, dataset.inputs.shape) == ("cats/and dogs", (5, 4, 6, 3))
+    assert (dataset.domain_names, dataset.class_names) == (("art", "photo", "sketch"), ("cat", "dog"))
+    assert dataset.domains.tolist() == [0, 0, 1, 1, 2]
+    assert dataset.labels.tolist() == [0, 1, 1, 1, 0]
+    assert dataset.inputs[:, 0, 0, 0].tolist() == [10, 0, 30, 20, 40]
+    assert isinstance(dataset.inputs, np.memmap) and dataset.splits["train"].all()
 
 
-def test_classes_without_domains(root):
+@pytest.mark.parametrize(("prefix", "domains"), [("", ("all",)), ("art/", ("art", "photo"))])
+def test_splits_between_a_domain_and_its_classes(tmp_path, prefix, domains):
+    names = ("train/dog/1.png", "crossval/dog/2.png", "test/dog/3.png", "test/cat/4.png")
+    for name in names:
+        draw(tmp_path / prefix / name)
+    if prefix:
+        draw(tmp_path / "photo" / "dog" / "1.png"), draw(tmp_path / "photo" / "cat" / "1.png")
+    dataset = load("folders", path=tmp_path)
+    assert (dataset.domain_names, dataset.class_names) == (domains, ("cat", "dog"))
+    assert dataset.is_valid.tolist()[:4] == [True, False, False, False]
+    assert dataset.is_test.tolist()[:4] == [False, True, True, False]
+    assert not (dataset.is_valid | dataset.is_test)[4:].any()
+
+
+def test_a_class_of_one_domain_alone_is_named_and_may_be_allowed(root):
+    draw(root / "photo" / "dogs" / "1.png")
+    with pytest.raises(
+        InputError, match=r"class 'dogs' exists in domain 'photo' only.*lone_classes. Did you mean 'dog'"
+    ):
+        load("folders", path=root)
+    assert load("folders", path=root, lone_classes=True).class_names == ("cat", "dog", "dogs")
+
+
+def test_grey_among_colour_is_named_and_mended_by_channels(root):
+    draw(root / "art" / "cat" / "grey.png", mode="L", value=77)
+    with pytest.raises(InputError, match=r"grey\.png is grey and .*1\.png is in colour. Give `channels`"):
+        load("folders", path=root)
+    assert (load("folders", path=root, channels=3).inputs[1] == 77).all()
+    assert load("folders", path=root, channels=1).inputs.shape == (6, 4, 6, 1)
+
+
+def test_classes_without_domains(root, monkeypatch):
+    monkeypatch.chdir(root)
+    assert load("folders", path=".").name == root.name
     dataset = load("folders", path=root / "art")
     assert (dataset.domain_names, dataset.class_names) == (("all",), ("cat", "dog"))
 
 
 def test_size_and_channels(root):
     draw(root / "art" / "cat" / "grey.png", size=(9, 9), mode="L", value=77)
-    dataset = load("folders", path=root, size=5)
-    assert dataset.inputs.shape == (5, 5, 5, 3)
+    dataset = load("folders", path=root, size=5, channels=3)
+    assert dataset.inputs.shape == (6, 5, 5, 3)
     assert (dataset.inputs[1] == 77).all()
-    assert load("folders", path=root, size=5, channels=1).inputs.shape == (5, 5, 5, 1)
+    assert load("folders", path=root, size=5, channels=1).inputs.shape == (6, 5, 5, 1)
+    assert load("folders", path=root / "art", size=5, channels=1).inputs[0].tolist() == [[[10]] * 5] * 5
 
 
 def test_mixed_sizes_name_two_files(root):
@@ -76,7 +106,7 @@ def test_an_image_of_16_bits_is_refused(root):
 
 def test_an_empty_class_is_named(root):
     (root / "photo" / "cat").mkdir()
-    with pytest.raises(InputError, match="photo/cat is a class folder without PNG or JPEG"):
+    with pytest.raises(InputError, match="photo/cat is a class folder without images"):
         load("folders", path=root)
 
 

@@ -5,10 +5,12 @@ import pytest
 
 from fedjax_het.data import load
 from fedjax_het.errors import InputError
-from tests.shared import shared_path
+from tests.data.sources.pictures import save as save_image
+from tests.shared import jpegpack, shared_path
 
 IMAGES = np.arange(6 * 4 * 4, dtype=np.uint8).reshape(6, 4, 4)
 LABELS = np.array([0, 1, 2, 0, 1, 2])
+PARTS = [(part, kind) for part in ("train", "test") for kind in ("images", "labels")]
 
 
 def save(path, **contents):
@@ -41,26 +43,6 @@ def test_domains_by_name_or_by_number(tmp_path, contents, names):
     dataset = load("arrays", path=save(tmp_path / "mine.npz", **contents))
     assert dataset.domain_names == names
     assert dataset.domains.tolist() == [1, 0] * 3
-
-
-@pytest.mark.parametrize("images", [IMAGES, IMAGES[..., None].astype(np.float32)], ids=["uint8", "float32"])
-def test_a_directory_of_npy_files_is_mapped(tmp_path, images):
-    is_test = np.arange(6) > 3
-    for name, values in {"images": images, "labels": LABELS, "is_test": is_test, "domains": ["x", "y"] * 3}.items():
-        np.save(tmp_path / f"{name}.npy", values)
-    dataset = load("arrays", path=tmp_path, title="mine")
-    np.testing.assert_array_equal(dataset.inputs, IMAGES[..., None])
-    mapped = dataset.inputs
-    while mapped.base is not None and not isinstance(mapped, np.memmap):
-        mapped = mapped.base
-    assert isinstance(mapped, np.memmap)
-    assert dataset.is_test.tolist() == is_test.tolist() and dataset.domain_names == ("x", "y")
-
-
-def test_a_directory_without_labels(tmp_path):
-    np.save(tmp_path / "images.npy", IMAGES)
-    with pytest.raises(InputError, match="has no 'labels'; it has images"):
-        load("arrays", path=tmp_path)
 
 
 def test_a_directory_is_a_domain_a_file(tmp_path):
@@ -139,3 +121,129 @@ def test_pacs():
     assert dataset.domain_names == ("art_painting", "cartoon", "photo", "sketch")
     assert np.bincount(dataset.domains).tolist() == [2048, 2344, 1670, 3929]
     assert np.bincount(dataset.labels[dataset.domains == 3]).tolist() == [772, 740, 753, 608, 816, 80, 160]
+
+
+def test_parts_that_are_splits(tmp_path):
+    np.savez(
+        tmp_path / "x.npz",
+        test_images=IMAGES[:1],
+        test_labels=LABELS[:1],
+        val_images=IMAGES[1:3],
+        val_labels=LABELS[1:3],
+        train_images=IMAGES[3:],
+        train_labels=LABELS[3:],
+    )
+    dataset = load("arrays", path=tmp_path / "x.npz")
+    np.testing.assert_array_equal(dataset.inputs[..., 0], IMAGES[[3, 4, 5, 1, 2, 0]])
+    assert dataset.is_valid.tolist() == [False] * 3 + [True] * 2 + [False]
+    assert dataset.is_test.tolist() == [False] * 5 + [True]
+
+
+def test_parts_that_are_domains_with_masks_and_splits(tmp_path):
+    masks = (IMAGES % 2).astype(np.uint8)
+    np.savez(
+        tmp_path / "x.npz",
+        b_images=IMAGES[:2],
+        b_masks=masks[:2],
+        a_images=IMAGES[2:],
+        a_masks=masks[2:],
+        a_split=["train", "train", "validation", "test"],
+        a_organ=["lung"] * 4,
+    )
+    dataset = load("arrays", path=tmp_path / "x.npz")
+    assert dataset.domain_names == ("b", "a") and dataset.domains.tolist() == [0, 0, 1, 1, 1, 1]
+    np.testing.assert_array_equal(dataset.labels, masks)
+    assert dataset.is_valid.tolist() == [False] * 4 + [True, False]
+    assert dataset.is_test.tolist() == [False] * 5 + [True]
+    small = load("arrays", path=tmp_path / "x.npz", size=3, channels=3)
+    assert (small.inputs.shape, small.labels.shape) == ((6, 3, 3, 3), (6, 3, 3))
+
+
+def test_masks_are_resized_to_classes_that_they_have(tmp_path):
+    np.savez(tmp_path / "x.npz", images=IMAGES, masks=IMAGES.astype(np.int64) % 2 * 9)
+    for size in (3, 5, 9):
+        assert set(np.unique(load("arrays", path=tmp_path / "x.npz", size=size).labels)) <= {0, 9}
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ({"train_images": IMAGES, "train_labels": LABELS, "art_images": IMAGES, "art_labels": LABELS}, "Give one kind"),
+        ({"art_images": IMAGES}, "has no 'art_labels'"),
+        ({"images": IMAGES, "labels": LABELS, "split": ["left"] * 6}, "no split is called 'left'"),
+        ({"images": IMAGES, "masks": IMAGES.astype(np.int64) + 200}, r"has masks int64 \(6, 4, 4\)"),
+        ({"images": IMAGES, "masks": IMAGES[0]}, r"has masks uint8 \(4, 4\)"),
+        (
+            {"a_images": IMAGES, "a_masks": IMAGES, "b_images": IMAGES, "b_labels": LABELS},
+            r"the shape of a label differs: \(4, 4\) in a_images, \(\) in b_images",
+        ),
+        ({"images": IMAGES, "masks": IMAGES[:, :3]}, r"labels of shape \(6, 3, 4\), not \(6, 4, 4\)"),
+        ({"labels": LABELS}, "has no images; it has labels"),
+    ],
+)
+def test_parts_that_cannot_be(tmp_path, contents, message):
+    np.savez(tmp_path / "x.npz", **contents)
+    with pytest.raises(InputError, match=message):
+        load("arrays", path=tmp_path / "x.npz")
+
+
+def test_a_file_with_domains_is_no_domain(tmp_path):
+    save(tmp_path / "a.npz"), save(tmp_path / "b.npz", domains=np.array(["x", "y"] * 3))
+    with pytest.raises(InputError, match=r"b\.npz holds the domains x, y. Load it alone"):
+        load("arrays", path=tmp_path)
+
+
+def test_size_and_channels_bring_domains_to_one_form(tmp_path):
+    colour = np.stack([IMAGES] * 3, axis=-1)[:, :3]
+    save(tmp_path / "a.npz"), save(tmp_path / "b.npz", images=colour)
+    with pytest.raises(InputError, match=r"the shape of an example differs.*give size and channels"):
+        load("arrays", path=tmp_path)
+    dataset = load("arrays", path=tmp_path, size=4, channels=3)
+    assert dataset.inputs.shape == (12, 4, 4, 3)
+    np.testing.assert_array_equal(dataset.inputs[:6], np.stack([IMAGES] * 3, axis=-1))
+
+
+@pytest.mark.parametrize(
+    ("options", "images", "message"),
+    [
+        ({"size": 0}, IMAGES, "size is 0"),
+        ({"channels": 2}, IMAGES, "channels is 2"),
+        ({"size": 3}, IMAGES.astype(np.float32), r"size and channels are for uint8 images .* not for float32"),
+        ({"size": 3}, np.zeros((6, 4, 4, 2), np.uint8), r"not for uint8 \(6, 4, 4, 2\)"),
+    ],
+)
+def test_forms_that_cannot_be(tmp_path, options, images, message):
+    with pytest.raises(InputError, match=message):
+        load("arrays", path=save(tmp_path / "x.npz", images=images), **options)
+
+
+def test_real_digits_of_three_domains(tmp_path):
+    with np.load(shared_path("data/digits/usps.npz")) as usps, np.load(shared_path("data/mnist/mnist.npz")) as mnist:
+        sources = {"mnist": mnist, "usps": usps, "mnist_m": jpegpack("data/digits/mnist_m_jpegpack.npz")}
+        for name, arrays in sources.items():
+            first = {f"{part}_{kind}": arrays[f"{part}_{kind}"][:50] for part, kind in PARTS}
+            np.savez(tmp_path / f"{name}.npz", **first)
+    dataset = load("arrays", path=tmp_path, size=32, channels=3, title="digits")
+    assert dataset.domain_names == ("mnist", "mnist_m", "usps")
+    assert dataset.inputs.shape == (300, 32, 32, 3) and dataset.num_classes == 10
+    assert dataset.is_test.tolist() == ([False] * 50 + [True] * 50) * 3
+    assert (dataset.inputs[:100, ..., 0] == dataset.inputs[:100, ..., 1]).all()
+
+
+def test_real_chest_x_rays_of_four_sources_through_arrays_and_through_files(tmp_path):
+    cxr = jpegpack("data/cxr/cxr_jpegpack.npz")
+    sources, names = ("ieee8023", "figure1", "actualmed", "kermany"), cxr["class_names"].tolist()
+    np.savez(tmp_path / "cxr.npz", **cxr)
+    dataset = load("arrays", path=tmp_path / "cxr.npz")
+    assert dataset.domain_names == sources and dataset.class_names == ("normal", "pneumonia", "covid19")
+    counts = [np.bincount(dataset.labels[dataset.domains == i], minlength=3).tolist() for i in range(4)]
+    assert counts == [[8, 80, 395], [3, 2, 35], [18, 0, 26], [400, 400, 0]]
+    for source in sources:
+        for i in range(0, len(cxr[f"{source}_labels"]), 20):
+            label = names[cxr[f"{source}_labels"][i]]
+            save_image(tmp_path / "files" / source / label / f"{i:04d}.png", cxr[f"{source}_images"][i])
+    files = load("folders", path=tmp_path / "files")
+    assert files.domain_names == tuple(sorted(sources)) and files.inputs.shape == (70, 96, 96, 1)
+    kermany = files.inputs[(files.domains == 3) & (files.labels == files.class_names.index("normal"))]
+    is_normal = cxr["kermany_labels"][::20] == 0
+    np.testing.assert_array_equal(kermany[..., 0], cxr["kermany_images"][::20][is_normal])

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 
 from fedjax_het.engine.client_side import Cohort
-from fedjax_het.engine.job import place
 from fedjax_het.engine.layout import Layout
 from fedjax_het.engine.store import ClientStore
 from fedjax_het.types import Array, ClientState
@@ -24,7 +23,7 @@ def taken_out(store: ClientStore, cohort: Cohort, before: np.ndarray | None, lay
     places = np.full(cohort.ids.shape, -1, np.int32)
     if before is not None:
         places = np.stack([_places_among(*each) for each in zip(before, cohort.ids, strict=True)])
-    return place(Comers(store.take(cohort.ids), places), layout)
+    return Comers(jax.device_put(store.take(cohort.ids), layout.by_client(axis=1)), layout.place(places))
 
 
 def put_back(store: ClientStore, ids: np.ndarray, clients: ClientState) -> None:

@@ -1,0 +1,31 @@
+"""Camelyon17-WILDS as HarmoFL has it: a hospital a client, each with a test set of its own, training cut to the
+smallest. Give the data with --config.data.path=...
+
+The path is the folder with metadata.csv and patches/, or the one that holds camelyon17_v1.0/. Decoded patches take
+12.6 GB in the cache; --config.data.cache=... puts them elsewhere. The paper trains a DenseNet-121.
+"""
+
+from ml_collections import ConfigDict
+
+
+def base(**algorithm: object) -> ConfigDict:
+    """The setting that the files beside this one share; `algorithm` is the table that each fills in."""
+    config = ConfigDict()
+    config.algorithm = {
+        "learning_rate": 0.001,
+        "momentum": 0.9,
+        "weight_decay": 1e-4,
+        "batch_size": 128,
+        "epochs": 1,
+    } | algorithm
+    config.model = {"name": "cnn", "channels": (16, 32, 64), "hidden": (128,), "kernel": 3, "norm": "batch"}
+    config.data = {
+        "name": "camelyon17",
+        "num_clients": 5,
+        "partition": {"name": "by_domain"},
+        "local_test": True,
+        "equal_train": True,
+    }
+    config.rounds = 100
+    config.layout = "chunked(1)"
+    return config

@@ -1,0 +1,9 @@
+"""HarmoFL on Camelyon17; the setting is that of base.py."""
+
+from ml_collections import ConfigDict
+
+from configs.camelyon17.base import base
+
+
+def get_config() -> ConfigDict:
+    return base(name="harmofl")

@@ -1,0 +1,9 @@
+"""FedMGC on CIFAR-10; the setting is that of base.py."""
+
+from ml_collections import ConfigDict
+
+from configs.cifar10.base import base
+
+
+def get_config() -> ConfigDict:
+    return base(name="fedmgc")

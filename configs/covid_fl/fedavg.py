@@ -1,0 +1,9 @@
+"""FedAvg on COVID-FL; the setting is that of base.py."""
+
+from ml_collections import ConfigDict
+
+from configs.covid_fl.base import base
+
+
+def get_config() -> ConfigDict:
+    return base(name="fedavg")

@@ -1,0 +1,9 @@
+"""FedLD on COVID-FL; the setting is that of base.py; lam is the paper's for it."""
+
+from ml_collections import ConfigDict
+
+from configs.covid_fl.base import base
+
+
+def get_config() -> ConfigDict:
+    return base(name="fedld", lam=0.01)

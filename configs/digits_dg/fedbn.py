@@ -1,0 +1,9 @@
+"""FedBN on Digits-DG; the setting is that of base.py."""
+
+from ml_collections import ConfigDict
+
+from configs.digits_dg.base import base
+
+
+def get_config() -> ConfigDict:
+    return base(name="fedbn")

@@ -1,0 +1,9 @@
+"""FedAvg on Office-Home; the setting is that of base.py."""
+
+from ml_collections import ConfigDict
+
+from configs.office_home.base import base
+
+
+def get_config() -> ConfigDict:
+    return base(name="fedavg")

@@ -1,0 +1,9 @@
+"""HarmoFL on the prostate data; the setting is that of base.py."""
+
+from ml_collections import ConfigDict
+
+from configs.prostate.base import base
+
+
+def get_config() -> ConfigDict:
+    return base(name="harmofl")

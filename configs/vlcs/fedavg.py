@@ -1,0 +1,9 @@
+"""FedAvg on VLCS; the setting is that of base.py."""
+
+from ml_collections import ConfigDict
+
+from configs.vlcs.base import base
+
+
+def get_config() -> ConfigDict:
+    return base(name="fedavg")

@@ -1,0 +1,111 @@
+// The definition, with images that come padded:
+//
+//   y[n, oy, ox, f] = sum_{ky, j} x[n, s oy + ky, (s ox) C + j] k[ky, j, f]
+//
+// where j = 0 .. kw C - 1 runs over kernel columns and channels, which lie side by side in a row of x. A tile of pixels
+// (or, for the gradient, of kernel rows j) times features stays in registers while the sum runs; no window of the image
+// is ever copied.
+
+#pragma once
+
+#include <vector>
+
+#include "tiles.h"
+
+namespace direct {
+
+struct Shape {
+  int64_t images, height, width, channels, rows, columns, features, out_height, out_width, stride;
+  int64_t run() const { return columns * channels; }
+};
+
+template <int W, int N, int R>
+static void ConvolveTile(const Shape& s, const float* x, const float* kernel, float* y, int64_t features) {
+  typedef typename Vector<W>::Type V;
+  V sums[R][N] = {};
+  for (int64_t ky = 0; ky < s.rows; ++ky)
+    Accumulate<W, N, R>(sums, x + ky * s.width * s.channels, s.stride * s.channels, 1, kernel + ky * s.run() * W * N,
+                        W * N, s.run());
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    V line[N];
+    for (int v = 0; v < N; ++v) line[v] = sums[r][v];
+    std::memcpy(y + r * s.features, line, 4 * features);
+  }
+}
+
+template <int W, int N, int R>
+static void GradientTile(const Shape& s, const float* x, const float* y, int64_t y_pixel, float* kernel,
+                         int64_t features) {
+  typedef typename Vector<W>::Type V;
+  V sums[R][N] = {};
+  for (int64_t oy = 0; oy < s.out_height; ++oy)
+    Accumulate<W, N, R>(sums, x + s.stride * oy * s.width * s.channels, 1, s.stride * s.channels,
+                        y + oy * s.out_width * y_pixel, y_pixel, s.out_width);
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    float line[W * N];
+    for (int v = 0; v < N; ++v) *reinterpret_cast<V*>(line + v * W) = sums[r][v];
+    for (int64_t f = 0; f < features; ++f) kernel[r * s.features + f] += line[f];
+  }
+}
+
+// Features in panels of W N, the last filled up with zeros.
+template <int W, int N>
+static void Pack(const float* from, int64_t lines, int64_t features, int64_t first, float* to) {
+  const int64_t count = std::min<int64_t>(W * N, features - first);
+  for (int64_t line = 0; line < lines; ++line) {
+    std::memcpy(to + line * W * N, from + line * features + first, 4 * count);
+    std::fill(to + line * W * N + count, to + (line + 1) * W * N, 0.0f);
+  }
+}
+
+template <int W, int N>
+static void Convolve(const Shape& s, const float* x, const float* kernel, float* y) {
+  std::vector<float> panel(s.rows * s.run() * W * N);
+  for (int64_t f = 0; f < s.features; f += W * N) {
+    Pack<W, N>(kernel, s.rows * s.run(), s.features, f, panel.data());
+    const int64_t features = std::min<int64_t>(W * N, s.features - f);
+    for (int64_t line = 0; line < s.images * s.out_height; ++line) {
+      const int64_t image = line / s.out_height, oy = line % s.out_height;
+      const float* from = x + (image * s.height + s.stride * oy) * s.width * s.channels;
+      float* to = y + line * s.out_width * s.features + f;
+      Tiles(s.out_width, [&](int64_t ox, auto rows) {
+        ConvolveTile<W, N, rows.value>(s, from + s.stride * ox * s.channels, panel.data(), to + ox * s.features,
+                                       features);
+      });
+    }
+  }
+}
+
+template <int W, int N>
+static void KernelGradient(const Shape& s, const float* x, const float* y, float* kernel) {
+  const int64_t pixels = s.out_height * s.out_width;
+  std::vector<float> panel(pixels * W * N);
+  std::fill(kernel, kernel + s.rows * s.run() * s.features, 0.0f);
+  for (int64_t image = 0; image < s.images; ++image)
+    for (int64_t f = 0; f < s.features; f += W * N) {
+      Pack<W, N>(y + image * pixels * s.features, pixels, s.features, f, panel.data());
+      const int64_t features = std::min<int64_t>(W * N, s.features - f);
+      for (int64_t ky = 0; ky < s.rows; ++ky) {
+        const float* from = x + (image * s.height + ky) * s.width * s.channels;
+        float* to = kernel + ky * s.run() * s.features + f;
+        Tiles(s.run(), [&](int64_t j, auto rows) {
+          GradientTile<W, N, rows.value>(s, from + j, panel.data(), W * N, to + j * s.features, features);
+        });
+      }
+    }
+}
+
+// work(features of a register, registers of a tile).
+template <typename Work>
+static void Fitting(int64_t features, Work&& work) {
+  if (features <= 8)
+    work(std::integral_constant<int, 8>(), std::integral_constant<int, 1>());
+  else if (features <= kWide)
+    work(std::integral_constant<int, kWide>(), std::integral_constant<int, 1>());
+  else
+    work(std::integral_constant<int, kWide>(), std::integral_constant<int, 2>());
+}
+
+}  // namespace direct

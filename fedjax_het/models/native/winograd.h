@@ -1,0 +1,171 @@
+// Convolution with a square kernel of 3 or 5 and stride 1 by fewer multiplications (Winograd; Toom and Cook).
+//
+//   y = A' [(G k G') * (B' x B)] A      a tile of x of 6 x 6 to one of y, M x M with M = 7 - K; * entry by entry
+//
+// summed over channels before A: 36 products of matrices, with (M K)^2 / 36 = 4 (K = 3) or 2.8 (K = 5) times fewer
+// multiplications than the definition. The gradient for the kernel is the same sum read backwards,
+// G' [sum (B' x B) * (A y A')] G.
+
+#pragma once
+
+#include <memory>
+
+#include "toom_cook.h"
+
+namespace winograd {
+
+// R rows of a product, `panel` features wide: into `to`, or added to it.
+template <int R, bool kAdds>
+static inline void Product(int64_t panel, const float* a, int64_t a_row, int64_t a_next, const float* b,
+                           int64_t b_next, int64_t count, float* to, int64_t to_row) {
+  typedef typename Vector<kWide>::Type V;
+  auto work = [&](auto registers) {
+    constexpr int N = registers.value;
+    V sums[R][N] = {};
+    Accumulate<kWide, N, R>(sums, a, a_row, a_next, b, b_next, count);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+      for (int v = 0; v < N; ++v) {
+        V* out = reinterpret_cast<V*>(to + r * to_row + v * kWide);
+        *out = kAdds ? *out + sums[r][v] : sums[r][v];
+      }
+  };
+  if (panel == kWide)
+    work(std::integral_constant<int, 1>());
+  else
+    work(std::integral_constant<int, 2>());
+}
+
+struct Shape {
+  int64_t images, height, width, channels, features, out_height, out_width, top, left;
+};
+
+// The tiles of all images in one row, a block of them at a time.
+template <int K>
+struct Blocks {
+  static constexpr int kOut = Maps<K>::kOut;
+  const Shape& s;
+  int64_t rows = (s.out_height + kOut - 1) / kOut, columns = (s.out_width + kOut - 1) / kOut;
+  int64_t count = s.images * rows * columns;
+  int64_t panel = s.features <= kWide ? kWide : 2 * kWide;
+  int64_t features = (s.features + panel - 1) / panel * panel;
+  int64_t size = Size();
+  int64_t x_plane = size * s.channels + kWide, y_plane = size * features;
+
+  // As many tiles as the cache of a core holds planes of; where that is few, as many as make reading kernels worth it.
+  int64_t Size() const {
+    const int64_t fitting = (1 << 17) / (kPlanes * (s.channels + features)) / kTile * kTile;
+    return std::min(count, fitting >= 2 * kTile ? std::min<int64_t>(fitting, 8 * kTile) : 8 * kTile);
+  }
+
+  // body(first tile, how many) for each block.
+  template <typename Body>
+  void Each(Body&& body) const {
+    for (int64_t first = 0; first < count; first += size) body(first, std::min(size, count - first));
+  }
+
+  // body(image, the tile's first row and column in the output).
+  template <typename Body>
+  void At(int64_t tile, Body&& body) const {
+    const int64_t inside = tile % (rows * columns);
+    body(tile / (rows * columns), inside / columns * kOut, inside % columns * kOut);
+  }
+};
+
+using Floats = std::unique_ptr<float[]>;
+static inline Floats Room(int64_t count) { return Floats(new float[count + kWide]); }
+
+// A window of `side` x `side` pixels of an image, from row `top` and column `left` on; zeros outside of it.
+static inline void Window(const float* image, int64_t height, int64_t width, int64_t channels, int64_t top,
+                          int64_t left, int side, float* to, int64_t to_entry) {
+  for (int i = 0; i < side; ++i)
+    for (int j = 0; j < side; ++j, to += to_entry) {
+      const int64_t row = top + i, column = left + j;
+      if (row < 0 || row >= height || column < 0 || column >= width)
+        std::fill(to, to + channels, 0.0f);
+      else
+        std::memcpy(to, image + (row * width + column) * channels, 4 * channels);
+    }
+}
+
+// The planes of a block of x: planes[p][tile][channel].
+template <int K>
+static void PlanesOfInput(const Blocks<K>& b, const float* x, int64_t first, int64_t count, float* window,
+                          float* planes) {
+  const Shape& s = b.s;
+  for (int64_t t = 0; t < count; ++t)
+    b.At(first + t, [&](int64_t image, int64_t row, int64_t column) {
+      const int64_t lanes = s.channels + kWide;
+      Window(x + image * s.height * s.width * s.channels, s.height, s.width, s.channels, row - s.top, column - s.left,
+             kSide, window, lanes);
+      Sandwich<Maps<K>::input>(window, lanes, planes + t * s.channels, b.x_plane, s.channels);
+    });
+}
+
+template <int K>
+static void Convolve(const Shape& s, const float* x, const float* kernel, float* y) {
+  constexpr int M = Maps<K>::kOut;
+  const Blocks<K> b{s};
+  const int64_t k_plane = s.channels * s.features + 2 * kWide;
+  Floats k_planes = Room(kPlanes * k_plane), x_planes = Room(kPlanes * b.x_plane), y_planes = Room(kPlanes * b.y_plane);
+  Floats window = Room(kPlanes * (s.channels + b.features + kWide));
+  // (c, f) pairs are the lanes; the last vector of the last pair is read beyond the kernel's end, hence from a copy.
+  const int64_t pairs = s.channels * s.features;
+  {
+    Floats copy = Room(K * K * pairs);
+    std::memcpy(copy.get(), kernel, 4 * K * K * pairs);
+    Sandwich<Maps<K>::kernel>(copy.get(), pairs, k_planes.get(), k_plane, pairs);
+  }
+  b.Each([&](int64_t first, int64_t count) {
+    PlanesOfInput(b, x, first, count, window.get(), x_planes.get());
+    for (int p = 0; p < kPlanes; ++p)
+      for (int64_t f = 0; f < s.features; f += b.panel)
+        Tiles(count, [&](int64_t t, auto r) {
+          Product<r.value, false>(b.panel, x_planes.get() + p * b.x_plane + t * s.channels, s.channels, 1,
+                                  k_planes.get() + p * k_plane + f, s.features, s.channels,
+                                  y_planes.get() + p * b.y_plane + t * b.features + f, b.features);
+        });
+    for (int64_t t = 0; t < count; ++t)
+      b.At(first + t, [&](int64_t image, int64_t row, int64_t column) {
+        Sandwich<Maps<K>::output>(y_planes.get() + t * b.features, b.y_plane, window.get(), b.features, s.features);
+        for (int64_t i = 0; i < std::min<int64_t>(M, s.out_height - row); ++i)
+          for (int64_t j = 0; j < std::min<int64_t>(M, s.out_width - column); ++j)
+            std::memcpy(y + ((image * s.out_height + row + i) * s.out_width + column + j) * s.features,
+                        window.get() + (i * M + j) * b.features, 4 * s.features);
+      });
+  });
+}
+
+template <int K>
+static void KernelGradient(const Shape& s, const float* x, const float* y, float* kernel) {
+  constexpr int M = Maps<K>::kOut;
+  const Blocks<K> b{s};
+  const int64_t k_plane = s.channels * b.features;
+  Floats k_planes = Room(kPlanes * k_plane), x_planes = Room(kPlanes * b.x_plane), y_planes = Room(kPlanes * b.y_plane);
+  Floats window = Room(kPlanes * (s.channels + b.features + kWide));
+  std::fill(k_planes.get(), k_planes.get() + kPlanes * k_plane, 0.0f);
+  b.Each([&](int64_t first, int64_t count) {
+    PlanesOfInput(b, x, first, count, window.get(), x_planes.get());
+    for (int64_t t = 0; t < count; ++t)
+      b.At(first + t, [&](int64_t image, int64_t row, int64_t column) {
+        Window(y + image * s.out_height * s.out_width * s.features, s.out_height, s.out_width, s.features, row, column,
+               M, window.get(), b.features);
+        Sandwich<Maps<K>::output_back>(window.get(), b.features, y_planes.get() + t * b.features, b.y_plane,
+                                       b.features);
+      });
+    for (int p = 0; p < kPlanes; ++p)
+      for (int64_t f = 0; f < s.features; f += b.panel)
+        Tiles(s.channels, [&](int64_t c, auto r) {
+          Product<r.value, true>(b.panel, x_planes.get() + p * b.x_plane + c, 1, s.channels,
+                                 y_planes.get() + p * b.y_plane + f, b.features, count,
+                                 k_planes.get() + p * k_plane + c * b.features + f, b.features);
+        });
+  });
+  Floats whole = Room(K * K * k_plane);
+  Sandwich<Maps<K>::kernel_back>(k_planes.get(), k_plane, whole.get(), k_plane, k_plane);
+  for (int64_t line = 0; line < K * K * s.channels; ++line)
+    std::memcpy(kernel + line * s.features, whole.get() + line * b.features, 4 * s.features);
+}
+
+}  // namespace winograd

@@ -1,0 +1,144 @@
+"""Nuclei: images and masks in the forms in which sites publish them, as the tests write them."""
+
+import numpy as np
+import pytest
+
+from fedjax_het.data import by_domain, federate, load
+from fedjax_het.data.sources.masks import filled_polygons
+from fedjax_het.errors import InputError
+from tests.data.sources.pictures import draw, save
+from tests.shared import jpegpack
+
+RNG = np.random.default_rng(0)
+IMAGE = RNG.integers(0, 256, (9, 12, 3)).astype(np.uint8)
+MASK = np.zeros((9, 12), np.uint8)
+MASK[2:5, 3:8] = 1
+
+
+def annotation(*polygons):
+    regions = "".join(
+        "<Region><Vertices>" + "".join(f'<Vertex X="{x}" Y="{y}" Z="0"/>' for x, y in each) + "</Vertices></Region>"
+        for each in polygons
+    )
+    return f"<Annotations><Annotation><Regions>{regions}</Regions></Annotation></Annotations>"
+
+
+SQUARE = annotation([(3, 2), (7, 2), (7, 4), (3, 4)])
+
+
+@pytest.fixture
+def root(tmp_path):
+    """One site in each form."""
+    save(tmp_path / "emory" / "images" / "1.png", IMAGE), save(tmp_path / "emory" / "masks" / "1.tif", MASK * 255)
+    save(tmp_path / "monuseg" / "Tissue Images" / "a.tif", IMAGE)
+    (tmp_path / "monuseg" / "Annotations").mkdir()
+    (tmp_path / "monuseg" / "Annotations" / "a.xml").write_text(SQUARE)
+    save(tmp_path / "monusac" / "TCGA-1" / "TCGA-1_1.tif", IMAGE)
+    (tmp_path / "monusac" / "TCGA-1" / "TCGA-1_1.xml").write_text(SQUARE)
+    (tmp_path / "monusac" / "TCGA-1" / "TCGA-1_1.svs").write_text("a scan")
+    save(tmp_path / "tnbc" / "Slide_01" / "01_1.png", IMAGE)
+    save(tmp_path / "tnbc" / "GT_01" / "01_1.png", np.repeat(MASK[..., None] * 200, 3, axis=2))
+    return tmp_path
+
+
+def test_every_form_gives_the_same_image_and_mask(root):
+    dataset = load("nuclei", path=root)
+    assert dataset.domain_names == ("emory", "monusac", "monuseg", "tnbc")
+    assert (dataset.class_names, dataset.is_segmentation) == (("background", "nucleus"), True)
+    np.testing.assert_array_equal(dataset.inputs, [IMAGE] * 4)
+    np.testing.assert_array_equal(dataset.labels, [MASK] * 4)
+    assert isinstance(dataset.labels, np.memmap) and dataset.labels.dtype == np.uint8
+
+
+def test_a_site_a_client(root):
+    for i in range(2, 5):
+        for site, image, mask in (("emory", "images", "masks"), ("tnbc", "Slide_01", "GT_01")):
+            save(root / site / image / f"{i}.png", IMAGE), save(root / site / mask / f"{i}.png", MASK)
+    federation = federate(
+        load("nuclei", path=root), by_domain(), 2, unseen_domains=["monusac", "monuseg"], test_fraction=0
+    )
+    assert federation.client_names == ("emory", "tnbc")
+    assert (federation.data.train.count + federation.data.test.count).tolist() == [4, 4]
+
+
+def test_size_keeps_masks_to_0_and_1(root):
+    dataset = load("nuclei", path=root, size=6)
+    assert (dataset.inputs.shape, dataset.labels.shape) == ((4, 6, 6, 3), (4, 6, 6))
+    assert set(np.unique(dataset.labels)) == {0, 1}
+
+
+def test_splits_of_a_site(tmp_path):
+    for split in ("train", "test"):
+        save(tmp_path / "a" / split / "images" / "1.png", IMAGE), save(tmp_path / "a" / split / "masks" / "1.png", MASK)
+    assert load("nuclei", path=tmp_path).is_test.tolist() == [True, False]
+
+
+def test_an_annotation_beside_a_mask_is_not_needed(root):
+    (root / "emory" / "masks" / "1.xml").write_text("no XML")
+    assert len(load("nuclei", path=root).labels) == 4
+
+
+def test_polygons(tmp_path):
+    path = tmp_path / "a.xml"
+    path.write_text(annotation([(0, 0), (1, 1)], [(-5, -5), (2, -5), (2, 1), (-5, 1)], [(8.2, 8), (30, 8), (30, 30)]))
+    expected = np.zeros((9, 12), np.uint8)
+    expected[:2, :3] = expected[8, 8:] = 1
+    np.testing.assert_array_equal(filled_polygons(path, (9, 12)), expected)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            lambda root: (root / "emory/masks/1.tif").unlink(),
+            r"images/1\.png has no mask: .*emory/masks holds no 1\.\*",
+        ),
+        (lambda root: draw(root / "emory/masks/2.png"), r"masks/2\.png is a mask without an image"),
+        (lambda root: (root / "monuseg/Annotations/a.xml").unlink(), r"a\.tif has no mask"),
+        (lambda root: (root / "monusac/TCGA-1/TCGA-1_1.xml").unlink(), r"TCGA-1_1\.xml is not beside it"),
+        (lambda root: (root / "tnbc/GT_01").rename(root / "tnbc/GT_02"), r"01_1\.png has no mask: .*GT_01 holds no"),
+        (lambda root: save(root / "emory/masks/1.tif", MASK[1:]), r"1\.tif is 12 x 8 and its image .* is 12 x 9"),
+        (lambda root: draw(root / "tnbc/Slide_01/01_1.png", mode="I;16"), "more than 8 bits"),
+        (lambda root: (root / "monuseg/Annotations/a.xml").write_text("<A>"), r"cannot read .*a\.xml"),
+        (lambda root: (root / "monuseg/Annotations/a.xml").write_text("<A/>"), r"a\.xml has no Annotation/Regions"),
+        (
+            lambda root: (root / "monuseg/Annotations/a.xml").write_text("<A><Region><Vertex X='1'/></Region></A>"),
+            r"cannot read .*a\.xml",
+        ),
+        (lambda root: (root / "monuseg/Tissue Images/a.tif").write_bytes(b"II*"), r"cannot read .*a\.tif"),
+    ],
+)
+def test_bad_pairs_are_named(root, spoil, message):
+    spoil(root)
+    with pytest.raises(InputError, match=message):
+        load("nuclei", path=root)
+
+
+def test_grey_among_colour_is_named(root):
+    draw(root / "emory" / "images" / "1.png", size=(12, 9), mode="L")
+    with pytest.raises(InputError, match=r"1\.png is grey and .* in colour"):
+        load("nuclei", path=root, channels=None)
+    assert load("nuclei", path=root).inputs.shape == (4, 9, 12, 3)
+
+
+def test_no_data_names_where_they_are(tmp_path):
+    (tmp_path / "site").mkdir()
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(InputError, match=r"zenodo\.org/record/1175282"):
+            load("nuclei", path=path)
+
+
+def test_real_tiles_of_three_sources_through_files_and_through_arrays(tmp_path):
+    tiles = jpegpack("data/nuclei/nuclei_jpegpack.npz")
+    sites = ("gbm40", "monusac2020", "monuseg2018")
+    arrays = {f"{site}_{kind}": tiles[f"{site}_{kind}"][:3] for site in sites for kind in ("images", "masks")}
+    np.savez(tmp_path / "nuclei.npz", **arrays, class_names=["background", "nucleus"])
+    for site in sites:
+        for i in range(3):
+            save(tmp_path / "files" / site / "images" / f"{i}.png", arrays[f"{site}_images"][i])
+            save(tmp_path / "files" / site / "masks" / f"{i}.png", arrays[f"{site}_masks"][i] * 255)
+    from_files, from_arrays = load("nuclei", path=tmp_path / "files"), load("arrays", path=tmp_path / "nuclei.npz")
+    assert from_files.domain_names == from_arrays.domain_names == sites
+    for name in ("inputs", "labels", "domains"):
+        np.testing.assert_array_equal(getattr(from_files, name), getattr(from_arrays, name))
+    assert from_files.labels.shape == (9, 256, 256) and 0.05 < from_files.labels.mean() < 0.5

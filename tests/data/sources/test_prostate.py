@@ -1,0 +1,183 @@
+"""Multi-site prostate MRI: real NIfTI volumes, as the tests write them."""
+
+import builtins
+import gzip
+
+import numpy as np
+import pytest
+
+from fedjax_het.data import by_domain, federate, load
+from fedjax_het.errors import InputError
+
+nibabel = pytest.importorskip("nibabel")
+
+RNG = np.random.default_rng(0)
+SHAPE = (6, 5, 7)  # slices, rows, columns
+
+
+def write(path, array, dtype=np.int16):
+    """[slice, row, column], stored as NIfTI has it: [column, row, slice]."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nibabel.save(nibabel.Nifti1Image(array.transpose().astype(dtype), np.eye(4)), path)
+
+
+def case(num_slices=SHAPE[0], marked=(0, 1, 3, 4)):
+    """(a volume, its segmentation with the prostate in these slices)."""
+    volume = RNG.integers(-50, 3000, (num_slices, *SHAPE[1:]))
+    segmentation = np.zeros(volume.shape, int)
+    for i in marked:
+        segmentation[i, 1:3, 2:5] = 1 + i % 2
+    return volume, segmentation
+
+
+@pytest.fixture
+def cases(tmp_path):
+    """Three sites; {(site, number): (volume, segmentation)}."""
+    found = {}
+    for site, number, suffix in (
+        ("BIDMC", 0, "Segmentation"),
+        ("BIDMC", 1, "segmentation"),
+        ("UCL", 0, "Segmentation"),
+    ):
+        found[site, number] = volume, segmentation = case()
+        write(tmp_path / site / f"Case{number:02d}.nii.gz", volume)
+        write(tmp_path / site / f"Case{number:02d}_{suffix}.nii.gz", segmentation, np.uint8)
+    volume, segmentation = case(num_slices=8, marked=(2, 7))
+    found["HK", 0] = volume, segmentation
+    write(tmp_path / "HK" / "Case00.nii", volume, np.float32)
+    write(tmp_path / "HK" / "Case00_Segmentation.nii", segmentation, np.float32)
+    return found
+
+
+def expected(volume, segmentation):
+    """The steps one after the other, slice by slice."""
+    high, low = np.quantile(volume, 0.99), volume.min()
+    bytes = np.floor((np.where(volume > high, high, volume) - low) / (high - low) * 255).astype(np.uint8)
+    kept = [i for i in range(1, len(volume) - 1) if segmentation[i].any()]
+    return [np.stack([bytes[i - 1], bytes[i], bytes[i + 1]], axis=-1) for i in kept], [
+        segmentation[i] > 0 for i in kept
+    ]
+
+
+def test_slices_with_their_neighbours(cases, tmp_path):
+    dataset = load("prostate", path=tmp_path)
+    assert dataset.domain_names == ("BIDMC", "HK", "UCL")
+    assert dataset.domains.tolist() == [0] * 6 + [1] + [2] * 3
+    order = [("BIDMC", 0), ("BIDMC", 1), ("HK", 0), ("UCL", 0)]
+    made = [expected(*cases[key]) for key in order]
+    np.testing.assert_array_equal(dataset.inputs, np.concatenate([each[0] for each in made]))
+    np.testing.assert_array_equal(dataset.labels, np.concatenate([each[1] for each in made]))
+    assert (dataset.class_names, dataset.labels.dtype) == (("background", "prostate"), np.uint8)
+    assert isinstance(dataset.inputs, np.memmap)
+    assert "no folder for I2CVB, ISBI, ISBI_1.5" in dataset.notes
+
+
+def test_size_resizes_slices_and_masks(cases, tmp_path):
+    dataset = load("prostate", path=tmp_path, size=4)
+    assert (dataset.inputs.shape, dataset.labels.shape) == ((10, 4, 4, 3), (10, 4, 4))
+    assert set(np.unique(dataset.labels)) == {0, 1}
+
+
+@pytest.mark.parametrize("site", ["BIDMC", "UCL"])
+def test_slices_are_split_64_16_20(tmp_path, site):
+    sizes = {"BIDMC": (261, 167, 41, 53), "UCL": (175, 112, 28, 35)}[site]  # as HarmoFL reports them
+    marked = tuple(range(1, 1 + sizes[0]))
+    volume, segmentation = case(num_slices=sizes[0] + 2, marked=marked)
+    (
+        write(tmp_path / site / "Case00.nii.gz", volume),
+        write(tmp_path / site / "Case00_segmentation.nii.gz", segmentation),
+    )
+    dataset, again = load("prostate", path=tmp_path), load("prostate", path=tmp_path)
+    assert tuple(split.sum() for split in dataset.splits.values()) == sizes[1:]
+    np.testing.assert_array_equal(dataset.is_test, again.is_test)
+    assert (dataset.is_test != load("prostate", path=tmp_path, split_seed=1).is_test).any()
+
+
+def test_a_site_s_split_does_not_depend_on_the_others(cases, tmp_path):
+    whole = load("prostate", path=tmp_path)
+    (tmp_path / "BIDMC").rename(tmp_path.parent / f"{tmp_path.name}_elsewhere")
+    rest = load("prostate", path=tmp_path)
+    np.testing.assert_array_equal(rest.is_test, whole.is_test[6:])
+
+
+def test_split_by_case_keeps_a_patient_together(tmp_path):
+    for i in range(5):
+        volume, segmentation = case(marked=(1, 2, 3))
+        write(tmp_path / "HK" / f"Case{i:02d}.nii.gz", volume)
+        write(tmp_path / "HK" / f"Case{i:02d}_segmentation.nii.gz", segmentation)
+    dataset = load("prostate", path=tmp_path, split_by="case")
+    for split, num in zip(dataset.splits.values(), (3, 1, 1), strict=True):
+        assert sorted(split.reshape(5, 3).sum(axis=1)) == [0] * (5 - num) + [3] * num
+    with pytest.raises(InputError, match="split_by is 'patient'"):
+        load("prostate", path=tmp_path, split_by="patient")
+
+
+def test_a_site_a_client_cut_to_the_smallest(cases, tmp_path):
+    options = {"unseen_domains": "HK", "local_test": True, "equal_train": True}
+    federation = federate(load("prostate", path=tmp_path), by_domain(), 2, **options)
+    assert federation.data.train.count.tolist() == [1, 1]  # 3 and 1 of 6 and 3 slices
+    assert federation.data.test.count.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda site: (site / "Case01_segmentation.nii.gz").unlink(), r"Case01\.nii\.gz has no Case01_Segmentation"),
+        (lambda site: (site / "Case01.nii.gz").unlink(), r"Case01_segmentation\.nii\.gz has no Case01\.nii\.gz"),
+        (
+            lambda site: write(site / "Case01_segmentation.nii.gz", np.ones((6, 5, 6))),
+            r"Case01\.nii\.gz is \(7, 5, 6\) and .*Case01_segmentation\.nii\.gz is \(6, 5, 6\)",
+        ),
+        (lambda site: write(site / "Case01_segmentation.nii.gz", np.zeros(SHAPE)), "marks nothing between"),
+        (lambda site: write(site / "Case01.nii.gz", np.full(SHAPE, 3)), r"Case01\.nii\.gz is 3\.0 nearly everywhere"),
+        (lambda site: write(site / "Case01.nii.gz", np.full(SHAPE, np.nan), np.float32), "holds NaN or infinity"),
+        (lambda site: write(site / "Case01.nii.gz", np.zeros((2, *SHAPE))), "has 4 axes"),
+        (lambda site: (site / "Case01.nii.gz").write_bytes(b"hello"), r"cannot read .*Case01\.nii\.gz"),
+        (lambda site: (site / "Case01.nii.gz").write_bytes(gzip.compress(b"hello")), r"cannot read .*Case01\.nii\.gz"),
+        (
+            lambda site: (site / "Case01.nii.gz").write_bytes((site / "Case01.nii.gz").read_bytes()[:300]),
+            r"cannot read .*Case01\.nii\.gz",
+        ),
+    ],
+)
+def test_bad_volumes_are_named(cases, tmp_path, spoil, message):
+    spoil(tmp_path / "BIDMC")
+    with pytest.raises(InputError, match=message):
+        load("prostate", path=tmp_path)
+
+
+def test_a_case_of_another_shape_is_named_and_mended_by_a_size(cases, tmp_path):
+    for name in ("Case01", "Case01_segmentation"):
+        write(tmp_path / "BIDMC" / f"{name}.nii.gz", np.arange(6 * 8 * 9).reshape(6, 8, 9))
+    with pytest.raises(
+        InputError, match=r"Case00\.nii\.gz is 7 x 5 and .*Case01\.nii\.gz is 9 x 8 pixels. Give `size`"
+    ):
+        load("prostate", path=tmp_path)
+    assert load("prostate", path=tmp_path, size=4).inputs.shape[1:] == (4, 4, 3)
+
+
+def test_a_case_of_two_slices_is_named(tmp_path):
+    for name in ("Case00", "Case00_segmentation"):
+        write(tmp_path / "HK" / f"{name}.nii.gz", np.arange(2 * 5 * 7).reshape(2, 5, 7))
+    with pytest.raises(InputError, match="has 2 slices, but each example takes three"):
+        load("prostate", path=tmp_path)
+
+
+def test_no_data_names_where_they_are(tmp_path):
+    (tmp_path / "site").mkdir()
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(InputError, match=r"https://liuquande\.github\.io/SAML"):
+            load("prostate", path=path)
+
+
+def test_without_nibabel_the_extra_is_named(cases, tmp_path, monkeypatch):
+    original = builtins.__import__
+
+    def refuse(name, *args, **kwargs):
+        if name == "nibabel":
+            raise ImportError(name)
+        return original(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(InputError, match=r"fedjax-het\[medical\]"):
+        load("prostate", path=tmp_path)

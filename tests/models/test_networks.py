@@ -1,0 +1,169 @@
+"""ResNet, DenseNet and U-Net: their sizes, their layers' names and classes, and what they refuse."""
+
+from fnmatch import fnmatchcase
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from fedjax_het import sharing, tree
+from fedjax_het.errors import InputError
+from fedjax_het.models import MODELS
+from fedjax_het.models.amplitude import amplitude_normalised
+from fedjax_het.models.densenet import DenseNet
+from fedjax_het.models.layers import Conv
+from fedjax_het.models.model import from_flax
+from fedjax_het.models.norms import NORMS
+from fedjax_het.server.weightings.low_layer import low_layer
+from fedjax_het.types import Context
+
+KEY = jax.random.key(0)
+NETWORKS = ("resnet18", "resnet50", "densenet121", "harmofl_densenet", "unet")
+NUM_PARAMS = {  # on images of three channels; ResNet and DenseNet as torchvision's of a thousand classes
+    "resnet18": (1000, 11_689_512),
+    "resnet50": (1000, 25_557_032),
+    "densenet121": (1000, 7_978_856),
+    "unet": (2, 7_757_186),
+}
+NUM_NORMS = {"resnet18": 20, "resnet50": 53, "densenet121": 121, "unet": 18}
+
+
+def shapes(model, size=32, channels=3):
+    return jax.eval_shape(model.init, KEY, jax.ShapeDtypeStruct((1, size, size, channels), jnp.float32))
+
+
+def logits(model, variables, inputs):
+    context = Context(jnp.ones(len(inputs)), jnp.int32(0), KEY, True)
+    (features, _), state = model.encode(variables, inputs, context)
+    return model.classify(variables["params"], features), state
+
+
+@pytest.mark.parametrize("name", NUM_PARAMS)
+def test_as_many_parameters_as_the_original(name):
+    num_classes, num_params = NUM_PARAMS[name]
+    assert tree.num_entries(shapes(MODELS[name](num_classes))["params"]) == num_params
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_any_number_of_channels_and_classes(name):
+    model, inputs = MODELS[name](5, width=0.1), jnp.zeros((2, 64, 64, 1))
+    output, _ = jax.eval_shape(lambda: logits(model, model.init(KEY, inputs), inputs))
+    assert output.shape == ((2, 64, 64, 5) if name == "unet" else (2, 5))
+
+
+@pytest.mark.parametrize(("stem", "position"), [("imagenet", 8), ("small", 32)])
+def test_a_small_stem_keeps_the_size(stem, position):
+    sizes = []
+
+    def note(call, arguments, settings, context):
+        out = call(*arguments, **settings)
+        if isinstance(context.module, Conv) and context.module.path[0] == "stage_0_block_0":
+            sizes.append(out.shape[1])
+        return out
+
+    with nn.intercept_methods(note):
+        shapes(MODELS["resnet18"](3, width=0.1, stem=stem), size=32)
+    assert set(sizes) == {position}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [*(("resnet18", kind) for kind in NORMS), *((name, "batch") for name in NUM_NORMS)]
+)
+def test_every_norm_is_found_by_class_and_by_path(name, kind):
+    """Also those in shortcuts, which a rule on PyTorch's names misses."""
+    model = MODELS[name](3, norm=kind, width=0.1)
+    inputs = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
+    layers, paths = model.layers(inputs), tree.paths(shapes(model, 32))
+    by_path = {path for path in paths if fnmatchcase(path, "*/norm*")}
+    by_class = sharing.personal_paths(sharing.all_norms, paths, layers)
+    assert by_path == by_class
+    num_leaves = {"batch": 4, "group": 2}.get(kind, 0)
+    assert len(by_class) == num_leaves * NUM_NORMS[name]
+    assert all(path.startswith(("params/classifier/", "params/up_")) or "/conv" in path for path in {*paths} - by_class)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("resnet18", "stage_0_block_1/conv_1"),
+        ("resnet50", "stage_0_block_2/conv_2"),
+        ("densenet121", "stem/conv"),
+        ("unet", "encoder_0/conv_0"),
+    ],
+)
+def test_the_low_layer_that_fedrd_watches(name, layer):
+    assert low_layer(shapes(MODELS[name](3, width=0.2))) == f"params/{layer}/kernel"
+
+
+def test_a_padded_densenet_has_larger_maps_after_its_first_block():
+    """Two zeros on each side of 8 x 8 maps: 12 x 12, and 6 x 6 behind the transition."""
+
+    def output(model):
+        return jax.jit(lambda: logits(model, model.init(KEY, inputs), inputs)[0])()
+
+    inputs = jax.random.normal(KEY, (2, 32, 32, 3))
+    thin = {edge: DenseNet(3, (1, 1), (4, 2, 4), edge, "imagenet", "batch_stat", "auto") for edge in (0, 2)}
+    seen = {}
+
+    def note(call, arguments, settings, context):
+        out = call(*arguments, **settings)
+        if context.module.path == ("transition_0",):
+            seen[context.module.parent.edge] = out.shape[1:3]
+        return out
+
+    with nn.intercept_methods(note):
+        outputs = {edge: output(from_flax(network)) for edge, network in thin.items()}
+    assert seen == {0: (4, 4), 2: (6, 6)}
+    assert np.all(np.abs(outputs[0] - outputs[2]) > 1e-4)
+
+
+@pytest.mark.parametrize("name", ["harmofl_densenet", "unet"])
+def test_harmofls_networks_take_its_amplitude_normalisation(name):
+    model = amplitude_normalised()(MODELS[name](2, width=0.1))
+    inputs = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
+    variables = jax.eval_shape(model.init, KEY, inputs)
+    assert set(variables) == {"params", "amplitude"}
+    assert variables["amplitude"]["average"].shape == (32, 32, 3)
+    output, state = jax.eval_shape(lambda v, x: logits(model, v, x), variables, inputs)
+    assert output.shape[-1] == 2 and set(state) == {"amplitude"}
+
+
+def test_normalised_amplitude_reaches_the_network():
+    """Images of half the contrast have the same phases, so behind the layer they are the same images."""
+    model = amplitude_normalised(decay=0.0)(MODELS["unet"](2, width=0.1))
+    images = jax.random.uniform(KEY, (2, 16, 16, 3))
+    variables = jax.jit(model.init)(KEY, images)
+    run = jax.jit(lambda variables, images: logits(model, variables, images))
+    first, state = run(variables, images)
+    again, _ = run(variables | state, images / 2)
+    np.testing.assert_allclose(first, again, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("resnet18", {"stem": "smal"}, "stem: no kind 'smal'. Did you mean 'small'"),
+        ("resnet50", {"conv": "patchs"}, "Did you mean 'patches'"),
+        ("densenet121", {"stem": "large"}, "stem: no kind 'large'"),
+        ("unet", {"conv": "fft"}, "conv: no lowering 'fft'"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(name, settings, message):
+    with pytest.raises(InputError, match=message):
+        MODELS[name](3, **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("resnet18", (2, 784), r"a ResNet takes images .*\(2, 784\)"),
+        ("densenet121", (2, 16, 16, 3), r"pooling: height 1 .* is below the window's 2"),
+        ("unet", (2, 32, 40, 3), "images of 32x40: .* multiples of 16"),
+        ("unet", (2, 32, 32), "a U-Net takes images"),
+    ],
+)
+def test_images_that_cannot_work_are_refused(name, shape, message):
+    with pytest.raises(InputError, match=message):
+        jax.eval_shape(MODELS[name](3, width=0.1).init, KEY, jnp.zeros(shape))
