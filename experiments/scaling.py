@@ -15,13 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from absl.flags import argparse_flags
 
-from experiments import files
+from experiments import files, plots
 from experiments.point import Point
 from fedjax_het.errors import InputError, nearest
 
@@ -73,7 +69,8 @@ def run(studies: Sequence[str], out: Path, largest: int | None) -> int:
             print(f"  {measured['seconds_median']:9.4f} s a round  {measured['peak_rss_mb']:8.0f} MB", flush=True)
             records.append({"study": name} | measured)
             files.write(out / "scaling.csv", _as_csv(records))
-        _plot(name, [record for record in records if record["study"] == name], out / f"{name}.png")
+        if found := [record for record in records if record["study"] == name]:
+            _plot(STUDIES[name], found, out / f"{name}.png")
     return status
 
 
@@ -95,24 +92,8 @@ def _as_csv(records: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _plot(name: str, records: Sequence[Mapping[str, Any]], path: Path) -> None:
-    if not records:
-        return
-    study = STUDIES[name]
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
-    for axis, key, label in zip(panels, ("seconds_median", "peak_rss_mb"), ("seconds a round", "peak MB"), strict=True):
-        for algorithm in study.algorithms:
-            line = [record for record in records if record["algorithm"] == algorithm]
-            axis.plot([r[study.varied] for r in line], [r[key] for r in line], marker="o", label=algorithm)
-        ends = [f(record[study.varied] for record in records) for f in (min, max)]
-        start = min(record[key] for record in records if record[study.varied] == ends[0])
-        ideal = [start, start if study.is_flat or key != "seconds_median" else start * ends[1] / ends[0]]
-        axis.plot(ends, ideal, color="grey", linestyle=":", label="ideal")
-        axis.set(xscale="log", yscale="log", xlabel=study.varied, ylabel=label)
-        axis.grid(alpha=0.3)
-    panels[0].legend(frameon=False)
-    files.write(path, lambda to: figure.savefig(to, dpi=120, format="png"))
-    plt.close(figure)
+def _plot(study: Study, records: Sequence[Mapping[str, Any]], path: Path) -> None:
+    files.write(path, lambda to: plots.growth(records, study.varied, study.is_flat, to))
 
 
 def main(argv: Sequence[str]) -> int:
