@@ -78,13 +78,14 @@ def typical(clients: ClientState, num_clients: int, at_a_time: int | None = None
 
     clients: leaves [num_clients or more, ...]; the first are meant.
     """
-    at_a_time, weights = at_a_time or num_clients, shares(clients.rounds[:num_clients])
+    at_a_time, weights = at_a_time or num_clients, shares(jnp.asarray(clients.rounds)[:num_clients])
+    personal = jax.tree.map(jnp.asarray, clients.personal)
 
     def add(total: Variables, number: Array) -> tuple[Variables, None]:
         ids, is_client = block(number, at_a_time, num_clients)
-        return add_shares(total, tree.take(clients.personal, ids), jnp.where(is_client, weights[ids], 0)), None
+        return add_shares(total, tree.take(personal, ids), jnp.where(is_client, weights[ids], 0)), None
 
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), clients.personal)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), personal)
     return jax.lax.scan(add, zeros, jnp.arange(-(-num_clients // at_a_time)))[0]
 
 

@@ -1,20 +1,23 @@
 """Where things go so that they fit."""
 
+import functools
 import shutil
 
+import jax
+import numpy as np
 import pytest
 
-from fedjax_het.engine import Residence, Simulation, budget, chunked, cost, sharded, tuning, vmapped
+from fedjax_het.engine import Layout, Residence, Simulation, budget, chunked, cost, tuning, vmapped
 from fedjax_het.engine.job import Job
 from fedjax_het.engine.participation import uniformly
-from fedjax_het.engine.wiring import wired
+from fedjax_het.engine.residence import RESIDENT
+from fedjax_het.engine.wiring import Wired, wired
 from fedjax_het.errors import InputError
-from tests.engine.test_streamed import run
-from tests.harness import algorithm, difference, federation, model
+from tests.harness import algorithm, federation, model
 
 AUTO = Residence("auto", "auto")
 CLIENTS, COHORT = 60, 8
-RESIDENCES = [("device", "device"), ("device", "stream"), ("host", "device"), ("host", "stream")]
+RESIDENCES = [("device", "device"), ("device", "stream"), ("host", "device"), ("host", "stream")]  # quickest first
 
 
 class Built:
@@ -29,19 +32,24 @@ class Built:
         pass
 
 
+@functools.cache
+def traced(layout: Layout) -> Wired:
+    return wired(Job(algorithm("scaffold"), model(), federation(CLIENTS), uniformly(COHORT), 100, 10), layout)
+
+
 @pytest.fixture
 def settle(monkeypatch, tmp_path):
     """Where a job of sixty clients, eight a round, ends up."""
+    monkeypatch.setattr(budget, "wired", lambda _, layout: traced(layout))
     monkeypatch.setattr(budget, "built", Built)
     monkeypatch.setattr(tuning, "timed", lambda runner, *_: [1.0])
-    job = Job(algorithm("scaffold"), model(), federation(CLIENTS), uniformly(COHORT), rounds=100, block=10)
 
     def settle(layout, budget_kb, wishes=AUTO):
         size = None if budget_kb is None else 1000 * budget_kb
-        runner, choice = budget.settled(job, layout, wishes, size, tmp_path)
+        runner, choice = budget.settled(traced(vmapped).job, layout, wishes, size, tmp_path)
         return runner.residence, runner.wired.layout, choice
 
-    settle.held = lambda *residence: sum(cost.held(wired(job, vmapped), Residence(*residence)).values()) / 1000
+    settle.held = lambda *residence: sum(cost.held(traced(vmapped), Residence(*residence)).values()) / 1000
     return settle
 
 
@@ -49,14 +57,10 @@ def test_without_a_limit_everything_is_on_the_device(settle):
     assert settle(vmapped, None)[0] == ("device", "device")
 
 
-@pytest.mark.parametrize(
-    "expected", [("device", "device"), ("device", "stream"), ("host", "device"), ("host", "stream")]
-)
+@pytest.mark.parametrize("expected", RESIDENCES)
 def test_what_does_not_fit_leaves_the_device(settle, expected):
     """A budget that this residence just fits in: none that is quicker does."""
-    sizes = {
-        r: settle.held(*r) for r in [("device", "device"), ("device", "stream"), ("host", "device"), ("host", "stream")]
-    }
+    sizes = {residence: settle.held(*residence) for residence in RESIDENCES}
     assert sizes["host", "stream"] < min(sizes["host", "device"], sizes["device", "stream"]) < sizes["device", "device"]
     fitting = [residence for residence, size in sizes.items() if size <= sizes[expected]]
     assert settle(vmapped, sizes[expected] + 800.5)[0] == fitting[0]
@@ -108,17 +112,21 @@ def test_a_disk_that_is_too_small(settle, monkeypatch):
         settle(vmapped, None, Residence("disk", "device"))
 
 
-def test_a_run_in_little_memory_is_the_same_run():
-    """End to end: half of what the run would take, and nothing but where things lie is another."""
+def test_a_run_in_little_memory():
+    """End to end: all of it would take four times that, and is not even compiled."""
+    simulation = Simulation(
+        algorithm("scaffold"), model(), federation(400), rounds=2, cohort_size=3, memory_budget=200_000
+    )
+    assert cost.lying(cost.held(simulation.runner.wired, RESIDENT)) > 4 * 200_000 > 4 * simulation.facts.peak_bytes
+    assert simulation.residence == ("host", "stream")
+    state, metrics = simulation.advance(simulation.start(), 2)
+    assert np.isfinite(metrics.loss).all() and np.isfinite(simulation.evaluate(state).test.loss).all()
 
-    def build(**options):
-        return Simulation(
-            algorithm("scaffold"), model(), federation(CLIENTS), rounds=9, evaluate_every=5, cohort_size=3,
-            layout=sharded(2, 1), **options
-        )  # fmt: skip
 
-    plain = build()
-    little = build(memory_budget=plain.facts.peak_bytes // 2)
-    assert little.residence != plain.residence
-    assert little.facts.peak_bytes <= plain.facts.peak_bytes // 2
-    assert difference(run(plain), run(little)) < 1e-5
+def test_several_processes_keep_everything_on_their_devices(settle, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert settle(vmapped, None)[0] == ("device", "device")
+    with pytest.raises(InputError, match=r"client_states: 'host' is for a single process.* Write auto or device"):
+        settle(vmapped, None, Residence("host", "auto"))
+    with pytest.raises(InputError, match=r"too little(?s:.*) Several processes keep everything on their devices"):
+        settle(vmapped, settle.held("host", "stream") + 801)

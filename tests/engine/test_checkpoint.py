@@ -112,11 +112,11 @@ def test_a_damaged_segment(tmp_path):
 
 def test_states_must_stay_where_they_were(tmp_path):
     through(stored(), 1, directory=tmp_path)
-    with pytest.raises(InputError, match="its client states were on the host, not on the device"):
+    with pytest.raises(InputError, match=r"its client states were off the device, not on it. Set client_states"):
         Checkpoints(tmp_path, "me").restore(build("scaffold").start())
     state, _ = build("scaffold").advance(build("scaffold").start(), 1)
     Checkpoints(tmp_path / "other", "me").save(1, state)
-    with pytest.raises(InputError, match="were on the device, not on the host"):
+    with pytest.raises(InputError, match="were on the device, not off it"):
         Checkpoints(tmp_path / "other", "me").restore(stored().start())
 
 
