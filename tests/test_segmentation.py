@@ -38,7 +38,7 @@ def simulation(name, **options):
 @every_algorithm
 def test_trains_on_masks_or_refuses(name):
     if name in OF_CLASSES:
-        with pytest.raises(InputError, match="features (are|have shape)"):
+        with pytest.raises(InputError, match=r"features (are|have shape)"):
             simulation(name)
         return
     run = simulation(name)
