@@ -1,6 +1,9 @@
 """Client states in host memory or on disk: a record a client, touched only when the client takes part."""
 
+import math
+import mmap
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -23,7 +26,12 @@ class ClientStore:
         self._record = np.dtype([(str(i), leaf.dtype, leaf.shape[1:]) for i, leaf in enumerate(leaves)])
         self._first = self._packed([np.asarray(leaf) for leaf in leaves], first.rounds.shape)
         self.rounds = np.zeros((*first.rounds.shape, num_clients), np.int32)  # [seeds, clients]
-        self._records = _holes(self._record, self.rounds.shape, folder)
+        if not self._record.itemsize:
+            self._records = np.zeros(self.rounds.shape, self._record)
+        elif folder is None:
+            self._records = _holes(self._record, self.rounds.shape)
+        else:
+            self._records = _File(self._record, num_clients, folder)
         self.kept_in: dict[Path, tuple[list, np.ndarray]] = {}  # what a folder of `Segments` has, as of which rounds
 
     def take(self, ids: np.ndarray) -> ClientState:
@@ -71,9 +79,10 @@ class ClientStore:
         self._records[chosen], self.rounds[chosen] = entries["record"], entries["rounds"]
 
     def _taken(self, seeds: np.ndarray, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        records, rounds = self._records[seeds, clients], self.rounds[seeds, clients]
-        is_first = rounds == 0
+        rounds = self.rounds[seeds, clients]
+        records, is_first = np.empty(rounds.shape, self._record), rounds == 0
         records[is_first] = self._first[seeds[is_first]]
+        records[~is_first] = self._records[seeds[~is_first], clients[~is_first]]
         return records, rounds
 
     def _packed(self, leaves: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
@@ -83,11 +92,42 @@ class ClientStore:
         return records
 
 
-def _holes(record: np.dtype, shape: tuple[int, ...], folder: Path | None) -> np.ndarray:
-    if folder is None or not record.itemsize:
-        return np.zeros(shape, record)
-    with tempfile.TemporaryFile(dir=existing(folder)) as file:  # without a name, it ends with the process
-        return np.memmap(file, record, "w+", shape=shape)
+def _holes(record: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Memory that is there once it is written to, page by page."""
+    size = math.prod(shape) * record.itemsize
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)  # else a record of a few kB may take two MB
+    return np.frombuffer(memory, record).reshape(shape)
+
+
+class _File:
+    """Records in a file, indexed as an array [seeds, clients] of them by two arrays of one axis.
+
+    Read and written, not mapped: what is mapped counts as this process's memory, and every page is a fault.
+    """
+
+    def __init__(self, record: np.dtype, num_clients: int, folder: Path):
+        self._record, self._num_clients = record, num_clients
+        self._file = tempfile.TemporaryFile(dir=existing(folder))  # noqa: SIM115 (without a name, it ends with us)
+
+    def __getitem__(self, chosen: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        records = np.empty(len(chosen[0]), self._record)
+        for part in self._each(chosen, records):
+            self._file.readinto(part)
+        return records
+
+    def __setitem__(self, chosen: tuple[np.ndarray, np.ndarray], records: np.ndarray) -> None:
+        for part in self._each(chosen, records):
+            self._file.write(part)
+        self._file.flush()
+
+    def _each(self, chosen: tuple[np.ndarray, np.ndarray], records: np.ndarray) -> Iterator[np.ndarray]:
+        """The bytes of one record after the other, with the file at its place."""
+        places, size = chosen[0] * np.int64(self._num_clients) + chosen[1], self._record.itemsize
+        for place, part in zip(places.tolist(), records.view(np.uint8).reshape(-1, size), strict=True):
+            self._file.seek(place * size)
+            yield part
 
 
 def existing(folder: Path) -> Path:
