@@ -12,9 +12,9 @@ from fedjax_het import tree
 from fedjax_het.engine import cost, tuning
 from fedjax_het.engine.job import Job
 from fedjax_het.engine.layout import Layout
+from fedjax_het.engine.records import existing
 from fedjax_het.engine.residence import AUTO, RESIDENT, Residence
 from fedjax_het.engine.resident import Resident
-from fedjax_het.engine.store import existing
 from fedjax_het.engine.streamed import Streamed
 from fedjax_het.engine.tuning import Choice, Runner
 from fedjax_het.engine.wiring import Wired, wired

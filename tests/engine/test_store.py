@@ -2,12 +2,13 @@
 
 import os
 import tempfile
-from pathlib import Path
+import tracemalloc
 
 import jax
 import numpy as np
 import pytest
 
+from fedjax_het.engine import records
 from fedjax_het.engine.store import ClientStore
 from fedjax_het.types import ClientState
 from tests.harness import is_equal
@@ -71,32 +72,22 @@ def test_states_of_nothing():
     assert np.argwhere(store.everyone().rounds).tolist() == [[0, 1], [0, 3], [1, 0], [1, 49]]
 
 
-def test_a_hundred_thousand_clients_take_the_disk_of_those_that_took_part(tmp_path, monkeypatch):
-    made, make = [], tempfile.TemporaryFile
-
-    def remembered(**options):
-        made.append(make(**options))
-        made.append(os.dup(made[0].fileno()))
-        return made[0]
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", remembered)
-    store = ClientStore(first(size=5000), 100_000, tmp_path)
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_a_hundred_thousand_clients_take_the_room_of_those_that_took_part(tmp_path, monkeypatch, is_on_disk):
+    """8 GB of states in all, of which four clients have one."""
+    files, make = [], tempfile.TemporaryFile
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **options: files.append(make(**options)) or files[-1])
+    monkeypatch.setattr(records, "_BLOCK", 1 << 20)
+    tracemalloc.start()
+    store = ClientStore(first(size=5000), 100_000, tmp_path if is_on_disk else None)
     ids = np.array([[7, 99_999], [5, 6]])
-    taken = store.take(ids)
-    store.put(ids, taken._replace(rounds=taken.rounds + 1))
-    status = os.fstat(made[1])
-    assert status.st_size > 100_000 * 40_000
-    assert status.st_blocks * 512 < 1e6
-    os.close(made[1])
-
-
-def test_a_hundred_thousand_clients_take_the_memory_of_those_that_took_part():
-    """4 GB of states, of which 1,000 clients of 40 kB are there."""
-    used = lambda: int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")  # noqa: E731
-    store, before = ClientStore(first(size=5000), 50_000, None), used()
-    ids = np.arange(0, 50_000, 100)[None].repeat(SEEDS, axis=0)
-    taken = store.take(ids)
-    store.put(ids, taken._replace(rounds=taken.rounds + 1))
+    for _ in range(2):
+        taken = store.take(ids)
+        store.put(ids, taken._replace(rounds=taken.rounds + 1))
     del taken
-    assert used() - before < 3 * 1000 * 40_000
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 2 * 100_000 * 8 + (1 << 20) + 200_000
+    assert not list(tmp_path.iterdir())
+    for file in files:
+        assert os.fstat(file.fileno()).st_size == 4 * store.entry["record"].itemsize
