@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 
+import jax
 import numpy as np
 from absl.flags import argparse_flags
 
@@ -23,6 +24,7 @@ from experiments import build
 from fedjax_het import algorithms, data, models
 from fedjax_het.engine import Simulation
 from fedjax_het.errors import InputError
+from fedjax_het.types import State
 
 SHAPE, NUM_CLASSES, BATCH_SIZE = (32, 32, 3), 10, 50
 ON_DEVICE, STREAMED, IN_TURN = "on the device", "streamed", "without overlap"
@@ -71,7 +73,8 @@ def run(num_clients: int, cohort_size: int, num_examples: int, block: int, turns
         algorithm = algorithms.ALGORITHMS["scaffold"](learning_rate=0.01, batch_size=BATCH_SIZE)
         model = models.lenet(NUM_CLASSES)
         resident = Simulation(algorithm, model, federated, **options)
-        streamed = Simulation(algorithm, model, federated, client_states="disk", examples="stream", **options)
+        options |= {"layout": resident.layout, "client_states": "disk", "examples": "stream"}
+        streamed = Simulation(algorithm, model, federated, **options)
         ahead, at_once = streamed.runner.executor, AtOnce()
         contenders = {ON_DEVICE: (resident, None), STREAMED: (streamed, ahead), IN_TURN: (streamed, at_once)}
         states = {name: simulation.start() for name, (simulation, _) in contenders.items()}
@@ -84,6 +87,12 @@ def run(num_clients: int, cohort_size: int, num_examples: int, block: int, turns
                 states[name], _ = simulation.advance(states[name], block)
                 seconds[name] += [(time.perf_counter() - begun) / block] if turn else []
         report(seconds, {name: simulation.facts.peak_bytes for name, (simulation, _) in contenders.items()})
+        print(f"{resident.layout}; after all rounds the same model to the bit: {is_same(list(states.values()))}")
+
+
+def is_same(states: Sequence[State]) -> bool:
+    servers = [jax.tree.leaves((state.server, state.tally)) for state in states]
+    return all(np.array_equal(x, first) for leaves in servers for x, first in zip(leaves, servers[0], strict=True))
 
 
 def report(seconds: dict[str, list[float]], peaks: dict[str, int]) -> None:
