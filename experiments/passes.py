@@ -1,0 +1,173 @@
+"""What editing updates costs beside their mean: python -m experiments.passes --clients=10,100,1000
+
+All aggregators read the same stack of updates, [clients, entries / clients], in turn and in one process. A pass is the
+time of the plain mean of that stack (fedavg). Printed for each: seconds (median, least and most), the stack's bytes
+over that time, passes, the share of the time that remains with next to no parameters (work on clients x clients
+numbers), and the program's memory besides the stack. --csv=FILE writes the same.
+Exit status: 0 = done, 2 = a mistake in what was asked.
+"""
+
+import argparse
+import csv
+import io
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.flags import argparse_flags
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from experiments import cores, files
+from fedjax_het import tree
+from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.engine.layout import AXIS, Layout, sharded, vmapped
+from fedjax_het.errors import InputError
+from fedjax_het.types import Array, Broadcast, ServerView, Upload
+
+EDITING = ("fedld", "fedmgc", "fedgh")
+STACKS = ("float32", "bfloat16")
+FEW = 16  # parameters a client, for the work on clients x clients numbers alone
+
+
+class Row(NamedTuple):
+    clients: int
+    aggregator: str
+    seconds: float
+    least: float
+    most: float
+    gigabytes_a_second: float
+    passes: float
+    small_share: float
+    temporary_mb: float
+
+
+class Program(NamedTuple):
+    run: Callable[[Array], Array]
+    stack: Array
+    temporary: int  # bytes
+
+
+def program(name: str, options: dict[str, str], updates: Array, layout: Layout) -> Program:
+    """An algorithm's aggregator, compiled for these updates [clients, parameters]."""
+    aggregator, num_clients = ALGORITHMS[name](**options).aggregator, updates.shape[0]
+    losses, counts = jnp.linspace(0.5, 1.5, num_clients), jnp.ones(num_clients)
+
+    def combined(stack: Array) -> Array:
+        uploads = Upload({"params": {"w": stack}}, {"loss": losses}, counts, counts)
+        received = Broadcast(jnp.zeros((), jnp.int32), {}, {})
+        view = ServerView(received, uploads, jnp.arange(num_clients), counts > 0, num_clients, None, layout.on_stack)
+        return aggregator.update(None, (), view)[0].update["params"]["w"]
+
+    stack = jax.jit(lambda x: aggregator.pack({"params": x})["params"])(updates) if aggregator.pack else updates
+    options = {"out_shardings": layout.sharding} if layout.mesh else {}
+    compiled = jax.jit(combined, **options).lower(stack).compile()
+    return Program(compiled, stack, compiled.memory_analysis().temp_size_in_bytes)
+
+
+def noise(num_clients: int, num_parameters: int, layout: Layout) -> Array:
+    """Updates of which every second pair is in conflict."""
+    where = NamedSharding(layout.mesh, P(AXIS)) if layout.mesh else None
+    draw = jax.jit(lambda key: jax.random.normal(key, (num_clients, num_parameters)), out_shardings=where)
+    return draw(jax.random.key(0))
+
+
+def measure(num_clients: int, entries: int, layout: Layout, stacks: Sequence[str], repeats: int) -> list[Row]:
+    """A row an aggregator, the mean first."""
+    named = {"fedavg": ("fedavg", {})}
+    named |= {f"{name} {stack}": (name, {"stack": stack}) for stack in stacks for name in EDITING}
+    large, small = (noise(num_clients, count, layout) for count in (entries // num_clients, FEW))
+    programs = {label: program(*chosen, large, layout) for label, chosen in named.items()}
+    few = {label: program(*chosen, small, layout) for label, chosen in named.items()}
+    seconds, seconds_few = _timed(programs, repeats), _timed(few, repeats)
+    a_pass = float(np.median(seconds["fedavg"]))
+    rows = []
+    for label, times in seconds.items():
+        median = float(np.median(times))
+        rows.append(
+            Row(
+                num_clients,
+                label,
+                median,
+                min(times),
+                max(times),
+                tree.num_bytes(programs[label].stack) / median / 1e9,
+                median / a_pass,
+                min(1.0, float(np.median(seconds_few[label])) / median),
+                programs[label].temporary / 1e6,
+            )
+        )
+    return rows
+
+
+def _timed(programs: dict[str, Program], repeats: int) -> dict[str, list[float]]:
+    seconds = {label: [] for label in programs}
+    for _ in range(repeats + 1):
+        for label, one in programs.items():
+            begun = time.perf_counter()
+            jax.block_until_ready(one.run(one.stack))
+            seconds[label].append(time.perf_counter() - begun)
+    return {label: times[1:] for label, times in seconds.items()}
+
+
+def _line(row: Row) -> str:
+    return (
+        f"{row.clients:7,d}  {row.aggregator:16s} {row.seconds:8.4f} s [{row.least:.4f} to {row.most:.4f}]  "
+        f"{row.gigabytes_a_second:6.2f} GB/s  {row.passes:7.2f} passes  {row.small_share:4.0%} on m x m  "
+        f"{row.temporary_mb:7.1f} MB"
+    )
+
+
+def _as_csv(rows: Sequence[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([Row._fields, *rows])
+    return text.getvalue()
+
+
+def _checked(known: argparse.Namespace, num_devices: int) -> tuple[list[int], list[str]]:
+    clients, stacks = [int(text) for text in known.clients.split(",")], known.stack.split(",")
+    if any(count < 1 or count % num_devices for count in clients):
+        raise InputError(f"--clients: every count must be a multiple of the {num_devices} devices.")
+    if known.entries < max(clients):
+        raise InputError(f"--entries: {max(clients)} clients have at least as many numbers, not {known.entries:g}.")
+    if not set(stacks) <= set(STACKS):
+        raise InputError(f"--stack: '{known.stack}' is none of {', '.join(STACKS)}.")
+    if known.repeats < 1:
+        raise InputError(f"--repeats: at least 1, not {known.repeats}.")
+    return clients, stacks
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse_flags.ArgumentParser(prog="python -m experiments.passes", allow_abbrev=False)
+    parser.add_argument("--clients", default="10,100,1000", help="updates in the stack, with commas between")
+    parser.add_argument("--entries", type=float, default=1e8, help="numbers in the stack, over all clients")
+    parser.add_argument("--stack", default="float32,bfloat16", help="float32, bfloat16, or both")
+    parser.add_argument("--devices", type=int, default=1, help="that share the clients")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--csv", type=Path)
+    known = parser.parse_args(list(argv))
+    cores.show_as_devices(known.devices)
+    try:
+        layout = sharded(known.devices) if known.devices > 1 else vmapped
+        clients, stacks = _checked(known, layout.num_devices)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    rows = []
+    for count in clients:
+        measured = measure(count, int(known.entries), layout, stacks, known.repeats)
+        print("\n".join(map(_line, measured)), flush=True)
+        rows += measured
+        if known.csv:
+            files.write(known.csv, _as_csv(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
