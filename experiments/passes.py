@@ -1,20 +1,18 @@
 """What editing updates costs beside their mean: python -m experiments.passes --clients=10,100,1000
 
 All aggregators read the same stack of updates, [clients, entries / clients], in turn and in one process. A pass is the
-time of the plain mean of that stack (fedavg). Printed for each: seconds (median, least and most), the stack's bytes
-over that time, passes, the share of the time that remains with next to no parameters (work on clients x clients
-numbers), and the program's memory besides the stack. --csv=FILE writes the same.
+time of the plain mean of that stack in float32 (fedavg). Printed for each: seconds (median, least and most), the
+stack's bytes over that time, passes beyond the mean's one, the share of the time that remains with next to no
+parameters (work on clients x clients numbers), and the program's memory besides the stack. Before them: the rate of a
+large float64 matrix product, and how many passes the m (m + 1) n FLOP of a Gram matrix take at that rate.
 Exit status: 0 = done, 2 = a mistake in what was asked.
 """
 
 import argparse
-import csv
-import io
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,34 +21,34 @@ from absl.flags import argparse_flags
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from experiments import cores, files
+from experiments import cores
 from fedjax_het import tree
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.engine.layout import AXIS, Layout, sharded, vmapped
 from fedjax_het.errors import InputError
+from fedjax_het.server.aggregators.gram import STACKS
 from fedjax_het.types import Array, Broadcast, ServerView, Upload
 
 EDITING = ("fedld", "fedmgc", "fedgh")
-STACKS = ("float32", "bfloat16")
 FEW = 16  # parameters a client, for the work on clients x clients numbers alone
+SIZE = 2048  # of the float64 matrices
 
 
 class Row(NamedTuple):
-    clients: int
     aggregator: str
     seconds: float
     least: float
     most: float
     gigabytes_a_second: float
-    passes: float
+    passes_beyond: float
     small_share: float
     temporary_mb: float
 
 
 class Program(NamedTuple):
-    run: Callable[[Array], Array]
-    stack: Array
-    temporary: int  # bytes
+    run: Callable[[Array], Any]
+    argument: Array
+    temporary: int = 0  # bytes
 
 
 def program(name: str, options: dict[str, str], updates: Array, layout: Layout) -> Program:
@@ -65,9 +63,14 @@ def program(name: str, options: dict[str, str], updates: Array, layout: Layout) 
         return aggregator.update(None, (), view)[0].update["params"]["w"]
 
     stack = jax.jit(lambda x: aggregator.pack({"params": x})["params"])(updates) if aggregator.pack else updates
-    options = {"out_shardings": layout.sharding} if layout.mesh else {}
-    compiled = jax.jit(combined, **options).lower(stack).compile()
+    compiled = layout.jit(combined, layout.sharding).lower(stack).compile()
     return Program(compiled, stack, compiled.memory_analysis().temp_size_in_bytes)
+
+
+def float64_product() -> Program:
+    with jax.enable_x64(True):
+        matrix = jnp.asarray(np.random.default_rng(0).standard_normal((SIZE, SIZE)))
+        return Program(jax.jit(lambda x: x @ x).lower(matrix).compile(), matrix)
 
 
 def noise(num_clients: int, num_parameters: int, layout: Layout) -> Array:
@@ -77,32 +80,25 @@ def noise(num_clients: int, num_parameters: int, layout: Layout) -> Array:
     return draw(jax.random.key(0))
 
 
-def measure(num_clients: int, entries: int, layout: Layout, stacks: Sequence[str], repeats: int) -> list[Row]:
-    """A row an aggregator, the mean first."""
+def measure(
+    num_clients: int, entries: int, layout: Layout, stacks: Sequence[str], repeats: int
+) -> tuple[list[Row], float]:
+    """(a row an aggregator, the mean first; FLOP a second of a float64 matrix product)."""
     named = {"fedavg": ("fedavg", {})}
     named |= {f"{name} {stack}": (name, {"stack": stack}) for stack in stacks for name in EDITING}
     large, small = (noise(num_clients, count, layout) for count in (entries // num_clients, FEW))
     programs = {label: program(*chosen, large, layout) for label, chosen in named.items()}
     few = {label: program(*chosen, small, layout) for label, chosen in named.items()}
-    seconds, seconds_few = _timed(programs, repeats), _timed(few, repeats)
-    a_pass = float(np.median(seconds["fedavg"]))
-    rows = []
-    for label, times in seconds.items():
-        median = float(np.median(times))
-        rows.append(
-            Row(
-                num_clients,
-                label,
-                median,
-                min(times),
-                max(times),
-                tree.num_bytes(programs[label].stack) / median / 1e9,
-                median / a_pass,
-                min(1.0, float(np.median(seconds_few[label])) / median),
-                programs[label].temporary / 1e6,
-            )
-        )
-    return rows
+    seconds, alone = _timed(programs | {"product": float64_product()}, repeats), _timed(few, repeats)
+    a_pass, rate = np.median(seconds["fedavg"]), 2 * SIZE**3 / np.median(seconds.pop("product"))
+
+    def row(label: str, times: list[float]) -> Row:
+        median, one = float(np.median(times)), programs[label]
+        speed, beyond = tree.num_bytes(one.argument) / median / 1e9, float(median / a_pass) - 1
+        share = min(1.0, float(np.median(alone[label])) / median)
+        return Row(label, median, min(times), max(times), speed, beyond, share, one.temporary / 1e6)
+
+    return [row(label, times) for label, times in seconds.items()], float(rate)
 
 
 def _timed(programs: dict[str, Program], repeats: int) -> dict[str, list[float]]:
@@ -110,24 +106,24 @@ def _timed(programs: dict[str, Program], repeats: int) -> dict[str, list[float]]
     for _ in range(repeats + 1):
         for label, one in programs.items():
             begun = time.perf_counter()
-            jax.block_until_ready(one.run(one.stack))
+            jax.block_until_ready(one.run(one.argument))
             seconds[label].append(time.perf_counter() - begun)
     return {label: times[1:] for label, times in seconds.items()}
 
 
-def _line(row: Row) -> str:
-    return (
-        f"{row.clients:7,d}  {row.aggregator:16s} {row.seconds:8.4f} s [{row.least:.4f} to {row.most:.4f}]  "
-        f"{row.gigabytes_a_second:6.2f} GB/s  {row.passes:7.2f} passes  {row.small_share:4.0%} on m x m  "
-        f"{row.temporary_mb:7.1f} MB"
-    )
-
-
-def _as_csv(rows: Sequence[Row]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([Row._fields, *rows])
-    return text.getvalue()
+def _table(num_clients: int, entries: int, rows: Sequence[Row], rate: float) -> str:
+    flop = (num_clients + 1) * num_clients * (entries // num_clients)
+    lines = [
+        f"{num_clients:,} clients: {rate / 1e9:.0f} GFLOP/s in float64, a Gram matrix in {flop / rate:.4f} s, "
+        f"{flop / rate / rows[0].seconds:.2f} passes"
+    ]
+    for row in rows:
+        lines.append(
+            f"  {row.aggregator:16s} {row.seconds:8.4f} s [{row.least:.4f} to {row.most:.4f}]  "
+            f"{row.gigabytes_a_second:6.2f} GB/s  {row.passes_beyond:7.2f} passes beyond  "
+            f"{row.small_share:4.0%} on m x m  {row.temporary_mb:7.1f} MB"
+        )
+    return "\n".join(lines)
 
 
 def _checked(known: argparse.Namespace, num_devices: int) -> tuple[list[int], list[str]]:
@@ -150,7 +146,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--stack", default="float32,bfloat16", help="float32, bfloat16, or both")
     parser.add_argument("--devices", type=int, default=1, help="that share the clients")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--csv", type=Path)
     known = parser.parse_args(list(argv))
     cores.show_as_devices(known.devices)
     try:
@@ -159,13 +154,9 @@ def main(argv: Sequence[str]) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    rows = []
+    entries = int(known.entries)
     for count in clients:
-        measured = measure(count, int(known.entries), layout, stacks, known.repeats)
-        print("\n".join(map(_line, measured)), flush=True)
-        rows += measured
-        if known.csv:
-            files.write(known.csv, _as_csv(rows))
+        print(_table(count, entries, *measure(count, entries, layout, stacks, known.repeats)), flush=True)
     return 0
 
 

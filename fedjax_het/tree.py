@@ -76,12 +76,10 @@ class Sums(NamedTuple):
     over_columns(function, stack): sum function(rows [cohort, columns]), rows together being all columns of all leaves.
     over_clients(function, factors, stack): sum function(factors, stack) over parts of the cohort, [part] and
     [part, ...].
-    once(function, *arrays): function(*arrays) of what every device knows, computed by one of them.
     """
 
     over_columns: Callable[[Callable[[Array], PyTree], PyTree], PyTree]
     over_clients: Callable[[Callable[[Array, PyTree], PyTree], Array, PyTree], PyTree]
-    once: Callable[..., PyTree]
 
 
 def sum_over_leaves(function: Callable[[Array], PyTree], stack: PyTree) -> PyTree:
@@ -92,33 +90,18 @@ def sum_over_leaves(function: Callable[[Array], PyTree], stack: PyTree) -> PyTre
 
 def on_one_device(function: Callable[..., PyTree], stack: PyTree, *others: PyTree) -> PyTree:
     """function(sums, stack, *others), where one device holds the stack."""
-    call = lambda function, *arrays: function(*arrays)  # noqa: E731
-    return function(Sums(sum_over_leaves, call, call), stack, *others)
+    over_clients = lambda function, factors, stack: function(factors, stack)  # noqa: E731
+    return function(Sums(sum_over_leaves, over_clients), stack, *others)
 
 
 def sum_over_blocks(function: Callable[[Array], Array], rows: Array, size: int) -> Array:
     """function(rows [cohort, columns]), a sum over columns itself, `size` columns at a time; the last may be fewer."""
-    block, num_before, rest = _blocks(rows, size)
-    total = function(rest)
+    num_before = max(0, rows.shape[1] - 1) // size
+    total = function(rows[:, num_before * size :])
     if not num_before:
         return total
-    return jax.lax.fori_loop(0, num_before, lambda index, total: total + function(block(index)), total)
-
-
-def map_blocks(function: Callable[[Array], Array], rows: Array, size: int) -> Array:
-    """function(rows [cohort, columns]) -> [columns], each of its own column alone, `size` of them at a time."""
-    block, num_before, rest = _blocks(rows, size)
-    if not num_before:
-        return function(rest)
-    before = jax.lax.map(lambda index: function(block(index)), jnp.arange(num_before))
-    return jnp.concatenate([before.ravel(), function(rest)])
-
-
-def _blocks(rows: Array, size: int) -> tuple[Callable[[Array], Array], int, Array]:
-    """(the i-th block, how many there are before the last, the last)."""
-    num_before = max(0, rows.shape[1] - 1) // size
     block = lambda index: jax.lax.dynamic_slice_in_dim(rows, index * size, size, axis=1)  # noqa: E731
-    return block, num_before, rows[:, num_before * size :]
+    return jax.lax.fori_loop(0, num_before, lambda index, total: total + function(block(index)), total)
 
 
 def take(stack: PyTree, index: Array) -> PyTree:

@@ -98,19 +98,18 @@ def train(algorithm: Algorithm, problem: LocalProblem, common: Common, slot: Slo
     shared, personal = _split(trained.variables, common[0].shared)
     reports = _measured("report", algorithm.reports, problem, after)
     num_examples = jnp.asarray(slot.rows[0].count, float)
-    update = tree.subtract(shared, common[0].shared)
-    pack = algorithm.aggregator.pack
-    upload = Upload(pack(update) if pack else update, reports, num_examples, trained.num_steps)
+    upload = Upload(tree.subtract(shared, common[0].shared), reports, num_examples, trained.num_steps)
     memory = _measured("memory", {name: kept.update for name, kept in algorithm.memory.items()}, problem, after)
     state = ClientState(personal, memory, slot.state.rounds + 1)
 
     has_examples = slot.is_here & (slot.rows[0].count > 0)
-    is_finite = tree.is_finite((update, upload, state, trained.metrics))
+    is_finite = tree.is_finite((upload, state, trained.metrics))
     is_present = has_examples & is_finite
     upload = tree.where(is_present, upload, tree.zeros_like(upload))
+    pack = algorithm.aggregator.pack
     outcome = Outcome(
         tree.where(is_present, state, slot.state),
-        upload,
+        upload._replace(update=pack(upload.update)) if pack else upload,
         jnp.where(is_present, trained.metrics["loss"], 0),
         is_present,
         has_examples & ~is_finite,

@@ -1,4 +1,4 @@
-"""Updates that are sent and stacked in bfloat16."""
+"""Updates that are stacked in bfloat16."""
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
+from fedjax_het.client.measures import reach
 from fedjax_het.engine.layout import chunked, sharded
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import principal_directions
+from fedjax_het.server.summaries import mean_direction
 from fedjax_het.server.weightings import stateless
 from tests.golden.stage import aggregate
 from tests.harness import algorithm, compose, difference, federation, reference, run
@@ -31,7 +33,7 @@ def test_whatever_the_layout(name):
     assert difference(alone.server.shared, shared.server.shared) < 1e-3
 
 
-def test_the_wire_carries_half():
+def test_an_upload_is_half_as_large():
     bytes_up = []
     for options in ({}, PACKED):
         round, data, key = compose("fedld", options=options, norm="none"), federation().data, jax.random.key(0)
@@ -53,6 +55,14 @@ def test_a_weighting_reads_updates_as_numbers():
     plain, packed = principal_directions(weighting=by_length), principal_directions(weighting=by_length, **PACKED)
     ours, wanted = aggregate(packed, packed.pack(update))[0], aggregate(plain, update)[0]
     assert difference(wanted, ours) < 1e-2
+
+
+def test_sums_made_on_the_way_are_of_the_updates_themselves():
+    momentum = {"reports": {"momentum": reach(0.05)}, "published": {"momentum": mean_direction()}}
+    rounds = [compose("fedgh", options=options, change=momentum) for options in ({}, PACKED)]
+    plain, packed = (run(one, rounds=1)[0].server.published["momentum"] for one in rounds)
+    assert tree.norm(plain) > 0
+    assert difference(plain, packed) < 1e-6
 
 
 def test_an_unknown_stack_is_refused():

@@ -61,17 +61,16 @@ def _by_tensor(
     eps: float, sums: tree.Sums, stacks: list[Array], references: list[Array], is_present: Array
 ) -> list[Array]:
     """One factor a client for each tensor; the tensors share one program."""
-    everyone = jnp.eye(is_present.shape[0])
+    everyone, tensors = jnp.eye(is_present.shape[0]), list(zip(stacks, references, strict=True))
     grams = jnp.stack([sums.over_columns(inner_products, stack) for stack in stacks])
-    scores = jnp.stack(
-        [sums.over_clients(partial(_scores, r), everyone, u) for r, u in zip(references, stacks, strict=True)]
-    )
-    weights = sums.once(jax.vmap(lambda gram, score: hierarchical_weights(gram, score, is_present, eps)), grams, scores)
+    scores = jnp.stack([sums.over_clients(partial(_scores, reference), everyone, x) for x, reference in tensors])
+    weights = jax.vmap(lambda gram, score: hierarchical_weights(gram, score, is_present, eps))(grams, scores)
     return [each.astype(stack.dtype) for each, stack in zip(weights, stacks, strict=True)]
 
 
 def _scores(reference: Array, places: Array, stack: Array) -> Array:
-    """g_i . r, [m], of some clients, [part, ...], whose places among all are [part, m]; no float64 copy is made."""
+    """g_i . r, [m], of some clients, [part, ...], whose places among all are [part, m]; a matrix product of the stack
+    would copy it to float64."""
     products = stack.reshape(stack.shape[0], -1).astype(float) * reference.ravel().astype(float)
     return jnp.sum(products, axis=1) @ places
 

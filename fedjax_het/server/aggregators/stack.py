@@ -61,9 +61,8 @@ def combination(factors: Array, stack: PyTree) -> PyTree:
 def _combined(factors: Array, leaf: Array) -> Array:
     if leaf.dtype != jnp.uint16:
         return tree.weighted_sum(leaf, factors)
-    rows = leaf.reshape(leaf.shape[0], -1)
-    sums = tree.map_blocks(lambda block: tree.weighted_sum(_widened(block), factors), rows, _block(rows))
-    return sums.reshape(leaf.shape[1:])
+    add = lambda i, total: total + factors[i].astype(total.dtype) * _widened(leaf[i])  # noqa: E731
+    return jax.lax.fori_loop(0, leaf.shape[0], add, jnp.zeros(leaf.shape[1:], jnp.float32))
 
 
 def _block(rows: Array) -> int:
