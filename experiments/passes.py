@@ -2,9 +2,9 @@
 
 All aggregators read the same stack of updates, [clients, entries / clients], in turn and in one process. A pass is the
 time of the plain mean of that stack in float32 (fedavg). Printed for each: seconds (median, least and most), the
-stack's bytes over that time, passes beyond the mean's one, the share of the time that remains with next to no
-parameters (work on clients x clients numbers), and the program's memory besides the stack. Before them: the rate of a
-large float64 matrix product, and how many passes the m (m + 1) n FLOP of a Gram matrix take at that rate.
+stack's bytes over that time, passes beyond the mean's one, the share of the time that remains with no more parameters
+than clients (work on clients x clients numbers), and the program's memory besides the stack. Before them: the rate of
+a large float64 matrix product, and how many passes the m (m + 1) n FLOP of a Gram matrix take at that rate.
 Exit status: 0 = done, 2 = a mistake in what was asked.
 """
 
@@ -30,7 +30,6 @@ from fedjax_het.server.aggregators.gram import STACKS
 from fedjax_het.types import Array, Broadcast, ServerView, Upload
 
 EDITING = ("fedld", "fedmgc", "fedgh")
-FEW = 16  # parameters a client, for the work on clients x clients numbers alone
 SIZE = 2048  # of the float64 matrices
 
 
@@ -86,7 +85,7 @@ def measure(
     """(a row an aggregator, the mean first; FLOP a second of a float64 matrix product)."""
     named = {"fedavg": ("fedavg", {})}
     named |= {f"{name} {stack}": (name, {"stack": stack}) for stack in stacks for name in EDITING}
-    large, small = (noise(num_clients, count, layout) for count in (entries // num_clients, FEW))
+    large, small = (noise(num_clients, count, layout) for count in (entries // num_clients, num_clients))
     programs = {label: program(*chosen, large, layout) for label, chosen in named.items()}
     few = {label: program(*chosen, small, layout) for label, chosen in named.items()}
     seconds, alone = _timed(programs | {"product": float64_product()}, repeats), _timed(few, repeats)

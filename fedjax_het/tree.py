@@ -76,10 +76,13 @@ class Sums(NamedTuple):
     over_columns(function, stack): sum function(rows [cohort, columns]), rows together being all columns of all leaves.
     over_clients(function, factors, stack): sum function(factors, stack) over parts of the cohort, [part] and
     [part, ...].
+    once(function, *arrays): function(*arrays) of what every device knows, computed by one of them: devices that are
+    cores of a CPU would be in each other's way.
     """
 
     over_columns: Callable[[Callable[[Array], PyTree], PyTree], PyTree]
     over_clients: Callable[[Callable[[Array, PyTree], PyTree], Array, PyTree], PyTree]
+    once: Callable[..., PyTree]
 
 
 def sum_over_leaves(function: Callable[[Array], PyTree], stack: PyTree) -> PyTree:
@@ -90,8 +93,8 @@ def sum_over_leaves(function: Callable[[Array], PyTree], stack: PyTree) -> PyTre
 
 def on_one_device(function: Callable[..., PyTree], stack: PyTree, *others: PyTree) -> PyTree:
     """function(sums, stack, *others), where one device holds the stack."""
-    over_clients = lambda function, factors, stack: function(factors, stack)  # noqa: E731
-    return function(Sums(sum_over_leaves, over_clients), stack, *others)
+    call = lambda function, *arrays: function(*arrays)  # noqa: E731
+    return function(Sums(sum_over_leaves, call, call), stack, *others)
 
 
 def sum_over_blocks(function: Callable[[Array], Array], rows: Array, size: int) -> Array:

@@ -34,7 +34,12 @@ def across_devices(axis: str, num_devices: int, num_clients: int) -> tree.Sums:
         own = jax.lax.dynamic_slice_in_dim(factors, jax.lax.axis_index(axis) * count, count)
         return jax.lax.psum(function(own, stack), axis)
 
-    return tree.Sums(over_columns, over_clients)
+    def once(function: Callable[..., PyTree], *arrays: Array) -> PyTree:
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *arrays))
+        found = jax.lax.cond(jax.lax.axis_index(axis) == 0, function, lambda *_: nothing, *arrays)
+        return jax.lax.psum(found, axis)
+
+    return tree.Sums(over_columns, over_clients, once)
 
 
 def filled(x: Array, count: int) -> Array:

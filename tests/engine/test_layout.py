@@ -68,8 +68,9 @@ def test_a_stack_adds_up_over_columns_and_clients_wherever_it_lies(layout, num_c
     def read(sums, stack, factors):
         gram = sums.over_columns(lambda rows: rows @ rows.T, stack)
         combined = sums.over_clients(lambda factors, stack: factors @ stack["b"], factors, stack)
-        return gram, combined
+        return gram, combined, sums.once(lambda gram: 2 * gram, gram)
 
-    gram, combined = jax.jit(lambda stack, factors: layout.on_stack(read, stack, factors))(stack, factors)
+    gram, combined, doubled = jax.jit(lambda stack, factors: layout.on_stack(read, stack, factors))(stack, factors)
     np.testing.assert_allclose(gram, rows @ rows.T, atol=1e-4)
     np.testing.assert_allclose(combined, factors @ stack["b"], atol=1e-5)
+    np.testing.assert_array_equal(doubled, 2 * gram)

@@ -124,6 +124,9 @@ def _edited_sum(
     edit: Edit, sums: tree.Sums, stack: PyTree, weights: Array, is_plain: Array, is_present: Array, *evidence: Array
 ) -> PyTree:
     """p @ C, [m], is the factor of each update in the final sum; rows that are absent are zero in the stack."""
-    coefficients = edit(sums.over_columns(inner_products, stack), is_present, *evidence)
-    edited = (weights.astype(float) @ coefficients).astype(weights.dtype)
-    return sums.over_clients(combination, jnp.where(is_plain, weights, edited), stack)
+
+    def factors(gram: Array) -> Array:
+        edited = weights.astype(float) @ edit(gram, is_present, *evidence)
+        return jnp.where(is_plain, weights, edited.astype(weights.dtype))
+
+    return sums.over_clients(combination, sums.once(factors, sums.over_columns(inner_products, stack)), stack)

@@ -64,7 +64,7 @@ def _by_tensor(
     everyone, tensors = jnp.eye(is_present.shape[0]), list(zip(stacks, references, strict=True))
     grams = jnp.stack([sums.over_columns(inner_products, stack) for stack in stacks])
     scores = jnp.stack([sums.over_clients(partial(_scores, reference), everyone, x) for x, reference in tensors])
-    weights = jax.vmap(lambda gram, score: hierarchical_weights(gram, score, is_present, eps))(grams, scores)
+    weights = sums.once(jax.vmap(lambda gram, score: hierarchical_weights(gram, score, is_present, eps)), grams, scores)
     return [each.astype(stack.dtype) for each, stack in zip(weights, stacks, strict=True)]
 
 
