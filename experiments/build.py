@@ -1,6 +1,7 @@
 """From settings to a compiled simulation; everything that can be wrong in them is said here, before compiling."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from experiments.processes import ALONE, Processes
 from experiments.settings import TABLES, parse_layout
 from fedjax_het import engine
 from fedjax_het.algorithm import Algorithm
+from fedjax_het.client.objectives import with_task_loss
 from fedjax_het.data import Dataset, Federation, federate
 from fedjax_het.errors import InputError
 from fedjax_het.models import computed_in, lowerings
@@ -46,6 +48,7 @@ def parts(
     if table.get("conv") == "auto":
         table["conv"] = kept.get("conv") or _lowering(settings["precision"], processes)
     algorithm = config.resolve(settings["algorithm"], TABLES["algorithm"].registry, "config.algorithm")
+    algorithm = replace(algorithm, objective=with_task_loss(algorithm.objective, settings["task_loss"]))
     dataset, federation = data(settings["data"])
     participation = _participation(settings, federation.num_clients)
     model = config.resolve(table, TABLES["model"].registry, "config.model", num_classes=federation.num_classes)

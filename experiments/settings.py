@@ -32,6 +32,7 @@ class Run:
     seed: int = 0
     num_seeds: int = 1  # runs side by side, seeds seed, seed + 1, ...
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward and backward passes
+    task_loss: str = "cross_entropy"  # or "dice", or "joint", the mean of both, for masks
     layout: str = "auto"  # or "vmapped", "chunked(4)", "sharded(2)", "sharded(2, 4)": devices, chunk
     evaluate_every: int = 10  # and after the last round
     checkpoint_every: int = 10  # and after the last round; 0 = only then

@@ -66,10 +66,16 @@ def _compiled(round: Round):
     return jax.jit(round.step)
 
 
-def run(round: Round, rounds: int = 3, data: ClientData | None = None, seed: int = 0) -> tuple[State, list]:
-    """(the last state, the metrics of every round)."""
+def run(
+    round: Round,
+    rounds: int = 3,
+    data: ClientData | None = None,
+    seed: int = 0,
+    change: Callable[[State], State] = lambda state: state,
+) -> tuple[State, list]:
+    """(the last state, the metrics of every round).   change: of the state before the first."""
     data, key = federation().data if data is None else data, jax.random.key(seed)
-    step, state, metrics = _compiled(round), round.init(key, data), []
+    step, state, metrics = _compiled(round), change(round.init(key, data)), []
     for _ in range(rounds):
         state, measured = step(state, data, key)
         metrics.append(jax.tree.map(np.asarray, measured))
@@ -87,6 +93,27 @@ ROUNDING = 1e-5
 def reference(name: str):
     """(state, metrics) of three rounds of the plain layout."""
     return run(plain(name))
+
+
+@functools.cache
+def rounding(name: str) -> float:
+    """How far apart runs may end that differ in rounding alone.
+
+    ROUNDING, or a few times as far as the last bit of some initial weights carries where that is more: FedAdagrad's
+    steps eta D / (sqrt(v) + tau) multiply an error of D by eta / tau = 100 where D is small.
+    """
+
+    def nudged(state: State) -> State:
+        rng = np.random.default_rng(0)
+
+        def next_up(leaf: jax.Array) -> np.ndarray:
+            values = np.asarray(leaf)
+            return np.where(rng.random(values.shape) < 0.5, np.nextafter(values, np.float32(np.inf)), values)
+
+        shared = state.server.shared | {"params": jax.tree.map(next_up, state.server.shared["params"])}
+        return state._replace(server=state.server._replace(shared=shared))
+
+    return max(ROUNDING, 4 * difference(reference(name)[0], run(plain(name), change=nudged)[0]))
 
 
 def task_loss(round: Round, state: State) -> float:

@@ -13,7 +13,6 @@ from fedjax_het.engine.participation import Participation
 from fedjax_het.models import computed_in
 from fedjax_het.types import Rows
 from tests.harness import (
-    ROUNDING,
     compose,
     difference,
     every_algorithm,
@@ -23,6 +22,7 @@ from tests.harness import (
     on_clients,
     plain,
     reference,
+    rounding,
     run,
     task_loss,
 )
@@ -50,7 +50,7 @@ def test_keeps_structure_shapes_and_dtypes(name):
 def test_layouts_are_equal(name, layout):
     """Five clients fill neither two at a time nor three devices: the padding must change nothing."""
     state, _ = run(compose(name, layout=layout()))
-    assert difference(reference(name)[0], state) < ROUNDING
+    assert difference(reference(name)[0], state) < rounding(name)
 
 
 @every_algorithm
@@ -64,7 +64,7 @@ def test_padding_of_the_index_table_changes_nothing(name):
     wider = on_clients(
         federation().data, lambda rows: Rows(np.pad(rows.index, ((0, 0), (0, 5)), constant_values=3), rows.count)
     )
-    assert difference(reference(name)[0], run(plain(name), data=wider)[0]) < ROUNDING
+    assert difference(reference(name)[0], run(plain(name), data=wider)[0]) < rounding(name)
 
 
 @every_algorithm
@@ -72,7 +72,7 @@ def test_order_of_clients_changes_nothing(name):
     order = jnp.array([3, 0, 4, 1, 2])
     in_order = Participation(lambda n: 5, lambda key, n: (order, jnp.ones(5, bool)))
     state, _ = run(compose(name, participation=in_order))
-    assert difference(reference(name)[0], state) < ROUNDING
+    assert difference(reference(name)[0], state) < rounding(name)
 
 
 @every_algorithm

@@ -21,6 +21,7 @@ from tests.harness import (
     federation,
     is_equal,
     on_clients,
+    rounding,
     run,
 )
 
@@ -80,7 +81,7 @@ def test_nan_of_one_client_reaches_nobody_else(name):
     absent = lambda key, n: (np.arange(5), np.arange(5) != 2)  # noqa: E731
     round = compose(name, prepare=lambda images: images, participation=Participation(lambda n: 5, absent))
     other, _ = run(round, data=healthy.data._replace(examples=Examples(inputs, healthy.examples.labels)))
-    assert difference(other._replace(tally=()), state._replace(tally=())) < ROUNDING
+    assert difference(other._replace(tally=()), state._replace(tally=())) < rounding(name)
 
 
 @every_algorithm

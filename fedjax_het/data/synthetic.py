@@ -22,6 +22,7 @@ def toy(
     feature_shift: float = 0.5,
     quantity_shift: float = 1.0,
     image: bool | tuple[int, int, int] = False,
+    masks: bool = False,
     seed: int = 0,
     **options,
 ) -> Federation:
@@ -35,9 +36,13 @@ def toy(
     all have its middle. Sizes are those before test examples are taken.
     image: (height, width, channel), or True for (8, 8, 1): uint8 images whose means are blocks of two by two pixels;
     `features` is then not read. Otherwise inputs are float32 [n, features].
+    masks: labels are the class of each pixel [n, height, width], and a class has one mean for all positions: the
+    example's class fills a box of half the image's height and width, all around it is class 0.
     options: further settings of `federate`; `seed` also seeds that.
-    Raises InputError for shifts out of range, and as `federate` does.
+    Raises InputError for shifts out of range, masks without images, and as `federate` does.
     """
+    if masks and not image:
+        raise InputError("toy: masks=True asks for pixels. Give image=True, or its (height, width, channel).")
     for name, value in (("label_shift", label_shift), ("quantity_shift", quantity_shift)):
         if not 0 <= value <= 1:
             raise InputError(f"toy: {name} is {value}. Give a number in 0..1.")
@@ -48,7 +53,9 @@ def toy(
     clients = np.repeat(np.arange(everyone), sizes)
     rng = np.random.default_rng(seed)
     class_means, client_means = _SIGNAL * _means(rng, num_classes, shape), _means(rng, everyone, shape)
-    values = class_means[labels] + feature_shift * client_means[clients] + rng.normal(size=(len(labels), *shape))
+    if masks:
+        labels, class_means = _boxes(rng, labels, shape[:2]), class_means[:, 0, 0]
+    values = class_means[labels] + feature_shift * client_means[clients] + rng.normal(size=(len(clients), *shape))
     dataset = _dataset(values, labels, clients, num_classes, bool(image))
     return federate(dataset, _by_client, num_clients, seed=seed, **options)
 
@@ -73,6 +80,16 @@ def _labels(client: int, size: int, num_classes: int, label_shift: float) -> np.
     shares = np.full(num_classes, (1 - label_shift) / num_classes)
     shares[client % num_classes] += label_shift
     return np.repeat(np.arange(num_classes), proportions.whole(shares, size))
+
+
+def _boxes(rng: np.random.Generator, labels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """[n, height, width]: a box of each example's label, at a random place, in zeros."""
+    masks = np.zeros((len(labels), *size), np.uint8)
+    extent = [max(1, side // 2) for side in size]
+    for mask, label in zip(masks, labels, strict=True):
+        top, left = (rng.integers(side - part + 1) for side, part in zip(size, extent, strict=True))
+        mask[top : top + extent[0], left : left + extent[1]] = label
+    return masks
 
 
 def _means(rng: np.random.Generator, num: int, shape: tuple[int, ...]) -> np.ndarray:

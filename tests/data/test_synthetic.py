@@ -70,3 +70,18 @@ def test_a_client_whose_only_example_went_to_the_test_set_stays():
 def test_what_cannot_be_is_named(options, message):
     with pytest.raises(InputError, match=message):
         toy(**options)
+
+
+def test_masks_hold_a_box_of_each_example_and_its_pixels_have_one_mean():
+    f = toy(image=(8, 6, 1), masks=True, feature_shift=0.0, **EVERYTHING)
+    masks = f.examples.labels
+    assert masks.shape[1:] == (8, 6)
+    areas = (masks > 0).sum(axis=(1, 2))
+    assert set(areas.tolist()) == {0, 4 * 3}
+    means = [f.examples.inputs[masks == label].mean() for label in range(3)]
+    assert np.ptp(means) > 20
+
+
+def test_masks_without_pixels_are_refused():
+    with pytest.raises(InputError, match="masks=True asks for pixels"):
+        toy(masks=True)

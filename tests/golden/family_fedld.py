@@ -82,7 +82,10 @@ def principal(case: Case):
 @covers("fedld", "official_flat_*")
 def released_flat(case: Case):
     if np.isnan(case["agg"]).any():
-        case.excuse("*", "a client that sent zeros makes the released update NaN; ours leaves it zero")
+        stack = jnp.asarray(case["G"])
+        selected = principal_axes(stack @ stack.T, jnp.ones(len(stack), bool), float(case["k_proportion"])).is_selected
+        yield case.compare("L_used", selected.sum())
+        case.excuse("[!L]*", "a client that sent zeros makes the released update NaN; ours leaves it zero")
         return
     aggregator = principal_directions(float(case["k_proportion"]), **RELEASED_AGGREGATION)
     scale = float(np.linalg.norm(case["G"], axis=1).max())

@@ -10,8 +10,10 @@ from fedjax_het.client.objectives.invariance import invariance
 from fedjax_het.client.objectives.margin import margin
 from fedjax_het.client.objectives.proximal import proximal
 from fedjax_het.client.objectives.representation import conditional_information, l2_representation
+from fedjax_het.client.objectives.task import TASK_LOSSES, with_task_loss
 
 __all__ = [
+    "TASK_LOSSES",
     "alignment",
     "conditional_information",
     "contrastive",
@@ -23,4 +25,5 @@ __all__ = [
     "l2_representation",
     "margin",
     "proximal",
+    "with_task_loss",
 ]

@@ -20,6 +20,7 @@ def cross_entropy(weight: float = 1.0) -> Term:
         losses = optax.softmax_cross_entropy_with_integer_labels(forward.outputs.logits, forward.batch.labels)
         return weight * masked_mean(losses, forward.batch.mask)
 
+    cross_entropy.is_task_loss = True  # `with_task_loss` may put another in its place
     return cross_entropy
 
 
