@@ -32,7 +32,7 @@ def share(processes: Processes) -> int:
 def show_as_devices(number: int) -> None:
     """A CPU shows itself as so many devices; that can be settled only before JAX has looked at its devices.
 
-    They wait for each other as long as it takes: where clients differ, XLA's 40 seconds would end the process.
+    They wait for each other as long as it takes: left alone, XLA ends the process after a minute.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if PATIENCE not in flags:
