@@ -8,6 +8,8 @@ import jax
 
 from experiments.processes import Processes
 
+PATIENCE, A_MONTH = "--xla_cpu_collective_call_terminate_timeout_seconds", 30 * 24 * 3600
+
 
 def allowed() -> list[int]:
     """Cores that this process is allowed on, where the system tells, else all."""
@@ -28,6 +30,12 @@ def share(processes: Processes) -> int:
 
 
 def show_as_devices(number: int) -> None:
-    """A CPU shows itself as so many devices; that can be settled only before JAX has looked at its devices."""
+    """A CPU shows itself as so many devices; that can be settled only before JAX has looked at its devices.
+
+    They wait for each other as long as it takes: left alone, XLA ends the process after a minute.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if PATIENCE not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {PATIENCE}={A_MONTH}".strip()
     with suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", number)

@@ -85,15 +85,38 @@ def partition(federation: Federation) -> Record:
 
 
 # ---- summary.json ----------------------------------------------------------------------------------------------------
+_SELECTING = "valid/accuracy_mean"
+
+
 def final(lines: list[Record]) -> dict[str, Record]:
     """{figure: {mean, std, seeds: [values]}} of the last round; std is the population's, null for one seed."""
-    last = [line for line in lines if line["round"] == lines[-1]["round"]]
+    return _over_seeds([line for line in lines if line["round"] == lines[-1]["round"]])
+
+
+def selected(lines: list[Record]) -> Record | None:
+    """The figures, as in `final`, of each seed's round that did best on the clients' validation examples; the first of
+    equals. Test examples have no say in it. None where nobody has validation examples.
+    """
+    if any(line.get(_SELECTING) is None for line in lines):
+        return None
+    best: dict[int, Record] = {}
+    for line in lines:
+        if line["seed"] not in best or line[_SELECTING] > best[line["seed"]][_SELECTING]:
+            best[line["seed"]] = line
+    return {
+        "by": _SELECTING,
+        "rounds": [line["round"] for line in best.values()],
+        "figures": _over_seeds([*best.values()]),
+    }
+
+
+def _over_seeds(lines: list[Record]) -> dict[str, Record]:
     figures = {}
-    for name in last[0].keys() - {"round", "seed", "seconds"}:
-        values = np.array([line[name] for line in last], dtype=float)
+    for name in lines[0].keys() - {"round", "seed", "seconds"}:
+        values = np.array([line[name] for line in lines], dtype=float)
         std = values.std().item() if len(values) > 1 else None
         figures[name] = {"mean": values.mean().item(), "std": std, "seeds": values.tolist()}
-    return {name: figures[name] for name in last[0] if name in figures}
+    return {name: figures[name] for name in lines[0] if name in figures}
 
 
 def summary(lines: list[Record], facts: engine.Facts, federation: Federation) -> Record:
@@ -101,6 +124,7 @@ def summary(lines: list[Record], facts: engine.Facts, federation: Federation) ->
     return {
         "rounds": lines[-1]["round"],
         "final": final(lines),
+        "selected": selected(lines),
         "dropped_uploads": [line["num_dropped"] for line in lines if line["round"] == lines[-1]["round"]],
         "wall_seconds": lines[-1]["seconds"],
         "partition": federation.fingerprint,

@@ -106,11 +106,18 @@ def headline(figures: Mapping[str, Any]) -> dict[str, str]:
     return {"loss": "train/loss"} | ({"accuracy": accuracies[0]} if accuracies else {})
 
 
-def table(final: Mapping[str, Mapping[str, Any]], rounds: int) -> Table:
-    """The last round's figures, mean ± standard deviation where there are several seeds."""
-    shown = Table("figure", "value", title=f"after round {rounds}", title_justify="left")
-    for name, figure in final.items():
-        shown.add_row(name, mean_and_std(figure["mean"], figure["std"], "g" if name.startswith("num_") else ".4f"))
+def table(summary: Mapping[str, Any]) -> Table:
+    """The last round's figures, and those of the rounds that did best on validation examples where there are any; mean
+    ± standard deviation where there are several seeds."""
+    shown = Table("figure", f"after round {summary['rounds']}")
+    columns = [summary["final"]]
+    if chosen := summary.get("selected"):
+        rounds = ", ".join(map(str, chosen["rounds"]))
+        shown.add_column(f"best on validation (round {rounds})")
+        columns.append(chosen["figures"])
+    for name in summary["final"]:
+        form = "g" if name.startswith("num_") else ".4f"
+        shown.add_row(name, *(mean_and_std(column[name]["mean"], column[name]["std"], form) for column in columns))
     return shown
 
 

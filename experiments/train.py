@@ -80,8 +80,7 @@ def run(command: Command, processes: Processes = ALONE) -> None:
     if not is_complete:
         _train(chosen, earlier, directory, processes)
     if processes.is_first:
-        summary = directory.read("summary.json")
-        Console().print(report.table(summary["final"], summary["rounds"]))
+        Console().print(report.table(directory.read("summary.json")))
         print(report.paths(directory.path, WRITTEN))
 
 

@@ -65,11 +65,14 @@ class Aggregator(NamedTuple):
     summand: one client's upload -> what it adds to a sum; where it is zeros, zeros. The sum over those present is made
     while clients train and handed on as `view.summed`; an aggregator that reads no more of the updates than that
     leaves no stack of client models behind.
+    pack: one client's update -> the form in which updates are stacked; zeros where it is zeros. Sums made on the way
+    are of the update itself.
     """
 
     init: Callable[[Variables, int], PyTree]  # (shared, num_clients)
     update: Callable[[Problem, PyTree, ServerView], tuple[Aggregate, PyTree]]
     summand: Callable[[Upload], PyTree] | None = None
+    pack: Callable[[Variables], Variables] | None = None
 
 
 class Weighting(NamedTuple):

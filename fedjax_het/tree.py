@@ -1,6 +1,7 @@
 """Arithmetic on pytrees, and on stacks of them (leaves [cohort, ...])."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -67,6 +68,43 @@ def weighted_sum(stack: PyTree, weights: Array) -> PyTree:
         return jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1, precision=jax.lax.Precision.HIGHEST)
 
     return jax.tree.map(one, stack)
+
+
+class Sums(NamedTuple):
+    """Sums over the two axes of a stack, leaves [cohort, ...], whichever device holds which part of it.
+
+    over_columns(function, stack): sum function(rows [cohort, columns]), rows together being all columns of all leaves.
+    over_clients(function, factors, stack): sum function(factors, stack) over parts of the cohort, [part] and
+    [part, ...].
+    once(function, *arrays): function(*arrays) of what every device knows, computed by one of them: devices that are
+    cores of a CPU would be in each other's way.
+    """
+
+    over_columns: Callable[[Callable[[Array], PyTree], PyTree], PyTree]
+    over_clients: Callable[[Callable[[Array, PyTree], PyTree], Array, PyTree], PyTree]
+    once: Callable[..., PyTree]
+
+
+def sum_over_leaves(function: Callable[[Array], PyTree], stack: PyTree) -> PyTree:
+    """sum function(rows) over leaves [cohort, ...] as rows [cohort, columns]."""
+    parts = [function(leaf.reshape(leaf.shape[0], -1)) for leaf in jax.tree.leaves(stack)]
+    return jax.tree.map(lambda *each: sum(each[1:], each[0]), *parts)
+
+
+def on_one_device(function: Callable[..., PyTree], stack: PyTree, *others: PyTree) -> PyTree:
+    """function(sums, stack, *others), where one device holds the stack."""
+    call = lambda function, *arrays: function(*arrays)  # noqa: E731
+    return function(Sums(sum_over_leaves, call, call), stack, *others)
+
+
+def sum_over_blocks(function: Callable[[Array], Array], rows: Array, size: int) -> Array:
+    """function(rows [cohort, columns]), a sum over columns itself, `size` columns at a time; the last may be fewer."""
+    num_before = max(0, rows.shape[1] - 1) // size
+    total = function(rows[:, num_before * size :])
+    if not num_before:
+        return total
+    block = lambda index: jax.lax.dynamic_slice_in_dim(rows, index * size, size, axis=1)  # noqa: E731
+    return jax.lax.fori_loop(0, num_before, lambda index, total: total + function(block(index)), total)
 
 
 def take(stack: PyTree, index: Array) -> PyTree:

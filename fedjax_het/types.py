@@ -129,6 +129,7 @@ class ServerView(NamedTuple):
     is_present: Array  # [cohort] bool: it was there, has examples, and everything it sent was finite
     num_clients: int
     summed: PyTree | None = None  # sum_i summand(upload i) over those present, where the aggregator has `summand`
+    on_stack: Callable | None = None  # stands in for `tree.on_one_device` where several devices share the stack
 
 
 class Trained(NamedTuple):

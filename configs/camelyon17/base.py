@@ -2,7 +2,8 @@
 smallest. Give the data with --config.data.path=...
 
 The path is the folder with metadata.csv and patches/, or the one that holds camelyon17_v1.0/. Decoded patches take
-12.6 GB in the cache; --config.data.cache=... puts them elsewhere. The paper trains a DenseNet-121.
+12.6 GB in the cache; --config.data.cache=... puts them elsewhere. Network and optimizer are those of HarmoFL's code;
+--config.model.width=0.25 has a quarter of the channels.
 """
 
 from ml_collections import ConfigDict
@@ -18,7 +19,7 @@ def base(**algorithm: object) -> ConfigDict:
         "batch_size": 128,
         "epochs": 1,
     } | algorithm
-    config.model = {"name": "cnn", "channels": (16, 32, 64), "hidden": (128,), "kernel": 3, "norm": "batch"}
+    config.model = {"name": "harmofl_densenet"}
     config.data = {
         "name": "camelyon17",
         "num_clients": 5,

@@ -1,7 +1,7 @@
 """Nuclei segmentation, a site a client. Give the data with --config.data.path=...
 
 The path is a folder with a folder for each site, see the source `nuclei`; for arrays in an .npz file (<site>_images,
-<site>_masks) set --config.data.name=arrays. The network is left to choose: it must give every pixel a class.
+<site>_masks) set --config.data.name=arrays.
 """
 
 from ml_collections import ConfigDict
@@ -17,6 +17,8 @@ def base(**algorithm: object) -> ConfigDict:
         "batch_size": 16,
         "epochs": 1,
     } | algorithm
+    config.model = {"name": "unet"}
+    config.task_loss = "dice"
     config.data = {"name": "nuclei", "size": 256, "num_clients": 6, "partition": {"name": "by_domain"}}
     config.rounds = 500
     config.layout = "chunked(1)"

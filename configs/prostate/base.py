@@ -2,7 +2,7 @@
 smallest. Give the data with --config.data.path=...
 
 The path is the folder with BIDMC, HK, I2CVB, ISBI, ISBI_1.5 and UCL; pip install "fedjax-het[medical]" reads it.
-The network is left to choose: it must give every pixel a class. HarmoFL trains with Adam.
+Network, loss and optimizer are those of HarmoFL's code.
 """
 
 from ml_collections import ConfigDict
@@ -11,7 +11,15 @@ from ml_collections import ConfigDict
 def base(**algorithm: object) -> ConfigDict:
     """The setting that the files beside this one share; `algorithm` is the table that each fills in."""
     config = ConfigDict()
-    config.algorithm = {"learning_rate": 1e-4, "weight_decay": 1e-4, "batch_size": 16, "epochs": 1} | algorithm
+    config.algorithm = {
+        "learning_rate": 1e-4,
+        "weight_decay": 1e-4,
+        "optimizer": "adam",
+        "batch_size": 16,
+        "epochs": 1,
+    } | algorithm
+    config.model = {"name": "unet"}
+    config.task_loss = "joint"
     config.data = {
         "name": "prostate",
         "num_clients": 6,

@@ -30,18 +30,19 @@ def fedgh(
     weighting: str = "samples",
     scope: str = "model",
     buffers: str = "weighted_mean",
+    stack: str = "float32",
     server_learning_rate: float = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
     """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`.
 
-    seed: of the random pair order, nothing else. scope and buffers are those of `harmonized_mean`.
+    seed: of the random pair order, nothing else. scope, buffers and stack are those of `harmonized_mean`.
     """
     return Algorithm(
         objective=(cross_entropy(),),
         local_update=sgd(**training),
         aggregator=harmonized_mean(
-            conflict_test, weighting, pair_order=pair_order, seed=seed, scope=scope, buffers=buffers
+            conflict_test, weighting, pair_order=pair_order, seed=seed, scope=scope, buffers=buffers, stack=stack
         ),
         server_optimizer=optax.sgd(server_learning_rate),
     )

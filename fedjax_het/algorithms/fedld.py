@@ -48,6 +48,7 @@ def fedld(
     rounding: str = "floor",
     scope: str = "model",
     buffers: str = "weighted_mean",
+    stack: str = "float32",
     warmup_mean_rounds: int = 0,
     server_learning_rate: float = 1.0,
     **training: Unpack[Training],
@@ -66,6 +67,7 @@ def fedld(
         rounding=rounding,
         scope=scope,
         buffers=buffers,
+        stack=stack,
         warmup_mean_rounds=warmup_mean_rounds,
     )
     return Algorithm(

@@ -43,12 +43,13 @@ def fedmgc(
     weighting: str = "uniform",
     scope: str = "model",
     buffers: str = "weighted_mean",
+    stack: str = "float32",
     server_learning_rate: float = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
     """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`.
 
-    The options from p_mode to buffers are those of `dominant_correction`.
+    The options from p_mode to stack are those of `dominant_correction`.
     """
     aggregator = dominant_correction(
         fraction,
@@ -59,6 +60,7 @@ def fedmgc(
         min_norm_ratio=min_norm_ratio,
         scope=scope,
         buffers=buffers,
+        stack=stack,
     )
     return Algorithm(
         objective=(focal(gamma, beta),),

@@ -27,10 +27,11 @@ from typing import Unpack
 import optax
 
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.client.local_updates import Training, sgd, torch_sgd
+from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import training_gain
 from fedjax_het.client.memories import last_head, optimizer_state
 from fedjax_het.client.objectives import cross_entropy, debiased_cross_entropy
+from fedjax_het.client.optimizers import local_optimizer
 from fedjax_het.server.aggregators import mean, sum_of_models
 from fedjax_het.server.weightings import parameter_guided
 
@@ -63,7 +64,7 @@ def fedrd(
     local_update, memory = sgd(**settings), {}
     if not reset_optimizer:
         rates = {name: settings[name] for name in ("momentum", "weight_decay") if name in settings}
-        optimizer = settings.pop("optimizer", None) or torch_sgd(settings.get("learning_rate", 0.1), **rates)
+        optimizer = local_optimizer(settings.pop("optimizer", None), settings.get("learning_rate", 0.1), **rates)
         local_update = sgd(**settings, optimizer=optimizer, keep_optimizer=True)
         memory["optimizer"] = optimizer_state(optimizer)
     if debiased and lambda_every == "prev_round":

@@ -23,9 +23,10 @@ from typing import Unpack
 import optax
 
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.client.local_updates import Training, sgd, torch_sgd
+from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.memories import optimizer_state
 from fedjax_het.client.objectives import conditional_information, cross_entropy, l2_representation
+from fedjax_het.client.optimizers import local_optimizer
 from fedjax_het.models.probabilistic import probabilistic
 from fedjax_het.server.aggregators import mean
 from fedjax_het.sharing import personal, share_all
@@ -50,7 +51,8 @@ def fedsr(
     reset_optimizer: start the local optimizer afresh each round, as most other algorithms do.
     """
     usual = {"learning_rate": 0.1, "momentum": 0.0, "weight_decay": 0.0}
-    optimizer = training.pop("optimizer", None) or torch_sgd(*(training.get(name, usual[name]) for name in usual))
+    rates = (training.get(name, usual[name]) for name in usual)
+    optimizer = local_optimizer(training.pop("optimizer", None), *rates)
     has_reference = not isinstance(cmi, int | float) or cmi != 0
     information = (conditional_information(cmi),) if has_reference else ()
     return Algorithm(

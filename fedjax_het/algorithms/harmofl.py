@@ -21,9 +21,10 @@ import optax
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.gradients import plain, sharpness_aware
-from fedjax_het.client.local_updates import Training, sgd, torch_sgd
+from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.memories import optimizer_state
 from fedjax_het.client.objectives import cross_entropy
+from fedjax_het.client.optimizers import local_optimizer
 from fedjax_het.models.amplitude import amplitude_normalised
 from fedjax_het.server.aggregators import mean
 
@@ -49,7 +50,7 @@ def harmofl(
     """
     settings = {"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 1e-4} | training
     rates = (settings.pop("learning_rate"), settings.pop("momentum"), settings.pop("weight_decay"))
-    optimizer = settings.pop("optimizer", None) or torch_sgd(*rates)
+    optimizer = local_optimizer(settings.pop("optimizer", None), *rates)
     is_perturbed = not isinstance(alpha, int | float) or alpha != 0
     local_update = sgd(
         *rates,

@@ -1,7 +1,7 @@
 """How a client trains in a round: batches, epochs and the local optimizer."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ import optax
 
 from fedjax_het.algorithm import GradientRule, LocalUpdate, Problem
 from fedjax_het.client.gradients import plain
+from fedjax_het.client.optimizers import local_optimizer
 from fedjax_het.client.restriction import restricted
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ClientView, Key, Params, PyTree, Rows, Trained, Variables
@@ -27,7 +28,7 @@ class Training(TypedDict, total=False):
     epochs: int
     steps: int | None
     shuffle: bool
-    optimizer: optax.GradientTransformation | None
+    optimizer: optax.GradientTransformation | Literal["adam"] | None
     only: str | None
 
 
@@ -48,7 +49,7 @@ def sgd(
     epochs: int = 1,
     steps: int | None = None,
     shuffle: bool = True,
-    optimizer: optax.GradientTransformation | None = None,
+    optimizer: optax.GradientTransformation | Literal["adam"] | None = None,
     only: str | None = None,
     gradient: GradientRule = plain,
     keep_optimizer: bool = False,
@@ -60,7 +61,7 @@ def sgd(
 
     batch_size, epochs: the papers' B and E.   steps: exactly so many steps instead, going round the examples.
     shuffle: a new order each epoch, a function of (seed, round, client, epoch); False keeps the order of the index.
-    optimizer: any optax transformation instead of SGD.   gradient: the rule that feeds it.
+    optimizer: any optax transformation instead of SGD, or "adam", see `optimizers`.   gradient: the rule that feeds it.
     only: the parameters that are trained, see `restricted`; None is all.
     keep_optimizer: go on with memory["optimizer"] instead of starting afresh each round (see `memories`).
     Reads: view.local, where training begins.
@@ -69,7 +70,7 @@ def sgd(
     _check(learning_rate, momentum, weight_decay, batch_size, epochs, steps)
     if keep_optimizer and only is not None:
         raise InputError("only: the optimizer is kept between rounds here. Restrict it yourself, where it is kept too.")
-    optimizer = restricted(optimizer or torch_sgd(learning_rate, momentum, weight_decay), only)
+    optimizer = restricted(local_optimizer(optimizer, learning_rate, momentum, weight_decay), only)
     step = _stepping(optimizer, gradient, batch_size)
 
     def train(problem: Problem, view: ClientView, key: Key) -> Trained:
@@ -152,17 +153,6 @@ def _stepping(optimizer: optax.GradientTransformation, gradient: GradientRule, b
         )
 
     return step
-
-
-def torch_sgd(learning_rate: float, momentum: float = 0.0, weight_decay: float = 0.0) -> optax.GradientTransformation:
-    """SGD as PyTorch orders it: decay enters before the momentum. What is exactly 0 costs neither memory nor time."""
-    decay = [optax.add_decayed_weights(weight_decay)] if _is_used(weight_decay) else []
-    buffer = [optax.trace(momentum)] if _is_used(momentum) else []
-    return optax.chain(*decay, *buffer, optax.scale_by_learning_rate(learning_rate))
-
-
-def _is_used(factor: float | Array) -> bool:
-    return isinstance(factor, jax.core.Tracer) or factor != 0
 
 
 def _shuffled(key: Key, rows: Rows) -> Array:

@@ -105,9 +105,10 @@ def train(algorithm: Algorithm, problem: LocalProblem, common: Common, slot: Slo
     is_finite = tree.is_finite((upload, state, trained.metrics))
     is_present = has_examples & is_finite
     upload = tree.where(is_present, upload, tree.zeros_like(upload))
+    pack = algorithm.aggregator.pack
     outcome = Outcome(
         tree.where(is_present, state, slot.state),
-        upload,
+        upload._replace(update=pack(upload.update)) if pack else upload,
         jnp.where(is_present, trained.metrics["loss"], 0),
         is_present,
         has_examples & ~is_finite,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fedjax_het import tree
+from fedjax_het.engine.sums import across_devices, filled
 from fedjax_het.errors import InputError
 from fedjax_het.types import PyTree
 
@@ -89,6 +91,17 @@ class Layout:
             check_vma=False,  # a client's loop has its own length, which the checker takes for a mismatch
         )
         return body(common, clients)
+
+    def on_stack(self, function: Callable[..., PyTree], stack: PyTree, *others: PyTree) -> PyTree:
+        """function(sums, stack, *others) of leaves [cohort, ...], on every device alike; sums: see `tree.Sums`."""
+        if not self.mesh:
+            return tree.on_one_device(function, stack, *others)
+        num_clients = jax.tree.leaves(stack)[0].shape[0]
+        sums = across_devices(AXIS, self.num_devices, num_clients)
+        specs = (P(AXIS), *(P() for _ in others))
+        body = partial(function, sums)
+        body = jax.shard_map(body, mesh=self.mesh, in_specs=specs, out_specs=P(), check_vma=False)
+        return body(jax.tree.map(lambda x: filled(x, self.padded(num_clients)), stack), *others)
 
     def _on_device(self, function: Callable, common: PyTree, clients: PyTree) -> tuple[PyTree, PyTree]:
         count = jax.tree.leaves(clients)[0].shape[0]

@@ -122,7 +122,7 @@ def make_round(
         outcome, summed = layout.map_and_sum(train_one, (received, data.examples), slots)
         outcome = unpadded(outcome)
         uploads = outcome.upload._replace(reports=Channel("reports", outcome.upload.reports))
-        view = ServerView(received, uploads, ids, outcome.is_present, num_clients, summed.aggregator)
+        view = ServerView(received, uploads, ids, outcome.is_present, num_clients, summed.aggregator, layout.on_stack)
         try:
             aggregate, aggregator = algorithm.aggregator.update(problem, server.aggregator, view)
         except Unfilled as unfilled:

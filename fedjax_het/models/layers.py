@@ -37,8 +37,7 @@ class Conv(nn.Module):
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
         bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype) if self.use_bias else None
         x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)
-        y = lowered(self.lowering, x, kernel, strides, pads)
-        return y if bias is None else y + bias
+        return lowered(self.lowering, x, kernel, strides, pads, bias)
 
 
 class UpConv(nn.Module):

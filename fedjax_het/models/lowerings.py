@@ -18,6 +18,7 @@ from jax import lax
 
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models.native import convolution
+from fedjax_het.models.native.spread import spread
 from fedjax_het.types import Array
 
 Pads = Sequence[tuple[int, int]]
@@ -25,8 +26,10 @@ Pads = Sequence[tuple[int, int]]
 _FEW = 16
 
 
-def lowered(name: str, x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> Array:
-    """[n, h, w, c], [kh, kw, c, f] -> [n, h', w', f].
+def lowered(
+    name: str, x: Array, kernel: Array, strides: tuple[int, int], pads: Pads, bias: Array | None = None
+) -> Array:
+    """[n, h, w, c], [kh, kw, c, f] and, where there is one, [f] -> [n, h', w', f].
 
     Raises InputError for an unknown name, and for "native" where it can not be had.
     """
@@ -35,7 +38,10 @@ def lowered(name: str, x: Array, kernel: Array, strides: tuple[int, int], pads: 
     elif name == "native" and (reason := _why_not_native(x.dtype, strides)):
         raise InputError(f"conv: 'native' can not be had: {reason}. Use conv='auto'.")
     check_lowering(name)
-    return _LOWERINGS[name](x, kernel, strides, pads)
+    y = _LOWERINGS[name](x, kernel, strides, pads)
+    if bias is None:
+        return y
+    return y + (spread(bias, y.shape) if name == "native" else bias)
 
 
 def chosen(dtype: jnp.dtype = jnp.float32, strides: tuple[int, int] = (1, 1)) -> str:

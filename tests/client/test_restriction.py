@@ -4,7 +4,7 @@ import numpy as np
 import optax
 import pytest
 
-from fedjax_het.client.local_updates import torch_sgd
+from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.client.restriction import restricted
 from fedjax_het.errors import InputError
 

@@ -54,3 +54,23 @@ def test_random_keys_travel():
         for layout in (Layout(), sharded(2))
     ]
     np.testing.assert_array_equal(*out)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("num_clients", [1, 4, 7])
+def test_a_stack_adds_up_over_columns_and_clients_wherever_it_lies(layout, num_clients, monkeypatch):
+    monkeypatch.setattr("fedjax_het.engine.sums._TRADED", 50)
+    generator = np.random.default_rng(0)
+    stack = {"a": generator.normal(size=(num_clients, 3, 5)), "b": generator.normal(size=(num_clients, 81))}
+    rows = np.concatenate([x.reshape(num_clients, -1) for x in stack.values()], axis=1)
+    factors = generator.normal(size=num_clients)
+
+    def read(sums, stack, factors):
+        gram = sums.over_columns(lambda rows: rows @ rows.T, stack)
+        combined = sums.over_clients(lambda factors, stack: factors @ stack["b"], factors, stack)
+        return gram, combined, sums.once(lambda gram: 2 * gram, gram)
+
+    gram, combined, doubled = jax.jit(lambda stack, factors: layout.on_stack(read, stack, factors))(stack, factors)
+    np.testing.assert_allclose(gram, rows @ rows.T, atol=1e-4)
+    np.testing.assert_allclose(combined, factors @ stack["b"], atol=1e-5)
+    np.testing.assert_array_equal(doubled, 2 * gram)

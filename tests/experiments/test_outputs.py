@@ -77,3 +77,19 @@ def test_the_final_figures_are_those_of_the_last_round_over_seeds():
     alone = outputs.final([LINES[0], LINES[2]])["train/loss"]
     assert alone == {"mean": 1.0, "std": None, "seeds": [1.0]}
     assert "seconds" not in outputs.final(LINES)
+
+
+def test_a_seed_is_judged_in_the_round_that_was_best_on_validation():
+    accuracies = {(2, 0): (0.5, 0.9), (4, 0): (0.7, 0.1), (6, 0): (0.7, 0.8), (2, 1): (0.6, 0.3), (4, 1): (0.4, 0.9)}
+    lines = [
+        {"round": round, "seed": seed, "valid/accuracy_mean": valid, "test/accuracy": test, "seconds": 1.0}
+        for (round, seed), (valid, test) in accuracies.items()
+    ]
+    found = outputs.selected(lines)
+    assert found["rounds"] == [4, 2]
+    assert found["figures"]["test/accuracy"]["seeds"] == [0.1, 0.3]
+    assert found["figures"].keys() == {"valid/accuracy_mean", "test/accuracy"}
+
+
+def test_nothing_is_selected_without_validation_examples():
+    assert outputs.selected(LINES) is None

@@ -6,9 +6,10 @@ import numpy as np
 from flax import linen as nn
 
 from fedjax_het.algorithms import fedrd
-from fedjax_het.client.local_updates import sgd, torch_sgd
+from fedjax_het.client.local_updates import sgd
 from fedjax_het.client.objectives import debiased_cross_entropy
 from fedjax_het.client.objectives.debiased import DIVERGENCES, head_weight
+from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.engine.participation import everyone
 from fedjax_het.engine.problem import LocalProblem
 from fedjax_het.engine.round import make_round

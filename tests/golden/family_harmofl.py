@@ -8,9 +8,9 @@ import optax
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import harmofl
 from fedjax_het.client.gradients import perturbation, sharpness_aware
-from fedjax_het.client.local_updates import torch_sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.client.objectives.dice import soft_dice
+from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.diagnostics.drift import drift
 from fedjax_het.engine.participation import everyone
 from fedjax_het.engine.problem import LocalProblem

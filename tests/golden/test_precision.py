@@ -1,5 +1,7 @@
 """What float32 costs the gradient-editing aggregators, on the golden stacks of updates and on one made to be hard."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +14,10 @@ from fedjax_het.server.aggregators import (
     mean,
     principal_directions,
 )
-from fedjax_het.server.aggregators.gram import gram_matrix, in_double
+from fedjax_het.server.aggregators.gram import in_double
 from fedjax_het.server.aggregators.principal import principal_axes
+from fedjax_het.server.aggregators.stack import gram_matrix, packed
+from fedjax_het.server.native import gram as native
 from tests.golden.cases import Case, find
 from tests.golden.stage import aggregate
 from tests.golden.test_golden import HERE
@@ -21,10 +25,10 @@ from tests.golden.test_golden import HERE
 AGGREGATORS = {
     "mean": mean,
     "principal": principal_directions,
-    "every axis": lambda: principal_directions(1.0),
+    "every axis": partial(principal_directions, 1.0),
     "dominant": dominant_correction,
     "harmonized": harmonized_mean,
-    "harmonized in sequence": lambda: harmonized_mean("sequential"),
+    "harmonized in sequence": partial(harmonized_mean, "sequential"),
     "hierarchical": hierarchical_mean,
 }
 
@@ -51,22 +55,48 @@ def test_float32_is_within_1e_5_of_float64(name, aggregator):
     assert np.abs(single - exact).max() <= 1e-5 * np.abs(exact).max()
 
 
-def aggregated(aggregator: str, stack: np.ndarray, dtype: type) -> np.ndarray:
-    losses = {"loss": jnp.asarray(np.linspace(0.5, 1.5, len(stack)), dtype)}
-    return np.asarray(
-        aggregate(AGGREGATORS[aggregator](), {"params": {"w": stack.astype(dtype)}}, reports=losses)[0]["params"]["w"]
-    )
+def aggregated(name: str, updates: np.ndarray, dtype: type, **options) -> np.ndarray:
+    aggregator = partial(AGGREGATORS[name], **options)()
+    losses = {"loss": jnp.asarray(np.linspace(0.5, 1.5, len(updates)), dtype)}
+    update = {"params": {"w": jnp.asarray(updates, dtype)}}
+    sent = aggregator.pack(update) if aggregator.pack else update
+    return np.asarray(aggregate(aggregator, sent, reports=losses)[0]["params"]["w"])
 
 
-def test_a_float32_stack_shows_an_axis_of_a_hundred_thousandth():
-    """Singular values 1, 1e-1, ..., 1e-5: a float32 Gram matrix would have lost the last two."""
+@pytest.mark.parametrize("aggregator", sorted(AGGREGATORS.keys() - {"mean", "hierarchical"}))
+@pytest.mark.parametrize("name", stacks())
+def test_bfloat16_is_within_1e_2_of_float64(name, aggregator):
+    stack = stacks()[name]
+    with jax.enable_x64(True):
+        exact = aggregated(aggregator, stack, np.float64)
+    ours = aggregated(aggregator, stack, np.float32, stack="bfloat16")
+    assert ours.dtype == np.float32
+    assert np.abs(ours - exact).max() <= 1e-2 * np.abs(exact).max()
+
+
+@pytest.fixture(params=["the kernel, if it can be had", "block by block"])
+def way(request, monkeypatch):
+    if request.param == "block by block":
+        monkeypatch.setattr(native, "why_not", lambda: "a test")
+
+
+def errors_of_axes(pack=lambda stack: stack) -> np.ndarray:
+    """Of singular values 1, 1e-1, ..., 1e-5, each as a share of itself."""
     generator = np.random.default_rng(0)
     left, right = (np.linalg.qr(generator.normal(size=(size, 6)))[0] for size in (6, 4096))
     values = 10.0 ** -np.arange(6)
-    stack = ((left * values) @ right.T).astype(np.float32)
+    stack = pack(jnp.asarray((left * values) @ right.T, jnp.float32))
     lengths = in_double(lambda stack: principal_axes(gram_matrix(stack), jnp.ones(6, bool), 1.0).lengths)(stack)
-    errors = np.abs(np.asarray(lengths) - values) / values
-    assert errors.max() < 1e-4
+    return np.abs(np.asarray(lengths) - values) / values
+
+
+def test_a_float32_stack_shows_an_axis_of_a_hundred_thousandth(way):
+    """A float32 Gram matrix would have lost the last two."""
+    assert errors_of_axes().max() < 1e-4
+
+
+def test_a_bfloat16_stack_shows_an_axis_of_a_hundredth(way):
+    assert errors_of_axes(packed)[:3].max() < 1e-2
 
 
 @pytest.mark.parametrize("aggregator", [principal_directions, dominant_correction])

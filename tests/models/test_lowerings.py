@@ -33,8 +33,8 @@ def way(case):
     n, h, w, c, kh, kw, f = case
     if not convolution.suits((n, h, w, c), (kh, kw, c, f), 1, PADS):
         return "product"
-    y_shape = (1, n, h + 2 - kh, w + 3 - kw, f)
-    return "winograd" if convolution._is_worth_it(y_shape, (1, kh, kw, c, f), 1) else "direct"
+    y_shape = (n, h + 2 - kh, w + 3 - kw, f)
+    return "winograd" if convolution._is_worth_it(y_shape, (kh, kw, c, f), 1) else "direct"
 
 
 def test_the_cases_reach_every_way():
@@ -94,6 +94,34 @@ def test_native_side_by_side(axes):
     x, kernel = tensors(CASES[0])
     given = [np.stack([a, -2 * a]) if axis == 0 else a for a, axis in zip((x, kernel), axes, strict=True)]
     ours, theirs = (jax.jit(jax.vmap(gradient(scalar(name, 2)), axes)) for name in ("native", "lax"))
+    assert_equal(ours(*given), theirs(*given))
+
+
+def with_bias(lowering):
+    x, kernel = tensors(CASES[0])
+    return lambda bias, factor: jnp.sum(jnp.sin(lowered(lowering, factor * x, kernel, (2, 2), PADS, bias)))
+
+
+BIAS = np.linspace(-1, 1, 5, dtype=np.float32)
+
+
+@needs_native
+@pytest.mark.parametrize("derivative", DERIVATIVES)
+def test_a_bias_has_the_derivatives_that_it_has_with_lax(derivative):
+    ours, theirs = (jax.jit(DERIVATIVES[derivative](with_bias(name))) for name in ("native", "lax"))
+    assert_equal(ours(BIAS, 0.7), theirs(BIAS, 0.7))
+
+
+@needs_native
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
+def test_biases_side_by_side(axes):
+    """Of clients, and of seeds around them."""
+    given = [
+        np.multiply.outer([[1, 2, 3], [3, 1, 2]], a) if axis == 0 else a
+        for a, axis in zip((BIAS, 0.7), axes, strict=True)
+    ]
+    given = [np.asarray(a, np.float32) for a in given]
+    ours, theirs = (jax.jit(jax.vmap(jax.vmap(gradient(with_bias(name)), axes), axes)) for name in ("native", "lax"))
     assert_equal(ours(*given), theirs(*given))
 
 

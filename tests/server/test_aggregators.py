@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import mean, principal_directions
-from fedjax_het.server.aggregators.gram import gram_matrix, in_double
+from fedjax_het.server.aggregators.gram import in_double
 from fedjax_het.server.aggregators.principal import principal_edit
+from fedjax_het.server.aggregators.stack import gram_matrix
 from tests.golden.stage import aggregate, combined
 
 AGGREGATORS = {
@@ -115,7 +116,7 @@ def test_a_direction_of_a_hundred_thousandth_is_still_seen():
 
 
 def test_the_gram_matrix_by_blocks_is_the_gram_matrix(monkeypatch):
-    monkeypatch.setattr("fedjax_het.server.aggregators.gram._BLOCK", 7)
+    monkeypatch.setattr("fedjax_het.server.aggregators.stack._CACHED", 42)
     ours = in_double(gram_matrix)({"a": jnp.asarray(STACK), "b": jnp.asarray(STACK[:, :14].reshape(6, 2, 7))})
     exact = STACK.astype(float) @ STACK.T.astype(float) + STACK[:, :14].astype(float) @ STACK[:, :14].T.astype(float)
     assert ours.dtype == np.float64

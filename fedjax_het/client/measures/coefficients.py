@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het.algorithm import Measure, Problem
-from fedjax_het.client.local_updates import torch_sgd
+from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, ClientView
 

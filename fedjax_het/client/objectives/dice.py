@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.algorithm import Term
-from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ForwardPass
 
 
@@ -28,17 +27,10 @@ def dice(weight: float = 1.0, smooth: float = 1e-5) -> Term:
     """Soft Dice loss over the whole batch, background included; see `soft_dice`.
 
     HarmoFL's joint loss is (cross_entropy(0.5), dice(0.5)).   Reads: outputs.logits.   smooth: the code's 1e-5.
-    Raises InputError, when traced, where labels are no masks.
     Jiang et al., HarmoFL, AAAI 2022; official code med-air/HarmoFL, utils/loss.py.
     """
 
     def dice(forward: ForwardPass) -> Array:
-        labels = forward.batch.labels
-        if labels.ndim < 3:
-            raise InputError(
-                f"dice: measures how masks overlap, and labels have shape {list(labels.shape[1:])} an example. Take a "
-                "data set of masks, or cross-entropy."
-            )
-        return weight * soft_dice(forward.outputs.logits, labels, forward.batch.mask, smooth)
+        return weight * soft_dice(forward.outputs.logits, forward.batch.labels, forward.batch.mask, smooth)
 
     return dice

@@ -9,18 +9,21 @@ namespace ffi = xla::ffi;
 using Buffer = ffi::Buffer<ffi::F32>;
 using Result = ffi::Result<Buffer>;
 
-// work(first, second, out) for every group: a client of a batch, whose kernel is its own.
+// The last four axes. A fifth in front of them counts groups: the clients of a batch, each with a kernel of its own.
+static auto Last(const Buffer& buffer) { return buffer.dimensions().last(4); }
+
+// work(first, second, out) for every group.
 template <typename Work>
 static ffi::Error EachGroup(const Buffer& first, const Buffer& second, Result& out, Work work) {
-  const int64_t groups = first.dimensions()[0];
+  const int64_t groups = first.dimensions().size() > 4 ? first.dimensions()[0] : 1;
   const auto at = [&](const auto& buffer, int64_t g) { return buffer.typed_data() + g * (buffer.element_count() / groups); };
   for (int64_t g = 0; g < groups; ++g) work(at(first, g), at(second, g), at(*out, g));
   return ffi::Error::Success();
 }
 
 static direct::Shape Described(const Buffer& x, const Buffer& kernel, const Buffer& y, int64_t stride) {
-  const auto d = x.dimensions(), k = kernel.dimensions(), o = y.dimensions();
-  return {d[1], d[2], d[3], d[4], k[1], k[2], k[4], o[2], o[3], stride};
+  const auto d = Last(x), k = Last(kernel), o = Last(y);
+  return {d[0], d[1], d[2], d[3], k[0], k[1], k[3], o[1], o[2], stride};
 }
 
 static ffi::Error DirectConvolve(Buffer x, Buffer kernel, int64_t stride, Result y) {
@@ -38,21 +41,21 @@ static ffi::Error DirectKernelGradient(Buffer x, Buffer y, int64_t stride, Resul
 }
 
 static winograd::Shape Described(const Buffer& x, const Buffer& y, int64_t top, int64_t left) {
-  const auto d = x.dimensions(), o = y.dimensions();
-  return {d[1], d[2], d[3], d[4], o[4], o[2], o[3], top, left};
+  const auto d = Last(x), o = Last(y);
+  return {d[0], d[1], d[2], d[3], o[3], o[1], o[2], top, left};
 }
 
 static ffi::Error WinogradConvolve(Buffer x, Buffer kernel, int64_t top, int64_t left, Result y) {
   const winograd::Shape s = Described(x, *y, top, left);
   return EachGroup(x, kernel, y, [&](auto... data) {
-    kernel.dimensions()[1] == 3 ? winograd::Convolve<3>(s, data...) : winograd::Convolve<5>(s, data...);
+    Last(kernel)[0] == 3 ? winograd::Convolve<3>(s, data...) : winograd::Convolve<5>(s, data...);
   });
 }
 
 static ffi::Error WinogradKernelGradient(Buffer x, Buffer y, int64_t top, int64_t left, Result kernel) {
   const winograd::Shape s = Described(x, y, top, left);
   return EachGroup(x, y, kernel, [&](auto... data) {
-    kernel->dimensions()[1] == 3 ? winograd::KernelGradient<3>(s, data...) : winograd::KernelGradient<5>(s, data...);
+    Last(*kernel)[0] == 3 ? winograd::KernelGradient<3>(s, data...) : winograd::KernelGradient<5>(s, data...);
   });
 }
 

@@ -34,7 +34,13 @@ def why_not() -> str | None:
 
 def convolve(x: Array, kernel: Array, stride: int = 1, pads: Pads = ((0, 0), (0, 0))) -> Array:
     """[n, h, w, c] with [kh, kw, c, f] -> [n, h', w', f], float32, on a CPU."""
-    return _convolve.bind(x[None], kernel[None], stride=stride, pads=pads)[0]
+    return _convolve.bind(x, kernel, stride=stride, pads=pads)
+
+
+def kernel_gradient(x: Array, y: Array, size: tuple[int, int], stride: int = 1, pads: Pads = ((0, 0), (0, 0))) -> Array:
+    """The gradient of sum(y * convolve(x, kernel)) for a kernel of that (height, width): [n, h, w, c] with
+    [n, h', w', f] -> [kh, kw, c, f]. Both may have an axis in front, of groups."""
+    return _kernel_gradient.bind(x, y, stride=stride, pads=pads, size=size)
 
 
 def suits(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> bool:
@@ -42,9 +48,9 @@ def suits(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> bool:
 
     The direct one reads a kernel that no cache holds once an image, so it wants images with many pixels.
     """
-    y_shape = _out_shape((1, *x_shape), (1, *kernel_shape), stride, pads)
-    is_small = math.prod(kernel_shape) < _LARGE or math.prod(y_shape[2:4]) >= _FEW
-    return is_small or _is_worth_it(y_shape, (1, *kernel_shape), stride)
+    y_shape = _out_shape(x_shape, kernel_shape, stride, pads)
+    is_small = math.prod(kernel_shape) < _LARGE or math.prod(y_shape[-3:-1]) >= _FEW
+    return is_small or _is_worth_it(y_shape, kernel_shape, stride)
 
 
 def _is_worth_it(y_shape: tuple, kernel_shape: tuple, stride: int) -> bool:
@@ -52,12 +58,12 @@ def _is_worth_it(y_shape: tuple, kernel_shape: tuple, stride: int) -> bool:
 
     It must halve the multiplications at least; tiles that stick out over a small image save few.
     """
-    height, width, *many = kernel_shape[1:]
+    height, width, *many = kernel_shape[-4:]
     if stride != 1 or height != width or height not in _SIDES or min(many) < _MANY:
         return False
-    tiles = math.prod(-(-n // (_TILE + 1 - height)) for n in y_shape[2:4])
-    is_saving = math.prod(y_shape[2:4]) * height * width >= 2 * tiles * _TILE**2
-    return is_saving and y_shape[1] * tiles >= _MANY
+    tiles = math.prod(-(-n // (_TILE + 1 - height)) for n in y_shape[-3:-1])
+    is_saving = math.prod(y_shape[-3:-1]) * height * width >= 2 * tiles * _TILE**2
+    return is_saving and y_shape[-4] * tiles >= _MANY
 
 
 def _call(name: str, x: Array, other: Array, y_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> Array:
@@ -70,18 +76,20 @@ def _call(name: str, x: Array, other: Array, y_shape: tuple, kernel_shape: tuple
 
 
 def _framed(x: Array, pads: Pads, between: int = 0) -> Array:
-    """Zeros around the images [groups, n, h, w, c], and `between` their pixels."""
-    sides = [(0, 0, 0), (0, 0, 0), *((*pad, between) for pad in pads), (0, 0, 0)]
+    """Zeros around the images [..., h, w, c], and `between` their pixels."""
+    sides = [*[(0, 0, 0)] * (x.ndim - 3), *((*pad, between) for pad in pads), (0, 0, 0)]
     return jax.lax.pad(x, np.zeros((), x.dtype), sides)
 
 
 def _out_shape(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> tuple:
-    size = [(n + sum(pad) - k) // stride + 1 for n, pad, k in zip(x_shape[2:4], pads, kernel_shape[1:3], strict=True)]
-    return *x_shape[:2], *size, kernel_shape[4]
+    size = [
+        (n + sum(pad) - k) // stride + 1 for n, pad, k in zip(x_shape[-3:-1], pads, kernel_shape[-4:-2], strict=True)
+    ]
+    return *x_shape[:-3], *size, kernel_shape[-1]
 
 
 def _kernel_shape(x, y, *, stride, pads, size):
-    return x.shape[0], *size, x.shape[4], y.shape[4]
+    return *x.shape[:-4], *size, x.shape[-1], y.shape[-1]
 
 
 def _call_convolve(x, kernel, *, stride, pads):
@@ -97,22 +105,21 @@ def _for_image(y: Array, kernel: Array, *, stride: int, pads: Pads, size: tuple[
     """The transpose of x -> convolve(x, kernel): the kernel turned round over y, whose pixels stand `stride` apart."""
     back = tuple(
         (k - 1 - low, n + low - 1 - (count - 1) * stride)
-        for n, k, (low, _), count in zip(size, kernel.shape[1:3], pads, y.shape[2:4], strict=True)
+        for n, k, (low, _), count in zip(size, kernel.shape[-4:-2], pads, y.shape[-3:-1], strict=True)
     )
     spread = _framed(y, ((0, 0), (0, 0)), stride - 1) if stride > 1 else y
-    return _convolve.bind(spread, jnp.flip(kernel, (1, 2)).swapaxes(3, 4), stride=1, pads=back)
+    return _convolve.bind(spread, jnp.flip(kernel, (-4, -3)).swapaxes(-2, -1), stride=1, pads=back)
 
 
 def _declare(name: str, call: Callable[..., Array], shape_of: Callable[..., tuple], *static: str) -> Primitive:
     primitive = Primitive(name)
 
     def batched(arguments, axes, **settings):
-        """Clients become groups; who is shared by all is repeated for each."""
+        """Clients become groups, the axis in front of four; who is shared by all is repeated for each."""
         size = next(a.shape[axis] for a, axis in zip(arguments, axes, strict=True) if axis is not None)
         first = [_in_front(a, axis, size) for a, axis in zip(arguments, axes, strict=True)]
-        groups = first[0].shape[1]
-        out = primitive.bind(*(a.reshape(size * groups, *a.shape[2:]) for a in first), **settings)
-        return out.reshape(size, groups, *out.shape[1:]), 0
+        out = primitive.bind(*(a.reshape(-1, *a.shape[-4:]) for a in first), **settings)
+        return out.reshape(first[0].shape[:-4] + out.shape[1:]), 0
 
     primitive.def_abstract_eval(
         lambda x, other, **static: jax.core.ShapedArray(shape_of(x, other, **static), jnp.float32)
@@ -140,11 +147,11 @@ _kernel_gradient = _declare("kernel_gradient", _call_kernel_gradient, _kernel_sh
 
 ad.defbilinear(
     _convolve,
-    lambda ct, x, kernel, **static: _for_image(ct, kernel, **static, size=x.aval.shape[2:4]),
-    lambda ct, x, kernel, **static: _kernel_gradient.bind(x, ct, **static, size=kernel.aval.shape[1:3]),
+    lambda ct, x, kernel, **static: _for_image(ct, kernel, **static, size=x.aval.shape[-3:-1]),
+    lambda ct, x, kernel, **static: _kernel_gradient.bind(x, ct, **static, size=kernel.aval.shape[-4:-2]),
 )
 ad.defbilinear(
     _kernel_gradient,
-    lambda ct, x, y, *, size, **static: _for_image(y, ct, **static, size=x.aval.shape[2:4]),
+    lambda ct, x, y, *, size, **static: _for_image(y, ct, **static, size=x.aval.shape[-3:-1]),
     lambda ct, x, y, *, size, **static: _convolve.bind(x, ct, **static),
 )

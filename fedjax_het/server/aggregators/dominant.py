@@ -76,6 +76,7 @@ def dominant_correction(
     min_norm_ratio: float = 0.0,
     scope: str = "model",
     buffers: str = "weighted_mean",
+    stack: str = "float32",
 ) -> Aggregator:
     """Take out of each update what points against the dominant ones, and average.
 
@@ -92,13 +93,13 @@ def dominant_correction(
     target: "original" g_s | "current": g_s as corrected so far, clients in the order of their ids.
     min_norm_ratio: updates shorter than this share of the longest count as zero, neither dominant nor in conflict; 0
     lets the tiniest vote: p_ij tends to |g_j| cos / 2 as |g_i| does to 0. 1e-8 is a good value.
-    scope, buffers: see `edited_mean`.
+    scope, buffers, stack: see `edited_mean`.
     Zero updates agree and conflict with nobody. One client alone is handed through.
     Wang et al., Joint Focal Loss and Dominant Gradient Correction for Gradient Conflict in Federated Learning
     (FedMGC); no code was released.
     """
     edit = dominant_edit(fraction, p_mode=p_mode, order=order, target=target, min_norm_ratio=min_norm_ratio)
-    return edited_mean(edit, weighting, evidence=_losses, scope=scope, buffers=buffers)
+    return edited_mean(edit, weighting, evidence=_losses, scope=scope, buffers=buffers, stack=stack)
 
 
 def _losses(view: ServerView) -> tuple[Array]:

@@ -15,6 +15,7 @@ from jax.custom_batching import custom_vmap
 from fedjax_het import tree
 from fedjax_het.algorithm import Aggregator, Problem, Weighting
 from fedjax_het.errors import InputError, nearest
+from fedjax_het.server.aggregators.stack import combination, inner_products, packed, unpacked
 from fedjax_het.server.weightings import named
 from fedjax_het.types import Aggregate, Array, PyTree, ServerView, Variables
 
@@ -24,7 +25,7 @@ float64; evidence is what else the edit was promised, arrays that the server kno
 
 SCOPES = ("model", "tensor")
 BUFFERS = ("weighted_mean", "keep_server", "in_vector")
-_BLOCK = 1 << 15  # columns converted to float64 at a time: a block of the stack stays in cache
+STACKS = ("float32", "bfloat16")
 
 
 def in_double(function: Callable) -> Callable:
@@ -65,28 +66,6 @@ def _batched_in_double(function: Callable) -> Callable:
     return run
 
 
-def gram_matrix(stack: PyTree) -> Array:
-    """K_ij = <u_i, u_j> over all leaves [m, ...], accumulated in float64 (inside `in_double`), block by block."""
-    leaves = jax.tree.leaves(stack)
-    total = jnp.zeros((leaves[0].shape[0],) * 2, float)
-    for leaf in leaves:
-        rows = leaf.reshape(leaf.shape[0], -1)
-        num_blocks, rest = divmod(rows.shape[1], _BLOCK)
-
-        def add_block(index: Array, sum_so_far: Array, rows: Array = rows) -> Array:
-            return sum_so_far + _product(jax.lax.dynamic_slice_in_dim(rows, index * _BLOCK, _BLOCK, axis=1))
-
-        total = total + _product(rows[:, rows.shape[1] - rest :])
-        if num_blocks:
-            total = jax.lax.fori_loop(0, num_blocks, add_block, total)
-    return total
-
-
-def _product(rows: Array) -> Array:
-    rows = rows.astype(float)
-    return jnp.matmul(rows, rows.T, precision=jax.lax.Precision.HIGHEST)
-
-
 def edited_mean(
     edit: Edit,
     weighting: str | Weighting = "samples",
@@ -94,6 +73,7 @@ def edited_mean(
     evidence: Callable[[ServerView], tuple[Array, ...]] = lambda view: (),
     scope: str = "model",
     buffers: str = "weighted_mean",
+    stack: str = "float32",
     warmup_mean_rounds: int = 0,
 ) -> Aggregator:
     """The weighted mean of edited updates: u = sum_i p_i sum_j C_ij u_j, with C = edit(Gram matrix, ...).
@@ -106,33 +86,47 @@ def edited_mean(
     scope: one vector a client ("model"), or each parameter tensor by itself ("tensor").
     buffers: what happens to collections besides params (batch statistics): averaged, kept as the server has them, or
     edited along with the parameters. warmup_mean_rounds: so many first rounds take the plain weighted mean.
-    Raises InputError for an unknown scope, buffers or weighting.
+    stack: "float32" | "bfloat16": what is edited is sent and stacked in half the bytes, products are added in float32;
+    measured likewise, 9e-3 of the largest entry at most, and a singular value of a hundredth of the largest is seen to
+    3e-3 of itself, one of a thousandth to 20 %.
+    Raises InputError for an unknown scope, buffers, stack or weighting.
     """
     weighting = named(weighting)
-    for name, value, known in (("scope", scope, SCOPES), ("buffers", buffers, BUFFERS)):
+    for name, value, known in (("scope", scope, SCOPES), ("buffers", buffers, BUFFERS), ("stack", stack, STACKS)):
         if value not in known:
             raise InputError(f"{name}: unknown option '{value}'. {nearest(value, known)}")
-    find = in_double(partial(_coefficients, edit))
 
-    def combine(stack: Variables, weights: Array, view: ServerView) -> Variables:
-        coefficients = find(stack, weights, view.is_present, *evidence(view))
+    def edited(update: Variables) -> Variables:
+        return update if buffers == "in_vector" else {"params": update["params"]}
+
+    def pack(update: Variables) -> Variables:
+        return update | packed(edited(update))
+
+    def combine(updates: PyTree, weights: Array, view: ServerView) -> PyTree:
+        on_stack = partial(view.on_stack or tree.on_one_device, partial(_edited_sum, edit))
         is_plain = view.received.round < warmup_mean_rounds
-        return tree.weighted_sum(stack, jnp.where(is_plain, weights, coefficients))
+        return in_double(on_stack)(updates, weights, is_plain, view.is_present, *evidence(view))
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
-        weights, state = weighting.update(state, view)
-        edited, averaged = dict(view.uploads.update), {}
-        if buffers != "in_vector":
-            averaged, edited = edited, {"params": edited.pop("params")}
+        readable = view._replace(uploads=view.uploads._replace(update=unpacked(view.uploads.update)))
+        weights, state = weighting.update(state, readable)
+        chosen = edited(view.uploads.update)
+        averaged = {name: leaves for name, leaves in view.uploads.update.items() if name not in chosen}
         each = partial(combine, weights=weights, view=view)
-        combined = each(edited) if scope == "model" else jax.tree.map(each, edited)
+        combined = each(chosen) if scope == "model" else jax.tree.map(each, chosen)
         rest = tree.weighted_sum(averaged, weights if buffers == "weighted_mean" else jnp.zeros_like(weights))
         return Aggregate({**rest, **combined}, {}), state
 
-    return Aggregator(weighting.init, update)
+    return Aggregator(weighting.init, update, pack=pack if stack == "bfloat16" else None)
 
 
-def _coefficients(edit: Edit, stack: PyTree, weights: Array, is_present: Array, *evidence: Array) -> Array:
-    """[m]: the factor of each update in the final sum, p @ C; rows that are absent are zero in the stack."""
-    combined = weights.astype(float) @ edit(gram_matrix(stack), is_present, *evidence)
-    return combined.astype(weights.dtype)
+def _edited_sum(
+    edit: Edit, sums: tree.Sums, stack: PyTree, weights: Array, is_plain: Array, is_present: Array, *evidence: Array
+) -> PyTree:
+    """p @ C, [m], is the factor of each update in the final sum; rows that are absent are zero in the stack."""
+
+    def factors(gram: Array) -> Array:
+        edited = weights.astype(float) @ edit(gram, is_present, *evidence)
+        return jnp.where(is_plain, weights, edited.astype(weights.dtype))
+
+    return sums.over_clients(combination, sums.once(factors, sums.over_columns(inner_products, stack)), stack)

@@ -60,6 +60,7 @@ def harmonized_mean(
     seed: int = 0,
     scope: str = "model",
     buffers: str = "weighted_mean",
+    stack: str = "float32",
 ) -> Aggregator:
     """Project the two updates of every conflicting pair onto each other's normal plane, and average.
 
@@ -71,7 +72,7 @@ def harmonized_mean(
     | "original": g_i . g_j < 0, decided once; a later projection may then take out an agreeing part |
     "sequential": g_i' . g_j' < 0, and projects on g_j', both as they run; one pair after another, m^2/2 steps.
     pair_order: "lexicographic" by id | "random", drawn anew each round from `seed`.
-    scope, buffers: see `edited_mean`.
+    scope, buffers, stack: see `edited_mean`.
     Zero updates conflict with nobody. With two clients all tests agree. For three or more in conflict the result
     depends on the order of the pairs, so on the ids.
     The paper's text leaves the test open; no authors' code was found. The default equals PCGrad with partners in the
@@ -81,4 +82,6 @@ def harmonized_mean(
     if pair_order not in PAIR_ORDERS:
         raise InputError(f"pair_order: unknown option '{pair_order}'. {nearest(pair_order, PAIR_ORDERS)}")
     evidence = lambda view: (PAIR_ORDERS[pair_order](view, seed),)  # noqa: E731
-    return edited_mean(harmonized_edit(conflict_test), weighting, evidence=evidence, scope=scope, buffers=buffers)
+    return edited_mean(
+        harmonized_edit(conflict_test), weighting, evidence=evidence, scope=scope, buffers=buffers, stack=stack
+    )

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.server.aggregators.gram import BUFFERS, gram_matrix, in_double
+from fedjax_het.server.aggregators.gram import BUFFERS, in_double
 from fedjax_het.server.aggregators.projection import resolved
+from fedjax_het.server.aggregators.stack import inner_products
 from fedjax_het.types import Aggregate, Array, ServerView, Variables
 
 
@@ -56,17 +57,22 @@ def _without(gram: Array, rows: Array, others: Array, eps: float, products: Arra
     return rows - share[:, None] * others
 
 
-def _by_tensor(eps: float, stacks: list[Array], references: list[Array], is_present: Array) -> list[Array]:
+def _by_tensor(
+    eps: float, sums: tree.Sums, stacks: list[Array], references: list[Array], is_present: Array
+) -> list[Array]:
     """One factor a client for each tensor; the tensors share one program."""
-    grams = jnp.stack([gram_matrix(stack) for stack in stacks])
-    scores = jnp.stack([_inner(stack, reference) for stack, reference in zip(stacks, references, strict=True)])
-    weights = jax.vmap(lambda gram, score: hierarchical_weights(gram, score, is_present, eps))(grams, scores)
+    everyone, tensors = jnp.eye(is_present.shape[0]), list(zip(stacks, references, strict=True))
+    grams = jnp.stack([sums.over_columns(inner_products, stack) for stack in stacks])
+    scores = jnp.stack([sums.over_clients(partial(_scores, reference), everyone, x) for x, reference in tensors])
+    weights = sums.once(jax.vmap(lambda gram, score: hierarchical_weights(gram, score, is_present, eps)), grams, scores)
     return [each.astype(stack.dtype) for each, stack in zip(weights, stacks, strict=True)]
 
 
-def _inner(stack: Array, reference: Array) -> Array:
-    rows = stack.reshape(stack.shape[0], -1).astype(float)
-    return jnp.matmul(rows, reference.ravel().astype(float), precision=jax.lax.Precision.HIGHEST)
+def _scores(reference: Array, places: Array, stack: Array) -> Array:
+    """g_i . r, [m], of some clients, [part, ...], whose places among all are [part, m]; a matrix product of the stack
+    would copy it to float64."""
+    products = stack.reshape(stack.shape[0], -1).astype(float) * reference.ravel().astype(float)
+    return jnp.sum(products, axis=1) @ places
 
 
 def hierarchical_mean(eps: float = 1e-7, decay: float = 0.99, *, buffers: str = "weighted_mean") -> Aggregator:
@@ -95,7 +101,6 @@ def hierarchical_mean(eps: float = 1e-7, decay: float = 0.99, *, buffers: str = 
     for name, value, is_valid in (("eps", eps, lambda x: x >= 0), ("decay", decay, lambda x: 0 <= x <= 1)):
         if isinstance(value, int | float) and not is_valid(value):
             raise InputError(f"hierarchical_mean: {name} is out of range: {value!r}.")
-    find = in_double(partial(_by_tensor, eps))
 
     def edited(variables: Variables) -> Variables:
         return variables if buffers == "in_vector" else {"params": variables["params"]}
@@ -104,6 +109,7 @@ def hierarchical_mean(eps: float = 1e-7, decay: float = 0.99, *, buffers: str = 
         equal = view.is_present / jnp.maximum(jnp.sum(view.is_present), 1)
         plain = equal * (buffers != "keep_server")
         stacks, structure = jax.tree.flatten(edited(view.uploads.update))
+        find = in_double(partial(view.on_stack or tree.on_one_device, partial(_by_tensor, eps)))
         weights = find(stacks, jax.tree.leaves(state.average), view.is_present)
         weights = [jnp.where(state.is_begun, each, equal.astype(each.dtype)) for each in weights]
         joined = structure.unflatten(map(tree.weighted_sum, stacks, weights))

@@ -120,6 +120,7 @@ def principal_directions(
     rounding: str = "floor",
     scope: str = "model",
     buffers: str = "weighted_mean",
+    stack: str = "float32",
     warmup_mean_rounds: int = 0,
 ) -> Aggregator:
     """Express each update by the principal axes that all updates share, at its own length, and average.
@@ -135,7 +136,7 @@ def principal_directions(
     "unit".   projection: "orthogonal" | "cosine", visible with correction="whole" or "none" only.
     sign: "mean" (paper) | "majority" (code) | "none"; the result is the same, an axis and its negative project alike.
     rounding: of L: "floor" (at least 1) | "ceil" | "round" | "truncate" (released: may keep none).
-    scope, buffers, warmup_mean_rounds: see `edited_mean`; released: "tensor", "weighted_mean", 1.
+    scope, buffers, stack, warmup_mean_rounds: see `edited_mean`; released: "tensor", "weighted_mean", "float32", 1.
     Axes whose eigenvalue is under 1e-12 of the largest are skipped, a client orthogonal to an axis casts no vote on
     it, and a client that sent zeros stays zero; the released code gives NaN for it. Not continuous: a vote flips when
     <g_i, u_l> crosses 0.
@@ -144,4 +145,6 @@ def principal_directions(
     edit = principal_edit(
         fraction, correction=correction, eig_norm=eig_norm, projection=projection, sign=sign, rounding=rounding
     )
-    return edited_mean(edit, weighting, scope=scope, buffers=buffers, warmup_mean_rounds=warmup_mean_rounds)
+    return edited_mean(
+        edit, weighting, scope=scope, buffers=buffers, stack=stack, warmup_mean_rounds=warmup_mean_rounds
+    )

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_het.client.local_updates import torch_sgd
 from fedjax_het.client.measures import coefficient_norm
 from fedjax_het.client.measures.coefficients import by_impulse
+from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.errors import InputError
 from tests.client.test_local_updates import PROBLEM, view
 

@@ -1,0 +1,124 @@
+"""A grid of settings: every cell an ordinary run of `experiments.train` in a directory of its own."""
+
+import itertools
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments import build, settings
+from experiments.rundir import RunDirectory
+from fedjax_het.errors import InputError
+
+UNSEEN = "data.unseen"
+LOG = "train.log"
+
+
+class Cell(NamedTuple):
+    """config, and what is set besides: the same for all cells, and this cell's own part of the grid."""
+
+    config: Path
+    common: Mapping[str, str]  # {"rounds": "20"}
+    own: Mapping[str, str]  # {"data.unseen": "sketch"}
+
+    @property
+    def label(self) -> str:
+        """The cell's row in a table: its config, and what varies but for the domain left out."""
+        varied = [f"{key.rpartition('.')[2]}={text}" for key, text in self.own.items() if key != UNSEEN]
+        return " ".join([self.config.stem, *varied])
+
+    @property
+    def name(self) -> str:
+        """The cell's directory, "fedld,lam=0.1,unseen=sketch"."""
+        parts = [f"{key.rpartition('.')[2]}={text}" for key, text in self.own.items()]
+        return re.sub(r"[^\w.=,+-]+", "_", ",".join([self.config.stem, *parts]))
+
+    def settings(self) -> settings.Settings:
+        return settings.complete(settings.load(self.config), {**self.common, **self.own})[0]
+
+
+class Outcome(NamedTuple):
+    cell: Cell
+    directory: Path
+    status: str  # "done", "was done", or what it failed with
+    seconds: float
+
+    @property
+    def is_done(self) -> bool:
+        return self.status in ("done", "was done")
+
+
+def grid(configs: Sequence[Path], common: Mapping[str, str], varied: Mapping[str, Sequence[str]]) -> list[Cell]:
+    """Every config with every combination of what is varied. `data.unseen` varied over "all" leaves out each of the
+    config's domains in turn.
+
+    Raises InputError for two cells of one name, and for data of one domain where all are to be left out.
+    """
+    cells = []
+    for config in configs:
+        choices = dict(varied)
+        if tuple(choices.get(UNSEEN, ())) == ("all",):
+            choices[UNSEEN] = _domains(Cell(config, common, {}))
+        cells += [
+            Cell(config, common, dict(zip(choices, each, strict=True))) for each in itertools.product(*choices.values())
+        ]
+    names = [cell.name for cell in cells]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"two cells are called '{twice}'. Give configs with different file names, each value once.")
+    return cells
+
+
+def _domains(cell: Cell) -> tuple[str, ...]:
+    dataset, _ = build.data(cell.settings()["data"] | {"unseen": ""})
+    if len(dataset.domain_names) < 2:
+        raise InputError(f"--vary=data.unseen=all: {dataset.name} has one domain, and nothing would be left.")
+    return dataset.domain_names
+
+
+def check(cells: Sequence[Cell], workdir: Path) -> None:
+    """Raises InputError for settings that cannot be read, and for directories of other runs, cell by cell."""
+    for cell in cells:
+        try:
+            RunDirectory(workdir / cell.name).check(cell.settings())
+        except InputError as error:
+            raise InputError(f"{cell.name}: {error}") from error
+
+
+def train(cells: Sequence[Cell], workdir: Path) -> Iterator[Outcome]:
+    """One after another, each in a process of its own: what ends one, a lack of memory say, does not end the rest."""
+    for cell in cells:
+        directory, began = workdir / cell.name, time.perf_counter()
+        if RunDirectory(directory).read("summary.json") is not None:
+            yield Outcome(cell, directory, "was done", 0.0)
+            continue
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / LOG).open("a") as log:
+            ended = subprocess.run(_command(cell, directory), stdout=log, stderr=subprocess.STDOUT, check=False)
+        status = "done" if ended.returncode == 0 else _why(directory / LOG, ended.returncode)
+        yield Outcome(cell, directory, status, time.perf_counter() - began)
+
+
+def _command(cell: Cell, directory: Path) -> list[str]:
+    overrides = [f"--config.{key}={text}" for key, text in {**cell.common, **cell.own}.items()]
+    files = [f"--config={cell.config}", f"--workdir={directory}"]
+    return [sys.executable, "-m", "experiments.train", *files, *overrides]
+
+
+def _why(log: Path, code: int) -> str:
+    """The log's last line that says an error, and else its last."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if "rror:" in line]
+    return f"exit status {code}: {(errors or lines or ['nothing was said'])[-1]}"
+
+
+def describe(outcome: Outcome) -> dict[str, Any]:
+    """A record for the grid's own file."""
+    return {
+        "cell": outcome.cell.name,
+        "config": str(outcome.cell.config),
+        "set": {**outcome.cell.common, **outcome.cell.own},
+        "status": outcome.status,
+    }

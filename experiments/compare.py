@@ -1,0 +1,104 @@
+"""Train a grid of settings, and lay the results side by side:
+
+    python -m experiments.compare --config=configs/pacs/fedavg.py --config=configs/pacs/fedbn.py \\
+        --config.data.path=PACS --vary=data.unseen=all --workdir=runs/pacs
+
+What is finished is not trained again; a cell that fails is told and does not stop the rest. Exit status: 0 = all cells
+are done, 1 = some failed, 2 = something to mend, said before the first was trained.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from experiments import arguments, cells, files, results
+from experiments.cells import Outcome
+from experiments.results import Finished
+from experiments.tables import WRITERS, markdown
+from fedjax_het.errors import InputError
+
+
+class Command(NamedTuple):
+    configs: list[Path]
+    common: dict[str, str]
+    varied: dict[str, list[str]]
+    workdir: Path
+
+
+def parse(argv: Sequence[str]) -> Command:
+    """The command line. Raises InputError for what cannot be read."""
+    own, common = arguments.apart(argv)
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.compare",
+        description="Train every config with every combination of what is varied, and tabulate the results.",
+        epilog="--config.<key>=<value> sets a key in all of them.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", type=Path, action="append", required=True, help="a config file; may be repeated")
+    parser.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="KEY=A,B",
+        help="values of a key, algorithm.lam=0.01,0.1; data.unseen=all leaves out every domain in turn",
+    )
+    parser.add_argument("--workdir", type=Path, required=True, help="the directory of the runs and the tables")
+    known = parser.parse_args(own)
+    varied = {}
+    for text in known.vary:
+        key, _, values = text.partition("=")
+        if not key or not all(choices := [value.strip() for value in values.split(",")]):
+            raise InputError(f"--vary={text}: write a key and its values, --vary=algorithm.lam=0.01,0.1")
+        if key in common:
+            raise InputError(f"--vary={text}: --config.{key} is set for all. Leave one of the two out.")
+        varied[key] = choices
+    return Command(known.config, common, varied, known.workdir)
+
+
+def run(command: Command) -> list[Outcome]:
+    """Train what is not done yet, and write the tables of what is."""
+    chosen = cells.grid(command.configs, command.common, command.varied)
+    cells.check(chosen, command.workdir)
+    outcomes = []
+    for number, outcome in enumerate(cells.train(chosen, command.workdir), 1):
+        seconds = f", {outcome.seconds:.0f} s" if outcome.seconds else ""
+        print(f"[{number}/{len(chosen)}] {outcome.cell.name}: {outcome.status}{seconds}", flush=True)
+        outcomes.append(outcome)
+    write(outcomes, command.workdir)
+    return outcomes
+
+
+def write(outcomes: Sequence[Outcome], workdir: Path) -> None:
+    """Each table in every form, all in results.md, and grid.json: which cell is where and how it ended."""
+    done = [Finished(outcome.cell.label, outcome.directory) for outcome in outcomes if outcome.is_done]
+    tables = results.tables(done)
+    for table in tables:
+        for ending, form in WRITERS.items():
+            files.write(workdir / f"{table.name}{ending}", form(table))
+    files.write(workdir / "grid.json", files.to_json([cells.describe(each) for each in outcomes], indent=2) + "\n")
+    files.write(workdir / "results.md", "\n".join(map(markdown, tables)))
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit status."""
+    try:
+        command = parse(argv)
+        outcomes = run(command)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on", file=sys.stderr)
+        return 130
+    Console().print(Markdown((command.workdir / "results.md").read_text()))
+    print(f"written: {command.workdir / 'results.md'}, and each table as .md, .tex and .csv beside it")
+    return int(not all(outcome.is_done for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

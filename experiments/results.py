@@ -1,0 +1,106 @@
+"""From finished runs to the tables of a paper: who is measured on what, by which model, is each table's title."""
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.rundir import RunDirectory
+from experiments.tables import Table, Value
+
+Seeds = list[float]
+Figures = dict[str, dict[str, Seeds]]
+"""{row: {column: a value a seed}}, in the order of the runs."""
+
+_TITLES = {
+    "unseen": "the server's model on the domain left out",
+    "test": "the server's model on the common test set",
+    "clients": "the server's model on each client's own test examples",
+    "personal": "each client's own model on its own test examples",
+}
+_WHEN = {"final": "after the last round", "selected": "of the round that was best on the clients' validation examples"}
+
+
+class Finished(NamedTuple):
+    """A run, and the row that it stands in."""
+
+    label: str
+    directory: Path
+
+
+def tables(runs: Sequence[Finished]) -> list[Table]:
+    """Those that the runs have figures for, after the last round, and by source validation where they have it."""
+    found = []
+    for when in _WHEN:
+        found += [_shared(runs, kind, when) for kind in ("unseen", "test")]
+    found += [_by_client(runs, kind) for kind in ("clients", "personal")]
+    return [table for table in found if table.columns]
+
+
+def _shared(runs: Sequence[Finished], kind: str, when: str) -> Table:
+    """Of the server's model, from summaries."""
+    figures: Figures = defaultdict(dict)
+    score = "accuracy"
+    for run in runs:
+        summary = RunDirectory(run.directory).read("summary.json") or {}
+        measured = _measured(summary, when)
+        score = _score(measured)
+        for name, figure in measured.items():
+            group, _, rest = name.partition("/")
+            place, _, what = rest.rpartition("/")
+            if group == kind and what == score:
+                figures[run.label][place or kind] = figure["seeds"]
+    name = kind if when == "final" else f"{kind}_{when}"
+    return _table(name, f"{_noun(score)} of {_TITLES[kind]}, {_WHEN[when]}", figures, has_summary=kind == "unseen")
+
+
+def _measured(summary: Mapping[str, Any], when: str) -> Mapping[str, Any]:
+    part = summary.get(when) or {}
+    return part.get("figures", part)
+
+
+def _score(names: Iterable[str]) -> str:
+    """Dice where there are masks, whose accuracy is a matter of how large the background is."""
+    return "dice" if any(name.rpartition("/")[2].startswith("dice") for name in names) else "accuracy"
+
+
+def _noun(score: str) -> str:
+    return {"dice": "Dice coefficient", "accuracy": "Accuracy"}[score]
+
+
+def _by_client(runs: Sequence[Finished], kind: str) -> Table:
+    """From per_client.csv."""
+    prefix = "" if kind == "clients" else "personal_"
+    figures: Figures = defaultdict(dict)
+    score = "accuracy"
+    for run in runs:
+        with (run.directory / "per_client.csv").open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["is_newcomer"] == "False"]
+        score = "dice" if rows and "dice" in rows[0] else "accuracy"
+        for row in rows:
+            if row[prefix + score]:
+                figures[run.label].setdefault(row["client"], []).append(float(row[prefix + score]))
+    return _table(kind, f"{_noun(score)} of {_TITLES[kind]}, {_WHEN['final']}", figures, has_summary=True)
+
+
+def _table(name: str, title: str, figures: Figures, has_summary: bool) -> Table:
+    """mean and worst, over columns, are taken seed by seed."""
+    columns = list(dict.fromkeys(column for row in figures.values() for column in row))
+    rows = []
+    for label, row in figures.items():
+        values = [_value(row[column]) if column in row else None for column in columns]
+        if has_summary and len(columns) > 1:
+            is_whole = len(row) == len(columns) and len({len(seeds) for seeds in row.values()}) == 1
+            stack = np.array([row[column] for column in columns]) if is_whole else None
+            values += [None, None] if stack is None else [_value(stack.mean(axis=0)), _value(stack.min(axis=0))]
+        rows.append((label, values))
+    extra = ["mean", "worst"] if has_summary and len(columns) > 1 else []
+    return Table(name, title, columns + extra, rows)
+
+
+def _value(seeds: Sequence[float]) -> Value:
+    values = np.asarray(seeds, float)
+    return Value(float(values.mean()), float(values.std()) if len(values) > 1 else None)

@@ -1,0 +1,44 @@
+"""Local optimizers as PyTorch defines them, for in its terms the papers' settings are given."""
+
+import jax
+import optax
+
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.types import Array
+
+Optimizer = optax.GradientTransformation
+
+
+def torch_sgd(learning_rate: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+    """g <- g + decay w;  b <- momentum b + g;  w <- w - lr b.   What is exactly 0 costs neither memory nor time."""
+    buffer = [optax.trace(momentum)] if _is_used(momentum) else []
+    return optax.chain(*_decay(weight_decay), *buffer, optax.scale_by_learning_rate(learning_rate))
+
+
+def torch_adam(learning_rate: float, weight_decay: float = 0.0) -> Optimizer:
+    """torch.optim.Adam: betas .9 and .999, epsilon 1e-8, and decay that enters the gradient, unlike AdamW's."""
+    return optax.chain(*_decay(weight_decay), optax.scale_by_adam(), optax.scale_by_learning_rate(learning_rate))
+
+
+def local_optimizer(
+    choice: Optimizer | str | None, learning_rate: float, momentum: float = 0.0, weight_decay: float = 0.0
+) -> Optimizer:
+    """What a recipe's `optimizer` stands for: None is `torch_sgd`, "adam" is `torch_adam`, which reads no momentum.
+
+    Raises InputError for another name.
+    """
+    if choice is None:
+        return torch_sgd(learning_rate, momentum, weight_decay)
+    if not isinstance(choice, str):
+        return choice
+    if choice != "adam":
+        raise InputError(f"optimizer: no optimizer '{choice}'. {nearest(choice, ['adam'])} None is SGD.")
+    return torch_adam(learning_rate, weight_decay)
+
+
+def _decay(weight_decay: float) -> list[Optimizer]:
+    return [optax.add_decayed_weights(weight_decay)] if _is_used(weight_decay) else []
+
+
+def _is_used(factor: float | Array) -> bool:
+    return isinstance(factor, jax.core.Tracer) or factor != 0

@@ -1,0 +1,48 @@
+"""Local optimizers against PyTorch's rules, written out in NumPy."""
+
+import numpy as np
+import optax
+import pytest
+
+from fedjax_het.client.optimizers import local_optimizer, torch_adam, torch_sgd
+from fedjax_het.errors import InputError
+
+GRADIENTS = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+
+
+def trained(optimizer, w):
+    state = optimizer.init(w)
+    for gradient in GRADIENTS:
+        update, state = optimizer.update(gradient, state, w)
+        w = optax.apply_updates(w, update)
+    return w
+
+
+def test_adam_is_pytorchs():
+    start = np.float32([1.0, -2.0, 3.0])
+    w, first, second = start.astype(np.float64), np.zeros(3), np.zeros(3)
+    for t, gradient in enumerate(GRADIENTS.astype(np.float64), start=1):
+        gradient = gradient + 0.1 * w
+        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+        w = w - 0.01 * (first / (1 - 0.9**t)) / (np.sqrt(second / (1 - 0.999**t)) + 1e-8)
+    np.testing.assert_allclose(trained(torch_adam(0.01, 0.1), start), w, rtol=1e-5)
+
+
+def test_sgd_is_pytorchs():
+    start = np.float32([1.0, -2.0, 3.0])
+    w, buffer = start.astype(np.float64), np.zeros(3)
+    for gradient in GRADIENTS.astype(np.float64):
+        buffer = 0.9 * buffer + gradient + 0.1 * w
+        w = w - 0.01 * buffer
+    np.testing.assert_allclose(trained(torch_sgd(0.01, 0.9, 0.1), start), w, rtol=1e-5)
+
+
+def test_a_choice_is_a_name_a_transformation_or_nothing():
+    start = np.ones(3, np.float32)
+    for choice, same in [(None, torch_sgd(0.1, 0.9)), ("adam", torch_adam(0.1)), (torch_sgd(0.5), torch_sgd(0.5))]:
+        np.testing.assert_array_equal(trained(local_optimizer(choice, 0.1, 0.9), start), trained(same, start))
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(InputError, match=r"no optimizer 'adma'.*'adam'"):
+        local_optimizer("adma", 0.1)

@@ -1,0 +1,75 @@
+"""Grids of settings."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments import cells, compare
+from experiments.cells import Cell
+from fedjax_het.errors import InputError
+
+QUICK = Path(__file__).parents[2] / "configs" / "quickstart.py"
+CONFIG = """
+from ml_collections import ConfigDict
+
+def get_config():
+    return ConfigDict({"algorithm": {"name": "fedavg", "batch_size": 8}, "data": {"name": "digits", "num_clients": 2,
+        "partition": {"name": "iid"}}, "rounds": 1, "layout": "vmapped"})
+"""
+
+
+def test_a_grid_is_every_config_with_every_combination():
+    found = cells.grid([QUICK], {"rounds": "2"}, {"algorithm.lam": ["0", "0.1"], "seed": ["0", "1", "2"]})
+    assert len(found) == 6
+    assert found[1].name == "quickstart,lam=0,seed=1" and found[1].label == "quickstart lam=0 seed=1"
+    assert found[5].settings()["algorithm"]["lam"] == 0.1
+    assert {cell.settings()["rounds"] for cell in found} == {2}
+
+
+def test_the_domain_left_out_is_no_row_of_its_own():
+    cell = Cell(QUICK, {}, {"data.unseen": "art painting", "seed": "1"})
+    assert cell.label == "quickstart seed=1"
+    assert cell.name == "quickstart,unseen=art_painting,seed=1"
+
+
+def test_cells_of_one_name_are_refused():
+    with pytest.raises(InputError, match="two cells are called 'quickstart,seed=1'"):
+        cells.grid([QUICK], {}, {"seed": ["1", "1"]})
+
+
+def test_data_of_one_domain_have_none_to_leave_out():
+    with pytest.raises(InputError, match="digits has one domain"):
+        cells.grid([QUICK], {}, {"data.unseen": ["all"]})
+
+
+def test_a_wrong_setting_is_told_with_its_cell_before_anything_runs(tmp_path, capsys):
+    arguments = [f"--config={QUICK}", "--vary=algorithm.lamb=0,1", f"--workdir={tmp_path / 'grid'}"]
+    assert compare.main(arguments) == 2
+    assert "quickstart,lamb=0: --config.algorithm.lamb is unknown" in capsys.readouterr().err
+    assert not (tmp_path / "grid").exists()
+
+
+@pytest.mark.parametrize("text", ["seed", "seed=", "seed=1,,2", "=1"])
+def test_what_to_vary_is_a_key_and_values(text, tmp_path, capsys):
+    assert compare.main([f"--config={QUICK}", f"--vary={text}", f"--workdir={tmp_path}"]) == 2
+    assert "write a key and its values" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_grid_is_trained_tabulated_and_not_trained_twice(tmp_path, capsys):
+    """One of three cells fails: an upload that is not finite ends it."""
+    config, workdir = tmp_path / "small.py", tmp_path / "grid"
+    config.write_text(CONFIG)
+    arguments = [f"--config={config}", "--config.on_nonfinite=raise", f"--workdir={workdir}"]
+    arguments.append("--vary=algorithm.learning_rate=0.05,0.1,1e30")
+    assert compare.main(arguments) == 1
+    said = capsys.readouterr().out
+    assert "[2/3] small,learning_rate=0.1: done" in said
+    assert "[3/3] small,learning_rate=1e30: exit status 1: error:" in said
+    table = (workdir / "test.md").read_text()
+    assert "small learning_rate=0.05" in table and "1e30" not in table
+    assert [cell["status"] for cell in json.loads((workdir / "grid.json").read_text())][:2] == ["done", "done"]
+    assert compare.main(arguments) == 1
+    assert "[1/3] small,learning_rate=0.05: was done" in capsys.readouterr().out
+    assert (workdir / "test.md").read_text() == table

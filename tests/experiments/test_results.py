@@ -1,0 +1,56 @@
+"""From run directories to tables."""
+
+import json
+
+import pytest
+
+from experiments.results import Finished, tables
+
+
+def finished(folder, label, domain, seeds, selected=None, score="accuracy"):
+    folder.mkdir()
+    summary = {"final": {f"unseen/{domain}/{score}": {"seeds": seeds}, "train/loss": {"seeds": [0.0]}}}
+    if selected:
+        summary["selected"] = {"figures": {f"unseen/{domain}/{score}": {"seeds": selected}}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    header = f"seed,client,is_newcomer,{score},personal_{score}\n"
+    rows = [f"{seed},{name},False,{value},\n" for name in ("a", "b") for seed, value in enumerate(seeds)]
+    (folder / "per_client.csv").write_text(header + "".join(rows) + "0,late,True,0.1,\n")
+    return Finished(label, folder)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return [
+        finished(tmp_path / "1", "fedavg", "photo", [0.6, 0.8], [0.7, 0.7]),
+        finished(tmp_path / "2", "fedavg", "sketch", [0.4, 0.2], [0.5, 0.5]),
+        finished(tmp_path / "3", "fedbn", "photo", [0.5, 0.5]),
+    ]
+
+
+def test_every_domain_left_out_is_a_column_and_means_are_taken_seed_by_seed(runs):
+    table = tables(runs)[0]
+    assert table.name == "unseen" and table.columns == ["photo", "sketch", "mean", "worst"]
+    (label, values), (_, incomplete) = table.rows
+    assert label == "fedavg"
+    assert [round(value.mean, 6) for value in values] == [0.7, 0.3, 0.5, 0.3]
+    assert [round(value.std, 6) for value in values] == [0.1, 0.1, 0.0, 0.1]
+    assert incomplete[0].mean == 0.5 and incomplete[1:] == [None, None, None]
+
+
+def test_selection_is_a_table_of_its_own_that_says_so(runs):
+    table = next(table for table in tables(runs) if table.name == "unseen_selected")
+    assert "validation" in table.title
+    assert [value.mean for value in table.rows[0][1][:2]] == [0.7, 0.5]
+
+
+def test_clients_have_columns_and_newcomers_none(runs):
+    table = next(table for table in tables(runs) if table.name == "clients")
+    assert table.columns == ["a", "b", "mean", "worst"]
+    assert "personal" not in {table.name for table in tables(runs)}
+
+
+def test_masks_are_scored_by_dice(tmp_path):
+    run = finished(tmp_path / "1", "fedavg", "photo", [0.6], score="dice")
+    assert all(table.title.startswith("Dice") for table in tables([run]))
+    assert {table.name for table in tables([run])} == {"unseen", "clients"}

@@ -1,0 +1,49 @@
+"""Tables of results."""
+
+import csv
+import io
+
+from experiments.tables import Table, Value, comma_separated, latex, markdown
+
+TABLE = Table(
+    "unseen",
+    "Accuracy on the domain left out",
+    ["art_painting", "mean"],
+    [
+        ("fedavg", [Value(0.5, 0.01), Value(0.4)]),
+        ("fedbn", [Value(0.7004, 0.02), Value(0.4)]),
+        ("fedld", [None, Value(0.3)]),
+        ("harmofl", [Value(0.7001, 0.0), Value(float("nan"))]),
+    ],
+)
+
+
+def test_markdown_marks_the_best_and_the_second_of_each_column():
+    assert markdown(TABLE).splitlines()[2:] == [
+        "|  | art_painting | mean |",
+        "| --- | ---: | ---: |",
+        "| fedavg | <u>50.0 ± 1.0</u> | **40.0** |",
+        "| fedbn | **70.0 ± 2.0** | **40.0** |",
+        "| fedld |  | <u>30.0</u> |",
+        "| harmofl | **70.0 ± 0.0** | not finite |",
+    ]
+
+
+def test_a_column_with_one_value_has_no_best():
+    alone = Table("t", "", ["a"], [("fedavg", [Value(0.5)]), ("fedbn", [None])])
+    assert "| fedavg | 50.0 |" in markdown(alone)
+
+
+def test_latex_is_escaped_and_ruled():
+    text = latex(TABLE)
+    assert r" & art\_painting & mean \\" in text
+    assert r"fedbn & \textbf{70.0 $\pm$ 2.0} & \textbf{40.0} \\" in text
+    assert text.index(r"\toprule") < text.index(r"\midrule") < text.index("fedavg") < text.index(r"\bottomrule")
+    assert r"a\textbackslash{}b\{\%" in latex(Table("t", "", ["a\\b{%"], []))
+
+
+def test_csv_has_all_digits_and_a_line_a_cell():
+    rows = list(csv.DictReader(io.StringIO(comma_separated(TABLE))))
+    assert len(rows) == 8
+    assert rows[2] == {"row": "fedbn", "column": "art_painting", "mean": "0.7004", "std": "0.02"}
+    assert rows[4]["mean"] == ""

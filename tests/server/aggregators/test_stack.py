@@ -1,0 +1,94 @@
+"""What is read off a stack, with the compiled kernel and without it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_het.server.aggregators import stack
+from fedjax_het.server.aggregators.gram import in_double
+from fedjax_het.server.native import gram as native
+
+RNG = np.random.default_rng(0)
+SIZES = [(1, 1), (2, 5), (3, 17), (5, 1024), (7, 1025), (11, 5000), (43, 3001), (100, 40), (4, 0)]
+needs_kernel = pytest.mark.skipif(native.why_not() is not None, reason=f"no kernel: {native.why_not()}")
+
+
+@pytest.fixture(params=[pytest.param("kernel", marks=needs_kernel), "blocks"])
+def way(request, monkeypatch):
+    if request.param == "blocks":
+        monkeypatch.setattr(native, "why_not", lambda: "a test")
+        monkeypatch.setattr(stack, "_CACHED", 2000)
+    return request.param
+
+
+def drawn(size) -> np.ndarray:
+    return RNG.normal(size=size).astype(np.float32)
+
+
+def gram(rows) -> np.ndarray:
+    return np.asarray(jax.jit(in_double(stack.inner_products))(rows))
+
+
+def close(ours, wanted, tolerance):
+    np.testing.assert_allclose(ours, wanted, rtol=0, atol=tolerance * max(1e-30, np.abs(wanted).max(initial=0)))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_inner_products_are_added_in_double(way, size):
+    rows = drawn(size)
+    ours = gram(rows)
+    assert ours.dtype == np.float64
+    np.testing.assert_array_equal(ours, ours.T)
+    close(ours, rows.astype(float) @ rows.T.astype(float), 1e-14)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_those_of_packed_rows_in_single(way, size):
+    bits = stack.packed(jnp.asarray(drawn(size)))
+    rows = np.asarray(stack.unpacked(bits), float)
+    close(gram(bits), rows @ rows.T, 1e-6)
+
+
+def test_side_by_side(way):
+    stacks = drawn((3, 4, 50))
+    with jax.enable_x64(True):
+        ours = jax.jit(jax.vmap(stack.inner_products))(stacks)
+    close(np.asarray(ours), np.einsum("sik,sjk->sij", stacks.astype(float), stacks.astype(float)), 1e-14)
+
+
+@needs_kernel
+def test_the_kernel_gives_the_same_bits_each_time():
+    """Whichever thread was free: the columns are enough for several."""
+    rows = drawn((6, 300_001))
+    assert len({gram(rows).tobytes() for _ in range(5)}) == 1
+
+
+@needs_kernel
+def test_the_kernel_computes_what_is_not_packed_in_float32_only(monkeypatch):
+    monkeypatch.setattr(native, "gram", lambda rows: pytest.fail("called"))
+    rows = drawn((3, 20)).astype(float)
+    with jax.enable_x64(True):
+        close(np.asarray(stack.inner_products(jnp.asarray(rows))), rows @ rows.T, 1e-14)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_a_combination_of_packed_leaves_is_added_in_single(way, size):
+    leaf, factors = jnp.asarray(drawn(size)), drawn(size[0])
+    ours = jax.jit(stack.combination)(factors, {"w": stack.packed(leaf)})["w"]
+    assert ours.dtype == np.float32 and ours.shape == size[1:]
+    close(np.asarray(ours), factors @ np.asarray(stack.unpacked(stack.packed(leaf))), 1e-6)
+
+
+def test_packing_rounds_to_eight_bits():
+    update = {"w": jnp.asarray(drawn((3, 40))), "count": jnp.arange(3)}
+    bits = stack.packed(update)
+    assert bits["w"].dtype == np.uint16 and bits["count"].dtype == update["count"].dtype
+    back = stack.unpacked(bits)["w"]
+    np.testing.assert_array_equal(back, update["w"].astype(jnp.bfloat16).astype(np.float32))
+    assert np.abs(back / update["w"] - 1).max() <= 2**-8
+
+
+def test_what_is_finite_stays_finite():
+    largest = np.array([[np.finfo(np.float32).max, -np.finfo(np.float32).max]])
+    assert np.all(np.isfinite(stack.unpacked(stack.packed(jnp.asarray(largest)))))
