@@ -19,7 +19,6 @@ from fedjax_het.engine.wiring import Wired
 from fedjax_het.types import ClientState, Examples, PyTree, Rows, State, Variables
 
 Clients = ClientState | ClientStore
-_FLOAT = jax.dtypes.canonicalize_dtype(float)
 
 
 class StreamedEvaluation:
@@ -110,7 +109,7 @@ class StreamedEvaluation:
         job, problem, layout, server = self._wired.job, self._wired.round.problem, self._layout, state.server
         a_piece = ShapeDtypeStruct((self._batches, BATCH), np.int32)
         held, examples = HeldOut(a_piece, a_piece), self._windows.shapes_of_examples(self._batches * BATCH + 1)
-        self._totals = ShapeDtypeStruct((job.num_seeds, self._num_segments, 3), _FLOAT)
+        self._totals = ShapeDtypeStruct((job.num_seeds, self._num_segments, 3), _real())
         self._typical = _leading((job.num_seeds,), state.clients.personal)
 
         def score(shared, typical, round, totals, examples, held):
@@ -140,11 +139,16 @@ class StreamedEvaluation:
         self._brought.append((self._score_own, arguments[2:]))
         rounds = everywhere(ShapeDtypeStruct((seeds, job.num_clients), np.int32), layout)
         self._shares = compiled(job.over_seeds(scoring.shares, (0,)), layout, rounds)
-        arguments = everywhere((self._typical, some, ShapeDtypeStruct((seeds, self._block), _FLOAT)), layout)
+        arguments = everywhere((self._typical, some, ShapeDtypeStruct((seeds, self._block), _real())), layout)
         add_shares = job.over_seeds(scoring.add_shares, (0, 0, 0))
         self._add_shares = compiled(add_shares, layout, *arguments, donate=(0,))
         ids = everywhere(ShapeDtypeStruct((self._block,), np.int32), layout)
         self._take = compiled(job.over_seeds(tree.take, (0, None)), layout, personal, ids)
+
+
+def _real() -> np.dtype:
+    """What `float` is in jax, as it is now configured."""
+    return jax.dtypes.canonicalize_dtype(float)
 
 
 def _leading(axes: tuple[int, ...], personal: Variables) -> Variables:
