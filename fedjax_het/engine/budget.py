@@ -52,7 +52,11 @@ def settled(
             return (build(layout), None) if layout != AUTO else _quickest(layouts, build, job)
         except TooLarge as error:
             refusals.append(str(error))
-    raise InputError(
+    raise InputError(_nothing_fits(budget, refusals))
+
+
+def _nothing_fits(budget: int, refusals: list[str]) -> str:
+    return (
         f"memory_budget: {_megabytes(budget)} MB on each device are too little. In MB:\n  "
         + "\n  ".join(refusals)
         + "\nTake a smaller cohort_size, batch_size or model, fewer seeds, layout 'auto' or chunked(1), or raise it."

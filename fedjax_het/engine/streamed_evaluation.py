@@ -1,6 +1,7 @@
 """The evaluation where client states, examples or both are off the device: in pieces, the next brought meanwhile."""
 
 from concurrent.futures import Executor
+from functools import cached_property
 
 import jax
 import numpy as np
@@ -80,7 +81,7 @@ class StreamedEvaluation:
 
     def _owners(self, clients: Clients, number: int) -> tuple[Variables, Examples, Rows]:
         ids, is_client = self._ids(number)
-        examples, (rows,) = self._windows.seen((taken(self._test, ids, is_client),), self._most_tested())
+        examples, (rows,) = self._windows.seen((taken(self._test, ids, is_client),), self._tested)
         return self._personal_of(clients, ids), examples, rows
 
     def _personal_of(self, clients: Clients, ids: np.ndarray) -> Variables:
@@ -94,7 +95,8 @@ class StreamedEvaluation:
         ids, num_clients = number * self._block + np.arange(self._block), self._wired.job.num_clients
         return np.minimum(ids, num_clients - 1).astype(np.int32), ids < num_clients
 
-    def _most_tested(self) -> int:
+    @cached_property
+    def _tested(self) -> int:
         """Places for the test examples of any block, and the one for padding."""
         counts = np.pad(self._test.count, (0, self._num_blocks * self._block - len(self._test.count)))
         return 1 + int(counts.reshape(self._num_blocks, -1).sum(axis=1).max())
@@ -105,38 +107,50 @@ class StreamedEvaluation:
     # ---- programs ----------------------------------------------------------------------------------------------------
     def _compile(self, state: State) -> None:
         job, problem, layout, server = self._wired.job, self._wired.round.problem, self._layout, state.server
-        seeds, personal = job.num_seeds, state.clients.personal
         a_piece = ShapeDtypeStruct((self._batches, BATCH), np.int32)
-        examples = self._windows.shapes_of_examples(self._batches * BATCH + 1)
-        number = jax.dtypes.canonicalize_dtype(float)
-        self._totals = ShapeDtypeStruct((seeds, self._num_segments, 3), number)
-        self._typical = jax.tree.map(lambda x: ShapeDtypeStruct((seeds, *x.shape[2:]), x.dtype), personal)
+        held, examples = HeldOut(a_piece, a_piece), self._windows.shapes_of_examples(self._batches * BATCH + 1)
+        self._totals = ShapeDtypeStruct((job.num_seeds, self._num_segments, 3), _real())
+        self._typical = _leading((job.num_seeds,), state.clients.personal)
 
         def score(shared, typical, round, totals, examples, held):
             return scoring.add_batches(problem, tree.merge(shared, typical), round, examples, totals, held)
 
-        held = HeldOut(a_piece, a_piece)
         arguments = everywhere((server.shared, self._typical, server.round, self._totals, examples, held), layout)
         self._score = compiled(job.over_seeds(score, (0, 0, 0, 0, None, None)), layout, *arguments, donate=(3,))
         self._brought = [(self._score, arguments[4:])]
-        if not self._is_personal:
-            return
+        if self._is_personal:
+            self._compile_personal(state)
+
+    def _compile_personal(self, state: State) -> None:
+        job, problem, layout, server = self._wired.job, self._wired.round.problem, self._layout, state.server
+        seeds, personal, examples = (
+            job.num_seeds,
+            state.clients.personal,
+            self._windows.shapes_of_examples(self._tested),
+        )
+        some = _leading((seeds, self._block), personal)
+        rows = jax.tree.map(lambda x: ShapeDtypeStruct((self._block, *x.shape[1:]), np.int32), self._test)
 
         def score_own(shared, round, personal, examples, rows):
             return scoring.of_own_models(problem, layout, BATCH, (shared, round, examples), personal, rows)
 
-        some = jax.tree.map(lambda x: ShapeDtypeStruct((seeds, self._block, *x.shape[2:]), x.dtype), personal)
-        rows = jax.tree.map(lambda x: ShapeDtypeStruct((self._block, *x.shape[1:]), np.int32), self._test)
-        examples = self._windows.shapes_of_examples(self._most_tested())
         arguments = everywhere((server.shared, server.round, some, examples, rows), layout)
         self._score_own = compiled(job.over_seeds(score_own, (0, 0, 0, None, None)), layout, *arguments)
         self._brought.append((self._score_own, arguments[2:]))
-        rounds, shares = (
-            ShapeDtypeStruct((seeds, n), t) for n, t in ((job.num_clients, np.int32), (self._block, number))
-        )
-        self._shares = compiled(job.over_seeds(scoring.shares, (0,)), layout, everywhere(rounds, layout))
+        rounds = everywhere(ShapeDtypeStruct((seeds, job.num_clients), np.int32), layout)
+        self._shares = compiled(job.over_seeds(scoring.shares, (0,)), layout, rounds)
+        arguments = everywhere((self._typical, some, ShapeDtypeStruct((seeds, self._block), _real())), layout)
         add_shares = job.over_seeds(scoring.add_shares, (0, 0, 0))
-        arguments = everywhere((self._typical, some, shares), layout)
         self._add_shares = compiled(add_shares, layout, *arguments, donate=(0,))
         ids = everywhere(ShapeDtypeStruct((self._block,), np.int32), layout)
         self._take = compiled(job.over_seeds(tree.take, (0, None)), layout, personal, ids)
+
+
+def _real() -> np.dtype:
+    """What `float` is in jax, as it is now configured."""
+    return jax.dtypes.canonicalize_dtype(float)
+
+
+def _leading(axes: tuple[int, ...], personal: Variables) -> Variables:
+    """The shapes of personal leaves [seeds, clients, ...] with other leading axes."""
+    return jax.tree.map(lambda x: ShapeDtypeStruct((*axes, *x.shape[2:]), x.dtype), personal)

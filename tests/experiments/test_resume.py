@@ -102,3 +102,10 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
 def test_every_algorithm_killed_at_several_moments(tmp_path, name):
     kills = [(1, 0.0), (4, 0.0), (4, 0.02), (9, 0.005), (15, 0.05), (20, 0.01)]
     check_kill_and_resume(tmp_path, SMALL | {"rounds": "60", "algorithm.name": name}, kills)
+
+
+@pytest.mark.slow
+def test_a_killed_run_whose_states_and_examples_stream(tmp_path):
+    """FedBN's own models, in per_client.csv, are in the store."""
+    elsewhere = {"algorithm.name": "fedbn", "model.norm": "batch", "client_states": "disk", "examples": "stream"}
+    check_kill_and_resume(tmp_path, SMALL | elsewhere, kills=[(3, 0.0), (10, 0.005), (17, 0.02)])
