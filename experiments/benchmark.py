@@ -17,7 +17,7 @@ from rich.console import Console
 from experiments import cores, files, scores
 from experiments.contest import Contest, Rules
 from experiments.peers import CONTENDERS, OURS, PEERS
-from experiments.settings import parse_layout
+from experiments.words import parse_layout
 from experiments.works import WORKS, Work
 from fedjax_het.errors import InputError, nearest
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -9,11 +10,13 @@ import jax
 
 from experiments import config, cores
 from experiments.processes import ALONE, Processes
-from experiments.settings import TABLES, parse_layout
+from experiments.settings import TABLES
+from experiments.words import parse_layout, parse_size
 from fedjax_het import engine
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.objectives import with_task_loss
 from fedjax_het.data import Dataset, Federation, federate
+from fedjax_het.engine import Residence
 from fedjax_het.errors import InputError
 from fedjax_het.models import computed_in, lowerings
 from fedjax_het.types import Model
@@ -27,6 +30,7 @@ class Parts(NamedTuple):
     model: Model
     algorithm: Algorithm
     layout: Any
+    residence: Residence  # of client states and examples
     participation: Any
     conv: str | None  # how convolutions are computed, where the model has any
     kept: Mapping[str, Any]  # the earlier choices that these follow; empty where there are none for these devices
@@ -53,11 +57,17 @@ def parts(
     participation = _participation(settings, federation.num_clients)
     model = config.resolve(table, TABLES["model"].registry, "config.model", num_classes=federation.num_classes)
     model = computed_in(settings["precision"])(model)
-    return Parts(dataset, federation, model, algorithm, layout, participation, table.get("conv"), kept)
+    residence = Residence(*(_wish(settings[name], kept.get(name)) for name in Residence._fields))
+    conv = table.get("conv")
+    return Parts(dataset, federation, model, algorithm, layout, residence, participation, conv, kept)
 
 
-def simulation(parts: Parts, settings: Mapping[str, Any]) -> engine.Simulation:
-    """Check the wiring and compile."""
+def _wish(setting: str, earlier: str | None) -> str:
+    return earlier if setting == engine.simulation.AUTO and earlier else setting
+
+
+def simulation(parts: Parts, settings: Mapping[str, Any], folder: Path) -> engine.Simulation:
+    """Check the wiring and compile.   folder: for client states that are kept on the disk."""
     names = ("rounds", "seed", "num_seeds", "evaluate_every", "on_nonfinite")
     return engine.Simulation(
         parts.algorithm,
@@ -65,6 +75,9 @@ def simulation(parts: Parts, settings: Mapping[str, Any]) -> engine.Simulation:
         parts.federation,
         participation=parts.participation,
         layout=parts.layout,
+        memory_budget=parse_size("memory_budget", settings["memory_budget"]),
+        folder=folder,
+        **parts.residence._asdict(),
         **{name: settings[name] for name in names},
     )
 
@@ -72,13 +85,14 @@ def simulation(parts: Parts, settings: Mapping[str, Any]) -> engine.Simulation:
 def choices(parts: Parts, simulation: engine.Simulation) -> dict[str, Any]:
     """What "auto" came to, and why: a resumed run keeps it, for bits depend on it."""
     timings = simulation.choice.timings if simulation.choice else []
-    return {
+    chosen = {
         "layout": str(simulation.layout),
         "why": simulation.choice.reason if simulation.choice else "as the config says",
         "seconds_a_round": {str(timing.layout): timing.seconds for timing in timings},
         "conv": parts.conv,
         "devices": _devices(),
     }
+    return chosen | dict(parts.kept) | simulation.residence._asdict()
 
 
 def _devices() -> str:

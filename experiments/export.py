@@ -13,9 +13,9 @@ from typing import Any
 import jax
 
 from experiments import build, settings
-from experiments.rundir import RunDirectory
+from experiments.rundir import RunDirectory, identity
 from fedjax_het import engine, tree
-from fedjax_het.engine.evaluation import typical
+from fedjax_het.engine.scoring import typical
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models import TORCH_NAMES
 from fedjax_het.models.pretrained import save
@@ -42,18 +42,20 @@ def trained(workdir: Path, seed: int | None = None) -> tuple[Variables, Naming, 
         raise InputError(f"--seed: the run has the seeds {', '.join(map(str, seeds))}, not {seed}.")
     state, rounds = _last(directory, chosen)
     one = jax.tree.map(lambda x: x[0 if seed is None else seeds.index(seed)], state)
-    return tree.merge(one.server.shared, typical(one.clients)), TORCH_NAMES[name], rounds
+    mean = typical(one.clients, len(one.clients.rounds))
+    return tree.merge(one.server.shared, mean), TORCH_NAMES[name], rounds
 
 
 def _last(directory: RunDirectory, chosen: dict[str, Any]) -> tuple[State, int]:
-    """The newest checkpoint, leaves [num_seeds, ...], and its number of rounds; nothing is compiled."""
+    """The newest checkpoint, leaves [num_seeds, ...], and its number of rounds; no round is compiled."""
     if not (directory / "checkpoints").is_dir():
         raise InputError(f"--workdir: '{directory.path}' holds no checkpoint yet. Let the run come to its first.")
-    parts = build.parts(chosen, directory.read("choices.json") or {})
+    choices = directory.read("choices.json") or {}
+    parts = build.parts(chosen, choices)
     federation = parts.federation
     directory.check_partition(federation.fingerprint)
-    identity = {"config": chosen, "partition": federation.fingerprint}
-    checkpoints = engine.Checkpoints(directory / "checkpoints", identity)
+    about = {"config": identity(chosen), "partition": federation.fingerprint}
+    checkpoints = engine.Checkpoints(directory / "checkpoints", about, num_clients=federation.num_clients)
     round = engine.make_round(
         parts.algorithm,
         parts.model,
@@ -61,11 +63,15 @@ def _last(directory: RunDirectory, chosen: dict[str, Any]) -> tuple[State, int]:
         participation=parts.participation,
         prepare=federation.prepare,
     )
-    keys = jax.vmap(jax.random.key)(jax.numpy.arange(chosen["num_seeds"]))
-    shapes = jax.eval_shape(jax.vmap(round.init, (0, None)), keys, federation.data)
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
-    return checkpoints.restore(like), checkpoints.latest()
+    keys = jax.vmap(jax.random.key)(chosen["seed"] + jax.numpy.arange(chosen["num_seeds"]))
+    if choices.get("client_states", "device") == "device":
+        shapes = jax.eval_shape(jax.vmap(round.init, (0, None)), keys, federation.data)
+        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
+        return checkpoints.restore(like), checkpoints.latest()
+    like = jax.vmap(round.begin, (0, None))(keys, federation.examples.inputs[:1])
+    state = checkpoints.restore(like._replace(clients=engine.ClientStore(like.clients, federation.num_clients, None)))
+    return state._replace(clients=state.clients.everyone()), checkpoints.latest()
 
 
 def main(argv: Sequence[str]) -> int:

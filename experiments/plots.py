@@ -86,6 +86,28 @@ def partition(counts: np.ndarray, client_names: Sequence[str], class_names: Sequ
         plt.close(figure)
 
 
+def growth(records: Sequence[Mapping[str, Any]], varied: str, is_flat: bool, path: Path) -> None:
+    """Seconds a round and peak memory against what is varied, a line an algorithm; dotted is what would be ideal.
+
+    is_flat: ideally a round takes the same time whatever is varied, and axes begin at 0; else it grows in proportion.
+    """
+    with plt.rc_context(_STYLE):
+        figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
+        for axis, key, label in zip(panels, ("seconds_median", "peak_rss_mb"), ("seconds a round", "MB"), strict=True):
+            is_level = is_flat or key != "seconds_median"
+            for name in dict.fromkeys(record["algorithm"] for record in records):
+                line = [(record[varied], record[key]) for record in records if record["algorithm"] == name]
+                axis.plot(*zip(*line, strict=True), marker="o", label=name)
+            first, last = (end((record[varied], record[key]) for record in records) for end in (min, max))
+            ideal = first[1] if is_level else first[1] * last[0] / first[0]
+            axis.plot((first[0], last[0]), (first[1], ideal), color="grey", linestyle=":", label="ideal")
+            axis.set(xscale="log", xlabel=varied, ylabel=label)
+            axis.set(**{"ylim": (0, None)} if is_flat else {"yscale": "log"})
+        panels[0].legend(frameon=False)
+        figure.savefig(path, dpi=120, format="png")
+        plt.close(figure)
+
+
 def _name(axis: Axis, names: Sequence[str], most: int) -> None:
     """Names where there is room for them, positions where there is not."""
     if len(names) <= most:

@@ -6,24 +6,29 @@ Its peak memory is then its own. Prints one JSON object.
 import json
 import resource
 import sys
-import time
+import tempfile
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from experiments import cores
 from fedjax_het import models, tree
 from fedjax_het.algorithms import ALGORITHMS
-from fedjax_het.engine import placement, tuning
+from fedjax_het.data import Federation
+from fedjax_het.data.preparation import Preparation
+from fedjax_het.engine import Residence, cost, tuning
+from fedjax_het.engine.budget import built
+from fedjax_het.engine.job import Job
 from fedjax_het.engine.layout import Layout
 from fedjax_het.engine.participation import uniformly
-from fedjax_het.engine.round import make_round
+from fedjax_het.engine.wiring import wired
 from fedjax_het.types import ClientData, Examples, Rows
 
 NUM_INPUTS, NUM_CLASSES = 54, 10
 EXAMPLES_A_CLIENT, POOL = 20, 10_000  # rows of a table into a common pool: who has what does not matter here
 BATCH_SIZE = 10
+BLOCK = 5  # rounds a call
 
 
 class Point(NamedTuple):
@@ -31,51 +36,50 @@ class Point(NamedTuple):
     population: int
     cohort: int
     parameters: int
-    rounds: int = 5
+    client_states: str = "device"
+    examples: str = "device"
+    calls: int = 15
 
 
 def measure(point: Point, layout: Layout) -> dict[str, Any]:
-    """Seconds a round after two to warm up, and what the process held at most."""
+    """Seconds a round after a call to warm up, what a device needs, and what the process held at most."""
     hidden = max(1, round((point.parameters - NUM_CLASSES) / (NUM_INPUTS + 1 + NUM_CLASSES)))
-    model, data = models.mlp(NUM_CLASSES, hidden=(hidden,)), federation(point.population)
     algorithm = ALGORITHMS[point.algorithm](learning_rate=0.01, batch_size=BATCH_SIZE)
-    federated = make_round(algorithm, model, point.population, participation=uniformly(point.cohort), layout=layout)
-    at_rest = placement.of_state(layout)
-    data, key = layout.place((data, jax.random.key(0)))
-    state = jax.block_until_ready(layout.jit(placement.init(federated.init, layout), at_rest)(key, data))
-    begun = time.perf_counter()
-    step = layout.jit(federated.step, (at_rest, layout.sharding), donate_argnums=0).lower(state, data, key).compile()
-    compile_seconds, seconds = time.perf_counter() - begun, []
-    for _ in range(2 + point.rounds):
-        begun = time.perf_counter()
-        state, _ = jax.block_until_ready(step(state, data, key))
-        seconds.append(time.perf_counter() - begun)
-    median = float(np.median(seconds[2:]))
+    model, rounds = models.mlp(NUM_CLASSES, hidden=(hidden,)), BLOCK * (1 + point.calls)
+    job = Job(algorithm, model, federation(point.population), uniformly(point.cohort), rounds, BLOCK)
+    traced, residence = wired(job, layout), Residence(point.client_states, point.examples)
+    runner = built(traced, residence, Path(tempfile.gettempdir()))
+    seconds, held = tuning.timed(runner, point.calls, block=BLOCK), cost.held(traced, residence)
+    median, state = float(np.median(seconds)), traced.shapes.state
     steps = int(algorithm.local_update.num_steps(np.array(EXAMPLES_A_CLIENT)))
-    memory = step.memory_analysis()
     return point._asdict() | {
         "parameters": tree.num_entries(state.server.shared["params"]),
         "layout": str(layout),
         "seconds_median": median,
-        "seconds_min": min(seconds[2:]),
-        "seconds_max": max(seconds[2:]),
+        "seconds_min": min(seconds),
+        "seconds_max": max(seconds),
         "client_steps_a_second": point.cohort * steps / median,
-        "compile_seconds": compile_seconds,
-        "temporary_mb": memory.temp_size_in_bytes / 1e6,
+        "compile_seconds": runner.compile_seconds,
+        "device_mb": (cost.lying(held) + cost.extra_bytes(runner.program)) / 1e6,
         "state_mb": tree.num_bytes(state.clients) / 1e6,
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
     }
 
 
-def federation(population: int) -> ClientData:
-    """Noise: a scaling study measures what a round costs, not what it learns."""
+def federation(population: int) -> Federation:
+    """Noise: a scaling study measures what a round costs, not what it learns. Rows overlap, and take no memory."""
     generator = np.random.default_rng(0)
     inputs = generator.normal(size=(POOL, NUM_INPUTS)).astype(np.float32)
     labels = generator.integers(0, NUM_CLASSES, POOL).astype(np.int32)
-    index = generator.integers(0, POOL, (population, EXAMPLES_A_CLIENT), dtype=np.int32)
+    places = generator.integers(0, POOL, population + EXAMPLES_A_CLIENT - 1, dtype=np.int32)
+    index = np.lib.stride_tricks.sliding_window_view(places, EXAMPLES_A_CLIENT)
     rows = Rows(index, np.full(population, EXAMPLES_A_CLIENT, np.int32))
     nothing = Rows(np.zeros((population, 1), np.int32), np.zeros(population, np.int32))
-    return ClientData(Examples(inputs, labels), rows, nothing, nothing)
+    data = ClientData(Examples(inputs, labels), rows, nothing, nothing)
+    class_names = tuple(map(str, range(NUM_CLASSES)))
+    return Federation(
+        "noise", data, None, None, {}, class_names, client_names=(), newcomer_names=(), prepare=Preparation()
+    )
 
 
 def main(text: str) -> None:

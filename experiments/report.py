@@ -32,7 +32,7 @@ def facts(
         "traffic": f"{_size(facts.bytes_down)} down, {_size(facts.bytes_up)} up, a client and round",
         "layout": "\n             ".join(_wording(choices)),
         "compiled in": f"{facts.compile_seconds:.1f} s",
-        "peak memory": _size(facts.peak_bytes),
+        "memory": "\n             ".join(_memory(facts, choices)),
         "directory": str(directory),
     }
     return "\n".join(f"{name:<12} {value}" for name, value in rows.items())
@@ -42,6 +42,17 @@ def _wording(choices: Mapping[str, Any]) -> Iterator[str]:
     yield from choices["why"].splitlines() if choices["seconds_a_round"] else [choices["layout"]]
     if choices["conv"]:
         yield f"convolutions: {choices['conv']}"
+
+
+def _memory(facts: Facts, choices: Mapping[str, Any]) -> Iterator[str]:
+    """What lies on each device at the most, and what of it has to."""
+    held = facts.held_bytes
+    yield f"{_size(facts.peak_bytes)} on each device at the most, where {_size(sum(held.values()))} must be held:"
+    yield ", ".join(f"{name} {_size(size)}" for name, size in held.items())
+    if choices["client_states"] != "device":
+        yield f"client states: {choices['client_states']}"
+    if choices["examples"] != "device":
+        yield f"examples: {choices['examples']}"
 
 
 def _size(num_bytes: float | None) -> str:

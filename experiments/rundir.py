@@ -15,6 +15,7 @@ from experiments.processes import ALONE, Processes
 from fedjax_het.errors import InputError
 
 OURS = ("metrics.jsonl", "summary.json", "checkpoints")
+_OF_MACHINE = ("layout", "memory_budget", "client_states", "examples")
 _SIGN = ".partial.sign"
 _SEEN_WITHIN = 30  # seconds: network file systems remember for a while that a file is not there
 
@@ -111,8 +112,8 @@ class RunDirectory:
 
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes it the same run: all but the layout, which may change with the machine."""
-    return {key: value for key, value in settings.items() if key != "layout"}
+    """What makes it the same run: all but the layout and where things lie, which may change with the machine."""
+    return {key: value for key, value in settings.items() if key not in _OF_MACHINE}
 
 
 def differences(there: Any, here: Any, key: str = "config") -> Iterator[str]:

@@ -1,8 +1,10 @@
 """What a round costs as things grow: python -m experiments.scaling --study=population --out=runs/scaling
 
-Studies: population (clients altogether, a fixed cohort), cohort (a fixed population), parameters, aggregators (how many
-updates are edited at once). Writes scaling.csv and a log-log plot a study, with the line of a cost that grows as fast
-as what is varied. Exit status: 0 = done, 1 = a point failed (it is named, and the others are there), 2 = a mistake.
+Studies: population (clients altogether, a fixed cohort; states on the disk, examples streamed), states (the same, with
+states in host memory, examples on the device), cohort (a fixed population), parameters, aggregators (how many updates
+are edited at once). Writes scaling.csv and a plot a study, with the line of what would be ideal: no growth in the first
+two, growth in proportion in the others.
+Exit status: 0 = done, 1 = a point failed (it is named, and the others are there), 2 = a mistake.
 """
 
 import csv
@@ -14,13 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from absl.flags import argparse_flags
 
-from experiments import files
+from experiments import files, plots
 from experiments.point import Point
 from fedjax_het.errors import InputError, nearest
 
@@ -29,7 +27,7 @@ class Study(NamedTuple):
     varied: str  # a field of Point
     values: tuple[int, ...]
     algorithms: tuple[str, ...]
-    fixed: Mapping[str, int]
+    fixed: Mapping[str, Any]
     is_flat: bool = False  # what would be ideal: no growth at all, instead of growth in proportion
 
     def points(self, largest: int | None) -> list[Point]:
@@ -44,9 +42,14 @@ def _whole(fields: dict[str, Any]) -> Point:
 
 
 _TENS = tuple(10**power for power in range(7))
+_OFF_DEVICE = {"client_states": "disk", "examples": "stream"}
 STUDIES = {
-    "population": Study("population", _TENS[2:], ("fedavg", "fedga"), {"cohort": 100, "parameters": 10_000}, True),
-    "states": Study("population", _TENS[2:6], ("scaffold",), {"cohort": 100, "parameters": 1_000}, True),
+    "population": Study(
+        "population", _TENS[3:], ("fedavg", "scaffold"), {"cohort": 100, "parameters": 10_000} | _OFF_DEVICE, True
+    ),
+    "states": Study(
+        "population", _TENS[3:6], ("scaffold",), {"cohort": 100, "parameters": 1_000, "client_states": "host"}, True
+    ),
     "cohort": Study("cohort", _TENS[1:5], ("fedavg",), {"population": 10_000, "parameters": 10_000}),
     "parameters": Study("parameters", (*_TENS[4:], 10**7), ("fedavg",), {"population": 100, "cohort": 10}),
     "aggregators": Study("cohort", (10, 100, 1000), ("fedavg", "fedld", "fedmgc", "fedgh"), {"parameters": 10_000}),
@@ -69,7 +72,8 @@ def run(studies: Sequence[str], out: Path, largest: int | None) -> int:
             print(f"  {measured['seconds_median']:9.4f} s a round  {measured['peak_rss_mb']:8.0f} MB", flush=True)
             records.append({"study": name} | measured)
             files.write(out / "scaling.csv", _as_csv(records))
-        _plot(name, [record for record in records if record["study"] == name], out / f"{name}.png")
+        if found := [record for record in records if record["study"] == name]:
+            _plot(STUDIES[name], found, out / f"{name}.png")
     return status
 
 
@@ -91,24 +95,8 @@ def _as_csv(records: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _plot(name: str, records: Sequence[Mapping[str, Any]], path: Path) -> None:
-    if not records:
-        return
-    study = STUDIES[name]
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
-    for axis, key, label in zip(panels, ("seconds_median", "peak_rss_mb"), ("seconds a round", "peak MB"), strict=True):
-        for algorithm in study.algorithms:
-            line = [record for record in records if record["algorithm"] == algorithm]
-            axis.plot([r[study.varied] for r in line], [r[key] for r in line], marker="o", label=algorithm)
-        ends = [f(record[study.varied] for record in records) for f in (min, max)]
-        start = min(record[key] for record in records if record[study.varied] == ends[0])
-        ideal = [start, start if study.is_flat or key != "seconds_median" else start * ends[1] / ends[0]]
-        axis.plot(ends, ideal, color="grey", linestyle=":", label="ideal")
-        axis.set(xscale="log", yscale="log", xlabel=study.varied, ylabel=label)
-        axis.grid(alpha=0.3)
-    panels[0].legend(frameon=False)
-    files.write(path, lambda to: figure.savefig(to, dpi=120, format="png"))
-    plt.close(figure)
+def _plot(study: Study, records: Sequence[Mapping[str, Any]], path: Path) -> None:
+    files.write(path, lambda to: plots.growth(records, study.varied, study.is_flat, to))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,7 +1,6 @@
 """From a config file and the command line to one complete, checked table of settings."""
 
 import importlib.util
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from ml_collections import ConfigDict
 
-from experiments import config
+from experiments import config, words
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.data import AUGMENTATIONS, PARTITIONS, SOURCES, federate
 from fedjax_het.errors import InputError, nearest
@@ -37,6 +36,11 @@ class Run:
     evaluate_every: int = 10  # and after the last round
     checkpoint_every: int = 10  # and after the last round; 0 = only then
     on_nonfinite: Literal["drop", "raise"] = "drop"
+    memory_budget: str | None = None  # of each device, "8GB"; None = no limit
+    client_states: Literal["auto", "device", "host", "disk"] = (
+        "auto"  # where they lie; auto: on the device if it can be
+    )
+    examples: Literal["auto", "device", "stream"] = "auto"  # all on the device, or each round's alone
 
     def __post_init__(self):
         for name, least in _LEAST.items():
@@ -44,18 +48,8 @@ class Run:
                 raise InputError(f"{name} must be {least} or more, got {getattr(self, name)}.")
         if not 0 <= self.availability <= 1:
             raise InputError(f"availability must lie between 0 and 1, got {self.availability}. 1 = always there.")
-        parse_layout(self.layout)
-
-
-def parse_layout(text: str) -> tuple[str, tuple[int, ...]]:
-    """("sharded", (2, 4)) from "sharded(2, 4)"."""
-    match = re.fullmatch(r"(auto)|(vmapped)|(chunked)\((\d+)\)|(sharded)\((\d+)(?:,(\d+))?\)", text.replace(" ", ""))
-    name, *numbers = [group for group in match.groups() if group] if match else [""]
-    if not name or "0" in numbers:
-        raise InputError(
-            f"layout cannot be read: '{text}'. Write auto, vmapped, chunked(4), sharded(2) or sharded(2, 4)."
-        )
-    return name, tuple(int(number) for number in numbers)
+        words.parse_layout(self.layout)
+        words.parse_size("memory_budget", self.memory_budget)
 
 
 # ---- the tables of a config ------------------------------------------------------------------------------------------

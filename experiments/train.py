@@ -94,8 +94,8 @@ def _train(chosen: settings.Settings, earlier: dict[str, Any], directory: RunDir
     found.show(parts.dataset)
     print("compiling ...", flush=True)
     with processes.agreed("simulation"):
-        simulation = build.simulation(parts, chosen)
-    choices = parts.kept or build.choices(parts, simulation)
+        simulation = build.simulation(parts, chosen, directory.path)
+    choices = build.choices(parts, simulation)
     print(report.facts(simulation.facts, parts.federation, chosen, choices, directory.path), flush=True)
     with directory.held(processes):
         Training(simulation, parts.federation, chosen, choices, directory, processes).run()

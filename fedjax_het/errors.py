@@ -8,6 +8,10 @@ class InputError(ValueError):
     """Something that was given (a file, a setting, a combination of parts) cannot work. Raised before round 1."""
 
 
+class TooLarge(InputError):
+    """What was asked for does not fit in the memory that was granted."""
+
+
 class NonFiniteError(FloatingPointError):
     """A client sent NaN or infinity, and the run was asked to stop for that."""
 

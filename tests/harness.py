@@ -13,10 +13,10 @@ from fedjax_het import data, models, tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.data import Federation
-from fedjax_het.engine.evaluation import typical
 from fedjax_het.engine.layout import Layout, vmapped
 from fedjax_het.engine.participation import Participation
 from fedjax_het.engine.round import Round, make_round
+from fedjax_het.engine.scoring import typical
 from fedjax_het.types import ClientData, Context, Model, PyTree, Rows, State
 
 TINY = {"learning_rate": 0.05, "batch_size": 8}

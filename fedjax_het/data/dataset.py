@@ -7,6 +7,8 @@ import numpy as np
 
 from fedjax_het.errors import InputError
 
+_AT_A_TIME = 1 << 28  # bytes
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -90,12 +92,17 @@ class Dataset:
                 f"{self.name}: inputs are {self.inputs.dtype} of shape {self.inputs.shape}. Give uint8 images "
                 "[n, height, width, channel] or float32 arrays [n, ...]."
             )
-        elif not np.isfinite(self.inputs).all():
-            is_finite = np.isfinite(self.inputs.reshape(len(self.inputs), -1)).all(axis=1)
+        elif not (is_finite := self._is_finite()).all():
             raise InputError(
                 f"{self.name}: inputs[{int(np.argmin(is_finite))}] holds NaN or infinity; {int((~is_finite).sum())} of "
                 f"{len(is_finite)} examples do. Remove or fill them."
             )
+
+    def _is_finite(self) -> np.ndarray:
+        """[n] bool, of so many examples at a time that mapped ones are not all in memory at once."""
+        inputs = self.inputs.reshape(len(self.inputs), -1)
+        parts = np.array_split(inputs, -(-inputs.nbytes // _AT_A_TIME))
+        return np.concatenate([np.isfinite(part).all(axis=1) for part in parts])
 
     def _check_indices(self, kind: str, values: np.ndarray, names: tuple[str, ...]) -> None:
         dtype = np.uint8 if values.ndim > 1 else np.int32

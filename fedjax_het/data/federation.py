@@ -39,11 +39,11 @@ class Federation:
 
     @property
     def num_clients(self) -> int:
-        return len(self.client_names)
+        return len(self.data.train.count)
 
     @property
     def num_newcomers(self) -> int:
-        return len(self.newcomer_names)
+        return 0 if self.newcomers is None else len(self.newcomers.train.count)
 
     @property
     def num_classes(self) -> int:

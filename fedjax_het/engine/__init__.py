@@ -6,19 +6,23 @@ from fedjax_het.engine.evaluation import Evaluation, Metrics
 from fedjax_het.engine.history import History, simulate
 from fedjax_het.engine.layout import Layout, chunked, sharded, vmapped
 from fedjax_het.engine.participation import available, everyone, uniformly
+from fedjax_het.engine.residence import Residence
 from fedjax_het.engine.round import Round, RoundMetrics, make_round
 from fedjax_het.engine.simulation import Simulation
+from fedjax_het.engine.store import ClientStore
 from fedjax_het.engine.summaries import flat, summary
 from fedjax_het.engine.tuning import Choice
 
 __all__ = [
     "Checkpoints",
     "Choice",
+    "ClientStore",
     "Evaluation",
     "Facts",
     "History",
     "Layout",
     "Metrics",
+    "Residence",
     "Round",
     "RoundMetrics",
     "Simulation",

@@ -1,6 +1,8 @@
 """The whole state of a run on disk, through Orbax: written beside, then renamed, so that a kill leaves no half."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
+from fedjax_het.engine.segments import Segments
+from fedjax_het.engine.store import ClientStore
 from fedjax_het.errors import InputError
 from fedjax_het.types import State
 
@@ -25,7 +29,7 @@ class Checkpoints:
     def __init__(self, directory: str | Path, identity: Any = None, *, num_clients: int | None = None, keep: int = 2):
         """Raises InputError if the directory cannot be made or written."""
         self._directory, self._num_clients = Path(directory).absolute(), num_clients
-        self._identity = json.loads(json.dumps(identity))
+        self._identity, self._segments = json.loads(json.dumps(identity)), Segments(self._directory / "clients")
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -34,17 +38,16 @@ class Checkpoints:
             raise InputError(f"{directory}: checkpoints cannot be written there ({error.strerror}).") from error
 
     def save(self, round: int, state: State) -> None:
-        """Write the state after so many rounds; done when this returns."""
-        about = {
-            "format": FORMAT,
-            "identity": self._identity,
-            "leaves": _leaves(state, self._num_clients),
-            "num_rows": _num_rows(state),
-        }
+        """Write the state after so many rounds; done when this returns. Of a ClientStore, what has changed since."""
+        about = {"format": FORMAT, "identity": self._identity, "leaves": _leaves(state, self._num_clients)}
+        state, store = _apart(state)
+        about |= {"num_rows": _num_rows(state)} if store is None else {"segments": self._segments.write(round, store)}
         self._manager.save(
             round, args=ocp.args.Composite(state=ocp.args.StandardSave(_filled(state)), about=ocp.args.JsonSave(about))
         )
         self._manager.wait_until_finished()
+        if store is not None:
+            self._segments.prune(each for kept in self._manager.all_steps() for each in self._about(kept)["segments"])
 
     def latest(self) -> int | None:
         """How many rounds the newest checkpoint has done; None if there is none."""
@@ -56,8 +59,7 @@ class Checkpoints:
         Raises InputError for one of a newer version, of another run or algorithm, or damaged.
         """
         round = self.latest() if round is None else round
-        where = self._directory / str(round)
-        about = self._read(where, "about", ocp.args.JsonRestore(), round)
+        where, about = self._directory / str(round), self._about(round)
         if about["format"] > FORMAT:
             raise InputError(
                 f"{where}: written by a newer version (format {about['format']}, this one reads up to {FORMAT}). "
@@ -68,24 +70,48 @@ class Checkpoints:
                 f"{where}: the checkpoint is of another run. Give its settings again, or another directory."
             )
         _check_leaves(where, about["leaves"], _leaves(like, self._num_clients))
+        like, store = _apart(like)
+        if ("segments" in about) != (store is not None):
+            there, here = ("on", "off") if store is not None else ("off", "on")
+            raise InputError(f"{where}: its client states were {there} the device, not {here} it. Set client_states.")
         target = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), _filled(like))
         # Where it is not strict, Orbax cuts rows behind the last client off, or adds zeros there; all else was checked.
-        how = ocp.args.StandardRestore(target, strict=about.get("num_rows", _num_rows(like)) == _num_rows(like))
-        state = self._read(where, "state", how, round)
-        return jax.tree.map(lambda read, wanted: read if wanted.size else wanted, state, like)
+        is_alike = store is not None or about.get("num_rows", _num_rows(like)) == _num_rows(like)
+        state = self._read(where, "state", ocp.args.StandardRestore(target, strict=is_alike))
+        state = jax.tree.map(lambda read, wanted: read if wanted.size else wanted, state, like)
+        if store is None:
+            return state
+        with _reading(where):
+            self._segments.read(about["segments"], store)
+        return state._replace(clients=store)
 
     def close(self) -> None:
         self._manager.close()
 
-    def _read(self, where: Path, item: str, how: Any, round: int) -> Any:
-        try:
-            return self._manager.restore(round, args=ocp.args.Composite(**{item: how}))[item]
-        except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file; all mean this
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise InputError(
-                f"{where}: the checkpoint cannot be read ({reason[:200]}). Delete that folder to go back to the one "
-                "before it, or the run directory to start afresh."
-            ) from error
+    def _about(self, round: int) -> dict[str, Any]:
+        return self._read(self._directory / str(round), "about", ocp.args.JsonRestore())
+
+    def _read(self, where: Path, item: str, how: Any) -> Any:
+        with _reading(where):
+            return self._manager.restore(int(where.name), args=ocp.args.Composite(**{item: how}))[item]
+
+
+@contextmanager
+def _reading(where: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file; all mean this
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(
+            f"{where}: the checkpoint cannot be read ({reason[:200]}). Delete that folder to go back to the one "
+            "before it, or the run directory to start afresh."
+        ) from error
+
+
+def _apart(state: State) -> tuple[State, ClientStore | None]:
+    """(what Orbax keeps, the store if there is one)."""
+    is_stored = isinstance(state.clients, ClientStore)
+    return (state._replace(clients={}), state.clients) if is_stored else (state, None)
 
 
 def _filled(state: State) -> State:
@@ -100,12 +126,11 @@ def _num_rows(state: State) -> int:
 
 def _leaves(state: State, num_clients: int | None) -> dict[str, str]:
     """Every leaf's path and what it holds: "server/shared/params/classifier/bias": "float32[1, 10]"."""
-    told = jax.eval_shape(
-        lambda state: state._replace(clients=jax.tree.map(lambda x: x[:, :num_clients], state.clients)), state
-    )
+    clients = state.clients.shapes if isinstance(state.clients, ClientStore) else state.clients
+    clients = jax.eval_shape(lambda clients: jax.tree.map(lambda x: x[:, :num_clients], clients), clients)
     return {
         "/".join(_name(key) for key in path): f"{leaf.dtype}{list(leaf.shape)}"
-        for path, leaf in jax.tree.leaves_with_path(told)
+        for path, leaf in jax.tree.leaves_with_path(state._replace(clients=clients))
     }
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm, Measure
-from fedjax_het.engine.problem import Channel, LocalProblem, Unfilled
+from fedjax_het.engine.problem import WITHHELD, Channel, LocalProblem, Unfilled
 from fedjax_het.errors import InputError
 from fedjax_het.types import (
     Array,
@@ -37,7 +37,7 @@ class Slot(NamedTuple):
     """A place in the cohort and what the server keeps for the client in it. Leaves [slots, ...]."""
 
     state: ClientState
-    rows: tuple[Rows, Rows, Rows]  # train, valid, test
+    rows: tuple[Rows, Rows]  # train, valid
     answers: Named
     key: Key
     is_here: Array
@@ -63,15 +63,14 @@ Common = tuple[Broadcast, Examples]
 
 
 def window(data: ClientData, cohort: Cohort) -> ClientData:
-    """The rows of the clients of a cohort, out of everyone's."""
-    return ClientData(data.examples, *tree.take((data.train, data.valid, data.test), cohort.ids))
+    """What the clients of a cohort see of everyone's data: their own rows, and none to be tested on."""
+    train, valid = tree.take((data.train, data.valid), cohort.ids)
+    return ClientData(data.examples, train, valid, WITHHELD)
 
 
 def slots(clients: ClientState, data: ClientData, cohort: Cohort, key: Key) -> Slot:
     """`clients`, `data`: those of the cohort, leaves [slots, ...]. Keys are folded from ids, not from positions."""
-    rows = tuple(
-        part._replace(count=jnp.where(cohort.is_here, part.count, 0)) for part in (data.train, data.valid, data.test)
-    )
+    rows = tuple(part._replace(count=jnp.where(cohort.is_here, part.count, 0)) for part in (data.train, data.valid))
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, cohort.ids)
     return Slot(clients, rows, {}, keys, cohort.is_here, cohort.ids)
 
@@ -136,7 +135,7 @@ def _view(common: Common, slot: Slot) -> ClientView:
         received=received._replace(published=Channel("published", received.published)),
         memory=Channel("memory", slot.state.memory),
         answers=Channel("answers", slot.answers),
-        data=ClientData(examples, *slot.rows),
+        data=ClientData(examples, *slot.rows, WITHHELD),
         start=start,
         local=start,
         optimizer=(),

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key
 
-_SHUFFLED = 1 << 14
+_SHUFFLED = 1 << 10
 _TURNS = 8  # rounds of the network, twice those of the theorem of Luby and Rackoff
 
 

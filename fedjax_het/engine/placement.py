@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
+from fedjax_het.engine.client_side import Cohort
 from fedjax_het.engine.layout import Layout
 from fedjax_het.types import Array, ClientData, ClientState, Key, PyTree, State
 
@@ -44,9 +45,22 @@ def of_cohort(clients: ClientState, slots: Array, is_everyone: bool) -> ClientSt
 
 
 def put_back(clients: ClientState, cohort: Array, rows: ClientState, is_everyone: bool) -> ClientState:
-    """The client states with these rows in the cohort's places."""
+    """The client states with these rows, [cohort] or more, in the cohort's places."""
     is_there = is_everyone and clients.rounds.shape == cohort.shape
+    rows = jax.tree.map(lambda x: x[: len(cohort)], rows)
     return rows if is_there else tree.put(clients, cohort, rows)
+
+
+def among_all(train: Callable, is_everyone: bool) -> Callable:
+    """A round of a cohort, (state, cohort, ...) -> (state, metrics, ...), as one that takes and gives everybody."""
+
+    def with_everyone(state: State, cohort: Cohort, *arguments: PyTree) -> tuple:
+        taken = state._replace(clients=of_cohort(state.clients, cohort.ids, is_everyone))
+        after, metrics, *said = train(taken, cohort, *arguments)
+        everyones = put_back(state.clients, metrics.cohort, after.clients, is_everyone)
+        return after._replace(clients=everyones), metrics, *said
+
+    return with_everyone
 
 
 def described(shapes: State, layout: Layout, has_seeds: bool = False) -> State:

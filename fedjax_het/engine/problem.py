@@ -51,6 +51,20 @@ class Channel(dict):
         return cls(channel, dict(zip(names, values, strict=True)))
 
 
+@jax.tree_util.register_static
+class Withheld:
+    """Stands in a round for a client's test examples: a part that reads them is told so."""
+
+    @property
+    def index(self) -> Any:
+        raise Unfilled("reads data.test, but what is tested on takes no part in a round. Read data.valid.")
+
+    count = index
+
+
+WITHHELD = Withheld()
+
+
 class LocalProblem(NamedTuple):
     model: Model
     objective: tuple[Callable[[ForwardPass], Array], ...]

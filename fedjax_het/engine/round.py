@@ -59,9 +59,8 @@ class Round(NamedTuple):
     draw: (key, round number) -> who takes part, known as far ahead as anybody wants to look.
     train: the round of a cohort alone. It takes and gives back the state with just the cohort's clients, leaves
     [slots, ...] in and [cohort, ...] out, and sees the cohort's rows, leaves [slots, ...].
-    among_all: the same with everyone's states, of which it takes and replaces the cohort's.
-    init, step, explain: with everyone's states and data at hand; step is draw and among_all, explain tells what was
-    said in it.
+    init, step, explain: with everyone's states and data at hand; step is draw and train, explain tells what was said in
+    it.
     """
 
     problem: LocalProblem
@@ -69,7 +68,6 @@ class Round(NamedTuple):
     begin: Callable[[Key, Array], State]
     draw: Callable[[Key, Array], Cohort]
     train: Callable[[State, Cohort, ClientData, Key], tuple[State, RoundMetrics, Transcript]]
-    among_all: Callable[[State, Cohort, ClientData, Key], tuple[State, RoundMetrics, Transcript]]
     init: Callable[[Key, ClientData], State]
     step: Callable[[State, ClientData, Key], tuple[State, RoundMetrics]]
     explain: Callable[[State, ClientData, Key], tuple[State, RoundMetrics, Transcript]]
@@ -161,21 +159,15 @@ def make_round(
     def unpadded(stack):
         return jax.tree.map(lambda x: x[:cohort_size], stack)
 
-    def among_all(state: State, cohort: Cohort, data: ClientData, key: Key) -> tuple[State, RoundMetrics, Transcript]:
-        is_everyone = participation.is_everyone
-        taken = state._replace(clients=placement.of_cohort(state.clients, cohort.ids, is_everyone))
-        after, metrics, said = train(taken, cohort, data, key)
-        everyones = placement.put_back(state.clients, metrics.cohort, after.clients, is_everyone)
-        return after._replace(clients=everyones), metrics, said
-
     def init(key: Key, data: ClientData) -> State:
         return initial.of_everyone(begin(key, data.examples.inputs), num_clients)
 
     def explain(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics, Transcript]:
         cohort = draw(key, state.server.round)
-        return among_all(state, cohort, client_side.window(data, cohort), key)
+        with_everyone = placement.among_all(train, participation.is_everyone)
+        return with_everyone(state, cohort, client_side.window(data, cohort), key)
 
     def step(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics]:
         return explain(state, data, key)[:2]
 
-    return Round(problem, cohort_size, begin, draw, train, among_all, init, step, explain)
+    return Round(problem, cohort_size, begin, draw, train, init, step, explain)

@@ -1,22 +1,37 @@
-"""Which layout is quickest: a short timing of the real round, at the real shapes, before a run begins."""
+"""Which layout is quickest: a short timing of the real rounds, at the real shapes, before a run begins."""
 
 import time
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 import jax
 from jax.experimental import multihost_utils
 
-from fedjax_het.algorithm import Algorithm
-from fedjax_het.data.federation import Federation
-from fedjax_het.engine import placement
+from fedjax_het.engine.evaluation import Evaluation
 from fedjax_het.engine.layout import Layout, sharded
-from fedjax_het.engine.participation import Participation
-from fedjax_het.engine.round import make_round
-from fedjax_het.types import Key, Model
+from fedjax_het.engine.residence import Residence
+from fedjax_het.engine.round import RoundMetrics
+from fedjax_het.engine.wiring import Wired
+from fedjax_het.errors import TooLarge
+from fedjax_het.types import State
 
 _CHUNK = 10  # clients side by side, where neither one nor all may be best
 _MOST_ROUNDS, _LONG_ENOUGH = 5, 1.0  # time so many rounds, or so many seconds, whichever is less
+
+
+class Runner(Protocol):
+    """A wired job, compiled for one layout and residence: a `Resident` or a `Streamed`."""
+
+    wired: Wired
+    residence: Residence
+    compile_seconds: float
+    peak_bytes: int
+
+    def start(self) -> State: ...
+    def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]: ...
+    def evaluate(self, state: State) -> Evaluation: ...
+    def release(self) -> None: ...
 
 
 class Timing(NamedTuple):
@@ -47,67 +62,64 @@ def candidates(cohort_size: int) -> list[Layout]:
     return [*found, Layout()] if on_cpu and devices > 1 and is_alone else found
 
 
-def quickest(
-    algorithm: Algorithm,
-    model: Model,
-    federation: Federation,
-    participation: Participation,
-    rounds: int,
-    seed: int,
-) -> Choice:
-    """Time one candidate after the other, and take the best.
+def smaller(layouts: Sequence[Layout], cohort_size: int) -> Iterator[Layout]:
+    """Half as many clients at a time as the one of these that takes the fewest, half of that, ..., one."""
+    fewest = lambda layout: layout.chunk or -(-cohort_size // layout.num_devices)  # noqa: E731
+    least = min(layouts, key=lambda layout: fewest(layout) * layout.num_devices)
+    chunk = fewest(least) // 2
+    while chunk:
+        yield replace(least, chunk=chunk)
+        chunk //= 2
+
+
+def quickest(layouts: Sequence[Layout], build: Callable[[Layout], Runner], rounds: int) -> tuple[Runner, Choice]:
+    """Build and time one candidate after the other, and take the best. One at a time has its data on the device.
 
     It ends early where the whole run takes less than trying another would: the most that a trial could still save is
     then below its price. Timings are of this machine at this moment: store the choice with a run that may be resumed.
+    Candidates for which `build` raises TooLarge are left out; raises the last TooLarge if that leaves none.
     """
-    layouts, timings = candidates(participation.size(federation.num_clients)), []
+    timings, too_large, best = [], {}, None
     for layout in layouts:
-        timings.append(_timed(algorithm, model, federation, participation, layout, jax.random.key(seed)))
-        best = min(timings, key=lambda timing: timing.seconds)
-        if rounds * best.seconds < timings[0].compile_seconds:
+        try:
+            runner = build(layout)
+        except TooLarge as error:
+            too_large[layout] = error
+            continue
+        seconds = min(timed(runner, _MOST_ROUNDS, _LONG_ENOUGH))
+        timings.append(Timing(layout, seconds, _by_first_watch(runner.compile_seconds)))
+        runner.release()
+        if timings[-1] is (quickest := min(timings, key=lambda timing: timing.seconds)):
+            best = runner
+        if rounds * quickest.seconds < timings[0].compile_seconds:
             break
-    return Choice(best.layout, timings, "\n".join(_reasons(layouts, timings, best)))
+    if best is None:
+        raise list(too_large.values())[-1]
+    return best, Choice(quickest.layout, timings, "\n".join(_reasons(layouts, timings, quickest, list(too_large))))
 
 
-def _reasons(layouts: list[Layout], timings: list[Timing], best: Timing) -> Iterator[str]:
+def _reasons(
+    layouts: Sequence[Layout], timings: list[Timing], best: Timing, too_large: Sequence[Layout]
+) -> Iterator[str]:
     others = ", ".join(f"{timing.layout} {timing.seconds:.3g}" for timing in timings if timing is not best)
     yield f"{best.layout}: {best.seconds:.3g} s a round" + (f", against {others}" if others else "")
-    if rest := layouts[len(timings) :]:
+    if too_large:
+        yield f"{', '.join(map(str, too_large))} not tried: more than memory_budget"
+    if rest := layouts[len(timings) + len(too_large) :]:
         yield f"{', '.join(map(str, rest))} not tried: the run is over before another compilation"
 
 
-def _timed(
-    algorithm: Algorithm,
-    model: Model,
-    federation: Federation,
-    participation: Participation,
-    layout: Layout,
-    key: Key,
-) -> Timing:
-    round = make_round(
-        algorithm,
-        model,
-        federation.num_clients,
-        participation=participation,
-        layout=layout,
-        prepare=federation.prepare,
-        augment=federation.augment,
-    )
-    at_rest = placement.of_state(layout)
-    data, key = layout.place((federation.data, key))
-    state = layout.jit(placement.init(round.init, layout), at_rest)(key, data)
-    begun = time.perf_counter()
-    step = layout.jit(round.step, (at_rest, layout.sharding), donate_argnums=0).lower(state, data, key).compile()
-    compile_seconds = _since(begun)
-    state, _ = jax.block_until_ready(step(state, data, key))
-    rounds = []
-    while len(rounds) < _MOST_ROUNDS and sum(rounds) < _LONG_ENOUGH:
+def timed(runner: Runner, num: int, long_enough: float = float("inf"), block: int = 1) -> list[float]:
+    """Seconds a round of so many calls of `block` rounds, after one that does not count; fewer if they take long."""
+    state, seconds = runner.start(), []
+    state, _ = runner.advance(state, block)
+    while len(seconds) < num and block * sum(seconds) < long_enough:
         begun = time.perf_counter()
-        state, _ = jax.block_until_ready(step(state, data, key))
-        rounds.append(_since(begun))
-    return Timing(layout, min(rounds), compile_seconds)
+        state, _ = runner.advance(state, block)
+        seconds.append(_by_first_watch(time.perf_counter() - begun) / block)
+    return seconds
 
 
-def _since(begun: float) -> float:
-    """Seconds, by the first process's watch."""
-    return float(multihost_utils.broadcast_one_to_all(time.perf_counter() - begun))
+def _by_first_watch(seconds: float) -> float:
+    """What the first process measured: all decide alike."""
+    return float(multihost_utils.broadcast_one_to_all(seconds))

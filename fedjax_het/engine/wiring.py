@@ -1,42 +1,93 @@
 """Do the slots fit together? Asked before anything runs."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
+from fedjax_het.engine import client_side, placement
+from fedjax_het.engine.client_side import Cohort
+from fedjax_het.engine.job import Job
+from fedjax_het.engine.layout import Layout
 from fedjax_het.engine.problem import LocalProblem
-from fedjax_het.engine.round import RoundMetrics, Transcript
+from fedjax_het.engine.round import Round, RoundMetrics, Transcript
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.types import State
-
-Shapes = tuple[State, RoundMetrics, Transcript]
+from fedjax_het.types import Array, ClientData, Key, State
 
 
-def check(
-    algorithm: Algorithm, problem: LocalProblem, init: Callable, explain: Callable, federation: Federation
-) -> Shapes:
+class Shapes(NamedTuple):
+    """What comes out of a round, as shapes."""
+
+    state: State
+    metrics: RoundMetrics
+    said: Transcript
+
+
+class Wired(NamedTuple):
+    """A job in one layout, traced and checked. Nothing is compiled."""
+
+    job: Job
+    layout: Layout
+    round: Round
+    train: Callable  # round.train; whoever compiles it reads the trace that was checked
+    shapes: Shapes  # of one seed
+
+    def alone(
+        self, state: State, cohort: Cohort, data: ClientData, key: Key, once: Array
+    ) -> tuple[State, RoundMetrics]:
+        """A round of a cohort, its states [slots, ...] in and out, as one turn of a loop.
+
+        once: 1, which the compiler must not know. It fuses nothing across a loop's edge, so that a round is compiled to
+        the same arithmetic, and gives the same bits, wherever its clients come from and go to.
+        """
+        num_padding = len(cohort.ids) - self.round.cohort_size
+        metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.shapes.metrics)
+
+        def turn(_: Array, carry: tuple[State, RoundMetrics]) -> tuple[State, RoundMetrics]:
+            after, metrics, _ = self.train(carry[0], cohort, data, key)
+            padded = lambda x: jnp.pad(x, [(0, num_padding)] + [(0, 0)] * (x.ndim - 1))  # noqa: E731
+            return after._replace(clients=jax.tree.map(padded, after.clients)), metrics
+
+        return jax.lax.fori_loop(0, once, turn, (state, metrics))
+
+    def among_all(
+        self, state: State, cohort: Cohort, data: ClientData, key: Key, once: Array
+    ) -> tuple[State, RoundMetrics]:
+        """The same, of which `state` has everyone's clients."""
+        return placement.among_all(self.alone, self.job.participation.is_everyone)(state, cohort, data, key, once)
+
+
+def wired(job: Job, layout: Layout) -> Wired:
     """Trace a round's shapes, look for what would train but mean nothing, and hand the shapes on.
 
     Raises InputError: a published quantity that nobody reports, a part that reads what no slot fills, a state whose
     shape a round would change, one-example batches under batch normalisation, nobody with a training example.
     """
-    provided = [*algorithm.survey, *algorithm.reports]
-    for name in algorithm.published:
+    round, federation = job.round(layout), job.federation
+    provided = [*job.algorithm.survey, *job.algorithm.reports]
+    for name in job.algorithm.published:
         if name not in provided:
             raise InputError(f"published['{name}'] condenses what nobody reports. {nearest(name, provided)}")
     if not np.any(np.asarray(federation.data.train.count)):
         raise InputError(f"{federation.name}: no client has a training example. Lower the held-out fractions.")
-    _check_batch_norm(algorithm, problem, federation)
-    key = jax.random.key(0)
-    before = jax.eval_shape(init, key, federation.data)
-    shapes = jax.eval_shape(explain, before, federation.data, key)
-    if (changed := _difference(before, shapes[0])) is not None:
+    _check_batch_norm(job.algorithm, round.problem, federation)
+    train, key = jax.jit(round.train), jax.random.key(0)
+
+    def explain(state: State, data: ClientData) -> tuple[State, RoundMetrics, Transcript]:
+        cohort = round.draw(key, state.server.round)
+        with_everyone = placement.among_all(train, job.participation.is_everyone)
+        return with_everyone(state, cohort, client_side.window(data, cohort), key)
+
+    before = jax.eval_shape(round.init, key, federation.data)
+    shapes = Shapes(*jax.eval_shape(explain, before, federation.data))
+    if (changed := _difference(before, shapes.state)) is not None:
         raise InputError(f"a round changes the shape of its own state: {changed}. A slot must give back what it got.")
-    return shapes
+    return Wired(job, layout, round, train, shapes)
 
 
 def _check_batch_norm(algorithm: Algorithm, problem: LocalProblem, federation: Federation) -> None:

@@ -1,3 +1,4 @@
+import functools
 import json
 
 import pytest
@@ -8,15 +9,17 @@ from fedjax_het.errors import InputError
 from tests.harness import algorithm, federation, is_equal, model
 
 
+@functools.cache
 def build(name: str, num_seeds: int = 1, **options) -> Simulation:
     return Simulation(
-        algorithm(name, **options),
+        algorithm(name),
         model(),
         federation(),
         rounds=4,
         cohort_size=3,
         evaluate_every=4,
         num_seeds=num_seeds,
+        **options,
     )
 
 
@@ -42,6 +45,82 @@ def saved(tmp_path_factory):
     return simulation, directory
 
 
+# ---- of client states off the device ---------------------------------------------------------------------------------
+def stored(**options) -> Simulation:
+    return build("scaffold", client_states="disk", examples="stream", **options)
+
+
+def through(simulation: Simulation, *blocks: int, directory=None):
+    """A run with a checkpoint after each block."""
+    state, done = simulation.start(), 0
+    for num_rounds in blocks:
+        state, _ = simulation.advance(state, num_rounds)
+        done += num_rounds
+        if directory:
+            Checkpoints(directory, "me").save(done, state)
+    return state
+
+
+def whole(state):
+    return state._replace(clients=state.clients.everyone())
+
+
+def test_a_resumed_run_has_the_same_client_states(tmp_path):
+    simulation = stored()
+    expected = whole(through(simulation, 4))
+    through(simulation, 1, 1, directory=tmp_path)
+    restored = Checkpoints(tmp_path, "me").restore(simulation.start())
+    resumed, _ = simulation.advance(restored, 2)
+    assert is_equal(expected, whole(resumed))
+    assert is_equal(simulation.evaluate(through(simulation, 4)), simulation.evaluate(resumed))
+
+
+def test_killed_between_the_states_and_the_checkpoint(tmp_path, monkeypatch):
+    """Its segment is there, the checkpoint that lists it is not: the run goes on from the one before."""
+    simulation = stored()
+    expected = whole(through(simulation, 4))
+    state = through(simulation, 2, directory=tmp_path)
+    state, _ = simulation.advance(state, 1)
+    killed = Checkpoints(tmp_path, "me")
+    monkeypatch.setattr(killed._manager, "save", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        killed.save(3, state)
+    checkpoints = Checkpoints(tmp_path, "me")
+    resumed = checkpoints.restore(simulation.start())
+    assert int(resumed.server.round[0]) == 2
+    resumed, _ = simulation.advance(resumed, 2)
+    assert is_equal(expected, whole(resumed))
+    checkpoints.save(4, resumed)
+    assert is_equal(expected, whole(Checkpoints(tmp_path, "me").restore(simulation.start())))
+
+
+def test_the_one_before_can_still_be_read(tmp_path):
+    simulation = stored()
+    through(simulation, 1, 1, 1, 1, directory=tmp_path)
+    older = Checkpoints(tmp_path, "me").restore(simulation.start(), round=3)
+    assert is_equal(whole(through(simulation, 3)), whole(older))
+
+
+def test_a_damaged_segment(tmp_path):
+    simulation = stored()
+    through(simulation, 2, directory=tmp_path)
+    path = next((tmp_path / "clients").iterdir())
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(InputError, match=r"cannot be read.*cut short.*Delete that folder"):
+        Checkpoints(tmp_path, "me").restore(simulation.start())
+
+
+def test_states_must_stay_where_they_were(tmp_path):
+    through(stored(), 1, directory=tmp_path)
+    with pytest.raises(InputError, match=r"its client states were off the device, not on it. Set client_states"):
+        Checkpoints(tmp_path, "me").restore(build("scaffold").start())
+    state, _ = build("scaffold").advance(build("scaffold").start(), 1)
+    Checkpoints(tmp_path / "other", "me").save(1, state)
+    with pytest.raises(InputError, match="were on the device, not off it"):
+        Checkpoints(tmp_path / "other", "me").restore(stored().start())
+
+
+# ---- what cannot be used ---------------------------------------------------------------------------------------------
 def test_nothing_there(tmp_path):
     assert Checkpoints(tmp_path).latest() is None
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedjax_het import data, tree
 from fedjax_het.engine import Simulation
-from fedjax_het.engine.evaluation import typical
+from fedjax_het.engine.scoring import typical
 from fedjax_het.types import Context
 from tests.harness import algorithm, model
 

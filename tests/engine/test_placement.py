@@ -6,8 +6,8 @@ import pytest
 
 from fedjax_het import models, tree
 from fedjax_het.engine import Checkpoints, Simulation, chunked, sharded, vmapped
-from fedjax_het.engine.evaluation import typical
 from fedjax_het.engine.layout import Layout
+from fedjax_het.engine.scoring import typical
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientState
 from tests.harness import ROUNDING, algorithm, difference, federation, model, of_clients
@@ -26,9 +26,9 @@ def models_on_a_device(num_clients: int, num_seeds: int) -> tuple[float, float]:
     """What the program of SCAFFOLD's rounds, and that of its beginning, hold on each of four devices, in models."""
     network = models.mlp(3, hidden=(HIDDEN,))
     simulation = built("scaffold", sharded(4), num_clients, network, cohort_size=4, num_seeds=num_seeds)
-    start = simulation._init.lower(simulation._keys, simulation._data).compile().memory_analysis()
-    state = jax.eval_shape(simulation._init, simulation._keys, simulation._data)
-    one = tree.num_bytes(state.server.shared) / num_seeds
+    runner = simulation.runner
+    start = runner.init.lower(runner.wired.job.keys(), simulation.federation.data).compile().memory_analysis()
+    one = tree.num_bytes(runner.wired.shapes.state.server.shared)
     return simulation.facts.peak_bytes / one, (start.output_size_in_bytes + start.temp_size_in_bytes) / one
 
 

@@ -50,7 +50,7 @@ def test_a_round_is_traced_once():
 
 
 def test_a_round_calls_nothing_on_the_host(simulation):
-    assert "callback" not in simulation._advance.as_text()
+    assert "callback" not in simulation.runner.program.as_text()
 
 
 def test_blocks_change_nothing(simulation):
@@ -93,11 +93,14 @@ def test_facts(simulation):
     assert (facts.num_clients, facts.cohort_size) == (5, 3)
     counts = federation().data.train.count
     assert facts.steps_per_client == (-(-counts.min() // 8), -(-counts.max() // 8))
-    num_shared, num_personal = (36 * 8 + 8 + 8 * 3 + 3), 2 * 8
+    num_shared, num_personal, num_statistics = (36 * 8 + 8 + 8 * 3 + 3), 2 * 8, 2 * 8
     assert facts.num_parameters == num_shared + num_personal
     assert facts.bytes_down == 4 * num_shared + 4  # and the round's number
     assert facts.bytes_up == 4 * num_shared + 8  # and the counts of examples and steps
-    assert facts.peak_bytes > 0 and facts.compile_seconds > 0
+    held = facts.held_bytes
+    assert facts.peak_bytes > sum(held.values()) > 0 and facts.compile_seconds > 0
+    assert held["examples"] == federation().examples.inputs.nbytes + federation().examples.labels.nbytes
+    assert held["client states"] == 5 * (4 * num_personal + 4 * num_statistics + 4)
 
 
 def test_stops(simulation):
@@ -132,6 +135,12 @@ def test_participation_and_newcomers():
         ({"rounds": 1, "evaluate_every": 0}, "evaluate_every"),
         ({"rounds": 1, "on_nonfinite": "ignore"}, "on_nonfinite"),
         ({"rounds": 1, "cohort_size": 6}, "cohort_size"),
+        ({"rounds": 1, "memory_budget": 0}, "memory_budget"),
+        (
+            {"rounds": 1, "client_states": "cloud"},
+            "client_states: must be one of auto, device, host, disk",
+        ),
+        ({"rounds": 1, "examples": "disk"}, "examples: must be one of auto, device, stream, not 'disk'"),
     ],
 )
 def test_settings_out_of_range(options, message):

@@ -3,7 +3,7 @@ import pytest
 
 from fedjax_het.engine import Simulation, tuning
 from fedjax_het.engine.layout import chunked, sharded, vmapped
-from fedjax_het.errors import InputError
+from fedjax_het.errors import InputError, TooLarge
 from tests.harness import algorithm, federation, model
 
 
@@ -26,25 +26,55 @@ def test_candidates_on_accelerators(monkeypatch):
     assert [str(layout) for layout in tuning.candidates(100)] == ["vmapped", "chunked(10)"]
 
 
-def chosen(monkeypatch, seconds: dict, rounds: int) -> tuning.Choice:
+class Built:
+    """What a layout came to, as far as a choice looks."""
+
+    def __init__(self, layout):
+        self.layout, self.compile_seconds, self.is_released = layout, 10.0, False
+
+    def release(self):
+        self.is_released = True
+
+
+def chosen(monkeypatch, seconds: dict, rounds: int, too_large: tuple = ()) -> tuple[Built, tuning.Choice]:
     """What is made of such timings; a compilation takes ten seconds."""
-    monkeypatch.setattr(tuning, "candidates", lambda cohort_size: list(seconds))
-    timed = lambda *arguments: tuning.Timing(arguments[4], seconds[arguments[4]], 10.0)  # noqa: E731
-    monkeypatch.setattr(tuning, "_timed", timed)
-    everyone = type("", (), {"size": lambda self, num_clients: 5})()
-    return tuning.quickest(None, None, federation(), everyone, rounds, seed=0)
+
+    def build(layout):
+        if layout in too_large:
+            raise TooLarge(str(layout))
+        return Built(layout)
+
+    monkeypatch.setattr(tuning, "timed", lambda runner, *_: [seconds[runner.layout], 99.0])
+    return tuning.quickest(list(seconds), build, rounds)
+
+
+SECONDS = {vmapped: 0.3, chunked(1): 0.1, sharded(2): 0.2}
 
 
 def test_the_quickest_wins_and_the_reason_names_the_others(monkeypatch):
-    choice = chosen(monkeypatch, {vmapped: 0.3, chunked(1): 0.1, sharded(2): 0.2}, rounds=1000)
-    assert choice.layout == chunked(1)
+    runner, choice = chosen(monkeypatch, SECONDS, rounds=1000)
+    assert runner.layout == choice.layout == chunked(1) and runner.is_released
     assert choice.reason == "chunked(1): 0.1 s a round, against vmapped 0.3, sharded(2) 0.2"
 
 
 def test_a_run_that_is_over_before_another_compilation_is_not_tuned_further(monkeypatch):
-    choice = chosen(monkeypatch, {vmapped: 0.3, chunked(1): 0.1, sharded(2): 0.2}, rounds=20)
+    _, choice = chosen(monkeypatch, SECONDS, rounds=20)
     assert choice.layout == vmapped
     assert choice.reason.splitlines()[1].startswith("chunked(1), sharded(2) not tried")
+
+
+def test_what_does_not_fit_is_left_out(monkeypatch):
+    runner, choice = chosen(monkeypatch, SECONDS, rounds=1000, too_large=(chunked(1),))
+    assert runner.layout == choice.layout == sharded(2)
+    assert choice.reason.splitlines()[1] == "chunked(1) not tried: more than memory_budget"
+    with pytest.raises(TooLarge, match="sharded"):
+        chosen(monkeypatch, SECONDS, rounds=1000, too_large=tuple(SECONDS))
+
+
+def test_fewer_clients_at_a_time():
+    assert [str(x) for x in tuning.smaller([vmapped, chunked(10)], 100)] == ["chunked(5)", "chunked(2)", "chunked(1)"]
+    assert [str(x) for x in tuning.smaller([sharded(2)], 9)] == ["sharded(2, 2)", "sharded(2, 1)"]
+    assert list(tuning.smaller([sharded(2), chunked(1)], 9)) == []
 
 
 def test_a_simulation_takes_auto_and_tells():
@@ -53,6 +83,13 @@ def test_a_simulation_takes_auto_and_tells():
     assert simulation.choice.timings[0].seconds > 0
     state, _ = simulation.advance(simulation.start(), 2)
     assert int(state.server.round[0]) == 2
+
+
+def test_the_one_that_is_taken_is_compiled_once(monkeypatch):
+    compiled, compile = [], jax.stages.Lowered.compile
+    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self: compiled.append(1) or compile(self))
+    simulation = Simulation(algorithm("fedavg"), model(), federation(), rounds=2, layout="auto")
+    assert len(compiled) == len(simulation.choice.timings) + 1  # and the evaluation
 
 
 def test_another_word_is_refused():

@@ -43,6 +43,11 @@ def test_a_report_that_reads_what_nobody_answers():
         build({"reports": {"gap": lambda problem, view: view.answers["loss"]}})
 
 
+def test_a_report_on_what_is_held_out():
+    with pytest.raises(InputError, match=r"report 'cheating' reads data\.test, but what is tested on takes no part"):
+        build({"reports": {"cheating": lambda problem, view: view.data.test.count}})
+
+
 def test_an_aggregator_that_reads_what_nobody_reports():
     by_loss = stateless(lambda view: view.uploads.reports["loss"])
     with pytest.raises(InputError, match=r"the aggregator reads reports\['loss'\]"):

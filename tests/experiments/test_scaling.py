@@ -13,8 +13,9 @@ def test_a_study_is_a_list_of_points():
     assert max(point.cohort for point in points) == 100
 
 
-def test_a_point():
-    measured = measure(Point("scaffold", population=50, cohort=4, parameters=700, rounds=2), chunked(1))
+@pytest.mark.parametrize("residence", [("device", "device"), ("disk", "stream")])
+def test_a_point(residence):
+    measured = measure(Point("scaffold", 50, 4, 700, *residence, calls=2), chunked(1))
     assert 600 < measured["parameters"] < 800
     assert 0 < measured["seconds_min"] <= measured["seconds_median"] <= measured["seconds_max"]
     assert measured["client_steps_a_second"] == pytest.approx(4 * 2 / measured["seconds_median"])

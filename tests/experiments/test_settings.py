@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import settings
+from experiments import settings, words
 from fedjax_het.data import SOURCES
 from fedjax_het.errors import InputError
 
@@ -124,7 +124,7 @@ def test_files_that_are_no_config(tmp_path):
     ],
 )
 def test_layouts(text, parts):
-    assert settings.parse_layout(text) == parts
+    assert words.parse_layout(text) == parts
 
 
 @pytest.mark.parametrize(
@@ -133,4 +133,4 @@ def test_layouts(text, parts):
 )
 def test_layouts_that_cannot_be_read(text):
     with pytest.raises(InputError, match="Write auto, vmapped, chunked"):
-        settings.parse_layout(text)
+        words.parse_layout(text)

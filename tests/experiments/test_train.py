@@ -13,7 +13,7 @@ from experiments import build, files, train
 from experiments.meeting import Meeting
 from experiments.rundir import RunDirectory
 from experiments.training import WRITTEN
-from fedjax_het.engine import chunked
+from fedjax_het.engine import Residence, chunked
 from fedjax_het.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,9 +40,9 @@ def compiled_once(tmp_path_factory):
     """Runs of the same settings share what was compiled, and leave the user's cache alone."""
     compile, kept = build.simulation, {}
 
-    def simulation(parts, chosen):
+    def simulation(parts, chosen, folder):
         key = files.to_json(chosen)
-        kept[key] = kept.get(key) or compile(parts, chosen)
+        kept[key] = kept.get(key) or compile(parts, chosen, folder)
         return kept[key]
 
     cache = jax.config.jax_compilation_cache_dir
@@ -120,16 +120,22 @@ def test_a_resumed_run_keeps_what_auto_came_to(config, finished, monkeypatch, tm
     assert choices["layout"] in choices["seconds_a_round"] and choices["why"].startswith(choices["layout"])
     seen = []
 
-    def simulation(parts, chosen):
-        seen.append(parts.layout)
+    def simulation(parts, chosen, folder):
+        seen.append((parts.layout, parts.residence))
         raise InputError("far enough")
 
     monkeypatch.setattr(build, "simulation", simulation)
     (tmp_path / "config.json").write_text((finished / "config.json").read_text())
-    for devices, layout in ((choices["devices"], chunked(7)), ("8 x another kind", "auto")):
-        (tmp_path / "choices.json").write_text(json.dumps(choices | {"layout": "chunked(7)", "devices": devices}))
+    assert (choices["client_states"], choices["examples"]) == ("device", "device")
+    choices |= {"layout": "chunked(7)", "client_states": "host"}
+    anew = "auto", Residence("auto", "auto")
+    for devices, kept in (
+        (choices["devices"], (chunked(7), Residence("host", "device"))),
+        ("8 x another kind", anew),
+    ):
+        (tmp_path / "choices.json").write_text(json.dumps(choices | {"devices": devices}))
         assert train.main([f"--config={config}", f"--workdir={tmp_path}"]) == 2
-        assert seen.pop() == layout
+        assert seen.pop() == kept
 
 
 def test_another_config_in_the_directory_is_refused_with_the_difference(config, finished, capsys):
@@ -161,6 +167,8 @@ def test_another_config_in_the_directory_is_refused_with_the_difference(config, 
         (["--config.data.name=arrays", "--config.data.path=/nowhere.npz"], "config.data.path: "),
         (["--config.layout=sharded(64)"], "config.layout: "),
         (["--config.layout=chunk(2)"], "Write auto, vmapped, chunked(4)"),
+        (["--config.memory_budget=much"], "config.memory_budget: memory_budget cannot be read: 'much'"),
+        (["--config.client_states=gpu"], "config.client_states: expected 'auto' or 'device'"),
     ],
     ids=lambda value: value[-1].removeprefix("--config.") if isinstance(value, list) else "",
 )

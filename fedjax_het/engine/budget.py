@@ -1,0 +1,141 @@
+"""Where things go so that they fit, decided before anything runs."""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+
+import jax
+
+from fedjax_het import tree
+from fedjax_het.engine import cost, tuning
+from fedjax_het.engine.job import Job
+from fedjax_het.engine.layout import Layout
+from fedjax_het.engine.records import existing
+from fedjax_het.engine.residence import AUTO, RESIDENT, Residence
+from fedjax_het.engine.resident import Resident
+from fedjax_het.engine.streamed import Streamed
+from fedjax_het.engine.tuning import Choice, Runner
+from fedjax_het.engine.wiring import Wired, wired
+from fedjax_het.errors import InputError, TooLarge
+
+_TOGETHER = " Several processes keep everything on their devices."
+
+
+def settled(
+    job: Job, layout: Layout | str, wishes: Residence, budget: int | None, folder: Path
+) -> tuple[Runner, Choice | None]:
+    """Compile the job where it fits: all on the device if that can be, in the quickest layout if `layout` is "auto".
+
+    budget: bytes on each device; None is no limit.   wishes: "auto" leaves the device only for want of memory.
+    folder: where client states go that are to lie on the disk.
+    Raises InputError where nothing fits, with what everything takes.
+    """
+    wishes = _checked(wishes)
+    layouts = tuning.candidates(job.cohort_size) if layout == AUTO else [layout]
+    first, refusals = wired(job, layouts[0]), []
+
+    def build(layout: Layout) -> Runner:
+        its = first if layout is layouts[0] else wired(job, layout)
+        runner = built(its, residence, folder)
+        if budget is not None and runner.peak_bytes > budget:
+            held = cost.held(its, residence)
+            raise TooLarge(_plan(layout, residence, held | {"on the way": runner.peak_bytes - cost.lying(held)}))
+        return runner
+
+    for residence in _residences(first, wishes, budget, folder):
+        held = cost.held(first, residence)
+        try:
+            if budget is not None and sum(held.values()) > budget:
+                raise TooLarge(_plan(layouts[0], residence, held))
+            return (build(layout), None) if layout != AUTO else _quickest(layouts, build, job)
+        except TooLarge as error:
+            refusals.append(str(error))
+    raise InputError(
+        f"memory_budget: {_megabytes(budget)} MB on each device are too little. In MB:\n  "
+        + "\n  ".join(refusals)
+        + "\nTake a smaller cohort_size, batch_size or model, fewer seeds, layout 'auto' or chunked(1), or raise it."
+        + (_TOGETHER if jax.process_count() > 1 else "")
+    )
+
+
+def _checked(wishes: Residence) -> Residence:
+    """Raises InputError for what several processes cannot do."""
+    if jax.process_count() == 1:
+        return wishes
+    for name, wish in wishes._asdict().items():
+        if wish not in (AUTO, "device"):
+            raise InputError(f"{name}: '{wish}' is for a single process.{_TOGETHER} Write auto or device.")
+    return RESIDENT
+
+
+def built(wired: Wired, residence: Residence, folder: Path) -> Runner:
+    """Compiled to run with things where they are to be."""
+    return Resident(wired) if residence == RESIDENT else Streamed(wired, residence, folder)
+
+
+def _quickest(layouts: list[Layout], build, job: Job) -> tuple[Runner, Choice]:
+    """The candidates; if all are too large, the first that fits of those with fewer clients at a time."""
+    try:
+        return tuning.quickest(layouts, build, job.rounds)
+    except TooLarge as error:
+        too_large = error
+    for layout in tuning.smaller(layouts, job.cohort_size):
+        try:
+            return tuning.quickest([layout], build, job.rounds)
+        except TooLarge as error:
+            too_large = error
+    raise too_large
+
+
+def _residences(first: Wired, wishes: Residence, budget: int | None, folder: Path) -> Iterator[Residence]:
+    """What the wishes allow, the quickest first."""
+    for client_states, examples in product(
+        ("device", _roomy(first)) if wishes.client_states == AUTO else (wishes.client_states,),
+        ("device", "stream") if wishes.examples == AUTO else (wishes.examples,),
+    ):
+        residence = Residence(client_states, examples)
+        _check_room(first, residence, folder)
+        yield residence
+        if budget is None:
+            return
+
+
+# ---- the host --------------------------------------------------------------------------------------------------------
+def _stored_bytes(first: Wired) -> int:
+    """Of all client states that could ever differ from the first."""
+    job = first.job
+    num_touched = min(job.num_clients, job.rounds * job.cohort_size)
+    return job.num_seeds * num_touched * tree.num_bytes(first.shapes.state.clients) // job.num_clients
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _roomy(first: Wired) -> str:
+    return "host" if 2 * _stored_bytes(first) < _memory() else "disk"
+
+
+def _check_room(first: Wired, residence: Residence, folder: Path) -> None:
+    size = _stored_bytes(first)
+    if residence.client_states == "host" and size > _memory():
+        raise InputError(
+            f"client_states: 'host' could come to {_megabytes(size)} MB, and this machine has {_megabytes(_memory())} "
+            "of memory. Take 'disk'."
+        )
+    if residence.client_states == "disk" and size > (free := shutil.disk_usage(existing(folder)).free):
+        raise InputError(
+            f"client_states: 'disk' could come to {_megabytes(size)} MB, and {folder} has {_megabytes(free)} free. "
+            "Choose another place, a smaller model or fewer rounds."
+        )
+
+
+def _plan(layout: Layout, residence: Residence, sizes: Mapping[str, int]) -> str:
+    parts = ", ".join(f"{name} {_megabytes(size)}" for name, size in sizes.items())
+    return f"{_megabytes(sum(sizes.values()))} with {residence}, {layout}: {parts}"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f}"

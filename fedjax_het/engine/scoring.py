@@ -1,0 +1,109 @@
+"""Losses and accuracies of models on held-out examples, in pieces: some batches, or some clients, at a time.
+
+What is summed is summed in the same order however the pieces are cut, so that it makes no difference to any bit whether
+all examples and client states are at hand, or come and go.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_het import tree
+from fedjax_het.engine.layout import Layout
+from fedjax_het.engine.problem import LocalProblem
+from fedjax_het.types import Array, ClientState, Context, Examples, Rows, Variables
+
+
+class HeldOut(NamedTuple):
+    """Held-out examples, padded to whole batches, and the segment (a client, a test set) that each counts for."""
+
+    index: Array  # [batches, batch]
+    segment: Array  # [batches, batch]; the last segment is nobody's, for padding
+
+
+def add_batches(
+    problem: LocalProblem, variables: Variables, round: Array, examples: Examples, totals: Array, held: HeldOut
+) -> Array:
+    """`totals` [segments, 3], sums of loss, correctness and one over the examples of each segment, with these added."""
+
+    def add(totals: Array, batch: HeldOut) -> tuple[Array, None]:
+        is_example = batch.segment < totals.shape[0] - 1
+        return totals.at[batch.segment].add(_scores(problem, variables, round, examples, batch.index, is_example)), None
+
+    return jax.lax.scan(add, totals, held)[0]
+
+
+def of_own_models(
+    problem: LocalProblem,
+    layout: Layout,
+    batch_size: int,
+    common: tuple[Variables, Array, Examples],
+    personal: Variables,
+    rows: Rows,
+) -> Array:
+    """[clients, 3]: the same sums over each client's rows, with its own model. A number that the layout is padded to.
+
+    common: (shared variables, round, examples).
+    """
+
+    def one(common: tuple[Variables, Array, Examples], client: tuple[Variables, Rows]) -> Array:
+        shared, round, examples = common
+        personal, own = client
+        variables = tree.merge(shared, personal)
+
+        def add_batch(number: Array, totals: Array) -> Array:
+            slots = number * batch_size + jnp.arange(batch_size)
+            index = own.index[jnp.minimum(slots, own.index.shape[0] - 1)]
+            return totals + jnp.sum(_scores(problem, variables, round, examples, index, slots < own.count), axis=0)
+
+        return jax.lax.fori_loop(0, -(-own.count // batch_size), add_batch, jnp.zeros(3, float))
+
+    return layout.map(one, common, (personal, rows))
+
+
+def shares(rounds: Array) -> Array:
+    """[clients] what each counts for in the typical client: all alike that have trained, or all while nobody has."""
+    has_trained = (rounds > 0) | ~jnp.any(rounds > 0)
+    return has_trained / jnp.sum(has_trained)
+
+
+def add_shares(total: Variables, personal: Variables, shares: Array) -> Variables:
+    return tree.add(total, tree.weighted_sum(personal, shares))
+
+
+def typical(clients: ClientState, num_clients: int, at_a_time: int | None = None) -> Variables:
+    """The mean of the personal leaves over the clients that have trained; over all while nobody has.
+
+    clients: leaves [num_clients or more, ...]; the first are meant.
+    """
+    at_a_time, weights = at_a_time or num_clients, shares(jnp.asarray(clients.rounds)[:num_clients])
+    personal = jax.tree.map(jnp.asarray, clients.personal)
+
+    def add(total: Variables, number: Array) -> tuple[Variables, None]:
+        ids, is_client = block(number, at_a_time, num_clients)
+        return add_shares(total, tree.take(personal, ids), jnp.where(is_client, weights[ids], 0)), None
+
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), personal)
+    return jax.lax.scan(add, zeros, jnp.arange(-(-num_clients // at_a_time)))[0]
+
+
+def block(number: Array | int, size: int, num_clients: int) -> tuple[Array, Array]:
+    """(ids, whether they are clients; else padding) of the block with this number. Works in JAX and in NumPy."""
+    ids = number * size + jnp.arange(size)
+    return jnp.minimum(ids, num_clients - 1), ids < num_clients
+
+
+def _scores(
+    problem: LocalProblem, variables: Variables, round: Array, examples: Examples, index: Array, is_example: Array
+) -> Array:
+    """[batch, 3]: loss, correctness and one, of each example that is not padding."""
+    inputs = problem.prepare(examples.inputs[index])
+    context = Context(is_example.astype(inputs.dtype), round, jax.random.key(0), False)
+    (features, _), _ = problem.model.encode(variables, inputs, context)
+    logits, labels = problem.model.classify(variables["params"], features), examples.labels[index]
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    correct = (jnp.argmax(logits, -1) == labels).astype(losses.dtype)
+    rows = [x.reshape(x.shape[0], -1).mean(axis=1) for x in (losses, correct, jnp.ones_like(losses))]
+    return jnp.where(is_example[:, None], jnp.stack(rows, axis=-1).astype(float), 0)

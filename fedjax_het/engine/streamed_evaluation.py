@@ -1,0 +1,142 @@
+"""The evaluation where client states, examples or both are off the device: in pieces, the next brought meanwhile."""
+
+from concurrent.futures import Executor
+
+import jax
+import numpy as np
+from jax import ShapeDtypeStruct
+
+from fedjax_het import tree
+from fedjax_het.engine import cost, scoring
+from fedjax_het.engine.evaluation import BATCH, Evaluation, collected, has_personal, held_out
+from fedjax_het.engine.job import compiled, everywhere
+from fedjax_het.engine.scoring import HeldOut
+from fedjax_het.engine.staging import in_advance, taken
+from fedjax_het.engine.store import ClientStore
+from fedjax_het.engine.windows import Windows
+from fedjax_het.engine.wiring import Wired
+from fedjax_het.types import ClientState, Examples, PyTree, Rows, State, Variables
+
+Clients = ClientState | ClientStore
+
+
+class StreamedEvaluation:
+    """What `make_evaluation` does, by the same functions over the same batches and blocks of clients, in that order."""
+
+    def __init__(self, wired: Wired, state: State, windows: Windows):
+        """Compile.   state: the shapes that a round takes."""
+        self._wired, self._windows, self._layout, job = wired, windows, wired.layout, wired.job
+        self._held, self._groups = held_out(job.federation, BATCH)
+        self._num_segments = sum(size for _, size in self._groups) + 1
+        most = windows.places // (2 * BATCH) if windows.is_streaming else len(self._held.index)
+        self._batches = min(max(2, most), len(self._held.index))  # of a piece, which fills half a window
+        self._num_pieces = -(-len(self._held.index) // self._batches)
+        self._test, self._block = job.federation.data.test, self._layout.padded(job.cohort_size)  # clients at a time
+        self._num_blocks = -(-job.num_clients // self._block)
+        self._is_personal = has_personal(state.clients)
+        self._compile(state)
+
+    def __call__(self, state: State, executor: Executor) -> Evaluation:
+        """In numpy.   executor: brings what is next."""
+        server, totals, own = state.server, self._zeros(self._totals), None
+        typical = self._typical_of(state.clients, executor) if self._is_personal else {}
+        for piece in in_advance(executor, self._piece, range(self._num_pieces)):
+            # Waited for, or pieces would pile up on the device.
+            totals = jax.block_until_ready(self._score(server.shared, typical, server.round, totals, *piece))
+        if self._is_personal:
+            blocks = in_advance(executor, lambda number: self._owners(state.clients, number), range(self._num_blocks))
+            parts = [np.asarray(self._score_own(server.shared, server.round, *block)) for block in blocks]
+            own = np.concatenate(parts, axis=1)[:, : self._wired.job.num_clients]
+        return collected(self._groups, np.asarray(totals), own)
+
+    @property
+    def extra_bytes(self) -> int:
+        """What it needs besides what there is in a round: two pieces for a window, which is not there meanwhile."""
+        if not self._windows.is_streaming:
+            return max(cost.extra_bytes(program) for program, _ in self._brought)
+        needs = [cost.extra_bytes(program) + 2 * tree.num_bytes(brought) for program, brought in self._brought]
+        return max(needs) - tree.num_bytes(self._windows.shapes)
+
+    def _typical_of(self, clients: Clients, executor: Executor) -> Variables:
+        """Blocks in which nobody counts are left out: they would add zeros."""
+        rounds = np.asarray(clients.rounds)[:, : self._wired.job.num_clients]
+        shares = np.asarray(self._shares(self._layout.place(rounds)))
+        ids, is_client = self._ids(np.arange(self._num_blocks)[:, None])
+        shares = np.where(is_client, shares[:, ids], 0).astype(shares.dtype)  # [seeds, blocks, block]
+        busy, total = np.flatnonzero(shares.any(axis=(0, 2))), self._zeros(self._typical)
+        personal = in_advance(executor, lambda number: self._personal_of(clients, ids[number]), busy)
+        for number, block in zip(busy, personal, strict=True):
+            total = jax.block_until_ready(self._add_shares(total, block, self._layout.place(shares[:, number])))
+        return total
+
+    # ---- what is brought ---------------------------------------------------------------------------------------------
+    def _piece(self, number: int) -> tuple[Examples, HeldOut]:
+        part = slice(number * self._batches, (number + 1) * self._batches)
+        missing = (0, max(0, part.stop - len(self._held.index))), (0, 0)
+        index = np.pad(self._held.index[part], missing)
+        segment = np.pad(self._held.segment[part], missing, constant_values=self._num_segments - 1)
+        examples, (rows,) = self._windows.seen((Rows(index, np.full(len(index), BATCH)),), self._batches * BATCH + 1)
+        return examples, HeldOut(rows.index, self._layout.place(segment))
+
+    def _owners(self, clients: Clients, number: int) -> tuple[Variables, Examples, Rows]:
+        ids, is_client = self._ids(number)
+        examples, (rows,) = self._windows.seen((taken(self._test, ids, is_client),), self._most_tested())
+        return self._personal_of(clients, ids), examples, rows
+
+    def _personal_of(self, clients: Clients, ids: np.ndarray) -> Variables:
+        if isinstance(clients, ClientStore):
+            of_seeds = np.broadcast_to(ids, (self._wired.job.num_seeds, self._block))
+            return self._layout.place(clients.take(of_seeds).personal)
+        return self._take(clients.personal, self._layout.place(ids))
+
+    def _ids(self, number: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(ids of a block, whether they are clients; else padding)."""
+        ids, num_clients = number * self._block + np.arange(self._block), self._wired.job.num_clients
+        return np.minimum(ids, num_clients - 1).astype(np.int32), ids < num_clients
+
+    def _most_tested(self) -> int:
+        """Places for the test examples of any block, and the one for padding."""
+        counts = np.pad(self._test.count, (0, self._num_blocks * self._block - len(self._test.count)))
+        return 1 + int(counts.reshape(self._num_blocks, -1).sum(axis=1).max())
+
+    def _zeros(self, shapes: PyTree) -> PyTree:
+        return self._layout.place(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes))
+
+    # ---- programs ----------------------------------------------------------------------------------------------------
+    def _compile(self, state: State) -> None:
+        job, problem, layout, server = self._wired.job, self._wired.round.problem, self._layout, state.server
+        seeds, personal = job.num_seeds, state.clients.personal
+        a_piece = ShapeDtypeStruct((self._batches, BATCH), np.int32)
+        examples = self._windows.shapes_of_examples(self._batches * BATCH + 1)
+        number = jax.dtypes.canonicalize_dtype(float)
+        self._totals = ShapeDtypeStruct((seeds, self._num_segments, 3), number)
+        self._typical = jax.tree.map(lambda x: ShapeDtypeStruct((seeds, *x.shape[2:]), x.dtype), personal)
+
+        def score(shared, typical, round, totals, examples, held):
+            return scoring.add_batches(problem, tree.merge(shared, typical), round, examples, totals, held)
+
+        held = HeldOut(a_piece, a_piece)
+        arguments = everywhere((server.shared, self._typical, server.round, self._totals, examples, held), layout)
+        self._score = compiled(job.over_seeds(score, (0, 0, 0, 0, None, None)), layout, *arguments, donate=(3,))
+        self._brought = [(self._score, arguments[4:])]
+        if not self._is_personal:
+            return
+
+        def score_own(shared, round, personal, examples, rows):
+            return scoring.of_own_models(problem, layout, BATCH, (shared, round, examples), personal, rows)
+
+        some = jax.tree.map(lambda x: ShapeDtypeStruct((seeds, self._block, *x.shape[2:]), x.dtype), personal)
+        rows = jax.tree.map(lambda x: ShapeDtypeStruct((self._block, *x.shape[1:]), np.int32), self._test)
+        examples = self._windows.shapes_of_examples(self._most_tested())
+        arguments = everywhere((server.shared, server.round, some, examples, rows), layout)
+        self._score_own = compiled(job.over_seeds(score_own, (0, 0, 0, None, None)), layout, *arguments)
+        self._brought.append((self._score_own, arguments[2:]))
+        rounds, shares = (
+            ShapeDtypeStruct((seeds, n), t) for n, t in ((job.num_clients, np.int32), (self._block, number))
+        )
+        self._shares = compiled(job.over_seeds(scoring.shares, (0,)), layout, everywhere(rounds, layout))
+        add_shares = job.over_seeds(scoring.add_shares, (0, 0, 0))
+        arguments = everywhere((self._typical, some, shares), layout)
+        self._add_shares = compiled(add_shares, layout, *arguments, donate=(0,))
+        ids = everywhere(ShapeDtypeStruct((self._block,), np.int32), layout)
+        self._take = compiled(job.over_seeds(tree.take, (0, None)), layout, personal, ids)
