@@ -52,31 +52,32 @@ class MetricLines:
 
 # ---- per_client.csv, partition.json ----------------------------------------------------------------------------------
 _HEADER = ["seed", "client", "is_newcomer", "num_train", "num_valid", "num_test"]
-_FIGURES = ["loss", "accuracy", "personal_loss", "personal_accuracy"]
 
 
 def per_client(evaluation: engine.Evaluation, federation: Federation, seeds: Iterable[int]) -> str:
     """CSV: for every seed and client, newcomers last, its numbers of examples and its figures after the last round."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(_HEADER + _FIGURES)
+    scores = ["loss", "accuracy", *(evaluation.clients.overlap or {})]
+    rows.writerow([*_HEADER, *scores, *(f"personal_{name}" for name in scores)])
     clients = federation.describe()
     for i, seed in enumerate(seeds):
         for position, client in enumerate(clients):
             if client["is_newcomer"]:
-                figures = [*_figures(evaluation.newcomers, i, position - federation.num_clients), "", ""]
+                figures = _figures(evaluation.newcomers, i, position - federation.num_clients) + [""] * len(scores)
             else:
-                figures = _figures(evaluation.clients, i, position) + _figures(evaluation.personal, i, position)
+                figures = _figures(evaluation.clients, i, position)
+                figures += _figures(evaluation.personal, i, position) if evaluation.personal else [""] * len(scores)
             counts = [client[name] for name in ("client", "is_newcomer", "train", "valid", "test")]
             rows.writerow([seed, *counts, *figures])
     return text.getvalue()
 
 
-def _figures(metrics: engine.Metrics | None, seed: int, client: int) -> list[float | str]:
-    """Loss and accuracy; empty cells where nothing was measured."""
-    if metrics is None or metrics.num_examples[seed, client] == 0:
-        return ["", ""]
-    return [float(metrics.loss[seed, client]), float(metrics.accuracy[seed, client])]
+def _figures(metrics: engine.Metrics, seed: int, client: int) -> list[float | str]:
+    """Loss, accuracy and overlaps; empty cells where there was no example."""
+    scores = [metrics.loss, metrics.accuracy, *(metrics.overlap or {}).values()]
+    is_measured = metrics.num_examples[seed, client] > 0
+    return [float(score[seed, client]) if is_measured else "" for score in scores]
 
 
 def partition(federation: Federation) -> Record:
@@ -85,7 +86,7 @@ def partition(federation: Federation) -> Record:
 
 
 # ---- summary.json ----------------------------------------------------------------------------------------------------
-_SELECTING = "valid/accuracy_mean"
+_SELECTING = ("valid/dice_mean", "valid/accuracy_mean")  # the first that was measured
 
 
 def final(lines: list[Record]) -> dict[str, Record]:
@@ -97,17 +98,15 @@ def selected(lines: list[Record]) -> Record | None:
     """The figures, as in `final`, of each seed's round that did best on the clients' validation examples; the first of
     equals. Test examples have no say in it. None where nobody has validation examples.
     """
-    if any(line.get(_SELECTING) is None for line in lines):
+    by = next((name for name in _SELECTING if all(line.get(name) is not None for line in lines)), None)
+    if by is None:
         return None
     best: dict[int, Record] = {}
     for line in lines:
-        if line["seed"] not in best or line[_SELECTING] > best[line["seed"]][_SELECTING]:
+        if line["seed"] not in best or line[by] > best[line["seed"]][by]:
             best[line["seed"]] = line
-    return {
-        "by": _SELECTING,
-        "rounds": [line["round"] for line in best.values()],
-        "figures": _over_seeds([*best.values()]),
-    }
+    chosen = [best[seed] for seed in sorted(best)]
+    return {"by": by, "rounds": [line["round"] for line in chosen], "figures": _over_seeds(chosen)}
 
 
 def _over_seeds(lines: list[Record]) -> dict[str, Record]:

@@ -20,6 +20,7 @@ _NAMES = {
     "clients": "clients, shared model",
     "personal": "clients, own model",
     "newcomers": "newcomers",
+    "valid": "clients, validation",
     "train": "training",
 }
 _CHARACTER = 0.085  # inches, at font size 9
@@ -27,13 +28,14 @@ _MOST = 40  # names on an axis
 
 
 def curves(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Accuracy and loss against rounds: the mean over seeds, and a band from the lowest to the highest seed."""
+    """Accuracy (Dice of masks) and loss against rounds: the mean over seeds, a band from the lowest to the highest."""
     unseen = dict.fromkeys(key.rpartition("/")[0] for key in lines[0] if key.startswith("unseen/"))
     groups = _NAMES | {group: f"unseen: {group.removeprefix('unseen/')}" for group in unseen}
     colours = {group: f"C{i % 10}" for i, group in enumerate(groups)}
     with plt.rc_context(_STYLE):
         figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
-        axes = dict(zip(("accuracy", "loss"), panels, strict=True))
+        score = "dice" if any(key.endswith(("/dice", "/dice_mean")) for key in lines[0]) else "accuracy"
+        axes = dict(zip((score, "loss"), panels, strict=True))
         for kind, axis in axes.items():
             for group, name in groups.items():
                 for key in {f"{group}/{kind}", f"{group}/{kind}_mean"} & lines[0].keys():
@@ -58,7 +60,7 @@ def _finish(figure: Figure, axes: Mapping[str, Axes]) -> None:
     for kind, axis in axes.items():
         lines = {line.get_label(): line for line in axis.get_lines()}
         axis.set(xlabel="round", ylabel=f"{kind} ({next(iter(lines))})" if len(lines) == 1 else kind)
-        axis.set_ylim(0, 1 if kind == "accuracy" else None)
+        axis.set_ylim(0, None if kind == "loss" else 1)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         found |= lines if len(lines) > 1 else {}
     if found:

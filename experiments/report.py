@@ -96,14 +96,13 @@ def tracking(done: int, rounds: int) -> Iterator[Tracker]:
 
 
 def headline(figures: Mapping[str, Any]) -> dict[str, str]:
-    """The two figures worth a glance: the training loss, and the first accuracy that there is."""
-    accuracies = [
-        name
-        for group in _GROUPS
-        for name in figures
-        if name.startswith(group) and name.endswith(("/accuracy", "/accuracy_mean"))
-    ]
-    return {"loss": "train/loss"} | ({"accuracy": accuracies[0]} if accuracies else {})
+    """The two figures worth a glance: the training loss, and the first score that there is, Dice before accuracy."""
+    for score in ("dice", "accuracy"):
+        endings = (f"/{score}", f"/{score}_mean")
+        found = [name for group in _GROUPS for name in figures if name.startswith(group) and name.endswith(endings)]
+        if found:
+            return {"loss": "train/loss", score: found[0]}
+    return {"loss": "train/loss"}
 
 
 def table(summary: Mapping[str, Any]) -> Table:

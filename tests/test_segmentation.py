@@ -10,7 +10,7 @@ from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.errors import InputError
 from tests.harness import every_algorithm
 
-FEDERATION = data.toy(num_clients=3, num_classes=2, image=(8, 8, 1), masks=True, examples_per_client=(12, 16))
+FEDERATION = data.toy(num_clients=3, num_classes=2, image=(16, 16, 1), masks=True, examples_per_client=(12, 16))
 OF_CLASSES = {"fedpac", "fedsr"}  # prototypes, and a distribution of the features for each class
 
 
@@ -30,9 +30,9 @@ class Pixels(nn.Module):
         return self.classifier(features)
 
 
-def simulation(name, **options):
+def simulation(name, model=None, **options):
     algorithm = ALGORITHMS[name](learning_rate=0.1, batch_size=8)
-    return engine.Simulation(algorithm, models.from_flax(Pixels()), FEDERATION, rounds=3, **options)
+    return engine.Simulation(algorithm, model or models.from_flax(Pixels()), FEDERATION, rounds=3, **options)
 
 
 @every_algorithm
@@ -45,3 +45,24 @@ def test_trains_on_masks_or_refuses(name):
     state, metrics = run.advance(run.start(), 3)
     assert np.isfinite(metrics.loss).all()
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.server.shared))
+
+
+def test_evaluation_measures_overlap_of_shared_and_own_models():
+    run = simulation("fedbn", model=models.unet(2, norm="batch", width=1 / 16), evaluate_every=3)
+    state, _ = run.advance(run.start(), 3)
+    figures = engine.flat(run.evaluate(state))
+    for name in ("dice", "iou", "dice_foreground", "iou_foreground"):
+        for group in ("clients", "personal"):
+            assert 0 <= figures[f"{group}/{name}_mean"][0] <= 1
+        assert figures[f"test/{name}"].shape == (1,)
+    assert figures["test/iou"] < figures["test/dice"]
+
+
+def test_a_perfect_prediction_has_dice_of_one():
+    """The box is brighter than all around it by far, so that one threshold finds it."""
+    federation = data.toy(num_clients=2, num_classes=2, image=(16, 16, 1), masks=True, feature_shift=0.0, seed=3)
+    algorithm = ALGORITHMS["fedavg"](learning_rate=0.5, batch_size=16, epochs=4)
+    run = engine.Simulation(algorithm, models.from_flax(Pixels()), federation, rounds=10)
+    start = engine.flat(run.evaluate(run.start()))["test/dice"]
+    state, _ = run.advance(run.start(), 10)
+    assert engine.flat(run.evaluate(state))["test/dice"][0] > max(0.8, start[0] + 0.2)

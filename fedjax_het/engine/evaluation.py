@@ -11,6 +11,7 @@ from fedjax_het import tree
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine import scoring
 from fedjax_het.engine.layout import Layout
+from fedjax_het.engine.overlap import OVERLAPS
 from fedjax_het.engine.problem import LocalProblem
 from fedjax_het.engine.scoring import HeldOut
 from fedjax_het.types import Array, ClientState, Examples, Rows, State
@@ -24,16 +25,18 @@ class Metrics(NamedTuple):
     loss: Array
     accuracy: Array
     num_examples: Array
+    overlap: dict[str, Array] | None = None  # of masks: "dice", "iou", "dice_foreground", "iou_foreground"
 
 
 class Evaluation(NamedTuple):
-    """clients, personal: leaves [clients]; newcomers: [newcomers]; test and each unseen domain: []."""
+    """clients, personal, valid: leaves [clients]; newcomers: [newcomers]; test and each unseen domain: []."""
 
     test: Metrics | None  # the server's model on the common test set
     clients: Metrics  # the server's model on each client's test examples
     personal: Metrics | None  # each client's own model on its own; None where nothing is personal
     newcomers: Metrics | None  # the server's model on clients that never trained
     unseen: dict[str, Metrics]  # the server's model on domains that nobody has
+    valid: Metrics | None = None  # the server's model on each client's validation examples, where anyone has some
 
 
 Groups = list[tuple[str, int]]
@@ -47,6 +50,8 @@ def held_out(federation: Federation, batch_size: int) -> tuple[HeldOut, Groups]:
         groups.append(("newcomers", federation.newcomers.test))
     if federation.test is not None:
         groups.append(("test", _as_table(federation.test)))
+    if np.any(federation.data.valid.count):
+        groups.append(("valid", federation.data.valid))
     groups += [(f"unseen/{name}", _as_table(rows)) for name, rows in federation.unseen.items()]
     is_held = [np.arange(rows.index.shape[1]) < np.asarray(rows.count)[:, None] for _, rows in groups]
     index = np.concatenate([np.asarray(rows.index)[held] for (_, rows), held in zip(groups, is_held, strict=True)])
@@ -77,7 +82,9 @@ def make_evaluation(
         num_clients = rows.count.shape[0]
         size = at_a_time or layout.padded(num_clients)
         variables = tree.merge(server.shared, scoring.typical(clients, num_clients, size))
-        totals = scoring.add_batches(problem, variables, server.round, examples, no_totals(groups), held)
+        totals = scoring.add_batches(
+            problem, variables, server.round, examples, no_totals(groups, examples.labels), held
+        )
         return collected(groups, totals, own_models(state, examples, rows, size) if has_personal(clients) else None)
 
     def own_models(state: State, examples: Examples, rows: Rows, size: int) -> Array:
@@ -89,13 +96,14 @@ def make_evaluation(
             personal = tree.take(state.clients.personal, ids)
             return scoring.of_own_models(problem, layout, batch_size, common, personal, own)
 
-        return jax.lax.map(some, jnp.arange(-(-num_clients // size))).reshape(-1, 3)[:num_clients]
+        num_blocks = -(-num_clients // size)
+        return jax.lax.map(some, jnp.arange(num_blocks)).reshape(num_blocks * size, -1)[:num_clients]
 
     return evaluate
 
 
-def no_totals(groups: Groups) -> Array:
-    return jnp.zeros((sum(size for _, size in groups) + 1, 3), float)
+def no_totals(groups: Groups, labels: Array) -> Array:
+    return jnp.zeros((sum(size for _, size in groups) + 1, len(scoring.columns(labels))), float)
 
 
 def has_personal(clients: ClientState) -> bool:
@@ -106,16 +114,18 @@ def collected(groups: Groups, totals: Array, own: Array | None) -> Evaluation:
     """From sums to an Evaluation; leading axes (seeds) stay. Works in JAX and in NumPy."""
     bounds = np.cumsum([0] + [size for _, size in groups])
     parts = {name: _means(totals[..., a:b, :]) for (name, _), a, b in zip(groups, bounds, bounds[1:], strict=False)}
-    single = {name: Metrics(*(x[..., 0] for x in part)) for name, part in parts.items()}
+    single = {name: jax.tree.map(lambda x: x[..., 0], part) for name, part in parts.items()}
     return Evaluation(
         test=single.get("test"),
         clients=parts["clients"],
         personal=None if own is None else _means(own),
         newcomers=parts.get("newcomers"),
+        valid=parts.get("valid"),
         unseen={name.removeprefix("unseen/"): part for name, part in single.items() if name.startswith("unseen/")},
     )
 
 
 def _means(totals: Array) -> Metrics:
-    count = totals[..., 2]
-    return Metrics(*(totals[..., i] / (count + (count == 0)) for i in (0, 1)), count)
+    count = totals[..., 0]
+    loss, accuracy, *overlaps = (totals[..., i] / (count + (count == 0)) for i in range(1, totals.shape[-1]))
+    return Metrics(loss, accuracy, count, dict(zip(OVERLAPS, overlaps, strict=True)) if overlaps else None)

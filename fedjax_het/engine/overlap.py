@@ -5,6 +5,8 @@ import jax.numpy as jnp
 
 from fedjax_het.types import Array
 
+OVERLAPS = ("dice", "iou", "dice_foreground", "iou_foreground")
+
 
 def overlap(predicted: Array, truth: Array, num_classes: int) -> dict[str, Array]:
     """Hard Dice coefficient and intersection over union of each image, [batch].

@@ -1,4 +1,4 @@
-"""Losses and accuracies of models on held-out examples, in pieces: some batches, or some clients, at a time.
+"""Scores of models on held-out examples, in pieces: some batches, or some clients, at a time.
 
 What is summed is summed in the same order however the pieces are cut, so that it makes no difference to any bit whether
 all examples and client states are at hand, or come and go.
@@ -12,6 +12,7 @@ import optax
 
 from fedjax_het import tree
 from fedjax_het.engine.layout import Layout
+from fedjax_het.engine.overlap import OVERLAPS, overlap
 from fedjax_het.engine.problem import LocalProblem
 from fedjax_het.types import Array, ClientState, Context, Examples, Rows, Variables
 
@@ -23,10 +24,15 @@ class HeldOut(NamedTuple):
     segment: Array  # [batches, batch]; the last segment is nobody's, for padding
 
 
+def columns(labels: Array) -> tuple[str, ...]:
+    """What is summed over examples: their number, and the scores whose means are reported; of masks also overlaps."""
+    return ("num_examples", "loss", "accuracy", *(OVERLAPS if labels.ndim > 1 else ()))
+
+
 def add_batches(
     problem: LocalProblem, variables: Variables, round: Array, examples: Examples, totals: Array, held: HeldOut
 ) -> Array:
-    """`totals` [segments, 3], sums of loss, correctness and one over the examples of each segment, with these added."""
+    """`totals` [segments, columns], sums over the examples of each segment, with these added; see `columns`."""
 
     def add(totals: Array, batch: HeldOut) -> tuple[Array, None]:
         is_example = batch.segment < totals.shape[0] - 1
@@ -43,7 +49,7 @@ def of_own_models(
     personal: Variables,
     rows: Rows,
 ) -> Array:
-    """[clients, 3]: the same sums over each client's rows, with its own model. A number that the layout is padded to.
+    """[clients, columns]: the same sums over each client's rows, with its own model. As many as the layout pads to.
 
     common: (shared variables, round, examples).
     """
@@ -58,7 +64,9 @@ def of_own_models(
             index = own.index[jnp.minimum(slots, own.index.shape[0] - 1)]
             return totals + jnp.sum(_scores(problem, variables, round, examples, index, slots < own.count), axis=0)
 
-        return jax.lax.fori_loop(0, -(-own.count // batch_size), add_batch, jnp.zeros(3, float))
+        return jax.lax.fori_loop(
+            0, -(-own.count // batch_size), add_batch, jnp.zeros(len(columns(examples.labels)), float)
+        )
 
     return layout.map(one, common, (personal, rows))
 
@@ -98,12 +106,16 @@ def block(number: Array | int, size: int, num_clients: int) -> tuple[Array, Arra
 def _scores(
     problem: LocalProblem, variables: Variables, round: Array, examples: Examples, index: Array, is_example: Array
 ) -> Array:
-    """[batch, 3]: loss, correctness and one, of each example that is not padding."""
+    """[batch, columns] of each example that is not padding; over the pixels of a mask, loss and accuracy are means."""
     inputs = problem.prepare(examples.inputs[index])
     context = Context(is_example.astype(inputs.dtype), round, jax.random.key(0), False)
     (features, _), _ = problem.model.encode(variables, inputs, context)
     logits, labels = problem.model.classify(variables["params"], features), examples.labels[index]
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    correct = (jnp.argmax(logits, -1) == labels).astype(losses.dtype)
-    rows = [x.reshape(x.shape[0], -1).mean(axis=1) for x in (losses, correct, jnp.ones_like(losses))]
-    return jnp.where(is_example[:, None], jnp.stack(rows, axis=-1).astype(float), 0)
+    predicted = jnp.argmax(logits, -1)
+    correct = (predicted == labels).astype(losses.dtype)
+    scores = [x.reshape(x.shape[0], -1).mean(axis=1) for x in (jnp.ones_like(losses), losses, correct)]
+    if labels.ndim > 1:
+        overlaps = overlap(predicted, labels, logits.shape[-1])
+        scores += [overlaps[name] for name in OVERLAPS]
+    return jnp.where(is_example[:, None], jnp.stack(scores, axis=-1).astype(float), 0)

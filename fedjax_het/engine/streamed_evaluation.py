@@ -109,7 +109,8 @@ class StreamedEvaluation:
         job, problem, layout, server = self._wired.job, self._wired.round.problem, self._layout, state.server
         a_piece = ShapeDtypeStruct((self._batches, BATCH), np.int32)
         held, examples = HeldOut(a_piece, a_piece), self._windows.shapes_of_examples(self._batches * BATCH + 1)
-        self._totals = ShapeDtypeStruct((job.num_seeds, self._num_segments, 3), _real())
+        num_scores = len(scoring.columns(job.federation.examples.labels))
+        self._totals = ShapeDtypeStruct((job.num_seeds, self._num_segments, num_scores), _real())
         self._typical = _leading((job.num_seeds,), state.clients.personal)
 
         def score(shared, typical, round, totals, examples, held):

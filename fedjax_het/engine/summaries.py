@@ -9,36 +9,52 @@ def summary(metrics: Metrics) -> dict[str, np.ndarray]:
     """Over the clients (last axis) that have examples; other axes (seeds) stay.
 
     accuracy_mean: every client counts alike; _weighted: every example does; _std: population deviation over clients;
-    _worst10: mean of the worst tenth of the clients (at least one); _min, _max; loss_mean. NaN where no client has any.
+    _worst10: mean of the worst tenth of the clients (at least one); _min, _max; the same of each overlap of masks;
+    loss_mean. NaN where no client has any.
     """
-    loss, accuracy, count = (np.asarray(x, np.float64) for x in metrics)
+    count, numbers = np.asarray(metrics.num_examples, np.float64), {}
+    for name, values in _scores(metrics).items():
+        numbers |= {f"{name}_{key}": value for key, value in _over_clients(values, count).items()}
     has_examples = count > 0
-    accuracy = np.where(has_examples, accuracy, np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        loss = _sum(np.asarray(metrics.loss, np.float64), has_examples) / has_examples.sum(axis=-1)
+    return numbers | {"loss_mean": loss}
+
+
+def _scores(metrics: Metrics) -> dict[str, np.ndarray]:
+    """What is the better the larger it is."""
+    scores = {"accuracy": metrics.accuracy} | (metrics.overlap or {})
+    return {name: np.asarray(values, np.float64) for name, values in scores.items()}
+
+
+def _over_clients(values: np.ndarray, count: np.ndarray) -> dict[str, np.ndarray]:
+    has_examples = count > 0
+    values = np.where(has_examples, values, np.nan)
     num = has_examples.sum(axis=-1)
-    ranked = np.sort(accuracy, axis=-1)  # NaN, the clients without examples, last
+    ranked = np.sort(values, axis=-1)  # NaN, the clients without examples, last
     num_worst = np.ceil(num / 10)[..., None]
     worst = np.where(np.arange(ranked.shape[-1]) < num_worst, ranked, 0).sum(axis=-1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = _sum(accuracy, has_examples) / num
+        mean = _sum(values, has_examples) / num
         return {
-            "accuracy_mean": mean,
-            "accuracy_weighted": _sum(accuracy * count, has_examples) / count.sum(axis=-1),
-            "accuracy_std": np.sqrt(_sum((accuracy - mean[..., None]) ** 2, has_examples) / num),
-            "accuracy_worst10": worst / num_worst[..., 0],
-            "accuracy_min": ranked[..., 0],
-            "accuracy_max": np.where(num > 0, np.where(has_examples, accuracy, -np.inf).max(axis=-1), np.nan),
-            "loss_mean": _sum(loss, has_examples) / num,
+            "mean": mean,
+            "weighted": _sum(values * count, has_examples) / count.sum(axis=-1),
+            "std": np.sqrt(_sum((values - mean[..., None]) ** 2, has_examples) / num),
+            "worst10": worst / num_worst[..., 0],
+            "min": ranked[..., 0],
+            "max": np.where(num > 0, np.where(has_examples, values, -np.inf).max(axis=-1), np.nan),
         }
 
 
 def flat(evaluation: Evaluation) -> dict[str, np.ndarray]:
     """All of an evaluation as named numbers: "test/accuracy", "clients/accuracy_mean", "unseen/sketch/loss", ..."""
     singles = {"test": evaluation.test} | {f"unseen/{name}": part for name, part in evaluation.unseen.items()}
-    groups = {"clients": evaluation.clients, "personal": evaluation.personal, "newcomers": evaluation.newcomers}
+    groups = {name: getattr(evaluation, name) for name in ("clients", "personal", "newcomers", "valid")}
     numbers = {}
     for name, part in singles.items():
         if part is not None:
-            numbers |= {f"{name}/loss": np.asarray(part.loss), f"{name}/accuracy": np.asarray(part.accuracy)}
+            scores = {"loss": np.asarray(part.loss)} | _scores(part)
+            numbers |= {f"{name}/{key}": value for key, value in scores.items()}
     for name, part in groups.items():
         if part is not None and np.any(np.asarray(part.num_examples) > 0):
             numbers |= {f"{name}/{key}": value for key, value in summary(part).items()}

@@ -13,7 +13,8 @@ from tests.harness import algorithm, model
 
 @pytest.fixture(scope="module")
 def trained():
-    federation = data.toy(num_clients=4, image=(6, 6, 1), unseen_clients=2, examples_per_client=(9, 30))
+    sizes = {"examples_per_client": (9, 30), "valid_fraction": 0.2}
+    federation = data.toy(num_clients=4, image=(6, 6, 1), unseen_clients=2, **sizes)
     built = Simulation(algorithm("fedbn"), model(), federation, rounds=1, cohort_size=2)
     state, _ = built.advance(built.start(), 1)
     return federation, built, state, built.evaluate(state)
@@ -42,6 +43,7 @@ def test_the_servers_model_everywhere(trained):
     clients = jax.tree.map(lambda x: x[0], state.clients)
     variables = whole_model(state, typical(clients, 4))
     groups = [(evaluation.clients, federation.data.test), (evaluation.newcomers, federation.newcomers.test)]
+    groups.append((evaluation.valid, federation.data.valid))
     for metrics, rows in groups:
         for i, (index, count) in enumerate(zip(rows.index, rows.count, strict=True)):
             loss, accuracy = by_hand(federation, variables, index[:count])

@@ -139,7 +139,7 @@ def principal_directions(
     scope, buffers, stack, warmup_mean_rounds: see `edited_mean`; released: "tensor", "weighted_mean", "float32", 1.
     Axes whose eigenvalue is under 1e-12 of the largest are skipped, a client orthogonal to an axis casts no vote on
     it, and a client that sent zeros stays zero; the released code gives NaN for it. Not continuous: a vote flips when
-    <g_i, u_l> crosses 0.
+    <g_i, u_l> crosses 0, with stack="bfloat16" every few rounds; runs then part, by 1 or 2 % of the model.
     Zeng et al., FedLD; official code Zeng-Shuang/FedLD, svd_tools.py.
     """
     edit = principal_edit(
