@@ -124,11 +124,8 @@ class StreamedEvaluation:
 
     def _compile_personal(self, state: State) -> None:
         job, problem, layout, server = self._wired.job, self._wired.round.problem, self._layout, state.server
-        seeds, personal, examples = (
-            job.num_seeds,
-            state.clients.personal,
-            self._windows.shapes_of_examples(self._tested),
-        )
+        seeds, personal = job.num_seeds, state.clients.personal
+        examples = self._windows.shapes_of_examples(self._tested)
         some = _leading((seeds, self._block), personal)
         rows = jax.tree.map(lambda x: ShapeDtypeStruct((self._block, *x.shape[1:]), np.int32), self._test)
 
