@@ -45,7 +45,7 @@ _TENS = tuple(10**power for power in range(7))
 _OFF_DEVICE = {"client_states": "disk", "examples": "stream"}
 STUDIES = {
     "population": Study(
-        "population", _TENS[3:], ("fedavg", "scaffold"), {"cohort": 100, "parameters": 10_000} | _OFF_DEVICE, True
+        "population", _TENS[2:], ("fedavg", "scaffold"), {"cohort": 100, "parameters": 10_000} | _OFF_DEVICE, True
     ),
     "states": Study(
         "population", _TENS[3:6], ("scaffold",), {"cohort": 100, "parameters": 1_000, "client_states": "host"}, True
