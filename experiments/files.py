@@ -1,28 +1,18 @@
-"""Writing files whole: a reader, or a run killed at any moment, finds the old file or the new one, never half a one."""
+"""Files of a run: written whole or added to, as JSON, where there is room to write."""
 
 import json
 import math
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedjax_het.atomic import write
 from fedjax_het.errors import InputError
 
-
-def write(path: Path, content: str | bytes | Callable[[Path], None]) -> None:
-    """Replace a file in one step: text, bytes, or a function that writes the file it is given."""
-    temporary = path.with_name(f".partial.{path.name}")
-    if callable(content):
-        content(temporary)
-    else:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-    _sync(temporary)
-    os.replace(temporary, path)
-    _sync(path.parent)
+__all__ = ["append", "check_writable", "to_json", "write"]
 
 
 def append(path: Path, text: str) -> None:
@@ -31,14 +21,6 @@ def append(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def to_json(value: Any, indent: int | None = None) -> str:

@@ -13,6 +13,7 @@ from typing import TypedDict
 
 import numpy as np
 
+from fedjax_het.atomic import sync
 from fedjax_het.engine.store import ClientStore
 
 _AT_A_TIME = 1 << 26  # bytes that are in memory besides the store
@@ -53,7 +54,7 @@ class Segments:
             os.fsync(file.fileno())
         name = f"{round}-{checksum:08x}"
         os.replace(temporary, self._folder / name)
-        _sync(self._folder)
+        sync(self._folder)
         return Segment(file=name, num_records=len(seeds), checksum=checksum)
 
     def read(self, listed: list[Segment], store: ClientStore) -> None:
@@ -77,11 +78,3 @@ class Segments:
         for path in self._folder.glob("*"):
             if path.name not in known:
                 path.unlink()
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -15,10 +15,7 @@ def summary(metrics: Metrics) -> dict[str, np.ndarray]:
     count, numbers = np.asarray(metrics.num_examples, np.float64), {}
     for name, values in _scores(metrics).items():
         numbers |= {f"{name}_{key}": value for key, value in _over_clients(values, count).items()}
-    has_examples = count > 0
-    with np.errstate(invalid="ignore", divide="ignore"):
-        loss = _sum(np.asarray(metrics.loss, np.float64), has_examples) / has_examples.sum(axis=-1)
-    return numbers | {"loss_mean": loss}
+    return numbers | {"loss_mean": _over_clients(np.asarray(metrics.loss, np.float64), count)["mean"]}
 
 
 def _scores(metrics: Metrics) -> dict[str, np.ndarray]:

@@ -1,6 +1,5 @@
 """Weights that were trained with PyTorch, and ours on their way there."""
 
-import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from fedjax_het import atomic
 from fedjax_het.errors import InputError
 from fedjax_het.models.state_dict import Naming, StateDict, from_torch, to_torch
 from fedjax_het.types import Array, Key, Model, Variables
@@ -75,10 +75,8 @@ def save(path: str | Path, variables: Variables, naming: Naming) -> None:
     """
     path = Path(path)
     _check_kind(path)
-    temporary = path.with_name(f".partial.{path.name}")
     try:
-        _WRITERS[path.suffix](to_torch(variables, naming), temporary)
-        os.replace(temporary, path)
+        atomic.write(path, lambda temporary: _WRITERS[path.suffix](to_torch(variables, naming), temporary))
     except (OSError, safetensors.SafetensorError) as error:
         raise InputError(f"'{path}' cannot be written ({error}). Choose another place.") from error
 
