@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedjax_het.data.sources.mapped import mapped
 from fedjax_het.errors import InputError
 
 MANIFEST = "manifest.json"
@@ -96,7 +97,7 @@ def open_arrays(folder: Path) -> dict[str, np.memmap]:
 
 
 def _open(path: Path, about: Mapping[str, object]) -> np.memmap:
-    array = np.load(path, mmap_mode="r")
+    array = mapped(path)
     if (list(array.shape), str(array.dtype)) != (about["shape"], about["dtype"]):
         raise Damaged(f"{path} holds {array.dtype} {array.shape}, not {about['dtype']} {tuple(about['shape'])}")
     flat, crc = array.reshape(-1).view(np.uint8), 0

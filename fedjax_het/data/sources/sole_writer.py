@@ -20,7 +20,6 @@ def sole_writer(partial: Path) -> Iterator[Path]:
     """
     while True:
         with writing(partial):
-            partial.mkdir(exist_ok=True)
             handle = _opened(partial)
         if handle is None:
             continue
@@ -44,9 +43,14 @@ def sole_writer(partial: Path) -> Iterator[Path]:
 
 
 def _opened(folder: Path) -> int | None:
-    """None where another process has just renamed or removed it."""
+    """None where another process has just renamed or removed it.
+
+    Not mkdir(exist_ok=True): that looks at what exists a moment later, and fails where it is gone by then.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir()
     with suppress(FileNotFoundError):
-        return os.open(folder, os.O_RDONLY)
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def _is_at(handle: int, path: Path) -> bool:

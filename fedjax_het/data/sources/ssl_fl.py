@@ -8,6 +8,7 @@ from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources import tables
 from fedjax_het.data.sources.images import conformed, read_image
 from fedjax_het.data.sources.listing import Entry, by_number, image_dataset
+from fedjax_het.data.sources.mapped import mapped
 from fedjax_het.data.sources.reading import located, reading
 from fedjax_het.errors import InputError
 
@@ -70,7 +71,7 @@ def read_array(path: str) -> np.ndarray:
     first three are taken, of two the first. Raises InputError for other values and shapes.
     """
     with reading(Path(path)):
-        array = np.load(path, allow_pickle=False)
+        array = mapped(path)
     if array.ndim not in (2, 3) or array.dtype.kind not in "fiu" or 0 in array.shape:
         raise InputError(f"{path} holds {array.dtype} {array.shape}, not an image of numbers from 0. Fetch it again.")
     if array.ndim == 3:

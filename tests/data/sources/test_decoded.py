@@ -4,6 +4,7 @@ import fcntl
 import json
 import logging
 import os
+import shutil
 import threading
 import time
 
@@ -146,6 +147,30 @@ def test_many_at_once_leave_one_whole_cache(tmp_path, open_cache):
         thread.join()
     assert results == [63] * 12
     assert only_folder(tmp_path).suffix != ".partial"
+
+
+def test_a_folder_that_goes_away_while_it_is_opened_is_made_again(open_cache, monkeypatch):
+    """The first process has renamed it after the second found it there."""
+    tried, make = [], os.mkdir
+
+    def exists_once(path, *args, **kwargs):
+        tried.append(path)
+        if len(tried) == 2:  # after the cache folder itself
+            raise FileExistsError(17, "File exists")
+        make(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "mkdir", exists_once)
+    assert open_cache()[0]["inputs"].sum() == 63
+    assert [str(path).endswith(".partial") for path in tried] == [False, True, True]
+
+
+def test_a_file_in_the_folders_place_is_named(tmp_path, open_cache):
+    open_cache()
+    folder = only_folder(tmp_path)
+    shutil.rmtree(folder)
+    folder.with_name(f"{folder.name}.partial").write_text("")
+    with pytest.raises(InputError, match=r"cannot write decoded data to .*\.partial: Not a directory"):
+        open_cache()
 
 
 def test_a_file_that_cannot_be_read_leaves_nothing_behind(tmp_path, open_cache, files):
