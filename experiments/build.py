@@ -68,7 +68,7 @@ def _wish(setting: str, earlier: str | None) -> str:
 
 def simulation(parts: Parts, settings: Mapping[str, Any], folder: Path) -> engine.Simulation:
     """Check the wiring and compile.   folder: for client states that are kept on the disk."""
-    names = ("rounds", "seed", "num_seeds", "evaluate_every", "on_nonfinite")
+    names = ("rounds", "seed", "num_seeds", "evaluate_every", "on_nonfinite", "personal_on_test")
     return engine.Simulation(
         parts.algorithm,
         parts.model,

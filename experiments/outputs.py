@@ -59,15 +59,20 @@ def per_client(evaluation: engine.Evaluation, federation: Federation, seeds: Ite
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     scores = ["loss", "accuracy", *(evaluation.clients.overlap or {})]
-    rows.writerow([*_HEADER, *scores, *(f"personal_{name}" for name in scores)])
+    own = {"personal": evaluation.personal}
+    if evaluation.personal_test is not None:
+        own["personal_test"] = evaluation.personal_test
+    rows.writerow([*_HEADER, *scores, *(f"{name}_{score}" for name in own for score in scores)])
     clients = federation.describe()
     for i, seed in enumerate(seeds):
         for position, client in enumerate(clients):
             if client["is_newcomer"]:
-                figures = _figures(evaluation.newcomers, i, position - federation.num_clients) + [""] * len(scores)
+                figures = _figures(evaluation.newcomers, i, position - federation.num_clients)
+                figures += [""] * len(scores) * len(own)
             else:
                 figures = _figures(evaluation.clients, i, position)
-                figures += _figures(evaluation.personal, i, position) if evaluation.personal else [""] * len(scores)
+                for part in own.values():
+                    figures += _figures(part, i, position) if part else [""] * len(scores)
             counts = [client[name] for name in ("client", "is_newcomer", "train", "valid", "test")]
             rows.writerow([seed, *counts, *figures])
     return text.getvalue()

@@ -19,6 +19,7 @@ _NAMES = {
     "test": "test set",
     "clients": "clients, shared model",
     "personal": "clients, own model",
+    "personal_test": "test set, own models",
     "newcomers": "newcomers",
     "valid": "clients, validation",
     "train": "training",

@@ -20,6 +20,7 @@ _TITLES = {
     "test": "the server's model on the common test set",
     "clients": "the server's model on each client's own test examples",
     "personal": "each client's own model on its own test examples",
+    "personal_test": "each client's own model on the common test set",
 }
 _WHEN = {"final": "after the last round", "selected": "of the round that was best on the clients' validation examples"}
 
@@ -36,7 +37,7 @@ def tables(runs: Sequence[Finished]) -> list[Table]:
     found = []
     for when in _WHEN:
         found += [_shared(runs, kind, when) for kind in ("unseen", "test")]
-    found += [_by_client(runs, kind) for kind in ("clients", "personal")]
+    found += [_by_client(runs, kind) for kind in ("clients", "personal", "personal_test")]
     return [table for table in found if table.columns]
 
 
@@ -73,7 +74,7 @@ def _noun(score: str) -> str:
 
 def _by_client(runs: Sequence[Finished], kind: str) -> Table:
     """From per_client.csv."""
-    prefix = "" if kind == "clients" else "personal_"
+    prefix = "" if kind == "clients" else f"{kind}_"
     figures: Figures = defaultdict(dict)
     score = "accuracy"
     for run in runs:
@@ -81,7 +82,7 @@ def _by_client(runs: Sequence[Finished], kind: str) -> Table:
             rows = [row for row in csv.DictReader(file) if row["is_newcomer"] == "False"]
         score = "dice" if rows and "dice" in rows[0] else "accuracy"
         for row in rows:
-            if row[prefix + score]:
+            if row.get(prefix + score):
                 figures[run.label].setdefault(row["client"], []).append(float(row[prefix + score]))
     return _table(kind, f"{_noun(score)} of {_TITLES[kind]}, {_WHEN['final']}", figures, has_summary=True)
 

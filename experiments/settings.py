@@ -35,6 +35,7 @@ class Run:
     layout: str = "auto"  # or "vmapped", "chunked(4)", "sharded(2)", "sharded(2, 4)": devices, chunk
     evaluate_every: int = 10  # and after the last round
     checkpoint_every: int = 10  # and after the last round; 0 = only then
+    personal_on_test: bool = False  # score each client's own model on the common test set too
     on_nonfinite: Literal["drop", "raise"] = "drop"
     memory_budget: str | None = None  # of each device, "8GB"; None = no limit
     client_states: Literal["auto", "device", "host", "disk"] = (

@@ -110,7 +110,7 @@ def test_evaluation_is_repeatable_and_its_chances_are_chances():
     held, groups = held_out(everyone, 16)
     evaluate = jax.jit(make_evaluation(composed("fedsr").problem, groups, vmapped, 16))
     state = begun("fedsr")
-    first, again = (evaluate(state, everyone.data.examples, held, everyone.data.test) for _ in range(2))
+    first, again = (evaluate(state, everyone.data.examples, held, {"personal": everyone.data.test}) for _ in range(2))
     assert is_equal(first, again)
     assert np.all(np.asarray(first.clients.loss) >= 0) and np.any(np.asarray(first.clients.loss) > 0)
 

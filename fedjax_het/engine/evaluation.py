@@ -1,4 +1,4 @@
-"""The server's model on everything that is held out, and personal models on their own clients' data."""
+"""The server's model on everything that is held out, and personal models on their own clients' data and on all's."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -29,7 +29,7 @@ class Metrics(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """clients, personal, valid: leaves [clients]; newcomers: [newcomers]; test and each unseen domain: []."""
+    """Leaves of clients, valid, personal, personal_test: [clients]; newcomers: [newcomers]; test, each unseen: []."""
 
     test: Metrics | None  # the server's model on the common test set
     clients: Metrics  # the server's model on each client's test examples
@@ -37,6 +37,7 @@ class Evaluation(NamedTuple):
     newcomers: Metrics | None  # the server's model on clients that never trained
     unseen: dict[str, Metrics]  # the server's model on domains that nobody has
     valid: Metrics | None = None  # the server's model on each client's validation examples, where anyone has some
+    personal_test: Metrics | None = None  # each client's own model on the common test set, where that was asked for
 
 
 Groups = list[tuple[str, int]]
@@ -63,36 +64,48 @@ def held_out(federation: Federation, batch_size: int) -> tuple[HeldOut, Groups]:
     return HeldOut(index.astype(np.int32), segment.astype(np.int32)), [(name, len(rows.count)) for name, rows in groups]
 
 
+def of_own(federation: Federation, personal_on_test: bool) -> dict[str, Rows]:
+    """What personal models are scored on: tables of a row for each client, or of one row, which is everybody's."""
+    tables = {"personal": federation.data.test}
+    if personal_on_test:
+        tables["personal_test"] = _as_table(federation.test)
+    return tables
+
+
 def _as_table(rows: Rows) -> Rows:
     return Rows(np.asarray(rows.index)[None], np.asarray(rows.count)[None])
 
 
 def make_evaluation(
     problem: LocalProblem, groups: Groups, layout: Layout, batch_size: int, at_a_time: int | None = None
-) -> Callable[[State, Examples, HeldOut, Rows], Evaluation]:
-    """(state, examples, held-out examples, the clients' test rows) -> Evaluation.
+) -> Callable[[State, Examples, HeldOut, dict[str, Rows]], Evaluation]:
+    """(state, examples, held-out examples, the tables of `of_own`) -> Evaluation.
 
     The server's model is completed, where leaves are personal, by their mean over the clients that have trained (over
     all while nobody has): that is what a newcomer would be given.
     at_a_time: so many personal models side by side, a number that the layout is padded to; None is all.
     """
 
-    def evaluate(state: State, examples: Examples, held: HeldOut, rows: Rows) -> Evaluation:
+    def evaluate(state: State, examples: Examples, held: HeldOut, tables: dict[str, Rows]) -> Evaluation:
         server, clients = state.server, state.clients
-        num_clients = rows.count.shape[0]
+        num_clients = tables["personal"].count.shape[0]
         size = at_a_time or layout.padded(num_clients)
         variables = tree.merge(server.shared, scoring.typical(clients, num_clients, size))
         totals = scoring.add_batches(
             problem, variables, server.round, examples, no_totals(groups, examples.labels), held
         )
-        return collected(groups, totals, own_models(state, examples, rows, size) if has_personal(clients) else None)
+        own = tables if has_personal(clients) else {}
+        return collected(
+            groups, totals, {name: own_models(state, examples, rows, num_clients, size) for name, rows in own.items()}
+        )
 
-    def own_models(state: State, examples: Examples, rows: Rows, size: int) -> Array:
-        common, num_clients = (state.server.shared, state.server.round, examples), rows.count.shape[0]
+    def own_models(state: State, examples: Examples, rows: Rows, num_clients: int, size: int) -> Array:
+        common = (state.server.shared, state.server.round, examples)
 
         def some(number: Array) -> Array:
             ids, is_client = scoring.block(number, size, num_clients)
-            own = Rows(rows.index[ids], jnp.where(is_client, rows.count[ids], 0))
+            of = ids % rows.count.shape[0]
+            own = Rows(rows.index[of], jnp.where(is_client, rows.count[of], 0))
             personal = tree.take(state.clients.personal, ids)
             return scoring.of_own_models(problem, layout, batch_size, common, personal, own)
 
@@ -110,7 +123,7 @@ def has_personal(clients: ClientState) -> bool:
     return bool(jax.tree.leaves(clients.personal))
 
 
-def collected(groups: Groups, totals: Array, own: Array | None) -> Evaluation:
+def collected(groups: Groups, totals: Array, own: dict[str, Array]) -> Evaluation:
     """From sums to an Evaluation; leading axes (seeds) stay. Works in JAX and in NumPy."""
     bounds = np.cumsum([0] + [size for _, size in groups])
     parts = {name: _means(totals[..., a:b, :]) for (name, _), a, b in zip(groups, bounds, bounds[1:], strict=False)}
@@ -118,7 +131,8 @@ def collected(groups: Groups, totals: Array, own: Array | None) -> Evaluation:
     return Evaluation(
         test=single.get("test"),
         clients=parts["clients"],
-        personal=None if own is None else _means(own),
+        personal=_means(own["personal"]) if "personal" in own else None,
+        personal_test=_means(own["personal_test"]) if "personal_test" in own else None,
         newcomers=parts.get("newcomers"),
         valid=parts.get("valid"),
         unseen={name.removeprefix("unseen/"): part for name, part in single.items() if name.startswith("unseen/")},

@@ -28,6 +28,7 @@ class Job:
     block: int
     seed: int = 0
     num_seeds: int = 1
+    personal_on_test: bool = False
 
     @property
     def num_clients(self) -> int:

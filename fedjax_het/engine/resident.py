@@ -10,13 +10,13 @@ from jax.stages import Compiled
 
 from fedjax_het import tree
 from fedjax_het.engine import client_side, cost, placement
-from fedjax_het.engine.evaluation import BATCH, Evaluation, held_out, make_evaluation
+from fedjax_het.engine.evaluation import BATCH, Evaluation, held_out, make_evaluation, of_own
 from fedjax_het.engine.job import compiled, everywhere
 from fedjax_het.engine.residence import RESIDENT
 from fedjax_het.engine.round import RoundMetrics
 from fedjax_het.engine.scoring import HeldOut
 from fedjax_het.engine.wiring import Wired
-from fedjax_het.types import Array, ClientData, Key, State
+from fedjax_het.types import Array, ClientData, Key, Rows, State
 
 
 class Resident:
@@ -53,11 +53,11 @@ class Resident:
     def evaluate(self, state: State) -> Evaluation:
         """Everything that is held out, in numpy."""
         program, data = self._evaluation, self._data
-        return jax.tree.map(np.asarray, program(state, data.examples, self._held_out, data.test))
+        return jax.tree.map(np.asarray, program(state, data.examples, self._held_out, self._of_own))
 
     def release(self) -> None:
         """Take the data off the device."""
-        for name in ("_data", "_held_out"):
+        for name in ("_data", "_held_out", "_of_own"):
             self.__dict__.pop(name, None)
 
     @property
@@ -82,14 +82,15 @@ class Resident:
 
     @cached_property
     def _evaluation(self) -> Compiled:
-        begun, wired = time.perf_counter(), self.wired
-        held, groups = held_out(wired.job.federation, BATCH)
+        begun, wired, job = time.perf_counter(), self.wired, self.wired.job
+        held, groups = held_out(job.federation, BATCH)
+        own = of_own(job.federation, job.personal_on_test)
         slots = wired.layout.padded(wired.round.cohort_size)
         evaluate = make_evaluation(wired.round.problem, groups, wired.layout, BATCH, slots)
         program = compiled(
-            wired.job.over_seeds(evaluate, (0, None, None, None)),
+            job.over_seeds(evaluate, (0, None, None, None)),
             wired.layout,
-            *(self.shapes, self._shapes.examples, everywhere(held, wired.layout), self._shapes.test),
+            *(self.shapes, self._shapes.examples, everywhere(held, wired.layout), everywhere(own, wired.layout)),
         )
         self.compile_seconds += time.perf_counter() - begun
         return program
@@ -97,6 +98,12 @@ class Resident:
     @cached_property
     def _held_out(self) -> HeldOut:
         return self.wired.layout.place(held_out(self.wired.job.federation, BATCH)[0])
+
+    @cached_property
+    def _of_own(self) -> dict[str, Rows]:
+        job = self.wired.job
+        tables = of_own(job.federation, job.personal_on_test)
+        return self.wired.layout.place(tables | {"personal": self._data.test})
 
     @cached_property
     def _data(self) -> ClientData:

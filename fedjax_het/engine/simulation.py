@@ -44,6 +44,7 @@ class Simulation:
         num_seeds: int = 1,
         evaluate_every: int = 10,
         on_nonfinite: str = "drop",
+        personal_on_test: bool = False,
         memory_budget: int | None = None,
         client_states: str = AUTO,
         examples: str = AUTO,
@@ -52,6 +53,8 @@ class Simulation:
         """Wire, check and compile.
 
         cohort_size: so many clients a round, drawn uniformly; None is everyone.   participation: any other rule.
+        personal_on_test: score every client's own model on the common test set too; that takes as many evaluations as
+        there are clients.
         layout: "auto" times a few and takes the quickest; `choice` tells which and why, and is None otherwise.
         memory_budget: bytes on each device; None is no limit. Where it is too little, "auto" makes do with less.
         client_states: "device", "host" (its memory), "disk" (a file in `folder`, by default where temporary files go).
@@ -68,9 +71,13 @@ class Simulation:
         _check_one_of("examples", examples, EXAMPLES)
         if isinstance(layout, str) and layout != AUTO:
             raise InputError(f"layout: a Layout or '{AUTO}', not '{layout}'.")
+        if personal_on_test and federation.test is None:
+            raise InputError(
+                "personal_on_test: there is no common test set. Hold one out (test_fraction), or leave it."
+            )
         participation = participation or (everyone() if cohort_size is None else uniformly(cohort_size))
         block, wishes = min(evaluate_every, rounds), Residence(client_states, examples)
-        job = Job(algorithm, model, federation, participation, rounds, block, seed, num_seeds)
+        job = Job(algorithm, model, federation, participation, rounds, block, seed, num_seeds, personal_on_test)
         folder = Path(folder or tempfile.gettempdir())
         self.federation, self.num_seeds, self.on_nonfinite = federation, num_seeds, on_nonfinite
         self.rounds, self.evaluate_every = rounds, evaluate_every

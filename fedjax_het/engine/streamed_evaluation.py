@@ -1,15 +1,15 @@
 """The evaluation where client states, examples or both are off the device: in pieces, the next brought meanwhile."""
 
 from concurrent.futures import Executor
-from functools import cached_property
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import ShapeDtypeStruct
 
 from fedjax_het import tree
 from fedjax_het.engine import cost, scoring
-from fedjax_het.engine.evaluation import BATCH, Evaluation, collected, has_personal, held_out
+from fedjax_het.engine.evaluation import BATCH, Evaluation, collected, has_personal, held_out, of_own
 from fedjax_het.engine.job import compiled, everywhere
 from fedjax_het.engine.scoring import HeldOut
 from fedjax_het.engine.staging import in_advance, taken
@@ -32,22 +32,21 @@ class StreamedEvaluation:
         most = windows.places // (2 * BATCH) if windows.is_streaming else len(self._held.index)
         self._batches = min(max(2, most), len(self._held.index))  # of a piece, which fills half a window
         self._num_pieces = -(-len(self._held.index) // self._batches)
-        self._test, self._block = job.federation.data.test, self._layout.padded(job.cohort_size)  # clients at a time
+        self._of_own = of_own(job.federation, job.personal_on_test)
+        self._block = self._layout.padded(job.cohort_size)  # clients at a time
         self._num_blocks = -(-job.num_clients // self._block)
         self._is_personal = has_personal(state.clients)
         self._compile(state)
 
     def __call__(self, state: State, executor: Executor) -> Evaluation:
         """In numpy.   executor: brings what is next."""
-        server, totals, own = state.server, self._zeros(self._totals), None
+        server, totals, own = state.server, self._zeros(self._totals), {}
         typical = self._typical_of(state.clients, executor) if self._is_personal else {}
         for piece in in_advance(executor, self._piece, range(self._num_pieces)):
             # Waited for, or pieces would pile up on the device.
             totals = jax.block_until_ready(self._score(server.shared, typical, server.round, totals, *piece))
         if self._is_personal:
-            blocks = in_advance(executor, lambda number: self._owners(state.clients, number), range(self._num_blocks))
-            parts = [np.asarray(self._score_own(server.shared, server.round, *block)) for block in blocks]
-            own = np.concatenate(parts, axis=1)[:, : self._wired.job.num_clients]
+            own = {name: self._own_scores(name, state, executor) for name in self._of_own}
         return collected(self._groups, np.asarray(totals), own)
 
     @property
@@ -57,6 +56,12 @@ class StreamedEvaluation:
             return max(cost.extra_bytes(program) for program, _ in self._brought)
         needs = [cost.extra_bytes(program) + 2 * tree.num_bytes(brought) for program, brought in self._brought]
         return max(needs) - tree.num_bytes(self._windows.shapes)
+
+    def _own_scores(self, name: str, state: State, executor: Executor) -> np.ndarray:
+        server, numbers = state.server, range(self._num_blocks)
+        blocks = in_advance(executor, lambda number: self._owners(state.clients, name, number), numbers)
+        parts = [np.asarray(self._score_own[name](server.shared, server.round, *block)) for block in blocks]
+        return np.concatenate(parts, axis=1)[:, : self._wired.job.num_clients]
 
     def _typical_of(self, clients: Clients, executor: Executor) -> Variables:
         """Blocks in which nobody counts are left out: they would add zeros."""
@@ -79,9 +84,12 @@ class StreamedEvaluation:
         examples, (rows,) = self._windows.seen((Rows(index, np.full(len(index), BATCH)),), self._batches * BATCH + 1)
         return examples, HeldOut(rows.index, self._layout.place(segment))
 
-    def _owners(self, clients: Clients, number: int) -> tuple[Variables, Examples, Rows]:
+    def _owners(self, clients: Clients, name: str, number: int) -> tuple[Variables, Examples, Rows]:
         ids, is_client = self._ids(number)
-        examples, (rows,) = self._windows.seen((taken(self._test, ids, is_client),), self._tested)
+        rows = self._of_own[name]
+        if self._is_each(rows):
+            rows = taken(rows, ids, is_client)
+        examples, (rows,) = self._windows.seen((rows,), self._places(self._of_own[name]))
         return self._personal_of(clients, ids), examples, rows
 
     def _personal_of(self, clients: Clients, ids: np.ndarray) -> Variables:
@@ -95,10 +103,15 @@ class StreamedEvaluation:
         ids, num_clients = number * self._block + np.arange(self._block), self._wired.job.num_clients
         return np.minimum(ids, num_clients - 1).astype(np.int32), ids < num_clients
 
-    @cached_property
-    def _tested(self) -> int:
-        """Places for the test examples of any block, and the one for padding."""
-        counts = np.pad(self._test.count, (0, self._num_blocks * self._block - len(self._test.count)))
+    def _is_each(self, rows: Rows) -> bool:
+        """Whether every client has a row of its own; else the one row is everybody's."""
+        return len(rows.count) == self._wired.job.num_clients
+
+    def _places(self, rows: Rows) -> int:
+        """Places for the examples that any block is scored on, and the one for padding."""
+        if not self._is_each(rows):
+            return 1 + int(rows.count.sum())
+        counts = np.pad(rows.count, (0, self._num_blocks * self._block - len(rows.count)))
         return 1 + int(counts.reshape(self._num_blocks, -1).sum(axis=1).max())
 
     def _zeros(self, shapes: PyTree) -> PyTree:
@@ -125,16 +138,19 @@ class StreamedEvaluation:
     def _compile_personal(self, state: State) -> None:
         job, problem, layout, server = self._wired.job, self._wired.round.problem, self._layout, state.server
         seeds, personal = job.num_seeds, state.clients.personal
-        examples = self._windows.shapes_of_examples(self._tested)
-        some = _leading((seeds, self._block), personal)
-        rows = jax.tree.map(lambda x: ShapeDtypeStruct((self._block, *x.shape[1:]), np.int32), self._test)
+        some, self._score_own = _leading((seeds, self._block), personal), {}
 
         def score_own(shared, round, personal, examples, rows):
+            rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (self._block, *x.shape[1:])), rows)
             return scoring.of_own_models(problem, layout, BATCH, (shared, round, examples), personal, rows)
 
-        arguments = everywhere((server.shared, server.round, some, examples, rows), layout)
-        self._score_own = compiled(job.over_seeds(score_own, (0, 0, 0, None, None)), layout, *arguments)
-        self._brought.append((self._score_own, arguments[2:]))
+        for name, rows in self._of_own.items():
+            num = self._block if self._is_each(rows) else 1
+            brought = jax.tree.map(lambda x, num=num: ShapeDtypeStruct((num, *x.shape[1:]), np.int32), rows)
+            examples = self._windows.shapes_of_examples(self._places(rows))
+            arguments = everywhere((server.shared, server.round, some, examples, brought), layout)
+            self._score_own[name] = compiled(job.over_seeds(score_own, (0, 0, 0, None, None)), layout, *arguments)
+            self._brought.append((self._score_own[name], arguments[2:]))
         rounds = everywhere(ShapeDtypeStruct((seeds, job.num_clients), np.int32), layout)
         self._shares = compiled(job.over_seeds(scoring.shares, (0,)), layout, rounds)
         arguments = everywhere((self._typical, some, ShapeDtypeStruct((seeds, self._block), _real())), layout)

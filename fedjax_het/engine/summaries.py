@@ -4,6 +4,8 @@ import numpy as np
 
 from fedjax_het.engine.evaluation import Evaluation, Metrics
 
+_BY_CLIENT = ("clients", "personal", "personal_test", "newcomers", "valid")
+
 
 def summary(metrics: Metrics) -> dict[str, np.ndarray]:
     """Over the clients (last axis) that have examples; other axes (seeds) stay.
@@ -46,7 +48,7 @@ def _over_clients(values: np.ndarray, count: np.ndarray) -> dict[str, np.ndarray
 def flat(evaluation: Evaluation) -> dict[str, np.ndarray]:
     """All of an evaluation as named numbers: "test/accuracy", "clients/accuracy_mean", "unseen/sketch/loss", ..."""
     singles = {"test": evaluation.test} | {f"unseen/{name}": part for name, part in evaluation.unseen.items()}
-    groups = {name: getattr(evaluation, name) for name in ("clients", "personal", "newcomers", "valid")}
+    groups = {name: getattr(evaluation, name) for name in _BY_CLIENT}
     numbers = {}
     for name, part in singles.items():
         if part is not None:

@@ -15,7 +15,7 @@ from tests.harness import algorithm, model
 def trained():
     sizes = {"examples_per_client": (9, 30), "valid_fraction": 0.2}
     federation = data.toy(num_clients=4, image=(6, 6, 1), unseen_clients=2, **sizes)
-    built = Simulation(algorithm("fedbn"), model(), federation, rounds=1, cohort_size=2)
+    built = Simulation(algorithm("fedbn"), model(), federation, rounds=1, cohort_size=2, personal_on_test=True)
     state, _ = built.advance(built.start(), 1)
     return federation, built, state, built.evaluate(state)
 
@@ -61,6 +61,17 @@ def test_personal_models_on_their_own_clients(trained):
         loss, accuracy = by_hand(federation, whole_model(state, personal), index[:count])
         ours = (evaluation.personal.loss[0, i], evaluation.personal.accuracy[0, i])
         assert ours == pytest.approx((loss, accuracy), abs=1e-5)
+
+
+def test_personal_models_on_the_common_test_set(trained):
+    federation, _, state, evaluation = trained
+    assert evaluation.personal_test.loss.shape == (1, 4)
+    for i in range(4):
+        personal = jax.tree.map(lambda x, i=i: x[0, i], state.clients.personal)
+        loss, accuracy = by_hand(federation, whole_model(state, personal), federation.test.index)
+        ours = (evaluation.personal_test.loss[0, i], evaluation.personal_test.accuracy[0, i])
+        assert ours == pytest.approx((loss, accuracy), abs=1e-5)
+    assert np.all(evaluation.personal_test.num_examples == federation.test.count)
 
 
 def test_a_newcomer_is_given_the_mean_of_those_that_have_trained(trained):

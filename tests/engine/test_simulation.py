@@ -148,6 +148,12 @@ def test_settings_out_of_range(options, message):
         Simulation(algorithm("fedavg"), model(), federation(), **options)
 
 
+def test_own_models_on_a_common_test_set_that_is_not_there():
+    alone = replace(federation(), test=None)
+    with pytest.raises(InputError, match="personal_on_test: there is no common test set"):
+        Simulation(algorithm("fedbn"), model(), alone, rounds=1, personal_on_test=True)
+
+
 def test_summary_leaves_out_clients_without_examples():
     metrics = Metrics(np.array([[1.0, 3.0, 0.0]]), np.array([[0.5, 1.0, 0.0]]), np.array([[30.0, 10.0, 0.0]]))
     numbers = {name: float(value[0]) for name, value in summary(metrics).items()}

@@ -60,6 +60,7 @@ def build(
     """Few clients, some away: one that was there a round ago, or two rounds ago, is often there again."""
     options = {"layout": chunked(1), "participation": available(0.7, uniformly(3))} | options
     options |= {"rounds": 9, "evaluate_every": 5, "client_states": client_states, "examples": examples}
+    options["personal_on_test"] = True
     return Simulation(algorithm(name, shuffle=shuffle), network or model(), federation(), **options)
 
 

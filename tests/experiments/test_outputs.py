@@ -70,6 +70,11 @@ def test_a_row_for_every_seed_and_client_with_empty_cells_where_nothing_was_meas
     assert [int(row["num_train"]) for row in rows[:3]] == federation.data.train.count.tolist()
     assert rows[1]["accuracy"] == "" and float(rows[2]["accuracy"]) == clients.accuracy[0, 2]
     assert float(rows[0]["personal_loss"]) == evaluation.personal.loss[0, 0]
+    assert "personal_test_loss" not in rows[0]
+    evaluation = evaluation._replace(personal=None, personal_test=metrics(2, 3))
+    rows = list(csv.DictReader(outputs.per_client(evaluation, federation, [5, 6]).splitlines()))
+    assert rows[0]["personal_loss"] == ""
+    assert float(rows[4]["personal_test_loss"]) == evaluation.personal_test.loss[1, 1]
 
 
 def test_the_final_figures_are_those_of_the_last_round_over_seeds():

@@ -47,7 +47,16 @@ def test_selection_is_a_table_of_its_own_that_says_so(runs):
 def test_clients_have_columns_and_newcomers_none(runs):
     table = next(table for table in tables(runs) if table.name == "clients")
     assert table.columns == ["a", "b", "mean", "worst"]
-    assert "personal" not in {table.name for table in tables(runs)}
+    assert not {"personal", "personal_test"} & {table.name for table in tables(runs)}
+
+
+def test_own_models_on_the_common_test_set_are_a_table_of_their_own(tmp_path):
+    (tmp_path / "summary.json").write_text("{}")
+    header = "client,is_newcomer,accuracy,personal_accuracy,personal_test_accuracy\n"
+    (tmp_path / "per_client.csv").write_text(f"{header}a,False,0.1,0.2,0.3\nb,False,0.1,0.2,0.5\n")
+    table = tables([Finished("fedbn", tmp_path)])[-1]
+    assert table.name == "personal_test" and "own model on the common test set" in table.title
+    assert [value.mean for value in table.rows[0][1]] == [0.3, 0.5, 0.4, 0.3]
 
 
 def test_masks_are_scored_by_dice(tmp_path):
