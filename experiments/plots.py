@@ -92,7 +92,8 @@ def partition(counts: np.ndarray, client_names: Sequence[str], class_names: Sequ
 def growth(records: Sequence[Mapping[str, Any]], varied: str, is_flat: bool, path: Path) -> None:
     """Seconds a round and peak memory against what is varied, a line an algorithm; dotted is what would be ideal.
 
-    is_flat: ideally a round takes the same time whatever is varied, and axes begin at 0; else it grows in proportion.
+    is_flat: ideally a round takes the same time whatever is varied; else it grows in proportion. Memory is ideally the
+    same in either case. What is ideally the same is drawn from 0, so that a tenth more looks like a tenth.
     """
     with plt.rc_context(_STYLE):
         figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
@@ -105,7 +106,7 @@ def growth(records: Sequence[Mapping[str, Any]], varied: str, is_flat: bool, pat
             ideal = first[1] if is_level else first[1] * last[0] / first[0]
             axis.plot((first[0], last[0]), (first[1], ideal), color="grey", linestyle=":", label="ideal")
             axis.set(xscale="log", xlabel=varied, ylabel=label)
-            axis.set(**{"ylim": (0, None)} if is_flat else {"yscale": "log"})
+            axis.set(**{"ylim": (0, 1.1 * axis.dataLim.ymax)} if is_level else {"yscale": "log"})
         panels[0].legend(frameon=False)
         figure.savefig(path, dpi=120, format="png")
         plt.close(figure)
