@@ -106,21 +106,20 @@ def _lowering(precision: str, processes: Processes) -> str:
     return said.pop() if len(said) == 1 else "patches"
 
 
-def data(table: Mapping[str, Any]) -> tuple[Dataset, Federation]:
-    """Read a data set and distribute it.
+def dataset(table: Mapping[str, Any]) -> Dataset:
+    """Read a data set. The table's options that are its source's go to it, by its signature."""
+    source, fixed = config.choose(table, TABLES["data"].registry, "config.data"), TABLES["data"].fixed
+    options = {key: value for key, value in table.items() if key not in ("name", "partition", "augment", *fixed)}
+    return config.called(source, options, "config.data")
 
-    The table's options go to its source, to its partition and to `federate`, each by its signature.
-    """
-    source = config.choose(table, TABLES["data"].registry, "config.data")
-    fixed = TABLES["data"].fixed
-    of_source = {key: value for key, value in table.items() if key not in ("name", "partition", "augment", *fixed)}
-    of_split = {key: value for key, value in table.items() if key in fixed}
+
+def data(table: Mapping[str, Any]) -> tuple[Dataset, Federation]:
+    """Read a data set and distribute it: the table's options go to its source, its partition and to `federate`."""
+    of_split = {key: value for key, value in table.items() if key in TABLES["data"].fixed}
     partition = config.resolve(table["partition"], TABLES["data.partition"].registry, "config.data.partition")
     augment = config.resolve(table["augment"], TABLES["data.augment"].registry, "config.data.augment")
-    dataset = config.called(source, of_source, "config.data")
-    return dataset, config.called(
-        _divided, of_split, "config.data", dataset=dataset, partition=partition, augment=augment
-    )
+    whole = dataset(table)
+    return whole, config.called(_divided, of_split, "config.data", dataset=whole, partition=partition, augment=augment)
 
 
 def _divided(unseen: str, **options: Any) -> Federation:

@@ -72,7 +72,7 @@ def grid(configs: Sequence[Path], common: Mapping[str, str], varied: Mapping[str
 
 
 def _domains(cell: Cell) -> tuple[str, ...]:
-    dataset, _ = build.data(cell.settings()["data"] | {"unseen": ""})
+    dataset = build.dataset(cell.settings()["data"])
     if len(dataset.domain_names) < 2:
         raise InputError(f"--vary=data.unseen=all: {dataset.name} has one domain, and nothing would be left.")
     return dataset.domain_names

@@ -3,9 +3,10 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from experiments import cells, compare
+from experiments import build, cells, compare
 from experiments.cells import Cell
 from fedjax_het.errors import InputError
 
@@ -36,6 +37,17 @@ def test_the_domain_left_out_is_no_row_of_its_own():
 def test_cells_of_one_name_are_refused():
     with pytest.raises(InputError, match="two cells are called 'quickstart,seed=1'"):
         cells.grid([QUICK], {}, {"seed": ["1", "1"]})
+
+
+def test_every_domain_is_left_out_with_a_client_for_each_of_the_others(tmp_path):
+    images = {f"{name}_images": np.zeros((3, 8, 8, 1), np.uint8) for name in ("a", "b", "c")}
+    np.savez(tmp_path / "data.npz", **images, **{f"{name}_labels": [0, 1, 1] for name in ("a", "b", "c")})
+    common = {"data.name": "arrays", "data.path": str(tmp_path / "data.npz"), "data.num_clients": "2"}
+    common |= {"data.partition.name": "by_domain"}
+    found = cells.grid([QUICK], common, {"data.unseen": ["all"]})
+    assert [cell.own["data.unseen"] for cell in found] == ["a", "b", "c"]
+    federation = build.data(found[0].settings()["data"])[1]
+    assert federation.num_clients == 2 and set(federation.unseen) == {"a"}
 
 
 def test_data_of_one_domain_have_none_to_leave_out():
