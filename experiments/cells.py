@@ -14,6 +14,7 @@ from experiments.rundir import RunDirectory
 from fedjax_het.errors import InputError
 
 UNSEEN = "data.unseen"
+_NAME = "algorithm.name"
 LOG = "train.log"
 
 
@@ -23,12 +24,6 @@ class Cell(NamedTuple):
     config: Path
     common: Mapping[str, str]  # {"rounds": "20"}
     own: Mapping[str, str]  # {"data.unseen": "sketch"}
-
-    @property
-    def label(self) -> str:
-        """The cell's row in a table: its config, and what varies but for the domain left out."""
-        varied = [f"{key.rpartition('.')[2]}={text}" for key, text in self.own.items() if key != UNSEEN]
-        return " ".join([self.config.stem, *varied])
 
     @property
     def name(self) -> str:
@@ -69,6 +64,18 @@ def grid(configs: Sequence[Path], common: Mapping[str, str], varied: Mapping[str
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"two cells are called '{twice}'. Give configs with different file names, each value once.")
     return cells
+
+
+def labels(cells: Sequence[Cell]) -> list[str]:
+    """Each cell's row in a table: what sets it apart from other rows, but for the domain left out."""
+    several = len({cell.config for cell in cells}) > 1
+
+    def label(cell: Cell) -> str:
+        varied = [f"{key.rpartition('.')[2]}={text}" for key, text in cell.own.items() if key not in (UNSEEN, _NAME)]
+        named = [cell.own[_NAME]] if _NAME in cell.own else []
+        return " ".join(([cell.config.stem] if several or not named else []) + named + varied)
+
+    return [label(cell) for cell in cells]
 
 
 def _domains(cell: Cell) -> tuple[str, ...]:

@@ -75,7 +75,12 @@ def run(command: Command) -> list[Outcome]:
 
 def write(outcomes: Sequence[Outcome], workdir: Path) -> None:
     """Each table in every form, all in results.md, and grid.json: which cell is where and how it ended."""
-    done = [Finished(outcome.cell.label, outcome.directory) for outcome in outcomes if outcome.is_done]
+    labels = cells.labels([outcome.cell for outcome in outcomes])
+    done = [
+        Finished(label, outcome.directory, outcome.cell.own.get(cells.UNSEEN, ""))
+        for label, outcome in zip(labels, outcomes, strict=True)
+        if outcome.is_done
+    ]
     tables = results.tables(done)
     for table in tables:
         for ending, form in WRITERS.items():

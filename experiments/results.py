@@ -30,6 +30,7 @@ class Finished(NamedTuple):
 
     label: str
     directory: Path
+    left_out: str = ""  # the domain, where every one is left out in turn
 
 
 def tables(runs: Sequence[Finished]) -> list[Table]:
@@ -53,9 +54,9 @@ def _shared(runs: Sequence[Finished], kind: str, when: str) -> Table:
             group, _, rest = name.partition("/")
             place, _, what = rest.rpartition("/")
             if group == kind and what == score:
-                figures[run.label][place or kind] = figure["seeds"]
+                figures[run.label][place or (f"without {run.left_out}" if run.left_out else kind)] = figure["seeds"]
     name = kind if when == "final" else f"{kind}_{when}"
-    return _table(name, f"{_noun(score)} of {_TITLES[kind]}, {_WHEN[when]}", figures, has_summary=kind == "unseen")
+    return _table(name, f"{_noun(score)} of {_TITLES[kind]}, {_WHEN[when]}", figures)
 
 
 def _measured(summary: Mapping[str, Any], when: str) -> Mapping[str, Any]:
@@ -73,9 +74,9 @@ def _noun(score: str) -> str:
 
 
 def _by_client(runs: Sequence[Finished], kind: str) -> Table:
-    """From per_client.csv."""
+    """From per_client.csv. Where domains are left out in turn, a client's figure is the mean of the runs it is in."""
     prefix = "" if kind == "clients" else f"{kind}_"
-    figures: Figures = defaultdict(dict)
+    found: dict[str, dict[str, dict[str, Seeds]]] = {}  # row, client, seed
     score = "accuracy"
     for run in runs:
         with (run.directory / "per_client.csv").open(newline="") as file:
@@ -83,22 +84,28 @@ def _by_client(runs: Sequence[Finished], kind: str) -> Table:
         score = "dice" if rows and "dice" in rows[0] else "accuracy"
         for row in rows:
             if row.get(prefix + score):
-                figures[run.label].setdefault(row["client"], []).append(float(row[prefix + score]))
-    return _table(kind, f"{_noun(score)} of {_TITLES[kind]}, {_WHEN['final']}", figures, has_summary=True)
+                seeds = found.setdefault(run.label, {}).setdefault(row["client"], {})
+                seeds.setdefault(row["seed"], []).append(float(row[prefix + score]))
+    figures = {
+        label: {client: [float(np.mean(values)) for values in seeds.values()] for client, seeds in clients.items()}
+        for label, clients in found.items()
+    }
+    over = ", mean over the other domains left out" if any(run.left_out for run in runs) else ""
+    return _table(kind, f"{_noun(score)} of {_TITLES[kind]}, {_WHEN['final']}{over}", figures)
 
 
-def _table(name: str, title: str, figures: Figures, has_summary: bool) -> Table:
+def _table(name: str, title: str, figures: Figures) -> Table:
     """mean and worst, over columns, are taken seed by seed."""
     columns = list(dict.fromkeys(column for row in figures.values() for column in row))
     rows = []
     for label, row in figures.items():
         values = [_value(row[column]) if column in row else None for column in columns]
-        if has_summary and len(columns) > 1:
+        if len(columns) > 1:
             is_whole = len(row) == len(columns) and len({len(seeds) for seeds in row.values()}) == 1
             stack = np.array([row[column] for column in columns]) if is_whole else None
             values += [None, None] if stack is None else [_value(stack.mean(axis=0)), _value(stack.min(axis=0))]
         rows.append((label, values))
-    extra = ["mean", "worst"] if has_summary and len(columns) > 1 else []
+    extra = ["mean", "worst"] if len(columns) > 1 else []
     return Table(name, title, columns + extra, rows)
 
 

@@ -23,15 +23,22 @@ def get_config():
 def test_a_grid_is_every_config_with_every_combination():
     found = cells.grid([QUICK], {"rounds": "2"}, {"algorithm.lam": ["0", "0.1"], "seed": ["0", "1", "2"]})
     assert len(found) == 6
-    assert found[1].name == "quickstart,lam=0,seed=1" and found[1].label == "quickstart lam=0 seed=1"
+    assert found[1].name == "quickstart,lam=0,seed=1" and cells.labels(found)[1] == "quickstart lam=0 seed=1"
     assert found[5].settings()["algorithm"]["lam"] == 0.1
     assert {cell.settings()["rounds"] for cell in found} == {2}
 
 
 def test_the_domain_left_out_is_no_row_of_its_own():
     cell = Cell(QUICK, {}, {"data.unseen": "art painting", "seed": "1"})
-    assert cell.label == "quickstart seed=1"
+    assert cells.labels([cell]) == ["quickstart seed=1"]
     assert cell.name == "quickstart,unseen=art_painting,seed=1"
+
+
+def test_a_row_of_an_algorithm_is_called_after_it():
+    names = {"algorithm.name": ["fedavg", "fedbn"]}
+    assert cells.labels(cells.grid([QUICK], {}, names)) == ["fedavg", "fedbn"]
+    several = cells.grid([QUICK, Path("slow.py")], {}, names | {"algorithm.lam": ["0"]})
+    assert cells.labels(several)[::3] == ["quickstart fedavg lam=0", "slow fedbn lam=0"]
 
 
 def test_cells_of_one_name_are_refused():

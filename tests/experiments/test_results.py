@@ -52,11 +52,27 @@ def test_clients_have_columns_and_newcomers_none(runs):
 
 def test_own_models_on_the_common_test_set_are_a_table_of_their_own(tmp_path):
     (tmp_path / "summary.json").write_text("{}")
-    header = "client,is_newcomer,accuracy,personal_accuracy,personal_test_accuracy\n"
-    (tmp_path / "per_client.csv").write_text(f"{header}a,False,0.1,0.2,0.3\nb,False,0.1,0.2,0.5\n")
+    header = "seed,client,is_newcomer,accuracy,personal_accuracy,personal_test_accuracy\n"
+    (tmp_path / "per_client.csv").write_text(f"{header}0,a,False,0.1,0.2,0.3\n0,b,False,0.1,0.2,0.5\n")
     table = tables([Finished("fedbn", tmp_path)])[-1]
     assert table.name == "personal_test" and "own model on the common test set" in table.title
     assert [value.mean for value in table.rows[0][1]] == [0.3, 0.5, 0.4, 0.3]
+
+
+def test_domains_left_out_in_turn_are_not_taken_for_seeds(tmp_path):
+    runs = []
+    for left_out, values in (("photo", [0.2, 0.4]), ("sketch", [0.4, 0.8])):
+        label, folder = finished(tmp_path / left_out, "fedavg", left_out, values)[:2]
+        summary = json.loads((folder / "summary.json").read_text())
+        summary["final"]["test/accuracy"] = {"seeds": values}
+        (folder / "summary.json").write_text(json.dumps(summary))
+        runs.append(Finished(label, folder, left_out))
+    found = {table.name: table for table in tables(runs)}
+    assert found["test"].columns == ["without photo", "without sketch", "mean", "worst"]
+    assert [round(value.mean, 6) for value in found["test"].rows[0][1]] == [0.3, 0.6, 0.45, 0.3]
+    assert "mean over the other domains left out" in found["clients"].title
+    (client, *_) = found["clients"].rows[0][1]
+    assert (round(client.mean, 6), round(client.std, 6)) == (0.45, 0.15)
 
 
 def test_masks_are_scored_by_dice(tmp_path):
