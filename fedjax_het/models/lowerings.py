@@ -15,6 +15,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models.native import convolution
@@ -44,7 +45,7 @@ def lowered(
     return y + (spread(bias, y.shape) if name == "native" else bias)
 
 
-def chosen(dtype: jnp.dtype = jnp.float32, strides: tuple[int, int] = (1, 1)) -> str:
+def chosen(dtype: DTypeLike = jnp.float32, strides: tuple[int, int] = (1, 1)) -> str:
     """What "auto" is for such a convolution."""
     if jax.default_backend() != "cpu":
         return "lax"
@@ -56,10 +57,10 @@ def check_lowering(name: str) -> None:
         raise InputError(f"conv: no lowering '{name}'. {nearest(str(name), known)}")
 
 
-def _why_not_native(dtype: jnp.dtype, strides: tuple[int, int]) -> str | None:
+def _why_not_native(dtype: DTypeLike, strides: tuple[int, int]) -> str | None:
     if jax.default_backend() != "cpu":
         return f"it is for CPUs, and this is a {jax.default_backend()}"
-    if dtype != jnp.float32:
+    if jnp.dtype(dtype) != jnp.float32:
         return f"it computes in float32, not in {jnp.dtype(dtype)}"
     if strides[0] != strides[1]:
         return f"its strides are equal, unlike {strides}"

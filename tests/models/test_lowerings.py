@@ -127,7 +127,8 @@ def test_biases_side_by_side(axes):
 
 @needs_native
 def test_auto_is_native_for_single_precision_on_a_cpu(monkeypatch):
-    assert chosen() == "native"
+    assert chosen() == "native" == chosen("float32")
+    assert chosen(jnp.bfloat16) == "patches" == chosen("bfloat16")
     assert chosen(jnp.bfloat16) == "patches"
     assert chosen(strides=(1, 2)) == "patches"
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
