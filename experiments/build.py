@@ -11,11 +11,12 @@ import jax
 from experiments import config, cores
 from experiments.processes import ALONE, Processes
 from experiments.settings import TABLES
-from experiments.words import parse_layout, parse_size
+from experiments.words import parse_layout, parse_names, parse_size
 from fedjax_het import engine
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.objectives import with_task_loss
 from fedjax_het.data import Dataset, Federation, federate
+from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import Residence
 from fedjax_het.errors import InputError
 from fedjax_het.models import computed_in, lowerings
@@ -68,6 +69,7 @@ def _wish(setting: str, earlier: str | None) -> str:
 
 def simulation(parts: Parts, settings: Mapping[str, Any], folder: Path) -> engine.Simulation:
     """Check the wiring and compile.   folder: for client states that are kept on the disk."""
+    chosen = parse_names("diagnostics", settings["diagnostics"], DIAGNOSTICS)
     names = ("rounds", "seed", "num_seeds", "evaluate_every", "on_nonfinite", "personal_on_test")
     return engine.Simulation(
         parts.algorithm,
@@ -76,6 +78,7 @@ def simulation(parts: Parts, settings: Mapping[str, Any], folder: Path) -> engin
         participation=parts.participation,
         layout=parts.layout,
         memory_budget=parse_size("memory_budget", settings["memory_budget"]),
+        diagnostics={name: DIAGNOSTICS[name] for name in chosen},
         folder=folder,
         **parts.residence._asdict(),
         **{name: settings[name] for name in names},

@@ -12,13 +12,15 @@ from ml_collections import ConfigDict
 from experiments import config, words
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.data import AUGMENTATIONS, PARTITIONS, SOURCES, federate
+from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models import MODELS
 
 Settings = dict[str, Any]
 
 
-_LEAST = {"rounds": 1, "num_seeds": 1, "seed": 0, "cohort_size": 0, "evaluate_every": 1, "checkpoint_every": 0}
+_LEAST = {"rounds": 1, "num_seeds": 1, "evaluate_every": 1, "diagnose_every": 1}
+_LEAST |= {"seed": 0, "cohort_size": 0, "checkpoint_every": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,8 @@ class Run:
     evaluate_every: int = 10  # and after the last round
     checkpoint_every: int = 10  # and after the last round; 0 = only then
     personal_on_test: bool = False  # score each client's own model on the common test set too
+    diagnostics: str = ""  # names with commas between, see fedjax_het/diagnostics
+    diagnose_every: int = 10  # rounds; and before the first
     on_nonfinite: Literal["drop", "raise"] = "drop"
     memory_budget: str | None = None  # of each device, "8GB"; None = no limit
     client_states: Literal["auto", "device", "host", "disk"] = (
@@ -50,6 +54,7 @@ class Run:
         if not 0 <= self.availability <= 1:
             raise InputError(f"availability must lie between 0 and 1, got {self.availability}. 1 = always there.")
         words.parse_layout(self.layout)
+        words.parse_names("diagnostics", self.diagnostics, DIAGNOSTICS)
         words.parse_size("memory_budget", self.memory_budget)
 
 

@@ -15,7 +15,7 @@ import jax
 from absl.flags import argparse_flags
 from rich.console import Console
 
-from experiments import arguments, build, catalogue, files, found, meeting, report, settings
+from experiments import arguments, build, catalogue, files, found, looks, meeting, report, settings
 from experiments.meeting import Meeting
 from experiments.processes import ALONE, RESUMES, Agreed, Processes
 from experiments.rundir import RunDirectory, differences
@@ -81,7 +81,7 @@ def run(command: Command, processes: Processes = ALONE) -> None:
         _train(chosen, earlier, directory, processes)
     if processes.is_first:
         Console().print(report.table(directory.read("summary.json")))
-        print(report.paths(directory.path, WRITTEN))
+        print(report.paths(directory.path, (*WRITTEN, *([looks.NAME] if chosen["diagnostics"] else []))))
 
 
 def _train(chosen: settings.Settings, earlier: dict[str, Any], directory: RunDirectory, processes: Processes) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import files, outputs, plots, report
+from experiments import files, looks, outputs, plots, report
 from experiments.processes import ALONE, Processes
 from experiments.rundir import RunDirectory, identity
 from experiments.settings import Settings
@@ -54,6 +54,9 @@ class Training:
             # First of all files: a directory that holds others without it would be taken for someone else's.
             directory.write("config.json", settings)
             directory.write("choices.json", choices)
+        self.looks = None
+        if settings["diagnostics"]:
+            self.looks = looks.Looks(simulation, self.seeds, settings["diagnose_every"], directory / looks.NAME)
         about = {"config": identity(settings), "partition": federation.fingerprint}
         with processes.agreed("checkpoints"):
             self.checkpoints = engine.Checkpoints(directory / "checkpoints", about, num_clients=federation.num_clients)
@@ -68,10 +71,17 @@ class Training:
         if self.processes.is_first:
             self.directory.write("partition.json", outputs.partition(self.federation))
             self._began -= max((line["seconds"] for line in self.log.rewind(done)), default=0.0)
+        if self.looks and self.processes.is_first:
+            self.looks.rewind(done)
+        if self.looks and not done:
+            self.looks.look(state, 0, self.processes.is_first)
+        also_every = self.settings["checkpoint_every"], self.settings["diagnose_every"] if self.looks else 0
         with report.tracking(done, self.rounds) as tracker:
-            for stop in self.simulation.stops(done, also_every=self.settings["checkpoint_every"]):
+            for stop in self.simulation.stops(done, *also_every):
                 state = self._advance(state, done, stop, tracker)
                 done = stop
+        if self.looks:
+            print(self.looks.cost())
         self._finish(state)
 
     def _advance(self, state: State, done: int, stop: int, tracker: report.Tracker) -> State:
@@ -90,6 +100,8 @@ class Training:
             if self.processes.is_first:
                 self.log.add(outputs.records(stop, self.seeds, time.perf_counter() - self._began, figures))
         tracker.show(stop, figures, a_round)
+        if self.looks:
+            self.looks.look(state, stop, self.processes.is_first)
         if stop == self.rounds or stop % self.every == 0:
             self.checkpoints.save(stop, state)
         return state

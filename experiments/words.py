@@ -1,8 +1,9 @@
-"""Settings that are written as text: a layout, an amount of memory."""
+"""Settings that are written as text: a layout, an amount of memory, names."""
 
 import re
+from collections.abc import Iterable
 
-from fedjax_het.errors import InputError
+from fedjax_het.errors import InputError, nearest
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -27,3 +28,12 @@ def parse_size(name: str, text: str | None) -> int | None:
     if not unit or not (size := int(float(match[1]) * unit)):
         raise InputError(f"{name} cannot be read: '{text}'. Write a number and KB, MB, GB, MiB or GiB: 8GB.")
     return size
+
+
+def parse_names(name: str, text: str, known: Iterable[str]) -> list[str]:
+    """["drift", "norms"] from "drift, norms"; each once."""
+    names = list(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+    for each in names:
+        if each not in known:
+            raise InputError(f"{name}: '{each}' is unknown. {nearest(each, known)}")
+    return names

@@ -33,11 +33,16 @@ Measure = Callable[[Problem, ClientView], PyTree]
 
 
 class LocalUpdate(NamedTuple):
-    """How a client trains, and how many steps of how many examples that is."""
+    """How a client trains, and how many steps of how many examples that is.
+
+    watched: the same training, whose metrics also tell "drift", the mean over its steps of |w_k - w|^2, from the
+    weights w that the round began with; diagnostics ask for it.
+    """
 
     train: Callable[[Problem, ClientView, Key], Trained]
     num_steps: Callable[[Any], Any]  # number of training examples -> steps; works on arrays
     batch_size: int
+    watched: Callable[[Problem, ClientView, Key], Trained] | None = None
 
 
 class Memory(NamedTuple):
@@ -67,12 +72,15 @@ class Aggregator(NamedTuple):
     leaves no stack of client models behind.
     pack: one client's update -> the form in which updates are stacked; zeros where it is zeros. Sums made on the way
     are of the update itself.
+    revision: where each update is replaced by a combination of all, by inner products alone: (Gram matrix K [m, m] of
+    the updates, view) -> C [m, m], client i's revised update being sum_j C_ij u_j; in float64. Diagnostics read it.
     """
 
     init: Callable[[Variables, int], PyTree]  # (shared, num_clients)
     update: Callable[[Problem, PyTree, ServerView], tuple[Aggregate, PyTree]]
     summand: Callable[[Upload], PyTree] | None = None
     pack: Callable[[Variables], Variables] | None = None
+    revision: Callable[[Array, ServerView], Array] | None = None
 
 
 class Weighting(NamedTuple):

@@ -132,6 +132,17 @@ class ServerView(NamedTuple):
     on_stack: Callable | None = None  # stands in for `tree.on_one_device` where several devices share the stack
 
 
+class Look(NamedTuple):
+    """A round as nobody in it can see it; what diagnostics read. Leaves of clients: [cohort, ...]."""
+
+    view: ServerView  # what the server saw
+    data: ClientData  # whose rows are the cohort's
+    personal: Variables  # what the clients keep after the round
+    shared: Variables  # the server's after the round
+    revision: Callable[[Array, ServerView], Array] | None  # see Aggregator
+    key: Key
+
+
 class Trained(NamedTuple):
     """What a local update hands back."""
 

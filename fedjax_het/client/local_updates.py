@@ -1,6 +1,7 @@
 """How a client trains in a round: batches, epochs and the local optimizer."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypedDict
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fedjax_het import tree
 from fedjax_het.algorithm import GradientRule, LocalUpdate, Problem
 from fedjax_het.client.gradients import plain
 from fedjax_het.client.optimizers import local_optimizer
@@ -38,6 +40,7 @@ class _Progress(NamedTuple):
     optimizer: PyTree
     loss: Array  # [2]: summed over the examples of the round, and of this epoch
     num_examples: Array  # [2]: how many those are
+    drift: Array | None  # [] summed over the steps, where somebody watches
 
 
 def sgd(
@@ -73,7 +76,7 @@ def sgd(
     optimizer = restricted(local_optimizer(optimizer, learning_rate, momentum, weight_decay), only)
     step = _stepping(optimizer, gradient, batch_size)
 
-    def train(problem: Problem, view: ClientView, key: Key) -> Trained:
+    def train(problem: Problem, view: ClientView, key: Key, is_watched: bool = False) -> Trained:
         rows = view.data.train
         num_batches = -(-rows.count // batch_size)
         num_steps = jnp.where(rows.count > 0, steps, 0) if steps else epochs * num_batches
@@ -88,13 +91,13 @@ def sgd(
 
         opt_state = view.memory["optimizer"] if keep_optimizer else optimizer.init(view.local["params"])
         num_epochs = -(-num_steps // jnp.maximum(num_batches, 1))
-        return _finished(jax.lax.fori_loop(0, num_epochs, epoch, _begin(view, opt_state)), num_steps)
+        return _finished(jax.lax.fori_loop(0, num_epochs, epoch, _begin(view, opt_state, is_watched)), num_steps)
 
     def count_steps(num_examples: Any) -> Any:
         count = np.asarray(num_examples)
         return np.where(count > 0, steps, 0) if steps else epochs * -(-count // batch_size)
 
-    return LocalUpdate(train, count_steps, batch_size)
+    return LocalUpdate(train, count_steps, batch_size, partial(train, is_watched=True))
 
 
 def in_turn(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
@@ -103,33 +106,41 @@ def in_turn(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
         in_turn(sgd(0.1, only="params/classifier/*"), sgd(0.01, only="!params/classifier/*"))    FedPAC: head, then body
 
     Each starts its own optimizer; the second's is handed on. view.start stays where the round began. Steps add up; the
-    round's loss is weighted by them.
+    round's loss, and its drift where both are watched, are weighted by them.
     """
 
-    def train(problem: Problem, view: ClientView, key: Key) -> Trained:
+    def train(problem: Problem, view: ClientView, key: Key, one: Callable, other: Callable) -> Trained:
         earlier, later = jax.random.split(key)
-        begun = first.train(problem, view, earlier)
-        done = second.train(problem, view._replace(local=begun.variables), later)
+        begun = one(problem, view, earlier)
+        done = other(problem, view._replace(local=begun.variables), later)
         num_steps = begun.num_steps + done.num_steps
         share = begun.num_steps / jnp.maximum(num_steps, 1)
-        loss = share * begun.metrics["loss"] + (1 - share) * done.metrics["loss"]
-        return done._replace(num_steps=num_steps, metrics={**done.metrics, "loss": loss})
+        means = {
+            name: share * begun.metrics[name] + (1 - share) * done.metrics[name]
+            for name in ("loss", "drift")
+            if name in begun.metrics
+        }
+        return done._replace(num_steps=num_steps, metrics={**done.metrics, **means})
 
     def count_steps(num_examples: Any) -> Any:
         return first.num_steps(num_examples) + second.num_steps(num_examples)
 
-    return LocalUpdate(train, count_steps, min(first.batch_size, second.batch_size))
+    trained = partial(train, one=first.train, other=second.train)
+    watched = partial(train, one=first.watched, other=second.watched) if first.watched and second.watched else None
+    return LocalUpdate(trained, count_steps, min(first.batch_size, second.batch_size), watched)
 
 
-def _begin(view: ClientView, opt_state: PyTree) -> _Progress:
+def _begin(view: ClientView, opt_state: PyTree, is_watched: bool) -> _Progress:
     state = {name: leaves for name, leaves in view.local.items() if name != "params"}
     zero = jnp.zeros(2, float)
-    return _Progress(view.local["params"], state, opt_state, zero, zero)
+    return _Progress(view.local["params"], state, opt_state, zero, zero, jnp.zeros((), float) if is_watched else None)
 
 
 def _finished(done: _Progress, num_steps: Array) -> Trained:
     losses = done.loss / jnp.maximum(done.num_examples, 1)
     metrics = {"loss": losses[0], "last_epoch_loss": losses[1]}
+    if done.drift is not None:
+        metrics["drift"] = done.drift / jnp.maximum(num_steps, 1)
     return Trained({"params": done.params, **done.state}, jnp.asarray(num_steps, float), done.optimizer, metrics)
 
 
@@ -143,14 +154,10 @@ def _stepping(optimizer: optax.GradientTransformation, gradient: GradientRule, b
         batch = problem.batch(view.data, order, rows.count, index * batch_size, batch_size, augmenting)
         (loss, state), direction = gradient(problem, progress.params, progress.state, batch, view, key)
         updates, opt_state = optimizer.update(direction, progress.optimizer, progress.params)
-        count = jnp.sum(batch.mask)
-        return _Progress(
-            optax.apply_updates(progress.params, updates),
-            state,
-            opt_state,
-            progress.loss + loss * count,
-            progress.num_examples + count,
-        )
+        count, drift, params = jnp.sum(batch.mask), progress.drift, optax.apply_updates(progress.params, updates)
+        if drift is not None:
+            drift = drift + tree.squared_norm(tree.subtract(params, view.start["params"]))
+        return _Progress(params, state, opt_state, progress.loss + loss * count, progress.num_examples + count, drift)
 
     return step
 

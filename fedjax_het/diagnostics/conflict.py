@@ -5,8 +5,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from fedjax_het import geometry
+from fedjax_het.diagnostics.seen import from_gram
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.types import Array
+from fedjax_het.types import Array, Look, Named
 
 _ROUNDING = 1e-12  # of |g_i||g_j|: a projected vector is not exactly orthogonal
 
@@ -58,3 +59,18 @@ def num_conflicts(gram: Array, coefficients: Array | None = None) -> Array:
     sizes = geometry.lengths(gram)
     edited = geometry.combined(gram, coefficients)
     return jnp.sum(jnp.triu(geometry.is_conflict(edited, _ROUNDING * sizes[:, None] * sizes)))
+
+
+def of_round(problem, look: Look) -> Named:
+    """The fields of `Conflict` by name, of the updates that the clients sent; with their losses if they report them.
+    Where the aggregator revises updates also "num_conflicts_after", among the revised.
+    """
+    losses = look.view.uploads.reports.get("loss")
+
+    def measure(gram: Array) -> Named:
+        found = conflict(gram, losses, look.view.is_present)._asdict()
+        if look.revision:
+            found["num_conflicts_after"] = num_conflicts(gram, look.revision(gram, look.view))
+        return found
+
+    return from_gram(measure, look)

@@ -2,9 +2,11 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
-from fedjax_het.types import Array
+from fedjax_het.diagnostics.seen import client_models, global_models, mean_loss
+from fedjax_het.types import Array, Look, Named
 
 
 class Decomposition(NamedTuple):
@@ -32,3 +34,22 @@ def decomposition(losses: Array, global_losses: Array, num_examples: Array) -> D
     own, on_everyone = jnp.diag(losses), p @ losses
     total = p @ global_losses
     return Decomposition(p @ own, p @ (on_everyone - own), total - p @ on_everyone, total)
+
+
+def of_round(problem, look: Look) -> Named:
+    """{"local", "shift", "aggregation", "total", "absolute_shift", "absolute_aggregation"}, [] each, and "losses".
+
+    Of the round's cohort, weighted by its training examples; losses [data, model] as `decomposition` takes them. Where
+    leaves are personal a client's model has its own, and the aggregated model, on a client's data, that client's.
+    cohort (cohort + 1) evaluations on training data.
+    """
+    rows, counts = look.data.train, jnp.where(look.view.is_present, look.view.uploads.num_examples, 0)
+
+    def on_everyone(model) -> Array:
+        return jax.lax.map(lambda row: mean_loss(problem, model, look, row), rows)
+
+    losses = jax.lax.map(on_everyone, client_models(look)).T
+    after = jax.lax.map(lambda one: mean_loss(problem, one[0], look, one[1]), (global_models(look), rows))
+    parts = decomposition(losses, after, counts)
+    absolute = {"absolute_shift": jnp.abs(parts.shift), "absolute_aggregation": jnp.abs(parts.aggregation)}
+    return parts._asdict() | absolute | {"losses": losses}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.types import Array
+from fedjax_het.types import Array, Look, Named
 
 INDICES = {"after": slice(1, None), "before": slice(0, -1)}
 
@@ -21,3 +21,14 @@ def drift(trajectories: Sequence[Array], index: str = "after") -> Array:
         raise InputError(f"index: unknown option '{index}'. {nearest(index, INDICES)}")
     squared = [jnp.sum(jnp.square(path - path[0]), axis=1)[INDICES[index]] for path in trajectories]
     return jnp.mean(jnp.stack([jnp.mean(values) for values in squared]))
+
+
+def of_round(problem, look: Look) -> Named:
+    """{"gamma": [], "by_client": [cohort]}: Gamma as above, counted after each step, over the clients that reported.
+
+    Raises InputError for an algorithm whose local update cannot be watched.
+    """
+    if "drift" not in look.view.uploads.reports:
+        raise InputError("diagnostics: 'drift' needs a local update that can be watched. Give it `watched`.")
+    drifts, is_present = look.view.uploads.reports["drift"], look.view.is_present
+    return {"gamma": jnp.sum(drifts) / jnp.maximum(jnp.sum(is_present), 1), "by_client": drifts}

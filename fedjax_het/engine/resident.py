@@ -1,6 +1,7 @@
 """Everything on the device: the rounds between two evaluations are a loop inside one program."""
 
 import time
+from collections.abc import Callable
 from functools import cached_property
 
 import jax
@@ -16,7 +17,7 @@ from fedjax_het.engine.residence import RESIDENT
 from fedjax_het.engine.round import RoundMetrics
 from fedjax_het.engine.scoring import HeldOut
 from fedjax_het.engine.wiring import Wired
-from fedjax_het.types import Array, ClientData, Key, Rows, State
+from fedjax_het.types import Array, ClientData, Key, PyTree, Rows, State
 
 
 class Resident:
@@ -54,6 +55,12 @@ class Resident:
         """Everything that is held out, in numpy."""
         program, data = self._evaluation, self._data
         return jax.tree.map(np.asarray, program(state, data.examples, self._held_out, self._of_own))
+
+    def watching(self, measure: Callable[[State, ClientData, Key], PyTree]) -> Callable[[State], PyTree]:
+        """`measure` of each seed's state, data and key, compiled; in numpy. The state is left as it is."""
+        job, layout = self.wired.job, self.wired.layout
+        program = compiled(job.over_seeds(measure, (0, None, 0)), layout, self.shapes, self._shapes, self._keys)
+        return lambda state: jax.tree.map(np.asarray, program(state, self._data, self._keys))
 
     def release(self) -> None:
         """Take the data off the device."""

@@ -1,7 +1,8 @@
 """Whole trainings: rounds compiled into one call between evaluations, several seeds side by side."""
 
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ from fedjax_het.engine.budget import settled
 from fedjax_het.engine.evaluation import Evaluation
 from fedjax_het.engine.job import Job
 from fedjax_het.engine.layout import Layout, vmapped
+from fedjax_het.engine.look import Diagnostic, Measured, looking
 from fedjax_het.engine.participation import Participation, everyone, uniformly
-from fedjax_het.engine.residence import AUTO, CLIENT_STATES, EXAMPLES, Residence
+from fedjax_het.engine.residence import AUTO, CLIENT_STATES, EXAMPLES, RESIDENT, Residence
 from fedjax_het.engine.round import RoundMetrics
 from fedjax_het.errors import InputError, NonFiniteError
 from fedjax_het.types import Model, State
@@ -45,6 +47,7 @@ class Simulation:
         evaluate_every: int = 10,
         on_nonfinite: str = "drop",
         personal_on_test: bool = False,
+        diagnostics: Mapping[str, Diagnostic] | None = None,
         memory_budget: int | None = None,
         client_states: str = AUTO,
         examples: str = AUTO,
@@ -55,6 +58,7 @@ class Simulation:
         cohort_size: so many clients a round, drawn uniformly; None is everyone.   participation: any other rule.
         personal_on_test: score every client's own model on the common test set too; that takes as many evaluations as
         there are clients.
+        diagnostics: what `diagnose` tells of, by name; see `fedjax_het.diagnostics`.
         layout: "auto" times a few and takes the quickest; `choice` tells which and why, and is None otherwise.
         memory_budget: bytes on each device; None is no limit. Where it is too little, "auto" makes do with less.
         client_states: "device", "host" (its memory), "disk" (a file in `folder`, by default where temporary files go).
@@ -85,6 +89,9 @@ class Simulation:
         self.layout, self.residence = self.runner.wired.layout, self.runner.residence
         held, peak = cost.held(self.runner.wired, self.residence), self.runner.peak_bytes
         self.facts = cost.facts(self.runner.wired, held, peak, self.runner.compile_seconds)
+        self._look, self.diagnosis_seconds = None, 0.0
+        if diagnostics:
+            self._compile_look(diagnostics)
 
     # ---- running -----------------------------------------------------------------------------------------------------
     def start(self) -> State:
@@ -109,15 +116,30 @@ class Simulation:
         """Everything that is held out, in numpy."""
         return self.runner.evaluate(state)
 
-    def stops(self, done: int = 0, also_every: int = 0) -> Iterator[int]:
-        """The round numbers after `done` at which a run pauses: multiples of both intervals, and the end."""
+    def diagnose(self, state: State) -> Measured:
+        """{diagnostic: {quantity: in numpy, leaves [num_seeds, ...]}} of the round that comes next; the state stays."""
+        return self._look(state)
+
+    def stops(self, done: int = 0, *also_every: int) -> Iterator[int]:
+        """The round numbers after `done` at which a run pauses: multiples of every interval, and the end."""
         while done < self.rounds:
-            ends = [(done // every + 1) * every for every in (self.evaluate_every, also_every) if every]
+            ends = [(done // every + 1) * every for every in (self.evaluate_every, *also_every) if every]
             done = min([*ends, self.rounds])
             yield done
 
     def is_evaluated(self, round: int) -> bool:
         return round % self.evaluate_every == 0 or round == self.rounds
+
+    def _compile_look(self, diagnostics: Mapping[str, Diagnostic]) -> None:
+        begun = time.perf_counter()
+        if self.residence != RESIDENT:
+            where = f"client states are on '{self.residence.client_states}', examples on '{self.residence.examples}'"
+            raise InputError(
+                f"diagnostics: they need both on the device, and {where}. Leave them out, or stream nothing."
+            )
+        wired = self.runner.wired
+        self._look = self.runner.watching(looking(wired.job, wired.layout, diagnostics))
+        self.diagnosis_seconds = time.perf_counter() - begun
 
 
 def _check_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -105,7 +105,7 @@ def test_facts(simulation):
 
 def test_stops(simulation):
     assert list(simulation.stops()) == [10, 20, 25]
-    assert list(simulation.stops(done=10, also_every=7)) == [14, 20, 21, 25]
+    assert list(simulation.stops(10, 7)) == [14, 20, 21, 25]
     assert [r for r in range(1, 26) if simulation.is_evaluated(r)] == [10, 20, 25]
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_het.double import in_double
 from fedjax_het.server.aggregators import (
     dominant_correction,
     harmonized_mean,
@@ -14,7 +15,6 @@ from fedjax_het.server.aggregators import (
     mean,
     principal_directions,
 )
-from fedjax_het.server.aggregators.gram import in_double
 from fedjax_het.server.aggregators.principal import principal_axes
 from fedjax_het.server.aggregators.stack import gram_matrix, packed
 from fedjax_het.server.native import gram as native

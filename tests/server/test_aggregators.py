@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedjax_het.double import in_double
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import mean, principal_directions
-from fedjax_het.server.aggregators.gram import in_double
 from fedjax_het.server.aggregators.principal import principal_edit
 from fedjax_het.server.aggregators.stack import gram_matrix
 from tests.golden.stage import aggregate, combined

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.algorithm import Aggregator, Problem
-from fedjax_het.server.aggregators.gram import in_double
+from fedjax_het.double import in_double
 from fedjax_het.server.simplex import least_on_simplex
 from fedjax_het.types import Aggregate, Array, PyTree, ServerView
 

@@ -10,10 +10,10 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax.custom_batching import custom_vmap
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Aggregator, Problem, Weighting
+from fedjax_het.double import in_double
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.server.aggregators.stack import combination, inner_products, packed, unpacked
 from fedjax_het.server.weightings import named
@@ -26,44 +26,6 @@ float64; evidence is what else the edit was promised, arrays that the server kno
 SCOPES = ("model", "tensor")
 BUFFERS = ("weighted_mean", "keep_server", "in_vector")
 STACKS = ("float32", "bfloat16")
-
-
-def in_double(function: Callable) -> Callable:
-    """Run a function of arrays with float64 at hand, whatever the process is set to.
-
-    A float32 Gram matrix loses every axis whose singular value is under 3e-4 of the largest; in float64 that limit is
-    1e-8. custom_vmap, because a plain vmap traces the function's loops anew outside the float64 context; what the
-    function closes over becomes an argument of it, so that a hyper-parameter may be batched too.
-    """
-
-    def call(*args):
-        with jax.enable_x64(True):
-            closed, out = jax.make_jaxpr(function, return_shape=True)(*args)
-        structure = jax.tree.structure(out)
-
-        def evaluate(captured, *args):
-            leaves = jax.core.eval_jaxpr(closed.jaxpr, captured, *jax.tree.leaves(args))
-            return jax.tree.unflatten(structure, leaves)
-
-        return _batched_in_double(evaluate)(closed.consts, *args)
-
-    return call
-
-
-def _batched_in_double(function: Callable) -> Callable:
-    @custom_vmap
-    def run(*args):
-        with jax.enable_x64(True):
-            return function(*args)
-
-    @run.def_vmap
-    def _(size, is_batched, *args):
-        axes = jax.tree.map(lambda batched: 0 if batched else None, tuple(is_batched))
-        with jax.enable_x64(True):
-            out = jax.vmap(function, in_axes=axes, axis_size=size)(*args)
-        return out, jax.tree.map(lambda _: True, out)
-
-    return run
 
 
 def edited_mean(
@@ -117,7 +79,17 @@ def edited_mean(
         rest = tree.weighted_sum(averaged, weights if buffers == "weighted_mean" else jnp.zeros_like(weights))
         return Aggregate({**rest, **combined}, {}), state
 
-    return Aggregator(weighting.init, update, pack=pack if stack == "bfloat16" else None)
+    def revision(gram: Array, view: ServerView) -> Array:
+        is_plain = view.received.round < warmup_mean_rounds
+        return jnp.where(is_plain, jnp.eye(len(gram)), edit(gram, view.is_present, *evidence(view)))
+
+    is_one_vector = scope == "model" and buffers != "in_vector"
+    return Aggregator(
+        weighting.init,
+        update,
+        pack=pack if stack == "bfloat16" else None,
+        revision=revision if is_one_vector else None,
+    )
 
 
 def _edited_sum(

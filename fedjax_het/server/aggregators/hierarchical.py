@@ -8,8 +8,9 @@ import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Aggregator, Problem
+from fedjax_het.double import in_double
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.server.aggregators.gram import BUFFERS, in_double
+from fedjax_het.server.aggregators.gram import BUFFERS
 from fedjax_het.server.aggregators.projection import resolved
 from fedjax_het.server.aggregators.stack import inner_products
 from fedjax_het.types import Aggregate, Array, ServerView, Variables

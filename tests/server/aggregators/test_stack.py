@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_het.double import in_double
 from fedjax_het.server.aggregators import stack
-from fedjax_het.server.aggregators.gram import in_double
 from fedjax_het.server.native import gram as native
 
 RNG = np.random.default_rng(0)

@@ -1,0 +1,28 @@
+"""Which classes a client has learnt (FedMGC, Fig. 8)."""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_het.diagnostics.seen import client_models, logits, over_rows
+from fedjax_het.types import Array, Look, Named, Rows
+
+
+def of_round(problem, look: Look) -> Named:
+    """{"losses": [cohort, classes], "counts": [cohort, classes]}: mean cross-entropy of each client's trained model on
+    its training examples of a class, NaN where it has none; how many it has. Of masks, pixels are counted.
+    """
+
+    def one(model, row: Rows) -> Array:
+        a_pass = jax.eval_shape(lambda index: logits(problem, model, look, index, index >= 0), row.index[:1])
+
+        def add(total: Array, index: Array, mask: Array) -> Array:
+            found, labels = logits(problem, model, look, index, mask), look.data.examples.labels[index]
+            losses = optax.softmax_cross_entropy_with_integer_labels(found, labels)
+            counted = jnp.broadcast_to(mask.reshape(mask.shape + (1,) * (labels.ndim - 1)), labels.shape).astype(float)
+            return total.at[:, labels].add(jnp.stack([losses * counted, counted]))
+
+        return over_rows(row, add, jnp.zeros((2, a_pass.shape[-1]), float))
+
+    sums, counts = jnp.moveaxis(jax.lax.map(lambda each: one(*each), (client_models(look), look.data.train)), 1, 0)
+    return {"losses": jnp.where(counts > 0, sums / jnp.maximum(counts, 1), jnp.nan), "counts": counts}

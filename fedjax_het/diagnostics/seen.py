@@ -1,0 +1,74 @@
+"""What diagnostics are made of: client models, their losses on whose examples one likes, products of updates."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_het import tree
+from fedjax_het.double import in_double
+from fedjax_het.types import Array, Context, Look, Named, PyTree, Rows, Variables
+
+BATCH = 256
+
+
+def client_models(look: Look) -> Variables:
+    """What each client trained, leaves [cohort, ...]: shared leaves as it sent them, its own as it keeps them."""
+    received = look.view.received.shared
+    trained = jax.tree.map(lambda start, update: start + update, received, look.view.uploads.update)
+    return tree.merge(trained, look.personal)
+
+
+def global_models(look: Look) -> Variables:
+    """The server's new model with each client's own leaves, [cohort, ...]."""
+    num = look.view.cohort.shape[0]
+    return tree.merge(jax.tree.map(lambda x: jnp.broadcast_to(x, (num, *x.shape)), look.shared), look.personal)
+
+
+def logits(problem, variables: Variables, look: Look, index: Array, mask: Array) -> Array:
+    """[batch, class], or [batch, height, width, class], in evaluation mode."""
+    inputs = problem.prepare(look.data.examples.inputs[index])
+    context = Context(mask.astype(inputs.dtype), look.view.received.round, look.key, False)
+    (features, _), _ = problem.model.encode(variables, inputs, context)
+    return problem.model.classify(variables["params"], features)
+
+
+def example_losses(problem, variables: Variables, look: Look, index: Array, mask: Array) -> Array:
+    """[batch] cross-entropies in evaluation mode; of masks the mean over pixels."""
+    found, labels = logits(problem, variables, look, index, mask), look.data.examples.labels[index]
+    losses = optax.softmax_cross_entropy_with_integer_labels(found, labels)
+    return losses.reshape(losses.shape[0], -1).mean(axis=1)
+
+
+def over_rows(rows: Rows, add: Callable[[PyTree, Array, Array], PyTree], total: PyTree) -> PyTree:
+    """total = add(total, index [batch], mask [batch]) for batch after batch of one client's row [capacity]."""
+
+    def step(number: Array, total: PyTree) -> PyTree:
+        slots = number * BATCH + jnp.arange(BATCH)
+        return add(total, rows.index[jnp.minimum(slots, rows.index.shape[0] - 1)], slots < rows.count)
+
+    return jax.lax.fori_loop(0, -(-rows.count // BATCH), step, total)
+
+
+def mean_loss(problem, variables: Variables, look: Look, rows: Rows) -> Array:
+    """[] over the examples of one client's row; 0 where there is none."""
+
+    def add(total: Array, index: Array, mask: Array) -> Array:
+        return total + jnp.sum(jnp.where(mask, example_losses(problem, variables, look, index, mask), 0))
+
+    return over_rows(rows, add, jnp.zeros((), float)) / jnp.maximum(rows.count, 1)
+
+
+def from_gram(measure: Callable[..., Named], look: Look, *others: PyTree) -> Named:
+    """measure(Gram matrix of the updates' parameters in float64, *others), in the process's own precision."""
+
+    def inside(stack: PyTree, *others: PyTree) -> Named:
+        gram = tree.sum_over_leaves(lambda rows: rows.astype(float) @ rows.astype(float).T, stack)
+        return jax.tree.map(_single, measure(gram, *others))
+
+    return in_double(inside)(look.view.uploads.update["params"], *others)
+
+
+def _single(values: Array) -> Array:
+    return values.astype(jnp.float32 if jnp.issubdtype(values.dtype, jnp.floating) else jnp.int32)

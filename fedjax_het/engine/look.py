@@ -1,0 +1,71 @@
+"""A whole round for the eyes of diagnostics: trained as the next round will be, and then forgotten."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.engine import client_side, placement
+from fedjax_het.engine.job import Job
+from fedjax_het.engine.layout import Layout
+from fedjax_het.engine.problem import LocalProblem
+from fedjax_het.errors import InputError
+from fedjax_het.types import ClientData, Key, Look, Named, PyTree, ServerView, State
+
+Diagnostic = Callable[[LocalProblem, Look], Named]
+Measured = dict[str, Named]
+
+
+def looking(
+    job: Job, layout: Layout, diagnostics: Mapping[str, Diagnostic]
+) -> Callable[[State, ClientData, Key], Measured]:
+    """(state, everyone's data, the run's key) -> what each diagnostic says of the round that comes next.
+
+    It is that round: the same cohort, batches and noise. Client models are kept side by side until all is measured.
+    Raises InputError for an algorithm whose updates are stacked in a form of its own.
+    """
+    algorithm = _watched(job.algorithm)
+    round, is_everyone = replace(job, algorithm=algorithm).round(layout), job.participation.is_everyone
+    if algorithm.aggregator.pack:
+        raise InputError("diagnostics: this algorithm packs updates, which cannot be looked into. Set stack='float32'.")
+
+    def measure(state: State, data: ClientData, key: Key) -> Measured:
+        cohort = round.draw(key, state.server.round)
+        seen, clients = client_side.window(data, cohort), placement.of_cohort(state.clients, cohort.ids, is_everyone)
+        after, metrics, said = round.train(state._replace(clients=clients), cohort, seen, key)
+        is_present = (said.uploads.num_examples > 0) & ~metrics.is_nonfinite
+        view = ServerView(
+            said.received, said.uploads, metrics.cohort, is_present, job.num_clients, on_stack=layout.on_stack
+        )
+        look = Look(
+            view=view,
+            data=seen._replace(
+                train=_first(seen.train, round.cohort_size), valid=_first(seen.valid, round.cohort_size)
+            ),
+            personal=_first(after.clients.personal, round.cohort_size),
+            shared=after.server.shared,
+            revision=algorithm.aggregator.revision,
+            key=jax.random.fold_in(key, state.server.round),
+        )
+        found = {name: diagnostic(round.problem, look) for name, diagnostic in diagnostics.items()}
+        return {"cohort": {"ids": metrics.cohort, "is_present": is_present}, **found}
+
+    return measure
+
+
+def _watched(algorithm: Algorithm) -> Algorithm:
+    """The same training; where it can be watched, clients report how far they drifted."""
+    local_update = algorithm.local_update
+    if local_update.watched is None:
+        return algorithm
+    return replace(
+        algorithm,
+        local_update=local_update._replace(train=local_update.watched),
+        reports={**algorithm.reports, "drift": lambda problem, view: jnp.asarray(view.metrics["drift"])},
+    )
+
+
+def _first(stack: PyTree, num: int) -> PyTree:
+    return jax.tree.map(lambda x: x[:num], stack)

@@ -1,0 +1,173 @@
+"""Diagnostics of a round against the same numbers by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_het import data, tree
+from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.diagnostics import DIAGNOSTICS
+from fedjax_het.engine import Simulation, make_round, sharded, uniformly, vmapped
+from fedjax_het.engine.job import Job
+from fedjax_het.engine.look import looking
+from fedjax_het.errors import InputError
+from fedjax_het.types import Context
+from tests.harness import algorithm, is_equal, model
+
+COHORT = 3
+
+
+def federation():
+    return data.toy(num_clients=5, image=(6, 6, 1), num_classes=3)
+
+
+@pytest.fixture(scope="module")
+def look():
+    """(what was found, what was said in that round) of FedMGC, some rounds on: it reports losses and edits updates."""
+    chosen = algorithm("fedmgc")
+    built = Simulation(
+        chosen, model("none"), federation(), rounds=3, participation=uniformly(COHORT), diagnostics=DIAGNOSTICS
+    )
+    state, _ = built.advance(built.start(), 2)
+    first = jax.tree.map(lambda x: jnp.asarray(x)[0], state)
+    everyone = federation()
+    round = make_round(chosen, model("none"), 5, participation=uniformly(COHORT), prepare=everyone.prepare)
+    after, metrics, said = jax.jit(round.explain)(first, everyone.data, jax.random.key(0))
+    found = jax.tree.map(lambda x: x[0], built.diagnose(state))
+    assert is_equal(metrics.cohort, found["cohort"]["ids"])
+    return found, jax.tree.map(np.asarray, (after, said))
+
+
+def losses(variables, rows):
+    """Cross-entropies of these examples, in NumPy after the last layer."""
+    everyone, network = federation(), model("none")
+    context = Context(np.ones(len(rows)), 0, jax.random.key(0), False)
+    (features, _), _ = network.encode(variables, everyone.prepare(everyone.examples.inputs[rows]), context)
+    logits = np.asarray(network.classify(variables["params"], features), np.float64)
+    top = logits.max(axis=1, keepdims=True)
+    return (
+        np.log(np.exp(logits - top).sum(1)) + top[:, 0] - logits[np.arange(len(rows)), everyone.examples.labels[rows]]
+    )
+
+
+def parts(look):
+    """(each client's trained model, each one's training rows, the updates as rows in float64)."""
+    found, (_, said) = look
+    models = [
+        jax.tree.map(lambda w, u, i=i: w + u[i], said.received.shared, said.uploads.update) for i in range(COHORT)
+    ]
+    table = federation().data.train
+    rows = [table.index[i, : table.count[i]] for i in found["cohort"]["ids"]]
+    updates = np.stack(
+        [np.concatenate([x[i].ravel() for x in jax.tree.leaves(said.uploads.update["params"])]) for i in range(COHORT)]
+    )
+    return models, rows, updates.astype(np.float64)
+
+
+def test_where_the_loss_comes_from(look):
+    found, (after, _) = look
+    models, rows, _ = parts(look)
+    by_hand = [[losses(model, part).mean() for model in models] for part in rows]
+    ours = found["decomposition"]
+    np.testing.assert_allclose(ours["losses"], by_hand, rtol=1e-5)
+    shares = np.array([len(part) for part in rows]) / sum(map(len, rows))
+    total = shares @ [losses(after.server.shared, part).mean() for part in rows]
+    np.testing.assert_allclose(ours["total"], total, rtol=1e-5)
+    np.testing.assert_allclose(ours["local"], shares @ np.diag(by_hand), rtol=1e-5)
+    assert abs(ours["local"] + ours["shift"] + ours["aggregation"] - ours["total"]) < 1e-5
+
+
+def test_conflicts_axes_and_norms(look):
+    found, _ = look
+    _, _, updates = parts(look)
+    gram = updates @ updates.T
+    assert found["conflict"]["num_conflicts"] == (np.triu(gram, 1) < 0).sum()
+    assert found["conflict"]["num_conflicts_after"] <= found["conflict"]["num_conflicts"]
+    lengths = np.sqrt(np.diag(gram))
+    np.testing.assert_allclose(found["conflict"]["cosines"], gram / np.outer(lengths, lengths), atol=1e-6)
+    np.testing.assert_allclose(found["norms"]["updates"], lengths, rtol=1e-6)
+    values = found["spectrum"]["eigenvalues"]
+    np.testing.assert_allclose(values, np.linalg.eigvalsh(gram)[::-1] / COHORT, rtol=1e-5)
+    held = np.cumsum(values) / values.sum()
+    assert found["spectrum"]["num_axes"].tolist() == [int(np.argmax(held >= share)) + 1 for share in (0.8, 0.9, 0.99)]
+
+
+def test_gradients_are_those_of_the_received_model(look):
+    found, (_, said) = look
+    _, rows, _ = parts(look)
+    network, everyone = model("none"), federation()
+
+    def mean_loss(params, part):
+        context = Context(jnp.ones(len(part)), 0, jax.random.key(0), False)
+        (features, _), _ = network.encode({"params": params}, everyone.prepare(everyone.examples.inputs[part]), context)
+        chances = jax.nn.log_softmax(network.classify(params, features))
+        return -jnp.mean(chances[jnp.arange(len(part)), everyone.examples.labels[part]])
+
+    norms = [tree.norm(jax.grad(mean_loss)(said.received.shared["params"], part)) for part in rows]
+    np.testing.assert_allclose(found["norms"]["gradients"], norms, rtol=1e-4)
+
+
+def test_classes_and_the_landscape_agree_with_the_decomposition(look):
+    found, _ = look
+    classes, decomposition = found["classes"], found["decomposition"]
+    own = np.nansum(classes["losses"] * classes["counts"], axis=1) / classes["counts"].sum(axis=1)
+    np.testing.assert_allclose(own, np.diag(decomposition["losses"]), rtol=1e-5)
+    landscape = found["landscape"]
+    centre = len(landscape["steps"]) // 2
+    assert abs(landscape["steps"][centre]) < 1e-6
+    np.testing.assert_allclose(landscape["federation"][centre, centre], decomposition["total"], rtol=1e-4)
+    assert landscape["federation"].max() > decomposition["total"]
+
+
+def test_spectra_of_images(look):
+    found, _ = look
+    _, rows, _ = parts(look)
+    everyone = federation()
+    images = np.asarray(everyone.prepare(everyone.examples.inputs[rows[0]]))
+    logs = np.log1p(np.abs(np.fft.fft2(images, axes=(1, 2)))).mean(axis=(0, 3))
+    cycles = np.fft.fftfreq(6) * 6
+    radius = np.rint(np.hypot(cycles[:, None], cycles))
+    np.testing.assert_allclose(
+        found["amplitudes"]["log_amplitudes"][0], [logs[radius == r].mean() for r in range(4)], rtol=1e-5
+    )
+
+
+def test_weights_of_a_mean_are_found_again_and_a_look_changes_nothing():
+    chosen = {name: DIAGNOSTICS[name] for name in ("weights", "drift")}
+    built = Simulation(algorithm("fedavg", steps=1), model("none"), federation(), rounds=2, diagnostics=chosen)
+    state, untouched = built.start(), built.start()
+    found = built.diagnose(state)
+    counts = federation().data.train.count
+    np.testing.assert_allclose(found["weights"]["weights"][0], counts / counts.sum(), atol=1e-5)
+    assert found["weights"]["residual"][0] < 1e-5
+    (after, _), (other, _) = built.advance(state, 1), built.advance(untouched, 1)
+    assert is_equal(after, other)
+
+
+def test_drift_of_one_plain_step_is_its_square():
+    chosen = {name: DIAGNOSTICS[name] for name in ("norms", "drift")}
+    options = {"layout": sharded(2, 1), "num_seeds": 2, "diagnostics": chosen}
+    built = Simulation(algorithm("fedavg", steps=1), model("none"), federation(), rounds=1, **options)
+    found = built.diagnose(built.start())
+    assert found["drift"]["by_client"].shape == (2, 5)
+    np.testing.assert_allclose(found["drift"]["by_client"], found["norms"]["updates"] ** 2, rtol=1e-5)
+    np.testing.assert_allclose(found["drift"]["gamma"], found["drift"]["by_client"].mean(axis=1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_can_be_looked_at(name):
+    everyone = federation()
+    job = Job(algorithm(name), model(), everyone, uniformly(COHORT), 1, 1)
+    state = jax.eval_shape(job.round(vmapped).init, jax.random.key(0), everyone.data)
+    found = jax.eval_shape(looking(job, vmapped, DIAGNOSTICS), state, everyone.data, jax.random.key(0))
+    assert found.keys() == {"cohort", *DIAGNOSTICS}
+    assert found["drift"]["by_client"].shape == (COHORT,)
+
+
+def test_what_cannot_be_looked_at_is_refused():
+    norms = {"norms": DIAGNOSTICS["norms"]}
+    with pytest.raises(InputError, match=r"diagnostics: .*packs updates.*stack='float32'"):
+        Simulation(ALGORITHMS["fedld"](stack="bfloat16"), model("none"), federation(), rounds=1, diagnostics=norms)
+    with pytest.raises(InputError, match=r"diagnostics: they need both on the device.*examples on 'stream'"):
+        Simulation(algorithm("fedavg"), model("none"), federation(), rounds=1, examples="stream", diagnostics=norms)

@@ -1,0 +1,67 @@
+"""Diagnostics from the command line."""
+
+import json
+
+import pytest
+
+from experiments import train
+from experiments.looks import Looks
+from fedjax_het import data
+from fedjax_het.diagnostics import DIAGNOSTICS
+from fedjax_het.engine import Simulation
+from tests.harness import algorithm, model
+
+CONFIG = """
+def get_config():
+    return dict(
+        algorithm=dict(name="fedavg", batch_size=20), model=dict(name="mlp", hidden=()),
+        data=dict(name="digits", num_clients=3, partition=dict(name="iid")),
+        rounds=4, num_seeds=2, evaluate_every=4, checkpoint_every=2, layout="vmapped",
+        diagnostics="norms, drift", diagnose_every=2,
+    )
+"""
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_run_tells_what_its_diagnostics_found_and_what_they_cost(tmp_path, capsys):
+    (tmp_path / "config.py").write_text(CONFIG)
+    arguments = [f"--config={tmp_path / 'config.py'}", f"--workdir={tmp_path / 'run'}", "--no_compilation_cache"]
+    assert train.main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "diagnostics: 2 looks of " in said and str(tmp_path / "run" / "diagnostics.jsonl") in said
+    found = lines(tmp_path / "run" / "diagnostics.jsonl")
+    assert [(line["round"], line["seed"]) for line in found] == [(0, 0), (0, 1), (2, 0), (2, 1)]
+    assert found[0]["cohort"] == {"ids": [0, 1, 2], "is_present": [True] * 3}
+    assert len(found[0]["norms"]["updates"]) == 3 and found[0]["drift"]["gamma"] > 0
+    assert found[0]["norms"] != found[1]["norms"]
+
+
+@pytest.mark.parametrize(("done", "left"), [(0, []), (2, [0, 2]), (3, [0, 2])])
+def test_a_resumed_run_says_once_what_it_says_again(tmp_path, done, left):
+    built = Simulation(
+        algorithm("fedavg"),
+        model("none"),
+        data.toy(num_clients=2),
+        rounds=6,
+        diagnostics={"drift": DIAGNOSTICS["drift"]},
+    )
+    looks, state = Looks(built, [0], 2, tmp_path / "diagnostics.jsonl"), built.start()
+    for stop in (0, 1, 2, 3, 4, 6):
+        looks.look(state, stop, is_writing=True)
+    assert [line["round"] for line in lines(tmp_path / "diagnostics.jsonl")] == [0, 2, 4]
+    looks.rewind(done)
+    assert [line["round"] for line in lines(tmp_path / "diagnostics.jsonl")] == left
+
+
+def test_an_unknown_diagnostic_is_named_before_anything_compiles(tmp_path, capsys):
+    (tmp_path / "config.py").write_text(CONFIG)
+    arguments = [
+        f"--config={tmp_path / 'config.py'}",
+        "--config.diagnostics=norms,drifft",
+        f"--workdir={tmp_path / 'a'}",
+    ]
+    assert train.main(arguments) == 2
+    assert "'drifft' is unknown" in capsys.readouterr().err
