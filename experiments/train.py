@@ -15,7 +15,7 @@ import jax
 from absl.flags import argparse_flags
 from rich.console import Console
 
-from experiments import arguments, build, catalogue, files, found, looks, meeting, report, settings
+from experiments import arguments, build, catalogue, files, found, looks, meeting, settings, terminal
 from experiments.meeting import Meeting
 from experiments.processes import ALONE, RESUMES, Agreed, Processes
 from experiments.rundir import RunDirectory, differences
@@ -80,8 +80,8 @@ def run(command: Command, processes: Processes = ALONE) -> None:
     if not is_complete:
         _train(chosen, earlier, directory, processes)
     if processes.is_first:
-        Console().print(report.table(directory.read("summary.json")))
-        print(report.paths(directory.path, (*WRITTEN, *([looks.NAME] if chosen["diagnostics"] else []))))
+        Console().print(terminal.table(directory.read("summary.json")))
+        print(terminal.paths(directory.path, (*WRITTEN, *([looks.NAME] if chosen["diagnostics"] else []))))
 
 
 def _train(chosen: settings.Settings, earlier: dict[str, Any], directory: RunDirectory, processes: Processes) -> None:
@@ -96,7 +96,7 @@ def _train(chosen: settings.Settings, earlier: dict[str, Any], directory: RunDir
     with processes.agreed("simulation"):
         simulation = build.simulation(parts, chosen, directory.path)
     choices = build.choices(parts, simulation)
-    print(report.facts(simulation.facts, parts.federation, chosen, choices, directory.path), flush=True)
+    print(terminal.facts(simulation.facts, parts.federation, chosen, choices, directory.path), flush=True)
     with directory.held(processes):
         Training(simulation, parts.federation, chosen, choices, directory, processes).run()
 

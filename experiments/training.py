@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import files, looks, outputs, plots, report
+from experiments import files, looks, outputs, plots, terminal
 from experiments.processes import ALONE, Processes
 from experiments.rundir import RunDirectory, identity
 from experiments.settings import Settings
@@ -76,7 +76,7 @@ class Training:
         if self.looks and not done:
             self.looks.look(state, 0, self.processes.is_first)
         also_every = self.settings["checkpoint_every"], self.settings["diagnose_every"] if self.looks else 0
-        with report.tracking(done, self.rounds) as tracker:
+        with terminal.tracking(done, self.rounds) as tracker:
             for stop in self.simulation.stops(done, *also_every):
                 state = self._advance(state, done, stop, tracker)
                 done = stop
@@ -84,7 +84,7 @@ class Training:
             print(self.looks.cost())
         self._finish(state)
 
-    def _advance(self, state: State, done: int, stop: int, tracker: report.Tracker) -> State:
+    def _advance(self, state: State, done: int, stop: int, tracker: terminal.Tracker) -> State:
         before, dropped = time.perf_counter(), np.array(state.tally.nonfinite)
         state, rounds = self.simulation.advance(state, stop - done)
         figures = {
