@@ -14,8 +14,8 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-_STYLE = {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3, "font.size": 10}
-_NAMES = {
+STYLE = {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3, "font.size": 10}
+NAMES = {
     "test": "test set",
     "clients": "clients, shared model",
     "personal": "clients, own model",
@@ -31,9 +31,9 @@ _MOST = 40  # names on an axis
 def curves(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Accuracy (Dice of masks) and loss against rounds: the mean over seeds, a band from the lowest to the highest."""
     unseen = dict.fromkeys(key.rpartition("/")[0] for key in lines[0] if key.startswith("unseen/"))
-    groups = _NAMES | {group: f"unseen: {group.removeprefix('unseen/')}" for group in unseen}
+    groups = NAMES | {group: f"unseen: {group.removeprefix('unseen/')}" for group in unseen}
     colours = {group: f"C{i % 10}" for i, group in enumerate(groups)}
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
         score = "dice" if any(key.endswith(("/dice", "/dice_mean")) for key in lines[0]) else "accuracy"
         axes = dict(zip((score, "loss"), panels, strict=True))
@@ -79,8 +79,8 @@ def partition(counts: np.ndarray, client_names: Sequence[str], class_names: Sequ
         figure, axis = plt.subplots(figsize=(width, height), layout="constrained")
         image = axis.imshow(counts.T, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
         figure.colorbar(image, label="training examples", ticks=MaxNLocator(integer=True), fraction=0.05, pad=0.02)
-        _name(axis.xaxis, client_names, most=_MOST)
-        _name(axis.yaxis, class_names, most=_MOST)
+        name_axis(axis.xaxis, client_names, most=_MOST)
+        name_axis(axis.yaxis, class_names, most=_MOST)
         if is_turned:
             axis.tick_params(axis="x", rotation=45)
             plt.setp(axis.get_xticklabels(), ha="right", rotation_mode="anchor")
@@ -95,7 +95,7 @@ def growth(records: Sequence[Mapping[str, Any]], varied: str, is_flat: bool, pat
     is_flat: ideally a round takes the same time whatever is varied; else it grows in proportion. Memory is ideally the
     same in either case. What is ideally the same is drawn from 0, so that a tenth more looks like a tenth.
     """
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
         for axis, key, label in zip(panels, ("seconds_median", "peak_rss_mb"), ("seconds a round", "MB"), strict=True):
             is_level = is_flat or key != "seconds_median"
@@ -112,7 +112,7 @@ def growth(records: Sequence[Mapping[str, Any]], varied: str, is_flat: bool, pat
         plt.close(figure)
 
 
-def _name(axis: Axis, names: Sequence[str], most: int) -> None:
+def name_axis(axis: Axis, names: Sequence[str], most: int) -> None:
     """Names where there is room for them, positions where there is not."""
     if len(names) <= most:
         axis.set_ticks(range(len(names)), names)

@@ -1,0 +1,98 @@
+"""Which runs stand in one row, and what a row is called."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from experiments.report.reading import Run
+from experiments.rundir import identity
+
+_UNSEEN = "data.unseen"
+_NAMES = ("algorithm.name", "data.name", "model.name")
+_OF_WATCHING = ("diagnostics", "diagnose_every", "evaluate_every", "checkpoint_every", "personal_on_test")
+
+
+class Row(NamedTuple):
+    """A run; where every domain is left out in turn, the runs that differ in nothing but the domain."""
+
+    label: str
+    runs: list[Run]
+
+    @property
+    def algorithm(self) -> str:
+        return self.runs[0].settings["algorithm"]["name"]
+
+    @property
+    def first(self) -> Run:
+        """The run that stands for the row where one is enough: who has which data, what was diagnosed."""
+        return self.runs[0]
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"algorithm.lam": 0.1, ...}"""
+    found = {}
+    for name, value in settings.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return found
+
+
+def left_out(run: Run) -> str:
+    return run.settings["data"].get("unseen", "")
+
+
+def rows(runs: Sequence[Run]) -> list[Row]:
+    """Labels are the algorithm's name and the fewest settings that tell rows apart; for equal runs, their directory."""
+    grouped: list[list[Run]] = []
+    for run in runs:
+        of = next((group for group in grouped if _belongs(run, group)), None)
+        if of is None:
+            grouped.append([run])
+        else:
+            of.append(run)
+    labels = _labels([_telling(group[0]) for group in grouped])
+    for i, group in enumerate(grouped):
+        if labels.count(labels[i]) > 1:
+            labels[i] += f" ({group[0].directory})"
+    return [Row(label, group) for label, group in zip(labels, grouped, strict=True)]
+
+
+def _belongs(run: Run, group: Sequence[Run]) -> bool:
+    others = {left_out(other) for other in group}
+    return left_out(run) not in others and "" not in others | {left_out(run)} and _same(run, group[0], (_UNSEEN,))
+
+
+def _same(a: Run, b: Run, but: Iterable[str] = ()) -> bool:
+    return {k: v for k, v in _telling(a).items() if k not in but} == {
+        k: v for k, v in _telling(b).items() if k not in but
+    }
+
+
+def _telling(run: Run) -> dict[str, Any]:
+    """The settings that make it another experiment."""
+    return {key: value for key, value in flat(identity(run.settings)).items() if key not in _OF_WATCHING}
+
+
+def _labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    labels = [each["algorithm.name"] for each in settings]
+    keys = [*_NAMES[1:], *dict.fromkeys(key for each in settings for key in each)]
+    for key in keys:
+        for label in {label for label in labels if labels.count(label) > 1}:
+            alike = [i for i, other in enumerate(labels) if other == label]
+            if len({repr(settings[i].get(key)) for i in alike}) > 1:
+                for i in alike:
+                    labels[i] += f" {_said(key, settings[i].get(key))}"
+    return labels
+
+
+def _said(key: str, value: Any) -> str:
+    """Names speak for themselves: "pacs", but "lam=0.1"."""
+    return str(value) if key in _NAMES else f"{key.rpartition('.')[2]}={value}"
+
+
+def baseline(row: Row, rows: Sequence[Row], algorithm: str) -> Row | None:
+    """The row of this algorithm that a row is to be compared with: all that is not the algorithm's own is the same."""
+
+    def own(each: Row) -> list[str]:
+        return [_UNSEEN, *(key for key in _telling(each.first) if key.startswith("algorithm."))]
+
+    found = [each for each in rows if each.algorithm == algorithm and each is not row]
+    return next((each for each in found if _same(row.first, each.first, {*own(row), *own(each), "num_seeds"})), None)
