@@ -119,11 +119,11 @@ def _text(value: float, shown: Shown) -> str:
 
 
 def _ranked(values: Sequence[Value | str | None], shown: Shown) -> list[int | None]:
-    """0 for the best, 1 for the second best, ...: equal as shown is equal; nothing is best alone."""
+    """0 for the best, 1 for the second best, ...: equal as shown is equal; nothing is best alone or where all are."""
     finite = [v.mean if isinstance(v, Value) and math.isfinite(v.mean) else None for v in values]
     means = {_text(mean, shown): mean for mean in finite if mean is not None}  # one of those that look alike
     known = sorted(means, key=means.__getitem__, reverse=shown.best is max)
-    is_contest = shown.best is not None and sum(mean is not None for mean in finite) > 1
+    is_contest = shown.best is not None and len(known) > 1
     return [known.index(_text(mean, shown)) if is_contest and mean is not None else None for mean in finite]
 
 

@@ -58,7 +58,7 @@ def fairness(rows: Sequence[Row], score: str) -> list[Table]:
         shown = {"deviation": _LESS, "Gini": _GINI}
         if body:
             note = "Over clients, in per cent, then mean ± deviation over seeds. Gini: 0 = all clients have the same."
-            found.append(Table(f"fairness_{kind}", f"Fairness a client: {title}", columns, body, shown, note))
+            found.append(Table(f"fairness_{kind}", f"Fairness over clients: {title}", columns, body, shown, note))
     return found
 
 
@@ -80,13 +80,13 @@ def figure(rows: Sequence[Row], score: str, noun: str) -> Figure | None:
     """Every client a point, or all of them sorted from the worst to the best."""
     views = {"by client": [], "sorted": []}
     for kind, title in KINDS.items():
-        found = {i: clients for i, row in enumerate(rows) if (clients := by_client(row, kind, score))}
+        found = [(row, clients) for row in rows if (clients := by_client(row, kind, score))]
         if not found:
             continue
-        points = [_points(rows[i].label, i, clients) for i, clients in found.items()]
-        names = list(dict.fromkeys(name for clients in found.values() for name in clients))
+        points = [_points(row, clients) for row, clients in found]
+        names = list(dict.fromkeys(name for _, clients in found for name in clients))
         views["by client"].append(Panel(title, "client", noun, points, y_range=(0, 1), x_names=names, is_wide=True))
-        lines = [_sorted(rows[i].label, i, clients) for i, clients in found.items()]
+        lines = [_sorted(row, clients) for row, clients in found]
         views["sorted"].append(Panel(title, "share of clients", noun, lines, y_range=(0, 1), is_wide=True))
     if not views["by client"]:
         return None
@@ -97,13 +97,13 @@ def figure(rows: Sequence[Row], score: str, noun: str) -> Figure | None:
     return Figure("clients", f"{noun.capitalize()} a client", caption, [View(*each) for each in views.items()])
 
 
-def _points(label: str, colour: int, clients: dict[str, dict[int, float]]) -> Points:
+def _points(row: Row, clients: dict[str, dict[int, float]]) -> Points:
     values = [list(seeds.values()) for seeds in clients.values()]
     means, lows, highs = ([float(over(each)) for each in values] for over in (np.mean, np.min, np.max))
-    return Points(label, colour, list(clients), means, lows, highs)
+    return Points(row.label, row.number, list(clients), means, lows, highs)
 
 
-def _sorted(label: str, colour: int, clients: dict[str, dict[int, float]]) -> Curve:
+def _sorted(row: Row, clients: dict[str, dict[int, float]]) -> Curve:
     means = sorted(float(np.mean(list(seeds.values()))) for seeds in clients.values())
     shares = [(i + 0.5) / len(means) for i in range(len(means))]
-    return Curve(label, colour, shares, means)
+    return Curve(row.label, row.number, shares, means)

@@ -64,14 +64,14 @@ def _fact(name: str) -> Callable[[Run], float | None]:
 _COLUMNS: dict[str, tuple[Shown, Callable[[Run], float | None]]] = {
     "rounds": (_COUNT, lambda run: run.done),
     "parameters": (_COUNT, _fact("num_parameters")),
-    "seconds": (_SECONDS, lambda run: run.lines[-1]["seconds"] if run.lines else None),
+    "seconds": (Shown(seconds), lambda run: run.lines[-1]["seconds"] if run.lines else None),
     "a round": (_SECONDS, a_round),
     "compiling": (_SECONDS, _fact("compile_seconds")),
     "memory held": (_BYTES, lambda run: sum(run.summary["facts"]["held_bytes"].values()) if run.summary else None),
     "memory at most": (_BYTES, _fact("peak_bytes")),
     "down a client": (_BYTES, _fact("bytes_down")),
     "up a client": (_BYTES, _fact("bytes_up")),
-    "on the wire": (_BYTES, lambda run: wire(run, run.done)),
+    "on the wire": (Shown(size), lambda run: wire(run, run.done)),
     "dropped uploads": (_COUNT, lambda run: sum(run.summary.get("dropped_uploads", ())) if run.summary else None),
 }
 

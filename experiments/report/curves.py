@@ -16,9 +16,8 @@ _AXES: dict[str, tuple[str, Callable[[Run, int], float | None]]] = {
     "by bytes": ("MB on the wire", lambda run, round: None if run.summary is None else costs.wire(run, round) / 1e6),
 }
 _CAPTION = (
-    "The mean over seeds, and a band from the lowest to the highest; by validation a model is selected, so compare ends of "
-    "curves with the table above. Seconds are those of the machine at hand; bytes are all clients' together, down and up; "
-    "both are known for runs of one machine and for finished runs."
+    "The mean over seeds, and a band from the lowest to the highest. Seconds compare runs of the same machine only; bytes "
+    "are those of all clients of one seed, down and up, and known of finished runs."
 )
 
 
@@ -35,7 +34,7 @@ def figure(rows: Sequence[Row], score: str, noun: str) -> Figure | None:
     for view, (x_label, at) in _AXES.items():
         panels = []
         for name, title, kind in wanted:
-            found = [_curve(row, i, name, at) for i, row in enumerate(rows)]
+            found = [_curve(row, name, at) for row in rows]
             bounds = (0, None) if kind == "loss" else (0, 1)
             panels.append(Panel(title, x_label, "loss" if kind == "loss" else noun, list(filter(None, found)), bounds))
         views.append(View(view, panels))
@@ -47,7 +46,7 @@ def _groups(names: Sequence[str]) -> dict[str, str]:
     return {group: f"unseen {group.removeprefix('unseen/')}" for group in unseen} | plots.NAMES
 
 
-def _curve(row: Row, colour: int, name: str, at: Callable[[Run, int], float | None]) -> Curve | None:
+def _curve(row: Row, name: str, at: Callable[[Run, int], float | None]) -> Curve | None:
     """Of all runs and seeds of a row; rounds that one of its runs has not reached are left out."""
     runs = [run for run in row.runs if any(name in line for line in run.lines)]
     if not runs:
@@ -59,7 +58,9 @@ def _curve(row: Row, colour: int, name: str, at: Callable[[Run, int], float | No
     lines = [line for run in runs for line in run.lines]
     values = [np.array([line.get(name) for line in lines if line["round"] == each], float) for each in rounds]
     band = [[float(end(v)) for v in values] if len(values[0]) > 1 else None for end in (np.min, np.max)]
-    return Curve(row.label, colour, [float(np.mean(each)) for each in x], [float(np.mean(v)) for v in values], *band)
+    return Curve(
+        row.label, row.number, [float(np.mean(each)) for each in x], [float(np.mean(v)) for v in values], *band
+    )
 
 
 def _seconds(run: Run) -> dict[int, float]:

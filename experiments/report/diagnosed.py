@@ -22,9 +22,9 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
         if isinstance(part, dict) and name != "cohort"
         for quantity, value in part.items()
     }
-    rounds = sorted({look["round"] for look in looks})
     found = []
     for name in dict.fromkeys(name for name, _ in shapes):
+        rounds = sorted({look["round"] for look in looks if name in look})
         found += _of(name, {quantity: shape for (n, quantity), shape in shapes.items() if n == name}, rows, rounds)
     return found
 
@@ -57,7 +57,7 @@ def _figure(name: str, title: str, caption: str, views: Sequence[View]) -> Figur
 
 def _over_rounds(name: str, quantity: str, index: int | None, said: str, rows: Sequence[Row]) -> Panel:
     curves = []
-    for i, row in enumerate(rows):
+    for row in rows:
         at: dict[int, list[float]] = {}
         for look in row.first.looks:
             if (value := look.get(name, {}).get(quantity)) is not None:
@@ -65,36 +65,36 @@ def _over_rounds(name: str, quantity: str, index: int | None, said: str, rows: S
         if at:
             ends = [[float(end(v)) for v in at.values()] for end in (np.mean, np.min, np.max)]
             band = ends[1:] if max(map(len, at.values())) > 1 else (None, None)
-            curves.append(Curve(row.label, i, list(at), ends[0], *band))
+            curves.append(Curve(row.label, row.number, list(at), ends[0], *band))
     return Panel(said, "round", said, curves)
 
 
 def _vector(name: str, quantity: str, rows: Sequence[Row], round: int) -> Panel:
     said, counts = meanings.SERIES.get(f"{name}/{quantity}", (meanings.spoken(quantity), ""))
     if counts:
-        curves = [_series(row, i, name, quantity, round) for i, row in enumerate(rows)]
+        curves = [_series(row, name, quantity, round) for row in rows]
         return Panel(said, counts, said, list(filter(None, curves)), (0, None), is_wide=True)
-    points = list(filter(None, (_by_client(row, i, name, quantity, round) for i, row in enumerate(rows))))
+    points = list(filter(None, (_by_client(row, name, quantity, round) for row in rows)))
     names = sorted({client for each in points for client in each.x})
     return Panel(said, "client", said, points, x_names=names, is_wide=True)
 
 
-def _series(row: Row, colour: int, name: str, quantity: str, round: int) -> Curve | None:
+def _series(row: Row, name: str, quantity: str, round: int) -> Curve | None:
     values = np.array([look[name][quantity] for look in looking.at(row, round, name, quantity)], float)
     if not len(values):
         return None
     band = [end.tolist() for end in (values.min(axis=0), values.max(axis=0))] if len(values) > 1 else (None, None)
-    return Curve(row.label, colour, list(range(1, values.shape[1] + 1)), values.mean(axis=0).tolist(), *band)
+    return Curve(row.label, row.number, list(range(1, values.shape[1] + 1)), values.mean(axis=0).tolist(), *band)
 
 
-def _by_client(row: Row, colour: int, name: str, quantity: str, round: int) -> Points | None:
+def _by_client(row: Row, name: str, quantity: str, round: int) -> Points | None:
     values: dict[str, list[float]] = {}
     for look in looking.at(row, round, name, quantity):
         present = looking.present(look)
         for client, value in zip(looking.names(row, look), np.array(look[name][quantity], float)[present], strict=True):
             values.setdefault(client, []).append(float(value))
     ends = [[float(end(v)) for v in values.values()] for end in (np.mean, np.min, np.max)]
-    return Points(row.label, colour, list(values), *ends) if values else None
+    return Points(row.label, row.number, list(values), *ends) if values else None
 
 
 def _maps(name: str, quantity: str, kind: meanings.Matrix, rows: Sequence[Row], round: int) -> list[Panel]:

@@ -9,6 +9,9 @@ LIGHT = ("#0063a8", "#c94a00", "#00805c", "#a8457f", "#8a6a00", "#5b5bd6", "#007
 DARK = ("#5aaef0", "#ff8f4a", "#35c795", "#ee8fc4", "#e3b341", "#a3a3ff", "#4ccbe0", "#d3a27f", "#ff7d8f", "#aab4bf")
 """Colours of the rows, on light and on dark ground; a row has the same in every figure."""
 
+MARGIN = 0.02
+"""Room beyond a fixed range, so that what lies on its edge is seen whole."""
+
 
 class Curve(NamedTuple):
     """A line over x, and a band from low to high; None is a gap."""
@@ -74,9 +77,11 @@ class Figure(NamedTuple):
     start: int = 0  # the view that is shown first
 
 
-def bounds(view: View) -> tuple[float | None, float | None]:
-    """The ends of the colours, the same for all maps of a view, so that they can be compared."""
-    heats = [mark for panel in view.panels for mark in panel.marks if isinstance(mark, Heat)]
+def bounds(view: View, panel: Panel) -> tuple[float | None, float | None]:
+    """The ends of a map's colours: the same for all maps of a view, so that they can be compared; amounts have their own."""
+    own = [mark for mark in panel.marks if isinstance(mark, Heat)]
+    is_shared = own and own[0].scale != "amount"
+    heats = [mark for each in view.panels for mark in each.marks if isinstance(mark, Heat)] if is_shared else own
     known = [value for heat in heats for row in heat.z for value in row if value is not None and math.isfinite(value)]
     if not known:
         return None, None

@@ -5,16 +5,19 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from experiments.report.figures import Curve, Figure, Heat, Panel, Points, bounds
+from experiments.report.figures import MARGIN, Curve, Figure, Heat, Panel, Points, bounds
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "x", "hexagon")
 _MOST_NAMES = 60
+_FEW_ROUNDS = 10
 _FEW = 40  # points on a line that are marked one by one
 Json = dict[str, Any]
 
 
 def figure(one: Figure) -> Json:
-    views = [{"name": view.name, "panels": [panel(each, bounds(view)) for each in view.panels]} for view in one.views]
+    views = [
+        {"name": view.name, "panels": [panel(each, bounds(view, each)) for each in view.panels]} for view in one.views
+    ]
     return {"title": one.title, "start": one.start, "views": views}
 
 
@@ -37,18 +40,26 @@ def panel(one: Panel, ends: tuple[float | None, float | None] = (None, None)) ->
 def _layout(one: Panel) -> Json:
     heat = next((mark for mark in one.marks if isinstance(mark, Heat)), None)
     x, y = {"title": {"text": one.x_label}}, {"title": {"text": one.y_label}}
+    if one.x_label == "round" and _span(one) <= _FEW_ROUNDS:
+        x["dtick"] = 1
     if heat is not None and not heat.is_contour:
         x |= _named(heat.x)
         y |= _named(heat.y) | {"autorange": "reversed"}
     elif one.x_names is not None:
         x |= _named(one.x_names)
     if one.y_range is not None and one.y_range[1] is not None:
-        y["range"] = list(one.y_range)
+        y["range"] = [one.y_range[0] - MARGIN, one.y_range[1] + MARGIN]
     elif one.y_range is not None:
         y["rangemode"] = "tozero"
     if one.y_range == (0, 1):
         y["tickformat"] = ".0%"
-    return {"xaxis": x, "yaxis": y, "showlegend": False, "scattermode": "group", "scattergap": 0.3}
+    beside = {"scattermode": "group", "scattergap": 0.3} if any(isinstance(mark, Points) for mark in one.marks) else {}
+    return {"xaxis": x, "yaxis": y, "showlegend": False} | beside
+
+
+def _span(one: Panel) -> float:
+    x = [x for mark in one.marks for x in mark.x]
+    return max(x) - min(x) if x else 0
 
 
 def _named(names: Sequence) -> Json:
@@ -91,6 +102,7 @@ def _points(mark: Points) -> go.Scatter:
         error_y=error,
         mode="markers",
         offsetgroup=str(mark.colour),
+        cliponaxis=False,
         marker={"symbol": _SYMBOLS[mark.colour % len(_SYMBOLS)], "size": 7},
         meta={"row": mark.label, "colour": mark.colour, "part": "points"},
         hovertemplate="%{fullData.name}<br>%{x}: %{y:.4g}<extra></extra>",

@@ -28,6 +28,7 @@ class Shown(NamedTuple):
     body: list[tuple[str, int | None, list]]
     texts: dict[str, str]
     has_best: bool
+    is_text: list[bool]  # a column without numbers
 
 
 def html(contents: Contents, files_folder: str, is_watched: bool) -> str:
@@ -59,7 +60,9 @@ def html(contents: Contents, files_folder: str, is_watched: bool) -> str:
 
 def _shown(table: Table, colours: Mapping[str, int]) -> Shown:
     body = [(label, colours.get(label), row) for (label, _), row in zip(table.rows, cells(table), strict=True)]
-    return Shown(table, body, _FORMS, any(cell.rank is not None for _, _, row in body for cell in row))
+    has_best = any(cell.rank is not None for _, _, row in body for cell in row)
+    is_text = [all(row[i].key is None for _, _, row in body) for i in range(len(table.columns))]
+    return Shown(table, body, _FORMS, has_best, is_text)
 
 
 def _texts(table: Table) -> dict[str, str]:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import PercentFormatter
 
 from experiments import files, plots
-from experiments.report.figures import LIGHT, Curve, Figure, Heat, Panel, Points, View, bounds, stems
+from experiments.report.figures import LIGHT, MARGIN, Curve, Figure, Heat, Panel, Points, View, bounds, stems
 
 _MARKERS = "osD^P*vXh"
 _MAPS = {
@@ -42,7 +42,7 @@ def draw(view: View) -> Drawing:
     figure, axes = plt.subplots(down, across, figsize=(9 if is_wide else 4.6 * across, 3.4 * down), squeeze=False)
     figure.set_layout_engine("constrained")
     for axis, panel in zip(axes.flat, view.panels, strict=False):
-        _panel(axis, panel, bounds(view))
+        _panel(axis, panel, bounds(view, panel))
     for axis in axes.flat[len(view.panels) :]:
         axis.set_axis_off()
     lines = {line.get_label(): line for axis in axes.flat for line in axis.get_lines() if line.get_label()[0] != "_"}
@@ -62,7 +62,8 @@ def _panel(axis: Axes, panel: Panel, ends: tuple[float | None, float | None]) ->
         else:
             _points(axis, mark, panel.x_names or [], points.index(mark), len(points))
     if panel.y_range is not None:
-        axis.set_ylim(*panel.y_range)
+        low, high = panel.y_range
+        axis.set_ylim(low, None) if high is None else axis.set_ylim(low - MARGIN, high + MARGIN)
         if panel.y_range == (0, 1):
             axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     if panel.x_names is not None:

@@ -1,29 +1,31 @@
 """Where figures come from: the runs, their settings, the versions that they ran with."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.report.finding import Absent
 from experiments.report.reading import Run
-from experiments.report.rows import Row, flat
+from experiments.report.rows import Row, data_name, flat, left_out
 from experiments.tables import Table
 
 
 def runs(rows: Sequence[Row], absent: Sequence[Absent]) -> Table:
     """Every run, where it lies and how far it is; cells that were never started say why."""
     columns = ["state", "algorithm", "data", "model", "clients", "rounds", "seeds", "directory", "note"]
-    body = [(row.label, _line(run)) for row in rows for run in row.runs]
+    above = os.path.commonpath([run.directory.resolve().parent for row in rows for run in row.runs])
+    body = [(row.label, _line(run, above)) for row in rows for run in row.runs]
     body += [(cell.name, [f"no run: {cell.status}", *[None] * (len(columns) - 1)]) for cell in absent]
     return Table("runs", "Runs", columns, body)
 
 
-def _line(run: Run) -> list[str | None]:
+def _line(run: Run, above: str) -> list[str | None]:
     data = run.settings["data"]
     partition = data.get("partition", {})
-    division = (
-        ", ".join([partition["name"], *(f"{k} {v}" for k, v in partition.items() if k == "alpha")]) if partition else ""
-    )
-    name = ", ".join(filter(None, [data["name"], division, f"without {data['unseen']}" if data.get("unseen") else ""]))
+    division = [partition["name"]] if partition else []
+    division += [f"alpha {partition['alpha']}"] if "alpha" in partition else []
+    without = [f"without {left_out(run)}"] if left_out(run) else []
+    name = ", ".join([data_name(run), *division, *without])
     clients = len([each for each in run.partition["clients"] if not each["is_newcomer"]]) if run.partition else None
     cohort = run.settings.get("cohort_size") or clients
     first, several = run.settings["seed"], run.settings["num_seeds"]
@@ -35,7 +37,7 @@ def _line(run: Run) -> list[str | None]:
         f"{clients}, {cohort} a round" if clients else None,
         str(run.settings["rounds"]),
         f"{first}" if several == 1 else f"{first} to {first + several - 1}",
-        str(run.directory),
+        os.path.relpath(run.directory.resolve(), above),
         "; ".join(run.notes) or None,
     ]
 
@@ -71,11 +73,9 @@ def _said(values: Mapping[str, Any], key: str) -> str:
     if key not in values:
         return "–"
     value = values[key]
-    return (
-        {True: "yes", False: "no", None: "none", "": "none"}.get(value, str(value))
-        if isinstance(value, bool | str | None)
-        else str(value)
-    )
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value in (None, "") else str(value)
 
 
 def _together(texts: Iterable[str]) -> str:

@@ -1,11 +1,13 @@
 """Which runs stand in one row, and what a row is called."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.report.reading import Run
 from experiments.rundir import identity
 
+_READERS = ("arrays", "folders")
 _UNSEEN = "data.unseen"
 _NAMES = ("algorithm.name", "data.name", "model.name")
 _OF_WATCHING = ("diagnostics", "diagnose_every", "evaluate_every", "checkpoint_every", "personal_on_test")
@@ -15,6 +17,7 @@ class Row(NamedTuple):
     """A run; where every domain is left out in turn, the runs that differ in nothing but the domain."""
 
     label: str
+    number: int  # of the row, and of its colour
     runs: list[Run]
 
     @property
@@ -35,6 +38,22 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def data_name(run: Run) -> str:
+    """What the data set is called: by its config, or as the file that a reader of any data was given."""
+    data = run.settings["data"]
+    if data["name"] in _READERS and data.get("path"):
+        return data.get("title") or Path(data["path"]).stem
+    return data.get("title") or data.get("builder") or data["name"]
+
+
+def by_data(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """{data set: its rows}: figures of different data are no contest."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(data_name(row.first), []).append(row)
+    return found
+
+
 def left_out(run: Run) -> str:
     return run.settings["data"].get("unseen", "")
 
@@ -49,10 +68,10 @@ def rows(runs: Sequence[Run]) -> list[Row]:
         else:
             of.append(run)
     labels = _labels([_telling(group[0]) for group in grouped])
-    for i, group in enumerate(grouped):
-        if labels.count(labels[i]) > 1:
-            labels[i] += f" ({group[0].directory})"
-    return [Row(label, group) for label, group in zip(labels, grouped, strict=True)]
+    for where in (lambda run: run.directory.name, lambda run: run.directory):
+        twice = {label for label in labels if labels.count(label) > 1}
+        labels = [f"{a} ({where(group[0])})" if a in twice else a for a, group in zip(labels, grouped, strict=True)]
+    return [Row(label, i, group) for i, (label, group) in enumerate(zip(labels, grouped, strict=True))]
 
 
 def _belongs(run: Run, group: Sequence[Run]) -> bool:
@@ -68,7 +87,8 @@ def _same(a: Run, b: Run, but: Iterable[str] = ()) -> bool:
 
 def _telling(run: Run) -> dict[str, Any]:
     """The settings that make it another experiment."""
-    return {key: value for key, value in flat(identity(run.settings)).items() if key not in _OF_WATCHING}
+    settings = {key: value for key, value in flat(identity(run.settings)).items() if key not in _OF_WATCHING}
+    return settings | {"data.name": data_name(run)}
 
 
 def _labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -94,5 +114,5 @@ def baseline(row: Row, rows: Sequence[Row], algorithm: str) -> Row | None:
     def own(each: Row) -> list[str]:
         return [_UNSEEN, *(key for key in _telling(each.first) if key.startswith("algorithm."))]
 
-    found = [each for each in rows if each.algorithm == algorithm and each is not row]
+    found = [each for each in rows if each.algorithm == algorithm != row.algorithm]
     return next((each for each in found if _same(row.first, each.first, {*own(row), *own(each), "num_seeds"})), None)

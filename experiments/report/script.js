@@ -1,8 +1,8 @@
 "use strict";
 (() => {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
-  const { figures, light, dark } = read("data");
-  const texts = read("texts");
+  const { figures, light, dark } = read("drawn-data");
+  const texts = read("copied-data");
   const hidden = new Set();
   const root = document.documentElement;
 
@@ -17,7 +17,7 @@
     probe.style.color = `var(${name})`;
     return getComputedStyle(probe).color;
   };
-  const faint = (hex) => `${hex}2e`;
+  const faint = (hex) => `${hex}1f`;
   const scales = () => ({
     amount: isDark() ? [[0, "#20262e"], [0.5, "#2f7fbd"], [1, "#cfe9ff"]] : [[0, "#f1f4f7"], [0.5, "#4a94c9"], [1, "#00223c"]],
     signed: isDark()
@@ -29,7 +29,7 @@
   // ---- figures -----------------------------------------------------------------------------------------------------
   const clone = (value) => JSON.parse(JSON.stringify(value));
   const coarse = matchMedia("(pointer: coarse)").matches;
-  const config = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+  const config = { displaylogo: false, displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
 
   function traces(panel) {
     return clone(panel.data).map((trace) => {
@@ -54,14 +54,15 @@
   function layout(panel) {
     const [ink, soft, line, ground] = ["--ink", "--soft", "--line", "--ground"].map(resolved);
     const axis = (own, room) => ({
-      ...own, automargin: true, gridcolor: line, linecolor: line, zerolinecolor: line, tickfont: { color: soft },
+      ...own, automargin: true, exponentformat: "e", gridcolor: line, linecolor: line, zerolinecolor: line, tickfont: { color: soft },
       title: { ...own.title, standoff: room, font: { color: soft, size: 12 } },
     });
     const { xaxis, yaxis, ...rest } = clone(panel.layout);
     return {
       ...rest, height: height(panel), margin: { l: 48, r: 12, t: 8, b: 40 }, font: { color: ink, size: 12, family: "inherit" },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", xaxis: axis(xaxis, 8), yaxis: axis(yaxis, 8),
-      hoverlabel: { bgcolor: ground, bordercolor: line, font: { color: ink } }, dragmode: coarse ? false : "zoom",
+      hoverlabel: { bgcolor: ground, bordercolor: line, font: { color: ink } },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: soft, activecolor: ink }, dragmode: coarse ? false : "zoom",
     };
   }
 
@@ -184,8 +185,8 @@
   for (const button of document.querySelectorAll(".copy")) {
     button.addEventListener("click", async () => {
       await copied(texts[button.dataset.table][button.dataset.form]);
-      button.textContent = "✓";
-      setTimeout(() => { button.textContent = "⧉"; }, 1500);
+      button.textContent = "copied";
+      setTimeout(() => { button.textContent = "copy"; }, 1500);
     });
   }
 
