@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
         report = writing.Report(command.out)
         report.write(contents.contents(*finding.runs(command.runs)), command.watch)
-    except InputError as error:
+    except (InputError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"written: {report.out}, and its tables and figures in {report.folder}", flush=True)

@@ -22,11 +22,11 @@ _SHOWN = {
     "p": Shown(lambda value: f"{value:.3f}" if value >= 0.001 else "< 0.001"),
 }
 _NOTE = (
-    "Difference: row minus FedAvg of the same data, model and rounds, in percentage points. Seeds as pairs (same initial "
-    "weights, cohorts and batches): paired t-test, two-sided, from 5 seeds on; it speaks about training again. Clients "
-    "as pairs (means over seeds): Wilcoxon's signed-rank test, two-sided, where 6 clients or more differ; it speaks "
-    "about the clients of this federation, not about training again. p after Holm's correction for the rows compared on "
-    "the same figure. * p < 0.05, ** p < 0.01, *** p < 0.001."
+    "Difference: row minus FedAvg of the same data, model and rounds, in percentage points. Seeds as pairs (same "
+    "initial weights, cohorts and batches): paired t-test, two-sided, from 5 seeds on; it speaks about training again. "
+    "Clients as pairs (means over seeds): Wilcoxon's signed-rank test, two-sided, where 6 clients or more differ; it "
+    "speaks about the clients of this federation, not about training again. p after Holm's correction for the rows "
+    "compared on the same figure. * p < 0.05, ** p < 0.01, *** p < 0.001."
 )
 
 

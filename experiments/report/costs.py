@@ -10,10 +10,10 @@ from experiments.tables import Shown, Table, Value
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _NOTE = (
-    "Seconds: of the whole run, evaluation included, compiling not; all its seeds side by side. A round: seconds from the "
-    "first to the last evaluation by the rounds between. Memory: on each device, as counted before the run. On the wire: "
-    "what a client receives and sends in a round, and all clients' of one seed over the run so far (cohort × down + uploads "
-    "× up). kB = 1000 B. Machines may differ: see the settings."
+    "Seconds: of the whole run, evaluation included, compiling not; all its seeds side by side. A round: seconds from "
+    "the first to the last evaluation by the rounds between. Memory: on each device, as counted before the run. On the "
+    "wire: what a client receives and sends in a round, and all clients' of one seed over the run so far (cohort × "
+    "down + uploads × up). kB = 1000 B. Machines may differ: see the settings."
 )
 
 

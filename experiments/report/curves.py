@@ -16,8 +16,8 @@ _AXES: dict[str, tuple[str, Callable[[Run, int], float | None]]] = {
     "by bytes": ("MB on the wire", lambda run, round: None if run.summary is None else costs.wire(run, round) / 1e6),
 }
 _CAPTION = (
-    "The mean over seeds, and a band from the lowest to the highest. Seconds compare runs of the same machine only; bytes "
-    "are those of all clients of one seed, down and up, and known of finished runs."
+    "The mean over seeds, and a band from the lowest to the highest. Seconds compare runs of the same machine only; "
+    "bytes are those of all clients of one seed, down and up, and known of finished runs."
 )
 
 

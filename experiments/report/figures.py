@@ -78,7 +78,7 @@ class Figure(NamedTuple):
 
 
 def bounds(view: View, panel: Panel) -> tuple[float | None, float | None]:
-    """The ends of a map's colours: the same for all maps of a view, so that they can be compared; amounts have their own."""
+    """The ends of a map's colours: one for all maps of a view, which are to be compared; amounts have their own."""
     own = [mark for mark in panel.marks if isinstance(mark, Heat)]
     is_shared = own and own[0].scale != "amount"
     heats = [mark for each in view.panels for mark in each.marks if isinstance(mark, Heat)] if is_shared else own

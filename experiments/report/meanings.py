@@ -22,8 +22,8 @@ DIAGNOSTICS = {
     ),
     "conflict": (
         "How far updates contradict each other",
-        "Cosines of the clients' updates; pairs with a negative one are in conflict. Agreement p: how much the others go "
-        "the same way, relative: by the mean length of updates; dominance: agreement by the client's loss (FedMGC, "
+        "Cosines of the clients' updates; pairs with a negative one are in conflict. Agreement p: how much the others "
+        "go the same way, relative: by the mean length of updates; dominance: agreement by the client's loss (FedMGC, "
         "Defs. 2 to 4).",
     ),
     "drift": (
@@ -32,24 +32,25 @@ DIAGNOSTICS = {
     ),
     "spectrum": (
         "In how many directions clients pull",
-        "Eigenvalues of the updates, falling; how many axes hold 80, 90 and 99 % of their sum; their entropy as a number "
-        "of directions (FedLD, Eq. 5).",
+        "Eigenvalues of the updates, falling; how many axes hold 80, 90 and 99 % of their sum; their entropy as a "
+        "number of directions (FedLD, Eq. 5).",
     ),
     "weights": (
         "What each client counts for",
-        "The weights with which updates come nearest to what the server made of them, whatever the aggregator; residual: "
-        "what they leave, 0 where the server took a mean (FedGA, FedRD).",
+        "The weights with which updates come nearest to what the server made of them, whatever the aggregator; "
+        "residual: what they leave, 0 where the server took a mean (FedGA, FedRD).",
     ),
     "norms": ("Lengths of gradients and updates", "Of each client, over the model's parameters."),
     "classes": (
         "Which classes a client has learnt",
-        "Each client's trained model on its own training examples of a class; empty where it has none (FedMGC, Fig. 8).",
+        "Each client's trained model on its own training examples of a class; empty where it has none (FedMGC, Fig. "
+        "8).",
     ),
     "amplitudes": ("Spectra of the clients' images", "Mean log amplitude by frequency, a client (HarmoFL)."),
     "landscape": (
         "The loss around the server's model",
-        "Along two random directions, filter-normalised; 0, 0 is the model. The flatter, the better it bears what other "
-        "data do to it (HarmoFL, Fig. 1).",
+        "Along two random directions, filter-normalised; 0, 0 is the model. The flatter, the better it bears what "
+        "other data do to it (HarmoFL, Fig. 1).",
     ),
 }
 

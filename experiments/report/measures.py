@@ -19,8 +19,8 @@ _COLUMNS = (
     ("newcomers", "_mean", "newcomers"),
 )
 _NOTE = (
-    "The server's model unless own models are named. Mean ± population standard deviation over seeds; clients: mean over "
-    "clients; weighted: by their test examples."
+    "The server's model unless own models are named. Mean ± population standard deviation over seeds; clients: mean "
+    "over clients; weighted: by their test examples."
 )
 _WHEN = (
     " last: after the last round; selected: of the round that did best on the clients' validation examples, in which "

@@ -8,8 +8,8 @@ from experiments.report.figures import Figure, Heat, Panel, View
 from experiments.report.rows import Row
 
 _CAPTION = (
-    "Training examples of each client (across) and class (down), newcomers last; one map for rows that share a partition. "
-    "As shares of the client's own examples, small clients can be read too."
+    "Training examples of each client (across) and class (down), newcomers last; one map for rows that share a "
+    "partition. As shares of the client's own examples, small clients can be read too."
 )
 
 

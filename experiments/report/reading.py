@@ -16,7 +16,9 @@ Record = dict[str, Any]
 FILES = ("config.json", "choices.json", "metrics.jsonl", "per_client.csv", "summary.json", "partition.json", looks.NAME)
 _LINES = {"metrics.jsonl": ("round", "seed", "seconds"), looks.NAME: ("round", "seed", "cohort")}
 _SETTINGS = ("algorithm", "model", "data", "rounds", "seed", "num_seeds")
-_SUMMARY = ("final", "facts", "versions", "wall_seconds")
+_SUMMARY = ("facts", "versions")
+_FACTS = ("cohort_size", "num_parameters", "bytes_down", "bytes_up", "compile_seconds", "held_bytes", "peak_bytes")
+_CLIENT = ("client", "is_newcomer", "classes")
 MEND = "Was it written by another version? Report it with that version, or train it anew."
 _COLUMNS = ("seed", "client", "is_newcomer", "num_train", "num_test", "loss", "accuracy")
 
@@ -59,14 +61,20 @@ def read(directory: Path) -> Run:
     settings = _table(directory, "config.json", _SETTINGS)
     if not all(isinstance(settings[name], dict) and "name" in settings[name] for name in _SETTINGS[:3]):
         raise InputError(f"{directory / 'config.json'}: algorithm, model and data must be tables with a name. {MEND}")
+    summary = _table(directory, "summary.json", _SUMMARY)
+    partition = _table(directory, "partition.json", ("fingerprint", "clients"))
+    if summary is not None:
+        _check(directory / "summary.json", summary["facts"], _FACTS)
+    for client in partition["clients"] if partition is not None else ():
+        _check(directory / "partition.json", client, _CLIENT)
     return Run(
         directory=directory,
         settings=settings,
         choices=_table(directory, "choices.json") or {},
         lines=_lines(directory / "metrics.jsonl", notes),
         clients=_rows(directory / "per_client.csv"),
-        summary=_table(directory, "summary.json", _SUMMARY),
-        partition=_table(directory, "partition.json", ("fingerprint", "clients")),
+        summary=summary,
+        partition=partition,
         looks=_lines(directory / looks.NAME, notes),
         notes=notes,
         written=max(stamp(directory), default=0) / 1e9,
@@ -80,10 +88,15 @@ def stamp(directory: Path) -> list[int]:
 
 def _table(directory: Path, name: str, keys: Sequence[str] = ()) -> Record | None:
     value = json_of(directory, name)
-    if value is not None and (not isinstance(value, dict) or any(key not in value for key in keys)):
-        missing = next((key for key in keys if not isinstance(value, dict) or key not in value), "table")
-        raise InputError(f"{directory / name}: there is no '{missing}' in it. {MEND}")
+    if value is not None:
+        _check(directory / name, value, keys)
     return value
+
+
+def _check(where: Path | str, value: Any, keys: Sequence[str]) -> None:
+    """Raises InputError unless the value is a table that has these keys."""
+    if missing := next((key for key in keys if not isinstance(value, dict) or key not in value), None):
+        raise InputError(f"{where}: there is no '{missing}' in it. {MEND}")
 
 
 def json_of(directory: Path, name: str) -> Any:
@@ -108,9 +121,7 @@ def _lines(path: Path, notes: list[str]) -> list[Record]:
             raise InputError(
                 f"{path}, line {number}: not JSON ({error}). Let the run resume, or train it anew."
             ) from error
-        missing = [key for key in _LINES[path.name] if not isinstance(record, dict) or key not in record]
-        if missing:
-            raise InputError(f"{path}, line {number}: there is no '{missing[0]}' in it. {MEND}")
+        _check(f"{path}, line {number}", record, _LINES[path.name])
         found.append(record)
     return _whole_rounds(found)
 
