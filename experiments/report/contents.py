@@ -83,7 +83,7 @@ def _of_data(group: Sequence[Row]) -> tuple[list[Section], list[str]]:
         Section("results", "Results", [*_filled(final), *([] if is_long else tests)], folded=tests if is_long else []),
         Section("learning", "Learning", figures=_known(curves.figure(group, score, noun))),
         Section("clients", "Clients", fairness, _known(clients.figure(group, score, noun)), folded=clientwise),
-        Section("data", "Data", figures=_known(partitions.figure(group))),
+        Section("data", "Data", figures=_known(partitions.figure(group, "pixels" if score == "dice" else "examples"))),
         Section("diagnostics", "Diagnostics", figures=diagnosed.figures(group)),
         Section("costs", "Costs", [costs.table(group)]),
     ]
@@ -129,7 +129,8 @@ def _title(found: Sequence[Row], data: Sequence[str]) -> str:
 def _lead(final: Table, compared: Sequence[against.Comparison]) -> list[str]:
     """Who does best on the first figures of the table, and by how much over FedAvg."""
     said = []
-    for i, column in enumerate(final.columns[:3]):
+    last = [(i, column) for i, column in enumerate(final.columns) if not column.endswith(f", {measures.SELECTED}")]
+    for i, column in last[:3]:
         known = [(label, values[i]) for label, values in final.rows if values[i] and math.isfinite(values[i].mean)]
         if len(known) < 2:
             continue

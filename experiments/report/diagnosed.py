@@ -43,7 +43,10 @@ def _of(name: str, shapes: Mapping[str, tuple[int, ...]], rows: Sequence[Row], r
     if vectors:
         views = [View(looking.before(r), [_vector(name, q, rows, r) for q in vectors]) for r in looking.thinned(rounds)]
         more = " The mean over the seeds in whose cohort a client is, and a bar from the lowest to the highest."
-        found.append(_figure(f"{name}_values", f"{title}: single values", caption + more, views))
+        series = [meanings.SERIES[f"{name}/{q}"][0] for q in vectors if f"{name}/{q}" in meanings.SERIES]
+        found.append(
+            _figure(f"{name}_values", f"{title}: {', '.join(series) or 'client by client'}", caption + more, views)
+        )
     for quantity in (quantity for quantity, shape in shapes.items() if len(shape) == 2):
         kind = meanings.matrix(name, quantity, shapes[quantity][0] == shapes[quantity][1])
         views = [View(looking.before(r), _maps(name, quantity, kind, rows, r)) for r in looking.thinned(rounds)]

@@ -28,6 +28,28 @@ def test_the_last_round_and_the_selected_one_stand_side_by_side(found):
     assert table.note.endswith("Stars.")
 
 
+def test_domains_left_out_in_turn_are_columns_with_their_mean_and_worst(tmp_path):
+    for domain, finals in (("photo", (0.2, 0.4)), ("sketch", (0.4, 0.2))):
+        run = written.run(tmp_path / domain, finals=finals, data__unseen=domain)
+        text = (run / "metrics.jsonl").read_text().replace("test/accuracy", f"unseen/{domain}/accuracy")
+        (run / "metrics.jsonl").write_text(text)
+    table = measures.table(rows([read(tmp_path / "photo"), read(tmp_path / "sketch")]), {}, "")
+    assert table.columns[:4] == ["unseen photo", "unseen sketch", "unseen, mean", "unseen, worst"]
+    ((label, values),) = table.rows
+    assert label == "fedavg" and [value.mean for value in values[:4]] == pytest.approx([0.3, 0.3, 0.3, 0.2])
+    assert [value.std for value in values[2:4]] == pytest.approx([0, 0], abs=1e-12)
+
+
+def test_masks_are_scored_by_dice(tmp_path):
+    run = written.run(tmp_path / "run")
+    for name in ("metrics.jsonl", "per_client.csv"):
+        (run / name).write_text((run / name).read_text().replace("test/accuracy", "test/dice"))
+    told = contents([read(run)])
+    assert next(table for table in told.tables if table.name == "results").title == "Final figures: Dice in per cent"
+    partition = next(figure for figure in told.figures if figure.name == "partition")
+    assert partition.views[0].name == "pixels"
+
+
 def test_without_validation_examples_there_is_one_column_a_figure(tmp_path):
     table = measures.table(rows([read(written.run(tmp_path / "run"))]), {}, "")
     assert table.columns == ["test set", "clients", "clients, weighted"]
@@ -99,7 +121,7 @@ def test_every_client_is_a_point(found):
 
 
 def test_rows_of_one_partition_share_a_map(found):
-    examples, shares = partitions.figure(found).views
+    examples, shares = partitions.figure(found, "examples").views
     (panel,) = examples.panels
     assert panel.title == "all runs" and panel.rows == ("fedavg", "fedld")
     assert panel.marks[0].z == [[0, 1, 2], [9, 8, 7]]
