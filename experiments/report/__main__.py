@@ -53,14 +53,16 @@ def main(argv: Sequence[str]) -> int:
         from experiments.report import contents, finding, watching, writing
 
         report = writing.Report(command.out)
-        report.write(contents.contents(*finding.runs(command.runs)), command.watch)
+        if command.watch:
+            watching.watch(report, command.runs)
+        else:
+            report.write(contents.contents(*finding.runs(command.runs)))
     except (InputError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"written: {report.out}, and its tables and figures in {report.folder}", flush=True)
-    if command.watch:
-        print("watching; interrupt to stop", flush=True)
-        watching.watch(report, command.runs)
+    except KeyboardInterrupt:
+        return 130
+    print(f"written: {report.out}, and its tables and figures in {report.folder}")
     return 0
 
 

@@ -26,7 +26,9 @@ def size(num_bytes: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Three digits, in seconds, or hours and minutes from ten minutes on."""
+    """Three digits, in milliseconds or seconds; hours and minutes from ten minutes on."""
+    if value < 1:
+        return f"{1000 * value:.3g} ms"
     if value < 600:
         return f"{value:.3g} s"
     return f"{value // 3600:.0f} h {value % 3600 // 60:.0f} min"

@@ -16,7 +16,9 @@ def runs(rows: Sequence[Row], absent: Sequence[Absent]) -> Table:
     above = os.path.commonpath([run.directory.resolve().parent for row in rows for run in row.runs])
     body = [(row.label, _line(run, above)) for row in rows for run in row.runs]
     body += [(cell.name, [f"no run: {cell.status}", *[None] * (len(columns) - 1)]) for cell in absent]
-    return Table("runs", "Runs", columns, body)
+    is_noted = any(values[-1] for _, values in body)
+    kept = len(columns) if is_noted else len(columns) - 1
+    return Table("runs", "Runs", columns[:kept], [(label, values[:kept]) for label, values in body])
 
 
 def _line(run: Run, above: str) -> list[str | None]:

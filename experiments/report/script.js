@@ -28,6 +28,8 @@
 
   // ---- figures -----------------------------------------------------------------------------------------------------
   const clone = (value) => JSON.parse(JSON.stringify(value));
+  let isPrinting = false;
+  const paper = { wide: 680, plain: 330 }; // pixels that fit across A4 and letter, one or two side by side
   const coarse = matchMedia("(pointer: coarse)").matches;
   const config = { displaylogo: false, displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
 
@@ -59,7 +61,8 @@
     });
     const { xaxis, yaxis, ...rest } = clone(panel.layout);
     return {
-      ...rest, height: height(panel), margin: { l: 48, r: 12, t: 8, b: 40 }, font: { color: ink, size: 12, family: "inherit" },
+      ...rest, height: height(panel), ...(isPrinting ? { width: paper[panel.shape] } : { autosize: true }),
+      margin: { l: 48, r: 12, t: 8, b: 40 }, font: { color: ink, size: 12, family: "inherit" },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", xaxis: axis(xaxis, 8), yaxis: axis(yaxis, 8),
       hoverlabel: { bgcolor: ground, bordercolor: line, font: { color: ink } },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: soft, activecolor: ink }, dragmode: coarse ? false : "zoom",
@@ -145,10 +148,14 @@
   });
   prefersDark.addEventListener("change", () => paint(root.dataset.theme ?? ""));
   addEventListener("beforeprint", () => {
+    isPrinting = true;
     paint("light");
     drawAll();
   });
-  addEventListener("afterprint", () => paint(stored.get()));
+  addEventListener("afterprint", () => {
+    isPrinting = false;
+    paint(stored.get());
+  });
 
   // ---- tables ------------------------------------------------------------------------------------------------------
   const key = (cell) => (cell.dataset.key === undefined ? cell.textContent.trim() : Number(cell.dataset.key));

@@ -15,11 +15,14 @@ POLL = 3.0  # seconds
 
 
 def watch(report: Report, paths: Sequence[Path]) -> None:
-    """Write again whenever a run's files change, until interrupted; then once more, as a page that stands still.
+    """Write, and again whenever a run's files change, until interrupted; then once more, as a page that stands still.
 
-    Files that cannot be read are told of, and the page stays as it was until they can be.
+    Raises InputError where the first page cannot be written. Later, files that cannot be read are told of, and the page
+    stays as it was until they can be.
     """
-    seen = _stamps(paths)
+    seen = _stamps(paths)  # before reading: what changes while figures are drawn is seen the next time
+    report.write(contents(*runs(paths)), is_watched=True)
+    print(f"{report.out} follows its runs; interrupt to stop", flush=True)
     try:
         while True:
             time.sleep(POLL)

@@ -89,6 +89,11 @@ def test_sizes_have_three_digits(number, text):
     assert costs.size(number) == text
 
 
+@pytest.mark.parametrize(("number", "text"), [(0.0503, "50.3 ms"), (12.34, "12.3 s"), (3725, "1 h 2 min")])
+def test_times_have_the_unit_that_they_are_read_in(number, text):
+    assert costs.seconds(number) == text
+
+
 def test_only_settings_that_differ_are_tabulated(found):
     table, common = provenance.settings(found)
     assert table.rows == [("algorithm.name", ["fedavg", "fedld"]), ("algorithm.lam", ["–", "0.1"])]
@@ -99,8 +104,8 @@ def test_runs_say_their_state_and_cells_without_a_run_say_why(found):
     table = provenance.runs(found, [Absent("fedmgc", "exit status 2: no data")])
     states = [row[table.columns.index("state")] for _, row in table.rows]
     assert states[0] == "finished" and states[1].startswith("running: round 10 of 10")
-    assert table.rows[2] == ("fedmgc", ["no run: exit status 2: no data", *[None] * 8])
-    assert [row[-2] for _, row in table.rows[:2]] == ["one", "two"]
+    assert table.rows[2] == ("fedmgc", ["no run: exit status 2: no data", *[None] * 7])
+    assert [row[-1] for _, row in table.rows[:2]] == ["one", "two"]
 
 
 def test_curves_are_means_with_a_band_over_seeds(found):
