@@ -56,7 +56,9 @@ def comparisons(rows: Sequence[Row]) -> list[Comparison]:
     return _corrected(found)
 
 
-def _compared(row: Row, base: Row, column: str, when: str, pairs: str, ours: Mapping, theirs: Mapping):
+def _compared(
+    row: Row, base: Row, column: str, when: str, pairs: str, ours: Mapping, theirs: Mapping
+) -> list[Comparison]:
     both = [key for key in ours if key in theirs and math.isfinite(ours[key]) and math.isfinite(theirs[key])]
     if not both:
         return []

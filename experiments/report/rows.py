@@ -11,6 +11,7 @@ _READERS = ("arrays", "folders")
 _UNSEEN = "data.unseen"
 _NAMES = ("algorithm.name", "data.name", "model.name")
 _OF_WATCHING = ("diagnostics", "diagnose_every", "evaluate_every", "checkpoint_every", "personal_on_test")
+_OF_PLACE = ("data.path", "data.cache")
 
 
 class Row(NamedTuple):
@@ -80,15 +81,14 @@ def _belongs(run: Run, group: Sequence[Run]) -> bool:
 
 
 def _same(a: Run, b: Run, but: Iterable[str] = ()) -> bool:
-    return {k: v for k, v in _telling(a).items() if k not in but} == {
-        k: v for k, v in _telling(b).items() if k not in but
-    }
+    one, other = _telling(a), _telling(b)
+    return all(one.get(key) == other.get(key) for key in one.keys() | other.keys() if key not in but)
 
 
 def _telling(run: Run) -> dict[str, Any]:
     """The settings that make it another experiment."""
-    settings = {key: value for key, value in flat(identity(run.settings)).items() if key not in _OF_WATCHING}
-    return settings | {"data.name": data_name(run)}
+    settings = flat(identity(run.settings)) | {"data.name": data_name(run)}
+    return {key: value for key, value in settings.items() if key not in _OF_WATCHING + _OF_PLACE}
 
 
 def _labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -109,10 +109,18 @@ def _said(key: str, value: Any) -> str:
 
 
 def baseline(row: Row, rows: Sequence[Row], algorithm: str) -> Row | None:
-    """The row of this algorithm that a row is to be compared with: all that is not the algorithm's own is the same."""
+    """The row of this algorithm that a row is to be compared with: all that is not the algorithm's own is the same; of
+    several, the one that shares most of its options.
+    """
 
-    def own(each: Row) -> list[str]:
-        return [_UNSEEN, *(key for key in _telling(each.first) if key.startswith("algorithm."))]
+    def own(each: Row) -> dict[str, Any]:
+        return {key: value for key, value in _telling(each.first).items() if key.startswith("algorithm.")}
 
-    found = [each for each in rows if each.algorithm == algorithm != row.algorithm]
-    return next((each for each in found if _same(row.first, each.first, {*own(row), *own(each), "num_seeds"})), None)
+    def is_comparable(each: Row) -> bool:
+        return _same(row.first, each.first, {_UNSEEN, "num_seeds", *own(row), *own(each)})
+
+    def agreement(each: Row) -> int:
+        return sum(own(row).get(key) == value for key, value in own(each).items())
+
+    found = [each for each in rows if each.algorithm == algorithm != row.algorithm and is_comparable(each)]
+    return max(found, key=agreement, default=None)

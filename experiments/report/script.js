@@ -167,13 +167,15 @@
   for (const header of document.querySelectorAll("thead th")) {
     header.firstElementChild.addEventListener("click", () => {
       const table = header.closest("table");
-      const direction = header.getAttribute("aria-sort") === "descending" ? "ascending" : "descending";
-      const sign = direction === "ascending" ? 1 : -1;
       const at = header.cellIndex;
       const rows = [...table.tBodies[0].rows].map((row) => ({ row, value: key(row.cells[at]) }));
+      const first = rows.some(({ value }) => typeof value === "number") ? "descending" : "ascending";
+      const other = { ascending: "descending", descending: "ascending" };
+      const direction = other[header.getAttribute("aria-sort")] ?? first;
+      const sign = direction === "ascending" ? 1 : -1;
       rows.sort((a, b) => (a.value === "" || b.value === "" ? 1 : sign) * compare(a.value, b.value));
       table.tBodies[0].append(...rows.map(({ row }) => row));
-      table.querySelectorAll("[aria-sort]").forEach((other) => other.removeAttribute("aria-sort"));
+      table.querySelectorAll("[aria-sort]").forEach((each) => each.removeAttribute("aria-sort"));
       header.setAttribute("aria-sort", direction);
     });
   }

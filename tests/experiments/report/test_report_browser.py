@@ -92,6 +92,8 @@ def test_tables_sort_on_a_click(opened):
     head.click()
     assert column(1) == ["10.5 ± 0.5", "60.0 ± 10.0", "85.0 ± 5.0"]
     assert head.find_element("xpath", "..").get_attribute("aria-sort") == "ascending"
+    table.find_elements("css selector", "thead button")[0].click()
+    assert column(0) == ["a_rather_long_name_of_an_algorithm", "fedavg", "fedld"]
 
 
 def test_figures_hold_as_many_points_as_the_data(opened):

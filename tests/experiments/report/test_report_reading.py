@@ -114,3 +114,13 @@ def test_the_baseline_is_the_one_of_the_same_data_and_rounds(tmp_path):
     found = rows.rows([read(written.run(tmp_path / str(i), **each)) for i, each in enumerate(some)])
     bases = [rows.baseline(row, found, "fedavg") for row in found]
     assert bases == [None, None, found[1], None]
+
+
+def test_of_several_baselines_the_one_with_the_same_options_is_taken(tmp_path):
+    rates = [("fedavg", 0.5), ("fedavg", 0.1), ("fedld", 0.1)]
+    runs = [
+        read(written.run(tmp_path / str(i), name, algorithm__learning_rate=rate, data__path=f"/place/{i}"))
+        for i, (name, rate) in enumerate(rates)
+    ]
+    found = rows.rows(runs)
+    assert rows.baseline(found[2], found, "fedavg") is found[1]
