@@ -23,6 +23,20 @@ class Table(NamedTuple):
     rows: list[tuple[str, list[Value | None]]]
 
 
+SUMMARIES = ("mean", "worst")
+"""The columns behind those that they are taken over."""
+
+
+def narrowed(table: Table, most: int) -> Table:
+    """The table, with its summaries alone where it has more columns than `most`."""
+    if len(table.columns) <= most or not set(SUMMARIES) <= set(table.columns):
+        return table
+    kept = [table.columns.index(name) for name in SUMMARIES]
+    rows = [(label, [values[index] for index in kept]) for label, values in table.rows]
+    title = f"{table.title} (all {len(table.columns) - len(kept)} columns: {table.name}.md)"
+    return Table(table.name, title, list(SUMMARIES), rows)
+
+
 def markdown(table: Table) -> str:
     """The best of a column in bold, the second best underlined."""
     body = _marked(table, best="**{}**".format, second="<u>{}</u>".format, between=" ± ")

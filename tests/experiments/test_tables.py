@@ -3,7 +3,7 @@
 import csv
 import io
 
-from experiments.tables import Table, Value, comma_separated, latex, markdown
+from experiments.tables import Table, Value, comma_separated, latex, markdown, narrowed
 
 TABLE = Table(
     "unseen",
@@ -47,3 +47,12 @@ def test_csv_has_all_digits_and_a_line_a_cell():
     assert len(rows) == 8
     assert rows[2] == {"row": "fedbn", "column": "art_painting", "mean": "0.7004", "std": "0.02"}
     assert rows[4]["mean"] == ""
+
+
+def test_a_wide_table_is_narrowed_to_its_summaries():
+    wide = Table("clients", "Accuracy", ["a", "b", "mean", "worst"], [("fedavg", [Value(0.1), None, Value(0.5), None])])
+    assert narrowed(wide, 4) is wide
+    narrow = narrowed(wide, 3)
+    assert narrow.columns == ["mean", "worst"] and narrow.rows == [("fedavg", [Value(0.5), None])]
+    assert narrow.title == "Accuracy (all 2 columns: clients.md)"
+    assert narrowed(TABLE, 1) is TABLE  # it has no column of the worst
