@@ -121,9 +121,14 @@ def table(summary: Mapping[str, Any]) -> Table:
         shown.add_column(f"best on validation (round {rounds})")
         columns.append(chosen["figures"])
     for name in names:
-        form = "g" if name.startswith("num_") else ".4f"
-        shown.add_row(name, *(mean_and_std(column[name]["mean"], column[name]["std"], form) for column in columns))
+        shown.add_row(name, *(_shown(name, column[name]["mean"], column[name]["std"]) for column in columns))
     return shown
+
+
+def _shown(name: str, mean: float | None, std: float | None) -> str:
+    if name.startswith("traffic/"):
+        return _size(mean)
+    return mean_and_std(mean, std, "g" if name.startswith("num_") else ".4f")
 
 
 def mean_and_std(mean: float | None, std: float | None, form: str = ".4f") -> str:
