@@ -112,6 +112,27 @@ def growth(records: Sequence[Mapping[str, Any]], varied: str, is_flat: bool, pat
         plt.close(figure)
 
 
+def against(points: Sequence[tuple[str, str, float, Sequence[float]]], varied: str, path: Path) -> None:
+    """A panel a measure, a line a row: (measure, row, value of what is varied, a number a seed), from 0; the mean over
+    seeds, a band from the lowest to the highest."""
+    measures = list(dict.fromkeys(point[0] for point in points))
+    with plt.rc_context(_STYLE):
+        figure, panels = plt.subplots(1, len(measures), figsize=(4.5 * len(measures), 3.8), layout="constrained")
+        for axis, measure in zip(np.atleast_1d(panels), measures, strict=True):
+            of_measure = [point[1:] for point in points if point[0] == measure and len(point[3])]
+            for row in dict.fromkeys(row for row, *_ in of_measure):
+                at, seeds = zip(
+                    *sorted((x, list(values)) for name, x, values in of_measure if name == row), strict=True
+                )
+                (line,) = axis.plot(at, [np.mean(values) for values in seeds], marker="o", label=row)
+                lowest, highest = ([end(values) for values in seeds] for end in (min, max))
+                axis.fill_between(at, lowest, highest, color=line.get_color(), alpha=0.2, linewidth=0)
+            axis.set(xscale="log", xlabel=varied, ylabel=measure, ylim=(0, None))
+        np.atleast_1d(panels)[0].legend(frameon=False)
+        figure.savefig(path, dpi=120, format="png")
+        plt.close(figure)
+
+
 def _name(axis: Axis, names: Sequence[str], most: int) -> None:
     """Names where there is room for them, positions where there is not."""
     if len(names) <= most:

@@ -1,0 +1,103 @@
+"""The papers' experiments: that every run of theirs can be read, and what is made of finished ones."""
+
+import csv
+import io
+
+import pytest
+
+from experiments.papers import command, comparison, fedld
+from experiments.papers.comparison import Entry
+from experiments.papers.plan import Experiment, Scale, final
+
+PAPERS = {"fedld": fedld.EXPERIMENTS}
+ALL = [
+    pytest.param(experiment, scale, id=f"{paper}-{what}-{scale}")
+    for paper, experiments in PAPERS.items()
+    for what, experiment in experiments.items()
+    for scale in experiment.scales
+]
+
+
+@pytest.mark.parametrize(("experiment", "scale"), ALL)
+def test_every_run_has_settings_that_can_be_read(experiment, scale):
+    cells = experiment.cells(scale, {"data.path": "somewhere"} if experiment.scales[scale].path else {})
+    read = {place: cell.settings() for place, cell in cells.items()}
+    assert len(cells) == len(experiment.rows) * len(experiment.scales[scale].columns)
+    for name in experiment.measures:
+        for row in experiment.printed.get(name, {}):
+            assert row in experiment.rows
+    for (row, column), chosen in read.items():
+        for key, text in experiment.tuned.get((row, column), {}).items():
+            table, _, name = key.rpartition(".")
+            assert str(chosen[table][name]) == text
+
+
+@pytest.mark.parametrize(("paper", "what"), [(paper, what) for paper in PAPERS for what in PAPERS[paper]])
+def test_what_is_printed_has_a_value_a_column(paper, what):
+    experiment = PAPERS[paper][what]
+    columns = list(experiment.scales["paper"].columns)
+    for rows in experiment.printed.values():
+        assert {len(values) for values in rows.values()} == {len(columns)}
+    for scale in experiment.scales.values():
+        assert columns[: len(scale.columns)] == list(scale.columns)
+        assert bool(scale.reduced) == (scale is not experiment.scales["paper"])
+
+
+def test_what_the_user_sets_wins():
+    cells = fedld.TABLE_2.cells("smoke", {"rounds": "7", "data.partition.alpha": "5"})
+    assert {cell.settings()["rounds"] for cell in cells.values()} == {7}
+    assert {cell.settings()["data"]["partition"]["alpha"] for cell in cells.values()} == {5.0}
+
+
+def of(row, column, printed, seeds):
+    return Entry("accuracy", row, column, printed, seeds)
+
+
+TWO = Experiment(
+    title="A table",
+    rows={"FedAvg": {}, "FedLD": {}},
+    measures={"accuracy": final("test/accuracy")},
+    scales={"cpu": Scale("quickstart.py", {}, {"S1": {}, "S2": {}}, "less data")},
+    printed={"accuracy": {"FedAvg": (80.0, 70.5), "FedLD": (81.0, None)}},
+    doubts=("A misprint.",),
+)
+ENTRIES = [
+    of("FedAvg", "S1", 80.0, [79.0, 80.0]),
+    of("FedAvg", "S2", 70.5, [71.0, 71.0]),
+    of("FedLD", "S1", 81.0, []),
+    of("FedLD", "S2", None, [60.25]),
+]
+
+
+def test_printed_and_ours_stand_side_by_side():
+    lines = comparison.markdown(TWO, "cpu", ENTRIES).splitlines()
+    assert "| accuracy | S1 paper | S1 here | S1 difference | S2 paper | S2 here | S2 difference |" in lines
+    assert "| FedAvg | 80 | 79.5 ± 0.5 | -0.50 | 70.5 | 71 ± 0 | +0.50 |" in lines
+    assert "| FedLD | 81 | failed |  |  | 60.25 |  |" in lines
+    assert "Reduced: less data." in lines and "- A misprint." in lines
+
+
+def test_all_digits_are_in_the_csv():
+    rows = list(csv.DictReader(io.StringIO(comparison.comma_separated(ENTRIES))))
+    assert rows[0]["seeds"] == "79.0;80.0" and float(rows[0]["difference"]) == -0.5
+    assert rows[2]["mean"] == rows[2]["std"] == ""
+
+
+def test_missing_data_is_said_before_anything_is_trained(tmp_path, capsys):
+    arguments = ["--what=table2", "--scale=cpu", f"--workdir={tmp_path / 'runs'}"]
+    assert command.main(arguments, "fedld", fedld.EXPERIMENTS) == 2
+    assert "--data: this scale reads the X-rays' .npz file. Give its path." in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_figure_at_the_smallest_scale(tmp_path, capsys):
+    arguments = ["--what=fig2", "--scale=smoke", f"--workdir={tmp_path}"]
+    assert command.main(arguments, "fedld", fedld.EXPERIMENTS) == 0
+    rows = list(csv.DictReader((tmp_path / "fig2-smoke.csv").open(newline="")))
+    values = {(row["measure"], row["row"]): float(row["mean"]) for row in rows}
+    assert values["absolute shift", "neither"] == values["absolute shift", "principal directions"] > 0
+    assert values["absolute shift", "margin"] != values["absolute shift", "neither"]
+    assert (tmp_path / "fig2-smoke.png").stat().st_size > 10_000
+    assert command.main(arguments, "fedld", fedld.EXPERIMENTS) == 0
+    assert capsys.readouterr().out.count("was done") == 3
