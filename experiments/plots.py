@@ -14,7 +14,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-_STYLE = {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3, "font.size": 10}
+STYLE = {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3, "font.size": 10}
 _NAMES = {
     "test": "test set",
     "clients": "clients, shared model",
@@ -33,7 +33,7 @@ def curves(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
     unseen = dict.fromkeys(key.rpartition("/")[0] for key in lines[0] if key.startswith("unseen/"))
     groups = _NAMES | {group: f"unseen: {group.removeprefix('unseen/')}" for group in unseen}
     colours = {group: f"C{i % 10}" for i, group in enumerate(groups)}
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
         score = "dice" if any(key.endswith(("/dice", "/dice_mean")) for key in lines[0]) else "accuracy"
         axes = dict(zip((score, "loss"), panels, strict=True))
@@ -95,7 +95,7 @@ def growth(records: Sequence[Mapping[str, Any]], varied: str, is_flat: bool, pat
     is_flat: ideally a round takes the same time whatever is varied; else it grows in proportion. Memory is ideally the
     same in either case. What is ideally the same is drawn from 0, so that a tenth more looks like a tenth.
     """
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
         for axis, key, label in zip(panels, ("seconds_median", "peak_rss_mb"), ("seconds a round", "MB"), strict=True):
             is_level = is_flat or key != "seconds_median"
@@ -108,27 +108,6 @@ def growth(records: Sequence[Mapping[str, Any]], varied: str, is_flat: bool, pat
             axis.set(xscale="log", xlabel=varied, ylabel=label)
             axis.set(**{"ylim": (0, 1.1 * axis.dataLim.ymax)} if is_level else {"yscale": "log"})
         panels[0].legend(frameon=False)
-        figure.savefig(path, dpi=120, format="png")
-        plt.close(figure)
-
-
-def against(points: Sequence[tuple[str, str, float, Sequence[float]]], varied: str, path: Path) -> None:
-    """A panel a measure, a line a row: (measure, row, value of what is varied, a number a seed), from 0; the mean over
-    seeds, a band from the lowest to the highest."""
-    measures = list(dict.fromkeys(point[0] for point in points))
-    with plt.rc_context(_STYLE):
-        figure, panels = plt.subplots(1, len(measures), figsize=(4.5 * len(measures), 3.8), layout="constrained")
-        for axis, measure in zip(np.atleast_1d(panels), measures, strict=True):
-            of_measure = [point[1:] for point in points if point[0] == measure and len(point[3])]
-            for row in dict.fromkeys(row for row, *_ in of_measure):
-                at, seeds = zip(
-                    *sorted((x, list(values)) for name, x, values in of_measure if name == row), strict=True
-                )
-                (line,) = axis.plot(at, [np.mean(values) for values in seeds], marker="o", label=row)
-                lowest, highest = ([end(values) for values in seeds] for end in (min, max))
-                axis.fill_between(at, lowest, highest, color=line.get_color(), alpha=0.2, linewidth=0)
-            axis.set(xscale="log", xlabel=varied, ylabel=measure, ylim=(0, None))
-        np.atleast_1d(panels)[0].legend(frameon=False)
         figure.savefig(path, dpi=120, format="png")
         plt.close(figure)
 

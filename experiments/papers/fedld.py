@@ -6,7 +6,9 @@ python -m experiments.papers.fedld --what=table2 --scale=cpu --data=cxr.npz --wo
 import sys
 
 from experiments.papers.command import main
-from experiments.papers.plan import Experiment, Scale, Settings, final, looked
+from experiments.papers.figures import sweep
+from experiments.papers.measures import final, looked
+from experiments.papers.plan import Experiment, Scale, Settings
 
 METHODS = {
     "FedAvg": {"algorithm.name": "fedavg"},
@@ -24,8 +26,11 @@ PARTS = {
 }
 _ALPHAS = ("100", "10", "1", "0.1", "0.01")
 _NETWORK = {"model.name": "resnet50", "data.size": "384"}
+_RETINA = {**_NETWORK, "data.path": "{retina}"}
+_X_RAY_DATA = {"cxr": "the X-rays' .npz file"}
 _X_RAYS = {
     "data.name": "arrays",
+    "data.path": "{cxr}",
     "data.partition.name": "dirichlet",
     "data.num_clients": "5",
     "rounds": "40",
@@ -51,8 +56,8 @@ def _splits() -> dict[str, Scale]:
     cpu = {name: {"data.partition.alpha": alpha} for name, alpha in alphas}
     return {
         "smoke": _smoke(S1={"data.partition.alpha": "100"}),
-        "cpu": Scale("chest_xray/fedavg.py", _X_RAYS, cpu, _FOR_RETINA, "the X-rays' .npz file"),
-        "paper": Scale("retina/fedavg.py", {**_NETWORK, "num_seeds": "3"}, paper, "", "the folder Retina"),
+        "cpu": Scale("chest_xray/fedavg.py", _X_RAYS, cpu, _FOR_RETINA, _X_RAY_DATA),
+        "paper": Scale("retina/fedavg.py", {**_RETINA, "num_seeds": "3"}, paper, "", {"retina": "the folder Retina"}),
     }
 
 
@@ -90,10 +95,14 @@ COVID = Experiment(
             _X_RAYS | {"data.partition.name": "by_domain", "data.num_clients": "4"},
             {"COVID-FL": {}},
             _FOR_RETINA.replace("for Retina", "(a source a client) for COVID-FL's twelve sites"),
-            "the X-rays' .npz file",
+            _X_RAY_DATA,
         ),
         "paper": Scale(
-            "covid_fl/fedavg.py", {**_NETWORK, "num_seeds": "3"}, {"COVID-FL": {}}, "", "the folder COVID-FL"
+            "covid_fl/fedavg.py",
+            {**_NETWORK, "data.path": "{covid}", "num_seeds": "3"},
+            {"COVID-FL": {}},
+            "",
+            {"covid": "the folder COVID-FL"},
         ),
     },
     printed={
@@ -135,16 +144,16 @@ TABLE_3 = Experiment(
             _X_RAYS | {"data.num_clients": "50", "cohort_size": "5", "data.partition.alpha": "0.5"},
             {"Retina": {}},
             _FOR_RETINA,
-            "the X-rays' .npz file",
+            _X_RAY_DATA,
         ),
         "paper": Scale(
             "retina/fedavg.py",
-            _NETWORK
+            _RETINA
             | {"data.num_clients": "50", "cohort_size": "5", "num_seeds": "3"}
             | {"data.partition.name": "dirichlet", "data.partition.alpha": "0.5"},
             {"Retina": {}},
             "",
-            "the folder Retina",
+            {"retina": "the folder Retina"},
         ),
     },
     printed={
@@ -179,23 +188,23 @@ FIGURE_2 = Experiment(
             _X_RAYS | {"rounds": "1", "diagnostics": "decomposition", "num_seeds": "5"},
             {alpha: {"data.partition.alpha": alpha} for alpha in _ALPHAS},
             _FOR_RETINA.replace(", 40 rounds for 200", ""),
-            "the X-rays' .npz file",
+            _X_RAY_DATA,
         ),
         "paper": Scale(
             "retina/fedavg.py",
-            _NETWORK
+            _RETINA
             | {"rounds": "1", "diagnostics": "decomposition", "num_seeds": "3"}
             | {"data.num_clients": "5", "data.partition.name": "dirichlet"},
             {alpha: {"data.partition.alpha": alpha} for alpha in _ALPHAS},
             "",
-            "the folder Retina",
+            {"retina": "the folder Retina"},
         ),
     },
     doubts=(
         "The figure's values are not printed.",
         "Eq. 2 as displayed breaks its own identity; the sentence below it is used.",
     ),
-    is_figure=True,
+    draw=sweep("alpha"),
 )
 EXPERIMENTS = {"table1": TABLE_1, "table1-covid": COVID, "table2": TABLE_2, "table3": TABLE_3, "fig2": FIGURE_2}
 

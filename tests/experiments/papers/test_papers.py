@@ -2,12 +2,16 @@
 
 import csv
 import io
+import json
 
 import pytest
 
-from experiments.papers import command, comparison, fedld
+from experiments.papers import command, comparison, fedld, measures
 from experiments.papers.comparison import Entry
-from experiments.papers.plan import Experiment, Scale, final
+from experiments.papers.measures import final
+from experiments.papers.plan import Experiment, Scale
+from experiments.rundir import RunDirectory
+from fedjax_het.errors import InputError
 
 PAPERS = {"fedld": fedld.EXPERIMENTS}
 ALL = [
@@ -20,7 +24,7 @@ ALL = [
 
 @pytest.mark.parametrize(("experiment", "scale"), ALL)
 def test_every_run_has_settings_that_can_be_read(experiment, scale):
-    cells = experiment.cells(scale, {"data.path": "somewhere"} if experiment.scales[scale].path else {})
+    cells = experiment.cells(scale, {}, dict.fromkeys(experiment.scales[scale].data, "somewhere"))
     read = {place: cell.settings() for place, cell in cells.items()}
     assert len(cells) == len(experiment.rows) * len(experiment.scales[scale].columns)
     for name in experiment.measures:
@@ -30,21 +34,21 @@ def test_every_run_has_settings_that_can_be_read(experiment, scale):
         for key, text in experiment.tuned.get((row, column), {}).items():
             table, _, name = key.rpartition(".")
             assert str(chosen[table][name]) == text
+        assert "{" not in str(chosen["data"].get("path"))
 
 
 @pytest.mark.parametrize(("paper", "what"), [(paper, what) for paper in PAPERS for what in PAPERS[paper]])
 def test_what_is_printed_has_a_value_a_column(paper, what):
     experiment = PAPERS[paper][what]
-    columns = list(experiment.scales["paper"].columns)
+    num = len(experiment.scales["paper"].columns) + bool(experiment.average)
     for rows in experiment.printed.values():
-        assert {len(values) for values in rows.values()} == {len(columns)}
+        assert {len(values) for values in rows.values()} == {num}
     for scale in experiment.scales.values():
-        assert columns[: len(scale.columns)] == list(scale.columns)
         assert bool(scale.reduced) == (scale is not experiment.scales["paper"])
 
 
 def test_what_the_user_sets_wins():
-    cells = fedld.TABLE_2.cells("smoke", {"rounds": "7", "data.partition.alpha": "5"})
+    cells = fedld.TABLE_2.cells("smoke", {"rounds": "7", "data.partition.alpha": "5"}, {})
     assert {cell.settings()["rounds"] for cell in cells.values()} == {7}
     assert {cell.settings()["data"]["partition"]["alpha"] for cell in cells.values()} == {5.0}
 
@@ -57,7 +61,10 @@ TWO = Experiment(
     title="A table",
     rows={"FedAvg": {}, "FedLD": {}},
     measures={"accuracy": final("test/accuracy")},
-    scales={"cpu": Scale("quickstart.py", {}, {"S1": {}, "S2": {}}, "less data")},
+    scales={
+        "cpu": Scale("quickstart.py", {}, {"S1": {}, "S2": {}}, "less data", {"a": "an archive", "b": "a folder"}),
+        "paper": Scale("quickstart.py", {}, {"S1": {}, "S2": {}}),
+    },
     printed={"accuracy": {"FedAvg": (80.0, 70.5), "FedLD": (81.0, None)}},
     doubts=("A misprint.",),
 )
@@ -86,8 +93,49 @@ def test_all_digits_are_in_the_csv():
 def test_missing_data_is_said_before_anything_is_trained(tmp_path, capsys):
     arguments = ["--what=table2", "--scale=cpu", f"--workdir={tmp_path / 'runs'}"]
     assert command.main(arguments, "fedld", fedld.EXPERIMENTS) == 2
-    assert "--data: this scale reads the X-rays' .npz file. Give its path." in capsys.readouterr().err
+    assert "--data: this scale reads the X-rays' .npz file. Give --data=PATH." in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["/x"], "reads an archive. Give --data=a=PATH"),
+        (["a=/x"], "reads a folder. Give --data=b=PATH"),
+        (["a=/x", "b=/y", "c=/z"], "--data=c: nothing here reads it"),
+    ],
+)
+def test_several_data_sets_are_named(tmp_path, given, message):
+    with pytest.raises(InputError, match=message):
+        command.run(TWO, "cpu", given, {}, tmp_path, "table")
+
+
+def test_what_is_read_off_a_run(tmp_path):
+    final_figures = {"test/accuracy": [0.5, 0.6], "unseen/a/accuracy": [0.2, 0.4], "unseen/b/accuracy": [0.4, 0.6]}
+    summary = {"final": {name: {"seeds": seeds} for name, seeds in final_figures.items()}}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    rows = [
+        "seed,client,is_newcomer,accuracy,personal_accuracy",
+        "0,x,False,0.1,",
+        "0,y,False,0.2,0.9",
+        "0,z,True,0.3,",
+    ]
+    (tmp_path / "per_client.csv").write_text("\n".join(rows) + "\n")
+    lines = [{"round": r, "seed": 0, "drift": {"gamma": r, "by_client": [r, r + 2]}} for r in (0, 5)]
+    (tmp_path / "diagnostics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = RunDirectory(tmp_path)
+    read = {
+        "final": measures.final("test/accuracy")(run, "S1"),
+        "unseen": measures.unseen()(run, "P"),
+        "by letter": measures.own()(run, "A"),
+        "by name": measures.own()(run, "y"),
+        "first": measures.looked("drift", "gamma")(run, "-"),
+        "last": measures.looked("drift", "by_client", -1)(run, "-"),
+    }
+    expected = {"final": [50, 60], "unseen": [30, 50], "by letter": [10], "by name": [90], "first": [0], "last": [6]}
+    assert read.keys() == expected.keys()
+    for name, values in read.items():
+        assert values == pytest.approx(expected[name]), name
 
 
 @pytest.mark.slow
