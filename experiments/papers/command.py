@@ -47,6 +47,8 @@ def run(
     experiment: Experiment, scale: str, data: Sequence[str], common: Settings, workdir: Path, what: str
 ) -> tuple[bool, str]:
     """(whether all runs are done, the comparison as Markdown). What is finished is not trained again."""
+    if scale not in experiment.scales:
+        raise InputError(f"--scale={scale}: '{what}' is there at {', '.join(experiment.scales)}. Take one of these.")
     grid = experiment.cells(scale, common, _paths(experiment.scales[scale].data, data))
     folder = workdir / scale
     unique = list({cell.name: cell for cell in grid.values()}.values())

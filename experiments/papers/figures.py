@@ -38,13 +38,18 @@ def sweep(varied: str, scale: str = "log") -> Draw:
 
 
 def curves(figure: str = "test/accuracy") -> Draw:
-    """A panel a column, a line a row: a figure of metrics.jsonl against rounds, by seeds as above."""
+    """A panel a column, a line a row: a figure of metrics.jsonl against rounds, by seeds as above.
+
+    figure: "test/accuracy"; "unseen" is the accuracy on whatever domain was left out.
+    """
 
     def draw(entries: Sequence[Entry], runs: Runs, path: Path) -> None:
         def lines(axis: Axes, column: str) -> None:
             for (row, of), run in runs.items():
                 if of == column:
-                    _against_rounds(axis, MetricLines(run / "metrics.jsonl").read(), lambda line: line[figure], row)
+                    _against_rounds(
+                        axis, MetricLines(run / "metrics.jsonl").read(), lambda line: _figure(line, figure), row
+                    )
             axis.set(title=column, xlabel="round", ylabel=figure)
 
         _panels(list(dict.fromkeys(column for _, column in runs)), lines, path)
@@ -66,6 +71,11 @@ def over_looks(diagnostic: str, quantity: str) -> Draw:
         _panels(list(dict.fromkeys(column for _, column in runs)), lines, path)
 
     return draw
+
+
+def _figure(line: Mapping, name: str) -> float:
+    domains = [key for key in line if key.startswith(f"{name}/") and key.endswith("/accuracy")]
+    return line[name] if name in line else float(np.mean([line[key] for key in domains]))
 
 
 def _against_rounds(axis: Axes, lines: Sequence[Mapping], value: Callable[[Mapping], float], label: str) -> None:

@@ -6,14 +6,19 @@ import json
 
 import pytest
 
-from experiments.papers import command, comparison, fedld, measures
+from experiments.papers import command, comparison, fedld, fedmgc, fedrd, figures, harmofl, measures
 from experiments.papers.comparison import Entry
 from experiments.papers.measures import final
 from experiments.papers.plan import Experiment, Scale
 from experiments.rundir import RunDirectory
 from fedjax_het.errors import InputError
 
-PAPERS = {"fedld": fedld.EXPERIMENTS}
+PAPERS = {
+    "fedld": fedld.EXPERIMENTS,
+    "fedmgc": fedmgc.EXPERIMENTS,
+    "fedrd": fedrd.EXPERIMENTS,
+    "harmofl": harmofl.EXPERIMENTS,
+}
 ALL = [
     pytest.param(experiment, scale, id=f"{paper}-{what}-{scale}")
     for paper, experiments in PAPERS.items()
@@ -108,6 +113,31 @@ def test_missing_data_is_said_before_anything_is_trained(tmp_path, capsys):
 def test_several_data_sets_are_named(tmp_path, given, message):
     with pytest.raises(InputError, match=message):
         command.run(TWO, "cpu", given, {}, tmp_path, "table")
+
+
+def test_a_scale_that_is_not_there_is_named(tmp_path, capsys):
+    arguments = ["--what=table3", "--scale=cpu", f"--workdir={tmp_path}"]
+    assert command.main(arguments, "fedrd", fedrd.EXPERIMENTS) == 2
+    assert "'table3' is there at paper" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [figures.sweep("alpha"), figures.curves("test/accuracy"), figures.curves("unseen"), figures.over_looks("a", "b")],
+)
+def test_figures_are_drawn(tmp_path, draw):
+    runs = {}
+    for row in ("FedAvg", "FedLD"):
+        (tmp_path / row).mkdir()
+        lines = [
+            {"round": r, "test/accuracy": 0.1 * r, "unseen/x/accuracy": 0.2, "a": {"b": [1.0, r]}} for r in (1, 2, 2)
+        ]
+        for name in ("metrics.jsonl", "diagnostics.jsonl"):
+            (tmp_path / row / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        runs |= {(row, column): RunDirectory(tmp_path / row) for column in ("0.1", "10")}
+    entries = [Entry("loss", row, column, None, [1.0, 2.0]) for row, column in runs]
+    draw([*entries, Entry("loss", "FedMGC", "0.1", None, [])], runs, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 5_000
 
 
 def test_what_is_read_off_a_run(tmp_path):
