@@ -27,13 +27,14 @@ _FOR_SMOKE = "scikit-learn's digits, a multilayer perceptron, three rounds, one 
 _X_RAYS = {
     "data.name": "arrays",
     "data.path": "{cxr}",
-    "rounds": "40",
+    "data.size": "48",
+    "rounds": "30",
     "num_seeds": "3",
     "evaluate_every": "4",
 }
 _FOR_CAMELYON = (
-    "chest X-rays of four sources (96 x 96, 1,367 images, three classes) for patches of five hospitals, a small "
-    "convolutional network for a DenseNet-121, 40 rounds for 100"
+    "chest X-rays of four sources (48 x 48, 1,367 images, three classes) for patches of five hospitals, a small "
+    "convolutional network for a DenseNet-121, 30 rounds for 100"
 )
 _X_RAY_DATA = {"cxr": "the X-rays' .npz file"}
 _CAMELYON = {"data.path": "{camelyon}", "num_seeds": "3"}
