@@ -16,6 +16,18 @@ def final(name: str) -> Measure:
     return lambda run, column: [100 * value for value in run.read("summary.json")["final"][name]["seeds"]]
 
 
+def on_test(score: str = "accuracy") -> Measure:
+    """The score on the common test set, in per cent: the mean of clients' own models where they have some, as FedLD
+    judges FedBN and FedPAC, the server's else."""
+
+    def measure(run: RunDirectory, column: str) -> list[float]:
+        figures = run.read("summary.json")["final"]
+        found = figures.get(f"personal_test/{score}_mean") or figures[f"test/{score}"]
+        return [100 * value for value in found["seeds"]]
+
+    return measure
+
+
 def unseen(score: str = "accuracy") -> Measure:
     """The score on the domain left out, in per cent; of several the mean."""
 

@@ -141,7 +141,12 @@ def test_figures_are_drawn(tmp_path, draw):
 
 
 def test_what_is_read_off_a_run(tmp_path):
-    final_figures = {"test/accuracy": [0.5, 0.6], "unseen/a/accuracy": [0.2, 0.4], "unseen/b/accuracy": [0.4, 0.6]}
+    final_figures = {
+        "test/accuracy": [0.5, 0.6],
+        "personal_test/accuracy_mean": [0.7, 0.8],
+        "unseen/a/accuracy": [0.2, 0.4],
+        "unseen/b/accuracy": [0.4, 0.6],
+    }
     summary = {"final": {name: {"seeds": seeds} for name, seeds in final_figures.items()}}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     rows = [
@@ -156,13 +161,22 @@ def test_what_is_read_off_a_run(tmp_path):
     run = RunDirectory(tmp_path)
     read = {
         "final": measures.final("test/accuracy")(run, "S1"),
+        "on test": measures.on_test()(run, "S1"),
         "unseen": measures.unseen()(run, "P"),
         "by letter": measures.own()(run, "A"),
         "by name": measures.own()(run, "y"),
         "first": measures.looked("drift", "gamma")(run, "-"),
         "last": measures.looked("drift", "by_client", -1)(run, "-"),
     }
-    expected = {"final": [50, 60], "unseen": [30, 50], "by letter": [10], "by name": [90], "first": [0], "last": [6]}
+    expected = {
+        "final": [50, 60],
+        "on test": [70, 80],
+        "unseen": [30, 50],
+        "by letter": [10],
+        "by name": [90],
+        "first": [0],
+        "last": [6],
+    }
     assert read.keys() == expected.keys()
     for name, values in read.items():
         assert values == pytest.approx(expected[name]), name
