@@ -19,8 +19,10 @@ from rich.markdown import Markdown
 from experiments import arguments, cells, files, results
 from experiments.cells import Outcome
 from experiments.results import Finished
-from experiments.tables import WRITERS, markdown
+from experiments.tables import WRITERS, Table, markdown, narrowed
 from fedjax_het.errors import InputError
+
+_MOST_COLUMNS = 8  # that a terminal has room for
 
 
 class Command(NamedTuple):
@@ -60,7 +62,7 @@ def parse(argv: Sequence[str]) -> Command:
     return Command(known.config, common, varied, known.workdir)
 
 
-def run(command: Command) -> list[Outcome]:
+def run(command: Command) -> tuple[list[Outcome], list[Table]]:
     """Train what is not done yet, and write the tables of what is."""
     chosen = cells.grid(command.configs, command.common, command.varied)
     cells.check(chosen, command.workdir)
@@ -69,11 +71,10 @@ def run(command: Command) -> list[Outcome]:
         seconds = f", {outcome.seconds:.0f} s" if outcome.seconds else ""
         print(f"[{number}/{len(chosen)}] {outcome.cell.name}: {outcome.status}{seconds}", flush=True)
         outcomes.append(outcome)
-    write(outcomes, command.workdir)
-    return outcomes
+    return outcomes, write(outcomes, command.workdir)
 
 
-def write(outcomes: Sequence[Outcome], workdir: Path) -> None:
+def write(outcomes: Sequence[Outcome], workdir: Path) -> list[Table]:
     """Each table in every form, all in results.md, and grid.json: which cell is where and how it ended."""
     labels = cells.labels([outcome.cell for outcome in outcomes])
     done = [
@@ -87,20 +88,21 @@ def write(outcomes: Sequence[Outcome], workdir: Path) -> None:
             files.write(workdir / f"{table.name}{ending}", form(table))
     files.write(workdir / "grid.json", files.to_json([cells.describe(each) for each in outcomes], indent=2) + "\n")
     files.write(workdir / "results.md", "\n".join(map(markdown, tables)))
+    return tables
 
 
 def main(argv: Sequence[str]) -> int:
     """The exit status."""
     try:
         command = parse(argv)
-        outcomes = run(command)
+        outcomes, tables = run(command)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         return 130
-    Console().print(Markdown((command.workdir / "results.md").read_text()))
+    Console().print(Markdown("\n".join(markdown(narrowed(table, _MOST_COLUMNS)) for table in tables)))
     print(f"written: {command.workdir / 'results.md'}, and each table as .md, .tex and .csv beside it")
     return int(not all(outcome.is_done for outcome in outcomes))
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.rundir import RunDirectory
-from experiments.tables import Table, Value
+from experiments.tables import SUMMARIES, Table, Value
 
 Seeds = list[float]
 Figures = dict[str, dict[str, Seeds]]
@@ -109,7 +109,7 @@ def _table(name: str, title: str, figures: Figures) -> Table:
             stack = np.array([row[column] for column in columns]) if is_whole else None
             values += [None, None] if stack is None else [_value(stack.mean(axis=0)), _value(stack.min(axis=0))]
         rows.append((label, values))
-    extra = ["mean", "worst"] if len(columns) > 1 else []
+    extra = list(SUMMARIES) if len(columns) > 1 else []
     return Table(name, title, columns + extra, rows)
 
 

@@ -53,6 +53,20 @@ def cells(table: Table, between: str = " ± ") -> list[list[Cell]]:
     return [[column[row] for column in columns] for row in range(len(table.rows))]
 
 
+SUMMARIES = ("mean", "worst")
+"""The columns behind those that they are taken over."""
+
+
+def narrowed(table: Table, most: int) -> Table:
+    """The table, with its summaries alone where it has more columns than `most`."""
+    if len(table.columns) <= most or not set(SUMMARIES) <= set(table.columns):
+        return table
+    kept = [table.columns.index(name) for name in SUMMARIES]
+    rows = [(label, [values[index] for index in kept]) for label, values in table.rows]
+    title = f"{table.title} (all {len(table.columns) - len(kept)} columns: {table.name}.md)"
+    return table._replace(title=title, columns=list(SUMMARIES), rows=rows)
+
+
 def markdown(table: Table) -> str:
     """The best of a column in bold, the second best underlined."""
     body = _marked(table, best="**{}**".format, second="<u>{}</u>".format, plain=_in_markdown, between=" ± ")

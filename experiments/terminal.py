@@ -13,6 +13,8 @@ from rich.table import Table
 from fedjax_het.data import Federation
 from fedjax_het.engine import Facts
 
+_MOST_FIGURES = 40
+_DETAILS = ("_weighted", "_min", "_max")
 _GROUPS = ("test", "personal", "clients", "newcomers", "unseen")
 
 
@@ -107,17 +109,26 @@ def headline(figures: Mapping[str, Any]) -> dict[str, str]:
 
 def table(summary: Mapping[str, Any]) -> Table:
     """The last round's figures, and those of the rounds that did best on validation examples where there are any; mean
-    ± standard deviation where there are several seeds."""
+    ± standard deviation where there are several seeds. Where they are many, the telling ones."""
+    names = list(summary["final"])
     shown = Table("figure", f"after round {summary['rounds']}")
+    if len(names) > _MOST_FIGURES:
+        names = [name for name in names if not (name.endswith(_DETAILS) or "/iou" in name)]
+        shown.caption = f"all {len(summary['final'])} figures: summary.json"
     columns = [summary["final"]]
     if chosen := summary.get("selected"):
         rounds = ", ".join(map(str, chosen["rounds"]))
         shown.add_column(f"best on validation (round {rounds})")
         columns.append(chosen["figures"])
-    for name in summary["final"]:
-        form = "g" if name.startswith("num_") else ".4f"
-        shown.add_row(name, *(mean_and_std(column[name]["mean"], column[name]["std"], form) for column in columns))
+    for name in names:
+        shown.add_row(name, *(_shown(name, column[name]["mean"], column[name]["std"]) for column in columns))
     return shown
+
+
+def _shown(name: str, mean: float | None, std: float | None) -> str:
+    if name.startswith("traffic/"):
+        return _size(mean)
+    return mean_and_std(mean, std, "g" if name.startswith("num_") else ".4f")
 
 
 def mean_and_std(mean: float | None, std: float | None, form: str = ".4f") -> str:

@@ -91,6 +91,7 @@ class Training:
             "train/loss": np.asarray(rounds.loss)[:, -1],
             "num_reporting": np.asarray(rounds.num_reporting)[:, -1],
             "num_dropped": np.asarray(state.tally.nonfinite),
+            **self._traffic(state),
         }
         a_round = (time.perf_counter() - before) / (stop - done)
         if num_dropped := int(np.sum(figures["num_dropped"] - dropped)):
@@ -105,6 +106,12 @@ class Training:
         if stop == self.rounds or stop % self.every == 0:
             self.checkpoints.save(stop, state)
         return state
+
+    def _traffic(self, state: State) -> dict[str, np.ndarray]:
+        """Bytes that all clients have received and sent since the first round; what was dropped was sent, too."""
+        num_uploads = np.asarray(state.tally.reports, np.int64) + np.asarray(state.tally.nonfinite)
+        facts = self.simulation.facts
+        return {"traffic/down": num_uploads * facts.bytes_down, "traffic/up": num_uploads * facts.bytes_up}
 
     def _finish(self, state: State) -> None:
         """Everything that is made of the whole run; the summary comes last, for it marks the run as complete."""

@@ -7,6 +7,7 @@ from flax import linen as nn
 
 from fedjax_het import data, engine, models
 from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.errors import InputError
 from tests.harness import every_algorithm
 
@@ -66,3 +67,14 @@ def test_a_perfect_prediction_has_dice_of_one():
     start = engine.flat(run.evaluate(run.start()))["test/dice"]
     state, _ = run.advance(run.start(), 10)
     assert engine.flat(run.evaluate(state))["test/dice"][0] > max(0.8, start[0] + 0.2)
+
+
+def test_diagnostics_of_masks_agree_with_each_other():
+    chosen = {name: DIAGNOSTICS[name] for name in ("classes", "decomposition")}
+    run = simulation("fedavg", diagnostics=chosen)
+    found = jax.tree.map(lambda x: x[0], run.diagnose(run.start()))
+    counts, losses = found["classes"]["counts"], found["classes"]["losses"]
+    pixels = FEDERATION.data.train.count * 16 * 16
+    np.testing.assert_array_equal(counts.sum(axis=1), pixels)
+    own = np.nansum(losses * counts, axis=1) / pixels
+    np.testing.assert_allclose(own, np.diag(found["decomposition"]["losses"]), rtol=1e-5)

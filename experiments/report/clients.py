@@ -40,6 +40,7 @@ def gini(values: Sequence[float]) -> float:
 
 
 def _ginis(row: Row, kind: str, score: str) -> list[float]:
+    """Of runs that have not written them with their other figures."""
     clients = by_client(row, kind, score)
     seeds = sorted({seed for each in clients.values() for seed in each})
     return [gini([each[seed] for each in clients.values() if seed in each]) for seed in seeds]
@@ -54,7 +55,8 @@ def fairness(rows: Sequence[Row], score: str) -> list[Table]:
         for row in rows:
             over = [_over(row, f"{kind}/{score}_{statistic}") for statistic in _FAIRNESS.values()]
             if any(over):
-                body.append((row.label, [*map(_value, over), _value(_ginis(row, kind, score))]))
+                ginis = _over(row, f"{kind}/{score}_gini") or _ginis(row, kind, score)
+                body.append((row.label, [*map(_value, over), _value(ginis)]))
         shown = {"deviation": _LESS, "Gini": _GINI}
         if body:
             note = "Over clients, in per cent, then mean ± deviation over seeds. Gini: 0 = all clients have the same."

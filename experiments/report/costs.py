@@ -8,12 +8,13 @@ from experiments.report.reading import Run
 from experiments.report.rows import Row
 from experiments.tables import Shown, Table, Value
 
+_TRAFFIC = ("traffic/down", "traffic/up")
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _NOTE = (
     "Seconds: of the whole run, evaluation included, compiling not; all its seeds side by side. A round: seconds from "
-    "the first to the last evaluation by the rounds between. Memory: on each device, as counted before the run. On the "
-    "wire: what a client receives and sends in a round, and all clients' of one seed over the run so far (cohort × "
-    "down + uploads × up). kB = 1000 B. Machines may differ: see the settings."
+    "the first to the last evaluation by the rounds between. Memory: on each device, as counted before the run. Down, "
+    "up: what a client receives and sends in a round. On the wire: of all clients of one seed together, over the run "
+    "so far. kB = 1000 B. Machines may differ: see the settings."
 )
 
 
@@ -38,15 +39,18 @@ _BYTES, _SECONDS = Shown(size, min), Shown(seconds, min)
 _COUNT = Shown(lambda value: f"{value:,.0f}")
 
 
-def wire(run: Run, rounds: float) -> float | None:
-    """Bytes of one seed in so many rounds: everyone of the cohort receives, those that report send. None before the
-    run's facts are written, at its end.
+def wire(run: Run, round: int) -> float | None:
+    """Bytes of all clients of one seed up to an evaluation, down and up, as the run has counted them. Of runs that have
+    not, from what a client receives and sends: None before the end, where that is written.
     """
+    lines = [line for line in run.lines if line["round"] == round]
+    if lines and all(name in line for name in _TRAFFIC for line in lines):
+        return float(np.mean([sum(line[name] for name in _TRAFFIC) for line in lines]))
     if run.summary is None:
         return None
     facts = run.summary["facts"]
-    reporting = np.mean([line["num_reporting"] for line in run.lines]) if run.lines else facts["cohort_size"]
-    return float(rounds * (facts["cohort_size"] * facts["bytes_down"] + reporting * facts["bytes_up"]))
+    reporting = np.mean([line["num_reporting"] for line in run.lines])
+    return float(round * (facts["cohort_size"] * facts["bytes_down"] + reporting * facts["bytes_up"]))
 
 
 def a_round(run: Run) -> float | None:
@@ -73,7 +77,7 @@ _COLUMNS: dict[str, tuple[Shown, Callable[[Run], float | None]]] = {
     "memory at most": (_BYTES, _fact("peak_bytes")),
     "down a client": (_BYTES, _fact("bytes_down")),
     "up a client": (_BYTES, _fact("bytes_up")),
-    "on the wire": (Shown(size), lambda run: wire(run, run.done)),
+    "on the wire": (Shown(size), lambda run: wire(run, run.done) if run.lines else None),
     "dropped uploads": (_COUNT, lambda run: sum(run.summary.get("dropped_uploads", ())) if run.summary else None),
 }
 

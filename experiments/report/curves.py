@@ -13,11 +13,11 @@ from experiments.report.rows import Row
 _AXES: dict[str, tuple[str, Callable[[Run, int], float | None]]] = {
     "by rounds": ("round", lambda run, round: round),
     "by seconds": ("seconds", lambda run, round: _seconds(run)[round]),
-    "by bytes": ("MB on the wire", lambda run, round: None if run.summary is None else costs.wire(run, round) / 1e6),
+    "by bytes": ("MB on the wire", lambda run, round: _megabytes(run, round)),
 }
 _CAPTION = (
     "The mean over seeds, and a band from the lowest to the highest. Seconds compare runs of the same machine only; "
-    "bytes are those of all clients of one seed, down and up, and known of finished runs."
+    "bytes are those of all clients of one seed, down and up."
 )
 
 
@@ -61,6 +61,11 @@ def _curve(row: Row, name: str, at: Callable[[Run, int], float | None]) -> Curve
     return Curve(
         row.label, row.number, [float(np.mean(each)) for each in x], [float(np.mean(v)) for v in values], *band
     )
+
+
+def _megabytes(run: Run, round: int) -> float | None:
+    num_bytes = costs.wire(run, round)
+    return None if num_bytes is None else num_bytes / 1e6
 
 
 def _seconds(run: Run) -> dict[int, float]:

@@ -11,8 +11,8 @@ def summary(metrics: Metrics) -> dict[str, np.ndarray]:
     """Over the clients (last axis) that have examples; other axes (seeds) stay.
 
     accuracy_mean: every client counts alike; _weighted: every example does; _std: population deviation over clients;
-    _worst10: mean of the worst tenth of the clients (at least one); _min, _max; the same of each overlap of masks;
-    loss_mean. NaN where no client has any.
+    _worst10: mean of the worst tenth of the clients (at least one); _min, _max; _gini: half the mean difference of two
+    clients over the mean, 0 = all alike; the same of each overlap of masks; loss_mean. NaN where no client has any.
     """
     count, numbers = np.asarray(metrics.num_examples, np.float64), {}
     for name, values in _scores(metrics).items():
@@ -32,15 +32,18 @@ def _over_clients(values: np.ndarray, count: np.ndarray) -> dict[str, np.ndarray
     num = has_examples.sum(axis=-1)
     ranked = np.sort(values, axis=-1)  # NaN, the clients without examples, last
     num_worst = np.ceil(num / 10)[..., None]
+    positions = 2 * np.arange(1, ranked.shape[-1] + 1) - num[..., None] - 1
+    apart, total = _sum(positions * ranked, ~np.isnan(ranked)), _sum(values, has_examples)
     worst = np.where(np.arange(ranked.shape[-1]) < num_worst, ranked, 0).sum(axis=-1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = _sum(values, has_examples) / num
+        mean = total / num
         return {
             "mean": mean,
             "weighted": _sum(values * count, has_examples) / count.sum(axis=-1),
             "std": np.sqrt(_sum((values - mean[..., None]) ** 2, has_examples) / num),
             "worst10": worst / num_worst[..., 0],
             "min": ranked[..., 0],
+            "gini": np.where(total > 0, apart / (num * np.where(total > 0, total, 1)), np.where(num > 0, 0.0, np.nan)),
             "max": np.where(num > 0, np.where(has_examples, values, -np.inf).max(axis=-1), np.nan),
         }
 

@@ -164,6 +164,7 @@ def test_summary_leaves_out_clients_without_examples():
             "accuracy_std": 0.25,
             "accuracy_worst10": 0.5,
             "accuracy_min": 0.5,
+            "accuracy_gini": 1 / 6,
             "accuracy_max": 1.0,
             "loss_mean": 2.0,
         }
@@ -174,6 +175,17 @@ def test_the_worst_tenth_of_thirty_is_three():
     accuracy = np.linspace(0, 1, 30)[None]
     ones = np.ones_like(accuracy)
     assert summary(Metrics(ones, accuracy, ones))["accuracy_worst10"][0] == pytest.approx(accuracy[0, :3].mean())
+
+
+def test_gini_is_the_mean_difference_of_two_clients():
+    rng = np.random.default_rng(0)
+    accuracy, count = rng.random((2, 7)), np.array([[3, 0, 2, 5, 1, 0, 4]] * 2)
+    ours = summary(Metrics(accuracy, accuracy, count))["accuracy_gini"]
+    for values, gini in zip(accuracy[:, count[0] > 0], ours, strict=True):
+        assert gini == pytest.approx(np.abs(values[:, None] - values).mean() / 2 / values.mean())
+    nobody = np.zeros((1, 3))
+    assert np.isnan(summary(Metrics(nobody, nobody, nobody))["accuracy_gini"][0])
+    assert summary(Metrics(nobody, nobody, nobody + 1))["accuracy_gini"][0] == 0
 
 
 def test_everyone_by_default():

@@ -75,6 +75,8 @@ def test_a_line_an_evaluation_and_seed(finished):
     assert [(line["round"], line["seed"]) for line in lines] == [(2, 0), (2, 1), (4, 0), (4, 1)]
     assert {"train/loss", "test/accuracy", "clients/accuracy_mean", "newcomers/accuracy_mean"} <= lines[0].keys()
     assert lines[0]["train/loss"] != lines[1]["train/loss"]
+    facts = json.loads((finished / "summary.json").read_text())["facts"]
+    assert [line["traffic/up"] for line in lines[::2]] == [2 * 2 * facts["bytes_up"], 4 * 2 * facts["bytes_up"]]
     assert all(line["num_reporting"] == 2 and line["num_dropped"] == 0 for line in lines)
 
 

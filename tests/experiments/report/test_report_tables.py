@@ -1,5 +1,7 @@
 """What stands in the report's tables and figures, against numbers worked out by hand."""
 
+import json
+
 import pytest
 
 from experiments.report import clients, costs, curves, diagnosed, measures, partitions, provenance
@@ -80,6 +82,16 @@ def test_bytes_on_the_wire_are_the_cohort_s_down_and_the_reports_up(found):
     assert values["on the wire"].mean == 18_000 and values["memory held"].mean == 3000
     assert values["a round"].mean == pytest.approx(2.0) and values["seconds"].mean == 20
     assert table.rows[1][1][table.columns.index("on the wire")] is None
+
+
+def test_what_a_run_has_counted_itself_is_taken_as_it_is(tmp_path):
+    folder = written.run(tmp_path / "run", is_finished=False)
+    figures = {"traffic/down": 70, "traffic/up": 30, "clients/accuracy_gini": 0.25}
+    lines = [json.loads(line) | figures for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert costs.wire(read(folder), 10) == 100
+    (table,) = clients.fairness(rows([read(folder)]), "accuracy")
+    assert table.rows[0][1][table.columns.index("Gini")].mean == 0.25
 
 
 @pytest.mark.parametrize(

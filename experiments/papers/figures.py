@@ -1,0 +1,101 @@
+"""What the papers' figures show, drawn from their experiments."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from experiments import looks
+from experiments.outputs import MetricLines
+from experiments.papers.comparison import Entry
+from experiments.plots import STYLE
+from experiments.rundir import RunDirectory
+
+Runs = Mapping[tuple[str, str], RunDirectory]
+"""{(row, column): a finished run}"""
+Draw = Callable[[Sequence[Entry], Runs, Path], None]
+
+
+def sweep(varied: str, scale: str = "log") -> Draw:
+    """A panel a measure, a line a row, columns as numbers: the mean over seeds, a band from lowest to highest."""
+
+    def draw(entries: Sequence[Entry], runs: Runs, path: Path) -> None:
+        def lines(axis: Axes, measure: str) -> None:
+            found = [entry for entry in entries if entry.measure == measure and entry.seeds]
+            for row in dict.fromkeys(entry.row for entry in found):
+                of_row = sorted((float(entry.column), entry.seeds) for entry in found if entry.row == row)
+                _band(axis, [at for at, _ in of_row], [seeds for _, seeds in of_row], row)
+            axis.set(xscale=scale, xlabel=varied, ylabel=measure)
+
+        _panels(list(dict.fromkeys(entry.measure for entry in entries)), lines, path)
+
+    return draw
+
+
+def curves(figure: str = "test/accuracy") -> Draw:
+    """A panel a column, a line a row: a figure of metrics.jsonl against rounds, by seeds as above.
+
+    figure: "test/accuracy"; "unseen" is the accuracy on whatever domain was left out.
+    """
+
+    def draw(entries: Sequence[Entry], runs: Runs, path: Path) -> None:
+        def lines(axis: Axes, column: str) -> None:
+            for (row, of), run in runs.items():
+                if of == column:
+                    _against_rounds(
+                        axis, MetricLines(run / "metrics.jsonl").read(), lambda line: _figure(line, figure), row
+                    )
+            axis.set(title=column, xlabel="round", ylabel=figure)
+
+        _panels(list(dict.fromkeys(column for _, column in runs)), lines, path)
+
+    return draw
+
+
+def over_looks(diagnostic: str, quantity: str) -> Draw:
+    """The same of what a diagnostic told: a number, or the mean of several."""
+
+    def draw(entries: Sequence[Entry], runs: Runs, path: Path) -> None:
+        def lines(axis: Axes, column: str) -> None:
+            for (row, of), run in runs.items():
+                if of == column:
+                    told = MetricLines(run / looks.NAME).read()
+                    _against_rounds(axis, told, lambda line: np.mean(line[diagnostic][quantity]), row)
+            axis.set(title=column, xlabel="round", ylabel=f"{diagnostic}: {quantity}")
+
+        _panels(list(dict.fromkeys(column for _, column in runs)), lines, path)
+
+    return draw
+
+
+def _figure(line: Mapping, name: str) -> float:
+    domains = [key for key in line if key.startswith(f"{name}/") and key.endswith("/accuracy")]
+    return line[name] if name in line else float(np.mean([line[key] for key in domains]))
+
+
+def _against_rounds(axis: Axes, lines: Sequence[Mapping], value: Callable[[Mapping], float], label: str) -> None:
+    rounds = sorted({line["round"] for line in lines})
+    _band(axis, rounds, [[value(line) for line in lines if line["round"] == round] for round in rounds], label)
+
+
+def _band(axis: Axes, at: Sequence[float], seeds: Sequence[Sequence[float]], label: str) -> None:
+    (line,) = axis.plot(at, [np.mean(values) for values in seeds], marker="o" if len(at) < 10 else None, label=label)
+    lowest, highest = ([end(values) for values in seeds] for end in (min, max))
+    axis.fill_between(at, lowest, highest, color=line.get_color(), alpha=0.2, linewidth=0)
+
+
+def _panels(names: Sequence[str], draw: Callable[[Axes, str], None], path: Path) -> None:
+    with plt.rc_context(STYLE):
+        figure, panels = plt.subplots(
+            1, len(names), figsize=(4.5 * len(names), 3.8), layout="constrained", squeeze=False
+        )
+        for axis, name in zip(panels[0], names, strict=True):
+            draw(axis, name)
+        panels[0][0].legend(frameon=False)
+        figure.savefig(path, dpi=120, format="png")
+        plt.close(figure)

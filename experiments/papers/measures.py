@@ -1,0 +1,70 @@
+"""Numbers that are read off finished runs: a value a seed, of one column."""
+
+import csv
+from collections.abc import Callable
+
+from experiments import looks
+from experiments.outputs import MetricLines
+from experiments.rundir import RunDirectory
+
+Measure = Callable[[RunDirectory, str], list[float]]
+"""(a run, the column that is read) -> a value a seed."""
+
+
+def final(name: str) -> Measure:
+    """A figure after the last round, "test/accuracy", in per cent."""
+    return lambda run, column: [100 * value for value in run.read("summary.json")["final"][name]["seeds"]]
+
+
+def on_test(score: str = "accuracy") -> Measure:
+    """The score on the common test set, in per cent: the mean of clients' own models where they have some, as FedLD
+    judges FedBN and FedPAC, the server's else."""
+
+    def measure(run: RunDirectory, column: str) -> list[float]:
+        figures = run.read("summary.json")["final"]
+        found = figures.get(f"personal_test/{score}_mean") or figures[f"test/{score}"]
+        return [100 * value for value in found["seeds"]]
+
+    return measure
+
+
+def unseen(score: str = "accuracy") -> Measure:
+    """The score on the domain left out, in per cent; of several the mean."""
+
+    def measure(run: RunDirectory, column: str) -> list[float]:
+        figures = run.read("summary.json")["final"]
+        found = [figure["seeds"] for name, figure in figures.items() if _is(name, "unseen/", f"/{score}")]
+        return [100 * sum(values) / len(values) for values in zip(*found, strict=True)]
+
+    return measure
+
+
+def own(score: str = "accuracy") -> Measure:
+    """The score of the client that the column names, on its own test examples, in per cent: of its own model where it
+    has one, of the server's else. Columns A, B, ... are clients in their order."""
+
+    def measure(run: RunDirectory, column: str) -> list[float]:
+        with (run / "per_client.csv").open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["is_newcomer"] == "False"]
+        names = list(dict.fromkeys(row["client"] for row in rows))
+        name = column if column in names else names[ord(column) - ord("A")]
+        return [100 * float(row[f"personal_{score}"] or row[score]) for row in rows if row["client"] == name]
+
+    return measure
+
+
+def looked(diagnostic: str, quantity: str, round: int = 0) -> Measure:
+    """A number that a diagnostic told before this round; of several, one a client say, the mean. round: -1 is the last
+    that was looked at."""
+
+    def measure(run: RunDirectory, column: str) -> list[float]:
+        lines = MetricLines(run / looks.NAME).read()
+        chosen = lines[-1]["round"] if round < 0 else round
+        values = [line[diagnostic][quantity] for line in lines if line["round"] == chosen]
+        return [sum(value) / len(value) if isinstance(value, list) else value for value in values]
+
+    return measure
+
+
+def _is(name: str, begins: str, ends: str) -> bool:
+    return name.startswith(begins) and name.endswith(ends)

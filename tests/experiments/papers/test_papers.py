@@ -1,0 +1,195 @@
+"""The papers' experiments: that every run of theirs can be read, and what is made of finished ones."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from experiments.papers import command, comparison, fedld, fedmgc, fedrd, figures, harmofl, measures
+from experiments.papers.comparison import Entry
+from experiments.papers.measures import final
+from experiments.papers.plan import Experiment, Scale
+from experiments.rundir import RunDirectory
+from fedjax_het.errors import InputError
+
+PAPERS = {
+    "fedld": fedld.EXPERIMENTS,
+    "fedmgc": fedmgc.EXPERIMENTS,
+    "fedrd": fedrd.EXPERIMENTS,
+    "harmofl": harmofl.EXPERIMENTS,
+}
+ALL = [
+    pytest.param(experiment, scale, id=f"{paper}-{what}-{scale}")
+    for paper, experiments in PAPERS.items()
+    for what, experiment in experiments.items()
+    for scale in experiment.scales
+]
+
+
+@pytest.mark.parametrize(("experiment", "scale"), ALL)
+def test_every_run_has_settings_that_can_be_read(experiment, scale):
+    cells = experiment.cells(scale, {}, dict.fromkeys(experiment.scales[scale].data, "somewhere"))
+    read = {place: cell.settings() for place, cell in cells.items()}
+    assert len(cells) == len(experiment.rows) * len(experiment.scales[scale].columns)
+    for name in experiment.measures:
+        for row in experiment.printed.get(name, {}):
+            assert row in experiment.rows
+    for (row, column), chosen in read.items():
+        for key, text in experiment.tuned.get((row, column), {}).items():
+            table, _, name = key.rpartition(".")
+            assert str(chosen[table][name]) == text
+        assert "{" not in str(chosen["data"].get("path"))
+
+
+@pytest.mark.parametrize(("paper", "what"), [(paper, what) for paper in PAPERS for what in PAPERS[paper]])
+def test_what_is_printed_has_a_value_a_column(paper, what):
+    experiment = PAPERS[paper][what]
+    num = len(experiment.scales["paper"].columns) + bool(experiment.average)
+    for rows in experiment.printed.values():
+        assert {len(values) for values in rows.values()} == {num}
+    for scale in experiment.scales.values():
+        assert bool(scale.reduced) == (scale is not experiment.scales["paper"])
+
+
+def test_what_the_user_sets_wins():
+    cells = fedld.TABLE_2.cells("smoke", {"rounds": "7", "data.partition.alpha": "5"}, {})
+    assert {cell.settings()["rounds"] for cell in cells.values()} == {7}
+    assert {cell.settings()["data"]["partition"]["alpha"] for cell in cells.values()} == {5.0}
+
+
+def of(row, column, printed, seeds):
+    return Entry("accuracy", row, column, printed, seeds)
+
+
+TWO = Experiment(
+    title="A table",
+    rows={"FedAvg": {}, "FedLD": {}},
+    measures={"accuracy": final("test/accuracy")},
+    scales={
+        "cpu": Scale("quickstart.py", {}, {"S1": {}, "S2": {}}, "less data", {"a": "an archive", "b": "a folder"}),
+        "paper": Scale("quickstart.py", {}, {"S1": {}, "S2": {}}),
+    },
+    printed={"accuracy": {"FedAvg": (80.0, 70.5), "FedLD": (81.0, None)}},
+    doubts=("A misprint.",),
+)
+ENTRIES = [
+    of("FedAvg", "S1", 80.0, [79.0, 80.0]),
+    of("FedAvg", "S2", 70.5, [71.0, 71.0]),
+    of("FedLD", "S1", 81.0, []),
+    of("FedLD", "S2", None, [60.25]),
+]
+
+
+def test_printed_and_ours_stand_side_by_side():
+    lines = comparison.markdown(TWO, "cpu", ENTRIES).splitlines()
+    assert "| accuracy | S1 paper | S1 here | S1 difference | S2 paper | S2 here | S2 difference |" in lines
+    assert "| FedAvg | 80 | 79.5 ± 0.5 | -0.50 | 70.5 | 71 ± 0 | +0.50 |" in lines
+    assert "| FedLD | 81 | failed |  |  | 60.25 |  |" in lines
+    assert "Reduced: less data." in lines and "- A misprint." in lines
+
+
+def test_all_digits_are_in_the_csv():
+    rows = list(csv.DictReader(io.StringIO(comparison.comma_separated(ENTRIES))))
+    assert rows[0]["seeds"] == "79.0;80.0" and float(rows[0]["difference"]) == -0.5
+    assert rows[2]["mean"] == rows[2]["std"] == ""
+
+
+def test_missing_data_is_said_before_anything_is_trained(tmp_path, capsys):
+    arguments = ["--what=table2", "--scale=cpu", f"--workdir={tmp_path / 'runs'}"]
+    assert command.main(arguments, "fedld", fedld.EXPERIMENTS) == 2
+    assert "--data: this scale reads the X-rays' .npz file. Give --data=PATH." in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["/x"], "reads an archive. Give --data=a=PATH"),
+        (["a=/x"], "reads a folder. Give --data=b=PATH"),
+        (["a=/x", "b=/y", "c=/z"], "--data=c: nothing here reads it"),
+    ],
+)
+def test_several_data_sets_are_named(tmp_path, given, message):
+    with pytest.raises(InputError, match=message):
+        command.run(TWO, "cpu", given, {}, tmp_path, "table")
+
+
+def test_a_scale_that_is_not_there_is_named(tmp_path, capsys):
+    arguments = ["--what=table3", "--scale=cpu", f"--workdir={tmp_path}"]
+    assert command.main(arguments, "fedrd", fedrd.EXPERIMENTS) == 2
+    assert "'table3' is there at paper" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [figures.sweep("alpha"), figures.curves("test/accuracy"), figures.curves("unseen"), figures.over_looks("a", "b")],
+)
+def test_figures_are_drawn(tmp_path, draw):
+    runs = {}
+    for row in ("FedAvg", "FedLD"):
+        (tmp_path / row).mkdir()
+        lines = [
+            {"round": r, "test/accuracy": 0.1 * r, "unseen/x/accuracy": 0.2, "a": {"b": [1.0, r]}} for r in (1, 2, 2)
+        ]
+        for name in ("metrics.jsonl", "diagnostics.jsonl"):
+            (tmp_path / row / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        runs |= {(row, column): RunDirectory(tmp_path / row) for column in ("0.1", "10")}
+    entries = [Entry("loss", row, column, None, [1.0, 2.0]) for row, column in runs]
+    draw([*entries, Entry("loss", "FedMGC", "0.1", None, [])], runs, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 5_000
+
+
+def test_what_is_read_off_a_run(tmp_path):
+    final_figures = {
+        "test/accuracy": [0.5, 0.6],
+        "personal_test/accuracy_mean": [0.7, 0.8],
+        "unseen/a/accuracy": [0.2, 0.4],
+        "unseen/b/accuracy": [0.4, 0.6],
+    }
+    summary = {"final": {name: {"seeds": seeds} for name, seeds in final_figures.items()}}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    rows = [
+        "seed,client,is_newcomer,accuracy,personal_accuracy",
+        "0,x,False,0.1,",
+        "0,y,False,0.2,0.9",
+        "0,z,True,0.3,",
+    ]
+    (tmp_path / "per_client.csv").write_text("\n".join(rows) + "\n")
+    lines = [{"round": r, "seed": 0, "drift": {"gamma": r, "by_client": [r, r + 2]}} for r in (0, 5)]
+    (tmp_path / "diagnostics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = RunDirectory(tmp_path)
+    read = {
+        "final": measures.final("test/accuracy")(run, "S1"),
+        "on test": measures.on_test()(run, "S1"),
+        "unseen": measures.unseen()(run, "P"),
+        "by letter": measures.own()(run, "A"),
+        "by name": measures.own()(run, "y"),
+        "first": measures.looked("drift", "gamma")(run, "-"),
+        "last": measures.looked("drift", "by_client", -1)(run, "-"),
+    }
+    expected = {
+        "final": [50, 60],
+        "on test": [70, 80],
+        "unseen": [30, 50],
+        "by letter": [10],
+        "by name": [90],
+        "first": [0],
+        "last": [6],
+    }
+    assert read.keys() == expected.keys()
+    for name, values in read.items():
+        assert values == pytest.approx(expected[name]), name
+
+
+@pytest.mark.slow
+def test_a_figure_at_the_smallest_scale(tmp_path, capsys):
+    arguments = ["--what=fig2", "--scale=smoke", f"--workdir={tmp_path}"]
+    assert command.main(arguments, "fedld", fedld.EXPERIMENTS) == 0
+    rows = list(csv.DictReader((tmp_path / "fig2-smoke.csv").open(newline="")))
+    values = {(row["measure"], row["row"]): float(row["mean"]) for row in rows}
+    assert values["absolute shift", "neither"] == values["absolute shift", "principal directions"] > 0
+    assert values["absolute shift", "margin"] != values["absolute shift", "neither"]
+    assert (tmp_path / "fig2-smoke.png").stat().st_size > 10_000
+    assert command.main(arguments, "fedld", fedld.EXPERIMENTS) == 0
+    assert capsys.readouterr().out.count("was done") == 3
