@@ -100,9 +100,9 @@ def starring(found: Sequence[Comparison]) -> str:
     counts = sorted({each.found.num_pairs for each in found if each.pairs == "seeds"})
     if not counts:
         return ""
-    seeds = f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seed{'s' * (counts[0] > 1)}"
     if counts[-1] < LEAST["seeds"]:
-        return f"No stars: {seeds} to pair are too few for a test against FedAvg, {LEAST['seeds']} are the least."
+        return f"No stars: too few pairs for a test against FedAvg ({seeds}; {LEAST['seeds']} are the least)."
     return f"Stars: against FedAvg, paired t-test over {seeds}, Holm-corrected (* 0.05, ** 0.01, *** 0.001)."
 
 

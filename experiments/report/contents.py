@@ -143,7 +143,7 @@ def _lead(final: Table, compared: Sequence[against.Comparison]) -> list[str]:
 def _over(label: str, column: str, compared: Sequence[against.Comparison]) -> str:
     for each in compared:
         if each.label == label and each.pairs == "seeds" and column in (each.column, f"{each.column}, {each.when}"):
-            seeds = f"{each.found.num_pairs} seeds"
+            seeds = f"{each.found.num_pairs} seed{'s' * (each.found.num_pairs > 1)}"
             p = f"{seeds}, too few to test" if each.found.p is None else f"p = {each.found.p:.2g}, {seeds}"
             return f", {100 * each.found.difference:+.1f} points against {each.against} ({p})".replace("-", "−")
     return ""

@@ -72,7 +72,7 @@ _COLUMNS: dict[str, tuple[Shown, Callable[[Run], float | None]]] = {
     "parameters": (_COUNT, _fact("num_parameters")),
     "seconds": (Shown(seconds), lambda run: run.lines[-1]["seconds"] if run.lines else None),
     "a round": (_SECONDS, a_round),
-    "compiling": (_SECONDS, _fact("compile_seconds")),
+    "compiling": (Shown(seconds), _fact("compile_seconds")),
     "memory held": (_BYTES, lambda run: sum(run.summary["facts"]["held_bytes"].values()) if run.summary else None),
     "memory at most": (_BYTES, _fact("peak_bytes")),
     "down a client": (_BYTES, _fact("bytes_down")),

@@ -29,6 +29,8 @@ def write(figure: Figure, folder: Path) -> None:
     for stem, view in zip(stems(figure), figure.views, strict=True):
         with plt.rc_context(plots.STYLE | {"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "report"}):
             drawn = draw(view)
+            drawn.draw_without_rendering()
+            drawn.set_layout_engine("none")  # what is laid out once need not be for every format
             for ending, about in _ENDINGS.items():
                 files.write(folder / f"{stem}.{ending}", partial(drawn.savefig, dpi=150, format=ending, metadata=about))
             plt.close(drawn)

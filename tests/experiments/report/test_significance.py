@@ -69,7 +69,7 @@ def test_a_row_is_paired_with_fedavg_seed_by_seed(tmp_path):
 def test_too_few_seeds_make_no_stars_and_say_so(tmp_path):
     found = compared(tmp_path, ("fedavg", (0.5, 0.6)), ("fedld", (0.8, 0.99)))
     assert not any(against.stars(found).values())
-    assert "No stars: 2 seeds to pair are too few" in against.starring(found)
+    assert "No stars: too few pairs for a test against FedAvg (2 seeds; 5 are the least)." in against.starring(found)
     table = against.table(found)
     assert table.rows[0][1][-1] == "too few pairs" and table.rows[0][1][4].mean == 2
 
