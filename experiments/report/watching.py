@@ -37,16 +37,16 @@ def _write(report: Report, paths: Sequence[Path], is_watched: bool) -> None:
     try:
         report.write(contents(*runs(paths)), is_watched)
         print(f"{time.strftime('%H:%M:%S')} {report.out}", flush=True)
-    except InputError as error:
+    except (InputError, OSError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
 
 
 def _stamps(paths: Sequence[Path]) -> dict[Path, list[int]]:
-    """When which files changed; a grid's own file is one of them, for it names the runs."""
+    """When the files of which runs changed; of a path that cannot be read now, none."""
     found = {}
     for path in paths:
         try:
             found |= {directory: stamp(directory) for directory in directories_of(path)[0]}
-        except InputError:
+        except (InputError, OSError):
             found[path] = []
     return found
