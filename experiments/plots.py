@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 STYLE = {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3, "font.size": 10}
-_NAMES = {
+NAMES = {
     "test": "test set",
     "clients": "clients, shared model",
     "personal": "clients, own model",
@@ -31,7 +31,7 @@ _MOST = 40  # names on an axis
 def curves(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Accuracy (Dice of masks) and loss against rounds: the mean over seeds, a band from the lowest to the highest."""
     unseen = dict.fromkeys(key.rpartition("/")[0] for key in lines[0] if key.startswith("unseen/"))
-    groups = _NAMES | {group: f"unseen: {group.removeprefix('unseen/')}" for group in unseen}
+    groups = NAMES | {group: f"unseen: {group.removeprefix('unseen/')}" for group in unseen}
     colours = {group: f"C{i % 10}" for i, group in enumerate(groups)}
     with plt.rc_context(STYLE):
         figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
@@ -79,8 +79,8 @@ def partition(counts: np.ndarray, client_names: Sequence[str], class_names: Sequ
         figure, axis = plt.subplots(figsize=(width, height), layout="constrained")
         image = axis.imshow(counts.T, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
         figure.colorbar(image, label="training examples", ticks=MaxNLocator(integer=True), fraction=0.05, pad=0.02)
-        _name(axis.xaxis, client_names, most=_MOST)
-        _name(axis.yaxis, class_names, most=_MOST)
+        name_axis(axis.xaxis, client_names, most=_MOST)
+        name_axis(axis.yaxis, class_names, most=_MOST)
         if is_turned:
             axis.tick_params(axis="x", rotation=45)
             plt.setp(axis.get_xticklabels(), ha="right", rotation_mode="anchor")
@@ -112,7 +112,7 @@ def growth(records: Sequence[Mapping[str, Any]], varied: str, is_flat: bool, pat
         plt.close(figure)
 
 
-def _name(axis: Axis, names: Sequence[str], most: int) -> None:
+def name_axis(axis: Axis, names: Sequence[str], most: int) -> None:
     """Names where there is room for them, positions where there is not."""
     if len(names) <= most:
         axis.set_ticks(range(len(names)), names)

@@ -38,8 +38,12 @@ def tables(runs: Sequence[Finished]) -> list[Table]:
     found = []
     for when in _WHEN:
         found += [_shared(runs, kind, when) for kind in ("unseen", "test")]
-    found += [_by_client(runs, kind) for kind in ("clients", "personal", "personal_test")]
-    return [table for table in found if table.columns]
+    return [table for table in found + by_client(runs) if table.columns]
+
+
+def by_client(runs: Sequence[Finished]) -> list[Table]:
+    """A column a client, from each run's per_client.csv."""
+    return [_by_client(runs, kind) for kind in ("clients", "personal", "personal_test")]
 
 
 def _shared(runs: Sequence[Finished], kind: str, when: str) -> Table:

@@ -3,24 +3,54 @@
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 
 class Value(NamedTuple):
-    """A figure over seeds: its mean, and its population deviation where there are several."""
+    """A figure over seeds: its mean, its population deviation where there are several, and the stars of a test."""
 
     mean: float
     std: float | None = None
+    stars: str = ""
+
+
+class Shown(NamedTuple):
+    """How a column's figures are written, and which is best: max, min, or None where none is."""
+
+    text: Callable[[float], str]
+    best: Callable[[Iterable[float]], float] | None = None
+
+
+PER_CENT = Shown(lambda value: f"{100 * value:.1f}", max)
 
 
 class Table(NamedTuple):
-    """rows: (label, a value for each column, None where it was not measured). Larger is better; shown in per cent."""
+    """rows: (label, a value or a text for each column, None where it was not measured)."""
 
     name: str  # what its files are called
     title: str
     columns: list[str]
-    rows: list[tuple[str, list[Value | None]]]
+    rows: list[tuple[str, list[Value | str | None]]]
+    shown: Mapping[str, Shown] = MappingProxyType({})  # by column; per cent, the larger the better, unless given
+    note: str = ""  # what a reader has to know besides
+
+
+class Cell(NamedTuple):
+    text: str
+    rank: int | None = None  # 0 for the best of its column, 1 for the second best
+    key: float | None = None  # what a column is sorted by, where it is a number
+
+
+def cells(table: Table, between: str = " ± ") -> list[list[Cell]]:
+    """The table as it is read, a cell for every column; `between` stands between mean and deviation."""
+    columns = []
+    for i, name in enumerate(table.columns):
+        shown = table.shown.get(name, PER_CENT)
+        values = [row[i] for _, row in table.rows]
+        columns.append([_cell(*each, shown, between) for each in zip(values, _ranked(values, shown), strict=True)])
+    return [[column[row] for column in columns] for row in range(len(table.rows))]
 
 
 SUMMARIES = ("mean", "worst")
@@ -34,24 +64,26 @@ def narrowed(table: Table, most: int) -> Table:
     kept = [table.columns.index(name) for name in SUMMARIES]
     rows = [(label, [values[index] for index in kept]) for label, values in table.rows]
     title = f"{table.title} (all {len(table.columns) - len(kept)} columns: {table.name}.md)"
-    return Table(table.name, title, list(SUMMARIES), rows)
+    return table._replace(title=title, columns=list(SUMMARIES), rows=rows)
 
 
 def markdown(table: Table) -> str:
     """The best of a column in bold, the second best underlined."""
-    body = _marked(table, best="**{}**".format, second="<u>{}</u>".format, between=" ± ")
-    lines = [["", *table.columns], ["---"] + ["---:"] * len(table.columns), *body]
-    return f"{table.title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    body = _marked(table, best="**{}**".format, second="<u>{}</u>".format, plain=_in_markdown, between=" ± ")
+    lines = [["", *map(_in_markdown, table.columns)], ["---"] + ["---:"] * len(table.columns), *body]
+    note = f"\n{table.note}\n" if table.note else ""
+    return f"{table.title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines) + note
 
 
 def latex(table: Table) -> str:
     r"""A tabular with the rules of the package booktabs; the best of a column \textbf, the second best \underline."""
-    body = _marked(table, best=r"\textbf{{{}}}".format, second=r"\underline{{{}}}".format, between=r" $\pm$ ")
+    body = _marked(
+        table, best=r"\textbf{{{}}}".format, second=r"\underline{{{}}}".format, plain=_escaped, between=" ± "
+    )
     head = ["", *map(_escaped, table.columns)]
-    body = [[_escaped(label), *cells] for label, *cells in body]
     rows = [" & ".join(line) + r" \\" for line in (head, *body)]
     lines = [
-        f"% {table.title}",
+        *(f"% {line}" for line in (table.title, table.note) if line),
         rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
         r"\toprule",
         rows[0],
@@ -64,47 +96,55 @@ def latex(table: Table) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """A line for every cell, as fractions and with all digits: row, column, mean, std."""
+    """A line for every cell, with all digits (fractions, not per cent; bytes, seconds): row, column, mean, std."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", "column", "mean", "std"])
     for label, values in table.rows:
         for column, value in zip(table.columns, values, strict=True):
-            mean, std = value or ("", None)
-            writer.writerow([label, column, mean, "" if std is None else std])
+            mean, std = value[:2] if isinstance(value, Value) else (value, None)
+            writer.writerow([label, column, "" if mean is None else mean, "" if std is None else std])
     return text.getvalue()
 
 
 WRITERS: dict[str, Callable[[Table], str]] = {".md": markdown, ".tex": latex, ".csv": comma_separated}
 
+_Writing = Callable[[str], str]
 
-def _marked(table: Table, best: Callable[[str], str], second: Callable[[str], str], between: str) -> list[list[str]]:
-    columns = [_ranked([values[i] for _, values in table.rows]) for i in range(len(table.columns))]
+
+def _marked(table: Table, best: _Writing, second: _Writing, plain: _Writing, between: str) -> list[list[str]]:
     marks = {0: best, 1: second}
     return [
-        [label]
-        + [marks.get(columns[i][row], str)(_text(value, between)) if value else "" for i, value in enumerate(values)]
-        for row, (label, values) in enumerate(table.rows)
+        [plain(label), *(marks.get(cell.rank, str)(plain(cell.text)) for cell in row)]
+        for (label, _), row in zip(table.rows, cells(table, between), strict=True)
     ]
 
 
-def _text(value: Value, between: str) -> str:
-    mean = _per_cent(value.mean)
-    return mean if value.std is None else mean + between + _per_cent(value.std)
+def _cell(value: Value | str | None, rank: int | None, shown: Shown, between: str) -> Cell:
+    if not isinstance(value, Value):
+        return Cell(value or "")
+    mean = _text(value.mean, shown)
+    text = mean if value.std is None else mean + between + _text(value.std, shown)
+    return Cell(text + value.stars, rank, value.mean if math.isfinite(value.mean) else None)
 
 
-def _per_cent(value: float) -> str:
-    return f"{100 * value:.1f}" if math.isfinite(value) else "not finite"
+def _text(value: float, shown: Shown) -> str:
+    return shown.text(value) if math.isfinite(value) else "not finite"
 
 
-def _ranked(values: Sequence[Value | None]) -> list[int | None]:
-    """0 for the best, 1 for the second best, ...: equal as shown is equal; nothing is best alone."""
-    shown = [float(_per_cent(v.mean)) if v and math.isfinite(v.mean) else None for v in values]
-    known = sorted({each for each in shown if each is not None}, reverse=True)
-    is_contest = sum(each is not None for each in shown) > 1
-    return [known.index(each) if is_contest and each is not None else None for each in shown]
+def _ranked(values: Sequence[Value | str | None], shown: Shown) -> list[int | None]:
+    """0 for the best, 1 for the second best, ...: equal as shown is equal; nothing is best alone or where all are."""
+    finite = [v.mean if isinstance(v, Value) and math.isfinite(v.mean) else None for v in values]
+    means = {_text(mean, shown): mean for mean in finite if mean is not None}  # one of those that look alike
+    known = sorted(means, key=means.__getitem__, reverse=shown.best is max)
+    is_contest = shown.best is not None and len(known) > 1
+    return [known.index(_text(mean, shown)) if is_contest and mean is not None else None for mean in finite]
+
+
+def _in_markdown(text: str) -> str:
+    return text.replace("|", r"\|").replace("*", r"\*")
 
 
 def _escaped(text: str) -> str:
     special = {character: f"\\{character}" for character in "&%$#_{}"} | {"\\": r"\textbackslash{}"}
-    return text.translate(str.maketrans(special))
+    return text.translate(str.maketrans(special | {"*": "$^*$", "±": r"$\pm$", "−": "$-$", "×": r"$\times$"}))

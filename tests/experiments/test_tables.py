@@ -3,7 +3,7 @@
 import csv
 import io
 
-from experiments.tables import Table, Value, comma_separated, latex, markdown, narrowed
+from experiments.tables import PER_CENT, Shown, Table, Value, cells, comma_separated, latex, markdown, narrowed
 
 TABLE = Table(
     "unseen",
@@ -47,6 +47,23 @@ def test_csv_has_all_digits_and_a_line_a_cell():
     assert len(rows) == 8
     assert rows[2] == {"row": "fedbn", "column": "art_painting", "mean": "0.7004", "std": "0.02"}
     assert rows[4]["mean"] == ""
+
+
+def test_a_column_where_all_are_alike_has_no_best():
+    alike = Table("t", "", ["a"], [("fedavg", [Value(0.5)]), ("fedbn", [Value(0.5001)])])
+    assert [row[0].rank for row in cells(alike)] == [None, None]
+
+
+def test_columns_may_be_better_the_smaller_or_no_contest_and_have_stars_and_texts():
+    shown = {"loss": Shown(PER_CENT.text, min), "rounds": Shown(lambda value: f"{value:.0f}")}
+    rows = [("fedavg", [Value(0.2), Value(3), "a|b"]), ("fedld", [Value(0.1, 0.01, "*"), Value(4), None])]
+    table = Table("t", "T", ["loss", "rounds", "text"], rows, shown, "A note.")
+    assert [[cell.rank for cell in row] for row in cells(table)] == [[1, None, None], [0, None, None]]
+    assert markdown(table).endswith(
+        "| fedavg | <u>20.0</u> | 3 | a\\|b |\n| fedld | **10.0 ± 1.0\\*** | 4 |  |\n\nA note.\n"
+    )
+    assert r"fedld & \textbf{10.0 $\pm$ 1.0$^*$} & 4 &  \\" in latex(table) and "% A note." in latex(table)
+    assert "fedavg,text,a|b," in comma_separated(table)
 
 
 def test_a_wide_table_is_narrowed_to_its_summaries():

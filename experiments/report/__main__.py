@@ -1,0 +1,70 @@
+"""One page that compares runs: python -m experiments.report runs/fedavg runs/fedld --out=report.html
+
+A RUN is a directory of `experiments.train`, finished or not, or of `experiments.compare`. Beside the page, in
+report_files, every table lies as Markdown, LaTeX and CSV and every figure as PNG and SVG. With --watch it is written
+again whenever a run's files change. Exit status: 0 = written, 2 = something to mend, said on stderr.
+"""
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments import files
+from fedjax_het.errors import InputError
+
+_EXTRA = ("jinja2", "plotly")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line. Raises InputError for what cannot be written."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.report", description="One page that compares runs.", allow_abbrev=False
+    )
+    parser.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="a directory of experiments.train or experiments.compare"
+    )
+    parser.add_argument("--out", type=Path, default=Path("report.html"), help="the page; report.html unless given")
+    parser.add_argument("--watch", action="store_true", help="write again whenever a run's files change")
+    known = parser.parse_args(argv)
+    if known.out.suffix not in (".html", ".htm"):
+        raise InputError(f"--out: '{known.out}' is no name of a page. End it in .html.")
+    try:
+        files.check_writable(known.out.parent)
+    except InputError as error:
+        raise InputError(str(error).replace("--workdir", "--out", 1)) from error
+    return known
+
+
+def check_extra() -> None:
+    """Raises InputError where what draws the page is not installed."""
+    if missing := [name for name in _EXTRA if importlib.util.find_spec(name) is None]:
+        raise InputError(
+            f'the report needs {" and ".join(missing)}. Install what is missing: pip install -e ".[report]"'
+        )
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit status."""
+    try:
+        command = parse(argv)
+        check_extra()
+        from experiments.report import contents, finding, watching, writing
+
+        report = writing.Report(command.out)
+        if command.watch:
+            watching.watch(report, command.runs)
+        else:
+            report.write(contents.contents(*finding.runs(command.runs)))
+    except (InputError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    print(f"written: {report.out}, and its tables and figures in {report.folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,39 @@
+"""Looks of diagnostics.jsonl: which there are, and who was there."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.report.rows import Row
+
+Look = Mapping[str, Any]
+_MOST = 6  # looks that a reader chooses from
+
+
+def before(rounds: int) -> str:
+    """A look is at the round to come."""
+    return f"round {rounds + 1}"
+
+
+def thinned(rounds: Sequence[int]) -> list[int]:
+    """The first, the last, and some between."""
+    at = np.linspace(0, len(rounds) - 1, min(_MOST, len(rounds))).round().astype(int)
+    return [rounds[i] for i in dict.fromkeys(at.tolist())]
+
+
+def at(row: Row, round: int, name: str, quantity: str) -> list[Look]:
+    """A row's looks at one round that have this quantity, a seed each."""
+    return [look for look in row.first.looks if look["round"] == round and quantity in look.get(name, {})]
+
+
+def present(look: Look) -> np.ndarray:
+    """Positions in the cohort of the clients that were there."""
+    return np.flatnonzero(look["cohort"]["is_present"])
+
+
+def names(row: Row, look: Look) -> list[str]:
+    """Of the clients that were there."""
+    known = [client["client"] for client in row.first.partition["clients"]] if row.first.partition else []
+    ids = np.asarray(look["cohort"]["ids"])[present(look)]
+    return [known[i] if i < len(known) else f"client {i}" for i in ids]

@@ -1,0 +1,55 @@
+"""A report of what experiments.train really writes."""
+
+import json
+
+import pytest
+
+from experiments import train
+from experiments.report import finding, page
+from experiments.report.contents import contents
+
+CONFIG = """
+def get_config():
+    return dict(
+        algorithm=dict(name="fedavg", batch_size=16, epochs=1),
+        model=dict(name="mlp", hidden=(8,)),
+        data=dict(name="digits", num_clients=4, valid_fraction=0.2, partition=dict(name="dirichlet", alpha=0.5)),
+        rounds=4, cohort_size=3, evaluate_every=2, num_seeds=2, layout="vmapped",
+        diagnostics="conflict,norms,landscape", diagnose_every=2,
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "config.py").write_text(CONFIG)
+    assert train.main([f"--config={folder / 'config.py'}", f"--workdir={folder / 'run'}"]) == 0
+    return folder / "run"
+
+
+def test_the_report_says_what_the_summary_says(run):
+    told = contents(*finding.runs([run]))
+    summary = json.loads((run / "summary.json").read_text())
+    results = next(table for table in told.tables if table.name == "results")
+    found = dict(zip(results.columns, results.rows[0][1], strict=True))
+    for when, figures in (("last", summary["final"]), ("selected", summary["selected"]["figures"])):
+        for column, name in (("test set", "test/accuracy"), ("clients", "clients/accuracy_mean")):
+            assert found[f"{column}, {when}"][:2] == pytest.approx([figures[name]["mean"], figures[name]["std"]])
+    fairness = next(table for table in told.tables if table.name == "fairness_clients")
+    worst = fairness.rows[0][1][fairness.columns.index("worst tenth")]
+    assert worst.mean == pytest.approx(summary["final"]["clients/accuracy_worst10"]["mean"])
+
+
+def test_everything_that_a_run_writes_is_drawn(run):
+    told = contents(*finding.runs([run]))
+    names = {figure.name for figure in told.figures}
+    assert {"curves", "clients", "partition", "conflict", "conflict_cosines", "norms_values", "landscape"} <= names
+    assert "conflict_cosines" in page.html(told, "files", is_watched=False)
+    while_running = run.parent / "running"
+    while_running.mkdir()
+    for name in ("config.json", "choices.json", "partition.json", "diagnostics.jsonl"):
+        (while_running / name).write_text((run / name).read_text())
+    (while_running / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text()[:-10])
+    told = contents(*finding.runs([while_running]))
+    assert told.rows[0].first.done == 2 and told.lead == ["1 of 1 runs are not finished."]

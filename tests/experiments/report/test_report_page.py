@@ -1,0 +1,160 @@
+"""The page and the files beside it; nothing in it asks for anything of a network."""
+
+import importlib.util
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from experiments.report import __main__ as command
+from experiments.report import finding, page, watching, writing
+from experiments.report.contents import contents
+from tests.experiments.report import written
+
+FETCHING = {"src", "href", "srcset", "data", "action", "poster", "background", "formaction", "ping", "manifest"}
+
+
+class Reader(HTMLParser):
+    """Attributes that fetch or lead somewhere, and what stands in style and script elements."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.addresses, self.inside, self.texts, self.metas = [], None, [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.addresses += [value for name, value in attributes if name in FETCHING]
+        self.metas += [dict(attributes)] if tag == "meta" else []
+        self.inside = tag if tag in ("style", "script") else None
+
+    def handle_endtag(self, tag):
+        self.inside = None
+
+    def handle_data(self, data):
+        if self.inside:
+            self.texts.append((self.inside, data))
+
+
+@pytest.fixture
+def told(tmp_path):
+    written.looks(written.run(tmp_path / "runs" / "fedavg"))
+    written.run(tmp_path / "runs" / "fedld", "fedld", algorithm__note="</script><img src=x>")
+    return contents(*finding.runs([tmp_path / "runs"]))
+
+
+def test_the_page_fetches_nothing(told):
+    reader = Reader(page.html(told, "report_files", is_watched=False))
+    assert reader.addresses and all(re.match(r"(#|data:,|report_files/)", each) for each in reader.addresses)
+    styles = [text for kind, text in reader.texts if kind == "style"]
+    assert styles and not any("url(" in text or "@import" in text for text in styles)
+    scripts = [text for kind, text in reader.texts if kind == "script"]
+    assert sum("plotly.js v" in text[:200] for text in scripts) == 1
+    assert not re.search(r"fetch\(|XMLHttpRequest|import\(|https?://|WebSocket|sendBeacon", scripts[-1])
+    policy = next(meta["content"] for meta in reader.metas if meta.get("http-equiv") == "Content-Security-Policy")
+    assert "default-src 'none'" in policy and "http" not in policy.lower() and "connect-src" not in policy
+
+
+def test_settings_cannot_break_out_of_the_page(told):
+    text = page.html(told, "report_files", is_watched=False)
+    assert "</script><img" not in text and "&lt;/script&gt;&lt;img src=x&gt;" in text
+    data = next(text for kind, text in Reader(text).texts if text.lstrip().startswith('{"figures"'))
+    assert json.loads(data)["figures"]["curves"]["title"] == "Learning curves"
+
+
+def test_every_link_of_the_page_is_a_file_beside_it(tmp_path, capsys):
+    run = written.looks(written.run(tmp_path / "fedavg"), rounds=[0])
+    assert command.main([str(run), f"--out={tmp_path / 'a.html'}"]) == 0
+    assert "a.html, and its tables and figures in" in capsys.readouterr().out
+    text = (tmp_path / "a.html").read_text()
+    links = [each for each in Reader(text).addresses if each.startswith("a_files/")]
+    links += [f"{stem}.{ending}" for stem in re.findall(r'data-stem="([^"]+)"', text) for ending in ("png", "svg")]
+    assert {link.rpartition(".")[2] for link in links} == {"md", "tex", "csv", "png", "svg"}
+    assert all((tmp_path / link).stat().st_size for link in links)
+    assert {each.name for each in (tmp_path / "a_files").iterdir()} == {link.removeprefix("a_files/") for link in links}
+    assert not [each for each in tmp_path.iterdir() if each.name.startswith(".partial")]
+
+
+def test_a_run_in_progress_is_marked_and_has_what_there_is(tmp_path):
+    written.run(tmp_path / "fedld", "fedld", is_finished=False)
+    (tmp_path / "begun").mkdir()
+    written.write(tmp_path / "begun" / "config.json", written.settings())
+    text = page.html(contents(*finding.runs([tmp_path])), "files", is_watched=True)
+    assert "running: round 10 of 10" in text and "running: round 0 of 10" in text and "2 of 2 runs are not" in text
+    assert [meta["content"] for meta in Reader(text).metas if meta.get("http-equiv") == "refresh"] == ["10"]
+    assert 'id="table-results"' in text and 'id="figure-curves"' in text
+
+
+def test_a_page_that_is_not_watched_does_not_reload(told):
+    assert 'http-equiv="refresh"' not in page.html(told, "files", is_watched=False)
+
+
+def test_watching_writes_again_what_changes_and_stands_still_in_the_end(tmp_path, monkeypatch, capsys):
+    run = written.run(tmp_path / "run", is_finished=False)
+    report = writing.Report(tmp_path / "report.html")
+    steps = iter(["nothing", "grow", "break", "mend", "stop"])
+    metrics, pages = (run / "metrics.jsonl").read_text(), []
+    drawn = []
+
+    def draw(figure, folder):
+        """While the first figures are drawn, the run goes on."""
+        if not drawn:
+            lines = "".join(json.dumps(written.line(12, seed, 0.5)) + "\n" for seed in (0, 1))
+            (run / "metrics.jsonl").write_text(metrics + lines)
+        drawn.append(figure.name)
+
+    def sleep(seconds):
+        pages.append(report.out.read_text() if report.out.exists() else "")
+        step = next(steps)
+        if step == "grow":
+            more = "".join(json.dumps(written.line(15, seed, 0.5)) + "\n" for seed in (0, 1))
+            (run / "metrics.jsonl").write_text(metrics + more)
+        elif step == "break":
+            (run / "config.json").rename(run / "gone")
+        elif step == "mend":
+            (run / "gone").rename(run / "config.json")
+        elif step == "stop":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(watching.time, "sleep", sleep)
+    monkeypatch.setattr(writing.printed, "write", draw)
+    watching.watch(report, [run])
+    assert [re.search(r"round (\d+) of 10", each)[1] for each in pages] == ["10", "12", "15", "15", "15"]
+    assert all('http-equiv="refresh"' in each for each in pages)
+    assert 'http-equiv="refresh"' not in report.out.read_text()
+    assert "no config.json" in capsys.readouterr().err
+
+
+def test_figures_that_stay_the_same_are_not_drawn_again(told, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(writing.printed, "write", lambda figure, folder: drawn.append(figure.name))
+    report = writing.Report(tmp_path / "report.html")
+    for _ in range(2):
+        report.write(told)
+    assert len(drawn) == len(set(drawn)) == len(told.figures)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{}/none"], "is no directory"),
+        (["{}"], "no config.json and no grid.json"),
+        (["{}/run", "--out={}/report.pdf"], "--out: .* End it in .html"),
+        (["{}/run", "--out=/proc/none/report.html"], "--out: cannot write"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_ends_with_2(tmp_path, capsys, arguments, said):
+    written.run(tmp_path / "run" / "run")
+    (tmp_path / "empty").mkdir()
+    texts = [each.format(tmp_path / "empty" if each == "{}" else tmp_path) for each in arguments]
+    assert command.main(texts) == 2
+    assert re.match(f"error: .*{said}", capsys.readouterr().err)
+
+
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch, capsys):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "plotly" else found(name))
+    assert command.main([str(written.run(tmp_path / "run"))]) == 2
+    assert capsys.readouterr().err == (
+        'error: the report needs plotly. Install what is missing: pip install -e ".[report]"\n'
+    )

@@ -1,0 +1,178 @@
+"""What stands in the report's tables and figures, against numbers worked out by hand."""
+
+import json
+
+import pytest
+
+from experiments.report import clients, costs, curves, diagnosed, measures, partitions, provenance
+from experiments.report.contents import contents
+from experiments.report.finding import Absent
+from experiments.report.reading import read
+from experiments.report.rows import rows
+from tests.experiments.report import written
+
+
+@pytest.fixture
+def found(tmp_path):
+    """fedavg, finished; fedld, still running."""
+    one = written.looks(written.run(tmp_path / "one", finals=(0.5, 0.7), valid={5: 0.9, 10: 0.2}))
+    two = written.run(tmp_path / "two", "fedld", finals=(0.6, 0.6), is_finished=False, algorithm__lam=0.1)
+    return rows([read(one), read(two)])
+
+
+def test_the_last_round_and_the_selected_one_stand_side_by_side(found):
+    table = measures.table(found, {("fedld", "test set", "last"): "*"}, "Stars.")
+    assert table.columns[:2] == ["test set, last", "test set, selected"]
+    (_, (last, selected, *_)), (_, (starred, none, *_)) = table.rows
+    assert (last.mean, last.std) == pytest.approx((0.6, 0.1))
+    assert (selected.mean, selected.std) == pytest.approx((0.3, 0.05))  # round 5, where validation was at its best
+    assert starred.stars == "*" and starred.mean == pytest.approx(0.6) and none is None
+    assert table.note.endswith("Stars.")
+
+
+def test_domains_left_out_in_turn_are_columns_with_their_mean_and_worst(tmp_path):
+    for domain, finals in (("photo", (0.2, 0.4)), ("sketch", (0.4, 0.2))):
+        run = written.run(tmp_path / domain, finals=finals, data__unseen=domain)
+        text = (run / "metrics.jsonl").read_text().replace("test/accuracy", f"unseen/{domain}/accuracy")
+        (run / "metrics.jsonl").write_text(text)
+    table = measures.table(rows([read(tmp_path / "photo"), read(tmp_path / "sketch")]), {}, "")
+    assert table.columns[:4] == ["unseen photo", "unseen sketch", "unseen, mean", "unseen, worst"]
+    ((label, values),) = table.rows
+    assert label == "fedavg" and [value.mean for value in values[:4]] == pytest.approx([0.3, 0.3, 0.3, 0.2])
+    assert [value.std for value in values[2:4]] == pytest.approx([0, 0], abs=1e-12)
+
+
+def test_masks_are_scored_by_dice(tmp_path):
+    run = written.run(tmp_path / "run")
+    for name in ("metrics.jsonl", "per_client.csv"):
+        (run / name).write_text((run / name).read_text().replace("test/accuracy", "test/dice"))
+    told = contents([read(run)])
+    assert next(table for table in told.tables if table.name == "results").title == "Final figures: Dice in per cent"
+    partition = next(figure for figure in told.figures if figure.name == "partition")
+    assert partition.views[0].name == "pixels"
+
+
+def test_without_validation_examples_there_is_one_column_a_figure(tmp_path):
+    table = measures.table(rows([read(written.run(tmp_path / "run"))]), {}, "")
+    assert table.columns == ["test set", "clients", "clients, weighted"]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([1, 1, 1], 0), ([0, 0, 1], 2 / 3), ([1, 2, 3], 8 / 36), ([3, 1, 2], 8 / 36), ([0, 0], 0), ([0.4], 0)],
+)
+def test_gini_is_the_mean_difference_by_twice_the_mean(values, expected):
+    """[1, 2, 3]: the nine |x_i - x_j| sum to 8; 2 n^2 mean = 2 * 9 * 2 = 36."""
+    assert clients.gini(values) == pytest.approx(expected)
+
+
+def test_fairness_is_over_clients_and_then_over_seeds(tmp_path):
+    run = written.run(tmp_path / "run", clients={"a": (0.1, 0.5), "b": (0.2, 0.5), "c": (0.3, 0.5)})
+    (table,) = clients.fairness(rows([read(run)]), "accuracy")
+    values = dict(zip(table.columns, table.rows[0][1], strict=True))
+    assert values["Gini"].mean == pytest.approx((8 / 36 + 0) / 2)
+    assert values["worst tenth"].mean == pytest.approx(0.6)
+
+
+def test_bytes_on_the_wire_are_the_cohort_s_down_and_the_reports_up(found):
+    """Ten rounds of two clients that receive 400 bytes and send 500."""
+    assert costs.wire(found[0].first, 10) == 10 * (2 * 400 + 2 * 500)
+    table = costs.table(found)
+    values = dict(zip(table.columns, table.rows[0][1], strict=True))
+    assert values["on the wire"].mean == 18_000 and values["memory held"].mean == 3000
+    assert values["a round"].mean == pytest.approx(2.0) and values["seconds"].mean == 20
+    assert table.rows[1][1][table.columns.index("on the wire")] is None
+
+
+def test_what_a_run_has_counted_itself_is_taken_as_it_is(tmp_path):
+    folder = written.run(tmp_path / "run", is_finished=False)
+    figures = {"traffic/down": 70, "traffic/up": 30, "clients/accuracy_gini": 0.25}
+    lines = [json.loads(line) | figures for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert costs.wire(read(folder), 10) == 100
+    (table,) = clients.fairness(rows([read(folder)]), "accuracy")
+    assert table.rows[0][1][table.columns.index("Gini")].mean == 0.25
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(999, "999 B"), (19_244, "19.2 kB"), (999_900, "1 MB"), (2.5e9, "2.5 GB")]
+)
+def test_sizes_have_three_digits(number, text):
+    assert costs.size(number) == text
+
+
+@pytest.mark.parametrize(("number", "text"), [(0.0503, "50.3 ms"), (12.34, "12.3 s"), (3725, "1 h 2 min")])
+def test_times_have_the_unit_that_they_are_read_in(number, text):
+    assert costs.seconds(number) == text
+
+
+def test_only_settings_that_differ_are_tabulated(found):
+    table, common = provenance.settings(found)
+    assert table.rows == [("algorithm.name", ["fedavg", "fedld"]), ("algorithm.lam", ["–", "0.1"])]
+    assert common["data.partition.alpha"] == "0.1" and "algorithm.name" not in common
+
+
+def test_runs_say_their_state_and_cells_without_a_run_say_why(found):
+    table = provenance.runs(found, [Absent("fedmgc", "exit status 2: no data")])
+    states = [row[table.columns.index("state")] for _, row in table.rows]
+    assert states[0] == "finished" and states[1].startswith("running: round 10 of 10")
+    assert table.rows[2] == ("fedmgc", ["no run: exit status 2: no data", *[None] * 7])
+    assert [row[-1] for _, row in table.rows[:2]] == ["one", "two"]
+
+
+def test_curves_are_means_with_a_band_over_seeds(found):
+    by_rounds, by_seconds, by_bytes = curves.figure(found, "accuracy", "accuracy").views
+    panel = next(panel for panel in by_rounds.panels if panel.title == "test set: accuracy")
+    assert panel.marks[0].x == [5, 10] and panel.marks[0].y == pytest.approx([0.3, 0.6])
+    assert (panel.marks[0].low, panel.marks[0].high) == ([0.25, 0.5], [0.35, 0.7])
+    assert by_seconds.panels[0].marks[1].x == [10, 20]
+    assert [mark.label for mark in by_bytes.panels[0].marks] == ["fedavg"]  # a running run has not said its bytes
+
+
+def test_every_client_is_a_point(found):
+    by_client, ordered = clients.figure(found, "accuracy", "accuracy").views
+    (points,) = by_client.panels[0].marks
+    assert points.x == ["a", "b", "c"] and points.y == pytest.approx([0.6] * 3)
+    assert (points.low, points.high) == ([0.5] * 3, [0.7] * 3)
+    assert ordered.panels[0].marks[0].x == pytest.approx([1 / 6, 1 / 2, 5 / 6])
+
+
+def test_rows_of_one_partition_share_a_map(found):
+    examples, shares = partitions.figure(found, "examples").views
+    (panel,) = examples.panels
+    assert panel.title == "all runs" and panel.rows == ("fedavg", "fedld")
+    assert panel.marks[0].z == [[0, 1, 2], [9, 8, 7]]
+    assert shares.panels[0].marks[0].z[1] == pytest.approx([1, 8 / 9, 7 / 9])
+
+
+def test_diagnostics_are_drawn_by_their_shape_and_without_absent_clients(found):
+    drawn = {figure.name: figure for figure in diagnosed.figures(found)}
+    assert set(drawn) == {
+        "conflict", "conflict_values", "conflict_cosines", "classes_losses", "spectrum", "spectrum_values",
+        "landscape", "landscape_clients",
+    }  # fmt: skip
+    curve = drawn["conflict"].views[0].panels[0].marks[0]
+    assert (curve.x, curve.y, curve.low, curve.high) == ([1, 6], [0.5, 1.0], [0, 0.5], [1, 1.5])
+    agreement = drawn["conflict_values"].views[1].panels[0].marks[0]
+    assert (agreement.x, agreement.y) == (["a", "c"], [1, 2])
+    cosines = drawn["conflict_cosines"].views[1].panels[0].marks[0]
+    assert (cosines.x, cosines.y, cosines.z) == (["a", "c"], ["a", "c"], [[1, -0.5], [-0.5, 1]])
+    losses = drawn["classes_losses"].views[0].panels[0].marks[0]
+    assert losses.x == ["cat", "dog"] and len(losses.z) == 2
+    assert [panel.title for panel in drawn["spectrum"].views[0].panels] == [f"axes for {n} %" for n in (80, 90, 99)]
+    assert [view.name for view in drawn["landscape_clients"].views] == ["a", "c"]
+
+
+def test_rows_of_other_data_are_no_contest(tmp_path):
+    runs = [read(written.run(tmp_path / name, data__name=name)) for name in ("digits", "cifar")]
+    told = contents(runs)
+    assert [table.name for table in told.tables if table.name.startswith("results")] == [
+        "results_digits", "results_cifar",
+    ]  # fmt: skip
+    assert all(len(table.rows) == 1 for table in told.tables if table.name.startswith("results"))
+
+
+def test_the_report_says_at_a_glance_who_is_best_and_what_is_not_finished(found):
+    lead = contents([row.first for row in found]).lead
+    assert lead[0] == "test set, last: fedavg is best with 60.0 ± 10.0 %."
+    assert lead[-1] == "1 of 2 runs are not finished."

@@ -1,0 +1,114 @@
+"""Run directories written by hand, as experiments.train leaves them."""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+CLIENTS = ("a", "b", "c")
+CLASSES = ("cat", "dog")
+FACTS = {
+    "num_clients": 3,
+    "cohort_size": 2,
+    "num_parameters": 100,
+    "steps_per_client": [1, 2],
+    "bytes_down": 400,
+    "bytes_up": 500,
+    "compile_seconds": 1.5,
+    "held_bytes": {"server's state": 1000, "examples": 2000},
+    "peak_bytes": 5000,
+}
+
+
+def settings(algorithm: str = "fedavg", **changed) -> dict:
+    """`changed` by dotted keys with __ for the dot: data__unseen="photo"."""
+    found = {
+        "algorithm": {"name": algorithm, "learning_rate": 0.1},
+        "model": {"name": "mlp"},
+        "data": {"name": "digits", "unseen": "", "partition": {"name": "dirichlet", "alpha": 0.1}},
+        "rounds": 10,
+        "cohort_size": 2,
+        "seed": 0,
+        "num_seeds": 2,
+    }
+    for key, value in changed.items():
+        table, _, name = key.rpartition("__")
+        (found[table] if table else found)[name] = value
+    return found
+
+
+def run(
+    folder: Path,
+    algorithm: str = "fedavg",
+    finals: Sequence[float] = (0.5, 0.7),
+    is_finished: bool = True,
+    valid: Mapping[int, float] | None = None,
+    clients: Mapping[str, Sequence[float]] | None = None,
+    **changed,
+) -> Path:
+    """Evaluated at rounds 5 and 10; a seed's accuracy on the test set is half its final one at round 5.
+
+    valid: {round: accuracy on validation examples}. clients: {client: a score a seed}.
+    """
+    folder.mkdir(parents=True)
+    write(folder / "config.json", settings(algorithm, **{"num_seeds": len(finals)} | changed))
+    write(folder / "choices.json", {"layout": "chunked(1)", "devices": "1 x cpu"})
+    lines = [line(round, seed, final, valid) for round in (5, 10) for seed, final in enumerate(finals)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    described = [
+        {"client": name, "is_newcomer": False, "train": 9, "valid": 0, "test": 4, "classes": {"cat": i, "dog": 9 - i}}
+        for i, name in enumerate(CLIENTS)
+    ]
+    write(folder / "partition.json", {"fingerprint": "f1", "clients": described})
+    if is_finished:
+        per_client(folder / "per_client.csv", clients or dict.fromkeys(CLIENTS, finals))
+        versions = {"python": "3.11", "jax": "0.10.2"}
+        write(folder / "summary.json", {"final": {}, "facts": FACTS, "versions": versions, "wall_seconds": 20.0})
+    return folder
+
+
+def line(round: int, seed: int, final: float, valid: Mapping[int, float] | None = None) -> dict:
+    figures = {"train/loss": 1.0 / round, "num_reporting": 2, "num_dropped": 0}
+    figures |= {"test/loss": 2.0 / round, "test/accuracy": final * round / 10}
+    figures |= {f"clients/accuracy_{name}": final for name in ("mean", "weighted", "std", "worst10", "min", "max")}
+    figures |= {"valid/accuracy_mean": valid[round]} if valid else {}
+    return {"round": round, "seed": seed, **figures, "seconds": 2.0 * round}
+
+
+def per_client(path: Path, clients: Mapping[str, Sequence[float]]) -> None:
+    names = ["seed", "client", "is_newcomer", "num_train", "num_valid", "num_test", "loss", "accuracy"]
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow([*names, "personal_loss", "personal_accuracy"])
+        for client, scores in clients.items():
+            rows.writerows([seed, client, False, 9, 0, 4, 0.3, score, "", ""] for seed, score in enumerate(scores))
+
+
+def looks(folder: Path, rounds: Sequence[int] = (0, 5), seeds: Sequence[int] = (0, 1)) -> Path:
+    """Clients a and c in the cohort, the third of it absent."""
+    cohort = {"ids": [0, 2, 1], "is_present": [True, True, False]}
+    steps = [-1.0, 0.0, 1.0]
+    lines = [
+        {
+            "round": round,
+            "seed": seed,
+            "cohort": cohort,
+            "conflict": {
+                "mean_cosine": 0.1 * round + seed,
+                "agreement": [1.0, 2.0, 0.0],
+                "cosines": [[1.0, -0.5, 0.0], [-0.5, 1.0, 0.0], [0.0, 0.0, 0.0]],
+            },
+            "classes": {"losses": [[0.1, None], [0.3, 0.4], [0.0, 0.0]]},
+            "spectrum": {"eigenvalues": [3.0, 1.0, 0.0], "num_axes": [1, 1, 2]},
+            "landscape": {"clients": [[steps] * 3] * 3, "federation": [steps] * 3, "steps": steps},
+            "seconds": 0.1,
+        }
+        for round in rounds
+        for seed in seeds
+    ]
+    (folder / "diagnostics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    return folder
+
+
+def write(path: Path, value) -> None:
+    path.write_text(json.dumps(value))
