@@ -5,9 +5,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.markdown import Markdown
-
 from experiments import arguments, cells, files
 from experiments.cells import Cell
 from experiments.papers import comparison
@@ -39,7 +36,7 @@ def main(argv: Sequence[str], paper: str, experiments: Mapping[str, Experiment])
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         return 130
-    Console().print(Markdown(text))
+    print(text)
     return int(not done)
 
 

@@ -110,7 +110,8 @@ class Resident:
     def _of_own(self) -> dict[str, Rows]:
         job = self.wired.job
         tables = of_own(job.federation, job.personal_on_test)
-        return self.wired.layout.place(tables | {"personal": self._data.test})
+        tables.pop("personal")  # it lies on the devices already
+        return self.wired.layout.place(tables) | {"personal": self._data.test}
 
     @cached_property
     def _data(self) -> ClientData:
