@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from fedjax_het.diagnostics.seen import over_rows
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, Look, Named, Rows
+from fedjax_het.types import Array, Batch, Look, Named, Rows
 
 
 def of_round(problem, look: Look) -> Named:
@@ -23,11 +23,10 @@ def of_round(problem, look: Look) -> Named:
     sizes = jnp.zeros(num_radii).at[radius].add(1, mode="drop")
 
     def one(row: Rows) -> Array:
-        def add(total: Array, index: Array, mask: Array) -> Array:
-            images = problem.prepare(look.data.examples.inputs[index])
-            logs = jnp.log1p(jnp.abs(jnp.fft.fft2(images.astype(jnp.float32), axes=(1, 2)))).mean(axis=-1)
-            return total.at[radius].add(jnp.sum(logs * mask[:, None, None], axis=0), mode="drop")
+        def add(total: Array, batch: Batch) -> Array:
+            logs = jnp.log1p(jnp.abs(jnp.fft.fft2(batch.inputs.astype(jnp.float32), axes=(1, 2)))).mean(axis=-1)
+            return total.at[radius].add(jnp.sum(logs * batch.mask[:, None, None], axis=0), mode="drop")
 
-        return over_rows(row, add, jnp.zeros(num_radii)) / sizes / jnp.maximum(row.count, 1)
+        return over_rows(problem, look, row, add, jnp.zeros(num_radii)) / sizes / jnp.maximum(row.count, 1)
 
     return {"log_amplitudes": jax.lax.map(one, look.data.train)}

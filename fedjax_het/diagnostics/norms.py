@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
-from fedjax_het.diagnostics.seen import example_losses, over_rows
-from fedjax_het.types import Array, Look, Named, Rows
+from fedjax_het.diagnostics.seen import over_rows, total_loss
+from fedjax_het.types import Array, Batch, Look, Named, Params, Rows, Variables
 
 
 def of_round(problem, look: Look) -> Named:
@@ -15,17 +15,16 @@ def of_round(problem, look: Look) -> Named:
     """
     received = look.view.received.shared
 
-    def gradient_norm(row: Rows, personal) -> Array:
+    def gradient_norm(row: Rows, personal: Variables) -> Array:
         model = tree.merge(received, personal)
 
-        def summed(params, index: Array, mask: Array) -> Array:
-            losses = example_losses(problem, {**model, "params": params}, look, index, mask)
-            return jnp.sum(jnp.where(mask, losses, 0))
+        def of_batch(params: Params, batch: Batch) -> Array:
+            return total_loss(problem, {**model, "params": params}, look, batch)
 
-        def add(total, index: Array, mask: Array):
-            return tree.add(total, jax.grad(summed)(model["params"], index, mask))
+        def add(total: Params, batch: Batch) -> Params:
+            return tree.add(total, jax.grad(of_batch)(model["params"], batch))
 
-        total = over_rows(row, add, tree.zeros_like(model["params"]))
+        total = over_rows(problem, look, row, add, tree.zeros_like(model["params"]))
         return tree.norm(total) / jnp.maximum(row.count, 1)
 
     gradients = jax.lax.map(lambda one: gradient_norm(*one), (look.data.train, look.personal))

@@ -8,7 +8,7 @@ import optax
 
 from fedjax_het import tree
 from fedjax_het.double import in_double
-from fedjax_het.types import Array, Context, Look, Named, PyTree, Rows, Variables
+from fedjax_het.types import Array, Batch, Context, Look, Named, PyTree, Rows, Variables
 
 BATCH = 256
 
@@ -26,27 +26,25 @@ def global_models(look: Look) -> Variables:
     return tree.merge(jax.tree.map(lambda x: jnp.broadcast_to(x, (num, *x.shape)), look.shared), look.personal)
 
 
-def logits(problem, variables: Variables, look: Look, index: Array, mask: Array) -> Array:
+def logits(problem, variables: Variables, look: Look, batch: Batch) -> Array:
     """[batch, class], or [batch, height, width, class], in evaluation mode."""
-    inputs = problem.prepare(look.data.examples.inputs[index])
-    context = Context(mask.astype(inputs.dtype), look.view.received.round, look.key, False)
-    (features, _), _ = problem.model.encode(variables, inputs, context)
+    context = Context(batch.mask, look.view.received.round, look.key, False)
+    (features, _), _ = problem.model.encode(variables, batch.inputs, context)
     return problem.model.classify(variables["params"], features)
 
 
-def example_losses(problem, variables: Variables, look: Look, index: Array, mask: Array) -> Array:
-    """[batch] cross-entropies in evaluation mode; of masks the mean over pixels."""
-    found, labels = logits(problem, variables, look, index, mask), look.data.examples.labels[index]
-    losses = optax.softmax_cross_entropy_with_integer_labels(found, labels)
-    return losses.reshape(losses.shape[0], -1).mean(axis=1)
+def total_loss(problem, variables: Variables, look: Look, batch: Batch) -> Array:
+    """[], the sum over the batch's examples: cross-entropies in evaluation mode; of masks their means over pixels."""
+    found = logits(problem, variables, look, batch)
+    losses = optax.softmax_cross_entropy_with_integer_labels(found, batch.labels)
+    return jnp.sum(jnp.where(batch.mask > 0, losses.reshape(losses.shape[0], -1).mean(axis=1), 0))
 
 
-def over_rows(rows: Rows, add: Callable[[PyTree, Array, Array], PyTree], total: PyTree) -> PyTree:
-    """total = add(total, index [batch], mask [batch]) for batch after batch of one client's row [capacity]."""
+def over_rows(problem, look: Look, rows: Rows, add: Callable[[PyTree, Batch], PyTree], total: PyTree) -> PyTree:
+    """total = add(total, batch) for batch after batch of one client's row [capacity]."""
 
     def step(number: Array, total: PyTree) -> PyTree:
-        slots = number * BATCH + jnp.arange(BATCH)
-        return add(total, rows.index[jnp.minimum(slots, rows.index.shape[0] - 1)], slots < rows.count)
+        return add(total, problem.batch(look.data, rows.index, rows.count, number * BATCH, BATCH))
 
     return jax.lax.fori_loop(0, -(-rows.count // BATCH), step, total)
 
@@ -54,10 +52,10 @@ def over_rows(rows: Rows, add: Callable[[PyTree, Array, Array], PyTree], total: 
 def mean_loss(problem, variables: Variables, look: Look, rows: Rows) -> Array:
     """[] over the examples of one client's row; 0 where there is none."""
 
-    def add(total: Array, index: Array, mask: Array) -> Array:
-        return total + jnp.sum(jnp.where(mask, example_losses(problem, variables, look, index, mask), 0))
+    def add(total: Array, batch: Batch) -> Array:
+        return total + total_loss(problem, variables, look, batch)
 
-    return over_rows(rows, add, jnp.zeros((), float)) / jnp.maximum(rows.count, 1)
+    return over_rows(problem, look, rows, add, jnp.zeros((), float)) / jnp.maximum(rows.count, 1)
 
 
 def from_gram(measure: Callable[..., Named], look: Look, *others: PyTree) -> Named:

@@ -35,7 +35,7 @@ def looking(
         cohort = round.draw(key, state.server.round)
         seen, clients = client_side.window(data, cohort), placement.of_cohort(state.clients, cohort.ids, is_everyone)
         after, metrics, said = round.train(state._replace(clients=clients), cohort, seen, key)
-        is_present = (said.uploads.num_examples > 0) & ~metrics.is_nonfinite
+        is_present = said.uploads.num_examples > 0  # whoever is not sent zeros
         view = ServerView(
             said.received, said.uploads, metrics.cohort, is_present, job.num_clients, on_stack=layout.on_stack
         )
