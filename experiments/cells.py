@@ -108,6 +108,14 @@ def train(cells: Sequence[Cell], workdir: Path) -> Iterator[Outcome]:
         yield Outcome(cell, directory, status, time.perf_counter() - began)
 
 
+def told(cells: Sequence[Cell], workdir: Path) -> Iterator[Outcome]:
+    """`train`, a line on the terminal for each."""
+    for number, outcome in enumerate(train(cells, workdir), 1):
+        seconds = f", {outcome.seconds:.0f} s" if outcome.seconds else ""
+        print(f"[{number}/{len(cells)}] {outcome.cell.name}: {outcome.status}{seconds}", flush=True)
+        yield outcome
+
+
 def _command(cell: Cell, directory: Path) -> list[str]:
     overrides = [f"--config.{key}={text}" for key, text in {**cell.common, **cell.own}.items()]
     files = [f"--config={cell.config}", f"--workdir={directory}"]

@@ -66,11 +66,7 @@ def run(command: Command) -> tuple[list[Outcome], list[Table]]:
     """Train what is not done yet, and write the tables of what is."""
     chosen = cells.grid(command.configs, command.common, command.varied)
     cells.check(chosen, command.workdir)
-    outcomes = []
-    for number, outcome in enumerate(cells.train(chosen, command.workdir), 1):
-        seconds = f", {outcome.seconds:.0f} s" if outcome.seconds else ""
-        print(f"[{number}/{len(chosen)}] {outcome.cell.name}: {outcome.status}{seconds}", flush=True)
-        outcomes.append(outcome)
+    outcomes = list(cells.told(chosen, command.workdir))
     return outcomes, write(outcomes, command.workdir)
 
 

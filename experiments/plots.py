@@ -48,11 +48,18 @@ def curves(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def _line(axis: Axes, lines: Sequence[Mapping[str, Any]], key: str, name: str, colour: str) -> None:
     rounds = sorted({line["round"] for line in lines})
-    at = [[line[key] for line in lines if line["round"] == round] for round in rounds]
-    values = np.array(at, dtype=float)  # [rounds, seeds]; a figure that was not finite is a gap in the line
-    axis.plot(rounds, values.mean(1), label=name, color=colour, marker="o" if len(rounds) == 1 else None)
-    if values.shape[1] > 1:
-        axis.fill_between(rounds, values.min(1), values.max(1), color=colour, alpha=0.2, linewidth=0)
+    seeds = [[line[key] for line in lines if line["round"] == round] for round in rounds]
+    band(axis, rounds, seeds, name, color=colour, marker="o" if len(rounds) == 1 else None)
+
+
+def band(axis: Axes, at: Sequence[float], seeds: Sequence[Sequence[float | None]], label: str, **style: Any) -> None:
+    """The mean over seeds, and a band from the lowest to the highest where there are several; a figure that was not
+    finite is a gap."""
+    values = [np.array(each, dtype=float) for each in seeds]
+    (line,) = axis.plot(at, [each.mean() for each in values], label=label, **style)
+    if any(len(each) > 1 for each in values):
+        lowest, highest = [each.min() for each in values], [each.max() for each in values]
+        axis.fill_between(at, lowest, highest, color=line.get_color(), alpha=0.2, linewidth=0)
 
 
 def _finish(figure: Figure, axes: Mapping[str, Axes]) -> None:

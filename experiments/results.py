@@ -53,7 +53,7 @@ def _shared(runs: Sequence[Finished], kind: str, when: str) -> Table:
     for run in runs:
         summary = RunDirectory(run.directory).read("summary.json") or {}
         measured = _measured(summary, when)
-        score = _score(measured)
+        score = score_of(measured)
         for name, figure in measured.items():
             group, _, rest = name.partition("/")
             place, _, what = rest.rpartition("/")
@@ -68,7 +68,7 @@ def _measured(summary: Mapping[str, Any], when: str) -> Mapping[str, Any]:
     return part.get("figures", part)
 
 
-def _score(names: Iterable[str]) -> str:
+def score_of(names: Iterable[str]) -> str:
     """Dice where there are masks, whose accuracy is a matter of how large the background is."""
     return "dice" if any(name.rpartition("/")[2].startswith("dice") for name in names) else "accuracy"
 

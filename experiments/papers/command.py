@@ -50,7 +50,8 @@ def run(
     folder = workdir / scale
     unique = list({cell.name: cell for cell in grid.values()}.values())
     cells.check(unique, folder)
-    directories = _train(unique, folder)
+    outcomes = cells.told(unique, folder)
+    directories = {each.cell.name: RunDirectory(each.directory) for each in outcomes if each.is_done}
     entries = _read(experiment, grid, directories)
     text = comparison.markdown(experiment, scale, entries)
     files.write(workdir / f"{what}-{scale}.md", text)
@@ -59,17 +60,6 @@ def run(
         runs = {place: directories[cell.name] for place, cell in grid.items() if cell.name in directories}
         files.write(workdir / f"{what}-{scale}.png", lambda path: experiment.draw(entries, runs, path))
     return all(entry.seeds for entry in entries), text
-
-
-def _train(unique: Sequence[Cell], folder: Path) -> dict[str, RunDirectory]:
-    """{cell's name: its directory}, of those that are done."""
-    done = {}
-    for number, outcome in enumerate(cells.train(unique, folder), 1):
-        seconds = f", {outcome.seconds:.0f} s" if outcome.seconds else ""
-        print(f"[{number}/{len(unique)}] {outcome.cell.name}: {outcome.status}{seconds}", flush=True)
-        if outcome.is_done:
-            done[outcome.cell.name] = RunDirectory(outcome.directory)
-    return done
 
 
 def _read(

@@ -8,7 +8,7 @@ import sys
 from experiments.papers.command import main
 from experiments.papers.figures import sweep
 from experiments.papers.measures import looked, on_test
-from experiments.papers.plan import Experiment, Scale, Settings
+from experiments.papers.plan import Experiment, Scale, smoke
 
 METHODS = {
     "FedAvg": {"algorithm.name": "fedavg"},
@@ -44,14 +44,7 @@ _FOR_RETINA = (
     "chest X-rays of four sources (48 x 48, 1,367 images, three classes) for Retina, a small convolutional network "
     "that starts afresh for a ResNet-50 from ImageNet, 30 rounds for 200, rate .02 for .01, batches of 32 for 50"
 )
-_FOR_SMOKE = "scikit-learn's digits, a multilayer perceptron, three rounds, one seed: that it runs, nothing more"
 _SPLITS = "The splits' alpha is printed as 100, .1, .5; split 2 is called moderate, so .1 is taken for a misprint of 1."
-
-
-def _smoke(**columns: Settings) -> Scale:
-    return Scale(
-        "quickstart.py", {**_JUDGED, "rounds": "3", "cohort_size": "0", "layout": "vmapped"}, columns, _FOR_SMOKE
-    )
 
 
 def _splits() -> dict[str, Scale]:
@@ -60,7 +53,7 @@ def _splits() -> dict[str, Scale]:
     alphas = zip(paper, ("100", "1", "0.5"), strict=True)
     cpu = {name: {"data.partition.alpha": alpha} for name, alpha in alphas}
     return {
-        "smoke": _smoke(S1={"data.partition.alpha": "100"}),
+        "smoke": smoke({"S1": {"data.partition.alpha": "100"}}, _JUDGED),
         "cpu": Scale("chest_xray/fedavg.py", _X_RAYS, cpu, _FOR_RETINA, _X_RAY_DATA),
         "paper": Scale("retina/fedavg.py", {**_RETINA, "num_seeds": "3"}, paper, "", {"retina": "the folder Retina"}),
     }
@@ -94,7 +87,7 @@ COVID = Experiment(
     rows=METHODS,
     measures={"accuracy": on_test()},
     scales={
-        "smoke": _smoke(**{"COVID-FL": {"data.partition.alpha": "0.5"}}),
+        "smoke": smoke({"COVID-FL": {"data.partition.alpha": "0.5"}}, _JUDGED),
         "cpu": Scale(
             "chest_xray/fedavg.py",
             _X_RAYS | {"data.partition.name": "by_domain", "data.num_clients": "4"},
@@ -143,7 +136,7 @@ TABLE_3 = Experiment(
     rows=METHODS,
     measures={"accuracy": on_test()},
     scales={
-        "smoke": _smoke(Retina={"data.partition.alpha": "0.5"}),
+        "smoke": smoke({"Retina": {"data.partition.alpha": "0.5"}}, _JUDGED),
         "cpu": Scale(
             "chest_xray/fedavg.py",
             _X_RAYS | {"data.num_clients": "50", "cohort_size": "5", "data.partition.alpha": "0.5"},
@@ -185,9 +178,7 @@ FIGURE_2 = Experiment(
         "absolute aggregation": looked("decomposition", "absolute_aggregation"),
     },
     scales={
-        "smoke": _smoke(
-            **{alpha: {"data.partition.alpha": alpha, "diagnostics": "decomposition"} for alpha in ("100",)}
-        ),
+        "smoke": smoke({"100": {"data.partition.alpha": "100", "diagnostics": "decomposition"}}, _JUDGED),
         "cpu": Scale(
             "chest_xray/fedavg.py",
             _X_RAYS | {"rounds": "1", "diagnostics": "decomposition", "num_seeds": "5"},

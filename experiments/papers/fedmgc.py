@@ -8,7 +8,7 @@ import sys
 from experiments.papers.command import main
 from experiments.papers.figures import Draw, curves, over_looks, sweep
 from experiments.papers.measures import Measure, final, looked
-from experiments.papers.plan import Experiment, Scale, Settings
+from experiments.papers.plan import Experiment, Scale, Settings, smoke
 
 _CE = {"algorithm.name": "fedavg"}
 METHODS = {
@@ -46,7 +46,6 @@ _REDUCED = (
     "a network of 8 and 16 channels (the paper tells none), 2 local epochs at a rate of .05 in batches of 50 for 10 at "
     ".001 in batches of 128, 60 rounds for 400, one seed"
 )
-_FOR_SMOKE = "scikit-learn's digits, a multilayer perceptron, three rounds, one seed: that it runs, nothing more"
 _DATA = {"cifar10": "CIFAR-10's .npz file", "fmnist": "Fashion-MNIST's .npz file"}
 _SETS = {"CIFAR-10": {"data.path": "{cifar10}"}, "FMNIST": {"data.path": "{fmnist}"}}
 _TFDS = {
@@ -74,7 +73,6 @@ def _figure(
     """columns: what is varied on CIFAR-10, where it is not the data set.   besides: set in all runs."""
     common = {"data.partition.alpha": alpha, **besides}
     on_arrays = {name: of_set for name, of_set in _SETS.items() if name in sets}
-    smoke = {"rounds": "3", "cohort_size": "0", "layout": "vmapped", **common, "data.num_clients": "5"}
     cifar = {name: {**_SETS["CIFAR-10"], **of_column} for name, of_column in (columns or {}).items()}
     names = [name for name in _DATA if f"{{{name}}}" in str(cifar or on_arrays)]
     published = _TFDS if len(sets) > 1 else {name: _TFDS[name] for name in sets}
@@ -84,7 +82,7 @@ def _figure(
         rows=rows,
         measures=measures or {"accuracy": final("test/accuracy")},
         scales={
-            "smoke": Scale("quickstart.py", smoke, first, _FOR_SMOKE),
+            "smoke": smoke(first, {**common, "data.num_clients": "5"}),
             "cpu": Scale(
                 "cifar10/fedavg.py",
                 {**_CPU, **common},

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from experiments import looks
 from experiments.outputs import MetricLines
 from experiments.papers.comparison import Entry
-from experiments.plots import STYLE
+from experiments.plots import STYLE, band
 from experiments.rundir import RunDirectory
 
 Runs = Mapping[tuple[str, str], RunDirectory]
@@ -84,9 +84,7 @@ def _against_rounds(axis: Axes, lines: Sequence[Mapping], value: Callable[[Mappi
 
 
 def _band(axis: Axes, at: Sequence[float], seeds: Sequence[Sequence[float]], label: str) -> None:
-    (line,) = axis.plot(at, [np.mean(values) for values in seeds], marker="o" if len(at) < 10 else None, label=label)
-    lowest, highest = ([end(values) for values in seeds] for end in (min, max))
-    axis.fill_between(at, lowest, highest, color=line.get_color(), alpha=0.2, linewidth=0)
+    band(axis, at, seeds, label, marker="o" if len(at) < 10 else None)
 
 
 def _panels(names: Sequence[str], draw: Callable[[Axes, str], None], path: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 from experiments.papers.command import main
 from experiments.papers.figures import Draw, curves, sweep
 from experiments.papers.measures import final, own
-from experiments.papers.plan import Experiment, Scale, Settings
+from experiments.papers.plan import Experiment, Scale, Settings, smoke
 
 METHODS = {
     "FedAvg": {"algorithm.name": "fedavg"},
@@ -23,7 +23,6 @@ _THREE = {name: METHODS[name] for name in ("FedAvg", "FedBN", "HarmoFL")}
 _SITES = {letter: {} for letter in "ABCDEF"}
 _HOSPITALS = {letter: {} for letter in "ABCDE"}
 _AVERAGE = "Avg."
-_FOR_SMOKE = "scikit-learn's digits, a multilayer perceptron, three rounds, one seed: that it runs, nothing more"
 _X_RAYS = {
     "data.name": "arrays",
     "data.path": "{cxr}",
@@ -41,12 +40,14 @@ _CAMELYON = {"data.path": "{camelyon}", "num_seeds": "3"}
 _CAMELYON_DATA = {"camelyon": "the folder of Camelyon17"}
 
 
-def _smoke(**columns: Settings) -> Scale:
-    common = {"rounds": "3", "cohort_size": "0", "layout": "vmapped", "data.num_clients": "3", "model.norm": "batch"}
-    pictures = {"model.name": "cnn", "model.channels": "(4,)", "model.hidden": "(8,)"}
-    return Scale("quickstart.py", common | pictures, columns, _FOR_SMOKE)
-
-
+_PICTURES = {
+    "data.num_clients": "3",
+    "model.name": "cnn",
+    "model.channels": "(4,)",
+    "model.hidden": "(8,)",
+    "model.norm": "batch",
+}
+_SMALL = "a small convolutional network"
 NUCLEI = Experiment(
     title="HarmoFL, Table 1: nuclei, Dice of each site's own test images, %",
     rows=METHODS,
@@ -131,7 +132,7 @@ TABLE_2 = Experiment(
     rows=METHODS,
     measures={"accuracy": own("accuracy")},
     scales={
-        "smoke": _smoke(client_0={}),
+        "smoke": smoke({"client_0": {}}, _PICTURES, _SMALL),
         "cpu": Scale(
             "chest_xray/fedavg.py",
             _X_RAYS,
@@ -163,7 +164,7 @@ def _figure_5(title: str, rows: dict[str, Settings], columns: dict[str, Settings
         rows=rows,
         measures={"accuracy": final("clients/accuracy_mean")},
         scales={
-            "smoke": _smoke(**dict(list(columns.items())[:1])),
+            "smoke": smoke(dict(list(columns.items())[:1]), _PICTURES, _SMALL),
             "cpu": Scale("chest_xray/fedavg.py", _X_RAYS, columns, _FOR_CAMELYON, _X_RAY_DATA),
             "paper": Scale("camelyon17/fedavg.py", _CAMELYON, columns, "", _CAMELYON_DATA),
         },

@@ -28,6 +28,13 @@ class Scale(NamedTuple):
     data: Mapping[str, str] = {}
 
 
+def smoke(columns: Mapping[str, Settings], besides: Settings, network: str = "a multilayer perceptron") -> Scale:
+    """The smallest: it needs no data.   besides: what is set in all runs, more than three rounds of everyone."""
+    common = {"rounds": "3", "cohort_size": "0", "layout": "vmapped", **besides}
+    words = f"scikit-learn's digits, {network}, three rounds, one seed: that it runs, nothing more"
+    return Scale("quickstart.py", common, columns, words)
+
+
 class Experiment(NamedTuple):
     """A table, or what a figure shows: every row in every column, read off by each measure.
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from experiments import outputs
+from experiments import outputs, results
 from experiments.report.rows import Row
 from experiments.tables import Table, Value
 
@@ -29,9 +29,8 @@ _WHEN = (
 
 
 def score(rows: Sequence[Row]) -> str:
-    """Dice where there are masks, whose accuracy is a matter of how large the background is."""
-    names = {name for row in rows for run in row.runs for line in run.lines[:1] for name in line}
-    return "dice" if any(name.rpartition("/")[2].startswith("dice") for name in names) else "accuracy"
+    """Of what was measured; see `results.score_of`."""
+    return results.score_of(name for row in rows for run in row.runs for line in run.lines[:1] for name in line)
 
 
 def noun(score: str) -> str:
