@@ -1,6 +1,8 @@
 """The command that all papers share: train what is missing, and write what was printed beside what came out."""
 
 import argparse
+import hashlib
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +11,7 @@ from experiments import arguments, cells, files
 from experiments.cells import Cell
 from experiments.papers import comparison
 from experiments.papers.comparison import Entry
-from experiments.papers.plan import Experiment, Settings
+from experiments.papers.plan import ROOT, Experiment, Settings
 from experiments.rundir import RunDirectory
 from fedjax_het.errors import InputError, nearest
 
@@ -47,8 +49,8 @@ def run(
     if scale not in experiment.scales:
         raise InputError(f"--scale={scale}: '{what}' is there at {', '.join(experiment.scales)}. Take one of these.")
     grid = experiment.cells(scale, common, _paths(experiment.scales[scale].data, data))
-    folder = workdir / scale
     unique = list({cell.name: cell for cell in grid.values()}.values())
+    folder = home(unique[0], scale, workdir)
     cells.check(unique, folder)
     outcomes = cells.told(unique, folder)
     directories = {each.cell.name: RunDirectory(each.directory) for each in outcomes if each.is_done}
@@ -60,6 +62,12 @@ def run(
         runs = {place: directories[cell.name] for place, cell in grid.items() if cell.name in directories}
         files.write(workdir / f"{what}-{scale}.png", lambda path: experiment.draw(entries, runs, path))
     return all(entry.seeds for entry in entries), text
+
+
+def home(cell: Cell, scale: str, workdir: Path) -> Path:
+    """The folder of all runs with this cell's config and common settings: tables that have both share their runs."""
+    shared = json.dumps([str(cell.config.relative_to(ROOT)), dict(cell.common)], sort_keys=True)
+    return workdir / f"{scale}-{hashlib.sha256(shared.encode()).hexdigest()[:8]}"
 
 
 def _read(

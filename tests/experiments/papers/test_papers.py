@@ -42,6 +42,19 @@ def test_every_run_has_settings_that_can_be_read(experiment, scale):
         assert "{" not in str(chosen["data"].get("path"))
 
 
+@pytest.mark.parametrize("paper", PAPERS)
+def test_tables_share_the_runs_of_equal_settings_and_no_others(paper, tmp_path):
+    there, shared = {}, 0
+    for experiment in PAPERS[paper].values():
+        for scale, chosen in experiment.scales.items():
+            for cell in experiment.cells(scale, {}, dict.fromkeys(chosen.data, "here")).values():
+                directory = command.home(cell, scale, tmp_path) / cell.name
+                settings = cell.settings()
+                shared += directory in there
+                assert there.setdefault(directory, settings) == settings
+    assert shared > 0
+
+
 @pytest.mark.parametrize(("paper", "what"), [(paper, what) for paper in PAPERS for what in PAPERS[paper]])
 def test_what_is_printed_has_a_value_a_column(paper, what):
     experiment = PAPERS[paper][what]
