@@ -46,7 +46,7 @@ def measure(point: Point, layout: Layout) -> dict[str, Any]:
     hidden = max(1, round((point.parameters - NUM_CLASSES) / (NUM_INPUTS + 1 + NUM_CLASSES)))
     algorithm = ALGORITHMS[point.algorithm](learning_rate=0.01, batch_size=BATCH_SIZE)
     model, rounds = models.mlp(NUM_CLASSES, hidden=(hidden,)), BLOCK * (1 + point.calls)
-    job = Job(algorithm, model, federation(point.population), uniformly(point.cohort), rounds, BLOCK)
+    job = Job((algorithm,), model, federation(point.population), uniformly(point.cohort), rounds, BLOCK)
     traced, residence = wired(job, layout), Residence(point.client_states, point.examples)
     runner = built(traced, residence, Path(tempfile.gettempdir()))
     seconds, held = tuning.timed(runner, point.calls, block=BLOCK), cost.held(traced, residence)

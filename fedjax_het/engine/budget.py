@@ -20,7 +20,7 @@ from fedjax_het.engine.tuning import Choice, Runner
 from fedjax_het.engine.wiring import Wired, wired
 from fedjax_het.errors import InputError, TooLarge
 
-_TOGETHER = " Several processes keep everything on their devices."
+_ON_DEVICES = " Several {} keep everything on their devices."
 
 
 def settled(
@@ -32,7 +32,7 @@ def settled(
     folder: where client states go that are to lie on the disk.
     Raises InputError where nothing fits, with what everything takes.
     """
-    wishes = _checked(wishes)
+    wishes = _checked(wishes, len(job.algorithms))
     layouts = tuning.candidates(job.cohort_size) if layout == AUTO else [layout]
     first, refusals = wired(job, layouts[0]), []
 
@@ -60,17 +60,19 @@ def _nothing_fits(budget: int, refusals: list[str]) -> str:
         f"memory_budget: {_megabytes(budget)} MB on each device are too little. In MB:\n  "
         + "\n  ".join(refusals)
         + "\nTake a smaller cohort_size, batch_size or model, fewer seeds, layout 'auto' or chunked(1), or raise it."
-        + (_TOGETHER if jax.process_count() > 1 else "")
+        + (_ON_DEVICES.format("processes") if jax.process_count() > 1 else "")
     )
 
 
-def _checked(wishes: Residence) -> Residence:
-    """Raises InputError for what several processes cannot do."""
-    if jax.process_count() == 1:
+def _checked(wishes: Residence, num_algorithms: int) -> Residence:
+    """Raises InputError for what several processes cannot do, nor several algorithms."""
+    if jax.process_count() == 1 and num_algorithms == 1:
         return wishes
+    one, several = ("algorithm", "algorithms") if num_algorithms > 1 else ("process", "processes")
     for name, wish in wishes._asdict().items():
         if wish not in (AUTO, "device"):
-            raise InputError(f"{name}: '{wish}' is for a single process.{_TOGETHER} Write auto or device.")
+            rule = _ON_DEVICES.format(several)
+            raise InputError(f"{name}: '{wish}' is for a single {one}.{rule} Write auto or device.")
     return RESIDENT
 
 
@@ -111,7 +113,7 @@ def _stored_bytes(first: Wired) -> int:
     """Of all client states that could ever differ from the first."""
     job = first.job
     num_touched = min(job.num_clients, job.rounds * job.cohort_size)
-    return job.num_seeds * num_touched * tree.num_bytes(first.shapes.state.clients) // job.num_clients
+    return job.num_runs * num_touched * tree.num_bytes(first.shapes.state.clients) // job.num_clients
 
 
 def _memory() -> int:

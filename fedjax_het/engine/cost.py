@@ -64,7 +64,7 @@ def held(wired: Wired, residence: Residence) -> dict[str, int]:
     examples and index tables two.
     """
     job, state, said = wired.job, wired.shapes.state, wired.shapes.said
-    layout, data, seeds = wired.layout, job.federation.data, job.num_seeds
+    layout, data, seeds = wired.layout, job.federation.data, job.num_runs
     slots = layout.padded(job.cohort_size)
     a_client, tables = tree.num_bytes(state.clients) // job.num_clients, (data.train, data.valid)
     sizes = {"server's state": seeds * tree.num_bytes((state.server, state.tally))}

@@ -1,7 +1,7 @@
 """What is to be trained, before anything is said about where it runs."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ import numpy as np
 from jax.stages import Compiled
 
 from fedjax_het.algorithm import Algorithm
+from fedjax_het.alike import Unlike, as_one
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.layout import Layout
 from fedjax_het.engine.participation import Participation
@@ -18,17 +19,35 @@ from fedjax_het.types import Key, Model, PyTree
 
 @dataclass(frozen=True)
 class Job:
-    """An algorithm, a model and a federation; so many rounds, at most `block` in one call, for each of the seeds."""
+    """Algorithms, a model and a federation; so many rounds, at most `block` in one call.
 
-    algorithm: Algorithm
+    A run is an algorithm with a seed: algorithm i with seeds[i], seeds[i] + 1, ..., num_seeds of them. Runs are an
+    array axis, an algorithm's beside each other.
+    """
+
+    algorithms: tuple[Algorithm, ...]
     model: Model
     federation: Federation
     participation: Participation
     rounds: int
     block: int
-    seed: int = 0
+    seeds: tuple[int, ...] = (0,)
     num_seeds: int = 1
     personal_on_test: bool = False
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The first; the others have the same slots."""
+        return self.algorithms[0]
+
+    @property
+    def num_runs(self) -> int:
+        return len(self.algorithms) * self.num_seeds
+
+    def of_each(self) -> "list[Job]":
+        """A job for each algorithm alone."""
+        each = zip(self.algorithms, self.seeds, strict=True)
+        return [replace(self, algorithms=(algorithm,), seeds=(seed,)) for algorithm, seed in each]
 
     @property
     def num_clients(self) -> int:
@@ -40,14 +59,14 @@ class Job:
 
     @property
     def most_examples(self) -> int:
-        """For training and validation, in the largest cohorts that the seeds could draw."""
+        """For training and validation, in the largest cohorts that the runs could draw."""
         data = self.federation.data
         counts = np.sort(np.asarray(data.train.count) + np.asarray(data.valid.count))
-        return self.num_seeds * int(counts[-self.cohort_size :].sum())
+        return self.num_runs * int(counts[-self.cohort_size :].sum())
 
     def keys(self) -> Key:
-        """[num_seeds]"""
-        return jax.vmap(jax.random.key)(self.seed + jnp.arange(self.num_seeds))
+        """[num_runs]"""
+        return jax.vmap(jax.random.key)((jnp.array(self.seeds)[:, None] + jnp.arange(self.num_seeds)).reshape(-1))
 
     def round(self, layout: Layout) -> Round:
         return make_round(
@@ -60,10 +79,18 @@ class Job:
             augment=self.federation.augment,
         )
 
-    def over_seeds(self, function: Callable, axes: tuple[int | None, ...]) -> Callable:
-        """vmap over seeds; a single seed is not vmapped, which would cost it a batched program."""
+    def over_runs(self, functions: Sequence[Callable], axes: tuple[int | None, ...]) -> Callable:
+        """vmap over runs; a single one is not vmapped, which would cost it a batched program.
+
+        functions: one an algorithm. Raises Unlike, when it is traced, where they differ in more than numbers.
+        """
+        if len(functions) > 1:
+            which = np.repeat(np.arange(len(functions), dtype=np.int32), self.num_seeds)
+            together = jax.vmap(_told(as_one(functions)), in_axes=(0, *axes))
+            return lambda *arguments: together(which, *arguments)
         if self.num_seeds > 1:
-            return jax.vmap(function, in_axes=axes)
+            return jax.vmap(functions[0], in_axes=axes)
+        (function,) = functions
 
         def single(*arguments: PyTree) -> PyTree:
             first = [
@@ -73,6 +100,21 @@ class Job:
             return jax.tree.map(lambda x: x[None], function(*first))
 
         return single
+
+
+def _told(together: Callable) -> Callable:
+    def one(*arguments: PyTree) -> PyTree:
+        try:
+            return together(*arguments)
+        except Unlike as error:
+            groups = "; ".join(", ".join(map(str, group)) for group in error.groups)
+            raise Unlike(
+                "algorithm: only those that differ in nothing but numbers can be trained side by side. These can, by "
+                f"their places: {groups}. Train each of these groups by itself.",
+                error.groups,
+            ) from error
+
+    return one
 
 
 def everywhere(values: PyTree, layout: Layout) -> PyTree:

@@ -27,7 +27,7 @@ def looking(
     Raises InputError for an algorithm whose updates are stacked in a form of its own.
     """
     algorithm = _watched(job.algorithm)
-    round, is_everyone = replace(job, algorithm=algorithm).round(layout), job.participation.is_everyone
+    round, is_everyone = replace(job, algorithms=(algorithm,)).round(layout), job.participation.is_everyone
     if algorithm.aggregator.pack:
         raise InputError("diagnostics: this algorithm packs updates, which cannot be looked into. Set stack='float32'.")
 

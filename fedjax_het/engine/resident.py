@@ -1,8 +1,8 @@
 """Everything on the device: the rounds between two evaluations are a loop inside one program."""
 
 import time
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 
 import jax
 import jax.numpy as jnp
@@ -31,11 +31,12 @@ class Resident:
         job, layout = wired.job, wired.layout
         at_rest = placement.of_state(layout, has_seeds=True)
         self._keys, self._shapes = layout.place(job.keys()), everywhere(job.federation.data, layout)
-        self.init = layout.jit(job.over_seeds(placement.init(wired.round.init, layout), (0, None)), at_rest)
+        inits = [placement.init(each.round.init, layout) for each in wired.all]
+        self.init = layout.jit(job.over_runs(inits, (0, None)), at_rest)
         state = jax.eval_shape(self.init, self._keys, self._shapes)
         self.shapes = placement.described(state, layout, has_seeds=True)
         self.program = compiled(
-            job.over_seeds(self._block, (0, None, 0, None)),
+            job.over_runs([partial(_block, each) for each in wired.all], (0, None, 0, None)),
             layout,
             *(self.shapes, self._shapes, self._keys, layout.place(np.int32(1))),
             results=at_rest and (at_rest, layout.sharding),
@@ -47,7 +48,7 @@ class Resident:
         return self.init(self._keys, self._data)
 
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
-        """`state` is consumed. Metrics, in numpy, have leaves [seeds, num_rounds, ...]."""
+        """`state` is consumed. Metrics, in numpy, have leaves [runs, num_rounds, ...]."""
         state, metrics = self.program(state, self._data, self._keys, self.wired.layout.place(np.int32(num_rounds)))
         return state, jax.tree.map(lambda x: np.asarray(x)[:, :num_rounds], metrics)
 
@@ -56,10 +57,10 @@ class Resident:
         program, data = self._evaluation, self._data
         return jax.tree.map(np.asarray, program(state, data.examples, self._held_out, self._of_own))
 
-    def watching(self, measure: Callable[[State, ClientData, Key], PyTree]) -> Callable[[State], PyTree]:
-        """`measure` of each seed's state, data and key, compiled; in numpy. The state is left as it is."""
+    def watching(self, measures: Sequence[Callable[[State, ClientData, Key], PyTree]]) -> Callable[[State], PyTree]:
+        """A measure an algorithm, of each run's state, data and key, compiled; in numpy. The state is left as it is."""
         job, layout = self.wired.job, self.wired.layout
-        program = compiled(job.over_seeds(measure, (0, None, 0)), layout, self.shapes, self._shapes, self._keys)
+        program = compiled(job.over_runs(measures, (0, None, 0)), layout, self.shapes, self._shapes, self._keys)
         return lambda state: jax.tree.map(np.asarray, program(state, self._data, self._keys))
 
     def release(self) -> None:
@@ -74,28 +75,15 @@ class Resident:
         return cost.lying(cost.held(self.wired, self.residence)) + max(map(cost.extra_bytes, programs))
 
     # ---- programs and data -------------------------------------------------------------------------------------------
-    def _block(self, state: State, data: ClientData, key: Key, num_rounds: Array) -> tuple[State, RoundMetrics]:
-        """`num_rounds` rounds in a loop of the program; metrics are kept for the longest block."""
-        wired = self.wired
-        empty = jax.tree.map(lambda x: jnp.zeros((wired.job.block, *x.shape), x.dtype), wired.shapes.metrics)
-        once = jnp.minimum(num_rounds, 1)
-
-        def one(index: Array, carry: tuple[State, RoundMetrics]) -> tuple[State, RoundMetrics]:
-            cohort = wired.round.draw(key, carry[0].server.round)
-            state, metrics = wired.among_all(carry[0], cohort, client_side.window(data, cohort), key, once)
-            return state, tree.put(carry[1], index, metrics)
-
-        return jax.lax.fori_loop(0, num_rounds, one, (state, empty))
-
     @cached_property
     def _evaluation(self) -> Compiled:
         begun, wired, job = time.perf_counter(), self.wired, self.wired.job
         held, groups = held_out(job.federation, BATCH)
         own = of_own(job.federation, job.personal_on_test)
         slots = wired.layout.padded(wired.round.cohort_size)
-        evaluate = make_evaluation(wired.round.problem, groups, wired.layout, BATCH, slots)
+        evaluates = [make_evaluation(each.round.problem, groups, wired.layout, BATCH, slots) for each in wired.all]
         program = compiled(
-            job.over_seeds(evaluate, (0, None, None, None)),
+            job.over_runs(evaluates, (0, None, None, None)),
             wired.layout,
             *(self.shapes, self._shapes.examples, everywhere(held, wired.layout), everywhere(own, wired.layout)),
         )
@@ -116,3 +104,16 @@ class Resident:
     @cached_property
     def _data(self) -> ClientData:
         return self.wired.layout.place(self.wired.job.federation.data)
+
+
+def _block(wired: Wired, state: State, data: ClientData, key: Key, num_rounds: Array) -> tuple[State, RoundMetrics]:
+    """`num_rounds` rounds in a loop of the program; metrics are kept for the longest block."""
+    empty = jax.tree.map(lambda x: jnp.zeros((wired.job.block, *x.shape), x.dtype), wired.shapes.metrics)
+    once = jnp.minimum(num_rounds, 1)
+
+    def one(index: Array, carry: tuple[State, RoundMetrics]) -> tuple[State, RoundMetrics]:
+        cohort = wired.round.draw(key, carry[0].server.round)
+        state, metrics = wired.among_all(carry[0], cohort, client_side.window(data, cohort), key, once)
+        return state, tree.put(carry[1], index, metrics)
+
+    return jax.lax.fori_loop(0, num_rounds, one, (state, empty))

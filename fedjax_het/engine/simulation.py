@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,14 +27,15 @@ ON_NONFINITE = ("drop", "raise")
 class Simulation:
     """A training that is wired, checked and compiled: its rounds, and its evaluation.
 
-    The leaves of every state, metric and evaluation that come out carry a leading [num_seeds] axis. Seed s of the run
-    is `seed + s`: initial weights, cohorts and batches follow from it; who has which data does not. Where client states
-    are kept off the device, the `clients` of a state are a ClientStore.
+    The leaves of every state, metric and evaluation that come out carry a leading axis of runs, [num_seeds], or
+    [algorithms * num_seeds], an algorithm's beside each other. Seed s of a run is `seed + s`: initial weights, cohorts
+    and batches follow from it; who has which data does not. Where client states are kept off the device, the `clients`
+    of a state are a ClientStore.
     """
 
     def __init__(
         self,
-        algorithm: Algorithm,
+        algorithm: Algorithm | Sequence[Algorithm],
         model: Model,
         federation: Federation,
         *,
@@ -42,7 +43,7 @@ class Simulation:
         cohort_size: int | None = None,
         participation: Participation | None = None,
         layout: Layout | str = vmapped,
-        seed: int = 0,
+        seed: int | Sequence[int] = 0,
         num_seeds: int = 1,
         evaluate_every: int = 10,
         on_nonfinite: str = "drop",
@@ -55,6 +56,8 @@ class Simulation:
     ):
         """Wire, check and compile.
 
+        algorithm: one, or several that differ in numbers alone, [fedprox(mu=mu) for mu in (0.01, 0.1)]: they are
+        trained side by side, as one program.   seed: the first one's; for several algorithms also one each.
         cohort_size: so many clients a round, drawn uniformly; None is everyone.   participation: any other rule.
         personal_on_test: score every client's own model on the common test set too; that takes as many evaluations as
         there are clients.
@@ -64,8 +67,13 @@ class Simulation:
         client_states: "device", "host" (its memory), "disk" (a file in `folder`, by default where temporary files go).
         examples: "device", or "stream": those of one round after the other, from host memory or what is mapped there.
         `residence` tells where things are; it makes no difference to any result.
-        Raises InputError, before anything runs, for what cannot work, a budget that nothing fits in included.
+        Raises InputError, before anything runs, for what cannot work, a budget that nothing fits in included; Unlike,
+        which is one, for algorithms that differ in more than numbers.
         """
+        algorithms = (algorithm,) if isinstance(algorithm, Algorithm) else tuple(algorithm)
+        seeds = (seed,) * len(algorithms) if isinstance(seed, int) else tuple(seed)
+        if not algorithms or len(seeds) != len(algorithms):
+            raise InputError(f"seed: {len(seeds)} for {len(algorithms)} algorithms. Give one for all, or one each.")
         least_one = {"rounds": rounds, "num_seeds": num_seeds, "evaluate_every": evaluate_every}
         for name, value in (least_one | {"memory_budget": memory_budget}).items():
             if value is not None and value < 1:
@@ -81,17 +89,23 @@ class Simulation:
             )
         participation = participation or (everyone() if cohort_size is None else uniformly(cohort_size))
         block, wishes = min(evaluate_every, rounds), Residence(client_states, examples)
-        job = Job(algorithm, model, federation, participation, rounds, block, seed, num_seeds, personal_on_test)
+        job = Job(algorithms, model, federation, participation, rounds, block, seeds, num_seeds, personal_on_test)
         folder = Path(folder or tempfile.gettempdir())
         self.federation, self.num_seeds, self.on_nonfinite = federation, num_seeds, on_nonfinite
         self.rounds, self.evaluate_every = rounds, evaluate_every
         self.runner, self.choice = settled(job, layout, wishes, memory_budget, folder)
         self.layout, self.residence = self.runner.wired.layout, self.runner.residence
         held, peak = cost.held(self.runner.wired, self.residence), self.runner.peak_bytes
-        self.facts = cost.facts(self.runner.wired, held, peak, self.runner.compile_seconds)
+        seconds = self.runner.compile_seconds
+        self.facts_of_each = [cost.facts(each, held, peak, seconds) for each in self.runner.wired.all]
         self._look, self.diagnosis_seconds = None, 0.0
         if diagnostics:
             self._compile_look(diagnostics)
+
+    @property
+    def facts(self) -> cost.Facts:
+        """What the run costs, of the first algorithm."""
+        return self.facts_of_each[0]
 
     # ---- running -----------------------------------------------------------------------------------------------------
     def start(self) -> State:
@@ -99,7 +113,7 @@ class Simulation:
         return self.runner.start()
 
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
-        """So many rounds in one call; the given state is consumed. Metrics have leaves [num_seeds, num_rounds, ...].
+        """So many rounds in one call; the given state is consumed. Metrics have leaves [runs, num_rounds, ...].
 
         Raises NonFiniteError, with round and clients, if an upload was not finite and the run is to stop for that.
         """
@@ -117,7 +131,7 @@ class Simulation:
         return self.runner.evaluate(state)
 
     def diagnose(self, state: State) -> Measured:
-        """{diagnostic: {quantity: in numpy, leaves [num_seeds, ...]}} of the round that comes next; the state stays."""
+        """{diagnostic: {quantity: in numpy, leaves [runs, ...]}} of the round that comes next; the state stays."""
         return self._look(state)
 
     def stops(self, done: int = 0, *also_every: int) -> Iterator[int]:
@@ -138,7 +152,7 @@ class Simulation:
                 f"diagnostics: they need both on the device, and {where}. Leave them out, or stream nothing."
             )
         wired = self.runner.wired
-        self._look = self.runner.watching(looking(wired.job, wired.layout, diagnostics))
+        self._look = self.runner.watching([looking(job, wired.layout, diagnostics) for job in wired.job.of_each()])
         self.diagnosis_seconds = time.perf_counter() - begun
 
 

@@ -51,13 +51,13 @@ class Streamed:
         self._example = layout.place(job.federation.examples.inputs[:1])
         self.windows, self._ahead = Windows(wired, residence.examples == "stream"), (-1, None)
         at_rest = placement.of_state(layout, has_seeds=True)
-        self._begin = layout.jit(job.over_seeds(self._beginning, (0, None)), at_rest)
+        self._begin = layout.jit(job.over_runs([self._beginning], (0, None)), at_rest)
         shapes = jax.eval_shape(self._begin, self._keys, self._example)
         self.shapes = placement.described(shapes, layout, has_seeds=True)  # of the state that a round takes
         window, examples = everywhere(self.windows.shapes, layout)
         late = (self.shapes.clients, window.cohort.ids) if self._is_stored else ()
         self.program = compiled(
-            job.over_seeds(self._round, (0, 0, 0, None, 0, None)),
+            job.over_runs([self._round], (0, 0, 0, None, 0, None)),
             layout,
             *(self.shapes, late, window, examples, self._keys, self._once),
             results=at_rest and (at_rest, layout.sharding),

@@ -94,7 +94,7 @@ class StreamedEvaluation:
 
     def _personal_of(self, clients: Clients, ids: np.ndarray) -> Variables:
         if isinstance(clients, ClientStore):
-            of_seeds = np.broadcast_to(ids, (self._wired.job.num_seeds, self._block))
+            of_seeds = np.broadcast_to(ids, (self._wired.job.num_runs, self._block))
             return self._layout.place(clients.take(of_seeds).personal)
         return self._take(clients.personal, self._layout.place(ids))
 
@@ -123,21 +123,21 @@ class StreamedEvaluation:
         a_piece = ShapeDtypeStruct((self._batches, BATCH), np.int32)
         held, examples = HeldOut(a_piece, a_piece), self._windows.shapes_of_examples(self._batches * BATCH + 1)
         num_scores = len(scoring.columns(job.federation.examples.labels))
-        self._totals = ShapeDtypeStruct((job.num_seeds, self._num_segments, num_scores), _real())
-        self._typical = _leading((job.num_seeds,), state.clients.personal)
+        self._totals = ShapeDtypeStruct((job.num_runs, self._num_segments, num_scores), _real())
+        self._typical = _leading((job.num_runs,), state.clients.personal)
 
         def score(shared, typical, round, totals, examples, held):
             return scoring.add_batches(problem, tree.merge(shared, typical), round, examples, totals, held)
 
         arguments = everywhere((server.shared, self._typical, server.round, self._totals, examples, held), layout)
-        self._score = compiled(job.over_seeds(score, (0, 0, 0, 0, None, None)), layout, *arguments, donate=(3,))
+        self._score = compiled(job.over_runs([score], (0, 0, 0, 0, None, None)), layout, *arguments, donate=(3,))
         self._brought = [(self._score, arguments[4:])]
         if self._is_personal:
             self._compile_personal(state)
 
     def _compile_personal(self, state: State) -> None:
         job, problem, layout, server = self._wired.job, self._wired.round.problem, self._layout, state.server
-        seeds, personal = job.num_seeds, state.clients.personal
+        seeds, personal = job.num_runs, state.clients.personal
         some, self._score_own = _leading((seeds, self._block), personal), {}
 
         def score_own(shared, round, personal, examples, rows):
@@ -149,15 +149,15 @@ class StreamedEvaluation:
             brought = jax.tree.map(lambda x, num=num: ShapeDtypeStruct((num, *x.shape[1:]), np.int32), rows)
             examples = self._windows.shapes_of_examples(self._places(rows))
             arguments = everywhere((server.shared, server.round, some, examples, brought), layout)
-            self._score_own[name] = compiled(job.over_seeds(score_own, (0, 0, 0, None, None)), layout, *arguments)
+            self._score_own[name] = compiled(job.over_runs([score_own], (0, 0, 0, None, None)), layout, *arguments)
             self._brought.append((self._score_own[name], arguments[2:]))
         rounds = everywhere(ShapeDtypeStruct((seeds, job.num_clients), np.int32), layout)
-        self._shares = compiled(job.over_seeds(scoring.shares, (0,)), layout, rounds)
+        self._shares = compiled(job.over_runs([scoring.shares], (0,)), layout, rounds)
         arguments = everywhere((self._typical, some, ShapeDtypeStruct((seeds, self._block), _real())), layout)
-        add_shares = job.over_seeds(scoring.add_shares, (0, 0, 0))
+        add_shares = job.over_runs([scoring.add_shares], (0, 0, 0))
         self._add_shares = compiled(add_shares, layout, *arguments, donate=(0,))
         ids = everywhere(ShapeDtypeStruct((self._block,), np.int32), layout)
-        self._take = compiled(job.over_seeds(tree.take, (0, None)), layout, personal, ids)
+        self._take = compiled(job.over_runs([tree.take], (0, None)), layout, personal, ids)
 
 
 def _real() -> np.dtype:

@@ -36,7 +36,7 @@ class Windows:
         self._layout, self._data = wired.layout, job.federation.data
         self.places = 1 + job.most_examples  # for any round's, and one for padding
         self._keys = self._layout.place(job.keys())
-        self._draw = compiled(job.over_seeds(self._draws, (0, None)), self._layout, self._keys, self._number(0))
+        self._draw = compiled(job.over_runs([self._draws], (0, None)), self._layout, self._keys, self._number(0))
 
     def cohorts(self, first: int) -> list[Cohort]:
         """In numpy: those of as many rounds as there are in a block, from `first` on, and of one more."""
@@ -58,7 +58,7 @@ class Windows:
 
     @property
     def shapes(self) -> Brought:
-        places = (self._wired.job.num_seeds, self._layout.padded(self._wired.job.cohort_size))
+        places = (self._wired.job.num_runs, self._layout.padded(self._wired.job.cohort_size))
 
         def taken(part: Rows) -> Rows:
             return jax.tree.map(lambda x: ShapeDtypeStruct((*places, *x.shape[1:]), np.int32), part)

@@ -35,7 +35,13 @@ class Wired(NamedTuple):
     layout: Layout
     round: Round
     train: Callable  # round.train; whoever compiles it reads the trace that was checked
-    shapes: Shapes  # of one seed
+    shapes: Shapes  # of one run
+    others: "tuple[Wired, ...]" = ()  # of the job's other algorithms, each for itself
+
+    @property
+    def all(self) -> "tuple[Wired, ...]":
+        """One an algorithm, in their order."""
+        return (self, *self.others)
 
     def alone(
         self, state: State, cohort: Cohort, data: ClientData, key: Key, once: Array
@@ -63,11 +69,14 @@ class Wired(NamedTuple):
 
 
 def wired(job: Job, layout: Layout) -> Wired:
-    """Trace a round's shapes, look for what would train but mean nothing, and hand the shapes on.
+    """Trace a round's shapes, look for what would train but mean nothing, and hand the shapes on; of each algorithm.
 
     Raises InputError: a published quantity that nobody reports, a part that reads what no slot fills, a state whose
     shape a round would change, one-example batches under batch normalisation, nobody with a training example.
     """
+    if len(job.algorithms) > 1:
+        first, *others = (wired(each, layout) for each in job.of_each())
+        return first._replace(job=job, others=tuple(others))
     round, federation = job.round(layout), job.federation
     provided = [*job.algorithm.survey, *job.algorithm.reports]
     for name in job.algorithm.published:

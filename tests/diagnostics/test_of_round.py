@@ -158,7 +158,7 @@ def test_drift_of_one_plain_step_is_its_square():
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_can_be_looked_at(name):
     everyone = federation()
-    job = Job(algorithm(name), model(), everyone, uniformly(COHORT), 1, 1)
+    job = Job((algorithm(name),), model(), everyone, uniformly(COHORT), 1, 1)
     state = jax.eval_shape(job.round(vmapped).init, jax.random.key(0), everyone.data)
     found = jax.eval_shape(looking(job, vmapped, DIAGNOSTICS), state, everyone.data, jax.random.key(0))
     assert found.keys() == {"cohort", *DIAGNOSTICS}

@@ -34,7 +34,7 @@ class Built:
 
 @functools.cache
 def traced(layout: Layout) -> Wired:
-    return wired(Job(algorithm("scaffold"), model(), federation(CLIENTS), uniformly(COHORT), 100, 10), layout)
+    return wired(Job((algorithm("scaffold"),), model(), federation(CLIENTS), uniformly(COHORT), 100, 10), layout)
 
 
 @pytest.fixture
