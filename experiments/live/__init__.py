@@ -81,7 +81,7 @@ class Live:
     """
 
     def __init__(self, names: Iterable[str], run: Run):
-        """Raises InputError for a writer that does not start, W&B without a key say."""
+        """Raises InputError for a writer that does not start, W&B without a key say. Earlier ones are closed."""
         logs = {"": "metrics.jsonl", "diagnostics/": looks.NAME}
         self._logs = {prefix: MetricLines(run.directory / name) for prefix, name in logs.items()}
         self._writers: dict[str, Writer] = {}
@@ -90,9 +90,8 @@ class Live:
                 self._writers[name] = importlib.import_module(f"{__name__}.{WRITERS[name].module}").open(run)
             except Exception as error:
                 self.close(is_complete=False)
-                raise InputError(
-                    f"config.live: {name} did not start ({error}). Mend it, or leave {name} out."
-                ) from error
+                why = str(error).rstrip(".")
+                raise InputError(f"config.live: {name} did not start ({why}). Mend it, or leave {name} out.") from error
 
     def __enter__(self) -> "Live":
         return self
@@ -110,15 +109,15 @@ class Live:
         self._tell(methodcaller("close", is_complete), lambda text: print(f"warning: {text}"))
 
     def _points(self) -> dict[tuple[int, int], dict[str, float]]:
-        """{(round, seed): figures}, rounds in their order. What diagnostics found is "diagnostics/drift/gamma"."""
+        """{(round, seed): the single numbers of its new lines}, rounds in their order. What is not finite is null in a
+        line, and a gap here."""
         found: dict[tuple[int, int], dict[str, float]] = {}
         for prefix, log in self._logs.items():
             for line in log.read_on():
-                figures = flat(
-                    {name: value for name, value in line.items() if name not in ("round", "seed")}, "/", prefix
-                )
-                numbers = {name: value for name, value in figures.items() if isinstance(value, (int, float))}
-                found.setdefault((line["round"], line["seed"]), {}).update(numbers)
+                point = found.setdefault((line.pop("round"), line.pop("seed")), {})
+                point |= {
+                    key: value for key, value in flat(line, "/", prefix).items() if isinstance(value, (int, float))
+                }
         return dict(sorted(found.items()))
 
     def _tell(self, action: Callable[[Writer], None], warn: Callable[[str], None]) -> None:

@@ -2,7 +2,7 @@
 
 WANDB_PROJECT, WANDB_ENTITY and WANDB_MODE are W&B's own settings; the project is fedjax_het unless given. Ids are kept
 in RUN/wandb_ids.json: a run that resumes goes on in the same curves. What the server has of the rounds since the
-checkpoint stays, for they come out the same again. With WANDB_MODE=offline the local files are written anew whenever the
+checkpoint stays, for they come out the same again. With WANDB_MODE=offline the files are written anew whenever the
 run starts, and hold the whole of it. W&B's service logs what it does into its own cache, WANDB_CACHE_DIR.
 """
 
@@ -16,6 +16,7 @@ import wandb
 
 from experiments import files
 from experiments.live import Run
+from fedjax_het.errors import InputError
 
 _GROUP_LENGTH = 128  # W&B's limit
 
@@ -41,17 +42,20 @@ def _begun(run: Run, seed: int, id: str) -> wandb.Run:
     for offline in (run.directory / "wandb").glob(f"offline-run-*-{id}"):
         shutil.rmtree(offline)
     group = "/".join(run.directory.absolute().parts[-2:])[-_GROUP_LENGTH:]
-    return wandb.init(
-        project=os.environ.get("WANDB_PROJECT", "fedjax_het"),
-        group=group,
-        name=f"{run.directory.name}/seed_{seed}",
-        id=id,
-        resume="allow",
-        reinit="create_new",
-        dir=run.directory,
-        config=json.loads(files.to_json(run.hyperparameters(seed))),
-        settings=wandb.Settings(console="off"),  # each seed's run would get the output of all
-    )
+    try:
+        return wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "fedjax_het"),
+            group=group,
+            name=f"{run.directory.name}/seed_{seed}",
+            id=id,
+            resume="allow",
+            reinit="create_new",
+            dir=run.directory,
+            config=json.loads(files.to_json(run.hyperparameters(seed))),
+            settings=wandb.Settings(console="off"),  # each seed's run would get the output of all
+        )
+    except wandb.Error as error:
+        raise InputError(f"{error} WANDB_MODE=offline needs neither key nor network.") from error
 
 
 def _ids(run: Run) -> dict[str, str]:
