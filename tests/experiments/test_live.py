@@ -119,6 +119,8 @@ def test_files_are_written_anew_when_a_run_resumes(log, tmp_path):
     killed = opened(tmp_path)
     log.add([line(4, 0, 1.0), line(4, 1, 1.0)])
     killed.catch_up(pytest.fail)
+    for file in (tmp_path / "tensorboard").glob("*/*"):
+        file.rename(file.with_name("events.out.tfevents.1000000000.there"))  # as if it were of another second
     log.rewind(2)
     with opened(tmp_path) as again:
         again.catch_up(pytest.fail)
@@ -241,13 +243,13 @@ def test_a_writer_that_fails_is_warned_of_once_and_the_others_go_on(log, tmp_pat
 
 def test_a_writer_that_cannot_end_costs_no_result(command, tmp_path, broken, capsys):
     broken.writer.close = fails
-    assert train.main([*command, "--config.live=broken"]) == 0
+    assert train.main([*command, "--config.live=broken", "--config.diagnostics="]) == 0
     assert "warning: broken failed" in capsys.readouterr().out and (tmp_path / "run" / "summary.json").exists()
 
 
 def test_a_writer_that_does_not_start_ends_the_run_before_its_first_round(command, tmp_path, broken, capsys):
     broken.module.open = fails
-    assert train.main([*command, "--config.live=broken"]) == 2
+    assert train.main([*command, "--config.live=broken", "--config.diagnostics="]) == 2
     assert "config.live: broken did not start (no network). Mend it, or leave broken out." in capsys.readouterr().err
     assert MetricLines(tmp_path / "run" / "metrics.jsonl").read() == []
     with pytest.raises(InputError):
