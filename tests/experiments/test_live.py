@@ -180,7 +180,7 @@ def history(file: Path) -> dict[tuple[int, str], float]:
 
 
 def test_offline_files_of_weights_and_biases_hold_the_whole_run(log, tmp_path, monkeypatch):
-    pytest.importorskip("wandb", reason='Weights & Biases is not installed: pip install -e ".[wandb]"')
+    wandb = pytest.importorskip("wandb", reason='Weights & Biases is not installed: pip install -e ".[wandb]"')
     for name, value in {"MODE": "offline", "SILENT": "true", "CACHE_DIR": str(tmp_path / "cache")}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
     with pytest.raises(KeyboardInterrupt), opened(tmp_path, ["wandb"]) as killed:
@@ -193,6 +193,7 @@ def test_offline_files_of_weights_and_biases_hold_the_whole_run(log, tmp_path, m
         again.catch_up(pytest.fail)
         log.add([line(4, 0, 0.5), line(4, 1, 0.75)])
         again.catch_up(pytest.fail)
+    wandb.teardown()  # its service closes a file some time after the run's end
     assert json.loads((tmp_path / "wandb_ids.json").read_text()) == ids and sorted(ids) == ["0", "1"]
     for seed, id in ids.items():
         (file,) = (tmp_path / "wandb").glob(f"offline-run-*/run-{id}.wandb")
