@@ -19,6 +19,15 @@ Record = dict[str, Any]
 _PACKAGES = ("fedjax-het", "jax", "jaxlib", "flax", "optax", "numpy")
 
 
+def flat(record: Mapping[str, Any], separator: str = ".", prefix: str = "") -> Record:
+    """{"algorithm.lam": 0.1, ...} from tables in tables."""
+    found = {}
+    for name, value in record.items():
+        key = prefix + name
+        found |= flat(value, separator, key + separator) if isinstance(value, Mapping) else {key: value}
+    return found
+
+
 # ---- metrics.jsonl ---------------------------------------------------------------------------------------------------
 def records(round: int, seeds: Iterable[int], seconds: float, figures: Mapping[str, np.ndarray]) -> list[Record]:
     """A line for every seed."""
@@ -33,7 +42,7 @@ class MetricLines:
     """metrics.jsonl: a line an evaluation and seed, only ever added to, except when a run resumes."""
 
     def __init__(self, path: Path):
-        self.path = path
+        self.path, self._read = path, 0  # bytes that `read_on` has seen
 
     def add(self, lines: Iterable[Record]) -> None:
         files.append(self.path, "".join(files.to_json(line) + "\n" for line in lines))
@@ -41,6 +50,16 @@ class MetricLines:
     def read(self) -> list[Record]:
         """All whole lines; what a kill tore off is not one."""
         whole = self.path.read_text().rpartition("\n")[0] if self.path.exists() else ""
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def read_on(self) -> list[Record]:
+        """The whole lines behind those that this returned before."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self._read)
+            whole, end, _ = file.read().rpartition(b"\n")
+        self._read += len(whole) + len(end)
         return [json.loads(line) for line in whole.splitlines()]
 
     def rewind(self, round: int) -> list[Record]:

@@ -16,6 +16,7 @@ from fedjax_het.errors import InputError
 
 OURS = ("metrics.jsonl", "summary.json", "checkpoints")
 _OF_MACHINE = ("layout", "memory_budget", "client_states", "examples")
+_OF_WATCHING = ("live",)
 _SIGN = ".partial.sign"
 _SEEN_WITHIN = 30  # seconds: network file systems remember for a while that a file is not there
 
@@ -112,8 +113,9 @@ class RunDirectory:
 
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes it the same run: all but the layout and where things lie, which may change with the machine."""
-    return {key: value for key, value in settings.items() if key not in _OF_MACHINE}
+    """What makes it the same run: all but the layout and where things lie, which may change with the machine, and where
+    it is followed."""
+    return {key: value for key, value in settings.items() if key not in _OF_MACHINE + _OF_WATCHING}
 
 
 def differences(there: Any, here: Any, key: str = "config") -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from ml_collections import ConfigDict
 
-from experiments import config, words
+from experiments import config, live, words
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.data import AUGMENTATIONS, PARTITIONS, SOURCES, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
@@ -40,6 +40,7 @@ class Run:
     personal_on_test: bool = False  # score each client's own model on the common test set too
     diagnostics: str = ""  # names with commas between, see fedjax_het/diagnostics
     diagnose_every: int = 10  # rounds; and before the first
+    live: str = ""  # where to follow the run, names with commas between, see experiments/live
     on_nonfinite: Literal["drop", "raise"] = "drop"
     memory_budget: str | None = None  # of each device, "8GB"; None = no limit
     client_states: Literal["auto", "device", "host", "disk"] = (
@@ -55,6 +56,7 @@ class Run:
             raise InputError(f"availability must lie between 0 and 1, got {self.availability}. 1 = always there.")
         words.parse_layout(self.layout)
         words.parse_names("diagnostics", self.diagnostics, DIAGNOSTICS)
+        live.names(self.live)
         words.parse_size("memory_budget", self.memory_budget)
 
 

@@ -15,7 +15,7 @@ import jax
 from absl.flags import argparse_flags
 from rich.console import Console
 
-from experiments import arguments, build, catalogue, files, found, looks, meeting, settings, terminal
+from experiments import arguments, build, catalogue, files, found, live, looks, meeting, settings, terminal
 from experiments.meeting import Meeting
 from experiments.processes import ALONE, RESUMES, Agreed, Processes
 from experiments.rundir import RunDirectory, differences
@@ -81,11 +81,14 @@ def run(command: Command, processes: Processes = ALONE) -> None:
         _train(chosen, earlier, directory, processes)
     if processes.is_first:
         Console().print(terminal.table(directory.read("summary.json")))
-        print(terminal.paths(directory.path, (*WRITTEN, *([looks.NAME] if chosen["diagnostics"] else []))))
+        asked = [looks.NAME] if chosen["diagnostics"] else []
+        print(terminal.paths(directory.path, (*WRITTEN, *asked, *live.folders(chosen["live"], directory.path))))
 
 
 def _train(chosen: settings.Settings, earlier: dict[str, Any], directory: RunDirectory, processes: Processes) -> None:
     with processes.agreed("parts"):
+        if processes.is_first:
+            live.check(live.names(chosen["live"]))
         parts = build.parts(chosen, earlier, processes)
         directory.check_partition(parts.federation.fingerprint)
     _check_same(processes, "partition", parts.federation.fingerprint)

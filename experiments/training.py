@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import files, looks, outputs, plots, terminal
+from experiments import files, live, looks, outputs, plots, terminal
 from experiments.processes import ALONE, Processes
 from experiments.rundir import RunDirectory, identity
 from experiments.settings import Settings
@@ -31,8 +31,9 @@ WRITTEN = (
 class Training:
     """One run. All its processes train, evaluate and save; the first one writes everything else.
 
-    At a stop: evaluate, write the metric lines, then the checkpoint. A kill costs at most the rounds since the last
-    checkpoint; lines later than it are dropped when the run resumes, and come out the same again.
+    At a stop: evaluate, write the metric lines, then the checkpoint, then show the lines where config.live says. A kill
+    costs at most the rounds since the last checkpoint; lines later than it are dropped when the run resumes, and come
+    out the same again.
     """
 
     def __init__(
@@ -62,27 +63,42 @@ class Training:
             self.checkpoints = engine.Checkpoints(directory / "checkpoints", about, num_clients=federation.num_clients)
 
     def run(self) -> None:
-        """Raises InputError for a checkpoint that cannot be used, before anything is written."""
+        """Raises InputError for a checkpoint that cannot be used, before anything is written, and for a writer of
+        config.live that does not start."""
         state, done = self.simulation.start(), self.processes.firsts("done", self.checkpoints.latest() or 0)
         if done:
             with self.processes.agreed("restored"):
                 state = self.checkpoints.restore(state, done)
-        self._began = time.perf_counter()
+        seconds = 0.0
         if self.processes.is_first:
             self.directory.write("partition.json", outputs.partition(self.federation))
-            self._began -= max((line["seconds"] for line in self.log.rewind(done)), default=0.0)
+            seconds = max((line["seconds"] for line in self.log.rewind(done)), default=0.0)
         if self.looks and self.processes.is_first:
             self.looks.rewind(done)
+        with self.processes.agreed("live"):
+            followed = self._followed(seconds)
+        self._began = time.perf_counter() - seconds
+        with followed:
+            self._finish(self._train(state, done, followed))
+
+    def _followed(self, seconds: float) -> live.Live:
+        """Where the first process shows the run, which has taken so many seconds before, while it goes on."""
+        names = live.names(self.settings["live"]) if self.processes.is_first else []
+        return live.Live(names, live.Run(self.directory.path, self.settings, self.seeds, time.time() - seconds))
+
+    def _train(self, state: State, done: int, followed: live.Live) -> State:
         if self.looks and not done:
             self.looks.look(state, 0, self.processes.is_first)
         also_every = self.settings["checkpoint_every"], self.settings["diagnose_every"] if self.looks else 0
         with terminal.tracking(done, self.rounds) as tracker:
+            followed.catch_up(tracker.warn)
             for stop in self.simulation.stops(done, *also_every):
                 state = self._advance(state, done, stop, tracker)
+                followed.catch_up(tracker.warn)
                 done = stop
         if self.looks:
             print(self.looks.cost())
-        self._finish(state)
+        return state
 
     def _advance(self, state: State, done: int, stop: int, tracker: terminal.Tracker) -> State:
         before, dropped = time.perf_counter(), np.array(state.tally.nonfinite)

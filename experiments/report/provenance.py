@@ -4,9 +4,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from experiments.outputs import flat
 from experiments.report.finding import Absent
 from experiments.report.reading import Run
-from experiments.report.rows import Row, data_name, flat, left_out
+from experiments.report.rows import Row, data_name, left_out
 from experiments.tables import Table
 
 

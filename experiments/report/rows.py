@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.outputs import flat
 from experiments.report.reading import Run
 from experiments.rundir import identity
 
@@ -29,14 +30,6 @@ class Row(NamedTuple):
     def first(self) -> Run:
         """The run that stands for the row where one is enough: who has which data, what was diagnosed."""
         return self.runs[0]
-
-
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"algorithm.lam": 0.1, ...}"""
-    found = {}
-    for name, value in settings.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return found
 
 
 def data_name(run: Run) -> str:

@@ -1,6 +1,7 @@
 """The records of a run."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -45,9 +46,19 @@ def test_a_resumed_run_drops_what_came_after_its_checkpoint(log, done, num_left)
     assert log.rewind(done) == LINES[:num_left] == log.read()
 
 
+def test_reading_on_returns_each_whole_line_once(log):
+    assert log.read_on() == LINES and log.read_on() == []
+    line = {"round": 6, "seed": 0, "µ": 1.0}
+    text = json.dumps(line, ensure_ascii=False)
+    log.path.write_text(log.path.read_text() + text[:9])
+    assert log.read_on() == []
+    log.path.write_text(log.path.read_text() + text[9:] + "\n")
+    assert log.read_on() == [line] and log.read_on() == []
+
+
 def test_nothing_written_yet_is_no_lines(tmp_path):
     log = outputs.MetricLines(tmp_path / "metrics.jsonl")
-    assert log.read() == [] and log.rewind(0) == []
+    assert log.read() == [] and log.read_on() == [] and log.rewind(0) == []
 
 
 def test_a_line_for_every_seed():

@@ -63,9 +63,9 @@ def test_the_same_settings_go_on_and_others_are_refused_with_the_difference(dire
     ]
 
 
-def test_the_layout_may_change_with_the_machine(directory):
+def test_the_layout_may_change_with_the_machine_and_the_run_be_followed_elsewhere(directory):
     directory.write("config.json", SETTINGS | {"layout": "sharded(8)"})
-    directory.check(SETTINGS | {"layout": "sharded(2)"})
+    directory.check(SETTINGS | {"layout": "sharded(2)", "live": "tensorboard"})
 
 
 def test_differences_of_equal_tables_are_none():
