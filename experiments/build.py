@@ -1,6 +1,6 @@
 """From settings to a compiled simulation; everything that can be wrong in them is said here, before compiling."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -52,27 +52,37 @@ def parts(
     table = dict(settings["model"])
     if table.get("conv") == "auto":
         table["conv"] = kept.get("conv") or _lowering(settings["precision"], processes)
-    algorithm = config.resolve(settings["algorithm"], TABLES["algorithm"].registry, "config.algorithm")
-    algorithm = replace(algorithm, objective=with_task_loss(algorithm.objective, settings["task_loss"]))
     dataset, federation = data(settings["data"])
     participation = _participation(settings, federation.num_clients)
     model = config.resolve(table, TABLES["model"].registry, "config.model", num_classes=federation.num_classes)
     model = computed_in(settings["precision"])(model)
     residence = Residence(*(_wish(settings[name], kept.get(name)) for name in Residence._fields))
     conv = table.get("conv")
-    return Parts(dataset, federation, model, algorithm, layout, residence, participation, conv, kept)
+    return Parts(dataset, federation, model, algorithm(settings), layout, residence, participation, conv, kept)
+
+
+def algorithm(settings: Mapping[str, Any]) -> Algorithm:
+    """Raises InputError for values that its factory refuses."""
+    chosen = config.resolve(settings["algorithm"], TABLES["algorithm"].registry, "config.algorithm")
+    return replace(chosen, objective=with_task_loss(chosen.objective, settings["task_loss"]))
 
 
 def _wish(setting: str, earlier: str | None) -> str:
     return earlier if setting == engine.simulation.AUTO and earlier else setting
 
 
-def simulation(parts: Parts, settings: Mapping[str, Any], folder: Path) -> engine.Simulation:
-    """Check the wiring and compile.   folder: for client states that are kept on the disk."""
+def simulation(
+    parts: Parts, settings: Mapping[str, Any], folder: Path, beside: Sequence[Mapping[str, Any]] = ()
+) -> engine.Simulation:
+    """Check the wiring and compile.   folder: for client states that are kept on the disk.   beside: settings with
+    other numbers for the algorithm, or another seed, whose runs are trained in the same program.
+
+    Raises Unlike where more than numbers differ.
+    """
     chosen = parse_names("diagnostics", settings["diagnostics"], DIAGNOSTICS)
-    names = ("rounds", "seed", "num_seeds", "evaluate_every", "on_nonfinite", "personal_on_test")
+    names = ("rounds", "num_seeds", "evaluate_every", "on_nonfinite", "personal_on_test")
     return engine.Simulation(
-        parts.algorithm,
+        [parts.algorithm, *map(algorithm, beside)],
         parts.model,
         parts.federation,
         participation=parts.participation,
@@ -80,13 +90,14 @@ def simulation(parts: Parts, settings: Mapping[str, Any], folder: Path) -> engin
         memory_budget=parse_size("memory_budget", settings["memory_budget"]),
         diagnostics={name: DIAGNOSTICS[name] for name in chosen},
         folder=folder,
+        seed=[settings["seed"], *(each["seed"] for each in beside)],
         **parts.residence._asdict(),
         **{name: settings[name] for name in names},
     )
 
 
-def choices(parts: Parts, simulation: engine.Simulation) -> dict[str, Any]:
-    """What "auto" came to, and why: a resumed run keeps it, for bits depend on it."""
+def choices(parts: Parts, simulation: engine.Simulation, beside: Sequence[str] = ()) -> dict[str, Any]:
+    """What "auto" came to, and why: a resumed run keeps it, for bits depend on it; as they do on the runs `beside`."""
     timings = simulation.choice.timings if simulation.choice else []
     chosen = {
         "layout": str(simulation.layout),
@@ -95,7 +106,7 @@ def choices(parts: Parts, simulation: engine.Simulation) -> dict[str, Any]:
         "conv": parts.conv,
         "devices": _devices(),
     }
-    return chosen | dict(parts.kept) | simulation.residence._asdict()
+    return chosen | dict(parts.kept) | simulation.residence._asdict() | {"beside": list(beside)}
 
 
 def _devices() -> str:

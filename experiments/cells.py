@@ -1,13 +1,10 @@
-"""A grid of settings: every cell an ordinary run of `experiments.train` in a directory of its own."""
+"""A grid of settings: every cell is an ordinary run, in a directory of its own."""
 
 import itertools
 import re
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from experiments import build, settings
 from experiments.rundir import RunDirectory
@@ -15,7 +12,6 @@ from fedjax_het.errors import InputError
 
 UNSEEN = "data.unseen"
 _NAME = "algorithm.name"
-LOG = "train.log"
 
 
 class Cell(NamedTuple):
@@ -33,17 +29,6 @@ class Cell(NamedTuple):
 
     def settings(self) -> settings.Settings:
         return settings.complete(settings.load(self.config), {**self.common, **self.own})[0]
-
-
-class Outcome(NamedTuple):
-    cell: Cell
-    directory: Path
-    status: str  # "done", "was done", or what it failed with
-    seconds: float
-
-    @property
-    def is_done(self) -> bool:
-        return self.status in ("done", "was done")
 
 
 def grid(configs: Sequence[Path], common: Mapping[str, str], varied: Mapping[str, Sequence[str]]) -> list[Cell]:
@@ -92,48 +77,3 @@ def check(cells: Sequence[Cell], workdir: Path) -> None:
             RunDirectory(workdir / cell.name).check(cell.settings())
         except InputError as error:
             raise InputError(f"{cell.name}: {error}") from error
-
-
-def train(cells: Sequence[Cell], workdir: Path) -> Iterator[Outcome]:
-    """One after another, each in a process of its own: what ends one, a lack of memory say, does not end the rest."""
-    for cell in cells:
-        directory, began = workdir / cell.name, time.perf_counter()
-        if RunDirectory(directory).read("summary.json") is not None:
-            yield Outcome(cell, directory, "was done", 0.0)
-            continue
-        directory.mkdir(parents=True, exist_ok=True)
-        with (directory / LOG).open("a") as log:
-            ended = subprocess.run(_command(cell, directory), stdout=log, stderr=subprocess.STDOUT, check=False)
-        status = "done" if ended.returncode == 0 else _why(directory / LOG, ended.returncode)
-        yield Outcome(cell, directory, status, time.perf_counter() - began)
-
-
-def told(cells: Sequence[Cell], workdir: Path) -> Iterator[Outcome]:
-    """`train`, a line on the terminal for each."""
-    for number, outcome in enumerate(train(cells, workdir), 1):
-        seconds = f", {outcome.seconds:.0f} s" if outcome.seconds else ""
-        print(f"[{number}/{len(cells)}] {outcome.cell.name}: {outcome.status}{seconds}", flush=True)
-        yield outcome
-
-
-def _command(cell: Cell, directory: Path) -> list[str]:
-    overrides = [f"--config.{key}={text}" for key, text in {**cell.common, **cell.own}.items()]
-    files = [f"--config={cell.config}", f"--workdir={directory}"]
-    return [sys.executable, "-m", "experiments.train", *files, *overrides]
-
-
-def _why(log: Path, code: int) -> str:
-    """The log's last line that says an error, and else its last."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines if "rror:" in line]
-    return f"exit status {code}: {(errors or lines or ['nothing was said'])[-1]}"
-
-
-def describe(outcome: Outcome) -> dict[str, Any]:
-    """A record for the grid's own file."""
-    return {
-        "cell": outcome.cell.name,
-        "config": str(outcome.cell.config),
-        "set": {**outcome.cell.common, **outcome.cell.own},
-        "status": outcome.status,
-    }

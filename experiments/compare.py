@@ -3,8 +3,9 @@
     python -m experiments.compare --config=configs/pacs/fedavg.py --config=configs/pacs/fedbn.py \\
         --config.data.path=PACS --vary=data.unseen=all --workdir=runs/pacs
 
-What is finished is not trained again; a cell that fails is told and does not stop the rest. Exit status: 0 = all cells
-are done, 1 = some failed, 2 = something to mend, said before the first was trained.
+Cells that differ in seeds and numbers of the algorithm alone are trained together, as one program where it is one. What
+is finished is not trained again; a cell that fails is told and does not stop the rest. Exit status: 0 = all cells are
+done, 1 = some failed, 2 = something to mend, said before the first was trained.
 """
 
 import argparse
@@ -16,8 +17,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.markdown import Markdown
 
-from experiments import arguments, cells, files, results
-from experiments.cells import Outcome
+from experiments import arguments, cells, files, outcomes, results
+from experiments.outcomes import Outcome
 from experiments.results import Finished
 from experiments.tables import WRITERS, Table, markdown, narrowed
 from fedjax_het.errors import InputError
@@ -30,6 +31,7 @@ class Command(NamedTuple):
     common: dict[str, str]
     varied: dict[str, list[str]]
     workdir: Path
+    most: int
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -50,7 +52,17 @@ def parse(argv: Sequence[str]) -> Command:
         help="values of a key, algorithm.lam=0.01,0.1; data.unseen=all leaves out every domain in turn",
     )
     parser.add_argument("--workdir", type=Path, required=True, help="the directory of the runs and the tables")
+    parser.add_argument(
+        "--together",
+        type=int,
+        default=outcomes.MOST,
+        metavar="N",
+        help="train at most so many in one program, where they differ in numbers of the algorithm and seeds alone "
+        "(default %(default)s); 1 is each by itself",
+    )
     known = parser.parse_args(own)
+    if known.together < 1:
+        raise InputError(f"--together={known.together}: at least 1, which is each by itself.")
     varied = {}
     for text in known.vary:
         key, _, values = text.partition("=")
@@ -59,30 +71,31 @@ def parse(argv: Sequence[str]) -> Command:
         if key in common:
             raise InputError(f"--vary={text}: --config.{key} is set for all. Leave one of the two out.")
         varied[key] = choices
-    return Command(known.config, common, varied, known.workdir)
+    return Command(known.config, common, varied, known.workdir, known.together)
 
 
 def run(command: Command) -> tuple[list[Outcome], list[Table]]:
     """Train what is not done yet, and write the tables of what is."""
     chosen = cells.grid(command.configs, command.common, command.varied)
     cells.check(chosen, command.workdir)
-    outcomes = list(cells.told(chosen, command.workdir))
-    return outcomes, write(outcomes, command.workdir)
+    found = outcomes.told(chosen, command.workdir, command.most)
+    ended = sorted(found, key=lambda outcome: chosen.index(outcome.cell))
+    return ended, write(ended, command.workdir)
 
 
-def write(outcomes: Sequence[Outcome], workdir: Path) -> list[Table]:
+def write(ended: Sequence[Outcome], workdir: Path) -> list[Table]:
     """Each table in every form, all in results.md, and grid.json: which cell is where and how it ended."""
-    labels = cells.labels([outcome.cell for outcome in outcomes])
+    labels = cells.labels([outcome.cell for outcome in ended])
     done = [
         Finished(label, outcome.directory, outcome.cell.own.get(cells.UNSEEN, ""))
-        for label, outcome in zip(labels, outcomes, strict=True)
+        for label, outcome in zip(labels, ended, strict=True)
         if outcome.is_done
     ]
     tables = results.tables(done)
     for table in tables:
         for ending, form in WRITERS.items():
             files.write(workdir / f"{table.name}{ending}", form(table))
-    files.write(workdir / "grid.json", files.to_json([cells.describe(each) for each in outcomes], indent=2) + "\n")
+    files.write(workdir / "grid.json", files.to_json([outcomes.describe(each) for each in ended], indent=2) + "\n")
     files.write(workdir / "results.md", "\n".join(map(markdown, tables)))
     return tables
 
@@ -91,7 +104,7 @@ def main(argv: Sequence[str]) -> int:
     """The exit status."""
     try:
         command = parse(argv)
-        outcomes, tables = run(command)
+        ended, tables = run(command)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -100,7 +113,7 @@ def main(argv: Sequence[str]) -> int:
         return 130
     Console().print(Markdown("\n".join(markdown(narrowed(table, _MOST_COLUMNS)) for table in tables)))
     print(f"written: {command.workdir / 'results.md'}, and each table as .md, .tex and .csv beside it")
-    return int(not all(outcome.is_done for outcome in outcomes))
+    return int(not all(outcome.is_done for outcome in ended))
 
 
 if __name__ == "__main__":

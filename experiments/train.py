@@ -18,11 +18,16 @@ from rich.console import Console
 from experiments import arguments, build, catalogue, files, found, live, looks, meeting, settings, terminal
 from experiments.meeting import Meeting
 from experiments.processes import ALONE, RESUMES, Agreed, Processes
+from experiments.record import WRITTEN, Record
 from experiments.rundir import RunDirectory, differences
-from experiments.training import WRITTEN, Training
+from experiments.training import Training
 from fedjax_het.cache import cache_folder
 from fedjax_het.errors import InputError, NonFiniteError
 
+ELSEWHERE = (
+    "note: the run began on other devices, in another layout or beside other runs: equal within rounding, not to the "
+    "bit."
+)
 jax.config.config_with_absl()  # JAX's own settings are flags too: --jax_platforms=cpu, --jax_debug_nans=true
 
 
@@ -92,8 +97,8 @@ def _train(chosen: settings.Settings, earlier: dict[str, Any], directory: RunDir
         parts = build.parts(chosen, earlier, processes)
         directory.check_partition(parts.federation.fingerprint)
     _check_same(processes, "partition", parts.federation.fingerprint)
-    if earlier and not parts.kept:
-        print("note: the run began on other devices or in another layout: equal within rounding, not to the bit.")
+    if earlier and (not parts.kept or earlier.get("beside")):
+        print(ELSEWHERE)
     found.show(parts.dataset)
     print("compiling ...", flush=True)
     with processes.agreed("simulation"):
@@ -101,7 +106,8 @@ def _train(chosen: settings.Settings, earlier: dict[str, Any], directory: RunDir
     choices = build.choices(parts, simulation)
     print(terminal.facts(simulation.facts, parts.federation, chosen, choices, directory.path), flush=True)
     with directory.held(processes):
-        Training(simulation, parts.federation, chosen, choices, directory, processes).run()
+        record = Record(directory, chosen, choices, parts.federation, simulation.facts, processes=processes)
+        Training(simulation, [record], processes).run()
 
 
 def _check_same(processes: Processes, name: str, value: Any) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments import arguments, cells, files
+from experiments import arguments, cells, files, outcomes
 from experiments.cells import Cell
 from experiments.papers import comparison
 from experiments.papers.comparison import Entry
@@ -52,8 +52,8 @@ def run(
     unique = list({cell.name: cell for cell in grid.values()}.values())
     folder = home(unique[0], scale, workdir)
     cells.check(unique, folder)
-    outcomes = cells.told(unique, folder)
-    directories = {each.cell.name: RunDirectory(each.directory) for each in outcomes if each.is_done}
+    ended = outcomes.told(unique, folder)
+    directories = {each.cell.name: RunDirectory(each.directory) for each in ended if each.is_done}
     entries = _read(experiment, grid, directories)
     text = comparison.markdown(experiment, scale, entries)
     files.write(workdir / f"{what}-{scale}.md", text)

@@ -5,6 +5,7 @@ from fedjax_het.engine.cost import Facts
 from fedjax_het.engine.evaluation import Evaluation, Metrics
 from fedjax_het.engine.history import History, simulate
 from fedjax_het.engine.layout import Layout, chunked, sharded, vmapped
+from fedjax_het.engine.look import Measured
 from fedjax_het.engine.participation import available, everyone, uniformly
 from fedjax_het.engine.residence import Residence
 from fedjax_het.engine.round import Round, RoundMetrics, make_round
@@ -21,6 +22,7 @@ __all__ = [
     "Facts",
     "History",
     "Layout",
+    "Measured",
     "Metrics",
     "Residence",
     "Round",

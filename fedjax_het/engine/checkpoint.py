@@ -85,6 +85,11 @@ class Checkpoints:
             self._segments.read(about["segments"], store)
         return state._replace(clients=store)
 
+    def rewind(self, round: int) -> None:
+        """Delete what is newer than this."""
+        for step in [step for step in self._manager.all_steps() if step > round]:
+            self._manager.delete(step)
+
     def close(self) -> None:
         self._manager.close()
 

@@ -9,11 +9,11 @@ import numpy as np
 from jax.stages import Compiled
 
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.alike import Unlike, as_one
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.layout import Layout
 from fedjax_het.engine.participation import Participation
 from fedjax_het.engine.round import Round, make_round
+from fedjax_het.engine.runs import over_runs
 from fedjax_het.types import Key, Model, PyTree
 
 
@@ -80,41 +80,8 @@ class Job:
         )
 
     def over_runs(self, functions: Sequence[Callable], axes: tuple[int | None, ...]) -> Callable:
-        """vmap over runs; a single one is not vmapped, which would cost it a batched program.
-
-        functions: one an algorithm. Raises Unlike, when it is traced, where they differ in more than numbers.
-        """
-        if len(functions) > 1:
-            which = np.repeat(np.arange(len(functions), dtype=np.int32), self.num_seeds)
-            together = jax.vmap(_told(as_one(functions)), in_axes=(0, *axes))
-            return lambda *arguments: together(which, *arguments)
-        if self.num_seeds > 1:
-            return jax.vmap(functions[0], in_axes=axes)
-        (function,) = functions
-
-        def single(*arguments: PyTree) -> PyTree:
-            first = [
-                jax.tree.map(lambda x: x[0], argument) if axis == 0 else argument
-                for argument, axis in zip(arguments, axes, strict=True)
-            ]
-            return jax.tree.map(lambda x: x[None], function(*first))
-
-        return single
-
-
-def _told(together: Callable) -> Callable:
-    def one(*arguments: PyTree) -> PyTree:
-        try:
-            return together(*arguments)
-        except Unlike as error:
-            groups = "; ".join(", ".join(map(str, group)) for group in error.groups)
-            raise Unlike(
-                "algorithm: only those that differ in nothing but numbers can be trained side by side. These can, by "
-                f"their places: {groups}. Train each of these groups by itself.",
-                error.groups,
-            ) from error
-
-    return one
+        """See `runs.over_runs`.   functions: one an algorithm."""
+        return over_runs(functions, self.num_seeds, axes)
 
 
 def everywhere(values: PyTree, layout: Layout) -> PyTree:

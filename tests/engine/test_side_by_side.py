@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 
 from fedjax_het.algorithms import ALGORITHMS
-from fedjax_het.alike import Unlike
 from fedjax_het.diagnostics import DIAGNOSTICS
-from fedjax_het.engine import Simulation, chunked, flat, uniformly, vmapped
-from fedjax_het.errors import InputError
+from fedjax_het.engine import Simulation, chunked, flat, runs, uniformly, vmapped
+from fedjax_het.errors import InputError, Unlike
 from tests.harness import algorithm, federation, model
 
 RATES = (0.01, 0.07)
@@ -54,6 +53,11 @@ def test_seeds_beside_options_in_chunks():
     check(algorithms, seed=(0, 5), num_seeds=2, layout=chunked(1))
 
 
+def test_vmapped_as_on_accelerators(monkeypatch):
+    monkeypatch.setattr(runs.jax, "default_backend", lambda: "gpu")
+    check([algorithm("fedprox", mu=mu) for mu in (0.01, 0.3)])
+
+
 def test_seeds_alone():
     check([algorithm("fedavg"), algorithm("fedavg")], seed=(3, 8))
 
@@ -66,7 +70,7 @@ def test_every_algorithm(name):
 
 def test_what_cannot_be_one_program_is_told_apart():
     algorithms = [algorithm("fedavg"), algorithm("fedprox", mu=0.1), algorithm("fedprox", mu=0.2)]
-    with pytest.raises(Unlike, match="by their places: 0; 1, 2. Train each") as error:
+    with pytest.raises(Unlike, match=r"by their places: 0; 1, 2\. Train each") as error:
         built(algorithms)
     assert error.value.groups == [[0], [1, 2]]
 

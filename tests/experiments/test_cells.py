@@ -84,7 +84,7 @@ def test_a_grid_is_trained_tabulated_and_not_trained_twice(tmp_path, capsys):
     arguments.append("--vary=algorithm.learning_rate=0.05,0.1,1e30")
     assert compare.main(arguments) == 1
     said = capsys.readouterr().out
-    assert "[2/3] small,learning_rate=0.1: done" in said
+    assert "[2/3] small,learning_rate=0.1: done" in said and "together" not in said
     assert "[3/3] small,learning_rate=1e30: exit status 1: error:" in said
     table = (workdir / "test.md").read_text()
     assert "small learning_rate=0.05" in table and "1e30" not in table
@@ -92,3 +92,12 @@ def test_a_grid_is_trained_tabulated_and_not_trained_twice(tmp_path, capsys):
     assert compare.main(arguments) == 1
     assert "[1/3] small,learning_rate=0.05: was done" in capsys.readouterr().out
     assert (workdir / "test.md").read_text() == table
+
+
+@pytest.mark.slow
+def test_cells_that_differ_in_numbers_are_trained_together(tmp_path, capsys):
+    (tmp_path / "small.py").write_text(CONFIG)
+    arguments = [f"--config={tmp_path / 'small.py'}", f"--workdir={tmp_path / 'grid'}", "--vary=seed=0,1"]
+    assert compare.main([*arguments, "--vary=algorithm.learning_rate=0.05,0.1"]) == 0
+    assert capsys.readouterr().out.count(" s together with 3 more") == 4
+    assert "small learning_rate=0.1" in (tmp_path / "grid" / "test.md").read_text()

@@ -16,7 +16,7 @@ from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 from experiments import live, train
 from experiments.outputs import MetricLines, flat
 from experiments.processes import Processes
-from experiments.training import WRITTEN, Training
+from experiments.record import WRITTEN, Record
 from fedjax_het import engine
 from fedjax_het.errors import InputError
 
@@ -260,8 +260,8 @@ def test_a_writer_that_does_not_start_ends_the_run_before_its_first_round(comman
 @pytest.mark.parametrize(("index", "is_there"), [(0, True), (1, False)])
 def test_only_the_first_process_writes(tmp_path, index, is_there):
     settings = SETTINGS | {"live": "tensorboard"}
-    training = SimpleNamespace(
-        processes=Processes(index, 2), settings=settings, seeds=[0], directory=SimpleNamespace(path=tmp_path)
+    record = SimpleNamespace(
+        _processes=Processes(index, 2), settings=settings, seeds=[0], directory=SimpleNamespace(path=tmp_path)
     )
-    Training._followed(training, seconds=0.0).close(is_complete=True)
+    Record.follow(record, seconds=0.0).close(is_complete=True)
     assert (tmp_path / "tensorboard").exists() == is_there

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from experiments import train
-from experiments.looks import Looks
+from experiments.looks import Looks, Schedule
 from fedjax_het import data
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import Simulation
@@ -48,9 +48,10 @@ def test_a_resumed_run_says_once_what_it_says_again(tmp_path, done, left):
         rounds=6,
         diagnostics={"drift": DIAGNOSTICS["drift"]},
     )
-    looks, state = Looks(built, [0], 2, tmp_path / "diagnostics.jsonl"), built.start()
+    schedule, looks, state = Schedule(built, 2), Looks([0], tmp_path / "diagnostics.jsonl"), built.start()
     for stop in (0, 1, 2, 3, 4, 6):
-        looks.look(state, stop, is_writing=True)
+        if (found := schedule.look(state, stop)) is not None:
+            looks.add(stop, *found)
     assert [line["round"] for line in lines(tmp_path / "diagnostics.jsonl")] == [0, 2, 4]
     looks.rewind(done)
     assert [line["round"] for line in lines(tmp_path / "diagnostics.jsonl")] == left

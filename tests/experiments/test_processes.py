@@ -12,7 +12,7 @@ import pytest
 from experiments import build, cores, train
 from experiments.outputs import MetricLines
 from experiments.processes import Processes
-from experiments.training import WRITTEN
+from experiments.record import WRITTEN
 from fedjax_het.errors import InputError
 from tests.experiments.several import arguments, ended, furnish, together, train_together
 from tests.experiments.test_resume import final_state, lines

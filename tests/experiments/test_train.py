@@ -11,8 +11,8 @@ import pytest
 
 from experiments import build, files, train
 from experiments.meeting import Meeting
+from experiments.record import WRITTEN
 from experiments.rundir import RunDirectory
-from experiments.training import WRITTEN
 from fedjax_het.engine import Residence, chunked
 from fedjax_het.errors import InputError
 

@@ -33,7 +33,7 @@ def _scan(parameters: Mapping[str, Any], inside: Inside, which: Array, leaves: S
 
 
 def _while(parameters: Mapping[str, Any], inside: Inside, which: Array, leaves: Sequence[Array]) -> Leaves:
-    """One that was vmapped has a condition an entry of its first axes: it ends with the last, the others stand still."""
+    """One that was vmapped has a condition an entry of its first axes: those that are over stand still."""
     first, last = parameters["cond_nconsts"], parameters["cond_nconsts"] + parameters["body_nconsts"]
     of_condition, of_body, start = leaves[:first], leaves[first:last], leaves[last:]
 

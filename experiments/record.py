@@ -1,0 +1,118 @@
+"""What one run leaves in its directory, from the first file to the summary."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments import files, live, looks, outputs, plots
+from experiments.processes import ALONE, Processes
+from experiments.rundir import RunDirectory, identity
+from experiments.settings import Settings
+from fedjax_het import engine
+from fedjax_het.data import Federation
+from fedjax_het.engine import Evaluation, Facts
+from fedjax_het.types import PyTree, State
+
+WRITTEN = (
+    "config.json",
+    "choices.json",
+    "metrics.jsonl",
+    "per_client.csv",
+    "summary.json",
+    "partition.json",
+    "curves.png",
+    "partition.png",
+    "checkpoints",
+)
+
+
+class Record:
+    """The files of one run, of whose seeds a simulation trains maybe others besides.
+
+    All processes save and restore; the first one writes everything else.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        settings: Settings,
+        choices: Mapping[str, Any],
+        federation: Federation,
+        facts: Facts,
+        *,
+        beside: tuple[int, int] = (0, 1),
+        processes: Processes = ALONE,
+    ):
+        """beside: (its place among, number of) runs that are trained side by side."""
+        self.directory, self.settings, self._federation, self._facts = directory, settings, federation, facts
+        self._processes, num_seeds = processes, settings["num_seeds"]
+        self.seeds = [settings["seed"] + i for i in range(num_seeds)]
+        place, self._is_alone = beside[0], beside[1] == 1
+        self._part = slice(place * num_seeds, (place + 1) * num_seeds)
+        self._log = outputs.MetricLines(directory / "metrics.jsonl")
+        self._looks = looks.Looks(self.seeds, directory / looks.NAME) if settings["diagnostics"] else None
+        if processes.is_first:
+            # First of all files: a directory that holds others without it would be taken for someone else's.
+            directory.write("config.json", settings)
+            directory.write("choices.json", choices)
+        about = {"config": identity(settings), "partition": federation.fingerprint}
+        with processes.agreed(f"checkpoints {place}"):
+            self._checkpoints = engine.Checkpoints(directory / "checkpoints", about, num_clients=federation.num_clients)
+
+    def part(self, values: PyTree) -> PyTree:
+        """This run's own of leaves [all seeds of all runs, ...]; alone, it has them as they are."""
+        return values if self._is_alone else jax.tree.map(lambda x: x[self._part], values)
+
+    # ---- where it goes on --------------------------------------------------------------------------------------------
+    @property
+    def done(self) -> int:
+        """Rounds of the last checkpoint."""
+        return self._checkpoints.latest() or 0
+
+    def restore(self, like: State, done: int) -> State:
+        """Raises InputError for a checkpoint that cannot be used. Later ones are dropped: they will come again."""
+        state = self._checkpoints.restore(like, done)
+        self._checkpoints.rewind(done)
+        return state
+
+    def rewind(self, done: int) -> float:
+        """Drop lines that will come again. What the run has taken before, in seconds."""
+        self.directory.write("partition.json", outputs.partition(self._federation))
+        if self._looks:
+            self._looks.rewind(done)
+        return max((line["seconds"] for line in self._log.rewind(done)), default=0.0)
+
+    def follow(self, seconds: float) -> live.Live:
+        """Show it where config.live says, in the first process; it has taken so many seconds before.
+
+        Raises InputError for a writer that does not start.
+        """
+        names = live.names(self.settings["live"]) if self._processes.is_first else []
+        return live.Live(names, live.Run(self.directory.path, self.settings, self.seeds, time.time() - seconds))
+
+    # ---- what it writes ----------------------------------------------------------------------------------------------
+    def add(self, round: int, seconds: float, figures: Mapping[str, np.ndarray]) -> None:
+        """Figures [runs] after a round that was evaluated."""
+        self._log.add(outputs.records(round, self.seeds, seconds, self.part(dict(figures))))
+
+    def add_look(self, round: int, found: engine.Measured, seconds: float) -> None:
+        self._looks.add(round, self.part(found), seconds)
+
+    def save(self, round: int, state: State) -> None:
+        self._checkpoints.save(round, self.part(state))
+
+    def finish(self, evaluation: Evaluation) -> None:
+        """Everything that is made of the whole run; the summary comes last, for it marks the run as complete."""
+        lines, federation = self._log.read(), self._federation
+        rows = outputs.per_client(self.part(evaluation), federation, self.seeds)
+        self._write("per_client.csv", rows)
+        self._write("curves.png", lambda path: plots.curves(lines, path))
+        names = federation.client_names, federation.class_names
+        self._write("partition.png", lambda path: plots.partition(federation.class_counts, *names, path))
+        self.directory.write("summary.json", outputs.summary(lines, self._facts, federation))
+
+    def _write(self, name: str, what: str | Callable) -> None:
+        files.write(self.directory / name, what)
