@@ -81,7 +81,7 @@ def run(command: Command, processes: Processes = ALONE) -> None:
         _train(chosen, earlier, directory, processes)
     if processes.is_first:
         Console().print(terminal.table(directory.read("summary.json")))
-        print(terminal.paths(directory.path, (*WRITTEN, *([looks.NAME] if chosen["diagnostics"] else []))))
+        print(terminal.paths(directory.path, (*WRITTEN, *looks.written(chosen["diagnostics"]))))
 
 
 def _train(chosen: settings.Settings, earlier: dict[str, Any], directory: RunDirectory, processes: Processes) -> None:
