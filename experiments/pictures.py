@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 TRUE, FOUND = "#ffd400", "#00e5ff"
 """Colours of outlines, which are seen on histology as on grey."""
 
-_LINES = {"solid": 1.6, "dashed": 1.3}
+_LINES = {"solid": 1.2, "dashed": 1.0}
 
 
 def grid(

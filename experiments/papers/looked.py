@@ -31,7 +31,7 @@ def segmentations(entries: Sequence[Entry], runs: Runs, path: Path) -> None:
         pictures.outline(axis, found["true"][place], pictures.TRUE)
         if column:
             pictures.outline(axis, found["predicted"][place], pictures.FOUND, "dashed")
-            axis.set_xlabel(f"{100 * _dice(found['true'][place], found['predicted'][place]):.1f}", fontsize=9)
+            axis.set_xlabel(f"Dice {100 * _dice(found['true'][place], found['predicted'][place]):.1f}", fontsize=9)
 
     figure = pictures.grid([names[client] for client, _ in places], ["truth", *shown], draw, side=2.4)
     _save(figure, path)

@@ -53,7 +53,10 @@ FIGURE_4 = {
     f"fig4-{what}": Experiment(
         title=f"HarmoFL, Fig. 4: {what}, test images with true and predicted outlines",
         rows=THREE,
-        measures={"Dice of clients' own test images, %": final("clients/dice_mean")},
+        measures={
+            "Dice of clients' own test images, %": final("clients/dice_mean"),
+            "the same without the background": final("clients/dice_foreground_mean"),
+        },
         scales={name: scale._replace(columns={"images": {}}) for name, scale in {**scales, "smoke": _SMOKE}.items()},
         draw=segmentations,
         doubts=_NOT_SAID,
