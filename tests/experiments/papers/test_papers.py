@@ -215,3 +215,14 @@ def test_a_figure_at_the_smallest_scale(tmp_path, capsys):
     assert (tmp_path / "fig2-smoke.png").stat().st_size > 10_000
     assert command.main(arguments, "fedld", fedld.EXPERIMENTS) == 0
     assert capsys.readouterr().out.count("was done") == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["fig1", "fig4-nuclei"])
+def test_what_diagnostics_saw_is_drawn_at_the_smallest_scale(tmp_path, what):
+    arguments = [f"--what={what}", "--scale=smoke", f"--workdir={tmp_path}"]
+    assert command.main(arguments, "harmofl", harmofl.EXPERIMENTS) == 0
+    rows = list(csv.DictReader((tmp_path / f"{what}-smoke.csv").open(newline="")))
+    assert {row["row"] for row in rows} == harmofl.EXPERIMENTS[what].rows.keys()
+    assert all(row["mean"] for row in rows)
+    assert (tmp_path / f"{what}-smoke.png").stat().st_size > 20_000
