@@ -1,15 +1,20 @@
-"""diagnostics.jsonl: what diagnostics say of rounds to come, a line a look and seed."""
+"""diagnostics.jsonl: what diagnostics say of rounds to come, a line a look and seed; pictures in files of their own."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
+import numpy as np
 
-from experiments import outputs
+from experiments import files, outputs, words
 from fedjax_het import engine
+from fedjax_het.diagnostics import DIAGNOSTICS, PICTURES
 from fedjax_het.types import State
 
 NAME = "diagnostics.jsonl"
+FOLDER = "looks"
 
 
 class Schedule:
@@ -39,7 +44,8 @@ class Looks:
     """What was seen of one run.
 
     A line is {"round": the rounds done before, "seed", "cohort": {"ids", "is_present"}, diagnostic: {quantity: value},
-    "seconds": what this look took}.
+    "pictures": "looks/round_00010_seed_0.npz" where there are any, "seconds": what this look took}. What that file
+    holds is told by `pictures`.
     """
 
     def __init__(self, seeds: list[int], path: Path):
@@ -47,11 +53,53 @@ class Looks:
 
     def rewind(self, done: int) -> None:
         """Drop what a run that resumes after `done` rounds will say again."""
-        self._log.rewind(done if done else -1)
+        kept = {line.get("pictures") for line in self._log.rewind(done if done else -1)}
+        folder = self._log.path.with_name(FOLDER)
+        for file in folder.iterdir() if folder.is_dir() else ():
+            if f"{FOLDER}/{file.name}" not in kept:
+                file.unlink()
 
     def add(self, done: int, found: engine.Measured, seconds: float) -> None:
-        """A line a seed, leaves [seeds, ...]."""
-        self._log.add(
-            {"round": done, "seed": seed, **jax.tree.map(lambda x, i=i: x[i], found), "seconds": seconds}
-            for i, seed in enumerate(self._seeds)
-        )
+        """A line a seed, of leaves [seeds, ...]. Its pictures are on the disk before the line that speaks of them."""
+        lines = []
+        for i, seed in enumerate(self._seeds):
+            of_seed = jax.tree.map(lambda x, i=i: x[i], found)
+            numbers = {name: part for name, part in of_seed.items() if name not in PICTURES}
+            place = self._save_pictures(f"round_{done:05d}_seed_{seed}.npz", of_seed)
+            lines.append({"round": done, "seed": seed, **numbers, **place, "seconds": seconds})
+        self._log.add(lines)
+
+    def _save_pictures(self, name: str, found: engine.Measured) -> dict[str, str]:
+        arrays = {
+            f"{diagnostic}/{quantity}": values
+            for diagnostic in PICTURES.keys() & found.keys()
+            for quantity, values in found[diagnostic].items()
+        }
+        if not arrays:
+            return {}
+        path = self._log.path.with_name(FOLDER) / name
+        path.parent.mkdir(exist_ok=True)
+        files.write(path, lambda file: _save(file, arrays))
+        return {"pictures": f"{FOLDER}/{name}"}
+
+
+def written(diagnostics: str) -> list[str]:
+    """What a run with this setting leaves behind."""
+    chosen = words.parse_names("diagnostics", diagnostics, DIAGNOSTICS)
+    return [NAME] * bool(chosen) + [FOLDER] * bool(PICTURES.keys() & set(chosen))
+
+
+def pictures(directory: Path, line: Mapping[str, Any]) -> dict[str, dict[str, np.ndarray]]:
+    """{diagnostic: {quantity: array}} of the pictures that a line speaks of; {} where it speaks of none."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    if "pictures" in line:
+        with np.load(directory / line["pictures"]) as arrays:
+            for key in arrays.files:
+                name, _, quantity = key.partition("/")
+                found.setdefault(name, {})[quantity] = arrays[key]
+    return found
+
+
+def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    with path.open("wb") as file:
+        np.savez_compressed(file, **arrays)

@@ -86,8 +86,8 @@ def run(command: Command, processes: Processes = ALONE) -> None:
         _train(chosen, earlier, directory, processes)
     if processes.is_first:
         Console().print(terminal.table(directory.read("summary.json")))
-        asked = [looks.NAME] if chosen["diagnostics"] else []
-        print(terminal.paths(directory.path, (*WRITTEN, *asked, *live.folders(chosen["live"], directory.path))))
+        asked = *looks.written(chosen["diagnostics"]), *live.folders(chosen["live"], directory.path)
+        print(terminal.paths(directory.path, (*WRITTEN, *asked)))
 
 
 def _train(chosen: settings.Settings, earlier: dict[str, Any], directory: RunDirectory, processes: Processes) -> None:

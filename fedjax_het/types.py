@@ -136,7 +136,7 @@ class Look(NamedTuple):
     """A round as nobody in it can see it; what diagnostics read. Leaves of clients: [cohort, ...]."""
 
     view: ServerView  # what the server saw
-    data: ClientData  # whose rows are the cohort's
+    data: ClientData  # whose rows are the cohort's; test is None where no client has test examples
     personal: Variables  # what the clients keep after the round
     shared: Variables  # the server's after the round
     revision: Callable[[Array, ServerView], Array] | None  # see Aggregator

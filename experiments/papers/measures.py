@@ -3,8 +3,10 @@
 import csv
 from collections.abc import Callable
 
+import numpy as np
+
 from experiments import looks
-from experiments.outputs import MetricLines
+from experiments.outputs import MetricLines, Record
 from experiments.rundir import RunDirectory
 
 Measure = Callable[[RunDirectory, str], list[float]]
@@ -64,6 +66,41 @@ def looked(diagnostic: str, quantity: str, round: int = 0) -> Measure:
         return [sum(value) / len(value) if isinstance(value, list) else value for value in values]
 
     return measure
+
+
+def rise(radius: float) -> Measure:
+    """By how much the loss rises at this distance from the server's model, in the last look of `landscape`: the mean
+    over the points of the grid that lie within half a step of the radius, and over clients."""
+
+    def measured(surface: np.ndarray, distance: np.ndarray) -> float:
+        step = distance.max() * np.sqrt(2) / (len(surface) - 1)
+        ring = np.abs(distance - radius) <= step / 2
+        return float(np.mean(surface[ring]) - surface.flat[distance.argmin()])
+
+    return _over_surfaces(measured)
+
+
+def offset(run: RunDirectory, column: str) -> list[float]:
+    """How far from the server's model the lowest loss of the grid lies, as above; the mean over clients."""
+    return _over_surfaces(lambda surface, distance: float(distance.flat[surface.argmin()]))(run, column)
+
+
+def _over_surfaces(measured: Callable[[np.ndarray, np.ndarray], float]) -> Measure:
+    def measure(run: RunDirectory, column: str) -> list[float]:
+        found = []
+        for line in last_look(run):
+            steps = np.array(line["landscape"]["steps"])
+            surfaces = np.array(line["landscape"]["clients"], float)[line["cohort"]["is_present"]]
+            found.append(float(np.mean([measured(each, np.hypot(steps[:, None], steps)) for each in surfaces])))
+        return found
+
+    return measure
+
+
+def last_look(run: RunDirectory) -> list[Record]:
+    """The lines of the last look, a seed each."""
+    lines = MetricLines(run / looks.NAME).read()
+    return [line for line in lines if line["round"] == lines[-1]["round"]]
 
 
 def _is(name: str, begins: str, ends: str) -> bool:

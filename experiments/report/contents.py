@@ -14,10 +14,12 @@ from experiments.report import (
     diagnosed,
     measures,
     partitions,
+    pictured,
     provenance,
 )
 from experiments.report.figures import Figure
 from experiments.report.finding import Absent
+from experiments.report.pictured import Picture
 from experiments.report.reading import Run
 from experiments.report.rows import Row, by_data, left_out, rows
 from experiments.tables import Table
@@ -34,6 +36,7 @@ class Section(NamedTuple):
     figures: list[Figure] = []
     folded: list[Table] = []
     facts: dict[str, dict[str, str]] = {}
+    pictures: list[Picture] = []
 
 
 class Contents(NamedTuple):
@@ -49,6 +52,10 @@ class Contents(NamedTuple):
     @property
     def figures(self) -> list[Figure]:
         return [figure for section in self.sections for figure in section.figures]
+
+    @property
+    def pictures(self) -> list[Picture]:
+        return [picture for section in self.sections for picture in section.pictures]
 
 
 def contents(runs: Sequence[Run], absent: Sequence[Absent] = ()) -> Contents:
@@ -66,7 +73,7 @@ def contents(runs: Sequence[Run], absent: Sequence[Absent] = ()) -> Contents:
     sections.append(Section("settings", "Settings and versions", _filled(settings, versions), facts=facts))
     if running := sum(not run.is_finished for run in runs):
         lead.append(f"{running} of {len(runs)} runs are not finished.")
-    told = [each for each in sections if each.tables or each.figures or any(each.facts.values())]
+    told = [each for each in sections if each.tables or each.figures or each.pictures or any(each.facts.values())]
     return Contents(_title(found, list(groups)), lead, found, told)
 
 
@@ -85,6 +92,7 @@ def _of_data(group: Sequence[Row]) -> tuple[list[Section], list[str]]:
         Section("clients", "Clients", fairness, _known(clients.figure(group, score, noun)), folded=clientwise),
         Section("data", "Data", figures=_known(partitions.figure(group, "pixels" if score == "dice" else "examples"))),
         Section("diagnostics", "Diagnostics", figures=diagnosed.figures(group)),
+        Section("pictures", "Pictures", pictures=pictured.taken(group)),
         Section("costs", "Costs", [costs.table(group)]),
     ]
     return sections, _lead(final, compared)
@@ -103,6 +111,7 @@ def _apart(section: Section, data: str) -> Section:
         tables=named(section.tables),
         figures=named(section.figures),
         folded=named(section.folded),
+        pictures=named(section.pictures),
     )
 
 

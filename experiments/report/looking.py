@@ -34,6 +34,11 @@ def present(look: Look) -> np.ndarray:
 
 def names(row: Row, look: Look) -> list[str]:
     """Of the clients that were there."""
+    everyone = cohort(row, look)
+    return [everyone[i] for i in present(look)]
+
+
+def cohort(row: Row, look: Look) -> list[str]:
+    """Names of all clients of the cohort, in its order."""
     known = [client["client"] for client in row.first.partition["clients"]] if row.first.partition else []
-    ids = np.asarray(look["cohort"]["ids"])[present(look)]
-    return [known[i] if i < len(known) else f"client {i}" for i in ids]
+    return [known[i] if i < len(known) else f"client {i}" for i in look["cohort"]["ids"]]

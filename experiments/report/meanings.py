@@ -52,6 +52,16 @@ DIAGNOSTICS = {
         "Along two random directions, filter-normalised; 0, 0 is the model. The flatter, the better it bears what "
         "other data do to it (HarmoFL, Fig. 1).",
     ),
+    "contours": (
+        "Outlines of masks",
+        "Test images of the first clients of the cohort: true outlines yellow and solid, those that the server's model "
+        "finds after the round, with a client's own leaves, blue and dashed (HarmoFL, Fig. 4).",
+    ),
+    "normalisation": (
+        "What amplitude normalisation makes of images",
+        "Test images of the first clients of the cohort, as they are and with the federation's average amplitude in "
+        "place of their own, as it is after the round; black and white are the same throughout (HarmoFL, Fig. 2).",
+    ),
 }
 
 _PAIR = ("clients", "client", "client")

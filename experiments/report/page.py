@@ -1,5 +1,6 @@
 """The page: tables and figures of runs in one HTML file that asks nothing of any network."""
 
+import base64
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,6 +42,7 @@ def html(contents: Contents, files_folder: str, is_watched: bool) -> str:
         colours=colours,
         shown=lambda table: _shown(table, colours),
         stems=stems,
+        embedded=lambda picture: "data:image/png;base64," + base64.b64encode(picture.files["png"]).decode(),
         files=files_folder,
         refresh=REFRESH if is_watched else None,
         made=time.strftime("%Y-%m-%d %H:%M"),

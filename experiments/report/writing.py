@@ -23,6 +23,9 @@ class Report:
         for table in contents.tables:
             for ending, form in WRITERS.items():
                 files.write(self.folder / f"{table.name}{ending}", form(table))
+        for picture in contents.pictures:
+            for ending, content in picture.files.items():
+                files.write(self.folder / f"{picture.name}.{ending}", content)
         for figure in contents.figures:
             if self._printed.get(figure.name) != figure:
                 printed.write(figure, self.folder)

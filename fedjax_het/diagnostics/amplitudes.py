@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from fedjax_het.diagnostics.pictured import image_shape
 from fedjax_het.diagnostics.seen import over_rows
-from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Batch, Look, Named, Rows
 
 
@@ -14,10 +14,7 @@ def of_round(problem, look: Look) -> Named:
 
     x: as the model takes them, [height, width, channel].   Raises InputError for inputs that are no images.
     """
-    shape = jax.eval_shape(problem.prepare, look.data.examples.inputs[:1]).shape[1:]
-    if len(shape) != 3:
-        raise InputError(f"diagnostics: 'amplitudes' is for images [height, width, channel], not for inputs {shape}.")
-    height, width, _ = shape
+    height, width, _ = image_shape(problem, look, "amplitudes")
     radius = jnp.round(jnp.hypot(jnp.fft.fftfreq(height)[:, None] * height, jnp.fft.fftfreq(width) * width))
     radius, num_radii = radius.astype(jnp.int32), min(height, width) // 2 + 1
     sizes = jnp.zeros(num_radii).at[radius].add(1, mode="drop")

@@ -26,10 +26,15 @@ def global_models(look: Look) -> Variables:
     return tree.merge(jax.tree.map(lambda x: jnp.broadcast_to(x, (num, *x.shape)), look.shared), look.personal)
 
 
+def encoded(problem, variables: Variables, look: Look, batch: Batch) -> tuple[Array, Named]:
+    """(features, extras) in evaluation mode."""
+    context = Context(batch.mask, look.view.received.round, look.key, False)
+    return problem.model.encode(variables, batch.inputs, context)[0]
+
+
 def logits(problem, variables: Variables, look: Look, batch: Batch) -> Array:
     """[batch, class], or [batch, height, width, class], in evaluation mode."""
-    context = Context(batch.mask, look.view.received.round, look.key, False)
-    (features, _), _ = problem.model.encode(variables, batch.inputs, context)
+    features, _ = encoded(problem, variables, look, batch)
     return problem.model.classify(variables["params"], features)
 
 

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine import client_side, placement
 from fedjax_het.engine.job import Job
@@ -28,12 +30,14 @@ def looking(
     """
     algorithm = _watched(job.algorithm)
     round, is_everyone = replace(job, algorithms=(algorithm,)).round(layout), job.participation.is_everyone
+    has_tests = bool(np.any(job.federation.data.test.count))
     if algorithm.aggregator.pack:
         raise InputError("diagnostics: this algorithm packs updates, which cannot be looked into. Set stack='float32'.")
 
     def measure(state: State, data: ClientData, key: Key) -> Measured:
         cohort = round.draw(key, state.server.round)
         seen, clients = client_side.window(data, cohort), placement.of_cohort(state.clients, cohort.ids, is_everyone)
+        test = tree.take(data.test, cohort.ids) if has_tests else None
         after, metrics, said = round.train(state._replace(clients=clients), cohort, seen, key)
         is_present = said.uploads.num_examples > 0  # whoever is not sent zeros
         view = ServerView(
@@ -41,9 +45,7 @@ def looking(
         )
         look = Look(
             view=view,
-            data=seen._replace(
-                train=_first(seen.train, round.cohort_size), valid=_first(seen.valid, round.cohort_size)
-            ),
+            data=ClientData(seen.examples, *_first((seen.train, seen.valid, test), round.cohort_size)),
             personal=_first(after.clients.personal, round.cohort_size),
             shared=after.server.shared,
             revision=algorithm.aggregator.revision,

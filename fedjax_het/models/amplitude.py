@@ -34,7 +34,7 @@ def amplitude_normalised(
     Adds the collection "amplitude": average [height, width, channel], and count [], the batches in it (0: none yet).
     A training batch updates the average and is normalised by the new one while the round is below `rounds` (None:
     always; the paper uses 1 in practice) or the average is empty; later, and in evaluation, the average stays. An
-    empty average leaves evaluated images alone.
+    empty average leaves evaluated images alone. What the network is given is in extras["normalised"].
 
     decay, band, init, phase_tolerance: see `update_average` and `normalise`. As the authors' code acts: decay=0,
     band="dc". It differs in that an all-black first batch counts as a batch here, and that the average changes once a
@@ -57,8 +57,8 @@ def amplitude_normalised(
                 amplitude = _updated(amplitude, inputs, context, rounds, decay, init)
             images = normalised(inputs, amplitude["average"])
             images = jax.lax.stop_gradient(jnp.where(amplitude["count"] > 0, images, inputs))
-            outputs, state = model.encode(rest, images, context)
-            return outputs, state | {"amplitude": amplitude}
+            (features, extras), state = model.encode(rest, images, context)
+            return (features, extras | {"normalised": images}), state | {"amplitude": amplitude}
 
         return Model(start, encode, model.classify, model.layers)
 

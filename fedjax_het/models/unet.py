@@ -97,17 +97,22 @@ def unet(
     *,
     norm: str = "batch_stat",
     width: float = 1.0,
+    levels: int = 4,
     conv: str = "auto",
     pretrained: str | None = None,
 ) -> Model:
-    """Four levels of 32 to 256 channels and a bottleneck of 512, on images whose sides are multiples of 16.
+    """Levels of 32, 64, 128 and 256 channels and a bottleneck of 512, on images whose sides are multiples of 16.
 
     norm: HarmoFL's "batch_stat", see `norms.norm`.   width: multiplies every count of channels.
+    levels: the first so many of the four alone, and the bottleneck twice as wide as the last; sides are then multiples
+    of 2^levels.
     conv: how convolutions are computed, see `lowerings`.   pretrained: a .safetensors or .npz file with the state dict
     of HarmoFL's network, see `pretrained`.   Raises InputError for values that cannot work.
     """
     check_num_classes(num_classes)
     check_norm(norm)
     check_lowering(conv)
-    network = UNet(num_classes, widened("channels", _CHANNELS, width), norm, conv)
+    if not 1 <= levels < len(_CHANNELS):
+        raise InputError(f"unet: levels is {levels}. Give 1 to {len(_CHANNELS) - 1}.")
+    network = UNet(num_classes, widened("channels", _CHANNELS[: levels + 1], width), norm, conv)
     return starting_from(pretrained, UNET_NAMES)(from_flax(network))

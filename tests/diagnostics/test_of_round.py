@@ -7,7 +7,7 @@ import pytest
 
 from fedjax_het import data, tree
 from fedjax_het.algorithms import ALGORITHMS
-from fedjax_het.diagnostics import DIAGNOSTICS
+from fedjax_het.diagnostics import NUMBERS
 from fedjax_het.engine import Simulation, make_round, sharded, uniformly, vmapped
 from fedjax_het.engine.job import Job
 from fedjax_het.engine.look import looking
@@ -27,7 +27,7 @@ def look():
     """(what was found, what was said in that round) of FedMGC, some rounds on: it reports losses and edits updates."""
     chosen = algorithm("fedmgc")
     built = Simulation(
-        chosen, model("none"), federation(), rounds=3, participation=uniformly(COHORT), diagnostics=DIAGNOSTICS
+        chosen, model("none"), federation(), rounds=3, participation=uniformly(COHORT), diagnostics=NUMBERS
     )
     state, _ = built.advance(built.start(), 2)
     first = jax.tree.map(lambda x: jnp.asarray(x)[0], state)
@@ -134,7 +134,7 @@ def test_spectra_of_images(look):
 
 
 def test_weights_of_a_mean_are_found_again_and_a_look_changes_nothing():
-    chosen = {name: DIAGNOSTICS[name] for name in ("weights", "drift")}
+    chosen = {name: NUMBERS[name] for name in ("weights", "drift")}
     built = Simulation(algorithm("fedavg", steps=1), model("none"), federation(), rounds=2, diagnostics=chosen)
     state, untouched = built.start(), built.start()
     found = built.diagnose(state)
@@ -146,7 +146,7 @@ def test_weights_of_a_mean_are_found_again_and_a_look_changes_nothing():
 
 
 def test_drift_of_one_plain_step_is_its_square():
-    chosen = {name: DIAGNOSTICS[name] for name in ("norms", "drift")}
+    chosen = {name: NUMBERS[name] for name in ("norms", "drift")}
     options = {"layout": sharded(2, 1), "num_seeds": 2, "diagnostics": chosen}
     built = Simulation(algorithm("fedavg", steps=1), model("none"), federation(), rounds=1, **options)
     found = built.diagnose(built.start())
@@ -160,13 +160,13 @@ def test_every_algorithm_can_be_looked_at(name):
     everyone = federation()
     job = Job((algorithm(name),), model(), everyone, uniformly(COHORT), 1, 1)
     state = jax.eval_shape(job.round(vmapped).init, jax.random.key(0), everyone.data)
-    found = jax.eval_shape(looking(job, vmapped, DIAGNOSTICS), state, everyone.data, jax.random.key(0))
-    assert found.keys() == {"cohort", *DIAGNOSTICS}
+    found = jax.eval_shape(looking(job, vmapped, NUMBERS), state, everyone.data, jax.random.key(0))
+    assert found.keys() == {"cohort", *NUMBERS}
     assert found["drift"]["by_client"].shape == (COHORT,)
 
 
 def test_what_cannot_be_looked_at_is_refused():
-    norms = {"norms": DIAGNOSTICS["norms"]}
+    norms = {"norms": NUMBERS["norms"]}
     with pytest.raises(InputError, match=r"diagnostics: .*packs updates.*stack='float32'"):
         Simulation(ALGORITHMS["fedld"](stack="bfloat16"), model("none"), federation(), rounds=1, diagnostics=norms)
     with pytest.raises(InputError, match=r"diagnostics: they need both on the device.*examples on 'stream'"):

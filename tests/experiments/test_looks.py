@@ -2,9 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from experiments import train
+from experiments import looks, train
 from experiments.looks import Looks, Schedule
 from fedjax_het import data
 from fedjax_het.diagnostics import DIAGNOSTICS
@@ -48,13 +49,42 @@ def test_a_resumed_run_says_once_what_it_says_again(tmp_path, done, left):
         rounds=6,
         diagnostics={"drift": DIAGNOSTICS["drift"]},
     )
-    schedule, looks, state = Schedule(built, 2), Looks([0], tmp_path / "diagnostics.jsonl"), built.start()
+    schedule, told, state = Schedule(built, 2), Looks([0], tmp_path / "diagnostics.jsonl"), built.start()
     for stop in (0, 1, 2, 3, 4, 6):
         if (found := schedule.look(state, stop)) is not None:
-            looks.add(stop, *found)
+            told.add(stop, *found)
     assert [line["round"] for line in lines(tmp_path / "diagnostics.jsonl")] == [0, 2, 4]
-    looks.rewind(done)
+    told.rewind(done)
     assert [line["round"] for line in lines(tmp_path / "diagnostics.jsonl")] == left
+
+
+def test_pictures_lie_beside_the_lines_and_are_dropped_with_them(tmp_path):
+    federation = data.toy(num_clients=2, image=True)
+    chosen = {"normalisation": DIAGNOSTICS["normalisation"], "drift": DIAGNOSTICS["drift"]}
+    built = Simulation(algorithm("harmofl"), model(), federation, rounds=6, num_seeds=2, diagnostics=chosen)
+    schedule, told, state = Schedule(built, 2), Looks([3, 4], tmp_path / "diagnostics.jsonl"), built.start()
+    for stop in (0, 2):
+        told.add(stop, *schedule.look(state, stop))
+    found = lines(tmp_path / "diagnostics.jsonl")
+    assert [line["pictures"] for line in found[:2]] == [f"looks/round_00000_seed_{seed}.npz" for seed in (3, 4)]
+    assert all("normalisation" not in line and "drift" in line for line in found)
+    arrays = looks.pictures(tmp_path, found[1])["normalisation"]
+    expected = built.diagnose(state)["normalisation"]
+    assert arrays.keys() == expected.keys()
+    for name, values in arrays.items():
+        np.testing.assert_array_equal(values, expected[name][1])
+    (tmp_path / "looks" / ".partial.round_00004_seed_3.npz").touch()
+    told.rewind(1)
+    left = {file.name for file in (tmp_path / "looks").iterdir()}
+    assert left == {"round_00000_seed_3.npz", "round_00000_seed_4.npz"}
+    told.rewind(0)
+    assert not list((tmp_path / "looks").iterdir())
+
+
+def test_numbers_alone_make_no_folder(tmp_path):
+    assert looks.written("norms, drift") == ["diagnostics.jsonl"] and looks.written("") == []
+    assert looks.written("norms, contours") == ["diagnostics.jsonl", "looks"]
+    assert looks.pictures(tmp_path, {"round": 0}) == {}
 
 
 def test_an_unknown_diagnostic_is_named_before_anything_compiles(tmp_path, capsys):

@@ -148,6 +148,7 @@ def test_normalised_amplitude_reaches_the_network():
         ("resnet50", {"conv": "patchs"}, "Did you mean 'patches'"),
         ("densenet121", {"stem": "large"}, "stem: no kind 'large'"),
         ("unet", {"conv": "fft"}, "conv: no lowering 'fft'"),
+        ("unet", {"levels": 5}, "unet: levels is 5. Give 1 to 4"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(name, settings, message):
@@ -167,3 +168,18 @@ def test_settings_that_cannot_work_are_refused(name, settings, message):
 def test_images_that_cannot_work_are_refused(name, shape, message):
     with pytest.raises(InputError, match=message):
         jax.eval_shape(MODELS[name](3, width=0.1).init, KEY, jnp.zeros(shape))
+
+
+def test_a_unet_of_fewer_levels_is_the_outer_part_with_a_bottleneck_of_the_next_width():
+    inputs = jnp.zeros((2, 8, 12, 1))
+    model = MODELS["unet"](2, levels=2, width=1 / 16)
+    params = model.init(jax.random.key(0), inputs)["params"]
+    assert {name.rpartition("_")[0] or name for name in params} == {
+        "encoder",
+        "bottleneck",
+        "up",
+        "decoder",
+        "classifier",
+    }
+    assert sum(name.startswith("encoder") for name in params) == 2
+    assert params["bottleneck"]["conv_0"]["kernel"].shape == (3, 3, 4, 8)

@@ -55,6 +55,15 @@ def test_tables_share_the_runs_of_equal_settings_and_no_others(paper, tmp_path):
     assert shared > 0
 
 
+@pytest.mark.parametrize("paper", ("fedrd", "harmofl"))
+def test_everything_has_a_smallest_scale_that_reads_no_files(paper):
+    for experiment in PAPERS[paper].values():
+        scale = experiment.scales["smoke"]
+        assert not scale.data and len(scale.columns) == 1
+        for cell in experiment.cells("smoke", {}, {}).values():
+            assert cell.settings()["data"]["name"] == "digits" and cell.settings()["rounds"] == 3
+
+
 @pytest.mark.parametrize(("paper", "what"), [(paper, what) for paper in PAPERS for what in PAPERS[paper]])
 def test_what_is_printed_has_a_value_a_column(paper, what):
     experiment = PAPERS[paper][what]
@@ -131,7 +140,7 @@ def test_several_data_sets_are_named(tmp_path, given, message):
 def test_a_scale_that_is_not_there_is_named(tmp_path, capsys):
     arguments = ["--what=table3", "--scale=cpu", f"--workdir={tmp_path}"]
     assert command.main(arguments, "fedrd", fedrd.EXPERIMENTS) == 2
-    assert "'table3' is there at paper" in capsys.readouterr().err
+    assert "'table3' is there at smoke, paper" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -206,3 +215,14 @@ def test_a_figure_at_the_smallest_scale(tmp_path, capsys):
     assert (tmp_path / "fig2-smoke.png").stat().st_size > 10_000
     assert command.main(arguments, "fedld", fedld.EXPERIMENTS) == 0
     assert capsys.readouterr().out.count("was done") == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["fig1", "fig4-nuclei"])
+def test_what_diagnostics_saw_is_drawn_at_the_smallest_scale(tmp_path, what):
+    arguments = [f"--what={what}", "--scale=smoke", f"--workdir={tmp_path}"]
+    assert command.main(arguments, "harmofl", harmofl.EXPERIMENTS) == 0
+    rows = list(csv.DictReader((tmp_path / f"{what}-smoke.csv").open(newline="")))
+    assert {row["row"] for row in rows} == harmofl.EXPERIMENTS[what].rows.keys()
+    assert all(row["mean"] for row in rows)
+    assert (tmp_path / f"{what}-smoke.png").stat().st_size > 20_000

@@ -1,0 +1,65 @@
+"""Fig. 1, the clients' loss around the server's model, and Fig. 4, segmented images."""
+
+from experiments.papers.harmofl.methods import (
+    A_CNN,
+    A_UNET,
+    CAMELYON,
+    CAMELYON_DATA,
+    DIGITS,
+    FOR_CAMELYON,
+    PARTS,
+    STROKES,
+    THREE,
+    X_RAY_DATA,
+    X_RAYS,
+    seen_at_the_end,
+)
+from experiments.papers.harmofl.segmentation import NUCLEI_SCALES, PROSTATE_SCALES
+from experiments.papers.looked import landscapes, segmentations
+from experiments.papers.measures import final, offset, rise
+from experiments.papers.plan import Experiment, Scale, smoke
+
+_DOMAINS = {"data.domains": "True", "data.partition.name": "by_domain", "data.num_clients": "4"}
+_CLIENTS = {"clients": {}}
+
+
+FIGURE_1 = Experiment(
+    title="HarmoFL, Fig. 1: the clients' loss around the server's model, cross-entropy",
+    rows=PARTS,
+    measures={
+        "rise of the loss at .4": rise(0.4),
+        "distance of a client's lowest loss": offset,
+        "accuracy on clients' own test examples, %": final("clients/accuracy_mean"),
+    },
+    scales={
+        "smoke": smoke(_CLIENTS, {**DIGITS, **_DOMAINS, **seen_at_the_end(3, "landscape")}, A_CNN),
+        "cpu": Scale(
+            "chest_xray/fedavg.py",
+            {**X_RAYS, **seen_at_the_end(30, "landscape"), "num_seeds": "1"},
+            _CLIENTS,
+            FOR_CAMELYON,
+            X_RAY_DATA,
+        ),
+        "paper": Scale(
+            "camelyon17/fedavg.py", {**CAMELYON, **seen_at_the_end(100, "landscape")}, _CLIENTS, "", CAMELYON_DATA
+        ),
+    },
+    draw=landscapes,
+    doubts=("The figure shows two clients; which data they have, and how its plane was chosen, is not said.",),
+)
+_SMOKE = smoke({}, {**STROKES, **seen_at_the_end(3, "contours")}, A_UNET)
+_NOT_SAID = ("Which methods and images the figure shows cannot be read from the text.",)
+FIGURE_4 = {
+    f"fig4-{what}": Experiment(
+        title=f"HarmoFL, Fig. 4: {what}, test images with true and predicted outlines",
+        rows=THREE,
+        measures={
+            "Dice of clients' own test images, %": final("clients/dice_mean"),
+            "the same without the background": final("clients/dice_foreground_mean"),
+        },
+        scales={name: scale._replace(columns={"images": {}}) for name, scale in {**scales, "smoke": _SMOKE}.items()},
+        draw=segmentations,
+        doubts=_NOT_SAID,
+    )
+    for what, scales in (("nuclei", NUCLEI_SCALES), ("prostate", PROSTATE_SCALES))
+}
