@@ -11,6 +11,7 @@ from experiments.rundir import RunDirectory
 from fedjax_het.errors import InputError
 
 UNSEEN = "data.unseen"
+SEED = "seed"
 _NAME = "algorithm.name"
 
 
@@ -52,11 +53,11 @@ def grid(configs: Sequence[Path], common: Mapping[str, str], varied: Mapping[str
 
 
 def labels(cells: Sequence[Cell]) -> list[str]:
-    """Each cell's row in a table: what sets it apart from other rows, but for the domain left out."""
+    """Each cell's row in a table: what sets it apart from other rows, but for the domain left out and the seed."""
     several = len({cell.config for cell in cells}) > 1
 
     def label(cell: Cell) -> str:
-        varied = [f"{key.rpartition('.')[2]}={text}" for key, text in cell.own.items() if key not in (UNSEEN, _NAME)]
+        varied = [f"{key.rpartition('.')[2]}={text}" for key, text in cell.own.items() if key not in (UNSEEN, SEED, _NAME)]
         named = [cell.own[_NAME]] if _NAME in cell.own else []
         return " ".join(([cell.config.stem] if several or not named else []) + named + varied)
 

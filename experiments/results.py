@@ -26,7 +26,7 @@ _WHEN = {"final": "after the last round", "selected": "of the round that was bes
 
 
 class Finished(NamedTuple):
-    """A run, and the row that it stands in."""
+    """A run, and the row that it stands in; runs of one row are of other seeds, or leave another domain out."""
 
     label: str
     directory: Path
@@ -58,7 +58,8 @@ def _shared(runs: Sequence[Finished], kind: str, when: str) -> Table:
             group, _, rest = name.partition("/")
             place, _, what = rest.rpartition("/")
             if group == kind and what == score:
-                figures[run.label][place or (f"without {run.left_out}" if run.left_out else kind)] = figure["seeds"]
+                column = place or (f"without {run.left_out}" if run.left_out else kind)
+                figures[run.label].setdefault(column, []).extend(figure["seeds"])
     name = kind if when == "final" else f"{kind}_{when}"
     return _table(name, f"{_noun(score)} of {_TITLES[kind]}, {_WHEN[when]}", figures)
 
