@@ -57,7 +57,9 @@ def labels(cells: Sequence[Cell]) -> list[str]:
     several = len({cell.config for cell in cells}) > 1
 
     def label(cell: Cell) -> str:
-        varied = [f"{key.rpartition('.')[2]}={text}" for key, text in cell.own.items() if key not in (UNSEEN, SEED, _NAME)]
+        varied = [
+            f"{key.rpartition('.')[2]}={text}" for key, text in cell.own.items() if key not in (UNSEEN, SEED, _NAME)
+        ]
         named = [cell.own[_NAME]] if _NAME in cell.own else []
         return " ".join(([cell.config.stem] if several or not named else []) + named + varied)
 

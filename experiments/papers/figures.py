@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from experiments import looks
 from experiments.outputs import MetricLines
 from experiments.papers.comparison import Entry
+from experiments.papers.measures import Seen, shares
 from experiments.plots import STYLE, band
 from experiments.rundir import RunDirectory
 
@@ -57,20 +58,35 @@ def curves(figure: str = "test/accuracy") -> Draw:
     return draw
 
 
-def over_looks(diagnostic: str, quantity: str) -> Draw:
-    """The same of what a diagnostic told: a number, or the mean of several."""
+def over_looks(values: Mapping[str, Seen], name: str) -> Draw:
+    """The same of what a diagnostic told.   values: by what is added to a row's name."""
 
     def draw(entries: Sequence[Entry], runs: Runs, path: Path) -> None:
         def lines(axis: Axes, column: str) -> None:
             for (row, of), run in runs.items():
                 if of == column:
                     told = MetricLines(run / looks.NAME).read()
-                    _against_rounds(axis, told, lambda line: np.mean(line[diagnostic][quantity]), row)
-            axis.set(title=column, xlabel="round", ylabel=f"{diagnostic}: {quantity}")
+                    for which, value in values.items():
+                        _against_rounds(axis, told, value, f"{row}, {which}" if which else row)
+            axis.set(title=column, xlabel="round", ylabel=name)
 
         _panels(list(dict.fromkeys(column for _, column in runs)), lines, path)
 
     return draw
+
+
+def shares_of_classes(entries: Sequence[Entry], runs: Runs, path: Path) -> None:
+    """A panel a column: the share of each class, down, in each client's examples, across; clients with the same largest
+    class beside each other."""
+
+    def image(axis: Axes, column: str) -> None:
+        found = next(shares(run) for (_, of), run in runs.items() if of == column)
+        found = found[np.argsort(found.argmax(axis=1), kind="stable")]
+        shown = axis.imshow(found.T, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+        axis.set(title=column, xlabel="client", ylabel="class")
+        axis.figure.colorbar(shown, label="share")
+
+    _panels(list(dict.fromkeys(column for _, column in runs)), image, path)
 
 
 def _figure(line: Mapping, name: str) -> float:
@@ -94,6 +110,7 @@ def _panels(names: Sequence[str], draw: Callable[[Axes, str], None], path: Path)
         )
         for axis, name in zip(panels[0], names, strict=True):
             draw(axis, name)
-        panels[0][0].legend(frameon=False)
+        if panels[0][0].get_legend_handles_labels()[0]:
+            panels[0][0].legend(frameon=False)
         figure.savefig(path, dpi=120, format="png")
         plt.close(figure)

@@ -11,6 +11,8 @@ from experiments.rundir import RunDirectory
 
 Measure = Callable[[RunDirectory, str], list[float]]
 """(a run, the column that is read) -> a value a seed."""
+Seen = Callable[[Record], float]
+"""A line of diagnostics.jsonl -> a number."""
 
 
 def final(name: str) -> Measure:
@@ -62,10 +64,46 @@ def looked(diagnostic: str, quantity: str, round: int = 0) -> Measure:
     def measure(run: RunDirectory, column: str) -> list[float]:
         lines = MetricLines(run / looks.NAME).read()
         chosen = lines[-1]["round"] if round < 0 else round
-        values = [line[diagnostic][quantity] for line in lines if line["round"] == chosen]
-        return [sum(value) / len(value) if isinstance(value, list) else value for value in values]
+        return [value(line) for line in lines if line["round"] == chosen]
 
+    value = seen(diagnostic, quantity)
     return measure
+
+
+def seen(diagnostic: str, quantity: str) -> Seen:
+    """A number that a diagnostic told; of several the mean."""
+    return lambda line: float(np.mean(line[diagnostic][quantity]))
+
+
+def class_loss(chosen: slice) -> Seen:
+    """The mean of `classes`' losses over the cohort's clients and these of the classes that a client has, ordered from
+    its largest to its smallest."""
+
+    def value(line: Record) -> float:
+        found = line["classes"]
+        of_clients, present = [], line["cohort"]["is_present"]
+        for losses, counts, is_present in zip(found["losses"], found["counts"], present, strict=True):
+            by_size = sorted((-count, loss) for loss, count in zip(losses, counts, strict=True) if count)
+            of_clients += [np.mean([loss for _, loss in by_size[chosen]])] * is_present
+        return float(np.mean(of_clients))
+
+    return value
+
+
+def last_look_of(value: Seen) -> Measure:
+    """Of each seed."""
+    return lambda run, column: [value(line) for line in last_look(run)]
+
+
+def largest_share(run: RunDirectory, column: str) -> list[float]:
+    """How much of a client's training examples are of its largest class, in per cent: the mean over clients."""
+    return [100 * float(np.mean(np.max(shares(run), axis=1)))]
+
+
+def shares(run: RunDirectory) -> np.ndarray:
+    """[clients, classes]: each client's training examples by class, rows with sum 1."""
+    counts = np.array([list(client["classes"].values()) for client in run.read("partition.json")["clients"]], float)
+    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
 
 def rise(radius: float) -> Measure:

@@ -75,7 +75,7 @@ def test_what_is_printed_has_a_value_a_column(paper, what):
 
 
 def test_what_the_user_sets_wins():
-    cells = fedld.TABLE_2.cells("smoke", {"rounds": "7", "data.partition.alpha": "5"}, {})
+    cells = fedld.EXPERIMENTS["table2"].cells("smoke", {"rounds": "7", "data.partition.alpha": "5"}, {})
     assert {cell.settings()["rounds"] for cell in cells.values()} == {7}
     assert {cell.settings()["data"]["partition"]["alpha"] for cell in cells.values()} == {5.0}
 
@@ -145,7 +145,13 @@ def test_a_scale_that_is_not_there_is_named(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "draw",
-    [figures.sweep("alpha"), figures.curves("test/accuracy"), figures.curves("unseen"), figures.over_looks("a", "b")],
+    [
+        figures.sweep("alpha"),
+        figures.curves("test/accuracy"),
+        figures.curves("unseen"),
+        figures.over_looks({"": measures.seen("a", "b"), "twice": measures.seen("a", "b")}, "b"),
+        figures.shares_of_classes,
+    ],
 )
 def test_figures_are_drawn(tmp_path, draw):
     runs = {}
@@ -156,6 +162,8 @@ def test_figures_are_drawn(tmp_path, draw):
         ]
         for name in ("metrics.jsonl", "diagnostics.jsonl"):
             (tmp_path / row / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        clients = [{"classes": {"x": n, "y": 3}} for n in range(4)]
+        (tmp_path / row / "partition.json").write_text(json.dumps({"clients": clients}))
         runs |= {(row, column): RunDirectory(tmp_path / row) for column in ("0.1", "10")}
     entries = [Entry("loss", row, column, None, [1.0, 2.0]) for row, column in runs]
     draw([*entries, Entry("loss", "FedMGC", "0.1", None, [])], runs, tmp_path / "figure.png")
@@ -202,6 +210,24 @@ def test_what_is_read_off_a_run(tmp_path):
     assert read.keys() == expected.keys()
     for name, values in read.items():
         assert values == pytest.approx(expected[name]), name
+
+
+def test_the_largest_and_the_smallest_classes_that_a_client_has():
+    line = {
+        "classes": {"losses": [[1.0, 2.0, 4.0, None], [3.0, None, None, None]], "counts": [[5, 9, 1, 0], [2, 0, 0, 0]]},
+        "cohort": {"is_present": [True, False]},
+    }
+    values = [measures.class_loss(chosen)(line) for chosen in (slice(0, 1), slice(0, 2), slice(-2, None))]
+    assert values == [2.0, 1.5, 2.5]
+    line["cohort"]["is_present"] = [True, True]
+    assert measures.class_loss(slice(-1, None))(line) == 3.5
+
+
+def test_how_uneven_classes_are(tmp_path):
+    clients = [{"classes": {"x": 3, "y": 1}}, {"classes": {"x": 0, "y": 2}}, {"classes": {"x": 0, "y": 0}}]
+    (tmp_path / "partition.json").write_text(json.dumps({"clients": clients}))
+    assert measures.shares(RunDirectory(tmp_path)).tolist() == [[0.75, 0.25], [0, 1], [0, 0]]
+    assert measures.largest_share(RunDirectory(tmp_path), "1.0") == pytest.approx([100 * 1.75 / 3])
 
 
 @pytest.mark.slow
