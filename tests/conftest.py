@@ -25,6 +25,13 @@ def decoded_data_stays_out_of_the_user_s_cache(tmp_path_factory):
         yield
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from tests.scheduling import ByAlgorithm
+
+    return ByAlgorithm(config, log)
+
+
 def pytest_runtest_teardown(item, nextitem):
     """Compiled programs live as long as the process: let go of them before their memory mappings run out."""
     if MAPPINGS.exists() and len(MAPPINGS.read_bytes().splitlines()) > MOST_MAPPINGS:

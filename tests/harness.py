@@ -82,10 +82,7 @@ def run(
     return state, metrics
 
 
-# An algorithm's tests share compiled programs, so they stay in one process.
-every_algorithm = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ALGORITHMS]
-)
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 ROUNDING = 1e-5
 
 

@@ -17,7 +17,7 @@ from tests.harness import algorithm, compose, difference, federation, reference,
 
 NAMES = ["fedld", "fedmgc", "fedgh"]
 PACKED = {"stack": "bfloat16"}
-each = pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in NAMES])
+each = pytest.mark.parametrize("name", NAMES)
 
 
 @each

@@ -8,7 +8,6 @@ from experiments import train
 from experiments.report import finding, page
 from experiments.report.contents import contents
 
-pytestmark = pytest.mark.xdist_group("report_of_training")  # one of the workers trains
 CONFIG = """
 def get_config():
     return dict(
