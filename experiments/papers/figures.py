@@ -41,7 +41,8 @@ def sweep(varied: str, scale: str = "log") -> Draw:
 def curves(figure: str = "test/accuracy") -> Draw:
     """A panel a column, a line a row: a figure of metrics.jsonl against rounds, by seeds as above.
 
-    figure: "test/accuracy"; "unseen" is the accuracy on whatever domain was left out.
+    figure: "test/accuracy"; "unseen" is the accuracy on whatever domain was left out, "own" the mean on clients' own
+    test examples, of their own models where they have some.
     """
 
     def draw(entries: Sequence[Entry], runs: Runs, path: Path) -> None:
@@ -90,6 +91,8 @@ def shares_of_classes(entries: Sequence[Entry], runs: Runs, path: Path) -> None:
 
 
 def _figure(line: Mapping, name: str) -> float:
+    if name == "own":
+        return line.get("personal/accuracy_mean", line["clients/accuracy_mean"])
     domains = [key for key in line if key.startswith(f"{name}/") and key.endswith("/accuracy")]
     return line[name] if name in line else float(np.mean([line[key] for key in domains]))
 

@@ -23,11 +23,19 @@ def final(name: str) -> Measure:
 def on_test(score: str = "accuracy") -> Measure:
     """The score on the common test set, in per cent: the mean of clients' own models where they have some, as FedLD
     judges FedBN and FedPAC, the server's else."""
+    return _first_of(f"personal_test/{score}_mean", f"test/{score}")
 
+
+def on_own(score: str = "accuracy") -> Measure:
+    """The mean over clients of the score on their own test examples, in per cent: of their own models where they have
+    some, as HarmoFL judges FedBN, of the server's else."""
+    return _first_of(f"personal/{score}_mean", f"clients/{score}_mean")
+
+
+def _first_of(*names: str) -> Measure:
     def measure(run: RunDirectory, column: str) -> list[float]:
         figures = run.read("summary.json")["final"]
-        found = figures.get(f"personal_test/{score}_mean") or figures[f"test/{score}"]
-        return [100 * value for value in found["seeds"]]
+        return [100 * value for value in next(figures[name] for name in names if name in figures)["seeds"]]
 
     return measure
 

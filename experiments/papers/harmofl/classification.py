@@ -13,7 +13,7 @@ from experiments.papers.harmofl.methods import (
     X_RAY_DATA,
     X_RAYS,
 )
-from experiments.papers.measures import final, own
+from experiments.papers.measures import on_own, own
 from experiments.papers.plan import Experiment, Scale, Settings, smoke
 
 _HOSPITALS = {letter: {} for letter in "ABCDE"}
@@ -52,7 +52,7 @@ def _figure_5(title: str, rows: dict[str, Settings], columns: dict[str, Settings
     return Experiment(
         title=title,
         rows=rows,
-        measures={"accuracy": final("clients/accuracy_mean")},
+        measures={"accuracy": on_own()},
         scales={
             "smoke": smoke(dict(list(columns.items())[:1]), DIGITS, A_CNN),
             "cpu": Scale("chest_xray/fedavg.py", X_RAYS, columns, FOR_CAMELYON, X_RAY_DATA),
@@ -69,7 +69,7 @@ FIGURE_5 = {
         "HarmoFL, Fig. 5a: accuracy on clients' own test examples against rounds",
         THREE,
         {"one epoch": {}},
-        curves("clients/accuracy_mean"),
+        curves("own"),
     ),
     "fig5b": _figure_5(
         "HarmoFL, Fig. 5b: accuracy on clients' own test examples by local epochs",

@@ -16,7 +16,7 @@ from experiments.papers.harmofl.methods import (
 )
 from experiments.papers.harmofl.segmentation import NUCLEI_SCALES, PROSTATE_SCALES
 from experiments.papers.looked import landscapes, segmentations
-from experiments.papers.measures import final, offset, rise
+from experiments.papers.measures import offset, on_own, rise
 from experiments.papers.plan import Experiment, Scale, smoke
 
 _DOMAINS = {"data.domains": "True", "data.partition.name": "by_domain", "data.num_clients": "4"}
@@ -29,7 +29,7 @@ FIGURE_1 = Experiment(
     measures={
         "rise of the loss at .4": rise(0.4),
         "distance of a client's lowest loss": offset,
-        "accuracy on clients' own test examples, %": final("clients/accuracy_mean"),
+        "accuracy on clients' own test examples, %": on_own(),
     },
     scales={
         "smoke": smoke(_CLIENTS, {**DIGITS, **_DOMAINS, **seen_at_the_end(3, "landscape")}, A_CNN),
@@ -54,8 +54,8 @@ FIGURE_4 = {
         title=f"HarmoFL, Fig. 4: {what}, test images with true and predicted outlines",
         rows=THREE,
         measures={
-            "Dice of clients' own test images, %": final("clients/dice_mean"),
-            "the same without the background": final("clients/dice_foreground_mean"),
+            "Dice of clients' own test images, %": on_own("dice"),
+            "the same without the background": on_own("dice_foreground"),
         },
         scales={name: scale._replace(columns={"images": {}}) for name, scale in {**scales, "smoke": _SMOKE}.items()},
         draw=segmentations,

@@ -149,6 +149,7 @@ def test_a_scale_that_is_not_there_is_named(tmp_path, capsys):
         figures.sweep("alpha"),
         figures.curves("test/accuracy"),
         figures.curves("unseen"),
+        figures.curves("own"),
         figures.over_looks({"": measures.seen("a", "b"), "twice": measures.seen("a", "b")}, "b"),
         figures.shares_of_classes,
     ],
@@ -158,7 +159,14 @@ def test_figures_are_drawn(tmp_path, draw):
     for row in ("FedAvg", "FedLD"):
         (tmp_path / row).mkdir()
         lines = [
-            {"round": r, "test/accuracy": 0.1 * r, "unseen/x/accuracy": 0.2, "a": {"b": [1.0, r]}} for r in (1, 2, 2)
+            {
+                "round": r,
+                "test/accuracy": 0.1 * r,
+                "unseen/x/accuracy": 0.2,
+                "clients/accuracy_mean": 0.3,
+                "a": {"b": [1.0, r]},
+            }
+            for r in (1, 2, 2)
         ]
         for name in ("metrics.jsonl", "diagnostics.jsonl"):
             (tmp_path / row / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -174,6 +182,7 @@ def test_what_is_read_off_a_run(tmp_path):
     final_figures = {
         "test/accuracy": [0.5, 0.6],
         "personal_test/accuracy_mean": [0.7, 0.8],
+        "clients/accuracy_mean": [0.55, 0.65],
         "unseen/a/accuracy": [0.2, 0.4],
         "unseen/b/accuracy": [0.4, 0.6],
     }
@@ -192,6 +201,7 @@ def test_what_is_read_off_a_run(tmp_path):
     read = {
         "final": measures.final("test/accuracy")(run, "S1"),
         "on test": measures.on_test()(run, "S1"),
+        "on own": measures.on_own()(run, "S1"),
         "unseen": measures.unseen()(run, "P"),
         "by letter": measures.own()(run, "A"),
         "by name": measures.own()(run, "y"),
@@ -201,6 +211,7 @@ def test_what_is_read_off_a_run(tmp_path):
     expected = {
         "final": [50, 60],
         "on test": [70, 80],
+        "on own": [55, 65],
         "unseen": [30, 50],
         "by letter": [10],
         "by name": [90],
