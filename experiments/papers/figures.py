@@ -77,14 +77,15 @@ def over_looks(values: Mapping[str, Seen], name: str) -> Draw:
 
 
 def shares_of_classes(entries: Sequence[Entry], runs: Runs, path: Path) -> None:
-    """A panel a column: the share of each class, down, in each client's examples, across; clients with the same largest
+    """A panel a column, an alpha: the share of each class, down, in each client's examples, across; clients with the same largest
     class beside each other."""
 
     def image(axis: Axes, column: str) -> None:
         found = next(shares(run) for (_, of), run in runs.items() if of == column)
         found = found[np.argsort(found.argmax(axis=1), kind="stable")]
         shown = axis.imshow(found.T, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-        axis.set(title=column, xlabel="client", ylabel="class")
+        axis.set(title=f"alpha {column}", xlabel="client", ylabel="class")
+        axis.grid(visible=False)
         axis.figure.colorbar(shown, label="share")
 
     _panels(list(dict.fromkeys(column for _, column in runs)), image, path)
