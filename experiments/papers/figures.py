@@ -77,8 +77,8 @@ def over_looks(values: Mapping[str, Seen], name: str) -> Draw:
 
 
 def shares_of_classes(entries: Sequence[Entry], runs: Runs, path: Path) -> None:
-    """A panel a column, an alpha: the share of each class, down, in each client's examples, across; clients with the same largest
-    class beside each other."""
+    """A panel a column, an alpha: the share of each class, down, in each client's examples, across; clients with the
+    same largest class beside each other."""
 
     def image(axis: Axes, column: str) -> None:
         found = next(shares(run) for (_, of), run in runs.items() if of == column)
