@@ -19,6 +19,11 @@ from experiments.rundir import RunDirectory
 
 Runs = Mapping[tuple[str, str], RunDirectory]
 """{(row, column): a finished run}"""
+_WORDS = {
+    "test/accuracy": "accuracy on the common test set",
+    "unseen": "accuracy on the domain left out",
+    "own": "accuracy on clients' own test examples",
+}
 Draw = Callable[[Sequence[Entry], Runs, Path], None]
 
 
@@ -52,7 +57,7 @@ def curves(figure: str = "test/accuracy") -> Draw:
                     _against_rounds(
                         axis, MetricLines(run / "metrics.jsonl").read(), lambda line: _figure(line, figure), row
                     )
-            axis.set(title=column, xlabel="round", ylabel=figure)
+            axis.set(title=column, xlabel="round", ylabel=_WORDS.get(figure, figure))
 
         _panels(list(dict.fromkeys(column for _, column in runs)), lines, path)
 

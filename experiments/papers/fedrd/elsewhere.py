@@ -20,7 +20,7 @@ def _elsewhere(
         },
         printed={"accuracy": printed},
         average=AVERAGE,
-        doubts=(*doubts, WEAK[0]),
+        doubts=(*doubts, *WEAK[:2]),
     )
 
 

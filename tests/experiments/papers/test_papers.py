@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from experiments import build
 from experiments.papers import command, comparison, fedld, fedmgc, fedrd, figures, harmofl, measures
 from experiments.papers.comparison import Entry
 from experiments.papers.measures import final
@@ -31,6 +32,8 @@ ALL = [
 def test_every_run_has_settings_that_can_be_read(experiment, scale):
     cells = experiment.cells(scale, {}, dict.fromkeys(experiment.scales[scale].data, "somewhere"))
     read = {place: cell.settings() for place, cell in cells.items()}
+    for chosen in read.values():
+        build.algorithm(chosen)
     assert len(cells) == len(experiment.rows) * len(experiment.scales[scale].columns)
     for name in experiment.measures:
         for row in experiment.printed.get(name, {}):
