@@ -12,11 +12,11 @@ from tests.harness import algorithm, federation, model
 
 RATES = (0.01, 0.07)
 OF_ITS_OWN = [
-    ("fedprox", "mu", (0.01, 0.3)),
+    pytest.param("fedprox", "mu", (0.01, 0.3), marks=pytest.mark.slow),
     ("fedld", "lam", (0.03, 0.1)),
-    ("fedmgc", "fraction", (0.3, 0.7)),
-    ("harmofl", "alpha", (0.05, 0.5)),
-    ("fedadam", "server_learning_rate", (0.01, 0.1)),
+    pytest.param("fedmgc", "fraction", (0.3, 0.7), marks=pytest.mark.slow),
+    pytest.param("harmofl", "alpha", (0.05, 0.5), marks=pytest.mark.slow),
+    pytest.param("fedadam", "server_learning_rate", (0.01, 0.1), marks=pytest.mark.slow),
 ]
 
 
@@ -48,11 +48,13 @@ def test_options_of_an_algorithm(name, option, values):
     check([algorithm(name, **{option: value}) for value in values])
 
 
+@pytest.mark.slow
 def test_seeds_beside_options_in_chunks():
     algorithms = [algorithm("scaffold", learning_rate=rate) for rate in RATES]
     check(algorithms, seed=(0, 5), num_seeds=2, layout=chunked(1))
 
 
+@pytest.mark.slow
 def test_vmapped_as_on_accelerators(monkeypatch):
     monkeypatch.setattr(runs.jax, "default_backend", lambda: "gpu")
     check([algorithm("fedprox", mu=mu) for mu in (0.01, 0.3)])
@@ -81,6 +83,7 @@ def test_each_has_its_own_facts():
     assert fewest[1] == 2 * fewest[0]
 
 
+@pytest.mark.slow
 def test_diagnostics_are_of_each():
     chosen = {name: DIAGNOSTICS[name] for name in ("norms", "spectrum", "decomposition")}
     algorithms = [algorithm("fedld", lam=lam) for lam in (0.01, 0.5)]
