@@ -5,27 +5,16 @@ RUNS.json: [{"config": a file, "set": {"algorithm.lam": "0.1"}, "workdir": a dir
 Written and started by `experiments.compare`. Exit status as of `experiments.train`.
 """
 
-import contextlib
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import jax
-
-from experiments import build, settings
-from experiments.record import Record
+from experiments import settings
 from experiments.rundir import RunDirectory
-from experiments.train import ELSEWHERE
-from experiments.training import Training
-from fedjax_het.cache import cache_folder
+from experiments.train import Run, keep_programs
+from experiments.train import train as as_one_program
 from fedjax_het.errors import InputError, NonFiniteError, Unlike
-
-
-class Run(NamedTuple):
-    settings: settings.Settings
-    directory: RunDirectory
 
 
 def read(path: Path) -> list[Run]:
@@ -44,40 +33,14 @@ def train(runs: Sequence[Run]) -> None:
     while waiting:
         group = waiting.pop(0)
         try:
-            _train(group)
+            as_one_program(group, group[0].directory.read("choices.json") or {})
         except Unlike as error:
             waiting[:0] = [[group[index] for index in indices] for indices in error.groups]
 
 
-def _train(runs: Sequence[Run]) -> None:
-    first, directory = runs[0]
-    earlier = directory.read("choices.json") or {}
-    parts = build.parts(first, earlier)
-    for each in runs:
-        each.directory.check_partition(parts.federation.fingerprint)
-    others, names = [each.settings for each in runs[1:]], [each.directory.path.name for each in runs]
-    beside = names if others else []
-    simulation = build.simulation(parts, first, directory.path, others)
-    choices = build.choices(parts, simulation, beside)
-    if earlier and (not parts.kept or earlier.get("beside", []) != beside):
-        print(ELSEWHERE)
-    print(f"one program, compiled in {simulation.facts.compile_seconds:.1f} s: {', '.join(names)}", flush=True)
-    with contextlib.ExitStack() as stack:
-        for each in runs:
-            stack.enter_context(each.directory.held())
-        Training(simulation, [_record(runs, i, choices, parts, simulation) for i in range(len(runs))]).run()
-
-
-def _record(runs: Sequence[Run], place: int, choices: dict[str, Any], parts: build.Parts, simulation) -> Record:
-    chosen, directory = runs[place]
-    facts = simulation.facts_of_each[place]
-    return Record(directory, chosen, choices, parts.federation, facts, beside=(place, len(runs)))
-
-
 def main(argv: Sequence[str]) -> int:
     """The exit status."""
-    if not jax.config.jax_compilation_cache_dir:
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "programs"))
+    keep_programs()
     try:
         train(read(Path(*argv)))
     except (InputError, NonFiniteError) as error:

@@ -5,9 +5,10 @@ The same command goes on where a stopped run left off, and prints the table of a
 2 = something to mend, said on stderr before anything was compiled or written, 1 = anything else.
 """
 
+import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,11 @@ ELSEWHERE = (
     "bit."
 )
 jax.config.config_with_absl()  # JAX's own settings are flags too: --jax_platforms=cpu, --jax_debug_nans=true
+
+
+class Run(NamedTuple):
+    settings: settings.Settings
+    directory: RunDirectory
 
 
 class Command(NamedTuple):
@@ -83,31 +89,61 @@ def run(command: Command, processes: Processes = ALONE) -> None:
     for note in notes:
         print(f"note: {note}")
     if not is_complete:
-        _train(chosen, earlier, directory, processes)
+        train([Run(chosen, directory)], earlier, processes)
     if processes.is_first:
         Console().print(terminal.table(directory.read("summary.json")))
         asked = *looks.written(chosen["diagnostics"]), *live.folders(chosen["live"], directory.path)
         print(terminal.paths(directory.path, (*WRITTEN, *asked)))
 
 
-def _train(chosen: settings.Settings, earlier: dict[str, Any], directory: RunDirectory, processes: Processes) -> None:
+def train(runs: Sequence[Run], earlier: Mapping[str, Any], processes: Processes = ALONE) -> None:
+    """Refuse, compile and train a run, or several that differ in numbers alone, as one program.
+
+    earlier: the first one's choices, where it has begun. Raises Unlike for runs that differ in more.
+    """
+    first, directory = runs[0]
+    others, beside = [each.settings for each in runs[1:]], []
+    if others:
+        beside = [each.directory.path.name for each in runs]
     with processes.agreed("parts"):
         if processes.is_first:
-            live.check(live.names(chosen["live"]))
-        parts = build.parts(chosen, earlier, processes)
-        directory.check_partition(parts.federation.fingerprint)
+            live.check(live.names(first["live"]))
+        parts = build.parts(first, earlier, processes)
+        for each in runs:
+            each.directory.check_partition(parts.federation.fingerprint)
     _check_same(processes, "partition", parts.federation.fingerprint)
-    if earlier and (not parts.kept or earlier.get("beside")):
+    if earlier and (not parts.kept or earlier.get("beside", []) != beside):
         print(ELSEWHERE)
     found.show(parts.dataset)
     print("compiling ...", flush=True)
     with processes.agreed("simulation"):
-        simulation = build.simulation(parts, chosen, directory.path)
-    choices = build.choices(parts, simulation)
-    print(terminal.facts(simulation.facts, parts.federation, chosen, choices, directory.path), flush=True)
-    with directory.held(processes):
-        record = Record(directory, chosen, choices, parts.federation, simulation.facts, processes=processes)
-        Training(simulation, [record], processes).run()
+        simulation = build.simulation(parts, first, directory.path, others)
+    choices = build.choices(parts, simulation, beside)
+    print(terminal.facts(simulation.facts, parts.federation, first, choices, directory.path), flush=True)
+    if beside:
+        print(f"one program: {', '.join(beside)}", flush=True)
+    with contextlib.ExitStack() as stack:
+        for each in runs:
+            stack.enter_context(each.directory.held(processes))
+        records = [
+            Record(
+                each.directory,
+                each.settings,
+                choices,
+                parts.federation,
+                facts,
+                beside=(i, len(runs)),
+                processes=processes,
+            )
+            for i, (each, facts) in enumerate(zip(runs, simulation.facts_of_each, strict=True))
+        ]
+        Training(simulation, records, processes).run()
+
+
+def keep_programs() -> None:
+    """Compiled programs stay for other runs, where JAX was not told of another place for them."""
+    if not jax.config.jax_compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "programs"))
 
 
 def _check_same(processes: Processes, name: str, value: Any) -> None:
@@ -128,8 +164,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         command = parse(argv)
         processes = meeting.attend(command.meeting)
-        if command.is_cached and not jax.config.jax_compilation_cache_dir:
-            jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "programs"))
+        if command.is_cached:
+            keep_programs()
         with processes.only_first_prints():
             run(command, processes)
     except InputError as error:

@@ -40,9 +40,9 @@ def compiled_once(tmp_path_factory):
     """Runs of the same settings share what was compiled, and leave the user's cache alone."""
     compile, kept = build.simulation, {}
 
-    def simulation(parts, chosen, folder):
+    def simulation(parts, chosen, folder, beside=()):
         key = files.to_json(chosen)
-        kept[key] = kept.get(key) or compile(parts, chosen, folder)
+        kept[key] = kept.get(key) or compile(parts, chosen, folder, beside)
         return kept[key]
 
     cache = jax.config.jax_compilation_cache_dir
@@ -122,7 +122,7 @@ def test_a_resumed_run_keeps_what_auto_came_to(config, finished, monkeypatch, tm
     assert choices["layout"] in choices["seconds_a_round"] and choices["why"].startswith(choices["layout"])
     seen = []
 
-    def simulation(parts, chosen, folder):
+    def simulation(parts, chosen, folder, beside=()):
         seen.append((parts.layout, parts.residence))
         raise InputError("far enough")
 
