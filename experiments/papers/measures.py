@@ -1,6 +1,7 @@
 """Numbers that are read off finished runs: a value a seed, of one column."""
 
 import csv
+import string
 from collections.abc import Callable
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from experiments import looks
 from experiments.outputs import MetricLines, Record
 from experiments.rundir import RunDirectory
+from fedjax_het.errors import InputError
 
 Measure = Callable[[RunDirectory, str], list[float]]
 """(a run, the column that is read) -> a value a seed."""
@@ -59,7 +61,10 @@ def own(score: str = "accuracy") -> Measure:
         with (run / "per_client.csv").open(newline="") as file:
             rows = [row for row in csv.DictReader(file) if row["is_newcomer"] == "False"]
         names = list(dict.fromkeys(row["client"] for row in rows))
-        name = column if column in names else names[ord(column) - ord("A")]
+        by_letter = dict(zip(string.ascii_uppercase, names, strict=False))
+        name = column if column in names else by_letter.get(column)
+        if name is None:
+            raise InputError(f"{run.path}: no client for the column '{column}'; its clients are {', '.join(names)}.")
         return [100 * float(row[f"personal_{score}"] or row[score]) for row in rows if row["client"] == name]
 
     return measure

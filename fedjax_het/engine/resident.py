@@ -12,7 +12,7 @@ from jax.stages import Compiled
 from fedjax_het import tree
 from fedjax_het.engine import client_side, cost, placement
 from fedjax_het.engine.evaluation import BATCH, Evaluation, held_out, make_evaluation, of_own
-from fedjax_het.engine.job import compiled, everywhere
+from fedjax_het.engine.job import compiled, compiled_for_once, everywhere
 from fedjax_het.engine.residence import RESIDENT
 from fedjax_het.engine.round import RoundMetrics
 from fedjax_het.engine.scoring import HeldOut
@@ -32,7 +32,7 @@ class Resident:
         at_rest = placement.of_state(layout, has_seeds=True)
         self._keys, self._shapes = layout.place(job.keys()), everywhere(job.federation.data, layout)
         inits = [placement.init(each.round.init, layout) for each in wired.all]
-        self.init = layout.jit(job.over_runs(inits, (0, None)), at_rest)
+        self.init = compiled_for_once(job.over_runs(inits, (0, None)), layout, at_rest)
         state = jax.eval_shape(self.init, self._keys, self._shapes)
         self.shapes = placement.described(state, layout, has_seeds=True)
         self.program = compiled(

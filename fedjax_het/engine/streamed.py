@@ -15,7 +15,7 @@ from fedjax_het.engine import cost, exchange, initial, placement
 from fedjax_het.engine.client_side import Cohort
 from fedjax_het.engine.evaluation import Evaluation
 from fedjax_het.engine.exchange import Comers
-from fedjax_het.engine.job import compiled, everywhere
+from fedjax_het.engine.job import compiled, compiled_for_once, everywhere
 from fedjax_het.engine.problem import WITHHELD
 from fedjax_het.engine.residence import Residence
 from fedjax_het.engine.round import RoundMetrics
@@ -51,7 +51,7 @@ class Streamed:
         self._example = layout.place(job.federation.examples.inputs[:1])
         self.windows, self._ahead = Windows(wired, residence.examples == "stream"), (-1, None)
         at_rest = placement.of_state(layout, has_seeds=True)
-        self._begin = layout.jit(job.over_runs([self._beginning], (0, None)), at_rest)
+        self._begin = compiled_for_once(job.over_runs([self._beginning], (0, None)), layout, at_rest)
         shapes = jax.eval_shape(self._begin, self._keys, self._example)
         self.shapes = placement.described(shapes, layout, has_seeds=True)  # of the state that a round takes
         window, examples = everywhere(self.windows.shapes, layout)

@@ -1,12 +1,14 @@
 from dataclasses import replace
 
+import chex
 import jax
 import numpy as np
 import pytest
 
-from fedjax_het import algorithms, data, simulate
-from fedjax_het.engine import Simulation, available, chunked, everyone, flat, sharded, summary, uniformly
+from fedjax_het import algorithms, data, models, simulate
+from fedjax_het.engine import Simulation, available, chunked, everyone, flat, sharded, summary, uniformly, vmapped
 from fedjax_het.engine.evaluation import Metrics
+from fedjax_het.engine.job import compiled_for_once
 from fedjax_het.errors import InputError, NonFiniteError
 from tests.harness import TINY, algorithm, difference, federation, is_equal, model, of_clients
 
@@ -32,6 +34,22 @@ def test_two_compilations_and_not_one_more(simulation, monkeypatch):
         jax.monitoring.clear_event_listeners()
     assert not compiled
     assert np.asarray(state.server.round).tolist() == [25]
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="only CPUs have the level")
+def test_the_first_state_is_compiled_quickly_and_to_the_same_bits(monkeypatch):
+    """But for a level that the user has set."""
+    draw, options = models.unet(2, width=0.125, levels=1).init, []
+    jit = jax.jit
+    monkeypatch.setattr(jax, "jit", lambda *args, **kwargs: options.append(kwargs) or jit(*args, **kwargs))
+    starts = lambda key: draw(key, np.zeros((2, 8, 8, 1), "float32"))  # noqa: E731
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=2")
+    compiled_for_once(starts, vmapped, None)
+    monkeypatch.setenv("XLA_FLAGS", "")
+    quick = compiled_for_once(starts, vmapped, None)
+    in_earnest = vmapped.jit(starts, None, compiler_options={"xla_backend_optimization_level": 3})
+    assert [bool(each.get("compiler_options")) for each in options] == [False, True, True]
+    chex.assert_trees_all_equal(quick(jax.random.key(0)), in_earnest(jax.random.key(0)))
 
 
 def test_a_round_is_traced_once():

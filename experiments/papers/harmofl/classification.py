@@ -22,7 +22,7 @@ TABLE_2 = Experiment(
     rows=METHODS,
     measures={"accuracy": own("accuracy")},
     scales={
-        "smoke": smoke({"client_0": {}}, DIGITS, A_CNN),
+        "smoke": smoke({"client_000": {}}, DIGITS, A_CNN),
         "cpu": Scale(
             "chest_xray/fedavg.py",
             X_RAYS,
