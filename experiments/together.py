@@ -12,8 +12,7 @@ from pathlib import Path
 
 from experiments import settings
 from experiments.rundir import RunDirectory
-from experiments.train import Run, keep_programs
-from experiments.train import train as as_one_program
+from experiments.train import Run, as_one_program, keep_programs
 from fedjax_het.errors import InputError, NonFiniteError, Unlike
 
 

@@ -89,14 +89,14 @@ def run(command: Command, processes: Processes = ALONE) -> None:
     for note in notes:
         print(f"note: {note}")
     if not is_complete:
-        train([Run(chosen, directory)], earlier, processes)
+        as_one_program([Run(chosen, directory)], earlier, processes)
     if processes.is_first:
         Console().print(terminal.table(directory.read("summary.json")))
         asked = *looks.written(chosen["diagnostics"]), *live.folders(chosen["live"], directory.path)
         print(terminal.paths(directory.path, (*WRITTEN, *asked)))
 
 
-def train(runs: Sequence[Run], earlier: Mapping[str, Any], processes: Processes = ALONE) -> None:
+def as_one_program(runs: Sequence[Run], earlier: Mapping[str, Any], processes: Processes = ALONE) -> None:
     """Refuse, compile and train a run, or several that differ in numbers alone, as one program.
 
     earlier: the first one's choices, where it has begun. Raises Unlike for runs that differ in more.
