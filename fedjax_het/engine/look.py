@@ -1,5 +1,6 @@
 """A whole round for the eyes of diagnostics: trained as the next round will be, and then forgotten."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -13,11 +14,36 @@ from fedjax_het.engine import client_side, placement
 from fedjax_het.engine.job import Job
 from fedjax_het.engine.layout import Layout
 from fedjax_het.engine.problem import LocalProblem
+from fedjax_het.engine.residence import RESIDENT
+from fedjax_het.engine.resident import Resident
+from fedjax_het.engine.streamed import Streamed
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientData, Key, Look, Named, PyTree, ServerView, State
 
 Diagnostic = Callable[[LocalProblem, Look], Named]
 Measured = dict[str, Named]
+
+
+def compiled_look(
+    runner: Resident | Streamed, diagnostics: Mapping[str, Diagnostic], budget: int | None
+) -> tuple[Callable[[State], Measured], int, float]:
+    """The look of a run, the bytes that lie on each device at the most while it lasts, and the seconds to compile it.
+
+    Raises InputError where things are not on the device, and where they would not fit beside the look.
+    """
+    begun, residence = time.perf_counter(), runner.residence
+    if residence != RESIDENT:
+        where = f"client states are on '{residence.client_states}', examples on '{residence.examples}'"
+        raise InputError(f"diagnostics: they need both on the device, and {where}. Leave them out, or stream nothing.")
+    wired = runner.wired
+    look, peak = runner.watching([looking(job, wired.layout, diagnostics) for job in wired.job.of_each()])
+    if budget is not None and peak > budget:
+        needed, allowed, rounds = (f"{size / 1e6:,.1f} MB" for size in (peak, budget, runner.peak_bytes))
+        raise InputError(
+            f"memory_budget: {', '.join(diagnostics)} would take {needed} on each device, where {allowed} are allowed "
+            f"(rounds: {rounds}). Look at less, take a smaller cohort_size or layout chunked(1), or raise it."
+        )
+    return look, peak, time.perf_counter() - begun
 
 
 def looking(

@@ -57,11 +57,14 @@ class Resident:
         program, data = self._evaluation, self._data
         return jax.tree.map(np.asarray, program(state, data.examples, self._held_out, self._of_own))
 
-    def watching(self, measures: Sequence[Callable[[State, ClientData, Key], PyTree]]) -> Callable[[State], PyTree]:
-        """A measure an algorithm, of each run's state, data and key, compiled; in numpy. The state is left as it is."""
+    def watching(
+        self, measures: Sequence[Callable[[State, ClientData, Key], PyTree]]
+    ) -> tuple[Callable[[State], PyTree], int]:
+        """A measure an algorithm, of each run's state, data and key, compiled; in numpy. The state is left as it is.
+        And the bytes that lie on a device at the most while it measures."""
         job, layout = self.wired.job, self.wired.layout
         program = compiled(job.over_runs(measures, (0, None, 0)), layout, self.shapes, self._shapes, self._keys)
-        return lambda state: jax.tree.map(np.asarray, program(state, self._data, self._keys))
+        return lambda state: jax.tree.map(np.asarray, program(state, self._data, self._keys)), self._peak(program)
 
     def release(self) -> None:
         """Take the data off the device."""
@@ -71,7 +74,9 @@ class Resident:
     @property
     def peak_bytes(self) -> int:
         """What lies on a device at the most, in rounds or in evaluation."""
-        programs = (self.program, self._evaluation)
+        return self._peak(self.program, self._evaluation)
+
+    def _peak(self, *programs: Compiled) -> int:
         return cost.lying(cost.held(self.wired, self.residence)) + max(map(cost.extra_bytes, programs))
 
     # ---- programs and data -------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Whole trainings: rounds compiled into one call between evaluations, several seeds side by side."""
 
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -14,9 +13,9 @@ from fedjax_het.engine.budget import settled
 from fedjax_het.engine.evaluation import Evaluation
 from fedjax_het.engine.job import Job
 from fedjax_het.engine.layout import Layout, vmapped
-from fedjax_het.engine.look import Diagnostic, Measured, looking
+from fedjax_het.engine.look import Diagnostic, Measured, compiled_look
 from fedjax_het.engine.participation import Participation, everyone, uniformly
-from fedjax_het.engine.residence import AUTO, CLIENT_STATES, EXAMPLES, RESIDENT, Residence
+from fedjax_het.engine.residence import AUTO, CLIENT_STATES, EXAMPLES, Residence
 from fedjax_het.engine.round import RoundMetrics
 from fedjax_het.errors import InputError, NonFiniteError
 from fedjax_het.types import Model, State
@@ -95,12 +94,12 @@ class Simulation:
         self.rounds, self.evaluate_every = rounds, evaluate_every
         self.runner, self.choice = settled(job, layout, wishes, memory_budget, folder)
         self.layout, self.residence = self.runner.wired.layout, self.runner.residence
-        held, peak = cost.held(self.runner.wired, self.residence), self.runner.peak_bytes
-        seconds = self.runner.compile_seconds
-        self.facts_of_each = [cost.facts(each, held, peak, seconds) for each in self.runner.wired.all]
-        self._look, self.diagnosis_seconds = None, 0.0
+        self._look, peak, self.diagnosis_seconds = None, self.runner.peak_bytes, 0.0
         if diagnostics:
-            self._compile_look(diagnostics)
+            self._look, at_look, self.diagnosis_seconds = compiled_look(self.runner, diagnostics, memory_budget)
+            peak = max(peak, at_look)
+        held, seconds = cost.held(self.runner.wired, self.residence), self.runner.compile_seconds
+        self.facts_of_each = [cost.facts(each, held, peak, seconds) for each in self.runner.wired.all]
 
     @property
     def facts(self) -> cost.Facts:
@@ -143,17 +142,6 @@ class Simulation:
 
     def is_evaluated(self, round: int) -> bool:
         return round % self.evaluate_every == 0 or round == self.rounds
-
-    def _compile_look(self, diagnostics: Mapping[str, Diagnostic]) -> None:
-        begun = time.perf_counter()
-        if self.residence != RESIDENT:
-            where = f"client states are on '{self.residence.client_states}', examples on '{self.residence.examples}'"
-            raise InputError(
-                f"diagnostics: they need both on the device, and {where}. Leave them out, or stream nothing."
-            )
-        wired = self.runner.wired
-        self._look = self.runner.watching([looking(job, wired.layout, diagnostics) for job in wired.job.of_each()])
-        self.diagnosis_seconds = time.perf_counter() - begun
 
 
 def _check_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

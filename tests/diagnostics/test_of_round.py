@@ -1,5 +1,7 @@
 """Diagnostics of a round against the same numbers by hand."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from fedjax_het import data, tree
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.diagnostics import NUMBERS
-from fedjax_het.engine import Simulation, make_round, sharded, uniformly, vmapped
+from fedjax_het.engine import Simulation, chunked, make_round, sharded, uniformly, vmapped
 from fedjax_het.engine.job import Job
 from fedjax_het.engine.look import looking
 from fedjax_het.errors import InputError
@@ -171,3 +173,13 @@ def test_what_cannot_be_looked_at_is_refused():
         Simulation(ALGORITHMS["fedld"](stack="bfloat16"), model("none"), federation(), rounds=1, diagnostics=norms)
     with pytest.raises(InputError, match=r"diagnostics: they need both on the device.*examples on 'stream'"):
         Simulation(algorithm("fedavg"), model("none"), federation(), rounds=1, examples="stream", diagnostics=norms)
+
+
+def test_a_look_that_does_not_fit_is_refused():
+    norms = {"norms": NUMBERS["norms"]}
+    build = partial(Simulation, algorithm("fedavg"), model("none"), federation(), rounds=1, layout=chunked(1))
+    rounds, looked = build().facts.peak_bytes, build(diagnostics=norms).facts.peak_bytes
+    assert looked > rounds + 1000
+    with pytest.raises(InputError, match=r"memory_budget: norms would take .* MB on each device.*Look at less"):
+        build(diagnostics=norms, memory_budget=(rounds + looked) // 2)
+    assert build(diagnostics=norms, memory_budget=looked).facts.peak_bytes == looked
