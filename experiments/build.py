@@ -10,7 +10,7 @@ import jax
 
 from experiments import config, cores
 from experiments.processes import ALONE, Processes
-from experiments.settings import TABLES
+from experiments.settings import SCHEDULE, TABLES
 from experiments.words import parse_layout, parse_names, parse_size
 from fedjax_het import engine
 from fedjax_het.algorithm import Algorithm
@@ -63,7 +63,12 @@ def parts(
 
 def algorithm(settings: Mapping[str, Any]) -> Algorithm:
     """Raises InputError for values that its factory refuses."""
-    chosen = config.resolve(settings["algorithm"], TABLES["algorithm"].registry, "config.algorithm")
+    table = dict(settings["algorithm"])
+    schedule = config.resolve(
+        table.pop(SCHEDULE), TABLES[f"algorithm.{SCHEDULE}"].registry, f"config.algorithm.{SCHEDULE}"
+    )
+    given = {SCHEDULE: schedule} if schedule else {}
+    chosen = config.resolve(table, TABLES["algorithm"].registry, "config.algorithm", **given)
     return replace(chosen, objective=with_task_loss(chosen.objective, settings["task_loss"]))
 
 

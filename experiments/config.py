@@ -4,6 +4,7 @@ The factory's signature is the only schema: which options there are, their types
 """
 
 import ast
+import contextlib
 import inspect
 import re
 import types
@@ -108,9 +109,12 @@ def parsed(text: str, kind: Any) -> Any:
         return text
     try:
         value = _WORDS[text.lower()] if text.lower() in _WORDS else ast.literal_eval(text)
-        return converted(value, kind)
-    except (ValueError, SyntaxError, TypeError):
+    except (ValueError, SyntaxError):
         return converted(text, kind)
+    for one in (value, text, (value,)):  # a single number may be a list of one
+        with contextlib.suppress(TypeError):
+            return converted(one, kind)
+    return converted(text, kind)
 
 
 # ---- a table ---------------------------------------------------------------------------------------------------------

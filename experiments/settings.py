@@ -11,13 +11,14 @@ from ml_collections import ConfigDict
 
 from experiments import config, live, words
 from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.client.schedules import SCHEDULES
 from fedjax_het.data import AUGMENTATIONS, PARTITIONS, SOURCES, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models import MODELS
 
 Settings = dict[str, Any]
-
+SCHEDULE = "learning_rate_schedule"
 
 _LEAST = {"rounds": 1, "num_seeds": 1, "evaluate_every": 1, "diagnose_every": 1}
 _LEAST |= {"seed": 0, "cohort_size": 0, "checkpoint_every": 0}
@@ -78,12 +79,18 @@ _SPLIT = config.options(federate, given=("dataset", "partition", "unseen_domains
 }
 TABLES = {
     "algorithm": Table(ALGORITHMS),
+    f"algorithm.{SCHEDULE}": Table(SCHEDULES),
     "model": Table(MODELS, given=("num_classes",)),
     "data": Table(SOURCES, given=("name",), fixed=_SPLIT),
     "data.partition": Table(PARTITIONS),
     "data.augment": Table(AUGMENTATIONS),
 }
-_OF_DATA = {"partition": {}, "augment": {"name": "none"}}  # tables inside config.data, and what a file may leave out
+# Tables inside tables, and what stands for one that a file leaves out.
+_INNER = {
+    f"algorithm.{SCHEDULE}": {"name": "constant"},
+    "data.partition": {},
+    "data.augment": {"name": "none"},
+}
 
 
 def defaults() -> ConfigDict:
@@ -139,8 +146,9 @@ def _apart(settings: Settings) -> dict[str, Settings]:
     tables = {}
     for where in ("algorithm", "model", "data"):
         tables[where] = _table(settings.pop(where), where)
-    for name, default in _OF_DATA.items():
-        tables[f"data.{name}"] = _table(tables["data"].pop(name, default), f"data.{name}")
+    for where, default in _INNER.items():
+        outer, _, name = where.partition(".")
+        tables[where] = _table(tables[outer].pop(name, default), where)
     for key in settings.keys() - config.options(Run).keys():
         raise InputError(
             f"config.{key} is unknown. {nearest(key, [*config.options(Run), 'algorithm', 'model', 'data'])}"
@@ -155,8 +163,11 @@ def _table(value: Any, where: str) -> Settings:
 
 
 def _together(tables: Mapping[str, Settings]) -> Settings:
-    data = tables["data"] | {name: tables[f"data.{name}"] for name in _OF_DATA}
-    return {"algorithm": tables["algorithm"], "model": tables["model"], "data": data} | tables[""]
+    whole = {name: dict(tables[name]) for name in ("algorithm", "model", "data")}
+    for where in _INNER:
+        outer, _, name = where.partition(".")
+        whole[outer][name] = tables[where]
+    return whole | tables[""]
 
 
 def _rename(table: Settings, kind: Table, name: str, where: str) -> list[str]:

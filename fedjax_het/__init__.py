@@ -2,6 +2,7 @@
 
 from fedjax_het import algorithms, data, models, sharing
 from fedjax_het.algorithm import Algorithm
+from fedjax_het.client import schedules
 from fedjax_het.engine import available, chunked, everyone, sharded, simulate, uniformly, vmapped
 from fedjax_het.errors import InputError
 
@@ -14,6 +15,7 @@ __all__ = [
     "data",
     "everyone",
     "models",
+    "schedules",
     "sharded",
     "sharing",
     "simulate",

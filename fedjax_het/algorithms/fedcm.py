@@ -45,7 +45,7 @@ def fedcm(
     return Algorithm(
         objective=(cross_entropy(),),
         local_update=sgd(learning_rate, **training, gradient=mixed(alpha, clip)),
-        reports={"momentum": reach(learning_rate)},
+        reports={"momentum": reach(learning_rate, training.get("learning_rate_schedule"))},
         published={"momentum": mean_direction(weighting, normalisation)},
         aggregator=mean(weighting),
         server_optimizer=optax.sgd(server_learning_rate),

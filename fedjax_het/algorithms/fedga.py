@@ -12,8 +12,9 @@ rounds: R, the rounds of the run (authors: 40); after it the weights stand still
 metric: "loss", or "accuracy" (code), counted as the share of mistakes.
 Setting: SGD .001, momentum .9, weight decay 5e-4, batch 16, 5 epochs.
 RELEASED has the public code's options: no centring, steps by 1/3 (the 1/N of PACS), a first step larger than d.
-Deviations: gaps that are all equal change nothing, where the code divides 0 by 0 and keeps NaN; no learning-rate
-schedule; who was absent for a while compares with its own last round, and only who takes part is adjusted.
+Deviations: gaps that are all equal change nothing, where the code divides 0 by 0 and keeps NaN; the rate stays, where
+the code takes a tenth for the last fifth of the rounds (learning_rate_schedule=steps((32,)) of 40 does); who was
+absent for a while compares with its own last round, and only who takes part is adjusted.
 Zhang et al., Federated Domain Generalization with Generalization Adjustment, CVPR 2023; official code
 MediaBrain-SJTU/FedDG-GA.
 """

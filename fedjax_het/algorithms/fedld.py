@@ -9,7 +9,8 @@ lam: the paper's λ, .1 / .03 / .03 (Retina splits 1 to 3), .01 (COVID-FL).   fr
 Setting: SGD .01 (Retina), .005 (COVID-FL), batch 50, 1 epoch, 200 rounds; the code adds momentum .5, decay 5e-4.
 Ablations: lam=0 keeps the principal directions alone, principal=False the margin alone.
 `fedld_released` is the public code where it departs from the paper, for comparison with published numbers. Two of its
-defects are not reproduced: training in evaluation mode, and a learning-rate warm-up that only FedLD itself gets.
+defects are not reproduced: training in evaluation mode, and a learning-rate warm-up that only FedLD itself gets; that
+is learning_rate_schedule=warm_up(5).
 Zeng et al., Tackling Data Heterogeneity in Federated Learning via Loss Decomposition; official code
 Zeng-Shuang/FedLD.
 """

@@ -42,11 +42,12 @@ def fednova(
         raise InputError(
             "optimizer: FedNova knows the coefficients of SGD only. Leave optimizer out; momentum may stay."
         )
+    schedule = training.get("learning_rate_schedule")
     is_pulled = not isinstance(mu, int | float) or mu != 0
     return Algorithm(
         objective=(cross_entropy(), proximal(mu)) if is_pulled else (cross_entropy(),),
         local_update=sgd(learning_rate, momentum, **training),
-        reports={"a_norm": coefficient_norm(learning_rate, momentum, mu, a_norm)},
+        reports={"a_norm": coefficient_norm(learning_rate, momentum, mu, a_norm, schedule)},
         aggregator=normalized_mean(weighting, tau_eff),
         server_optimizer=fedavgm(server_learning_rate, gmf),
     )

@@ -49,7 +49,8 @@ def fedpac(
     """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`."""
     if training.pop("only", None) is not None:
         raise InputError("only: FedPAC trains the head and then the rest. Leave `only` out.")
-    alike = {name: training[name] for name in ("momentum", "weight_decay", "batch_size", "shuffle") if name in training}
+    both = ("momentum", "weight_decay", "batch_size", "shuffle", "learning_rate_schedule")
+    alike = {name: training[name] for name in both if name in training}
     head = sgd(head_learning_rate, epochs=head_epochs, **alike, only=HEAD)
     local_update = in_turn(head, sgd(**training, only=f"!{HEAD}"))
     batch_size = local_update.batch_size

@@ -14,9 +14,10 @@ Setting: SGD .001, momentum .9, weight decay 5e-4, batch 16, 5 epochs, 40 or 100
 they are given: with one epoch a round lambda is 0 (lambda_every="epoch").
 Ablations: debiased=False is the guided aggregation alone, guided=False the debiased classifier alone.
 Deviations from the code: N counts participants, not the held-out model as well (official_n_extra=1 does, and shrinks
-the model by 1/6 a round on PACS as released); underflowed gammas count as equal; no learning-rate schedule; the local
-optimizer starts afresh each round (reset_optimizer=False goes on). The authors' few-shot lists do not fit PACS as it
-is published, and their training script stops with an undefined name.
+the model by 1/6 a round on PACS as released); underflowed gammas count as equal; the rate stays, where the code takes
+a tenth for the last fifth of the rounds (learning_rate_schedule=steps((32,)) of 40 does); the local optimizer starts
+afresh each round (reset_optimizer=False goes on). The authors' few-shot lists do not fit PACS as it is published, and
+their training script stops with an undefined name.
 FedRD: Reducing Divergences for Generalized Federated Learning via Heterogeneity-aware Parameter Guidance; official
 code Kailee-WANG/NeurIPS25-FedRD.
 """

@@ -40,7 +40,7 @@ def scaffold(
         if training.get(setting):
             raise InputError(f"{setting}: SCAFFOLD's control variates need plain SGD. Leave {setting} out.")
     local_update = sgd(learning_rate, **training, gradient=controlled)
-    change = change_of_control(learning_rate, control, local_update.batch_size)
+    change = change_of_control(learning_rate, control, local_update.batch_size, training.get("learning_rate_schedule"))
     return Algorithm(
         objective=(cross_entropy(),),
         local_update=local_update,

@@ -14,6 +14,7 @@ from fedjax_het.algorithm import GradientRule, LocalUpdate, Problem
 from fedjax_het.client.gradients import plain
 from fedjax_het.client.optimizers import local_optimizer
 from fedjax_het.client.restriction import restricted
+from fedjax_het.client.schedules import Schedule, rate
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ClientView, Key, Params, PyTree, Rows, Trained, Variables
 
@@ -31,6 +32,7 @@ class Training(TypedDict, total=False):
     steps: int | None
     shuffle: bool
     optimizer: optax.GradientTransformation | Literal["adam"] | None
+    learning_rate_schedule: Schedule | None
     only: str | None
 
 
@@ -53,6 +55,7 @@ def sgd(
     steps: int | None = None,
     shuffle: bool = True,
     optimizer: optax.GradientTransformation | Literal["adam"] | None = None,
+    learning_rate_schedule: Schedule | None = None,
     only: str | None = None,
     gradient: GradientRule = plain,
     keep_optimizer: bool = False,
@@ -65,6 +68,7 @@ def sgd(
     batch_size, epochs: the papers' B and E.   steps: exactly so many steps instead, going round the examples.
     shuffle: a new order each epoch, a function of (seed, round, client, epoch); False keeps the order of the index.
     optimizer: any optax transformation instead of SGD, or "adam", see `optimizers`.   gradient: the rule that feeds it.
+    learning_rate_schedule: round -> what the rate is multiplied by, whatever the optimizer; see `schedules`. None: 1.
     only: the parameters that are trained, see `restricted`; None is all.
     keep_optimizer: go on with memory["optimizer"] instead of starting afresh each round (see `memories`).
     Reads: view.local, where training begins.
@@ -74,7 +78,7 @@ def sgd(
     if keep_optimizer and only is not None:
         raise InputError("only: the optimizer is kept between rounds here. Restrict it yourself, where it is kept too.")
     optimizer = restricted(local_optimizer(optimizer, learning_rate, momentum, weight_decay), only)
-    step = _stepping(optimizer, gradient, batch_size)
+    step = _stepping(optimizer, gradient, batch_size, learning_rate_schedule)
 
     def train(problem: Problem, view: ClientView, key: Key, is_watched: bool = False) -> Trained:
         rows = view.data.train
@@ -144,7 +148,9 @@ def _finished(done: _Progress, num_steps: Array) -> Trained:
     return Trained({"params": done.params, **done.state}, jnp.asarray(num_steps, float), done.optimizer, metrics)
 
 
-def _stepping(optimizer: optax.GradientTransformation, gradient: GradientRule, batch_size: int) -> Callable:
+def _stepping(
+    optimizer: optax.GradientTransformation, gradient: GradientRule, batch_size: int, schedule: Schedule | None
+) -> Callable:
     """One step: the batch that comes at `index` in this epoch's order."""
 
     def step(problem: Problem, view: ClientView, order: Array, key: Key, index: Array, progress: _Progress):
@@ -154,6 +160,8 @@ def _stepping(optimizer: optax.GradientTransformation, gradient: GradientRule, b
         batch = problem.batch(view.data, order, rows.count, index * batch_size, batch_size, augmenting)
         (loss, state), direction = gradient(problem, progress.params, progress.state, batch, view, key)
         updates, opt_state = optimizer.update(direction, progress.optimizer, progress.params)
+        if schedule:
+            updates = tree.scale(rate(1.0, schedule, view), updates)
         count, drift, params = jnp.sum(batch.mask), progress.drift, optax.apply_updates(progress.params, updates)
         if drift is not None:
             drift = drift + tree.squared_norm(tree.subtract(params, view.start["params"]))

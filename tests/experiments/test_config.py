@@ -102,6 +102,7 @@ def test_what_a_signature_does_not_admit_is_said_with_its_place(table, message):
         ("0.5", str | float, 0.5),
         ("6,16", Sequence[int], (6, 16)),
         ("64,", tuple[int, ...], (64,)),
+        ("64", tuple[int, ...], (64,)),
         ("(6, 16)", tuple[int, int], (6, 16)),
         ("data/x=1", str, "data/x=1"),
     ],
@@ -112,7 +113,8 @@ def test_text_is_read_as_the_annotation_wants_it(text, kind, value):
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"), [("x", float), ("2.5", int), ("1", bool), ("1,2,3", tuple[int, int]), ("", int)]
+    ("text", "kind"),
+    [("x", float), ("2.5", int), ("1", bool), ("1,2,3", tuple[int, int]), ("1", tuple[int, int]), ("", int)],
 )
 def test_text_that_the_annotation_does_not_admit(text, kind):
     with pytest.raises(TypeError, match="expected"):

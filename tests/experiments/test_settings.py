@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import settings, words
+from experiments import build, settings, words
 from fedjax_het.data import SOURCES
 from fedjax_het.errors import InputError
 
@@ -58,6 +58,18 @@ def test_overrides_reach_options_that_the_file_does_not_set():
     )
     assert chosen["algorithm"]["learning_rate"] == 1.0 and chosen["num_seeds"] == 3
     assert chosen["data"]["partition"]["alpha"] == 0.5 and chosen["model"]["hidden"] == (8, 8)
+
+
+def test_the_local_rate_follows_a_schedule_that_the_config_names():
+    of_file = {"name": "fedld", "learning_rate_schedule": {"name": "steps", "at": (8,)}}
+    chosen, notes = complete({"algorithm.learning_rate_schedule.factor": "0.5"}, algorithm=of_file)
+    assert chosen["algorithm"]["learning_rate_schedule"] == {"name": "steps", "at": (8,), "factor": 0.5} and not notes
+    assert settings.complete(chosen)[0] == chosen
+    assert build.algorithm(chosen).local_update.num_steps(7) > 0
+    assert complete()[0]["algorithm"]["learning_rate_schedule"] == {"name": "constant"}
+    late = {"algorithm.learning_rate_schedule.at": "9,8"}
+    with pytest.raises(InputError, match=r"config\.algorithm\.learning_rate_schedule\.at: .*later than the one before"):
+        build.algorithm(complete(late, algorithm=of_file)[0])
 
 
 def test_another_name_drops_what_the_file_wrote_for_the_old_one_and_says_so():

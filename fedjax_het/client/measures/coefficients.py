@@ -8,11 +8,13 @@ import optax
 
 from fedjax_het.algorithm import Measure, Problem
 from fedjax_het.client.optimizers import torch_sgd
+from fedjax_het.client.schedules import Schedule, rate
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, ClientView
 
 Coefficients = Callable[[Array], Array]
 """Number of local steps [] -> |a|_1 []."""
+_TINY = 1e-20  # a rate of 0 has the |a|_1 of the rates that go to it
 
 
 def by_impulse(optimizer: optax.GradientTransformation, learning_rate: float, mu: float = 0.0) -> Coefficients:
@@ -64,19 +66,25 @@ RULES = {
 }
 
 
-def coefficient_norm(learning_rate: float, momentum: float = 0.0, mu: float = 0.0, rule: str = "impulse") -> Measure:
+def coefficient_norm(
+    learning_rate: float,
+    momentum: float = 0.0,
+    mu: float = 0.0,
+    rule: str = "impulse",
+    schedule: Schedule | None = None,
+) -> Measure:
     """|a_i|_1: how many plain gradient steps a client's round of SGD amounts to.
 
     tau_i for plain SGD, more with momentum, less with a proximal term.   Shape: [].   Reads: num_steps.
     rule: "impulse" (exact) or "released" (the authors' sum, too large where momentum meets mu).
-    Weight decay is left out, as everywhere.
+    Weight decay is left out, as everywhere.   schedule: what lr is multiplied by in a round, as in `sgd`.
     Wang et al., FedNova, NeurIPS 2020. arXiv:2007.07481; official code JYWa/FedNova, distoptim/FedNova.py.
     """
     if rule not in RULES:
         raise InputError(f"a_norm: unknown option '{rule}'. {nearest(rule, RULES)}")
-    count = RULES[rule](learning_rate, momentum, mu)
 
     def measure(problem: Problem, view: ClientView) -> Array:
-        return count(view.num_steps)
+        now = learning_rate if schedule is None else jnp.maximum(rate(learning_rate, schedule, view), _TINY)
+        return RULES[rule](now, momentum, mu)(view.num_steps)
 
     return measure

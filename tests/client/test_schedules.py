@@ -1,0 +1,39 @@
+"""Schedules by their numbers."""
+
+import numpy as np
+import pytest
+
+from fedjax_het.client.schedules import SCHEDULES, cosine, exponential, steps, warm_up
+from fedjax_het.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (steps((2, 4), 0.1), [1, 1, 0.1, 0.1, 0.01, 0.01]),
+        (exponential(0.5, every=2), [1, 1, 0.5, 0.5, 0.25, 0.25]),
+        (cosine(4, final=0.2), [1, 0.2 + 0.4 * (1 + 0.5**0.5), 0.6, 0.2 + 0.4 * (1 - 0.5**0.5), 0.2, 0.2]),
+        (warm_up(4), [0, 0.25, 0.5, 0.75, 1, 1]),
+        (warm_up(2, first=0.5), [0.5, 0.75, 1, 1, 1, 1]),
+    ],
+)
+def test_its_factor_in_each_round(schedule, expected):
+    np.testing.assert_allclose([schedule(np.int32(round)) for round in range(6)], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("steps", {"at": ()}, "at: rounds of 1 and more"),
+        ("steps", {"at": (0, 3)}, "at: rounds of 1 and more"),
+        ("steps", {"at": (5, 3)}, "each later than the one before"),
+        ("steps", {"at": (5,), "factor": -1.0}, "factor: must be 0 or more"),
+        ("exponential", {"factor": 0.0}, "factor: must be above 0"),
+        ("exponential", {"every": 0}, "every: must be 1 or more"),
+        ("cosine", {"rounds": 0}, "rounds: must be 1 or more"),
+        ("warm_up", {"first": float("nan")}, "first: must be 0 or more"),
+    ],
+)
+def test_what_cannot_be_one_is_refused(name, options, message):
+    with pytest.raises(InputError, match=message):
+        SCHEDULES[name](**options)
