@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from experiments import build, settings
 from experiments.rundir import RunDirectory
+from experiments.words import short
 from fedjax_het.errors import InputError
 
 UNSEEN = "data.unseen"
@@ -25,7 +26,7 @@ class Cell(NamedTuple):
     @property
     def name(self) -> str:
         """The cell's directory, "fedld,lam=0.1,unseen=sketch"."""
-        parts = [f"{key.rpartition('.')[2]}={text}" for key, text in self.own.items()]
+        parts = [f"{short(key)}={text}" for key, text in self.own.items()]
         return re.sub(r"[^\w.=,+-]+", "_", ",".join([self.config.stem, *parts]))
 
     def settings(self) -> settings.Settings:
@@ -57,9 +58,7 @@ def labels(cells: Sequence[Cell]) -> list[str]:
     several = len({cell.config for cell in cells}) > 1
 
     def label(cell: Cell) -> str:
-        varied = [
-            f"{key.rpartition('.')[2]}={text}" for key, text in cell.own.items() if key not in (UNSEEN, SEED, _NAME)
-        ]
+        varied = [f"{short(key)}={text}" for key, text in cell.own.items() if key not in (UNSEEN, SEED, _NAME)]
         named = [cell.own[_NAME]] if _NAME in cell.own else []
         return " ".join(([cell.config.stem] if several or not named else []) + named + varied)
 

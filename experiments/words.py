@@ -37,3 +37,9 @@ def parse_names(name: str, text: str, known: Iterable[str]) -> list[str]:
         if each not in known:
             raise InputError(f"{name}: '{each}' is unknown. {nearest(each, known)}")
     return names
+
+
+def short(key: str) -> str:
+    """What a setting is called beside its value: "mu" for algorithm.mu, "partition" for data.partition.name."""
+    table, _, last = key.rpartition(".")
+    return table.rpartition(".")[2] if last == "name" and "." in table else last

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from experiments.outputs import flat
 from experiments.report.reading import Run
 from experiments.rundir import identity
+from experiments.words import short
 
 _READERS = ("arrays", "folders")
 _UNSEEN = "data.unseen"
@@ -98,7 +99,7 @@ def _labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _said(key: str, value: Any) -> str:
     """Names speak for themselves: "pacs", but "lam=0.1"."""
-    return str(value) if key in _NAMES else f"{key.rpartition('.')[2]}={value}"
+    return str(value) if key in _NAMES else f"{short(key)}={value}"
 
 
 def baseline(row: Row, rows: Sequence[Row], algorithm: str) -> Row | None:

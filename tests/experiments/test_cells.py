@@ -41,6 +41,12 @@ def test_a_row_of_an_algorithm_is_called_after_it():
     assert cells.labels(several)[::3] == ["quickstart fedavg lam=0", "slow fedbn lam=0"]
 
 
+def test_a_table_inside_a_table_is_called_by_its_own_name():
+    cell = Cell(QUICK, {}, {"data.partition.name": "iid", "algorithm.learning_rate_schedule.name": "cosine"})
+    assert cell.name == "quickstart,partition=iid,learning_rate_schedule=cosine"
+    assert cells.labels([cell]) == ["quickstart partition=iid learning_rate_schedule=cosine"]
+
+
 def test_cells_of_one_name_are_refused():
     with pytest.raises(InputError, match="two cells are called 'quickstart,seed=1'"):
         cells.grid([QUICK], {}, {"seed": ["1", "1"]})
