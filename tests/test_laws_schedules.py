@@ -14,7 +14,12 @@ def half(round):
     return 0.5
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+# Those with a use of the rate, or an optimizer, of their own; the others differ in nothing that a rate could touch.
+OFTEN = ("fedavg", "fedcm", "fednova", "fedpac", "fedsr", "harmofl", "scaffold")
+NAMES = [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in ALGORITHMS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_half_of_twice_the_rate_is_the_rate(name):
     """In all that a round leaves behind: FedCM, FedNova and SCAFFOLD divide by the rate, too."""
     options = {"learning_rate": 2 * TINY["learning_rate"], "learning_rate_schedule": half} | ITS_OWN.get(name, {})
