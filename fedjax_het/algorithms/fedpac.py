@@ -22,7 +22,8 @@ from typing import Unpack
 import optax
 
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.client.local_updates import Training, in_turn, sgd
+from fedjax_het.client.in_turn import in_turn
+from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import class_statistics, head_statistics, own_head, prototypes
 from fedjax_het.client.objectives import alignment, cross_entropy
 from fedjax_het.errors import InputError

@@ -14,7 +14,8 @@ from flax import traverse_util
 from fedjax_het.algorithm import Algorithm, LocalUpdate
 from fedjax_het.algorithms import fedavg, fedbn, fedgh, fedld, fednova, fedpac, fedprox, scaffold
 from fedjax_het.algorithms.fedpac import HEAD
-from fedjax_het.client.local_updates import in_turn, sgd
+from fedjax_het.client.in_turn import in_turn
+from fedjax_het.client.local_updates import sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.engine.problem import LocalProblem
