@@ -10,6 +10,7 @@ import jax
 
 from fedjax_het import tree
 from fedjax_het.engine import cost, tuning
+from fedjax_het.engine.cost import megabytes
 from fedjax_het.engine.job import Job
 from fedjax_het.engine.layout import Layout
 from fedjax_het.engine.records import existing
@@ -57,7 +58,7 @@ def settled(
 
 def _nothing_fits(budget: int, refusals: list[str]) -> str:
     return (
-        f"memory_budget: {_megabytes(budget)} MB on each device are too little. In MB:\n  "
+        f"memory_budget: {megabytes(budget)} MB on each device are too little. In MB:\n  "
         + "\n  ".join(refusals)
         + "\nTake a smaller cohort_size, batch_size or model, fewer seeds, layout 'auto' or chunked(1), or raise it."
         + (_ON_DEVICES.format("processes") if jax.process_count() > 1 else "")
@@ -128,20 +129,16 @@ def _check_room(first: Wired, residence: Residence, folder: Path) -> None:
     size = _stored_bytes(first)
     if residence.client_states == "host" and size > _memory():
         raise InputError(
-            f"client_states: 'host' could come to {_megabytes(size)} MB, and this machine has {_megabytes(_memory())} "
+            f"client_states: 'host' could come to {megabytes(size)} MB, and this machine has {megabytes(_memory())} "
             "of memory. Take 'disk'."
         )
     if residence.client_states == "disk" and size > (free := shutil.disk_usage(existing(folder)).free):
         raise InputError(
-            f"client_states: 'disk' could come to {_megabytes(size)} MB, and {folder} has {_megabytes(free)} free. "
+            f"client_states: 'disk' could come to {megabytes(size)} MB, and {folder} has {megabytes(free)} free. "
             "Choose another place, a smaller model or fewer rounds."
         )
 
 
 def _plan(layout: Layout, residence: Residence, sizes: Mapping[str, int]) -> str:
-    parts = ", ".join(f"{name} {_megabytes(size)}" for name, size in sizes.items())
-    return f"{_megabytes(sum(sizes.values()))} with {residence}, {layout}: {parts}"
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f}"
+    parts = ", ".join(f"{name} {megabytes(size)}" for name, size in sizes.items())
+    return f"{megabytes(sum(sizes.values()))} with {residence}, {layout}: {parts}"

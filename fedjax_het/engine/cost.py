@@ -97,3 +97,8 @@ def extra_bytes(program: Compiled) -> int:
     """What a program needs besides its arguments: temporaries, and results that take no argument's place."""
     memory = program.memory_analysis()
     return int(memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes)
+
+
+def megabytes(size: int) -> str:
+    """As messages give it."""
+    return f"{size / 1e6:,.1f}"

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.engine import client_side, placement
+from fedjax_het.engine import client_side, cost, placement
 from fedjax_het.engine.job import Job
 from fedjax_het.engine.layout import Layout
 from fedjax_het.engine.problem import LocalProblem
@@ -38,7 +38,7 @@ def compiled_look(
     wired = runner.wired
     look, peak = runner.watching([looking(job, wired.layout, diagnostics) for job in wired.job.of_each()])
     if budget is not None and peak > budget:
-        needed, allowed, rounds = (f"{size / 1e6:,.1f} MB" for size in (peak, budget, runner.peak_bytes))
+        needed, allowed, rounds = (f"{cost.megabytes(size)} MB" for size in (peak, budget, runner.peak_bytes))
         raise InputError(
             f"memory_budget: {', '.join(diagnostics)} would take {needed} on each device, where {allowed} are allowed "
             f"(rounds: {rounds}). Look at less, take a smaller cohort_size or layout chunked(1), or raise it."

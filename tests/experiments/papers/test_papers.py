@@ -273,6 +273,7 @@ def test_a_column_without_a_client_is_named(tmp_path):
 
 
 SMALLEST = [pytest.param(paper, what, id=f"{paper}-{what}") for paper in PAPERS for what in PAPERS[paper]]
+SEEN_BY_DIAGNOSTICS = ("fig1", "fig4-nuclei")
 
 
 @pytest.mark.slow
@@ -285,4 +286,5 @@ def test_everything_runs_at_the_smallest_scale(tmp_path, paper, what):
     assert {row["measure"] for row in rows} == experiment.measures.keys()
     assert all(math.isfinite(float(row["mean"])) for row in rows)
     if experiment.draw:
-        assert (tmp_path / f"{what}-smoke.png").stat().st_size > 10_000
+        least = 20_000 if what in SEEN_BY_DIAGNOSTICS else 10_000
+        assert (tmp_path / f"{what}-smoke.png").stat().st_size > least
