@@ -69,9 +69,8 @@ def _shard_map(parameters: Mapping[str, Any], inside: Inside, which: Array, leav
     return mapped(which, *leaves)
 
 
-def _custom_vmap(parameters: Mapping[str, Any], inside: Inside, which: Array, leaves: Sequence[Array]) -> Leaves:
-    """Batched by its equations, in float64 where they are: `in_double`'s own, and right for any other."""
-    return in_double(inside("call"))(which, *leaves)
+def _in_double(parameters: Mapping[str, Any], inside: Inside, which: Array, leaves: Sequence[Array]) -> Leaves:
+    return in_double(inside("jaxpr"))(which, *leaves)
 
 
 INLINED = {
@@ -83,12 +82,12 @@ INLINED = {
     "custom_vjp_call": "call_jaxpr",
 }
 """{primitive: its program}, where nothing else about it matters once it has been traced."""
-CALLED = {**INLINED, "custom_vmap_call": "call"}
+CALLED = {**INLINED, "in_double": "jaxpr"}
 NESTED = {name: _inlined(program) for name, program in INLINED.items()} | {
     "scan": _scan,
     "while": _while,
     "cond": _cond,
     "shard_map": _shard_map,
-    "custom_vmap_call": _custom_vmap,
+    "in_double": _in_double,
 }
 """{primitive: (parameters, inside, which, leaves) -> leaves}"""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fedjax_het.double import in_double
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import mean, principal_directions
+from fedjax_het.server.aggregators.gram import edited_mean
 from fedjax_het.server.aggregators.principal import principal_edit
 from fedjax_het.server.aggregators.stack import gram_matrix
 from tests.golden.stage import aggregate, combined
@@ -160,3 +161,26 @@ def test_buffers(buffers):
 def test_options_out_of_range(options, message):
     with pytest.raises(InputError, match=message):
         principal_directions(**options)
+
+
+def test_an_edit_may_use_whatever_jax_lowers_by_python_of_its_own():
+    """argmin, sorting, cumulative sums, searches and loops are lowered after the float64 context of the trace ended."""
+
+    def edit(gram, is_present):
+        order = jnp.argsort(jnp.diagonal(gram))
+        shortest, longest = jnp.argmin(jnp.diagonal(gram)), jnp.argmax(jnp.diagonal(gram))
+        shares = jnp.cumsum(jnp.sort(jnp.diagonal(gram))) / jnp.trace(gram)
+        rank = jnp.searchsorted(shares, 0.5)
+        halvings = jax.lax.while_loop(lambda x: x[1] > 1e-3, lambda x: (x[0] + 1, x[1] / 2), (0, gram[0, 0]))[0]
+        factor = jax.lax.cond(gram[0, 1] < 0, lambda: 1.0, lambda: 2.0) * (1.0 + rank + halvings)
+        rows = jnp.zeros_like(gram).at[order[0], longest].set(factor)
+        return rows.at[shortest, shortest].add(jnp.median(gram)).at[longest, order[1]].add(1.0)
+
+    with jax.enable_x64(True):
+        stack = jnp.asarray(STACK, float)
+        coefficients = np.asarray(edit(stack @ stack.T, jnp.ones(6, bool)))
+    expected = np.full(6, 1 / 6) @ coefficients @ STACK.astype(np.float64)
+    close(combined(edited_mean(edit, "uniform"), STACK), expected)
+    both = jax.jit(jax.vmap(lambda stack: combined(edited_mean(edit, "uniform"), stack)))(jnp.stack([STACK, 2 * STACK]))
+    close(both[0], expected)
+    close(both[1], combined(edited_mean(edit, "uniform"), 2 * STACK))
