@@ -111,12 +111,22 @@ def _for_image(y: Array, kernel: Array, *, stride: int, pads: Pads, size: tuple[
     return _convolve.bind(spread, jnp.flip(kernel, (-4, -3)).swapaxes(-2, -1), stride=1, pads=back)
 
 
-def _declare(name: str, call: Callable[..., Array], shape_of: Callable[..., tuple], *static: str) -> Primitive:
+def _declare(
+    name: str, call: Callable[..., Array], shape_of: Callable[..., tuple], *static: str, is_shared: bool = False
+) -> Primitive:
+    """is_shared: the second argument is a kernel, which images of several batches may share."""
     primitive = Primitive(name)
 
     def batched(arguments, axes, **settings):
-        """Clients become groups, the axis in front of four; who is shared by all is repeated for each."""
+        """Clients become groups, the axis in front of four; who is shared by all is repeated for each.
+
+        Images under one kernel are more images.
+        """
         size = next(a.shape[axis] for a, axis in zip(arguments, axes, strict=True) if axis is not None)
+        if is_shared and axes[1] is None and arguments[1].ndim == 4:
+            images = _in_front(arguments[0], axes[0], size)
+            out = primitive.bind(images.reshape(-1, *images.shape[2:]), arguments[1], **settings)
+            return out.reshape(*images.shape[:2], *out.shape[1:]), 0
         first = [_in_front(a, axis, size) for a, axis in zip(arguments, axes, strict=True)]
         out = primitive.bind(*(a.reshape(-1, *a.shape[-4:]) for a in first), **settings)
         return out.reshape(first[0].shape[:-4] + out.shape[1:]), 0
@@ -142,6 +152,7 @@ _convolve = _declare(
     lambda x, kernel, stride, pads: _out_shape(x.shape, kernel.shape, stride, pads),
     "stride",
     "pads",
+    is_shared=True,
 )
 _kernel_gradient = _declare("kernel_gradient", _call_kernel_gradient, _kernel_shape, "stride", "pads", "size")
 
