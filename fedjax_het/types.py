@@ -33,6 +33,15 @@ class Rows(NamedTuple):
     index: Array  # [capacity] int32
     count: Array  # [] int32
 
+    def even_batch_size(self, most: int) -> Array:
+        """Examples per batch where they are divided evenly among as few batches as hold at most `most` each; 0 for 0.
+
+        So the batches of a client follow from how many examples it has, and none is much smaller than the others,
+        which matters where a network normalises by its batch.
+        """
+        num_batches = -(-self.count // most)
+        return -(-self.count // (num_batches + (num_batches == 0)))
+
 
 class ClientData(NamedTuple):
     """One client's window on the examples: indices, never copies. `examples` never carries the client axis."""
@@ -95,7 +104,7 @@ class Tally(NamedTuple):
     """Counts over the whole run."""
 
     reports: Array  # [] int32: uploads that the server used
-    nonfinite: Array  # [] int32: uploads dropped because something in them was NaN or infinite
+    nonfinite: Array  # [] int32: uploads dropped: they, or what the server made of them, held NaN or infinity
 
 
 class State(NamedTuple):
@@ -127,7 +136,7 @@ class ServerView(NamedTuple):
     uploads: Upload  # leaves [cohort, ...]; zeros where a client did not report
     cohort: Array  # [cohort] client ids
     is_present: Array  # [cohort] bool: it was there, has examples, and everything it sent was finite
-    num_clients: int
+    num_clients: int  # that have training examples, N: whoever has none counts in no mean over all clients
     summed: PyTree | None = None  # sum_i summand(upload i) over those present, where the aggregator has `summand`
     on_stack: Callable | None = None  # stands in for `tree.on_one_device` where several devices share the stack
 

@@ -46,10 +46,12 @@ def total_loss(problem, variables: Variables, look: Look, batch: Batch) -> Array
 
 
 def over_rows(problem, look: Look, rows: Rows, add: Callable[[PyTree, Batch], PyTree], total: PyTree) -> PyTree:
-    """total = add(total, batch) for batch after batch of one client's row [capacity]."""
+    """total = add(total, batch) for batch after batch of one client's row [capacity], divided as in evaluation."""
+    size = rows.even_batch_size(BATCH)
 
     def step(number: Array, total: PyTree) -> PyTree:
-        return add(total, problem.batch(look.data, rows.index, rows.count, number * BATCH, BATCH))
+        last = jnp.minimum(rows.count, (number + 1) * size)
+        return add(total, problem.batch(look.data, rows.index, last, number * size, BATCH))
 
     return jax.lax.fori_loop(0, -(-rows.count // BATCH), step, total)
 

@@ -8,12 +8,10 @@ import numpy as np
 from jax.stages import Compiled
 
 from fedjax_het import tree
-from fedjax_het.engine.evaluation import held_out, of_own
+from fedjax_het.engine.evaluation import BATCH, held_out, of_own
 from fedjax_het.engine.residence import RESIDENT, Residence
 from fedjax_het.engine.round import Transcript
 from fedjax_het.engine.wiring import Wired
-
-_HELD_OUT = 8  # bytes of an entry of `HeldOut`
 
 
 class Facts(NamedTuple):
@@ -78,9 +76,8 @@ def held(wired: Wired, residence: Residence) -> dict[str, int]:
         an_example = sum(x.dtype.itemsize * math.prod(x.shape[1:]) for x in data.examples)
         sizes["examples of 2 cohorts"] = 2 * job.most_examples * an_example
     if residence == RESIDENT:
-        num_held = len(held_out(job.federation, 1)[0].index)
-        tested = of_own(job.federation, job.personal_on_test)
-        sizes["index tables"] = tree.num_bytes((tables, tested)) + num_held * _HELD_OUT
+        tested = held_out(job.federation, BATCH)[0], of_own(job.federation, job.personal_on_test)
+        sizes["index tables"] = tree.num_bytes((tables, tested))
     else:
         sizes["index tables of 2 cohorts"] = 2 * seeds * slots * tree.num_bytes(tables) // job.num_clients
     if job.algorithm.aggregator.summand is None:

@@ -13,7 +13,7 @@ from fedjax_het.engine import scoring
 from fedjax_het.engine.layout import Layout
 from fedjax_het.engine.overlap import OVERLAPS
 from fedjax_het.engine.problem import LocalProblem
-from fedjax_het.engine.scoring import HeldOut
+from fedjax_het.engine.scoring import Batches, HeldOut
 from fedjax_het.types import Array, ClientState, Examples, Rows, State
 
 BATCH = 256
@@ -45,7 +45,7 @@ Groups = list[tuple[str, int]]
 
 
 def held_out(federation: Federation, batch_size: int) -> tuple[HeldOut, Groups]:
-    """Every held-out example once, and whom each counts for."""
+    """Every held-out example once, in batches that belong to one client and one split, and whom each counts for."""
     groups = [("clients", federation.data.test)]
     if federation.newcomers is not None:
         groups.append(("newcomers", federation.newcomers.test))
@@ -55,13 +55,54 @@ def held_out(federation: Federation, batch_size: int) -> tuple[HeldOut, Groups]:
         groups.append(("valid", federation.data.valid))
     groups += [(f"unseen/{name}", _as_table(rows)) for name, rows in federation.unseen.items()]
     is_held = [np.arange(rows.index.shape[1]) < np.asarray(rows.count)[:, None] for _, rows in groups]
-    index = np.concatenate([np.asarray(rows.index)[held] for (_, rows), held in zip(groups, is_held, strict=True)])
+    positions = np.concatenate([np.asarray(rows.index)[held] for (_, rows), held in zip(groups, is_held, strict=True)])
     counts = np.concatenate([rows.count for _, rows in groups])
-    segment = np.repeat(np.arange(len(counts)), counts)
-    padding = -len(index) % batch_size if len(index) else batch_size
-    index = np.pad(index, (0, padding)).reshape(-1, batch_size)
-    segment = np.pad(segment, (0, padding), constant_values=len(counts)).reshape(-1, batch_size)
-    return HeldOut(index.astype(np.int32), segment.astype(np.int32)), [(name, len(rows.count)) for name, rows in groups]
+    return _batches(positions, counts, batch_size), [(name, len(rows.count)) for name, rows in groups]
+
+
+def _batches(positions: np.ndarray, counts: np.ndarray, batch_size: int) -> HeldOut:
+    """positions: of all examples, segment after segment; counts: of each segment."""
+    nobody, sizes = len(counts), Rows(positions, counts).even_batch_size(batch_size)
+    num_batches = -(-counts // batch_size)
+    segment = np.repeat(np.arange(nobody), num_batches)
+    number = np.arange(len(segment)) - np.repeat(np.cumsum(num_batches) - num_batches, num_batches)
+    within = number * sizes[segment]
+    count = np.minimum(sizes[segment], counts[segment] - within)
+    begin = (np.cumsum(counts) - counts)[segment] + within
+    held, chosen = [], _padded_sizes(count)
+    for smaller, size in zip([0, *chosen], chosen, strict=False):
+        fits = (smaller < count) & (count <= size)
+        places = np.arange(size)
+        index = np.where(places < count[fits, None], begin[fits, None] + places, 0)
+        side_by_side = max(1, min(batch_size // size, np.count_nonzero(fits)))
+        parts = Batches(positions[index], count[fits], segment[fits])
+        held.append(_in_steps(parts, side_by_side, nobody))
+    return tuple(held) or (Batches(np.zeros((1, 1, 1), np.int32), *np.array([[[0]], [[nobody]]], np.int32)),)
+
+
+def _padded_sizes(counts: np.ndarray) -> list[int]:
+    """The sizes to which batches of so many examples are padded: one or two, since each is a program of its own.
+
+    Two where that leaves out a quarter of all places: many small clients beside a large test set.
+    """
+    candidates, num = np.unique(counts, return_counts=True)
+    if not len(candidates):
+        return []
+    smaller = np.cumsum(num)
+    places = smaller * candidates + (smaller[-1] - smaller) * candidates[-1]
+    best = int(np.argmin(places))
+    is_worth_it = 4 * places[best] <= 3 * places[-1]
+    return [int(candidates[best]), int(candidates[-1])] if is_worth_it else [int(candidates[-1])]
+
+
+def _in_steps(batches: Batches, side_by_side: int, nobody: int) -> Batches:
+    missing = -len(batches.count) % side_by_side
+
+    def cut(x: np.ndarray, fill: int) -> np.ndarray:
+        padded = np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), constant_values=fill)
+        return padded.reshape(-1, side_by_side, *x.shape[1:]).astype(np.int32)
+
+    return Batches(cut(batches.index, 0), cut(batches.count, 0), cut(batches.segment, nobody))
 
 
 def of_own(federation: Federation, personal_on_test: bool) -> dict[str, Rows]:

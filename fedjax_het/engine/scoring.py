@@ -17,11 +17,19 @@ from fedjax_het.engine.problem import LocalProblem
 from fedjax_het.types import Array, ClientState, Context, Examples, Rows, Variables
 
 
-class HeldOut(NamedTuple):
-    """Held-out examples, padded to whole batches, and the segment (a client, a test set) that each counts for."""
+class Batches(NamedTuple):
+    """Held-out examples in batches of one segment each (a client's, a test set's), some batches per step of a loop.
 
-    index: Array  # [batches, batch]
-    segment: Array  # [batches, batch]; the last segment is nobody's, for padding
+    A network that normalises by its batch thus scores a client by that client's examples alone.
+    """
+
+    index: Array  # [steps, batches, size]
+    count: Array  # [steps, batches] so many of them are examples, the rest is padding
+    segment: Array  # [steps, batches]; the last segment is nobody's, for padding
+
+
+HeldOut = tuple[Batches, ...]
+"""All held-out examples once; one entry per size to which batches are padded."""
 
 
 def columns(labels: Array) -> tuple[str, ...]:
@@ -34,11 +42,17 @@ def add_batches(
 ) -> Array:
     """`totals` [segments, columns], sums over the examples of each segment, with these added; see `columns`."""
 
-    def add(totals: Array, batch: HeldOut) -> tuple[Array, None]:
-        is_example = batch.segment < totals.shape[0] - 1
-        return totals.at[batch.segment].add(_scores(problem, variables, round, examples, batch.index, is_example)), None
+    def sums(index: Array, count: Array) -> Array:
+        return _sums(problem, variables, round, examples, index, jnp.arange(len(index)) < count)
 
-    return jax.lax.scan(add, totals, held)[0]
+    def add(totals: Array, step: Batches) -> tuple[Array, None]:
+        if len(step.count) == 1:
+            return totals.at[step.segment[0]].add(sums(step.index[0], step.count[0])), None
+        return totals.at[step.segment].add(jax.vmap(sums)(step.index, step.count)), None
+
+    for batches in held:
+        totals, _ = jax.lax.scan(add, totals, batches)
+    return totals
 
 
 def of_own_models(
@@ -57,12 +71,13 @@ def of_own_models(
     def one(common: tuple[Variables, Array, Examples], client: tuple[Variables, Rows]) -> Array:
         shared, round, examples = common
         personal, own = client
-        variables = tree.merge(shared, personal)
+        variables, size = tree.merge(shared, personal), own.even_batch_size(batch_size)
 
         def add_batch(number: Array, totals: Array) -> Array:
-            slots = number * batch_size + jnp.arange(batch_size)
-            index = own.index[jnp.minimum(slots, own.index.shape[0] - 1)]
-            return totals + jnp.sum(_scores(problem, variables, round, examples, index, slots < own.count), axis=0)
+            places = number * size + jnp.arange(batch_size)
+            index = own.index[jnp.minimum(places, own.index.shape[0] - 1)]
+            is_example = places < jnp.minimum(own.count, (number + 1) * size)
+            return totals + _sums(problem, variables, round, examples, index, is_example)
 
         return jax.lax.fori_loop(
             0, -(-own.count // batch_size), add_batch, jnp.zeros(len(columns(examples.labels)), float)
@@ -103,10 +118,10 @@ def block(number: Array | int, size: int, num_clients: int) -> tuple[Array, Arra
     return jnp.minimum(ids, num_clients - 1), ids < num_clients
 
 
-def _scores(
+def _sums(
     problem: LocalProblem, variables: Variables, round: Array, examples: Examples, index: Array, is_example: Array
 ) -> Array:
-    """[batch, columns] of each example that is not padding; over the pixels of a mask, loss and accuracy are means."""
+    """[columns] over the examples of a batch; of a mask's pixels, loss and accuracy are means."""
     inputs = problem.prepare(examples.inputs[index])
     context = Context(is_example.astype(inputs.dtype), round, jax.random.key(0), False)
     (features, _), _ = problem.model.encode(variables, inputs, context)
@@ -118,4 +133,4 @@ def _scores(
     if labels.ndim > 1:
         overlaps = overlap(predicted, labels, logits.shape[-1])
         scores += [overlaps[name] for name in OVERLAPS]
-    return jnp.where(is_example[:, None], jnp.stack(scores, axis=-1).astype(float), 0)
+    return jnp.sum(jnp.where(is_example[:, None], jnp.stack(scores, axis=-1).astype(float), 0), axis=0)

@@ -1,5 +1,6 @@
 """The evaluation where client states, examples or both are off the device: in pieces, the next brought meanwhile."""
 
+import math
 from concurrent.futures import Executor
 
 import jax
@@ -11,7 +12,7 @@ from fedjax_het import tree
 from fedjax_het.engine import cost, scoring
 from fedjax_het.engine.evaluation import BATCH, Evaluation, collected, has_personal, held_out, of_own
 from fedjax_het.engine.job import compiled, everywhere
-from fedjax_het.engine.scoring import HeldOut
+from fedjax_het.engine.scoring import Batches, HeldOut
 from fedjax_het.engine.staging import in_advance, taken
 from fedjax_het.engine.store import ClientStore
 from fedjax_het.engine.windows import Windows
@@ -29,9 +30,12 @@ class StreamedEvaluation:
         self._wired, self._windows, self._layout, job = wired, windows, wired.layout, wired.job
         self._held, self._groups = held_out(job.federation, BATCH)
         self._num_segments = sum(size for _, size in self._groups) + 1
-        most = windows.places // (2 * BATCH) if windows.is_streaming else len(self._held.index)
-        self._batches = min(max(2, most), len(self._held.index))  # of a piece, which fills half a window
-        self._num_pieces = -(-len(self._held.index) // self._batches)
+        self._steps = [self._steps_of_a_piece(batches) for batches in self._held]
+        self._pieces = [
+            (table, first)
+            for table, (batches, steps) in enumerate(zip(self._held, self._steps, strict=True))
+            for first in range(0, len(batches.index), steps)
+        ]
         self._of_own = of_own(job.federation, job.personal_on_test)
         self._block = self._layout.padded(job.cohort_size)  # clients at a time
         self._num_blocks = -(-job.num_clients // self._block)
@@ -42,9 +46,10 @@ class StreamedEvaluation:
         """In numpy.   executor: brings what is next."""
         server, totals, own = state.server, self._zeros(self._totals), {}
         typical = self._typical_of(state.clients, executor) if self._is_personal else {}
-        for piece in in_advance(executor, self._piece, range(self._num_pieces)):
+        brought = in_advance(executor, self._piece, self._pieces)
+        for (table, _), piece in zip(self._pieces, brought, strict=True):
             # Waited for, or pieces would pile up on the device.
-            totals = jax.block_until_ready(self._score(server.shared, typical, server.round, totals, *piece))
+            totals = jax.block_until_ready(self._score[table](server.shared, typical, server.round, totals, *piece))
         if self._is_personal:
             own = {name: self._own_scores(name, state, executor) for name in self._of_own}
         return collected(self._groups, np.asarray(totals), own)
@@ -76,13 +81,22 @@ class StreamedEvaluation:
         return total
 
     # ---- what is brought ---------------------------------------------------------------------------------------------
-    def _piece(self, number: int) -> tuple[Examples, HeldOut]:
-        part = slice(number * self._batches, (number + 1) * self._batches)
-        missing = (0, max(0, part.stop - len(self._held.index))), (0, 0)
-        index = np.pad(self._held.index[part], missing)
-        segment = np.pad(self._held.segment[part], missing, constant_values=self._num_segments - 1)
-        examples, (rows,) = self._windows.seen((Rows(index, np.full(len(index), BATCH)),), self._batches * BATCH + 1)
-        return examples, HeldOut(rows.index, self._layout.place(segment))
+    def _steps_of_a_piece(self, batches: Batches) -> int:
+        """As many as fill half a window, where examples are streamed; at least two."""
+        num_steps, *step = batches.index.shape
+        most = self._windows.places // (2 * math.prod(step)) if self._windows.is_streaming else num_steps
+        return min(max(2, most), num_steps)
+
+    def _piece(self, at: tuple[int, int]) -> tuple[Examples, HeldOut]:
+        table, first = at
+        steps, batches = self._steps[table], self._held[table]
+        part = jax.tree.map(lambda x: x[first : first + steps], batches)
+        missing = steps - len(part.count)
+        index, count, segment = (np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)) for x in part)
+        segment[steps - missing :] = self._num_segments - 1
+        rows = Rows(index.reshape(-1, index.shape[-1]), np.full(count.size, index.shape[-1]))
+        examples, (rows,) = self._windows.seen((rows,), index.size + 1)
+        return examples, (Batches(rows.index.reshape(index.shape), *self._layout.place((count, segment))),)
 
     def _owners(self, clients: Clients, name: str, number: int) -> tuple[Variables, Examples, Rows]:
         ids, is_client = self._ids(number)
@@ -120,8 +134,6 @@ class StreamedEvaluation:
     # ---- programs ----------------------------------------------------------------------------------------------------
     def _compile(self, state: State) -> None:
         job, problem, layout, server = self._wired.job, self._wired.round.problem, self._layout, state.server
-        a_piece = ShapeDtypeStruct((self._batches, BATCH), np.int32)
-        held, examples = HeldOut(a_piece, a_piece), self._windows.shapes_of_examples(self._batches * BATCH + 1)
         num_scores = len(scoring.columns(job.federation.examples.labels))
         self._totals = ShapeDtypeStruct((job.num_runs, self._num_segments, num_scores), _real())
         self._typical = _leading((job.num_runs,), state.clients.personal)
@@ -129,9 +141,14 @@ class StreamedEvaluation:
         def score(shared, typical, round, totals, examples, held):
             return scoring.add_batches(problem, tree.merge(shared, typical), round, examples, totals, held)
 
-        arguments = everywhere((server.shared, self._typical, server.round, self._totals, examples, held), layout)
-        self._score = compiled(job.over_runs([score], (0, 0, 0, 0, None, None)), layout, *arguments, donate=(3,))
-        self._brought = [(self._score, arguments[4:])]
+        self._score, self._brought = [], []
+        for steps, batches in zip(self._steps, self._held, strict=True):
+            held = jax.tree.map(lambda x, steps=steps: ShapeDtypeStruct((steps, *x.shape[1:]), np.int32), (batches,))
+            examples = self._windows.shapes_of_examples(held[0].index.size + 1)
+            arguments = everywhere((server.shared, self._typical, server.round, self._totals, examples, held), layout)
+            program = compiled(job.over_runs([score], (0, 0, 0, 0, None, None)), layout, *arguments, donate=(3,))
+            self._score.append(program)
+            self._brought.append((program, arguments[4:]))
         if self._is_personal:
             self._compile_personal(state)
 
