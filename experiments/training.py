@@ -85,6 +85,11 @@ class Training:
         a_round = (time.perf_counter() - before) / (stop - done)
         if num_dropped := int(np.sum(figures["num_dropped"] - dropped)):
             tracker.warn(f"{num_dropped} uploads of rounds {done + 1} to {stop} were not finite and were dropped")
+        if num_rejected := int(np.sum(rounds.is_rejected)):
+            tracker.warn(
+                f"{num_rejected} of rounds {done + 1} to {stop} were left without effect: what the server made of "
+                "finite uploads was not finite"
+            )
         if self.simulation.is_evaluated(stop):
             figures |= engine.flat(self.simulation.evaluate(state))
             for each in self.records if self.processes.is_first else []:

@@ -43,6 +43,7 @@ def compose(
     participation: Participation | None = None,
     norm: str = "batch",
     num_clients: int = 5,
+    num_training: int | None = None,
     options: dict | None = None,
     change: dict | None = None,
     prepare: Callable | None = None,
@@ -52,7 +53,15 @@ def compose(
     built = replace(algorithm(name, **(options or {})), **(change or {}))
     prepare = prepare or federation().prepare
     network = network or model(norm)
-    return make_round(built, network, num_clients, participation=participation, layout=layout, prepare=prepare)
+    return make_round(
+        built,
+        network,
+        num_clients,
+        num_training=num_training,
+        participation=participation,
+        layout=layout,
+        prepare=prepare,
+    )
 
 
 @functools.cache

@@ -21,6 +21,7 @@ from tests.harness import (
     federation,
     is_equal,
     on_clients,
+    reference,
     rounding,
     run,
 )
@@ -59,10 +60,27 @@ def test_empty_client_counts_for_nothing(name):
         federation().data,
         lambda rows: Rows(np.concatenate([rows.index, rows.index[:1]]), np.append(rows.count, 0).astype(np.int32)),
     )
-    state, metrics = run(compose(name, num_clients=6), data=empty)
+    state, metrics = run(compose(name, num_clients=6, num_training=5), data=empty)
     assert int(metrics[-1].num_reporting) == 5
     assert int(state.clients.rounds[5]) == 0
     assert bool(tree.is_finite(state))
+    without, _ = reference(name)
+    assert difference(without.server.shared, state.server.shared) < rounding(name)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedbn", "fedga", "fedld", "fedpac"])
+def test_a_round_whose_aggregate_is_not_finite_changes_nothing(name):
+    """All updates are finite; the server's step overflows from the second round on."""
+    overflowing = optax.sgd(lambda count: jnp.where(count < 1, 1.0, jnp.inf))
+    round = compose(name, change={"server_optimizer": overflowing})
+    first, _ = run(round, rounds=1)
+    state, metrics = run(round, rounds=3)
+    assert is_equal(first.server._replace(round=state.server.round), state.server)
+    assert is_equal(first.clients, state.clients)
+    assert bool(tree.is_finite(state))
+    assert [bool(m.is_rejected) for m in metrics] == [False, True, True]
+    assert [int(m.num_reporting) for m in metrics] == [5, 0, 0]
+    assert (int(state.tally.reports), int(state.tally.nonfinite)) == (5, 10)
 
 
 @every_algorithm

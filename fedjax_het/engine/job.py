@@ -76,6 +76,7 @@ class Job:
             self.algorithm,
             self.model,
             self.num_clients,
+            num_training=int(np.count_nonzero(self.federation.data.train.count)),
             participation=self.participation,
             layout=layout,
             prepare=self.federation.prepare,

@@ -37,10 +37,11 @@ from fedjax_het.types import (
 
 class RoundMetrics(NamedTuple):
     loss: Array  # [] training loss, weighted by examples; NaN if nobody reported
-    num_reporting: Array  # []
-    num_nonfinite: Array  # []
+    num_reporting: Array  # [] uploads that the server used
+    num_nonfinite: Array  # [] uploads that were dropped
     cohort: Array  # [cohort] who was asked
     is_nonfinite: Array  # [cohort] whose upload was dropped
+    is_rejected: Array  # [] the uploads were finite, but what the server made of them was not: all were dropped
 
 
 class Transcript(NamedTuple):
@@ -78,6 +79,7 @@ def make_round(
     model: Model,
     num_clients: int,
     *,
+    num_training: int | None = None,
     participation: Participation | None = None,
     layout: Layout = vmapped,
     prepare: Callable[[Array], Array] = lambda inputs: inputs,
@@ -88,6 +90,8 @@ def make_round(
     The key of `step` is the run's; the round's own is folded from the round number, a client's from its id. So no
     result depends on who else takes part, on order, padding, or the layout, beyond rounding.
 
+    num_training: clients that have training examples, the N of the papers; those without take no part in any mean over
+    all clients. By default everyone.
     prepare: stored inputs [batch, ...] -> what the model takes; it runs inside the step that reads them.
     augment: (key, stored inputs, labels) -> both as the model takes them in training, where that is something else.
     Raises InputError for a cohort larger than the clients, a sharing pattern that matches no leaf, and, when traced,
@@ -95,6 +99,7 @@ def make_round(
     """
     participation = participation or everyone()
     cohort_size = participation.size(num_clients)
+    num_training = num_clients if num_training is None else num_training
     problem = LocalProblem(algorithm.adapt(model), algorithm.objective, prepare, augment)
     ask = partial(client_side.ask, algorithm, problem)
     train_one = partial(client_side.train, algorithm, problem)
@@ -122,7 +127,7 @@ def make_round(
         outcome, summed = layout.map_and_sum(train_one, (received, data.examples), slots)
         outcome = unpadded(outcome)
         uploads = outcome.upload._replace(reports=Channel("reports", outcome.upload.reports))
-        view = ServerView(received, uploads, ids, outcome.is_present, num_clients, summed.aggregator, layout.on_stack)
+        view = ServerView(received, uploads, ids, outcome.is_present, num_training, summed.aggregator, layout.on_stack)
         try:
             aggregate, aggregator = algorithm.aggregator.update(problem, server.aggregator, view)
         except Unfilled as unfilled:
@@ -131,16 +136,21 @@ def make_round(
         reports = outcome.upload.reports | summed.published
         published = server_side.summarised(algorithm.published, received.published, reports, view)
 
-        replied = outcome.state._replace(personal=tree.merge(outcome.state.personal, aggregate.replies))
-        clients = tree.where(outcome.is_present, replied, outcome.state)
+        # Finite updates can have an infinite aggregate. A round whose result is not finite changes nobody's state.
         updated = ServerState(server.round, shared, optimizer, aggregator, published)
-        server = tree.where(jnp.any(outcome.is_present), updated, server)
+        is_finite = tree.is_finite((updated, aggregate.replies))
+        is_used = outcome.is_present & is_finite
+        is_nonfinite = outcome.is_nonfinite | (outcome.is_present & ~is_finite)
+        replied = outcome.state._replace(personal=tree.merge(outcome.state.personal, aggregate.replies))
+        clients = tree.where(is_used, replied, unpadded(slots.state))
+        server = tree.where(jnp.any(is_used), updated, server)
         metrics = RoundMetrics(
             loss=server_side.weighted_loss(outcome.loss, outcome.upload.num_examples),
-            num_reporting=jnp.sum(outcome.is_present, dtype=jnp.int32),
-            num_nonfinite=jnp.sum(outcome.is_nonfinite, dtype=jnp.int32),
+            num_reporting=jnp.sum(is_used, dtype=jnp.int32),
+            num_nonfinite=jnp.sum(is_nonfinite, dtype=jnp.int32),
             cohort=ids,
-            is_nonfinite=outcome.is_nonfinite,
+            is_nonfinite=is_nonfinite,
+            is_rejected=jnp.any(outcome.is_present) & ~is_finite,
         )
         tally = Tally(state.tally.reports + metrics.num_reporting, state.tally.nonfinite + metrics.num_nonfinite)
         after = State(server._replace(round=state.server.round + 1), clients, tally)
@@ -152,7 +162,7 @@ def make_round(
         is_present = (counts > 0) & jax.vmap(tree.is_finite)(answers)
         answers = tree.where(is_present, answers, tree.zeros_like(answers))
         asked = Upload({}, answers, counts, jnp.zeros_like(counts))
-        view = ServerView(received, asked, ids, is_present, num_clients)
+        view = ServerView(received, asked, ids, is_present, num_training)
         answers |= server_side.summed(algorithm.published, asked)
         return server_side.summarised(algorithm.published, received.published, answers, view)
 

@@ -153,6 +153,11 @@ def _stop_at_nonfinite(metrics: RoundMetrics, first: int) -> None:
     if not metrics.is_nonfinite.any():
         return
     seed, offset, _ = np.argwhere(metrics.is_nonfinite)[0]
+    if metrics.is_rejected[seed, offset]:
+        raise NonFiniteError(
+            f"round {first + offset}: the clients' updates are finite, what the server made of them holds NaN or "
+            "infinity. Lower the learning rates, or let on_nonfinite='drop' leave such a round without effect."
+        )
     clients = metrics.cohort[seed, offset][metrics.is_nonfinite[seed, offset]].tolist()
     raise NonFiniteError(
         f"round {first + offset}: clients {clients} sent NaN or infinity. Lower the learning rate, look at their "

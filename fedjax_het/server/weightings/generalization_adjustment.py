@@ -19,7 +19,7 @@ NUM_CLIENTS = "1/n"
 
 
 class Adjustment(NamedTuple):
-    weights: Array  # [clients] a_i, summing to one
+    weights: Array  # [clients] a_i of those that have reported; everyone else holds 1/N
     has_reported: Array  # [clients] bool: from its second report on, a client's gap means something
 
 
@@ -36,7 +36,8 @@ def generalization_adjustment(
 
         a_i <- max(0, a_i + scale d_r (G_i - mean G) / max_j |G_j - mean G|),   a <- a / sum a
 
-    Shapes: [cohort] from a [clients], at first 1/N. Gaps that do not differ beyond rounding change nothing.
+    Shapes: [cohort] from a [clients], at first 1/N, N being the clients that have training examples. Gaps that do not
+    differ beyond rounding change nothing.
     Reads: reports["gap"] [cohort], G_i of the round before (`measures.generalization_gap`): the adjustment after
     round r of the paper is made in round r + 1, before its average, with the same numbers.
     step, rounds: the authors' d, .2, and R, the rounds of the run, 40; after R rounds d_r is 0.
@@ -51,19 +52,21 @@ def generalization_adjustment(
     _check(step, rounds, schedule, scale, ceiling)
 
     def init(shared: Variables, num_clients: int) -> Adjustment:
-        return Adjustment(jnp.full(num_clients, 1 / num_clients, float), jnp.zeros(num_clients, bool))
+        return Adjustment(jnp.zeros(num_clients, float), jnp.zeros(num_clients, bool))
 
     def update(state: Adjustment, view: ServerView) -> tuple[Array, Adjustment]:
         factor = 1 / view.num_clients if isinstance(scale, str) else scale
         passed = jnp.maximum(view.received.round - 1, 0)
         size = factor * step * jnp.maximum(SCHEDULES[schedule](passed, rounds), 0)
-        own, has_reported = state.weights[view.cohort], state.has_reported[view.cohort]
+        has_reported = state.has_reported[view.cohort]
+        own = jnp.where(has_reported, state.weights[view.cohort], 1 / view.num_clients)
         own = adjusted(
             own, view.uploads.reports["gap"], view.is_present & has_reported, size, centre=centre, ceiling=ceiling
         )
+        now_reported = has_reported | view.is_present
         kept = Adjustment(
-            state.weights.at[view.cohort].set(own),
-            state.has_reported.at[view.cohort].set(has_reported | view.is_present),
+            state.weights.at[view.cohort].set(jnp.where(now_reported, own, 0)),
+            state.has_reported.at[view.cohort].set(now_reported),
         )
         held = jnp.sum(jnp.where(view.is_present, own, 0))
         return normalise(jnp.where(held > 0, own, 1.0), view.is_present), kept
