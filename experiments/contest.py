@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.peers import CONTENDERS, MATMUL, OURS
-from experiments.peers.process import Failed, Process
+from experiments.peers.process import PATIENCE, Failed, Process
 from experiments.standing import Standing, gap
 from experiments.works import Weights, Work
 
@@ -22,6 +22,10 @@ class Rules:
     warmup: int = 2
     cores: int
     layout: str = ""
+    conv: str = "auto"
+    precision: str = "float32"
+    patience: float = PATIENCE  # seconds for one answer
+    is_rated: bool = True  # whether the machine's matmul rate is measured too
     pythons: Mapping[str, str] = field(default_factory=dict)  # the interpreter of a contender, where it is not this one
 
 
@@ -31,7 +35,8 @@ class Contest:
     def __init__(self, work: Work, peers: Sequence[str], rules: Rules, say: Callable[[str], None] = lambda text: None):
         """say: takes what there is to tell, piece by piece."""
         self.work, self.rules, self._say = work, rules, say
-        self.standings = {name: Standing(name) for name in (OURS, MATMUL, *peers)}
+        yardstick = (MATMUL,) if rules.is_rated else ()
+        self.standings = {name: Standing(name) for name in (OURS, *yardstick, *peers)}
         self._processes: dict[str, Process] = {}
         self._reference: tuple[np.ndarray, float] | None = None
 
@@ -70,8 +75,9 @@ class Contest:
     def _begin(self, standing: Standing, directory: Path) -> None:
         name, rules = standing.contender, self.rules
         sizes = [f"--clients={self.work.num_clients}", f"--examples={self.work.num_examples}"]
-        arguments = [self.work.base, f"--cores={rules.cores}", f"--layout={rules.layout}", *sizes]
-        process = Process(name, arguments, rules.pythons.get(name, sys.executable), directory)
+        chosen = {"cores": rules.cores, "layout": rules.layout, "conv": rules.conv, "precision": rules.precision}
+        arguments = [self.work.base, *(f"--{option}={value}" for option, value in chosen.items()), *sizes]
+        process = Process(name, arguments, rules.pythons.get(name, sys.executable), directory, rules.patience)
         self._processes[name] = process
         greeting = process.greeting()
         if absent := greeting.get("missing"):
@@ -107,7 +113,8 @@ class Contest:
 
     def _end(self, standing: Standing) -> None:
         process = self._processes[standing.contender]
-        standing.peak_rss_mb = process.ask("memory")["peak_rss_mb"]
+        answer = process.ask("memory")
+        standing.peak_rss_mb, standing.facts = answer["peak_rss_mb"], answer.get("facts", {})
 
 
 def _update(weights: Weights, initial: Weights) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,7 @@ class Standing:
     seconds: list[float] = field(default_factory=list)  # of the timed rounds
     peak_rss_mb: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # what the contender told of itself at the end
     gap: Gap | None = None
     skipped: str = ""  # why it does not take part
     crashed: str = ""  # the end of what it wrote

@@ -7,18 +7,21 @@ To add one: write the file, add the row. This module imports no framework: it is
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from experiments.works import Weights
 
 OURS, MATMUL = "fedjax_het", "matmul"
+PRECISIONS = ("float32", "tf32", "bfloat16")
 
 
 class Settings(NamedTuple):
     """What the command decides for everybody."""
 
     cores: int
-    layout: str = ""  # ours alone; "" is sharded(cores, 1)
+    layout: str = ""  # ours alone; "" is sharded(cores, 1) on a CPU and vmapped elsewhere
+    conv: str = "auto"  # ours alone
+    precision: str = "float32"  # of products, where a GPU is at hand: one of PRECISIONS
 
 
 class Contender(NamedTuple):
@@ -26,11 +29,13 @@ class Contender(NamedTuple):
 
     round: one whole round from the weights of the last; it returns when they are there.
     weights: the server's model.   close: ends processes of its own.
+    facts: what else it knows of itself after its rounds: the peak of the device's memory, seconds to compile.
     """
 
     round: Callable[[], None]
     weights: Callable[[], Weights]
     close: Callable[[], None] = lambda: None
+    facts: Callable[[], dict[str, Any]] = dict
 
 
 class Unusable(Exception):
@@ -49,6 +54,7 @@ PEERS: Mapping[str, Entry] = MappingProxyType(
     {
         "torch_plain": Entry("PyTorch, plain loop (DataLoader, deepcopy)", "torch_plain", ("torch",), _TORCH),
         "torch_lean": Entry("PyTorch, lean loop (channels last)", "torch_lean", ("torch",), _TORCH),
+        "torch_graph": Entry("PyTorch, lean loop as a CUDA graph", "torch_graph", ("torch",), _TORCH),
         "torch_processes": Entry("PyTorch, lean loop, a process a core", "torch_processes", ("torch",), _TORCH),
         "torch_vmap": Entry("PyTorch, torch.func.vmap over clients", "torch_vmap", ("torch",), _TORCH),
         "pfl_research": Entry(

@@ -1,13 +1,17 @@
 """fedjax_het, through its public face: FedAvg, a model of the zoo, a federation, a compiled simulation."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import numpy as np
 
 from experiments import cores
 from experiments.build import read_layout
-from experiments.peers import Contender, Settings
+from experiments.peers import Contender, Settings, Unusable
 from experiments.works import NUM_CLASSES, Weights, Work
 from fedjax_het import algorithms, data, engine, models
+from fedjax_het.models import computed_in
 from fedjax_het.types import Model
 
 
@@ -16,8 +20,8 @@ def prepare(work: Work, settings: Settings) -> Contender:
     on_cores = f"sharded({settings.cores}, 1)" if jax.default_backend() == "cpu" else "vmapped"
     simulation = engine.Simulation(
         algorithms.fedavg(learning_rate=work.learning_rate, batch_size=work.batch_size, shuffle=False),
-        model_of(work),
-        _federation(work),
+        computed_products(settings.precision)(model_of(work, settings.conv)),
+        federation_of(work),
         rounds=1_000_000,
         evaluate_every=1,
         layout=read_layout(settings.layout or on_cores),
@@ -32,18 +36,45 @@ def prepare(work: Work, settings: Settings) -> Contender:
         state, _ = simulation.advance(state, 1)
         jax.block_until_ready(state)
 
-    return Contender(round, lambda: _weights(work, state.server.shared["params"]))
+    def facts() -> dict[str, Any]:
+        return {
+            "compile_seconds": simulation.facts.compile_seconds,
+            "layout": str(simulation.layout),
+            "peak_device_mb": peak_device_mb(),
+        }
+
+    return Contender(round, lambda: _weights(work, state.server.shared["params"]), facts=facts)
 
 
-def model_of(work: Work) -> Model:
+def computed_products(precision: str) -> Callable[[Model], Model]:
+    """Has this process compute products of float32 so, and says how a model is changed for it.
+
+    JAX's own choice on GPUs is TF32, so float32 is asked for there. Raises Unusable for TF32 where there is none.
+    """
+    has_tf32 = jax.default_backend() == "gpu"
+    if precision == "tf32" and not has_tf32:
+        raise Unusable(f"there is no TF32 on a {jax.default_backend()}")
+    if has_tf32 and precision != "bfloat16":
+        products = {"float32": "highest", "tf32": "tensorfloat32"}[precision]
+        jax.config.update("jax_default_matmul_precision", products)
+    return computed_in("bfloat16" if precision == "bfloat16" else "float32")
+
+
+def peak_device_mb() -> float | None:
+    """The most that this process has had in the first device's memory; None where the device does not tell."""
+    found = jax.devices()[0].memory_stats()
+    return found["peak_bytes_in_use"] / 1e6 if found else None
+
+
+def model_of(work: Work, conv: str = "auto") -> Model:
     if not work.convolutions:
         return models.mlp(NUM_CLASSES, work.units[:-1])
     channels = [layer.features for layer in work.convolutions]
     first = work.convolutions[0]
-    return models.cnn(NUM_CLASSES, channels, work.units[:-1], kernel=first.kernel, padding=first.padding)
+    return models.cnn(NUM_CLASSES, channels, work.units[:-1], kernel=first.kernel, padding=first.padding, conv=conv)
 
 
-def _federation(work: Work) -> data.Federation:
+def federation_of(work: Work) -> data.Federation:
     examples = work.examples()
     dataset = data.assemble(
         work.name, examples.inputs, examples.labels, class_names=[str(label) for label in range(NUM_CLASSES)]

@@ -22,8 +22,8 @@ class Failed(RuntimeError):
 class Process:
     """A contender's worker, in a session of its own. It computes only between a question and its answer."""
 
-    def __init__(self, contender: str, arguments: list[str], python: str, directory: Path):
-        self._log = directory / f"{contender}.log"
+    def __init__(self, contender: str, arguments: list[str], python: str, directory: Path, patience: float = PATIENCE):
+        self._log, self._patience = directory / f"{contender}.log", patience
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
                 [python, "-m", "experiments.peers.worker", contender, *arguments],
@@ -60,9 +60,9 @@ class Process:
         self._process.stdout.close()
 
     def _answer(self) -> dict[str, Any]:
-        is_there, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
+        is_there, _, _ = select.select([self._process.stdout], [], [], self._patience)
         if not is_there:
-            raise Failed(f"no answer in {PATIENCE} s. {self._last_words()}")
+            raise Failed(f"no answer in {self._patience} s. {self._last_words()}")
         line = bytearray()
         while not line.endswith(b"\n"):
             if not (part := self._process.stdout.read(65536)):

@@ -7,16 +7,16 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from experiments.peers import Contender, Settings
-from experiments.peers.torch_network import from_torch, network, tensors
+from experiments.peers.torch_network import device, facts, from_torch, network, tensors, wait
 from experiments.works import Work
 
 
 class Loop:
     """Clients one after another on one model; what they end with is added up."""
 
-    def __init__(self, work: Work):
-        self.work, self.data = work, tensors(work)
-        self.model = network(work).to(memory_format=torch.channels_last)
+    def __init__(self, work: Work, device: torch.device | str = "cpu"):
+        self.work, self.data = work, tensors(work, device)
+        self.model = network(work).to(device, memory_format=torch.channels_last)
         self.parameters = list(self.model.parameters())
         self.server = [parameter.detach().clone() for parameter in self.parameters]
         self.total = [torch.zeros_like(parameter) for parameter in self.parameters]
@@ -26,11 +26,15 @@ class Loop:
         with torch.no_grad():
             torch._foreach_zero_(self.total)
         for client in clients:
-            with torch.no_grad():
-                torch._foreach_copy_(self.parameters, self.server)
-            self._train_one(self.data.clients[client])
-            with torch.no_grad():
-                torch._foreach_add_(self.total, self.parameters)
+            self.add_one(self.data.clients[client])
+
+    def add_one(self, positions: Tensor) -> None:
+        """Train the model from `server` on these examples, and add it to `total`."""
+        with torch.no_grad():
+            torch._foreach_copy_(self.parameters, self.server)
+        self._train_one(positions)
+        with torch.no_grad():
+            torch._foreach_add_(self.total, self.parameters)
 
     def _train_one(self, positions: Tensor) -> None:
         inputs, labels = self.data.inputs[positions], self.data.labels[positions]
@@ -43,11 +47,16 @@ class Loop:
 
 
 def prepare(work: Work, settings: Settings) -> Contender:
-    torch.set_num_threads(settings.cores)
-    loop = Loop(work)
+    chosen = device(settings)
+    return contender(Loop(work, chosen), chosen)
+
+
+def contender(loop: Loop, device: torch.device) -> Contender:
+    work = loop.work
 
     def round() -> None:
         loop.train(range(work.num_clients))
         torch._foreach_copy_(loop.server, torch._foreach_div(loop.total, work.num_clients))
+        wait(device)
 
-    return Contender(round, lambda: from_torch(work, loop.server))
+    return Contender(round, lambda: from_torch(work, loop.server), facts=lambda: facts(device))

@@ -1,12 +1,13 @@
 """The works in PyTorch: the network, its weights to and from the works' layout, and the examples as tensors."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from experiments.peers import Settings, Unusable
 from experiments.works import Weights, Work
 
 
@@ -16,10 +17,33 @@ class Tensors(NamedTuple):
     clients: Tensor  # [clients, examples] int64
 
 
-def tensors(work: Work) -> Tensors:
+def device(settings: Settings) -> torch.device:
+    """The GPU where one can be seen, else the CPU, set up as asked for. Raises Unusable for a precision without use."""
+    torch.set_num_threads(settings.cores)
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if settings.precision == "bfloat16":
+        raise Unusable("the loop is written for float32 and tf32")
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = settings.precision == "tf32"
+    return torch.device("cuda")
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has computed what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def facts(device: torch.device) -> dict[str, Any]:
+    return {"peak_device_mb": torch.cuda.max_memory_allocated(device) / 1e6} if device.type == "cuda" else {}
+
+
+def tensors(work: Work, device: torch.device | str = "cpu") -> Tensors:
     examples = work.examples()
-    inputs = torch.from_numpy(examples.inputs).float().div_(255).permute(0, 3, 1, 2)
-    return Tensors(inputs, torch.from_numpy(examples.labels).long(), torch.from_numpy(examples.clients).long())
+    inputs = torch.from_numpy(examples.inputs).to(device).float().div_(255).permute(0, 3, 1, 2)
+    labels, clients = (torch.from_numpy(each).to(device).long() for each in (examples.labels, examples.clients))
+    return Tensors(inputs, labels, clients)
 
 
 def network(work: Work) -> nn.Sequential:
@@ -57,7 +81,7 @@ def from_torch(work: Work, parameters: Iterable[Tensor]) -> Weights:
     first, (height, width, channels) = 2 * len(work.convolutions), work.flattened
     weights = []
     for i, parameter in enumerate(parameters):
-        value = parameter.detach().numpy()
+        value = parameter.detach().cpu().numpy()
         value = value.transpose({4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}[value.ndim])
         if i == first:
             value = value.reshape(channels, height, width, -1).transpose(1, 2, 0, 3).reshape(value.shape)

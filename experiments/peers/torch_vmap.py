@@ -6,15 +6,16 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from experiments.peers import Contender, Settings
-from experiments.peers.torch_network import from_torch, network, tensors
+from experiments.peers.torch_network import device, facts, from_torch, network, tensors, wait
 from experiments.works import Work
 
-CHUNK = 100  # clients side by side
+CHUNK = 100  # clients side by side; on a GPU all of them where there are no convolutions, whose outputs fill it
 
 
 def prepare(work: Work, settings: Settings) -> Contender:
-    torch.set_num_threads(settings.cores)
-    data, model = tensors(work), network(work)
+    chosen = device(settings)
+    data, model = tensors(work, chosen), network(work).to(chosen)
+    chunk = CHUNK if work.convolutions or chosen.type == "cpu" else work.num_clients
     server = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
     def loss(parameters: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
@@ -35,8 +36,9 @@ def prepare(work: Work, settings: Settings) -> Contender:
         return {name: value.sum(dim=0) for name, value in parameters.items()}
 
     def round() -> None:
-        sums = [trained(clients) for clients in data.clients.split(CHUNK)]
+        sums = [trained(clients) for clients in data.clients.split(chunk)]
         for name, value in server.items():
             value.copy_(sum(each[name] for each in sums) / work.num_clients)
+        wait(chosen)
 
-    return Contender(round, lambda: from_torch(work, server.values()))
+    return Contender(round, lambda: from_torch(work, server.values()), facts=lambda: facts(chosen))

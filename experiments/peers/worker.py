@@ -1,8 +1,9 @@
 """One contender's process: python -m experiments.peers.worker CONTENDER WORK --cores=2
 
 It answers each line of standard input with a line of JSON: `round` with the seconds it took, `weights FILE` when the
-server's model is written there, `memory` with the peak of this process and of those below it. Before the first, it says
-that it is ready, or which package is missing. Between answers it waits in a blocking read and computes nothing.
+server's model is written there, `memory` with the peak of this process and of those below it, and with what else the
+contender knows of itself. Before the first, it says that it is ready, or which package is missing. Between answers it
+waits in a blocking read and computes nothing.
 """
 
 import argparse
@@ -19,29 +20,30 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from experiments.peers import CONTENDERS, Contender, Settings, Unusable
+from experiments.peers import CONTENDERS, PRECISIONS, Contender, Settings, Unusable
 from experiments.works import WORKS
 
 
 def main() -> None:
     arguments = _arguments()
-    answers = _apart()
+    answers = answers_apart()
     entry = CONTENDERS[arguments.contender]
-    absent = [name for name in entry.packages if _version(name) is None]
+    absent = [name for name in entry.packages if version(name) is None]
     if absent:
-        _say(answers, missing=absent)
+        say(answers, missing=absent)
         return
     work = WORKS[arguments.work].resized(arguments.clients, arguments.examples)
     try:
         module = importlib.import_module(f"experiments.peers.{entry.module}")
-        contender = module.prepare(work, Settings(arguments.cores, arguments.layout))
+        settings = Settings(arguments.cores, arguments.layout, arguments.conv, arguments.precision)
+        contender = module.prepare(work, settings)
     except Unusable as error:
-        _say(answers, unusable=str(error))
+        say(answers, unusable=str(error))
         return
-    _say(answers, versions={name: _version(name) for name in entry.packages})
+    say(answers, versions={name: version(name) for name in entry.packages})
     try:
         for line in sys.stdin:
-            _say(answers, **_carried_out(contender, *line.split()))
+            say(answers, **_carried_out(contender, *line.split()))
     finally:
         contender.close()
 
@@ -52,19 +54,21 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("work", choices=WORKS)
     parser.add_argument("--cores", type=int, required=True)
     parser.add_argument("--layout", default="")
+    parser.add_argument("--conv", default="auto")
+    parser.add_argument("--precision", default="float32", choices=PRECISIONS)
     parser.add_argument("--clients", type=int, default=0)
     parser.add_argument("--examples", type=int, default=0)
     return parser.parse_args()
 
 
-def _apart() -> TextIO:
+def answers_apart() -> TextIO:
     """The stream of answers; whatever frameworks print goes to standard error instead."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return answers
 
 
-def _say(answers: TextIO, **words: Any) -> None:
+def say(answers: TextIO, **words: Any) -> None:
     answers.write(json.dumps(words) + "\n")
 
 
@@ -73,13 +77,13 @@ def _carried_out(contender: Contender, order: str, *operands: str) -> dict[str, 
         np.savez(operands[0], *contender.weights())
         return {}
     if order == "memory":
-        return {"peak_rss_mb": peak_rss_mb()}
+        return {"peak_rss_mb": peak_rss_mb(), "facts": contender.facts()}
     before = time.perf_counter()
     contender.round()
     return {"seconds": time.perf_counter() - before}
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
