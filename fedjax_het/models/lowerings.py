@@ -39,7 +39,7 @@ def lowered(
     elif name == "native" and (reason := _why_not_native(x.dtype, strides)):
         raise InputError(f"conv: 'native' can not be had: {reason}. Use conv='auto'.")
     check_lowering(name)
-    y = _LOWERINGS[name](x, kernel, strides, pads)
+    y = LOWERINGS[name](x, kernel, strides, pads)
     if bias is None:
         return y
     return y + (spread(bias, y.shape) if name == "native" else bias)
@@ -53,7 +53,7 @@ def chosen(dtype: DTypeLike = jnp.float32, strides: tuple[int, int] = (1, 1)) ->
 
 
 def check_lowering(name: str) -> None:
-    if name not in (known := ("auto", *_LOWERINGS)):
+    if name not in (known := ("auto", *LOWERINGS)):
         raise InputError(f"conv: no lowering '{name}'. {nearest(str(name), known)}")
 
 
@@ -99,4 +99,5 @@ def _with_native(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) 
     return convolution.convolve(x, kernel, stride, pads)
 
 
-_LOWERINGS = {"lax": _with_lax, "patches": _with_patches, "native": _with_native}
+LOWERINGS = {"lax": _with_lax, "patches": _with_patches, "native": _with_native}
+"""By their names; a benchmark may add what it tries out."""

@@ -109,3 +109,10 @@ def test_a_killed_run_whose_states_and_examples_stream(tmp_path):
     """FedBN's own models, in per_client.csv, are in the store."""
     elsewhere = {"algorithm.name": "fedbn", "model.norm": "batch", "client_states": "disk", "examples": "stream"}
     check_kill_and_resume(tmp_path, SMALL | elsewhere, kills=[(3, 0.0), (10, 0.005), (17, 0.02)])
+
+
+@pytest.mark.slow
+def test_a_killed_run_of_a_network_with_convolutions(tmp_path):
+    """The convolutions' and the Gram matrix's bits depend on nothing that another process may choose otherwise."""
+    network = {"model.name": "cnn", "model.channels": "4,8", "model.kernel": "3"}
+    check_kill_and_resume(tmp_path, SMALL | network | {"algorithm.name": "fedld"}, kills=[(5, 0.0), (13, 0.01)])
