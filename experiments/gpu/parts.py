@@ -111,7 +111,7 @@ def contest(plan: Plan) -> Iterator[Piece]:
                 patience=120,
                 is_rated=False,
             )
-            of = f"{base}, {clients} clients, {precision}"
+            of = f"{base}, {sized.num_clients} clients, {precision}"
             names = [f"{of}: {name}" for name in (OURS, *PEERS)]
             run = lambda wanted, seconds, sized=sized, rules=rules, of=of: _contested(sized, rules, of)  # noqa: E731
             yield Piece("contest", names, 60 + clients / 5, run)
