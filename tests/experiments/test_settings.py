@@ -44,6 +44,7 @@ def test_every_config_that_we_ship_is_complete_but_for_its_path(path):
             settings.complete(chosen)
     chosen, notes = settings.complete(chosen, {"data.path": "somewhere"} if needs_path else {})
     assert notes == [] and chosen["rounds"] > 0
+    assert chosen["layout"] == "auto"  # a fixed one refuses several processes, or leaves cores idle
 
 
 def test_overrides_reach_options_that_the_file_does_not_set():
