@@ -56,15 +56,17 @@ def parse(argv: Sequence[str]) -> Command:
     )
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--config", type=Path, help="a Python file with get_config()")
-    chosen.add_argument("--list", action="store_true", help="print every algorithm with its options, and stop")
+    chosen.add_argument(
+        "--list", nargs="?", const="", metavar="NAME", help="list the algorithms, or show all of one, and stop"
+    )
     parser.add_argument("--workdir", type=Path, help="the run directory; else runs/<the config's place below configs/>")
     parser.add_argument(
         "--no_compilation_cache", action="store_true", help="compile anew, and keep no program for other runs"
     )
     meeting.add_flags(parser)
     known = parser.parse_args(own)
-    if known.list:
-        catalogue.show()
+    if known.list is not None:
+        catalogue.show(known.list) if known.list else catalogue.show_all()
         raise SystemExit(0)
     workdir = known.workdir or Path("runs", *_name(known.config))
     return Command(known.config, workdir, overrides, not known.no_compilation_cache, meeting.read_flags(known))

@@ -1,4 +1,4 @@
-"""FedGA (FedDG-GA): clients whom the average serves worse than their own model gain weight.
+"""FedGA (FedDG-GA): clients whom the average serves badly gain weight.
 
     w^{r+1} = sum_i a_i w_i,   a_i = 1/N in the first round
     G_i = F_i(w^{r+1}) - F_i(w_i)                                      on client i's validation examples
