@@ -72,6 +72,14 @@ def algorithm(settings: Mapping[str, Any]) -> Algorithm:
     return replace(chosen, objective=with_task_loss(chosen.objective, settings["task_loss"]))
 
 
+def resolved(settings: Mapping[str, Any], federation: Federation) -> dict[str, Any]:
+    """The settings with numbers in the place of "auto" where the data decide what it comes to."""
+    data, on_test = dict(settings["data"]), settings["personal_on_test"]
+    if data["client_test_fraction"] == engine.simulation.AUTO:
+        data["client_test_fraction"] = federation.fractions.client_test or 0.0
+    return {**settings, "data": data, "personal_on_test": engine.is_personal_on_test(on_test, federation)}
+
+
 def _wish(setting: str, earlier: str | None) -> str:
     return earlier if setting == engine.simulation.AUTO and earlier else setting
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from experiments import files
 from experiments.processes import ALONE, Processes
+from fedjax_het.data.held_out import AUTO, usual_client_test_fraction
 from fedjax_het.errors import InputError
 
 OURS = ("metrics.jsonl", "summary.json", "checkpoints")
@@ -32,13 +33,19 @@ class RunDirectory:
         return self.path / name
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Raises InputError where the directory cannot be written, or holds the run of other settings."""
+        """Raises InputError where the directory cannot be written, or holds the run of other settings.
+
+        Settings that are "auto" until the data have been read are compared as far as the directory tells what they come
+        to; `build.resolved` gives settings that are compared in full.
+        """
         files.check_writable(self.path)
         before = self.read("config.json")
         if before is None:
             if found := [name for name in OURS if (self / name).exists()]:
                 raise InputError(f"--workdir: '{self.path}' holds {found[0]} but no config.json. Choose another.")
-        elif differing := list(differences(identity(before), json.loads(files.to_json(identity(settings))))):
+            return
+        here = _resolved_there(json.loads(files.to_json(settings)), before, self.read("partition.json") or {})
+        if differing := list(differences(identity(before), identity(here))):
             raise InputError(
                 f"--workdir: '{self.path}' holds a run of another config. Choose another directory, or go back to its"
                 " settings (key: there / here):\n" + "\n".join(f"  {line}" for line in differing)
@@ -116,6 +123,25 @@ def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What makes it the same run: all but the layout and where things lie, which may change with the machine, and where
     it is followed."""
     return {key: value for key, value in settings.items() if key not in _OF_MACHINE + _OF_WATCHING}
+
+
+def _resolved_there(
+    settings: dict[str, Any], before: Mapping[str, Any], partition: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings, with what a directory's own config and partition have in the place of "auto".
+
+    The partitions of older versions do not tell whether the data set has a test split of its own, on which it depends
+    how much of their examples clients hold out.
+    """
+    data, data_before = settings.get("data", {}), before.get("data", {})
+    if data.get("client_test_fraction") == AUTO and "client_test_fraction" in data_before:
+        fraction, fractions = data_before["client_test_fraction"], partition.get("fractions")
+        if fractions is not None:
+            fraction = usual_client_test_fraction(None in (fractions["test"], fractions["client_test"]))
+        settings = settings | {"data": data | {"client_test_fraction": fraction}}
+    if settings.get("personal_on_test") == AUTO and "personal_on_test" in before:
+        settings = settings | {"personal_on_test": before["personal_on_test"]}
+    return settings
 
 
 def differences(there: Any, here: Any, key: str = "config") -> Iterator[str]:

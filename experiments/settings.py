@@ -38,7 +38,8 @@ class Run:
     layout: str = "auto"  # or "vmapped", "chunked(4)", "sharded(2)", "sharded(2, 4)": devices, chunk
     evaluate_every: int = 10  # and after the last round
     checkpoint_every: int = 10  # and after the last round; 0 = only then
-    personal_on_test: bool = False  # score each client's own model on the common test set too
+    personal_on_test: bool | Literal["auto"] = "auto"  # score own models on the common test set too; auto: where
+    # clients have no test examples of their own
     diagnostics: str = ""  # names with commas between, see fedjax_het/diagnostics
     diagnose_every: int = 10  # rounds; and before the first
     live: str = ""  # where to follow the run, names with commas between, see experiments/live

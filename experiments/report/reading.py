@@ -18,7 +18,7 @@ _LINES = {"metrics.jsonl": ("round", "seed", "seconds"), looks.NAME: ("round", "
 _SETTINGS = ("algorithm", "model", "data", "rounds", "seed", "num_seeds")
 _SUMMARY = ("facts", "versions")
 _FACTS = ("cohort_size", "num_parameters", "bytes_down", "bytes_up", "compile_seconds", "held_bytes", "peak_bytes")
-_CLIENT = ("client", "is_newcomer", "classes")
+_CLIENT = ("client", "is_newcomer", "train", "valid", "test", "classes")
 MEND = "Was it written by another version? Report it with that version, or train it anew."
 _COLUMNS = ("seed", "client", "is_newcomer", "num_train", "num_test", "loss", "accuracy")
 
