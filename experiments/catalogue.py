@@ -5,6 +5,7 @@ these explain by naming another function, that function's.
 """
 
 import inspect
+import os
 import re
 import shutil
 import sys
@@ -104,7 +105,7 @@ def parse(text: str, names: Iterable[str]) -> Text:
         rf"|(?P<alias>\w+): (?P<name>{known})(?=[,.; ]))"
     )
     meanings, prose = {}, []
-    for paragraph in re.split(r"(?<=[.:])\n+|\n\n", plain):
+    for paragraph in re.split(r"(?<=\.)\n+|\n\n", plain):
         line = " ".join(paragraph.split("\n"))
         found = list(start.finditer(line))
         prose += [line[: found[0].start()] if found else line]
@@ -161,8 +162,20 @@ def _functions(name: str) -> Iterator[Callable]:
 
 
 # ---- what is printed -------------------------------------------------------------------------------------------------
-def show_all() -> None:
-    """Print a line for every algorithm."""
+def show(name: str) -> None:
+    """Print all that is known of an algorithm, or a line for each where the name is "".
+
+    Raises:
+        InputError: There is no algorithm of that name.
+    """
+    try:
+        _show_one(name) if name else _show_all()
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads, `head` say, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _show_all() -> None:
     width = max(map(len, ALGORITHMS)) + 1
     for name, factory in ALGORITHMS.items():
         title, _ = description(factory)
@@ -170,12 +183,7 @@ def show_all() -> None:
     print("\n--list NAME shows one with its formula, options, traffic and references.")
 
 
-def show(name: str) -> None:
-    """Print all that is known of an algorithm, wrapped where the terminal ends.
-
-    Raises:
-        InputError: There is no algorithm of that name.
-    """
+def _show_one(name: str) -> None:
     if name not in ALGORITHMS:
         raise InputError(f"--list: there is no algorithm '{name}'. {nearest(name, ALGORITHMS)}")
     factory = ALGORITHMS[name]

@@ -44,7 +44,7 @@ class RunDirectory:
             if found := [name for name in OURS if (self / name).exists()]:
                 raise InputError(f"--workdir: '{self.path}' holds {found[0]} but no config.json. Choose another.")
             return
-        here = _resolved_there(json.loads(files.to_json(settings)), before, self.read("partition.json") or {})
+        here = _resolved_there(json.loads(files.to_json(settings)), before, self.read("partition.json"))
         if differing := list(differences(identity(before), identity(here))):
             raise InputError(
                 f"--workdir: '{self.path}' holds a run of another config. Choose another directory, or go back to its"
@@ -125,9 +125,7 @@ def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in _OF_MACHINE + _OF_WATCHING}
 
 
-def _resolved_there(
-    settings: dict[str, Any], before: Mapping[str, Any], partition: Mapping[str, Any]
-) -> dict[str, Any]:
+def _resolved_there(settings: dict[str, Any], before: Mapping[str, Any], partition: Any) -> dict[str, Any]:
     """The settings, with what a directory's own config and partition have in the place of "auto".
 
     The partitions of older versions do not tell whether the data set has a test split of its own, on which it depends
@@ -135,8 +133,8 @@ def _resolved_there(
     """
     data, data_before = settings.get("data", {}), before.get("data", {})
     if data.get("client_test_fraction") == AUTO and "client_test_fraction" in data_before:
-        fraction, fractions = data_before["client_test_fraction"], partition.get("fractions")
-        if fractions is not None:
+        fraction = data_before["client_test_fraction"]
+        if isinstance(partition, dict) and (fractions := partition.get("fractions")) is not None:
             fraction = usual_client_test_fraction(None in (fractions["test"], fractions["client_test"]))
         settings = settings | {"data": data | {"client_test_fraction": fraction}}
     if settings.get("personal_on_test") == AUTO and "personal_on_test" in before:

@@ -78,7 +78,7 @@ def parse(argv: Sequence[str]) -> Command:
     meeting.add_flags(parser)
     known = parser.parse_args(own)
     if known.list is not None:
-        catalogue.show(known.list) if known.list else catalogue.show_all()
+        catalogue.show(known.list)
         raise SystemExit(0)
     workdir = known.workdir or Path("runs", *_name(known.config))
     return Command(known.config, workdir, overrides, not known.no_compilation_cache, meeting.read_flags(known))

@@ -2,7 +2,9 @@
 
 import inspect
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,8 @@ from experiments import catalogue, config, train
 from fedjax_het import data
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.client.local_updates import Training
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -71,6 +75,7 @@ def test_one_is_shown_whole_at_any_width(listed, name, columns):
 def test_one_tells_what_is_sent_and_how_much(listed):
     out = " ".join(listed("scaffold").split())
     assert "Down w and c, up y_i - w and c_i+ - c_i" in out
+    assert "Kept by a client: c_i, the size of the shared parameters." in out
     assert re.search(r"1\.9\d times FedAvg's traffic", out)
     assert "FedAvg's: down w, up w_i - w and n_i." in " ".join(listed("fedprox").split())
 
@@ -81,6 +86,12 @@ def test_with_an_equals_sign_it_is_the_same(capsys):
             train.parse(arguments)
     first, second = capsys.readouterr().out.split("fedavg\n\n")[1:]
     assert first == second
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    command = f"{sys.executable} -m experiments.train --list fedld | head -1"
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("fedld\n", "")
 
 
 def test_an_unknown_name_is_answered_with_the_nearest(capsys):
