@@ -33,16 +33,19 @@ class RunDirectory:
         return self.path / name
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Raises InputError where the directory cannot be written, or holds the run of other settings.
+        """Raises InputError where the directory cannot be written, or holds the run of other settings."""
+        files.check_writable(self.path)
+        if self.read("config.json") is None and (found := [name for name in OURS if (self / name).exists()]):
+            raise InputError(f"--workdir: '{self.path}' holds {found[0]} but no config.json. Choose another.")
+        self.check_settings(settings)
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raises InputError where the directory holds the run of other settings.
 
         Settings that are "auto" until the data have been read are compared as far as the directory tells what they come
         to; `build.resolved` gives settings that are compared in full.
         """
-        files.check_writable(self.path)
-        before = self.read("config.json")
-        if before is None:
-            if found := [name for name in OURS if (self / name).exists()]:
-                raise InputError(f"--workdir: '{self.path}' holds {found[0]} but no config.json. Choose another.")
+        if (before := self.read("config.json")) is None:
             return
         here = _resolved_there(json.loads(files.to_json(settings)), before, self.read("partition.json"))
         if differing := list(differences(identity(before), identity(here))):

@@ -125,7 +125,7 @@ def as_one_program(runs: Sequence[Run], earlier: Mapping[str, Any], processes: P
         parts = build.parts(first, earlier, processes)
         runs = [each._replace(settings=build.resolved(each.settings, parts.federation)) for each in runs]
         for each in runs:
-            each.directory.check(each.settings)
+            each.directory.check_settings(each.settings)
             each.directory.check_partition(parts.federation.fingerprint)
     first, others = runs[0].settings, [each.settings for each in runs[1:]]
     beside = [each.directory.path.name for each in runs] if others else []
