@@ -79,12 +79,16 @@ def _read(
             found = []
             for column, cell in ((column, cell) for (of, column), cell in grid.items() if of == row):
                 seeds = measure(done[cell.name], column) if cell.name in done else []
-                found.append(Entry(name, row, column, experiment.value(name, row, column), seeds))
+                found.append(_entry(experiment, (name, row, column), seeds))
             entries += found
             if experiment.average:
-                printed = experiment.value(name, row, experiment.average)
-                entries.append(Entry(name, row, experiment.average, printed, _mean(found)))
+                entries.append(_entry(experiment, (name, row, experiment.average), _mean(found)))
     return entries
+
+
+def _entry(experiment: Experiment, place: tuple[str, str, str], seeds: list[float]) -> Entry:
+    """place: its measure, row and column."""
+    return Entry(*place, experiment.value(*place), seeds, experiment.deviation(*place))
 
 
 def _mean(entries: Sequence[Entry]) -> list[float]:

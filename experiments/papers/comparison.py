@@ -11,13 +11,14 @@ from experiments.papers.plan import Experiment
 
 
 class Entry(NamedTuple):
-    """printed: the paper's value, or None.   seeds: ours; empty where the run failed."""
+    """printed: the paper's value, or None.   seeds: ours; empty where the run failed.   deviation: the paper's."""
 
     measure: str
     row: str
     column: str
     printed: float | None
     seeds: list[float]
+    deviation: float | None = None
 
     @property
     def mean(self) -> float | None:
@@ -63,7 +64,8 @@ def _table(measure: str, experiment: Experiment, entries: Sequence[Entry]) -> st
 def _shown(entry: Entry) -> dict[str, str]:
     here = "failed" if entry.mean is None else f"{entry.mean:.4g}"
     return {
-        "paper": "" if entry.printed is None else f"{entry.printed:g}",
+        "paper": ("" if entry.printed is None else f"{entry.printed:g}")
+        + ("" if entry.deviation is None else f" ± {entry.deviation:g}"),
         "here": here if entry.std is None else f"{here} ± {entry.std:.2g}",
         "difference": "" if entry.difference is None else f"{entry.difference:+.2f}",
     }
@@ -73,8 +75,8 @@ def comma_separated(entries: Sequence[Entry]) -> str:
     """A line an entry, seeds with semicolons between."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["measure", "row", "column", "paper", "mean", "std", "difference", "seeds"])
+    writer.writerow(["measure", "row", "column", "paper", "paper std", "mean", "std", "difference", "seeds"])
     for entry in entries:
-        numbers = (entry.printed, entry.mean, entry.std, entry.difference)
+        numbers = (entry.printed, entry.deviation, entry.mean, entry.std, entry.difference)
         writer.writerow([*entry[:3], *("" if x is None else x for x in numbers), ";".join(map(str, entry.seeds))])
     return text.getvalue()
