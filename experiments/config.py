@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_het.errors import InputError, nearest
+from fedjax_het.types import OfRun
 
 Registry = Mapping[str, Callable[..., Any]]
 _MISSING = inspect.Parameter.empty
@@ -27,6 +28,7 @@ class Option(NamedTuple):
     kind: Any  # its annotation
     default: Any = _MISSING
     is_required: bool = False
+    of_run: str | None = None  # the setting of the run that it follows where nothing is set, see `types.OfRun`
 
 
 def options(factory: Callable[..., Any], given: Iterable[str] = ()) -> dict[str, Option]:
@@ -34,15 +36,23 @@ def options(factory: Callable[..., Any], given: Iterable[str] = ()) -> dict[str,
 
     Arguments in `given` (the run provides them) and those that no plain value fits (callables) are left out.
     """
-    kinds = typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+    kinds = typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
     found: dict[str, Option] = {}
     for name, argument in inspect.signature(factory).parameters.items():
-        kind = kinds.get(name, Any)
+        kind, of_run = _unmarked(kinds.get(name, Any))
         if argument.kind is argument.VAR_KEYWORD:
             found |= _keys(kind)
         elif argument.kind is not argument.VAR_POSITIONAL and name not in given and _is_plain(kind):
-            found[name] = Option(kind, argument.default, argument.default is _MISSING)
+            found[name] = Option(kind, argument.default, argument.default is _MISSING, of_run)
     return found
+
+
+def _unmarked(kind: Any) -> tuple[Any, str | None]:
+    """(the annotation itself, the setting of the run that it is marked with)."""
+    if typing.get_origin(kind) is not typing.Annotated:
+        return kind, None
+    kind, *marks = typing.get_args(kind)
+    return kind, next((mark.setting for mark in marks if isinstance(mark, OfRun)), None)
 
 
 def _keys(kind: Any) -> dict[str, Option]:

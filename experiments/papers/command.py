@@ -7,13 +7,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments import arguments, cells, files, outcomes
+import jax
+import jax.numpy as jnp
+
+from experiments import arguments, cells, config, files, outcomes
 from experiments.cells import Cell
 from experiments.papers import comparison
 from experiments.papers.comparison import Entry
-from experiments.papers.plan import ROOT, Experiment, Settings
+from experiments.papers.plan import PRETRAINED, ROOT, Experiment, Settings
 from experiments.rundir import RunDirectory
 from fedjax_het.errors import InputError, nearest
+from fedjax_het.models import MODELS
 
 
 def main(argv: Sequence[str], paper: str, experiments: Mapping[str, Experiment]) -> int:
@@ -22,7 +26,8 @@ def main(argv: Sequence[str], paper: str, experiments: Mapping[str, Experiment])
     parser = argparse.ArgumentParser(
         prog=f"python -m experiments.papers.{paper}",
         description="Train a table or figure of the paper, and compare.",
-        epilog="--config.<key>=<value> sets a key in all runs; --config.model.pretrained=FILE, say.",
+        epilog="--config.<key>=<value> sets a key in all runs; --config.model.pretrained=FILE, say, where the paper's "
+        "own scale asks for it.",
     )
     parser.add_argument("--what", required=True, choices=experiments, help="the table or figure")
     parser.add_argument("--scale", default="cpu", choices=("smoke", "cpu", "paper"), help="how large")
@@ -48,14 +53,17 @@ def run(
     """(whether all runs are done, the comparison as Markdown). What is finished is not trained again."""
     if scale not in experiment.scales:
         raise InputError(f"--scale={scale}: '{what}' is there at {', '.join(experiment.scales)}. Take one of these.")
-    grid = experiment.cells(scale, common, _paths(experiment.scales[scale].data, data))
+    paths = _paths(experiment.scales[scale].data, data)
+    _check_asked(experiment.scales[scale].pretrained, scale, common)
+    grid = experiment.cells(scale, common, paths)
     unique = list({cell.name: cell for cell in grid.values()}.values())
     folder = home(unique[0], scale, workdir)
     cells.check(unique, folder)
+    _check_weights(unique)
     ended = outcomes.told(unique, folder)
     directories = {each.cell.name: RunDirectory(each.directory) for each in ended if each.is_done}
     entries = _read(experiment, grid, directories)
-    text = comparison.markdown(experiment, scale, entries)
+    text = comparison.markdown(experiment, scale, entries, common)
     files.write(workdir / f"{what}-{scale}.md", text)
     files.write(workdir / f"{what}-{scale}.csv", comparison.comma_separated(entries))
     if experiment.draw:
@@ -68,6 +76,24 @@ def home(cell: Cell, scale: str, workdir: Path) -> Path:
     """The folder of all runs with this cell's config and common settings: tables that have both share their runs."""
     shared = json.dumps([str(cell.config.relative_to(ROOT)), dict(cell.common)], sort_keys=True)
     return workdir / f"{scale}-{hashlib.sha256(shared.encode()).hexdigest()[:8]}"
+
+
+def _check_asked(pretrained: str, scale: str, common: Settings) -> None:
+    """Raises InputError where training starts from weights that nobody gave."""
+    if pretrained and PRETRAINED not in common:
+        raise InputError(
+            f"--scale={scale}: training starts from {pretrained}. Give --config.{PRETRAINED}=FILE.safetensors "
+            f"(or .npz, PyTorch's state dict), or --config.{PRETRAINED}=none for random weights, which the "
+            "result then says."
+        )
+
+
+def _check_weights(unique: Sequence[Cell]) -> None:
+    """Raises InputError for weights that cannot be read or do not fit their network."""
+    tables = {json.dumps(table): table for cell in unique if (table := cell.settings()["model"]).get("pretrained")}
+    for table in tables.values():
+        model = config.resolve(table, MODELS, "config.model", num_classes=2)
+        jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32))
 
 
 def _read(

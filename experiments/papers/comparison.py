@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.papers.plan import Experiment
+from experiments import config
+from experiments.papers.plan import PRETRAINED, Experiment, Scale, Settings
+from experiments.rundir import identity
 
 
 class Entry(NamedTuple):
@@ -34,17 +36,28 @@ class Entry(NamedTuple):
         return None if self.mean is None or self.printed is None else self.mean - self.printed
 
 
-def markdown(experiment: Experiment, scale: str, entries: Sequence[Entry]) -> str:
-    """A table a measure, and in words what was reduced and what is in doubt."""
+def markdown(experiment: Experiment, scale: str, entries: Sequence[Entry], common: Settings = {}) -> str:  # noqa: B006
+    """A table a measure, and in words what was reduced, what the user set (`common`), and what is in doubt."""
     parts = [f"# {experiment.title}\n"]
     for measure in experiment.measures:
         of_measure = [entry for entry in entries if entry.measure == measure]
         parts.append(_table(measure, experiment, of_measure))
-    reduced = experiment.scales[scale].reduced
-    parts.append(f"Reduced: {reduced}.\n" if reduced else "The published setting.\n")
+    parts.append(_setting(experiment.scales[scale], common))
     if experiment.doubts:
-        parts.append("In doubt:\n\n" + "".join(f"- {doubt}\n" for doubt in experiment.doubts))
+        is_paper = not experiment.scales[scale].reduced
+        about = "In doubt" if is_paper else "In doubt in the paper, and what is taken at --scale=paper"
+        parts.append(f"{about}:\n\n" + "".join(f"- {doubt}\n" for doubt in experiment.doubts))
     return "\n".join(parts)
+
+
+def _setting(scale: Scale, common: Settings) -> str:
+    """What was run: reduced or as published, and but for what."""
+    changed = dict(common)
+    text = f"Reduced: {scale.reduced}" if scale.reduced else "The published setting"
+    if scale.pretrained and config.parsed(changed.pop(PRETRAINED, "none"), str | None) is None:
+        text += f", but training starts from random weights, not from {scale.pretrained}"
+    of_result = [f"{key}={value}" for key, value in identity(changed).items() if key != "data.cache"]
+    return f"{text}.\n" + (f"\nBut for what was set by hand: {', '.join(of_result)}.\n" if of_result else "")
 
 
 def _table(measure: str, experiment: Experiment, entries: Sequence[Entry]) -> str:

@@ -8,6 +8,7 @@ from experiments.cells import Cell
 from experiments.papers.measures import Measure
 
 ROOT = Path(__file__).resolve().parents[2]
+PRETRAINED = "model.pretrained"
 Settings = Mapping[str, str]
 """{"algorithm.lam": "0.1"}, as on the command line."""
 Printed = Mapping[str, Sequence[float | None]]

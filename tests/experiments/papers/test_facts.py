@@ -8,7 +8,7 @@ theirs, and its `place`. Kinds of facts:
 [[untold]]    `settings` that nobody tells: the values here, and `doubt`, words of the line that says so in the output.
 [[clients]]   how many examples each client has when a data set of `train` training and `test` test examples, of that
               many `classes` and `domains`, is distributed: `each_train`, `each_valid` and `each_test`.
-[[printed]]   the values of a `measure` by `rows`, in the order of `columns`, and their `deviations` where there are any.
+[[printed]]   the values of a `measure` by `rows`, in the order of `columns`, and their `deviations` where it has any.
 
 Every number of an algorithm, and every key of ALWAYS, has to be told or untold for every run.
 """
@@ -42,7 +42,14 @@ ALWAYS = (
     "data.valid_fraction",
     "data.client_test_fraction",
 )
-NEUTRAL = {"server_learning_rate": 1.0, "warmup_mean_rounds": 0, "official_n_extra": 0, "seed": 0}
+NEUTRAL = {
+    "server_learning_rate": 1.0,
+    "warmup_mean_rounds": 0,
+    "official_n_extra": 0,
+    "min_norm_ratio": 0.0,
+    "gmf": 0.0,
+    "seed": 0,
+}
 """Numbers of algorithms that change nothing at these values."""
 KINDS = {
     "told": {"of", "rows", "columns", "place", "settings", "starts_from"},
@@ -140,9 +147,9 @@ def test_clients_have_as_many_examples_as_in_the_paper(paper, what):
         dataset = Dataset(
             name="counted",
             inputs=np.zeros((total, 1, 1, 1), np.uint8),
-            labels=np.arange(total) // fact["domains"] % fact["classes"],
+            labels=(np.arange(total) // fact["domains"] % fact["classes"]).astype(np.int32),
             class_names=tuple(map(str, range(fact["classes"]))),
-            domains=np.arange(total) % fact["domains"],
+            domains=(np.arange(total) % fact["domains"]).astype(np.int32),
             domain_names=tuple(names),
             is_valid=np.zeros(total, bool),
             is_test=np.arange(total) >= fact["train"],
