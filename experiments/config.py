@@ -12,8 +12,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fedjax_het.algorithm import OfRun
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.types import OfRun
 
 Registry = Mapping[str, Callable[..., Any]]
 _MISSING = inspect.Parameter.empty
@@ -28,7 +28,7 @@ class Option(NamedTuple):
     kind: Any  # its annotation
     default: Any = _MISSING
     is_required: bool = False
-    of_run: str | None = None  # the setting of the run that it follows where nothing is set, see `types.OfRun`
+    of_run: str | None = None  # the setting of the run that it follows where nothing is set, see `algorithm.OfRun`
 
 
 def options(factory: Callable[..., Any], given: Iterable[str] = ()) -> dict[str, Option]:

@@ -121,7 +121,7 @@ def complete(settings: Settings, overrides: Mapping[str, str] = MappingProxyType
 
     `overrides` are dotted keys and texts from the command line, {"algorithm.mu": "0.01"}. Where they give a table
     another name, options that the file wrote for the old name are dropped, and a note says so. Arguments that follow
-    the run (see `types.OfRun`) take its settings where nothing else is set.
+    the run (see `algorithm.OfRun`) take its settings where nothing else is set.
     Raises InputError for unknown sections and keys, missing keys, and values of another type.
     """
     tables, overrides, notes = _apart(settings), dict(overrides), []

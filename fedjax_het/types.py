@@ -19,15 +19,6 @@ Named = dict[str, PyTree]
 """An algorithm's own quantities, by name."""
 
 
-class OfRun(NamedTuple):
-    """Marks an argument of a factory that a config, where it leaves it out, takes from the run's own setting.
-
-    rounds: Annotated[int, OfRun("rounds")] = 40
-    """
-
-    setting: str
-
-
 # ---- examples --------------------------------------------------------------------------------------------------------
 class Examples(NamedTuple):
     """Every example of a federation, once on the device, as stored (images stay uint8)."""

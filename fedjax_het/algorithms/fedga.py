@@ -23,14 +23,13 @@ from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, OfRun
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import generalization_gap, validation_loss
 from fedjax_het.client.memories import last
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import generalization_adjustment
-from fedjax_het.types import OfRun
 
 RELEASED = {"metric": "accuracy", "centre": False, "schedule": "released", "scale": 1 / 3, "ceiling": 1.0}
 

@@ -9,8 +9,9 @@ from typing import Annotated
 import jax.numpy as jnp
 import optax
 
+from fedjax_het.algorithm import OfRun
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, ClientView, OfRun
+from fedjax_het.types import Array, ClientView
 
 Schedule = Callable[[Array], Array]
 

@@ -4,13 +4,13 @@ from experiments.papers.fedld.setting import (
     BASELINES,
     FOR_RETINA,
     IMAGENET,
-    JUDGED,
     LAMBDAS,
     METHODS,
     PAPER,
     RELEASED,
     RETINA,
     RETINA_DATA,
+    SMALL,
     SPLITS,
     X_RAY_DATA,
     X_RAYS,
@@ -47,7 +47,7 @@ COVID = Experiment(
     rows=METHODS,
     measures={"accuracy": on_test()},
     scales={
-        "smoke": smoke({"COVID-FL": {"data.partition.alpha": "0.5"}}, JUDGED),
+        "smoke": smoke({"COVID-FL": {"data.partition.alpha": "0.5"}}, SMALL),
         "cpu": Scale(
             "chest_xray/fedavg.py",
             X_RAYS | {"data.partition.name": "by_domain", "data.num_clients": "4"},
@@ -82,7 +82,7 @@ TABLE_3 = Experiment(
     rows=METHODS,
     measures={"accuracy": on_test()},
     scales={
-        "smoke": smoke({"Retina": {"data.partition.alpha": "0.5"}}, JUDGED),
+        "smoke": smoke({"Retina": {"data.partition.alpha": "0.5"}}, SMALL),
         "cpu": Scale(
             "chest_xray/fedavg.py",
             X_RAYS | {"data.num_clients": "50", "cohort_size": "5", "data.partition.alpha": "0.5"},

@@ -5,7 +5,9 @@ import io
 import json
 import math
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from experiments import build
 from experiments.papers import command, comparison, fedld, fedmgc, fedrd, figures, harmofl, measures
@@ -118,7 +120,35 @@ def test_printed_and_ours_stand_side_by_side():
 def test_all_digits_are_in_the_csv():
     rows = list(csv.DictReader(io.StringIO(comparison.comma_separated(ENTRIES))))
     assert rows[0]["seeds"] == "79.0;80.0" and float(rows[0]["difference"]) == -0.5
-    assert rows[2]["mean"] == rows[2]["std"] == ""
+    assert rows[2]["mean"] == rows[2]["std"] == rows[0]["paper std"] == ""
+
+
+def test_printed_deviations_stand_beside_printed_values():
+    entry = of("FedAvg", "S1", 80.0, [79.0])._replace(deviation=0.25)
+    assert "| FedAvg | 80 ± 0.25 | 79 | -1.00 |" in comparison.markdown(
+        TWO._replace(rows={"FedAvg": {}}), "paper", [entry]
+    )
+    (row,) = csv.DictReader(io.StringIO(comparison.comma_separated([entry])))
+    assert (row["paper"], row["paper std"]) == ("80.0", "0.25")
+    table = fedrd.EXPERIMENTS["table2"]
+    assert table.deviation("accuracy", "FedRD", "P") == 0.18 and table.deviation("accuracy", "FedRD", "Avg.") == 0.25
+
+
+def test_what_the_user_set_is_said_in_the_result():
+    published = TWO.scales["paper"]._replace(pretrained="ImageNet weights")
+    asked = TWO._replace(scales={**TWO.scales, "paper": published})
+
+    def said(experiment, scale, **common):
+        return comparison.markdown(experiment, scale, ENTRIES, {key.replace("__", "."): x for key, x in common.items()})
+
+    assert "The published setting.\n" in said(TWO, "paper") and "by hand" not in said(TWO, "paper", layout="vmapped")
+    assert "Reduced: less data.\n\nBut for what was set by hand: rounds=3." in said(
+        TWO, "cpu", rounds="3", layout="auto"
+    )
+    assert "The published setting.\n" in said(asked, "paper", model__pretrained="weights.safetensors")
+    assert "The published setting, but training starts from random weights, not from ImageNet weights.\n" in said(
+        asked, "paper", model__pretrained="None"
+    )
 
 
 def test_missing_data_is_said_before_anything_is_trained(tmp_path, capsys):
@@ -126,6 +156,21 @@ def test_missing_data_is_said_before_anything_is_trained(tmp_path, capsys):
     assert command.main(arguments, "fedld", fedld.EXPERIMENTS) == 2
     assert "--data: this scale reads the X-rays' .npz file. Give --data=PATH." in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def test_initial_weights_are_asked_for_before_anything_is_trained(tmp_path, capsys):
+    save_file({"conv1.weight": np.zeros((64, 3, 7, 7), np.float32)}, tmp_path / "other.safetensors")
+    arguments = ["--what=table2", "--scale=paper", "--data=PACS", f"--workdir={tmp_path / 'runs'}"]
+    for given, words in (
+        ([], "starts from ImageNet weights of ResNet-18. Give --config.model.pretrained=FILE.safetensors"),
+        (["nowhere.safetensors"], "there is no file 'nowhere.safetensors'"),
+        ([str(tmp_path / "other.safetensors")], "layer1.0.conv1.weight"),
+    ):
+        given = [f"--config.model.pretrained={each}" for each in given]
+        assert command.main([*arguments, *given], "fedrd", fedrd.EXPERIMENTS) == 2
+        error = capsys.readouterr().err
+        assert words in error and error.startswith("error: ")
+        assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
@@ -272,7 +317,18 @@ def test_a_column_without_a_client_is_named(tmp_path):
             measures.own()(RunDirectory(tmp_path), column)
 
 
-SMALLEST = [pytest.param(paper, what, id=f"{paper}-{what}") for paper in PAPERS for what in PAPERS[paper]]
+def smallest():
+    """Every table and figure, but for those that at the smallest scale are another one's under another title."""
+    there = []
+    for paper, experiments in PAPERS.items():
+        for what, each in experiments.items():
+            parts = each.rows, each.measures.keys(), each.scales["smoke"], each.draw
+            if parts not in there:
+                there.append(parts)
+                yield pytest.param(paper, what, id=f"{paper}-{what}")
+
+
+SMALLEST = list(smallest())
 SEEN_BY_DIAGNOSTICS = ("fig1", "fig4-nuclei")
 
 
