@@ -126,12 +126,16 @@ def _mean(entries: Sequence[Entry]) -> list[float]:
 def _paths(needed: Mapping[str, str], given: Sequence[str]) -> dict[str, str]:
     """{name: path} from --data=PATH, where one is needed, or --data=NAME=PATH for each."""
     if len(needed) == 1 and len(given) == 1 and not given[0].startswith(f"{next(iter(needed))}="):
-        return {next(iter(needed)): given[0]}
-    paths = dict(each.partition("=")[::2] for each in given)
+        paths = {next(iter(needed)): given[0]}
+    else:
+        paths = dict(each.partition("=")[::2] for each in given)
     for name, words in needed.items():
         if not paths.get(name):
             form = "PATH" if len(needed) == 1 else f"{name}=PATH"
             raise InputError(f"--data: this scale reads {words}. Give --data={form}.")
     if extra := next((name for name in paths if name not in needed), None):
         raise InputError(f"--data={extra}: nothing here reads it. {nearest(extra, needed)}")
+    for name, path in paths.items():
+        if not Path(path).exists():
+            raise InputError(f"--data: '{path}' does not exist. Give the path of {needed[name]}.")
     return paths

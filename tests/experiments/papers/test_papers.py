@@ -155,12 +155,14 @@ def test_missing_data_is_said_before_anything_is_trained(tmp_path, capsys):
     arguments = ["--what=table2", "--scale=cpu", f"--workdir={tmp_path / 'runs'}"]
     assert command.main(arguments, "fedld", fedld.EXPERIMENTS) == 2
     assert "--data: this scale reads the X-rays' .npz file. Give --data=PATH." in capsys.readouterr().err
+    assert command.main([*arguments, "--data=nowhere.npz"], "fedld", fedld.EXPERIMENTS) == 2
+    assert "--data: 'nowhere.npz' does not exist. Give the path of the X-rays' .npz file." in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 
 def test_initial_weights_are_asked_for_before_anything_is_trained(tmp_path, capsys):
     save_file({"conv1.weight": np.zeros((64, 3, 7, 7), np.float32)}, tmp_path / "other.safetensors")
-    arguments = ["--what=table2", "--scale=paper", "--data=PACS", f"--workdir={tmp_path / 'runs'}"]
+    arguments = ["--what=table2", "--scale=paper", f"--data={tmp_path}", f"--workdir={tmp_path / 'runs'}"]
     for given, words in (
         ([], "starts from ImageNet weights of ResNet-18. Give --config.model.pretrained=FILE.safetensors"),
         (["nowhere.safetensors"], "there is no file 'nowhere.safetensors'"),
