@@ -36,23 +36,21 @@ def options(factory: Callable[..., Any], given: Iterable[str] = ()) -> dict[str,
 
     Arguments in `given` (the run provides them) and those that no plain value fits (callables) are left out.
     """
-    kinds = typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
+    annotated = factory.__init__ if inspect.isclass(factory) else factory
+    kinds, marked = typing.get_type_hints(annotated), typing.get_type_hints(annotated, include_extras=True)
     found: dict[str, Option] = {}
     for name, argument in inspect.signature(factory).parameters.items():
-        kind, of_run = _unmarked(kinds.get(name, Any))
+        kind = kinds.get(name, Any)
         if argument.kind is argument.VAR_KEYWORD:
             found |= _keys(kind)
         elif argument.kind is not argument.VAR_POSITIONAL and name not in given and _is_plain(kind):
-            found[name] = Option(kind, argument.default, argument.default is _MISSING, of_run)
+            found[name] = Option(kind, argument.default, argument.default is _MISSING, _followed(marked.get(name)))
     return found
 
 
-def _unmarked(kind: Any) -> tuple[Any, str | None]:
-    """(the annotation itself, the setting of the run that it is marked with)."""
-    if typing.get_origin(kind) is not typing.Annotated:
-        return kind, None
-    kind, *marks = typing.get_args(kind)
-    return kind, next((mark.setting for mark in marks if isinstance(mark, OfRun)), None)
+def _followed(kind: Any) -> str | None:
+    """The setting of the run that an annotation is marked with."""
+    return next((mark.setting for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, OfRun)), None)
 
 
 def _keys(kind: Any) -> dict[str, Option]:
