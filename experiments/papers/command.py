@@ -100,6 +100,7 @@ def _read(
     experiment: Experiment, grid: Mapping[tuple[str, str], Cell], done: Mapping[str, RunDirectory]
 ) -> list[Entry]:
     entries = []
+    is_whole = {column for _, column in grid} == experiment.scales["paper"].columns.keys()
     for name, measure in experiment.measures.items():
         for row in experiment.rows:
             found = []
@@ -108,7 +109,8 @@ def _read(
                 found.append(_entry(experiment, (name, row, column), seeds))
             entries += found
             if experiment.average:
-                entries.append(_entry(experiment, (name, row, experiment.average), _mean(found)))
+                average = _entry(experiment, (name, row, experiment.average), _mean(found))
+                entries.append(average if is_whole else average._replace(printed=None, deviation=None))
     return entries
 
 

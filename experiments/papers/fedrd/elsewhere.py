@@ -42,7 +42,7 @@ def _elsewhere(
         deviations={"accuracy": deviations},
         tuned={("FedIIR", column): {"algorithm.gamma": penalty} for column in columns},
         average=AVERAGE,
-        doubts=(*doubts, *WEAK[:2], *UNTOLD, *BASELINES, *BACKBONES),
+        doubts=(*doubts, WEAK[0], *UNTOLD, *BASELINES, *BACKBONES),
     )
 
 

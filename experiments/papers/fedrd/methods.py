@@ -37,6 +37,8 @@ UNTOLD = (
     "less than half its mean number.",
 )
 BASELINES = (
+    "Scaffold's control variates stand for plain SGD: it has neither momentum nor weight decay here; in the released "
+    "code it has both.",
     "Not told by the paper: the baselines' own settings. FedProx's mu is .1, as in the released code; FedGA's step .2 "
     "over all rounds, by the loss; FedSR's weights .01 and .001, 20 draws; FedIIR's penalty .001 on PACS and "
     "Mini-DomainNet, .005 on VLCS, .0005 on OfficeHome, its decay .95: as their authors have them.",
@@ -46,8 +48,6 @@ BACKBONES = (
     "What ends in -resnet50 is ResNet-50's, beside the same printed values.",
 )
 WEAK = (
-    "Scaffold's control variates stand for plain SGD: it has neither momentum nor weight decay here; in the released "
-    "code it has both.",
     "Of the 32 averages printed in the main tables ten disagree with their own rows by more than .01.",
     "The authors subsampled classes by a script that is not published; their few-shot lists do not fit PACS as it is.",
 )

@@ -134,6 +134,13 @@ def test_printed_deviations_stand_beside_printed_values():
     assert table.deviation("accuracy", "FedRD", "P") == 0.18 and table.deviation("accuracy", "FedRD", "Avg.") == 0.25
 
 
+def test_the_average_over_other_columns_than_the_papers_is_not_compared(tmp_path, monkeypatch):
+    monkeypatch.setattr(command.outcomes, "told", lambda cells, folder: iter(()))
+    for scale, data in (("smoke", []), ("cpu", [str(tmp_path)])):
+        is_done, text = command.run(fedrd.EXPERIMENTS["table5"], scale, data, {}, tmp_path, "table5")
+        assert not is_done and ("68.2 ± 0.24" in text) == (scale == "cpu")
+
+
 def test_what_the_user_set_is_said_in_the_result():
     published = TWO.scales["paper"]._replace(pretrained="ImageNet weights")
     asked = TWO._replace(scales={**TWO.scales, "paper": published})
