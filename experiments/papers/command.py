@@ -14,7 +14,7 @@ from experiments import arguments, cells, config, files, outcomes
 from experiments.cells import Cell
 from experiments.papers import comparison
 from experiments.papers.comparison import Entry
-from experiments.papers.plan import PRETRAINED, ROOT, Experiment, Settings
+from experiments.papers.plan import PRETRAINED, ROOT, Experiment, Scale, Settings
 from experiments.rundir import RunDirectory
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models import MODELS
@@ -62,7 +62,7 @@ def run(
     _check_weights(unique)
     ended = outcomes.told(unique, folder)
     directories = {each.cell.name: RunDirectory(each.directory) for each in ended if each.is_done}
-    entries = _read(experiment, grid, directories)
+    entries = _read(experiment, experiment.scales[scale], grid, directories)
     text = comparison.markdown(experiment, scale, entries, common)
     files.write(workdir / f"{what}-{scale}.md", text)
     files.write(workdir / f"{what}-{scale}.csv", comparison.comma_separated(entries))
@@ -97,25 +97,31 @@ def _check_weights(unique: Sequence[Cell]) -> None:
 
 
 def _read(
-    experiment: Experiment, grid: Mapping[tuple[str, str], Cell], done: Mapping[str, RunDirectory]
+    experiment: Experiment,
+    scale: Scale,
+    grid: Mapping[tuple[str, str], Cell],
+    done: Mapping[str, RunDirectory],
 ) -> list[Entry]:
+    """Every result; beside it what was printed, an average only where it is over the paper's columns."""
     entries = []
-    is_whole = {column for _, column in grid} == experiment.scales["paper"].columns.keys()
+    is_whole = scale.columns.keys() == experiment.scales["paper"].columns.keys()
     for name, measure in experiment.measures.items():
         for row in experiment.rows:
             found = []
             for column, cell in ((column, cell) for (of, column), cell in grid.items() if of == row):
                 seeds = measure(done[cell.name], column) if cell.name in done else []
-                found.append(_entry(experiment, (name, row, column), seeds))
+                found.append(_entry(experiment, (name, row, column), seeds, scale.is_compared))
             entries += found
             if experiment.average:
-                average = _entry(experiment, (name, row, experiment.average), _mean(found))
-                entries.append(average if is_whole else average._replace(printed=None, deviation=None))
+                place = name, row, experiment.average
+                entries.append(_entry(experiment, place, _mean(found), scale.is_compared and is_whole))
     return entries
 
 
-def _entry(experiment: Experiment, place: tuple[str, str, str], seeds: list[float]) -> Entry:
+def _entry(experiment: Experiment, place: tuple[str, str, str], seeds: list[float], is_compared: bool) -> Entry:
     """place: its measure, row and column."""
+    if not is_compared:
+        return Entry(*place, None, seeds)
     return Entry(*place, experiment.value(*place), seeds, experiment.deviation(*place))
 
 

@@ -63,7 +63,7 @@ def _setting(scale: Scale, common: Settings) -> str:
 def _table(measure: str, experiment: Experiment, entries: Sequence[Entry]) -> str:
     """paper, here and difference under each column; here alone where nothing was printed."""
     columns = list(dict.fromkeys(entry.column for entry in entries))
-    is_compared = measure in experiment.printed
+    is_compared = any(entry.printed is not None for entry in entries)
     kinds = ("paper", "here", "difference") if is_compared else ("here",)
     head = [measure, *(f"{column} {kind}" if is_compared else column for column in columns for kind in kinds)]
     lines = [head, ["---"] + ["---:"] * (len(head) - 1)]

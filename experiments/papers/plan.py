@@ -21,7 +21,7 @@ class Scale(NamedTuple):
     columns: what each is called and sets; those that are the paper's have its names.   reduced: in words, what is less
     than in the paper; empty at its own scale.   data: {name: what --data has to give the path of}; settings say {name}.
     pretrained: in words, the weights that training starts from, for which --config.model.pretrained is asked; empty
-    where it starts from random ones.
+    where it starts from random ones.   is_compared: whether printed values stand beside the results.
     """
 
     config: str  # below configs/
@@ -30,13 +30,14 @@ class Scale(NamedTuple):
     reduced: str = ""
     data: Mapping[str, str] = {}
     pretrained: str = ""
+    is_compared: bool = True
 
 
 def smoke(columns: Mapping[str, Settings], besides: Settings, network: str = "a multilayer perceptron") -> Scale:
     """The smallest: it needs no data.   besides: what is set in all runs, more than three rounds of everyone."""
     common = {"rounds": "3", "cohort_size": "0", "layout": "vmapped", **besides}
     words = f"scikit-learn's digits, {network}, three rounds, one seed: that it runs, nothing more"
-    return Scale("quickstart.py", common, columns, words)
+    return Scale("quickstart.py", common, columns, words, is_compared=False)
 
 
 class Experiment(NamedTuple):

@@ -18,14 +18,23 @@ ABLATION = {
     "FedProx (ce) + DGC": {"algorithm.name": "fedprox_dgc"},
     "FedMGC": METHODS["FedMGC"],
 }
-_DATA_SPLIT = {
+_THREE_DENSE = {
+    "model.name": "lenet",
+    "model.channels": "(6, 16)",
+    "model.kernel": "5",
+    "model.padding": "VALID",
+    "model.hidden": "(120, 84)",
+}
+_ONE_DENSE = {"model.name": "cnn", "model.channels": "(16, 32)", "model.padding": "SAME", "model.hidden": "()"}
+_COMMON = {
+    **_THREE_DENSE,
     "data.partition.name": "dirichlet",
     "data.partition.equal_sizes": "True",
     "data.valid_fraction": "0.0",
     "data.client_test_fraction": "0.0",  # accuracy is measured on the data set's own test split
 }
 _PAPER = {
-    **_DATA_SPLIT,
+    **_COMMON,
     "algorithm.learning_rate": "0.001",
     "algorithm.momentum": "0.0",
     "algorithm.weight_decay": "0.0",
@@ -35,7 +44,7 @@ _PAPER = {
     "num_seeds": "3",
 }
 _CPU = {
-    **_DATA_SPLIT,
+    **_COMMON,
     "data.name": "arrays",
     "algorithm.learning_rate": "0.05",
     "algorithm.epochs": "2",
@@ -45,28 +54,14 @@ _CPU = {
 _REDUCED = (
     "2 local epochs at a rate of .05 in batches of 50 for 10 at .001 in batches of 128, 60 rounds for 400, one seed"
 )
-_THREE_DENSE = {
-    "model.name": "lenet",
-    "model.channels": "(6, 16)",
-    "model.kernel": "5",
-    "model.padding": "VALID",
-    "model.hidden": "(120, 84)",
-}
-_ONE_DENSE = {
-    "model.name": "cnn",
-    "model.channels": "(16, 32)",
-    "model.kernel": "5",
-    "model.padding": "SAME",
-    "model.hidden": "()",
-}
 _DATA = {"cifar10": "CIFAR-10's .npz file", "fmnist": "Fashion-MNIST's .npz file"}
 SETS = {
-    "CIFAR-10": {"data.path": "{cifar10}", **_THREE_DENSE},
+    "CIFAR-10": {"data.path": "{cifar10}"},
     "FMNIST": {"data.path": "{fmnist}", **_ONE_DENSE},
 }
 _TFDS = {
-    "CIFAR-100": {"data.builder": "cifar100", **_THREE_DENSE},
-    "CIFAR-10": {"data.builder": "cifar10", **_THREE_DENSE},
+    "CIFAR-100": {"data.builder": "cifar100"},
+    "CIFAR-10": {"data.builder": "cifar10"},
     "FMNIST": {"data.builder": "fashion_mnist", **_ONE_DENSE},
 }
 NO_VALUES = (

@@ -134,11 +134,22 @@ def test_printed_deviations_stand_beside_printed_values():
     assert table.deviation("accuracy", "FedRD", "P") == 0.18 and table.deviation("accuracy", "FedRD", "Avg.") == 0.25
 
 
-def test_the_average_over_other_columns_than_the_papers_is_not_compared(tmp_path, monkeypatch):
+def test_what_is_printed_stands_beside_results_that_can_be_compared_alone(tmp_path, monkeypatch):
+    """Not at the smallest scale, and no average over other columns than the paper's."""
     monkeypatch.setattr(command.outcomes, "told", lambda cells, folder: iter(()))
-    for scale, data in (("smoke", []), ("cpu", [str(tmp_path)])):
-        is_done, text = command.run(fedrd.EXPERIMENTS["table5"], scale, data, {}, tmp_path, "table5")
-        assert not is_done and ("68.2 ± 0.24" in text) == (scale == "cpu")
+    table = fedrd.EXPERIMENTS["table5"]
+    cpu = table.scales["cpu"]
+    fewer = {column: cpu.columns[column] for column in "PA"}
+    table = table._replace(scales={**table.scales, "fewer": cpu._replace(columns=fewer)})
+    for scale, is_compared, has_average in (("smoke", False, False), ("fewer", True, False), ("cpu", True, True)):
+        data = [str(tmp_path)] if table.scales[scale].data else []
+        is_done, text = command.run(table, scale, data, {}, tmp_path, "table5")
+        assert not is_done
+        assert ("difference" in text, "88.02 ± 0.63" in text, "68.2 ± 0.24" in text) == (
+            is_compared,
+            is_compared,
+            has_average,
+        )
 
 
 def test_what_the_user_set_is_said_in_the_result():
