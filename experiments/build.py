@@ -140,12 +140,15 @@ def dataset(table: Mapping[str, Any]) -> Dataset:
     return config.called(source, options, "config.data")
 
 
-def data(table: Mapping[str, Any]) -> tuple[Dataset, Federation]:
-    """Read a data set and distribute it: the table's options go to its source, its partition and to `federate`."""
+def data(table: Mapping[str, Any], whole: Dataset | None = None) -> tuple[Dataset, Federation]:
+    """Read a data set and distribute it: the table's options go to its source, its partition and to `federate`.
+
+    whole: the data set, where it has been read.
+    """
     of_split = {key: value for key, value in table.items() if key in TABLES["data"].fixed}
     partition = config.resolve(table["partition"], TABLES["data.partition"].registry, "config.data.partition")
     augment = config.resolve(table["augment"], TABLES["data.augment"].registry, "config.data.augment")
-    whole = dataset(table)
+    whole = whole or dataset(table)
     return whole, config.called(_divided, of_split, "config.data", dataset=whole, partition=partition, augment=augment)
 
 

@@ -73,6 +73,17 @@ def test_the_local_rate_follows_a_schedule_that_the_config_names():
         build.algorithm(complete(late, algorithm=of_file)[0])
 
 
+def test_what_follows_the_run_takes_its_rounds_unless_something_else_is_set():
+    for overrides, rounds in (({}, 20), ({"rounds": "30"}, 30), ({"algorithm.rounds": "7"}, 7)):
+        chosen, notes = settings.complete({"rounds": 20, "algorithm": {"name": "fedga"}}, overrides)
+        assert chosen["algorithm"]["rounds"] == rounds and not notes
+        assert settings.complete(chosen)[0] == chosen
+    cosine = {"algorithm.learning_rate_schedule.name": "cosine"}
+    assert complete({**cosine, "rounds": "9"})[0]["algorithm"]["learning_rate_schedule"]["rounds"] == 9
+    warm_up = {"algorithm.learning_rate_schedule.name": "warm_up"}
+    assert complete({**warm_up, "rounds": "9"})[0]["algorithm"]["learning_rate_schedule"]["rounds"] == 5
+
+
 def test_another_name_drops_what_the_file_wrote_for_the_old_one_and_says_so():
     algorithm = {"name": "fedld", "lam": 0.5, "learning_rate": 0.2}
     chosen, notes = complete({"algorithm.name": "fedprox", "algorithm.mu": "1"}, algorithm=algorithm)
