@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fedjax_het.engine.participation import everyone
+from fedjax_het.sharing import share_all
 from tests.harness import compose, difference, federation, is_equal, run
 
 
@@ -33,11 +34,12 @@ def test_fedprox_pulls_more_with_a_larger_mu(fedavg):
     assert near < far
 
 
-def test_fedbn_without_norm_layers_is_fedavg(fedavg):
-    assert is_equal(after("fedbn"), fedavg)
+def test_fedbn_that_shares_its_norms_is_fedavg():
+    shared = compose("fedbn", change={"sharing": share_all})
+    assert is_equal(run(shared, rounds=2)[0].server.shared, after("fedavg", norm="batch"))
 
 
-def test_fedbn_with_norm_layers_is_not(fedavg):
+def test_fedbn_keeps_its_norms():
     round = compose("fedbn")
     state, _ = run(round, rounds=2)
     assert sorted(jax.tree.leaves(jax.tree.map(lambda x: x.ndim, state.clients.personal))) == [2, 2, 2, 2]

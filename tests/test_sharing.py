@@ -46,3 +46,30 @@ def test_patterns():
 def test_a_pattern_that_matches_nothing_is_a_mistake():
     with pytest.raises(InputError, match=r"no leaf.*params/clasifier/\*"):
         chosen(sharing.personal("params/clasifier/*"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (
+            sharing.personal_layers(nn.LayerNorm),
+            r"has no layer of class LayerNorm; .* are of class BatchNorm, Conv, De",
+        ),
+        (sharing.personal_layers(nn.Embed, nn.LayerNorm), r"has no layer of class Embed or LayerNorm"),
+        (sharing.personal(), r"the rule 'rule' keeps none of the model's leaves personal \(params/layer1"),
+        (lambda leaf: leaf.path.endswith("/bn"), r"'<lambda>' keeps none.*sharing=share_all"),
+    ],
+)
+def test_a_rule_that_chooses_nothing_is_a_mistake_unless_it_says_so(rule, message):
+    with pytest.raises(InputError, match=message):
+        chosen(rule)
+
+
+def test_layers_without_leaves_are_named():
+    layers = {"norm": nn.BatchNorm, "head": nn.Dense}
+    with pytest.raises(InputError, match=r"layers of class BatchNorm, but without parameters or statistics \(norm\)"):
+        sharing.personal_paths(sharing.batch_norms, ["params/head/kernel"], layers)
+
+
+def test_a_rule_of_one_s_own():
+    assert chosen(lambda leaf: leaf.path.endswith("/bias")) == {PATHS[-1]}

@@ -4,7 +4,8 @@
 
 Wire: as FedAvg without the norm layers. Kept by a client: its norm leaves, also through rounds it sits out. A client
 that never trained is given the mean of those that did.
-local_norms: "batch" (by the layer's class, so that norms in shortcuts count) or "all" normalisation layers.
+local_norms: "batch" (by the layer's class, so that norms in shortcuts count) or "all" normalisation layers. A model
+whose norms have no leaves is refused: nothing would stay.
 weighting: "samples" or "uniform" (the authors' code). Authors' setting: SGD .01, batch 32, 1 epoch, 100 rounds.
 Deviation: the authors decide by "bn" in a parameter's name, which shares a ResNet's four downsampling norms.
 Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021. arXiv:2102.07623

@@ -15,7 +15,7 @@ def before_everything(
     """What the server begins with, and what any one client does: `clients` has no leading axis.
 
     inputs: a batch of one example or more, as stored; only their shape matters.
-    Raises InputError for a sharing pattern that matches no leaf.
+    Raises InputError for a sharing rule that chooses no leaf; `share_all` may.
     """
     example = problem.prepare(inputs[:1])
     variables = problem.model.init(key, example)

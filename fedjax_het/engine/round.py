@@ -94,7 +94,7 @@ def make_round(
     all clients. By default everyone.
     prepare: stored inputs [batch, ...] -> what the model takes; it runs inside the step that reads them.
     augment: (key, stored inputs, labels) -> both as the model takes them in training, where that is something else.
-    Raises InputError for a cohort larger than the clients, a sharing pattern that matches no leaf, and, when traced,
+    Raises InputError for a cohort larger than the clients, a sharing rule that chooses no leaf, and, when traced,
     for a part that reads a quantity which no slot fills.
     """
     participation = participation or everyone()

@@ -76,3 +76,10 @@ def test_one_example_batches_under_batch_norm():
 def test_a_sharing_rule_that_matches_nothing():
     with pytest.raises(InputError, match=r"sharing: no leaf.*params/head"):
         build({"sharing": sharing.personal("params/head/*")})
+
+
+@pytest.mark.parametrize("norm", ["none", "batch_stat", "group"])
+def test_fedbn_without_batch_norms_that_have_leaves(norm):
+    """It would train exactly as FedAvg does."""
+    with pytest.raises(InputError, match=r"sharing: nothing would be personal: .*of class .*Dense.*norm='batch'"):
+        Simulation(algorithm("fedbn"), model(norm), federation(), rounds=1)

@@ -77,9 +77,14 @@ def test_every_norm_is_found_by_class_and_by_path(name, kind):
     inputs = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
     layers, paths = model.layers(inputs), tree.paths(shapes(model, 32))
     by_path = {path for path in paths if fnmatchcase(path, "*/norm*")}
+    num_leaves = {"batch": 4, "group": 2}.get(kind, 0)
+    if not num_leaves:
+        assert not by_path
+        with pytest.raises(InputError, match=r"nothing would be personal.*are of class Conv, Dense\. "):
+            sharing.personal_paths(sharing.all_norms, paths, layers)
+        return
     by_class = sharing.personal_paths(sharing.all_norms, paths, layers)
     assert by_path == by_class
-    num_leaves = {"batch": 4, "group": 2}.get(kind, 0)
     assert len(by_class) == num_leaves * NUM_NORMS[name]
     assert all(path.startswith(("params/classifier/", "params/up_")) or "/conv" in path for path in {*paths} - by_class)
 

@@ -7,7 +7,7 @@ METHODS = {
     "FedProx": {"algorithm.name": "fedprox"},
     "FedNova": {"algorithm.name": "fednova"},
     "FedAdam": {"algorithm.name": "fedadam"},
-    "FedBN": {"algorithm.name": "fedbn"},
+    "FedBN": {"algorithm.name": "fedbn", "model.norm": "batch"},
     "MOON": {"algorithm.name": "moon"},
     "HarmoFL": {"algorithm.name": "harmofl"},
 }

@@ -1,0 +1,32 @@
+"""Every run of a table whose algorithm keeps layers of some class personal has a network with such layers."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from experiments import build, config
+from experiments.papers import fedld, fedmgc, fedrd, harmofl
+from experiments.settings import TABLES
+from fedjax_het import sharing, tree
+
+IMAGES = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
+
+
+@pytest.mark.parametrize("paper", [fedld, fedmgc, fedrd, harmofl])
+def test_what_is_personal_is_there(paper):
+    seen = set()
+    for experiment in paper.EXPERIMENTS.values():
+        for scale, chosen in experiment.scales.items():
+            for cell in experiment.cells(scale, {}, dict.fromkeys(chosen.data, "somewhere")).values():
+                settings = cell.settings()
+                algorithm, table = build.algorithm(settings), {**settings["model"], "pretrained": None}
+                table = {key: value for key, value in table.items() if key in settings["model"]}
+                which = settings["algorithm"]["name"], str(table)
+                if not hasattr(algorithm.sharing, "classes") or which in seen:
+                    continue
+                seen.add(which)
+                model = config.resolve(table, TABLES["model"].registry, "config.model", num_classes=3)
+                model = algorithm.adapt(model)
+                paths = tree.paths(jax.eval_shape(model.init, jax.random.key(0), IMAGES))
+                assert sharing.personal_paths(algorithm.sharing, paths, model.layers(IMAGES)), (cell.name, scale)
+    assert bool(seen) == (paper is not fedmgc)
