@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from fedjax_het.engine.layout import chunked, vmapped
 from fedjax_het.engine.participation import everyone
 from fedjax_het.sharing import share_all
 from tests.harness import compose, difference, federation, is_equal, run
@@ -79,6 +80,26 @@ def test_harmofl_without_its_parts_is_fedavg_with_uniform_weights(fedavg_uniform
 def test_harmofl_keeps_its_optimizer():
     options = {"alpha": 0.0, "band": None}
     assert difference(after("harmofl", **options), after("harmofl", reset_optimizer=True, **options)) > 1e-5
+
+
+@pytest.mark.parametrize("layout", [vmapped, chunked(2)], ids=str)
+def test_harmofl_averages_amplitudes_plainly_and_models_by_its_weights(layout):
+    """Algorithm 1, line 16, on clients of unequal sizes that have one batch each; by NumPy."""
+    options = {"weighting": "samples", "batch_size": 32, "shuffle": False}
+    round, data = compose("harmofl", norm="none", options=options, layout=layout), federation().data
+    state = round.init(jax.random.key(0), data)
+    after, _, said = jax.jit(round.explain)(state, data, jax.random.key(0))
+    sizes, images = np.asarray(data.train.count, float), np.asarray(federation().prepare(data.examples.inputs), float)
+    spectra = np.abs(np.fft.fft2(images, axes=(1, 2)))
+    own = [spectra[index[:count]].mean(axis=0) for index, count in zip(data.train.index, data.train.count, strict=True)]
+    average = np.asarray(after.server.shared["amplitude"]["average"])
+    np.testing.assert_allclose(average, np.mean(own, axis=0), rtol=1e-4, atol=1e-4)
+    by_size = np.average(own, axis=0, weights=sizes)
+    assert np.ptp(sizes) > 0 and np.abs(average - by_size).max() > 0.01 * by_size.max()
+    for path, update in jax.tree.leaves_with_path(said.uploads.update["params"]):
+        before, now = (dict(jax.tree.leaves_with_path(x.server.shared["params"]))[path] for x in (state, after))
+        expected = before + np.average(np.asarray(update, float), axis=0, weights=sizes)
+        np.testing.assert_allclose(now, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_fedld_without_its_parts_is_fedavg(fedavg):

@@ -2,12 +2,13 @@
 
     Psi(x) = IDFT(Abar exp(j phase(x)))                          first operation of the network
     g = grad F_i(w),  delta = alpha g / ||g||,   w <- w - lr grad F_i(w + delta)
-    server: w <- w + eta_g 1/N sum_i (w_i - w),   Abar = 1/N sum_i Abar_i after the first round, then fixed
+    server: w <- w + eta_g sum_i p_i (w_i - w),   Abar = 1/N sum_i Abar_i after the first round, then fixed
 
 Wire: as FedAvg, and one amplitude [height, width, channel]. Kept by a client: its optimizer's state.
 alpha: the paper's α, .05 (perturbation; 0 switches it off).   decay: v, .1.   amplitude_rounds: 1; None is every round.
 band: "full" (Eqs. 3 and 4), "dc" (what the released code does: with decay=0, a mean shift), a fraction of the
-spectrum, or None for no amplitude normalisation.   weighting: "uniform" (code) or "samples".
+spectrum, or None for no amplitude normalisation.   weighting: p_i, "uniform" (code) or "samples"; amplitudes are
+averaged plainly with either, as in Algorithm 1.
 Setting: momentum .9, weight decay 1e-4; rate 1e-3 (Camelyon17), 1e-4 (nuclei, prostate with Adam).
 Deviations from the code: decay .1 is honoured (it is cut to the integer 0 there), the average moves once a step and
 never in evaluation, weights are not moved and moved back. The sign of the paper's Algorithm 1, line 15, is a misprint.
@@ -65,7 +66,7 @@ def harmofl(
     return Algorithm(
         objective=(cross_entropy(),),
         local_update=local_update,
-        aggregator=mean(weighting),
+        aggregator=mean(weighting, unweighted=("amplitude",)),
         server_optimizer=optax.sgd(server_learning_rate),
         **parts,
     )
