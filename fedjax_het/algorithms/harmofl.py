@@ -9,6 +9,7 @@ alpha: the paper's α, .05 (perturbation; 0 switches it off).   decay: v, .1.   
 band: "full" (Eqs. 3 and 4), "dc" (what the released code does: with decay=0, a mean shift), a fraction of the
 spectrum, or None for no amplitude normalisation.   weighting: p_i, "uniform" (code) or "samples"; amplitudes are
 averaged plainly with either, as in Algorithm 1.
+Images whose means have both signs, as standardised ones have, are refused: the sign is phase. The paper's are in 0..1.
 Setting: momentum .9, weight decay 1e-4; rate 1e-3 (Camelyon17), 1e-4 (nuclei, prostate with Adam).
 Deviations from the code: decay .1 is honoured (it is cut to the integer 0 there), the average moves once a step and
 never in evaluation, weights are not moved and moved back. The sign of the paper's Algorithm 1, line 15, is a misprint.

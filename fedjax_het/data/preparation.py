@@ -47,6 +47,21 @@ def _in_unit_range(inputs: Array) -> Array:
     return inputs.astype(jnp.float32) / scale
 
 
+def has_means_of_both_signs(prepare: Preparation, inputs: np.ndarray, positions: np.ndarray) -> bool:
+    """Whether, as models take them, the mean of some channel is above 0 in one of the images inputs[positions] and
+    below in another. Of standardised images it always is, of other bytes never; floating images are looked at."""
+    if prepare.moments is not None or inputs.dtype == np.uint8:
+        return prepare.moments is not None
+    is_above = is_below = np.zeros(inputs.shape[-1], bool)
+    for start in range(0, len(positions), _CHUNK):
+        images = inputs[positions[start : start + _CHUNK]]
+        means = images.astype(np.float64).mean(axis=tuple(range(1, images.ndim - 1)))
+        is_above, is_below = is_above | (means > 0).any(axis=0), is_below | (means < 0).any(axis=0)
+        if (is_above & is_below).any():
+            return True
+    return False
+
+
 def moments(inputs: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """([channel] mean, [channel] deviation) of inputs[positions] as they are in unit range, in float64."""
     mean = _mean(inputs, positions, lambda x: x)

@@ -10,6 +10,7 @@ from flax import linen as nn
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
+from fedjax_het.data.preparation import has_means_of_both_signs
 from fedjax_het.engine import client_side, placement
 from fedjax_het.engine.client_side import Cohort
 from fedjax_het.engine.job import Job
@@ -17,7 +18,7 @@ from fedjax_het.engine.layout import Layout
 from fedjax_het.engine.problem import LocalProblem
 from fedjax_het.engine.round import Round, RoundMetrics, Transcript
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.types import Array, ClientData, Key, State
+from fedjax_het.types import Array, ClientData, Key, State, Variables
 
 
 class Shapes(NamedTuple):
@@ -72,7 +73,8 @@ def wired(job: Job, layout: Layout) -> Wired:
     """Trace a round's shapes, look for what would train but mean nothing, and hand the shapes on; of each algorithm.
 
     Raises InputError: a published quantity that nobody reports, a part that reads what no slot fills, a state whose
-    shape a round would change, one-example batches under batch normalisation, nobody with a training example.
+    shape a round would change, one-example batches under batch normalisation, amplitude normalisation of images whose
+    means have both signs, nobody with a training example.
     """
     if len(job.algorithms) > 1:
         first, *others = (wired(each, layout) for each in job.of_each())
@@ -93,6 +95,7 @@ def wired(job: Job, layout: Layout) -> Wired:
         return with_everyone(state, cohort, client_side.window(data, cohort), key)
 
     before = jax.eval_shape(round.init, key, federation.data)
+    _check_amplitude(before.server.shared, federation)
     shapes = Shapes(*jax.eval_shape(explain, before, federation.data))
     if (changed := _difference(before, shapes.state)) is not None:
         raise InputError(f"a round changes the shape of its own state: {changed}. A slot must give back what it got.")
@@ -106,6 +109,23 @@ def _check_batch_norm(algorithm: Algorithm, problem: LocalProblem, federation: F
         raise InputError(
             f"batch_size: batches of one example have no variance for batch normalisation ({norms[0]}) to divide by. "
             "Take batch_size of at least 2, or a model with norm='group' or 'none'."
+        )
+
+
+def _check_amplitude(shared: Variables, federation: Federation) -> None:
+    """The sign of an image's mean is phase, which amplitude normalisation leaves as it is: where the images' means have
+    both signs, it makes them +a and -a instead of equal."""
+    if "amplitude" not in shared:
+        return
+    rows = federation.data.train
+    positions = np.concatenate([index[:count] for index, count in zip(rows.index, rows.count, strict=True)])
+    if has_means_of_both_signs(federation.prepare, federation.examples.inputs, positions):
+        which, mend = "the images' means have both signs", "Shift the images so that no mean is negative, to 0..1 say"
+        if federation.prepare.moments is not None:
+            which, mend = "standardised images have means of both signs", "Set standardise=False: pixels in 0..1"
+        raise InputError(
+            f"standardise: {which}, and amplitude normalisation, which keeps phases, cannot make them equal. {mend}, "
+            "or take an algorithm without amplitude normalisation, such as harmofl with band=None."
         )
 
 

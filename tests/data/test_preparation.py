@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from fedjax_het.data.preparation import Preparation, moments
+from fedjax_het.data.preparation import Preparation, has_means_of_both_signs, moments
 
 
 def test_plain_maps_bytes_to_the_unit_interval_and_leaves_floats_alone():
@@ -42,3 +42,17 @@ def test_training_augments_before_it_standardises_and_nothing_else_does():
     np.testing.assert_allclose(inputs, 5.0, rtol=1e-5)
     np.testing.assert_array_equal(moved, labels + 1)
     np.testing.assert_allclose(prepare(images), 0.0, atol=1e-6)
+
+
+def test_means_of_both_signs():
+    floats, chosen = np.full((150, 4, 3, 2), 0.5, np.float32), np.arange(0, 150, 2)
+    floats[..., 1] = -0.5
+    floats[1] *= -1  # not one of those chosen
+    assert not has_means_of_both_signs(Preparation(), floats, chosen)
+    floats[148, ..., 0] = np.linspace(-0.9, 0.8, 12).reshape(4, 3)
+    assert has_means_of_both_signs(Preparation(), floats, chosen)
+    images = np.random.default_rng(0).integers(0, 256, (150, 4, 3, 2)).astype(np.uint8)
+    assert not has_means_of_both_signs(Preparation(), images, chosen)
+    standardised = Preparation(moments(images, chosen))
+    means = np.asarray(standardised(images[chosen])).mean((1, 2))
+    assert (means > 0).any() and (means < 0).any() and has_means_of_both_signs(standardised, images, chosen)

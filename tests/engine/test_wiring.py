@@ -3,12 +3,16 @@
 from dataclasses import replace
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from fedjax_het import sharing
+from fedjax_het import data, sharing
 from fedjax_het.algorithm import Summary
 from fedjax_het.client.gradients import controlled
 from fedjax_het.client.local_updates import sgd
+from fedjax_het.data import federate
+from fedjax_het.data.dataset import assemble
+from fedjax_het.data.partition import iid
 from fedjax_het.engine import Simulation
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import mean
@@ -71,6 +75,19 @@ def test_one_example_batches_under_batch_norm():
     with pytest.raises(InputError, match=r"batch_size: batches of one example.*norm_0"):
         build({}, norm="batch", batch_size=1)
     assert build({}, norm="none", batch_size=1).facts.num_clients == 5
+
+
+def test_amplitude_normalisation_of_images_whose_means_have_both_signs():
+    pixels = (np.random.default_rng(0).random((40, 6, 6, 1)) - 0.5).astype(np.float32)
+    floats = federate(assemble("floats", pixels, np.arange(40) % 3), iid(), 5)
+    standardised = data.toy(5, image=(6, 6, 1), standardise=True)
+    for chosen, message in (
+        (standardised, "standardised images.*Set standardise=False"),
+        (floats, "the images' means"),
+    ):
+        with pytest.raises(InputError, match=f"standardise: {message}.*band=None"):
+            Simulation(algorithm("harmofl"), model("none"), chosen, rounds=1)
+    assert Simulation(algorithm("harmofl", band=None), model("none"), standardised, rounds=1).rounds == 1
 
 
 def test_a_sharing_rule_that_matches_nothing():
