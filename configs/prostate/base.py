@@ -2,7 +2,7 @@
 smallest. Give the data with --config.data.path=...
 
 The path is the folder with BIDMC, HK, I2CVB, ISBI, ISBI_1.5 and UCL; pip install "fedjax-het[medical]" reads it.
-Network, loss and optimizer are those of HarmoFL's code.
+Network, loss and optimizer are those of HarmoFL's code, but for Adam's betas, which are the paper's.
 """
 
 from ml_collections import ConfigDict
@@ -15,6 +15,7 @@ def base(**algorithm: object) -> ConfigDict:
         "learning_rate": 1e-4,
         "weight_decay": 1e-4,
         "optimizer": "adam",
+        "betas": (0.9, 0.99),
         "batch_size": 16,
         "epochs": 1,
     } | algorithm

@@ -67,7 +67,12 @@ def fedrd(
     local_update, memory = sgd(**settings), {}
     if not reset_optimizer:
         rates = {name: settings[name] for name in ("momentum", "weight_decay") if name in settings}
-        optimizer = local_optimizer(settings.pop("optimizer", None), settings.get("learning_rate", 0.1), **rates)
+        optimizer = local_optimizer(
+            settings.pop("optimizer", None),
+            settings.get("learning_rate", 0.1),
+            betas=settings.pop("betas", None),
+            **rates,
+        )
         local_update = sgd(**settings, optimizer=optimizer, keep_optimizer=True)
         memory["optimizer"] = optimizer_state(optimizer)
     if debiased and lambda_every == "prev_round":

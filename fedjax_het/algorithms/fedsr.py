@@ -52,7 +52,7 @@ def fedsr(
     """
     usual = {"learning_rate": 0.1, "momentum": 0.0, "weight_decay": 0.0}
     rates = (training.get(name, usual[name]) for name in usual)
-    optimizer = local_optimizer(training.pop("optimizer", None), *rates)
+    optimizer = local_optimizer(training.pop("optimizer", None), *rates, training.pop("betas", None))
     has_reference = not isinstance(cmi, int | float) or cmi != 0
     information = (conditional_information(cmi),) if has_reference else ()
     return Algorithm(

@@ -52,7 +52,7 @@ def harmofl(
     """
     settings = {"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 1e-4} | training
     rates = (settings.pop("learning_rate"), settings.pop("momentum"), settings.pop("weight_decay"))
-    optimizer = local_optimizer(settings.pop("optimizer", None), *rates)
+    optimizer = local_optimizer(settings.pop("optimizer", None), *rates, settings.pop("betas", None))
     is_perturbed = not isinstance(alpha, int | float) or alpha != 0
     local_update = sgd(
         *rates,

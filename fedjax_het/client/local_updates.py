@@ -32,6 +32,7 @@ class Training(TypedDict, total=False):
     steps: int | None
     shuffle: bool
     optimizer: optax.GradientTransformation | Literal["adam"] | None
+    betas: tuple[float, float] | None
     learning_rate_schedule: Schedule | None
     only: str | None
 
@@ -55,6 +56,7 @@ def sgd(
     steps: int | None = None,
     shuffle: bool = True,
     optimizer: optax.GradientTransformation | Literal["adam"] | None = None,
+    betas: tuple[float, float] | None = None,
     learning_rate_schedule: Schedule | None = None,
     only: str | None = None,
     gradient: GradientRule = plain,
@@ -69,7 +71,8 @@ def sgd(
     batch_size, epochs: examples of a step and passes over all of a client's, the papers' B and E.
     steps: exactly so many steps instead, going round the examples.
     shuffle: a new order each epoch, a function of (seed, round, client, epoch); False keeps the order of the index.
-    optimizer: any optax transformation instead of SGD, or "adam", see `optimizers`.   gradient: the rule that feeds it.
+    optimizer: any optax transformation instead of SGD, or "adam", see `optimizers`.   betas: Adam's; None is .9, .999.
+    gradient: the rule that feeds the optimizer.
     learning_rate_schedule: round -> what the rate is multiplied by, whatever the optimizer; see `schedules`. None: 1.
     only: the parameters that are trained, see `restricted`.
     keep_optimizer: go on with memory["optimizer"] instead of starting afresh each round (see `memories`).
@@ -79,7 +82,7 @@ def sgd(
     _check(learning_rate, momentum, weight_decay, batch_size, epochs, steps)
     if keep_optimizer and only is not None:
         raise InputError("only: the optimizer is kept between rounds here. Restrict it yourself, where it is kept too.")
-    optimizer = restricted(local_optimizer(optimizer, learning_rate, momentum, weight_decay), only)
+    optimizer = restricted(local_optimizer(optimizer, learning_rate, momentum, weight_decay, betas), only)
     step = _stepping(optimizer, gradient, batch_size, learning_rate_schedule)
 
     def train(problem: Problem, view: ClientView, key: Key, is_watched: bool = False) -> Trained:

@@ -7,6 +7,8 @@ from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array
 
 Optimizer = optax.GradientTransformation
+BETAS = (0.9, 0.999)
+"""PyTorch's for Adam."""
 
 
 def torch_sgd(learning_rate: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
@@ -15,25 +17,36 @@ def torch_sgd(learning_rate: float, momentum: float = 0.0, weight_decay: float =
     return optax.chain(*_decay(weight_decay), *buffer, optax.scale_by_learning_rate(learning_rate))
 
 
-def torch_adam(learning_rate: float, weight_decay: float = 0.0) -> Optimizer:
-    """torch.optim.Adam: betas .9 and .999, epsilon 1e-8, and decay that enters the gradient, unlike AdamW's."""
-    return optax.chain(*_decay(weight_decay), optax.scale_by_adam(), optax.scale_by_learning_rate(learning_rate))
+def torch_adam(learning_rate: float, weight_decay: float = 0.0, betas: tuple[float, float] = BETAS) -> Optimizer:
+    """torch.optim.Adam: epsilon 1e-8, and decay that enters the gradient, unlike AdamW's."""
+    moments = optax.scale_by_adam(*betas)
+    return optax.chain(*_decay(weight_decay), moments, optax.scale_by_learning_rate(learning_rate))
 
 
 def local_optimizer(
-    choice: Optimizer | str | None, learning_rate: float, momentum: float = 0.0, weight_decay: float = 0.0
+    choice: Optimizer | str | None,
+    learning_rate: float,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    betas: tuple[float, float] | None = None,
 ) -> Optimizer:
     """What a recipe's `optimizer` stands for: None is `torch_sgd`, "adam" is `torch_adam`, which reads no momentum.
 
-    Raises InputError for another name.
+    betas: of "adam"; None is PyTorch's.
+    Raises InputError for another name, for betas outside 0..1, and for betas that nothing reads.
     """
+    if betas is not None:
+        if choice != "adam":
+            raise InputError("betas: they are Adam's. Set optimizer to 'adam', or leave betas out.")
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise InputError(f"betas: two numbers of at least 0 and below 1, not {betas}.")
     if choice is None:
         return torch_sgd(learning_rate, momentum, weight_decay)
     if not isinstance(choice, str):
         return choice
     if choice != "adam":
         raise InputError(f"optimizer: no optimizer '{choice}'. {nearest(choice, ['adam'])} None is SGD.")
-    return torch_adam(learning_rate, weight_decay)
+    return torch_adam(learning_rate, weight_decay, betas or BETAS)
 
 
 def _decay(weight_decay: float) -> list[Optimizer]:

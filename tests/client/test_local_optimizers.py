@@ -18,14 +18,17 @@ def trained(optimizer, w):
     return w
 
 
-def test_adam_is_pytorchs():
+@pytest.mark.parametrize("betas", [None, (0.9, 0.999), (0.8, 0.99)])
+def test_adam_is_pytorchs(betas):
+    b1, b2 = betas or (0.9, 0.999)
     start = np.float32([1.0, -2.0, 3.0])
     w, first, second = start.astype(np.float64), np.zeros(3), np.zeros(3)
     for t, gradient in enumerate(GRADIENTS.astype(np.float64), start=1):
         gradient = gradient + 0.1 * w
-        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
-        w = w - 0.01 * (first / (1 - 0.9**t)) / (np.sqrt(second / (1 - 0.999**t)) + 1e-8)
-    np.testing.assert_allclose(trained(torch_adam(0.01, 0.1), start), w, rtol=1e-5)
+        first, second = b1 * first + (1 - b1) * gradient, b2 * second + (1 - b2) * gradient**2
+        w = w - 0.01 * (first / (1 - b1**t)) / (np.sqrt(second / (1 - b2**t)) + 1e-8)
+    optimizer = local_optimizer("adam", 0.01, weight_decay=0.1, betas=betas)
+    np.testing.assert_allclose(trained(optimizer, start), w, rtol=1e-5)
 
 
 def test_sgd_is_pytorchs():
@@ -46,3 +49,17 @@ def test_a_choice_is_a_name_a_transformation_or_nothing():
 def test_an_unknown_name_is_refused():
     with pytest.raises(InputError, match=r"no optimizer 'adma'.*'adam'"):
         local_optimizer("adma", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("choice", "betas", "message"),
+    [
+        (None, (0.9, 0.99), "betas: they are Adam's. Set optimizer"),
+        (torch_sgd(0.1), (0.9, 0.99), "betas: they are Adam's"),
+        ("adam", (0.9, 1.0), "betas: two numbers of at least 0 and below 1"),
+        ("adam", (0.9,), "betas: two numbers"),
+    ],
+)
+def test_betas_that_nothing_reads_or_that_cannot_be(choice, betas, message):
+    with pytest.raises(InputError, match=message):
+        local_optimizer(choice, 0.1, betas=betas)
