@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from fedjax_het import engine
 from fedjax_het.data import Federation
 
 Record = dict[str, Any]
+SELECTED = "selected.jsonl"  # clients' rows in the round that does best on validation examples, for each seed
 _PACKAGES = ("fedjax-het", "jax", "jaxlib", "flax", "optax", "numpy")
 
 
@@ -69,39 +70,53 @@ class MetricLines:
         return kept
 
 
-# ---- per_client.csv, partition.json ----------------------------------------------------------------------------------
+# ---- per_client.csv, selected.jsonl, partition.json ------------------------------------------------------------------
 _HEADER = ["seed", "client", "is_newcomer", "num_train", "num_valid", "num_test"]
 
 
-def per_client(evaluation: engine.Evaluation, federation: Federation, seeds: Iterable[int]) -> str:
-    """CSV: for every seed and client, newcomers last, its numbers of examples and its figures after the last round."""
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
+def client_rows(evaluation: engine.Evaluation, federation: Federation, seeds: Iterable[int]) -> list[Record]:
+    """For every seed and client, newcomers last, its numbers of examples and its figures; None where it has none."""
+    rows = []
     scores = ["loss", "accuracy", *(evaluation.clients.overlap or {})]
     own = {"personal": evaluation.personal}
     if evaluation.personal_test is not None:
         own["personal_test"] = evaluation.personal_test
-    rows.writerow([*_HEADER, *scores, *(f"{name}_{score}" for name in own for score in scores)])
+    names = [*_HEADER, *scores, *(f"{name}_{score}" for name in own for score in scores)]
     clients = federation.describe()
     for i, seed in enumerate(seeds):
         for position, client in enumerate(clients):
             if client["is_newcomer"]:
                 figures = _figures(evaluation.newcomers, i, position - federation.num_clients)
-                figures += [""] * len(scores) * len(own)
+                figures += [None] * len(scores) * len(own)
             else:
                 figures = _figures(evaluation.clients, i, position)
                 for part in own.values():
-                    figures += _figures(part, i, position) if part else [""] * len(scores)
+                    figures += _figures(part, i, position) if part else [None] * len(scores)
             counts = [client[name] for name in ("client", "is_newcomer", "train", "valid", "test")]
-            rows.writerow([seed, *counts, *figures])
+            rows.append(dict(zip(names, [seed, *counts, *figures], strict=True)))
+    return rows
+
+
+def per_client(evaluation: engine.Evaluation, federation: Federation, seeds: Iterable[int]) -> str:
+    """CSV: `client_rows` after the last round; empty cells where there is no figure."""
+    text, rows = io.StringIO(), client_rows(evaluation, federation, seeds)
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return text.getvalue()
 
 
-def _figures(metrics: engine.Metrics, seed: int, client: int) -> list[float | str]:
-    """Loss, accuracy and overlaps; empty cells where there was no example."""
+def selected_lines(round: int, seeds: Sequence[int], rows: Sequence[Record]) -> list[Record]:
+    """A line each of these seeds, whose round is the best on validation examples so far: its clients' rows."""
+    of = {seed: [row for row in rows if row["seed"] == seed] for seed in seeds}
+    return [{"round": round, "seed": seed, "clients": clients} for seed, clients in of.items()]
+
+
+def _figures(metrics: engine.Metrics, seed: int, client: int) -> list[float | None]:
+    """Loss, accuracy and overlaps; None where there was no example."""
     scores = [metrics.loss, metrics.accuracy, *(metrics.overlap or {}).values()]
     is_measured = metrics.num_examples[seed, client] > 0
-    return [float(score[seed, client]) if is_measured else "" for score in scores]
+    return [float(score[seed, client]) if is_measured else None for score in scores]
 
 
 def partition(federation: Federation) -> Record:
@@ -116,7 +131,8 @@ def partition(federation: Federation) -> Record:
 
 
 # ---- summary.json ----------------------------------------------------------------------------------------------------
-_SELECTING = ("valid/dice_mean", "valid/accuracy_mean")  # the first that was measured
+# The first that was measured: of own models where clients have some.
+_SELECTING = ("personal_valid/dice_mean", "personal_valid/accuracy_mean", "valid/dice_mean", "valid/accuracy_mean")
 
 
 def final(lines: list[Record]) -> dict[str, Record]:

@@ -53,6 +53,7 @@ class Record:
         place, self._is_alone = beside[0], beside[1] == 1
         self._part = slice(place * num_seeds, (place + 1) * num_seeds)
         self._log = outputs.MetricLines(directory / "metrics.jsonl")
+        self._selected = outputs.MetricLines(directory / outputs.SELECTED)
         self._looks = looks.Looks(self.seeds, directory / looks.NAME) if settings["diagnostics"] else None
         if processes.is_first:
             # First of all files: a directory that holds others without it would be taken for someone else's.
@@ -83,6 +84,8 @@ class Record:
         self.directory.write("partition.json", outputs.partition(self._federation))
         if self._looks:
             self._looks.rewind(done)
+        if self._selected.path.exists():
+            self._selected.rewind(done)
         return max((line["seconds"] for line in self._log.rewind(done)), default=0.0)
 
     def follow(self, seconds: float) -> live.Live:
@@ -94,9 +97,14 @@ class Record:
         return live.Live(names, live.Run(self.directory.path, self.settings, self.seeds, time.time() - seconds))
 
     # ---- what it writes ----------------------------------------------------------------------------------------------
-    def add(self, round: int, seconds: float, figures: Mapping[str, np.ndarray]) -> None:
-        """Figures [runs] after a round that was evaluated."""
+    def add(self, round: int, seconds: float, figures: Mapping[str, np.ndarray], evaluation: Evaluation) -> None:
+        """Figures [runs] after a round that was evaluated; and its clients' rows, of the seeds that did best so far."""
         self._log.add(outputs.records(round, self.seeds, seconds, self.part(dict(figures))))
+        chosen = outputs.selected(self._log.read())
+        if chosen and round in chosen["rounds"]:
+            best = [seed for seed, each in zip(self.seeds, chosen["rounds"], strict=True) if each == round]
+            rows = outputs.client_rows(self.part(evaluation), self._federation, self.seeds)
+            self._selected.add(outputs.selected_lines(round, best, rows))
 
     def add_look(self, round: int, found: engine.Measured, seconds: float) -> None:
         self._looks.add(round, self.part(found), seconds)

@@ -30,6 +30,7 @@ from experiments import (
     terminal,
 )
 from experiments.meeting import Meeting
+from experiments.outputs import SELECTED
 from experiments.processes import ALONE, RESUMES, Agreed, Processes
 from experiments.record import WRITTEN, Record
 from experiments.rundir import RunDirectory, differences
@@ -110,6 +111,7 @@ def run(command: Command, processes: Processes = ALONE) -> None:
         if partition:
             print(terminal.basis(partition, data_usage.groups_of(summary["final"])))
         asked = *looks.written(chosen["diagnostics"]), *live.folders(chosen["live"], directory.path)
+        asked += (SELECTED,) if (directory / SELECTED).exists() else ()
         print(terminal.paths(directory.path, (*WRITTEN, *asked)))
 
 

@@ -91,9 +91,10 @@ class Training:
                 "finite uploads was not finite"
             )
         if self.simulation.is_evaluated(stop):
-            figures |= engine.flat(self.simulation.evaluate(state))
+            evaluation = self.simulation.evaluate(state)
+            figures |= engine.flat(evaluation)
             for each in self.records if self.processes.is_first else []:
-                each.add(stop, time.perf_counter() - self._began, figures)
+                each.add(stop, time.perf_counter() - self._began, figures, evaluation)
         tracker.show(stop, figures, a_round)
         self._look(state, stop)
         if stop == self.rounds or stop % self.every == 0:

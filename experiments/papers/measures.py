@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from experiments import looks
-from experiments.outputs import MetricLines, Record
+from experiments.outputs import SELECTED, MetricLines, Record
 from experiments.rundir import RunDirectory
 from fedjax_het.errors import InputError
 
@@ -28,15 +28,19 @@ def on_test(score: str = "accuracy") -> Measure:
     return _first_of(f"personal_test/{score}_mean", f"test/{score}")
 
 
-def on_own(score: str = "accuracy") -> Measure:
+def on_own(score: str = "accuracy", *, is_selected: bool = False) -> Measure:
     """The mean over clients of the score on their own test examples, in per cent: of their own models where they have
-    some, as HarmoFL judges FedBN, of the server's else."""
-    return _first_of(f"personal/{score}_mean", f"clients/{score}_mean")
+    some, as HarmoFL judges FedBN, of the server's else.
+
+    is_selected: of the round that does best on the clients' validation examples, for each seed, not of the last.
+    """
+    return _first_of(f"personal/{score}_mean", f"clients/{score}_mean", is_selected=is_selected)
 
 
-def _first_of(*names: str) -> Measure:
+def _first_of(*names: str, is_selected: bool = False) -> Measure:
     def measure(run: RunDirectory, column: str) -> list[float]:
-        figures = run.read("summary.json")["final"]
+        summary = run.read("summary.json")
+        figures = _selected(run, summary)["figures"] if is_selected else summary["final"]
         return [100 * value for value in next(figures[name] for name in names if name in figures)["seeds"]]
 
     return measure
@@ -53,21 +57,41 @@ def unseen(score: str = "accuracy") -> Measure:
     return measure
 
 
-def own(score: str = "accuracy") -> Measure:
+def _selected(run: RunDirectory, summary: Record) -> Record:
+    """Raises InputError where no round was selected."""
+    if summary["selected"] is None:
+        raise InputError(f"{run.path}: nobody has validation examples. Set data.valid_fraction, and train it anew.")
+    return summary["selected"]
+
+
+def own(score: str = "accuracy", *, is_selected: bool = False) -> Measure:
     """The score of the client that the column names, on its own test examples, in per cent: of its own model where it
-    has one, of the server's else. Columns A, B, ... are clients in their order."""
+    has one, of the server's else. Columns A, B, ... are clients in their order.   is_selected: as in `on_own`."""
 
     def measure(run: RunDirectory, column: str) -> list[float]:
-        with (run / "per_client.csv").open(newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row["is_newcomer"] == "False"]
+        rows = [row for row in _client_rows(run, is_selected) if str(row["is_newcomer"]) == "False"]
         names = list(dict.fromkeys(row["client"] for row in rows))
         by_letter = dict(zip(string.ascii_uppercase, names, strict=False))
         name = column if column in names else by_letter.get(column)
         if name is None:
             raise InputError(f"{run.path}: no client for the column '{column}'; its clients are {', '.join(names)}.")
-        return [100 * float(row[f"personal_{score}"] or row[score]) for row in rows if row["client"] == name]
+        of_client = [row for row in rows if row["client"] == name]
+        figures = [(row[f"personal_{score}"], row[score]) for row in of_client]
+        return [100 * float(server if own in ("", None) else own) for own, server in figures]
 
     return measure
+
+
+def _client_rows(run: RunDirectory, is_selected: bool) -> list[Record]:
+    """After the last round, or of each seed's selected one."""
+    if not is_selected:
+        with (run / "per_client.csv").open(newline="") as file:
+            return list(csv.DictReader(file))
+    summary = run.read("summary.json")
+    rounds = _selected(run, summary)["rounds"]
+    lines = {(line["seed"], line["round"]): line["clients"] for line in MetricLines(run / SELECTED).read()}
+    seeds = sorted({seed for seed, _ in lines})
+    return [row for seed, round in zip(seeds, rounds, strict=True) for row in lines[seed, round]]
 
 
 def looked(diagnostic: str, quantity: str, round: int = 0) -> Measure:

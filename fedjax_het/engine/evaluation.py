@@ -29,7 +29,8 @@ class Metrics(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Leaves of clients, valid, personal, personal_test: [clients]; newcomers: [newcomers]; test, each unseen: []."""
+    """Leaves of clients, valid, personal, personal_test, personal_valid: [clients]; newcomers: [newcomers]; test, each
+    unseen: []."""
 
     test: Metrics | None  # the server's model on the common test set
     clients: Metrics  # the server's model on each client's test examples
@@ -38,6 +39,7 @@ class Evaluation(NamedTuple):
     unseen: dict[str, Metrics]  # the server's model on domains that nobody has
     valid: Metrics | None = None  # the server's model on each client's validation examples, where anyone has some
     personal_test: Metrics | None = None  # each client's own model on the common test set, where that was asked for
+    personal_valid: Metrics | None = None  # each client's own model on its validation examples, where anyone has some
 
 
 Groups = list[tuple[str, int]]
@@ -110,6 +112,8 @@ def of_own(federation: Federation, personal_on_test: bool) -> dict[str, Rows]:
     tables = {"personal": federation.data.test}
     if personal_on_test:
         tables["personal_test"] = _as_table(federation.test)
+    if np.any(federation.data.valid.count):
+        tables["personal_valid"] = federation.data.valid
     return tables
 
 
@@ -174,6 +178,7 @@ def collected(groups: Groups, totals: Array, own: dict[str, Array]) -> Evaluatio
         clients=parts["clients"],
         personal=_means(own["personal"]) if "personal" in own else None,
         personal_test=_means(own["personal_test"]) if "personal_test" in own else None,
+        personal_valid=_means(own["personal_valid"]) if "personal_valid" in own else None,
         newcomers=parts.get("newcomers"),
         valid=parts.get("valid"),
         unseen={name.removeprefix("unseen/"): part for name, part in single.items() if name.startswith("unseen/")},

@@ -4,7 +4,7 @@ import numpy as np
 
 from fedjax_het.engine.evaluation import Evaluation, Metrics
 
-_BY_CLIENT = ("clients", "personal", "personal_test", "newcomers", "valid")
+_BY_CLIENT = ("clients", "personal", "personal_test", "personal_valid", "newcomers", "valid")
 
 
 def summary(metrics: Metrics) -> dict[str, np.ndarray]:

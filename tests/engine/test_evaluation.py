@@ -53,13 +53,15 @@ def test_the_servers_model_everywhere(trained):
     assert (evaluation.test.loss[0], evaluation.test.accuracy[0]) == pytest.approx((loss, accuracy), abs=1e-5)
 
 
-def test_personal_models_on_their_own_clients(trained):
+@pytest.mark.parametrize(("part", "split"), [("personal", "test"), ("personal_valid", "valid")])
+def test_personal_models_on_their_own_clients(trained, part, split):
     federation, _, state, evaluation = trained
-    rows = federation.data.test
+    rows, found = getattr(federation.data, split), getattr(evaluation, part)
+    assert np.array_equal(found.num_examples[0], rows.count)
     for i, (index, count) in enumerate(zip(rows.index, rows.count, strict=True)):
         personal = jax.tree.map(lambda x, i=i: x[0, i], state.clients.personal)
         loss, accuracy = by_hand(federation, whole_model(state, personal), index[:count])
-        ours = (evaluation.personal.loss[0, i], evaluation.personal.accuracy[0, i])
+        ours = (found.loss[0, i], found.accuracy[0, i])
         assert ours == pytest.approx((loss, accuracy), abs=1e-5)
 
 

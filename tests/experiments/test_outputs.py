@@ -109,3 +109,13 @@ def test_a_seed_is_judged_in_the_round_that_was_best_on_validation():
 
 def test_nothing_is_selected_without_validation_examples():
     assert outputs.selected(LINES) is None
+
+
+def test_own_models_select_where_clients_have_some():
+    figures = {"valid/accuracy_mean": (0.9, 0.1), "personal_valid/accuracy_mean": (0.2, 0.3)}
+    lines = [
+        {"round": round, "seed": 0, **{name: values[i] for name, values in figures.items()}, "seconds": 1.0}
+        for i, round in enumerate((2, 4))
+    ]
+    found = outputs.selected(lines)
+    assert (found["by"], found["rounds"]) == ("personal_valid/accuracy_mean", [4])
