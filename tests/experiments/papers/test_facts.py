@@ -8,7 +8,8 @@ theirs, and its `place`. Kinds of facts:
 [[untold]]    `settings` that nobody tells: the values here, and `doubt`, words of the line that says so in the output.
 [[clients]]   how many examples each client has when a data set of `train` training and `test` test examples, of that
               many `classes` and `domains`, is distributed: `each_train`, `each_valid` and `each_test`.
-[[printed]]   the values of a `measure` by `rows`, in the order of `columns`, and their `deviations` where it has any.
+[[printed]]   the values of a `measure` by `rows`, in the order of `columns`, and their `deviations` where it has any;
+              nan where nothing can be read.
 
 Every number of an algorithm, and every key of ALWAYS, has to be told or untold for every run.
 """
@@ -23,12 +24,17 @@ import numpy as np
 import pytest
 
 from experiments import build
-from experiments.papers import fedld, fedmgc, fedrd
+from experiments.papers import fedld, fedmgc, fedrd, harmofl
 from experiments.papers.plan import Experiment
 from fedjax_het.data import Dataset
 from tests.shared import shared_path
 
-PAPERS = {"fedld": fedld.EXPERIMENTS, "fedmgc": fedmgc.EXPERIMENTS, "fedrd": fedrd.EXPERIMENTS}
+PAPERS = {
+    "fedld": fedld.EXPERIMENTS,
+    "fedmgc": fedmgc.EXPERIMENTS,
+    "fedrd": fedrd.EXPERIMENTS,
+    "harmofl": harmofl.EXPERIMENTS,
+}
 FACTS = {paper: tomllib.loads((Path(__file__).parent / "facts" / f"{paper}.toml").read_text()) for paper in PAPERS}
 EVERY = [pytest.param(paper, what, id=f"{paper}-{what}") for paper in PAPERS for what in PAPERS[paper]]
 ALWAYS = (
@@ -51,6 +57,7 @@ NEUTRAL = {
     "seed": 0,
 }
 """Numbers of algorithms that change nothing at these values."""
+NUMBER = r"[0-9]*[.][0-9]+|[0-9]+"
 KINDS = {
     "told": {"of", "rows", "columns", "place", "settings", "starts_from"},
     "untold": {"of", "rows", "columns", "settings", "doubt"},
@@ -171,16 +178,35 @@ def test_printed_values_are_those_of_the_paper(paper, what):
         assert fact["columns"] == columns
         for name, ours in (("rows", experiment.printed), ("deviations", experiment.deviations)):
             values = {row: list(each) for row, each in ours.get(fact["measure"], {}).items()}
-            assert values == fact.get(name, {}), name
+            assert values == {row: [None if x != x else x for x in each] for row, each in fact.get(name, {}).items()}, (
+                name
+            )
 
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_printed_facts_stand_in_the_text_of_the_paper(paper):
-    """Each row's numbers, deviations between, follow each other there."""
+    """Each row's numbers, deviations between, follow each other there; or stand in order in the row's two lines, values
+    bare and deviations in parentheses."""
     text = (shared_path("papers") / f"{paper}.txt").read_text()
-    numbers = f" {' '.join(str(float(each)) for each in re.findall(r'[0-9]*[.][0-9]+|[0-9]+', text))} "
+    numbers = f" {' '.join(str(float(each)) for each in re.findall(NUMBER, text))} "
     for fact in FACTS[paper].get("printed", []):
         for row, values in fact["rows"].items():
             deviations = fact.get("deviations", {}).get(row)
             told = [x for pair in zip(values, deviations, strict=True) for x in pair] if deviations else values
-            assert f" {' '.join(str(float(x)) for x in told)} " in numbers, (fact["place"], row)
+            is_there = f" {' '.join(str(float(x)) for x in told if x == x)} " in numbers
+            assert is_there or stands_in_lines(text, row, values, deviations or []), (fact["place"], row)
+
+
+def stands_in_lines(text: str, row: str, values: list[float], deviations: list[float]) -> bool:
+    lines = text.splitlines()
+    for number in [i for i, line in enumerate(lines) if line.startswith(row)]:
+        both = " ".join(lines[number : number + 2])
+        bare, bracketed = re.findall(NUMBER, re.sub(r"[(].*?[)]", " ", both)), re.findall(rf"[(]({NUMBER})[)]", both)
+        if is_in_order(values, bare) and is_in_order(deviations, bracketed):
+            return True
+    return False
+
+
+def is_in_order(wanted: list[float], found: list[str]) -> bool:
+    remaining = iter(map(float, found))
+    return all(x in remaining for x in wanted if x == x)
