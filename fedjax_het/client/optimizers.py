@@ -5,23 +5,32 @@ import optax
 
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array
+from fedjax_het.validation import FractionBelowOne, NonNegative, validate_arguments
 
 Optimizer = optax.GradientTransformation
 
 
-def torch_sgd(learning_rate: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+@validate_arguments
+def torch_sgd(
+    learning_rate: NonNegative, momentum: FractionBelowOne = 0.0, weight_decay: NonNegative = 0.0
+) -> Optimizer:
     """g <- g + decay w;  b <- momentum b + g;  w <- w - lr b.   What is exactly 0 costs neither memory nor time."""
     buffer = [optax.trace(momentum)] if _is_used(momentum) else []
     return optax.chain(*_decay(weight_decay), *buffer, optax.scale_by_learning_rate(learning_rate))
 
 
-def torch_adam(learning_rate: float, weight_decay: float = 0.0) -> Optimizer:
+@validate_arguments
+def torch_adam(learning_rate: NonNegative, weight_decay: NonNegative = 0.0) -> Optimizer:
     """torch.optim.Adam: betas .9 and .999, epsilon 1e-8, and decay that enters the gradient, unlike AdamW's."""
     return optax.chain(*_decay(weight_decay), optax.scale_by_adam(), optax.scale_by_learning_rate(learning_rate))
 
 
+@validate_arguments
 def local_optimizer(
-    choice: Optimizer | str | None, learning_rate: float, momentum: float = 0.0, weight_decay: float = 0.0
+    choice: Optimizer | str | None,
+    learning_rate: NonNegative,
+    momentum: FractionBelowOne = 0.0,
+    weight_decay: NonNegative = 0.0,
 ) -> Optimizer:
     """What a recipe's `optimizer` stands for: None is `torch_sgd`, "adam" is `torch_adam`, which reads no momentum.
 

@@ -14,6 +14,7 @@ from fedjax_het import tree
 from fedjax_het.engine.sums import across_devices, filled
 from fedjax_het.errors import InputError
 from fedjax_het.types import PyTree
+from fedjax_het.validation import Count, validate_arguments
 
 AXIS = "clients"
 
@@ -137,14 +138,14 @@ vmapped = Layout()
 """All clients of the cohort at once."""
 
 
-def chunked(size: int) -> Layout:
+@validate_arguments
+def chunked(size: Count) -> Layout:
     """`size` clients at a time: less memory; with 1, each client takes just the steps it needs."""
-    if size < 1:
-        raise InputError(f"layout: a chunk holds at least 1 client, not {size}.")
     return Layout(chunk=size)
 
 
-def sharded(devices: int | Mesh, chunk: int | None = None) -> Layout:
+@validate_arguments
+def sharded(devices: Count | Mesh, chunk: Count | None = None) -> Layout:
     """The cohort spread over devices (the first so many, or a mesh with one axis), each in chunks if asked.
 
     Raises InputError if there are not so many devices, and in several processes if these are not all that there are.
@@ -165,6 +166,4 @@ def sharded(devices: int | Mesh, chunk: int | None = None) -> Layout:
             f"layout: {mesh.size} devices leave some of the {jax.process_count()} processes without one. Use all "
             f"{jax.device_count()}."
         )
-    if chunk is not None and chunk < 1:
-        raise InputError(f"layout: a chunk holds at least 1 client, not {chunk}.")
     return Layout(chunk=chunk, mesh=mesh)

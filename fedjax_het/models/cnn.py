@@ -12,6 +12,7 @@ from fedjax_het.models.norms import check_norm, norm
 from fedjax_het.models.pooling import max_pool
 from fedjax_het.models.settings import check_images, check_num_classes, widened
 from fedjax_het.types import Array, Model
+from fedjax_het.validation import Count, Positive, validate_arguments
 
 
 class CNN(nn.Module):
@@ -64,16 +65,17 @@ def smallest_size(num_convolutions: int, kernel: int, padding: str) -> int:
     return size
 
 
+@validate_arguments
 def cnn(
     num_classes: int,
-    channels: Sequence[int] = (32, 64),
-    hidden: Sequence[int] = (512,),
+    channels: Sequence[Count] = (32, 64),
+    hidden: Sequence[Count] = (512,),
     *,
-    kernel: int = 5,
+    kernel: Count = 5,
     padding: str = "SAME",
     norm: str = "none",
     conv: str = "auto",
-    width: float = 1.0,
+    width: Positive = 1.0,
 ) -> Model:
     """The two-layer network of FedAvg's MNIST experiments, on images [batch, height, width, channel].
 
@@ -85,21 +87,22 @@ def cnn(
     check_num_classes(num_classes)
     check_norm(norm)
     check_lowering(conv)
-    _check_convolution(channels, kernel, padding)
+    _check_convolution(channels, padding)
     channels, hidden = widened("channels", channels, width), widened("hidden", hidden, width)
     return from_flax(CNN(num_classes, channels, hidden, kernel, padding, norm, conv))
 
 
+@validate_arguments
 def lenet(
     num_classes: int,
-    channels: Sequence[int] = (6, 16),
-    hidden: Sequence[int] = (120, 84),
+    channels: Sequence[Count] = (6, 16),
+    hidden: Sequence[Count] = (120, 84),
     *,
-    kernel: int = 5,
+    kernel: Count = 5,
     padding: str = "VALID",
     norm: str = "none",
     conv: str = "auto",
-    width: float = 1.0,
+    width: Positive = 1.0,
 ) -> Model:
     """The LeNet-like network of many CIFAR-10 experiments (FedMGC's among them); arguments and errors as in `cnn`.
 
@@ -108,10 +111,8 @@ def lenet(
     return cnn(num_classes, channels, hidden, kernel=kernel, padding=padding, norm=norm, conv=conv, width=width)
 
 
-def _check_convolution(channels: Sequence[int], kernel: int, padding: str) -> None:
+def _check_convolution(channels: Sequence[int], padding: str) -> None:
     if len(channels) == 0:
         raise InputError("channels is empty: a CNN needs at least one convolution; for none, use an MLP.")
-    if kernel < 1:
-        raise InputError(f"kernel is {kernel}: its side must be at least 1.")
     if padding not in ("SAME", "VALID"):
         raise InputError(f"padding is '{padding}': give 'SAME' or 'VALID'.")
