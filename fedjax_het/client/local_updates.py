@@ -106,7 +106,7 @@ def sgd(
         return _finished(jax.lax.fori_loop(0, num_epochs, epoch, _begin(view, opt_state, is_watched)), num_steps)
 
     def count_steps(num_examples: Any) -> Any:
-        count = np.asarray(num_examples)
+        count = np.asarray(num_examples).astype(np.int64)
         return np.where(count > 0, steps, 0) if steps else epochs * -(-count // batch_size)
 
     return LocalUpdate(train, count_steps, batch_size, partial(train, is_watched=True))

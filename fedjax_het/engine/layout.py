@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from fedjax_het import tree
 from fedjax_het.engine.sums import across_devices, filled
 from fedjax_het.errors import InputError
+from fedjax_het.memory import host_memory
 from fedjax_het.types import PyTree
 from fedjax_het.validation import Count, validate_arguments
 
@@ -37,6 +38,14 @@ class Layout:
     def sharding(self) -> NamedSharding | None:
         """Where data and the server's state live: on every device of the mesh."""
         return NamedSharding(self.mesh, P()) if self.mesh else None
+
+    @property
+    def device_memory(self) -> float:
+        """Bytes that one device can hold at the most; of a CPU its part of memory and swap. Infinity if not known."""
+        devices = self.mesh.local_devices if self.mesh else jax.local_devices()[:1]
+        if limit := (devices[0].memory_stats() or {}).get("bytes_limit"):
+            return limit
+        return host_memory() // len(devices) if devices[0].platform == "cpu" else float("inf")
 
     def by_client(self, axis: int = 0) -> NamedSharding | None:
         """Where client states live between rounds: a part of this axis, that of the clients, on each device."""

@@ -48,6 +48,11 @@ class CNN(nn.Module):
 
     def _check_images(self, shape: tuple[int, ...]) -> None:
         check_images("a CNN", shape)
+        if self.kernel > 2 * max(shape[1:3]):
+            raise InputError(
+                f"kernel: its side is {self.kernel}, and images of {shape[1]}x{shape[2]} have nothing so far apart. Take "
+                "a smaller one."
+            )
         size = smallest_size(len(self.channels), self.kernel, self.padding)
         if min(shape[1:3]) < size:
             raise InputError(

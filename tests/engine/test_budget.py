@@ -26,7 +26,7 @@ class Built:
     def __init__(self, wired, residence, folder):
         self.wired, self.residence, self.compile_seconds = wired, residence, 0.0
         at_a_time = min(wired.layout.chunk or COHORT, COHORT)
-        self.peak_bytes = cost.lying(cost.held(wired, residence)) + at_a_time * 100_000
+        self.peak_bytes = self.round_bytes = cost.lying(cost.held(wired, residence)) + at_a_time * 100_000
 
     def release(self):
         pass
@@ -100,7 +100,7 @@ def test_what_cannot_fit_is_refused_before_anything_is_compiled(monkeypatch, tmp
 
 
 def test_states_too_many_for_the_hosts_memory_lie_on_the_disk(settle, monkeypatch):
-    monkeypatch.setattr(budget, "_memory", lambda: 10_000)
+    monkeypatch.setattr(budget, "physical_memory", lambda: 10_000)
     assert settle(vmapped, settle.held("host", "stream") + 801)[0] == ("disk", "stream")
     with pytest.raises(InputError, match=r"client_states: 'host' could come to .* Take 'disk'"):
         settle(vmapped, None, Residence("host", "device"))
