@@ -81,7 +81,7 @@ def sgd(
     """
     if steps is not None and epochs is not None:
         raise InputError(f"steps: {steps} steps and {epochs} epochs a round are given. Set one of them to None.")
-    epochs = epochs or 1
+    epochs = 1 if epochs is None else epochs
     check_schedule(learning_rate_schedule)
     if keep_optimizer and only is not None:
         raise InputError("only: the optimizer is kept between rounds here. Restrict it yourself, where it is kept too.")

@@ -23,7 +23,7 @@ def toy(
     label_shift: Fraction = 0.5,
     feature_shift: Finite = 0.5,
     quantity_shift: Fraction = 1.0,
-    image: bool | tuple[int, int, int] = False,
+    image: bool | tuple[Count, Count, Count] = False,
     masks: bool = False,
     seed: Seed = 0,
     **options,

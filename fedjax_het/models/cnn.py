@@ -50,8 +50,7 @@ class CNN(nn.Module):
         check_images("a CNN", shape)
         if self.kernel > 2 * max(shape[1:3]):
             raise InputError(
-                f"kernel: its side is {self.kernel}, and images of {shape[1]}x{shape[2]} have nothing so far apart. Take "
-                "a smaller one."
+                f"kernel: its side is {self.kernel}, and images of {shape[1]}x{shape[2]} are smaller. Take less."
             )
         size = smallest_size(len(self.channels), self.kernel, self.padding)
         if min(shape[1:3]) < size:

@@ -106,6 +106,22 @@ def test_states_too_many_for_the_hosts_memory_lie_on_the_disk(settle, monkeypatc
         settle(vmapped, None, Residence("host", "device"))
 
 
+@pytest.mark.parametrize("budget_kb", [None, 10**9])
+def test_a_run_that_exceeds_the_machine_is_refused_before_it_is_compiled(settle, monkeypatch, budget_kb):
+    monkeypatch.setattr(budget, "built", None)
+    monkeypatch.setattr(Layout, "device_memory", 1000)
+    with pytest.raises(InputError, match=r"^memory: this run takes more than .*server's state .*a client in training"):
+        settle(vmapped, budget_kb)
+
+
+def test_a_run_that_exceeds_the_machine_on_its_way_is_refused_before_it_runs(settle, monkeypatch):
+    size = 1000 * settle.held("device", "device") + 500_000
+    monkeypatch.setattr(budget, "device_capacity", lambda job, layout: size)
+    with pytest.raises(InputError, match=r"^memory: this run takes more than .*on the way 0\.8"):
+        settle(vmapped, None)
+    assert settle("auto", None)[1].chunk
+
+
 def test_a_disk_that_is_too_small(settle, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(10**6, 10**6, 1000))
     with pytest.raises(InputError, match=r"client_states: 'disk' could come to .* Choose another place"):
