@@ -44,7 +44,7 @@ class Run:
     diagnose_every: Count = 10  # rounds; and before the first
     live: str = ""  # where to follow the run, names with commas between, see experiments/live
     on_nonfinite: Literal["drop", "raise"] = "drop"
-    memory_budget: str | None = None  # of each device, "8GB"; None = no limit
+    memory_budget: str | None = None  # of each device, "8GB"; None = what it has
     client_states: Literal["auto", "device", "host", "disk"] = (
         "auto"  # where they lie; auto: on the device if it can be
     )

@@ -29,7 +29,7 @@ def settled(
 ) -> tuple[Runner, Choice | None]:
     """Compile the job where it fits: all on the device if that can be, in the quickest layout if `layout` is "auto".
 
-    budget: bytes on each device; None is no limit.   wishes: "auto" leaves the device only for want of memory.
+    budget: bytes on each device; None is what it has.   wishes: "auto" leaves the device only for want of memory.
     folder: where client states go that are to lie on the disk.
     Raises InputError where nothing fits, with what everything takes; without a budget, where it clearly exceeds the
     memory of the devices.

@@ -66,7 +66,7 @@ class Simulation:
         there are clients. "auto": where clients have no test examples of their own, which would score them otherwise.
         diagnostics: what `diagnose` tells of, by name; see `fedjax_het.diagnostics`.
         layout: "auto" times a few and takes the quickest; `choice` tells which and why, and is None otherwise.
-        memory_budget: bytes on each device; None is no limit. Where it is too little, "auto" makes do with less.
+        memory_budget: bytes on each device; None is what it has. Where it is too little, "auto" makes do with less.
         client_states: "device", "host" (its memory), "disk" (a file in `folder`, by default where temporary files go).
         examples: "device", or "stream": those of one round after the other, from host memory or what is mapped there.
         `residence` tells where things are; it makes no difference to any result.
