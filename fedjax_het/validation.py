@@ -153,6 +153,8 @@ def _mismatch_one(value: Any, kind: Any) -> str:
         return "" if isinstance(value, str | bool) and value in inner else " or ".join(map(repr, inner))
     if origin in (tuple, list, Sequence):
         return _mismatch_in_sequence(value, origin, inner)
+    if origin is Callable:
+        return "" if callable(value) else "a function"
     if isinstance(kind, type):
         return "" if isinstance(value, kind) else {str: "text", bool: "True or False"}.get(kind, kind.__name__)
     return ""

@@ -1,5 +1,7 @@
 """Local optimizers as PyTorch defines them, for in its terms the papers' settings are given."""
 
+from collections.abc import Callable
+
 import jax
 import optax
 
@@ -8,19 +10,19 @@ from fedjax_het.types import Array
 from fedjax_het.validation import FractionBelowOne, NonNegative, validate_arguments
 
 Optimizer = optax.GradientTransformation
+Rate = NonNegative | Callable[[Array], Array]
+"""A learning rate, or an optax schedule of the local steps."""
 
 
 @validate_arguments
-def torch_sgd(
-    learning_rate: NonNegative, momentum: FractionBelowOne = 0.0, weight_decay: NonNegative = 0.0
-) -> Optimizer:
+def torch_sgd(learning_rate: Rate, momentum: FractionBelowOne = 0.0, weight_decay: NonNegative = 0.0) -> Optimizer:
     """g <- g + decay w;  b <- momentum b + g;  w <- w - lr b.   What is exactly 0 costs neither memory nor time."""
     buffer = [optax.trace(momentum)] if _is_used(momentum) else []
     return optax.chain(*_decay(weight_decay), *buffer, optax.scale_by_learning_rate(learning_rate))
 
 
 @validate_arguments
-def torch_adam(learning_rate: NonNegative, weight_decay: NonNegative = 0.0) -> Optimizer:
+def torch_adam(learning_rate: Rate, weight_decay: NonNegative = 0.0) -> Optimizer:
     """torch.optim.Adam: betas .9 and .999, epsilon 1e-8, and decay that enters the gradient, unlike AdamW's."""
     return optax.chain(*_decay(weight_decay), optax.scale_by_adam(), optax.scale_by_learning_rate(learning_rate))
 
@@ -28,7 +30,7 @@ def torch_adam(learning_rate: NonNegative, weight_decay: NonNegative = 0.0) -> O
 @validate_arguments
 def local_optimizer(
     choice: Optimizer | str | None,
-    learning_rate: NonNegative,
+    learning_rate: Rate,
     momentum: FractionBelowOne = 0.0,
     weight_decay: NonNegative = 0.0,
 ) -> Optimizer:
