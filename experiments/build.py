@@ -192,7 +192,7 @@ def read_layout(text: str, processes: Processes = ALONE) -> engine.Layout | str:
 
 
 def _ask_for_devices(count: int, processes: Processes) -> None:
-    cores.show_as_devices(max(1, count // processes.count))
+    cores.show_as_devices(min(cores.MOST, max(1, count // processes.count)))
     if count > jax.device_count():
         owner = "this process has" if processes.count == 1 else f"{processes.count} processes have"
         raise InputError(

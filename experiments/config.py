@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_het.algorithm import OfRun
-from fedjax_het.errors import InputError, nearest
+from fedjax_het.errors import InputError, nearest, shorten
 
 Registry = Mapping[str, Callable[..., Any]]
 _MISSING = inspect.Parameter.empty
@@ -82,14 +82,15 @@ def converted(value: Any, kind: Any) -> Any:
             return _converted(value, one)
         except TypeError:
             continue
-    raise TypeError(f"expected {_words(kind)}, got {value!r}")
+    raise TypeError(f"expected {_words(kind)}, got {shorten(value)}")
 
 
 def _converted(value: Any, kind: Any) -> Any:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if kind is float and is_number:
-        return float(value)
+        with contextlib.suppress(OverflowError):
+            return float(value)
     if origin in (tuple, list, Sequence) and isinstance(value, (tuple, list)):
         kinds = inner if origin is tuple and inner[-1] is not Ellipsis else inner[:1] * len(value)
         if len(kinds) == len(value):
@@ -117,7 +118,7 @@ def parsed(text: str, kind: Any) -> Any:
         return text
     try:
         value = _WORDS[text.lower()] if text.lower() in _WORDS else ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # all of them ways to say: no literal
         return converted(text, kind)
     for one in (value, text, (value,)):  # a single number may be a list of one
         with contextlib.suppress(TypeError):
@@ -165,7 +166,8 @@ def called(factory: Callable[..., Any], arguments: Mapping[str, Any], where: str
         return factory(**given, **arguments)
     except ValueError as error:
         key = _spoken_of(str(error), arguments)
-        raise InputError(f"{where}.{key}: {error}" if key else f"{where}: {error}") from error
+        place = f"{where}.{key}" if key else where
+        raise InputError(f"{place}: {str(error).removeprefix(f'{key}: ')}") from error
 
 
 def _spoken_of(message: str, arguments: Mapping[str, Any]) -> str | None:

@@ -8,6 +8,7 @@ import jax
 
 from experiments.processes import Processes
 
+MOST = 1024  # devices that one process makes of its cores; each takes memory, and time to begin
 PATIENCE, A_MONTH = "--xla_cpu_collective_call_terminate_timeout_seconds", 30 * 24 * 3600
 
 

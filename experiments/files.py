@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_het.atomic import write
-from fedjax_het.errors import InputError
+from fedjax_het.errors import InputError, shorten
 
 __all__ = ["append", "check_writable", "to_json", "write"]
 
@@ -43,11 +43,13 @@ def _plain(value: Any) -> Any:
 def check_writable(directory: Path) -> None:
     """Raises InputError where this directory could not be made or written; leaves nothing behind."""
     place = directory
-    while not place.exists() and place != place.parent:
-        place = place.parent
     try:
+        while not place.exists() and place != place.parent:
+            place = place.parent
         with tempfile.TemporaryFile(dir=place):
             return
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InputError(f"--workdir: cannot write to '{directory}' ({reason}: '{place}'). Choose another.") from error
+        raise InputError(
+            f"--workdir: cannot write to {shorten(str(directory))} ({reason}: {shorten(str(place))}). Choose another."
+        ) from error

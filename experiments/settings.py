@@ -1,7 +1,9 @@
 """From a config file and the command line to one complete, checked table of settings."""
 
 import importlib.util
-from collections.abc import Mapping
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -14,48 +16,42 @@ from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.client.schedules import SCHEDULES
 from fedjax_het.data import AUGMENTATIONS, PARTITIONS, SOURCES, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
-from fedjax_het.errors import InputError, nearest
+from fedjax_het.errors import InputError, nearest, shorten
 from fedjax_het.models import MODELS
+from fedjax_het.validation import Count, CountOrZero, Fraction, Seed, check_ranges, ranges
 
 Settings = dict[str, Any]
 SCHEDULE = "learning_rate_schedule"
-
-_LEAST = {"rounds": 1, "num_seeds": 1, "evaluate_every": 1, "diagnose_every": 1}
-_LEAST |= {"seed": 0, "cohort_size": 0, "checkpoint_every": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """What is set at the top of a config."""
 
-    rounds: int = 100
-    cohort_size: int = 0  # clients a round; 0 = everyone
-    availability: float = 1.0  # chance that a client of the cohort answers
-    seed: int = 0
-    num_seeds: int = 1  # runs side by side, seeds seed, seed + 1, ...
+    rounds: Count = 100
+    cohort_size: CountOrZero = 0  # clients a round; 0 = everyone
+    availability: Fraction = 1.0  # chance that a client of the cohort answers
+    seed: Seed = 0
+    num_seeds: Count = 1  # runs side by side, seeds seed, seed + 1, ...
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward and backward passes
     task_loss: str = "cross_entropy"  # or "dice", or "joint", the mean of both, for masks
     layout: str = "auto"  # or "vmapped", "chunked(4)", "sharded(2)", "sharded(2, 4)": devices, chunk
-    evaluate_every: int = 10  # and after the last round
-    checkpoint_every: int = 10  # and after the last round; 0 = only then
+    evaluate_every: Count = 10  # and after the last round
+    checkpoint_every: CountOrZero = 10  # and after the last round; 0 = only then
     personal_on_test: bool | Literal["auto"] = "auto"  # score own models on the common test set too; auto: where
     # clients have no test examples of their own
     diagnostics: str = ""  # names with commas between, see fedjax_het/diagnostics
-    diagnose_every: int = 10  # rounds; and before the first
+    diagnose_every: Count = 10  # rounds; and before the first
     live: str = ""  # where to follow the run, names with commas between, see experiments/live
     on_nonfinite: Literal["drop", "raise"] = "drop"
-    memory_budget: str | None = None  # of each device, "8GB"; None = no limit
+    memory_budget: str | None = None  # of each device, "8GB"; None = what it has
     client_states: Literal["auto", "device", "host", "disk"] = (
         "auto"  # where they lie; auto: on the device if it can be
     )
     examples: Literal["auto", "device", "stream"] = "auto"  # all on the device, or each round's alone
 
     def __post_init__(self):
-        for name, least in _LEAST.items():
-            if getattr(self, name) < least:
-                raise InputError(f"{name} must be {least} or more, got {getattr(self, name)}.")
-        if not 0 <= self.availability <= 1:
-            raise InputError(f"availability must lie between 0 and 1, got {self.availability}. 1 = always there.")
+        check_ranges(ranges(Run), vars(self))
         words.parse_layout(self.layout)
         words.parse_names("diagnostics", self.diagnostics, DIAGNOSTICS)
         live.names(self.live)
@@ -105,16 +101,62 @@ def defaults() -> ConfigDict:
 
 
 def load(path: str | Path) -> Settings:
-    """What a config file's get_config() returns, as plain dicts."""
+    """What a config file's get_config() returns, as plain dicts.
+
+    Raises:
+        InputError: There is no such file, Python refuses or fails to run it (with the line of the file and the error's
+            own words), or get_config() is missing, takes arguments, or returns something else than a table.
+    """
     path = Path(path)
-    if path.suffix != ".py" or not path.is_file():
+    try:
+        is_file = path.suffix == ".py" and path.is_file()
+    except OSError as error:
+        raise InputError(f"--config: cannot read {shorten(str(path))}: {error.strerror}.") from error
+    if not is_file:
         raise InputError(f"--config: there is no Python file '{path}'. Start from configs/quickstart.py.")
     spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not hasattr(module, "get_config"):
+    _run_file(path, lambda: spec.loader.exec_module(module))
+    get_config = getattr(module, "get_config", None)
+    if not callable(get_config):
         raise InputError(f"--config: '{path}' defines no get_config(). It must return a ConfigDict.")
-    return ConfigDict(module.get_config()).to_dict()
+    try:
+        inspect.signature(get_config).bind()
+    except TypeError as error:
+        raise InputError(f"--config: '{path}': get_config() is called without arguments: {error}.") from error
+    table = _run_file(path, get_config)
+    if not isinstance(table, Mapping | ConfigDict):
+        raise InputError(f"--config: '{path}': get_config() must return a ConfigDict or a dict, not {shorten(table)}.")
+    table = _run_file(path, lambda: ConfigDict(table).to_dict())
+    if wrong := [key for key in _keys(table) if not isinstance(key, str)]:
+        raise InputError(f"--config: '{path}': keys are names, and {shorten(wrong[0])} is none.")
+    return table
+
+
+def _keys(table: Mapping[Any, Any]) -> Iterator[Any]:
+    for key, value in table.items():
+        yield key
+        yield from _keys(value) if isinstance(value, Mapping) else ()
+
+
+def _run_file(path: Path, function: Callable[[], Any]) -> Any:
+    """Call a part of a config file. Raises InputError for whatever it raises, at the last line of its own that ran."""
+    try:
+        return function()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+        said = str(error)
+        if isinstance(error, SyntaxError):
+            places.append((error.filename or "<", error.lineno))
+            said = error.msg
+        places = [(Path(file), line) for file, line in places if line and not file.startswith("<") and file != __file__]
+        own = [line for file, line in places if file == path.absolute()]
+        line = f", line {own[-1]}" if own else ""
+        at = f" ({places[-1][0]}, line {places[-1][1]})" if places and places[-1][0] != path.absolute() else ""
+        said = f"{type(error).__name__}: {' '.join(said.split()) or 'no message'}{at}"
+        raise InputError(f"--config: '{path}'{line}: {said}") from error
 
 
 def complete(settings: Settings, overrides: Mapping[str, str] = MappingProxyType({})) -> tuple[Settings, list[str]]:

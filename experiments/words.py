@@ -3,18 +3,21 @@
 import re
 from collections.abc import Iterable
 
-from fedjax_het.errors import InputError, nearest
+from fedjax_het.errors import InputError, nearest, shorten
 
+_MOST_BYTES = 2**63
+_NUMBER = r"([1-9]\d{0,8})"  # of devices and clients
+_LAYOUT = re.compile(rf"(auto)|(vmapped)|(chunked)\({_NUMBER}\)|(sharded)\({_NUMBER}(?:,{_NUMBER})?\)")
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 def parse_layout(text: str) -> tuple[str, tuple[int, ...]]:
     """("sharded", (2, 4)) from "sharded(2, 4)"."""
-    match = re.fullmatch(r"(auto)|(vmapped)|(chunked)\((\d+)\)|(sharded)\((\d+)(?:,(\d+))?\)", text.replace(" ", ""))
+    match = _LAYOUT.fullmatch(text.replace(" ", ""))
     name, *numbers = [group for group in match.groups() if group] if match else [""]
-    if not name or "0" in numbers:
+    if not name:
         raise InputError(
-            f"layout cannot be read: '{text}'. Write auto, vmapped, chunked(4), sharded(2) or sharded(2, 4)."
+            f"layout cannot be read: {shorten(text)}. Write auto, vmapped, chunked(4), sharded(2) or sharded(2, 4)."
         )
     return name, tuple(int(number) for number in numbers)
 
@@ -23,10 +26,10 @@ def parse_size(name: str, text: str | None) -> int | None:
     """Bytes: 8_000_000_000 from "8GB"; None from None."""
     if text is None:
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)\s*([a-z]+)", text.strip(), re.IGNORECASE)
     unit = match and _UNITS.get(match[2].upper())
-    if not unit or not (size := int(float(match[1]) * unit)):
-        raise InputError(f"{name} cannot be read: '{text}'. Write a number and KB, MB, GB, MiB or GiB: 8GB.")
+    if not unit or not 0 < (size := int(float(match[1]) * unit)) < _MOST_BYTES:
+        raise InputError(f"{name} cannot be read: {shorten(text)}. Write a number and KB, MB, GB, MiB or GiB: 8GB.")
     return size
 
 

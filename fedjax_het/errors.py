@@ -24,6 +24,15 @@ class NonFiniteError(FloatingPointError):
     """A client sent NaN or infinity, and the run was asked to stop for that."""
 
 
+def shorten(value: object, most: int = 60) -> str:
+    """A value as messages show it: its repr, cut in the middle where that is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence for an unknown name: the nearest known one if there is one, and all that are known."""
     known = sorted(known)

@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "fedjax_het"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FLOOR_1 = {"types", "tree", "sharing", "errors", "geometry", "cache", "native", "atomic", "double", "alike"}
+FLOOR_1 |= {"validation", "memory"}
 FLOOR_2 = {"algorithm", "client", "server", "models", "data", "diagnostics"}
 FLOOR_3 = {"algorithms", "engine"}
 

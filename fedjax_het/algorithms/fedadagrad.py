@@ -18,12 +18,14 @@ from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.server import optimizers
 from fedjax_het.server.aggregators import mean
+from fedjax_het.validation import NonNegative, Positive, validate_arguments
 
 
+@validate_arguments
 def fedadagrad(
-    server_learning_rate: float = 0.1,
-    tau: float = 1e-3,
-    v0: str | float = 0.0,
+    server_learning_rate: NonNegative = 0.1,
+    tau: Positive = 1e-3,
+    v0: str | NonNegative = 0.0,
     *,
     weighting: str = "samples",
     **training: Unpack[Training],

@@ -22,15 +22,17 @@ from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.server import optimizers
 from fedjax_het.server.aggregators import mean
+from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, validate_arguments
 
 
+@validate_arguments
 def fedadam(
-    server_learning_rate: float = 0.01,
-    b1: float = 0.9,
-    b2: float = 0.99,
-    tau: float = 1e-3,
+    server_learning_rate: NonNegative = 0.01,
+    b1: FractionBelowOne = 0.9,
+    b2: FractionBelowOne = 0.99,
+    tau: Positive = 1e-3,
     *,
-    v0: str | float = 0.0,
+    v0: str | NonNegative = 0.0,
     bias_correction: str | None = None,
     weighting: str = "samples",
     **training: Unpack[Training],

@@ -17,9 +17,13 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.server.aggregators import mean
+from fedjax_het.validation import NonNegative, validate_arguments
 
 
-def fedavg(server_learning_rate: float = 1.0, weighting: str = "samples", **training: Unpack[Training]) -> Algorithm:
+@validate_arguments
+def fedavg(
+    server_learning_rate: NonNegative = 1.0, weighting: str = "samples", **training: Unpack[Training]
+) -> Algorithm:
     """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`."""
     return Algorithm(
         objective=(cross_entropy(),),

@@ -20,11 +20,13 @@ from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.server import optimizers
 from fedjax_het.server.aggregators import mean
+from fedjax_het.validation import FractionBelowOne, NonNegative, validate_arguments
 
 
+@validate_arguments
 def fedavgm(
-    server_learning_rate: float = 1.0,
-    server_momentum: float = 0.9,
+    server_learning_rate: NonNegative = 1.0,
+    server_momentum: FractionBelowOne = 0.9,
     momentum_damping: bool = False,
     *,
     weighting: str = "samples",

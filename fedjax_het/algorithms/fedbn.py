@@ -21,13 +21,15 @@ from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.server.aggregators import mean
+from fedjax_het.validation import NonNegative, validate_arguments
 
 LOCAL_NORMS = {"batch": sharing.batch_norms, "all": sharing.all_norms}
 
 
+@validate_arguments
 def fedbn(
     local_norms: str = "batch",
-    server_learning_rate: float = 1.0,
+    server_learning_rate: NonNegative = 1.0,
     weighting: str = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:

@@ -26,16 +26,18 @@ from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.summaries import mean_direction
+from fedjax_het.validation import NonNegative, Positive, PositiveFraction, validate_arguments
 
 
+@validate_arguments
 def fedcm(
-    learning_rate: float = 0.1,
-    alpha: float = 0.1,
+    learning_rate: NonNegative = 0.1,
+    alpha: PositiveFraction = 0.1,
     *,
-    server_learning_rate: float = 1.0,
+    server_learning_rate: NonNegative = 1.0,
     weighting: str = "uniform",
     normalisation: str = "client",
-    clip: float | None = None,
+    clip: Positive | None = None,
     **training: Unpack[Training],
 ) -> Algorithm:
     """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`."""

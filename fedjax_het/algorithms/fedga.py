@@ -30,21 +30,23 @@ from fedjax_het.client.memories import last
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import generalization_adjustment
+from fedjax_het.validation import Count, NonNegative, Positive, validate_arguments
 
 RELEASED = {"metric": "accuracy", "centre": False, "schedule": "released", "scale": 1 / 3, "ceiling": 1.0}
 
 
+@validate_arguments
 def fedga(
-    step: float = 0.2,
-    rounds: Annotated[int, OfRun("rounds")] = 40,
+    step: NonNegative = 0.2,
+    rounds: Annotated[Count, OfRun("rounds")] = 40,
     *,
     metric: str = "loss",
     centre: bool = True,
     schedule: str = "linear",
-    scale: float | str = 1.0,
-    ceiling: float | None = None,
+    scale: NonNegative | str = 1.0,
+    ceiling: Positive | None = None,
     examples: str = "valid_or_train",
-    server_learning_rate: float = 1.0,
+    server_learning_rate: NonNegative = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
     """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`.

@@ -20,18 +20,20 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.server.aggregators import harmonized_mean
+from fedjax_het.validation import NonNegative, Seed, validate_arguments
 
 
+@validate_arguments
 def fedgh(
     conflict_test: str = "current",
     *,
     pair_order: str = "lexicographic",
-    seed: int = 0,
+    seed: Seed = 0,
     weighting: str = "samples",
     scope: str = "model",
     buffers: str = "weighted_mean",
     stack: str = "float32",
-    server_learning_rate: float = 1.0,
+    server_learning_rate: NonNegative = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
     """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`.

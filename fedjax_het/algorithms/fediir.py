@@ -28,16 +28,18 @@ from fedjax_het.client.measures import head_gradient
 from fedjax_het.client.objectives import cross_entropy, invariance
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.summaries import ema, head
+from fedjax_het.validation import Fraction, NonNegative, validate_arguments
 
 
+@validate_arguments
 def fediir(
-    gamma: float = 0.001,
-    decay: float = 0.95,
+    gamma: NonNegative = 0.001,
+    decay: Fraction = 0.95,
     *,
     per: str = "batch",
     debias: bool = False,
     weighting: str = "uniform",
-    server_learning_rate: float = 1.0,
+    server_learning_rate: NonNegative = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
     """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`."""

@@ -23,6 +23,7 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy, margin
 from fedjax_het.server.aggregators import mean, principal_directions
+from fedjax_het.validation import CountOrZero, NonNegative, PositiveFraction, validate_arguments
 
 RELEASED = {
     "margin_form": "softmax_batch",
@@ -35,9 +36,10 @@ RELEASED = {
 }
 
 
+@validate_arguments
 def fedld(
-    lam: float = 0.03,
-    fraction: float = 0.8,
+    lam: NonNegative = 0.03,
+    fraction: PositiveFraction = 0.8,
     *,
     margin_form: str = "logits_mean",
     principal: bool = True,
@@ -50,8 +52,8 @@ def fedld(
     scope: str = "model",
     buffers: str = "weighted_mean",
     stack: str = "float32",
-    warmup_mean_rounds: int = 0,
-    server_learning_rate: float = 1.0,
+    warmup_mean_rounds: CountOrZero = 0,
+    server_learning_rate: NonNegative = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
     """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`.
@@ -80,7 +82,10 @@ def fedld(
     )
 
 
-def fedld_released(lam: float = 0.03, fraction: float = 0.8, **training: Unpack[Training]) -> Algorithm:
+@validate_arguments
+def fedld_released(
+    lam: NonNegative = 0.03, fraction: PositiveFraction = 0.8, **training: Unpack[Training]
+) -> Algorithm:
     """FedLD as its public code has it (RELEASED), but for two defects.
 
     They are in training; see the top of this file.

@@ -28,24 +28,26 @@ from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import training_loss
 from fedjax_het.client.objectives import cross_entropy, focal, proximal
 from fedjax_het.server.aggregators import dominant_correction, mean
+from fedjax_het.validation import Fraction, NonNegative, PositiveFraction, validate_arguments
 
 
+@validate_arguments
 def fedmgc(
-    gamma: float = 0.5,
-    beta: float = 1.5,
-    fraction: float = 0.5,
+    gamma: NonNegative = 0.5,
+    beta: NonNegative = 1.5,
+    fraction: PositiveFraction = 0.5,
     *,
     dominant: bool = True,
     client_loss: str = "last_epoch_mean",
     p_mode: str = "mean_excl",
     order: str = "one_by_one",
     target: str = "original",
-    min_norm_ratio: float = 0.0,
+    min_norm_ratio: Fraction = 0.0,
     weighting: str = "uniform",
     scope: str = "model",
     buffers: str = "weighted_mean",
     stack: str = "float32",
-    server_learning_rate: float = 1.0,
+    server_learning_rate: NonNegative = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
     """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`.
@@ -73,7 +75,8 @@ def fedmgc(
     )
 
 
-def fedavg_dgc(fraction: float = 0.5, weighting: str = "uniform", **training: Unpack[Training]) -> Algorithm:
+@validate_arguments
+def fedavg_dgc(fraction: PositiveFraction = 0.5, weighting: str = "uniform", **training: Unpack[Training]) -> Algorithm:
     """FedAvg with FedMGC's dominant gradient correction.
 
     Its other options are to be had by `fedmgc(gamma=0.0, beta=1.0, ...)`.
@@ -81,8 +84,9 @@ def fedavg_dgc(fraction: float = 0.5, weighting: str = "uniform", **training: Un
     return replace(fedmgc(fraction=fraction, weighting=weighting, **training), objective=(cross_entropy(),))
 
 
+@validate_arguments
 def fedprox_dgc(
-    mu: float = 0.01, fraction: float = 0.5, weighting: str = "uniform", **training: Unpack[Training]
+    mu: NonNegative = 0.01, fraction: PositiveFraction = 0.5, weighting: str = "uniform", **training: Unpack[Training]
 ) -> Algorithm:
     """FedProx with FedMGC's dominant gradient correction.
 

@@ -23,17 +23,19 @@ from fedjax_het.client.objectives import cross_entropy, proximal
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import normalized_mean
 from fedjax_het.server.optimizers import fedavgm
+from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, validate_arguments
 
 
+@validate_arguments
 def fednova(
-    learning_rate: float = 0.1,
-    momentum: float = 0.0,
-    mu: float = 0.0,
+    learning_rate: NonNegative = 0.1,
+    momentum: FractionBelowOne = 0.0,
+    mu: NonNegative = 0.0,
     *,
-    gmf: float = 0.0,
+    gmf: FractionBelowOne = 0.0,
     a_norm: str = "impulse",
-    tau_eff: str | float = "coefficients",
-    server_learning_rate: float = 1.0,
+    tau_eff: str | Positive = "coefficients",
+    server_learning_rate: NonNegative = 1.0,
     weighting: str = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:

@@ -31,19 +31,21 @@ from fedjax_het.models.outline import outlined
 from fedjax_het.server.aggregators import collaborative_heads, mean
 from fedjax_het.server.summaries import class_weighted_mean
 from fedjax_het.sharing import personal
+from fedjax_het.validation import Count, Fraction, NonNegative, validate_arguments
 
 HEAD = "params/classifier/*"
 
 
+@validate_arguments
 def fedpac(
-    lam: float = 1.0,
-    head_learning_rate: float = 0.1,
-    head_epochs: int = 1,
+    lam: NonNegative = 1.0,
+    head_learning_rate: NonNegative = 0.1,
+    head_epochs: Count = 1,
     *,
-    threshold: float = 1e-3,
+    threshold: Fraction = 1e-3,
     collaborate: bool = True,
     prototype_weighting: str = "samples",
-    server_learning_rate: float = 1.0,
+    server_learning_rate: NonNegative = 1.0,
     weighting: str = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:

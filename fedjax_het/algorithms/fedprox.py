@@ -17,12 +17,14 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy, proximal
 from fedjax_het.server.aggregators import mean
+from fedjax_het.validation import NonNegative, validate_arguments
 
 
+@validate_arguments
 def fedprox(
-    mu: float = 0.01,
+    mu: NonNegative = 0.01,
     form: str = "squared",
-    server_learning_rate: float = 1.0,
+    server_learning_rate: NonNegative = 1.0,
     weighting: str = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:

@@ -35,24 +35,26 @@ from fedjax_het.client.objectives import cross_entropy, debiased_cross_entropy
 from fedjax_het.client.optimizers import local_optimizer
 from fedjax_het.server.aggregators import mean, sum_of_models
 from fedjax_het.server.weightings import parameter_guided
+from fedjax_het.validation import CountOrZero, Fraction, NonNegative, validate_arguments
 
 
+@validate_arguments
 def fedrd(
-    few_shot: Sequence[int] | Sequence[Sequence[int]] | None = None,
+    few_shot: Sequence[CountOrZero] | Sequence[Sequence[CountOrZero]] | None = None,
     layer: str | None = None,
     *,
     debiased: bool = True,
     guided: bool = True,
-    few_shot_share: float = 0.5,
+    few_shot_share: Fraction = 0.5,
     lambda_every: str = "epoch",
     divergence: str = "row_l2_mean",
     normalise: str = "weights",
     distance: str = "l2",
     examples: str = "valid_or_train",
-    official_n_extra: int = 0,
+    official_n_extra: CountOrZero = 0,
     reset_optimizer: bool = True,
     weighting: str = "samples",
-    server_learning_rate: float = 1.0,
+    server_learning_rate: NonNegative = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
     """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`.
@@ -63,7 +65,7 @@ def fedrd(
     examples: where GAP is measured, see `measures.losses.validation_loss`.   weighting: of the
     plain mean that guided=False leaves.
     """
-    settings = {"epochs": 5} | training
+    settings = training if training.get("steps") else {"epochs": 5} | training
     local_update, memory = sgd(**settings), {}
     if not reset_optimizer:
         rates = {name: settings[name] for name in ("momentum", "weight_decay") if name in settings}

@@ -18,7 +18,7 @@ Official code: atuannguyen/FedSR.
 """
 
 from dataclasses import replace
-from typing import Unpack
+from typing import Literal, Unpack
 
 import optax
 
@@ -30,20 +30,22 @@ from fedjax_het.client.optimizers import local_optimizer
 from fedjax_het.models.probabilistic import probabilistic
 from fedjax_het.server.aggregators import mean
 from fedjax_het.sharing import personal, share_all
+from fedjax_het.validation import Count, CountOrZero, NonNegative, validate_arguments
 
 
+@validate_arguments
 def fedsr(
-    l2r: float = 0.01,
-    cmi: float = 0.001,
-    num_samples: int = 20,
+    l2r: NonNegative = 0.01,
+    cmi: NonNegative = 0.001,
+    num_samples: CountOrZero = 20,
     *,
-    num_features: int | None = None,
-    l2r_power: int = 1,
+    num_features: Count | None = None,
+    l2r_power: Literal[1, 2] = 1,
     learn_scale: bool = True,
     share_reference: bool = False,
     reset_optimizer: bool = False,
     weighting: str = "uniform",
-    server_learning_rate: float = 1.0,
+    server_learning_rate: NonNegative = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
     """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`.
@@ -66,13 +68,14 @@ def fedsr(
     )
 
 
+@validate_arguments
 def fedl2r(
-    l2r: float = 0.01,
-    l2r_power: int = 1,
+    l2r: NonNegative = 0.01,
+    l2r_power: Literal[1, 2] = 1,
     *,
     reset_optimizer: bool = False,
     weighting: str = "uniform",
-    server_learning_rate: float = 1.0,
+    server_learning_rate: NonNegative = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
     """FedSR's ablation without noise and reference.

@@ -29,19 +29,21 @@ from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.client.optimizers import local_optimizer
 from fedjax_het.models.amplitude import amplitude_normalised
 from fedjax_het.server.aggregators import mean
+from fedjax_het.validation import Count, Fraction, NonNegative, validate_arguments
 
 
+@validate_arguments
 def harmofl(
-    alpha: float = 0.05,
-    decay: float = 0.1,
-    band: str | float | None = "full",
+    alpha: NonNegative = 0.05,
+    decay: Fraction = 0.1,
+    band: str | Fraction | None = "full",
     *,
     amplitude_init: str = "first",
-    amplitude_rounds: int | None = 1,
+    amplitude_rounds: Count | None = 1,
     norm: str = "whole",
     reset_optimizer: bool = False,
     weighting: str = "uniform",
-    server_learning_rate: float = 1.0,
+    server_learning_rate: NonNegative = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
     """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`.

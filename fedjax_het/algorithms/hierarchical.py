@@ -21,14 +21,16 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.server.aggregators import hierarchical_mean
+from fedjax_het.validation import Fraction, NonNegative, validate_arguments
 
 
+@validate_arguments
 def hierarchical(
-    eps: float = 1e-7,
-    decay: float = 0.99,
+    eps: NonNegative = 1e-7,
+    decay: Fraction = 0.99,
     *,
     buffers: str = "weighted_mean",
-    server_learning_rate: float = 1.0,
+    server_learning_rate: NonNegative = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
     """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`."""

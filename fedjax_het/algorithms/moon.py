@@ -26,17 +26,19 @@ from fedjax_het.client.objectives import contrastive, cross_entropy
 from fedjax_het.models.projection import projected
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.optimizers import fedavgm
+from fedjax_het.validation import Count, FractionBelowOne, NonNegative, Positive, validate_arguments
 
 
+@validate_arguments
 def moon(
-    mu: float = 1.0,
-    temperature: float = 0.5,
-    buffer: int = 1,
+    mu: NonNegative = 1.0,
+    temperature: Positive = 0.5,
+    buffer: Count = 1,
     *,
     first: str = "none",
-    projection: int | None = None,
-    server_learning_rate: float = 1.0,
-    server_momentum: float = 0.0,
+    projection: Count | None = None,
+    server_learning_rate: NonNegative = 1.0,
+    server_momentum: FractionBelowOne = 0.0,
     weighting: str = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:

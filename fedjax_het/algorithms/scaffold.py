@@ -26,11 +26,13 @@ from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.summaries import accumulate_change
+from fedjax_het.validation import NonNegative, validate_arguments
 
 
+@validate_arguments
 def scaffold(
-    learning_rate: float = 0.1,
-    server_learning_rate: float = 1.0,
+    learning_rate: NonNegative = 0.1,
+    server_learning_rate: NonNegative = 1.0,
     control: str = "path",
     weighting: str = "uniform",
     **training: Unpack[Training],

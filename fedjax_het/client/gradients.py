@@ -7,6 +7,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import GradientRule, Problem
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, Batch, ClientView, Key, Params, Variables
+from fedjax_het.validation import NonNegative, Positive, PositiveFraction, validate_arguments
 
 LossAndState = tuple[Array, Variables]
 
@@ -43,7 +44,8 @@ def perturbation(gradient: Params, radius: float = 0.05, norm: str = "whole") ->
     return tree.scale(radius / (tree.norm(gradient) + 1e-12), gradient)
 
 
-def sharpness_aware(radius: float = 0.05, norm: str = "whole") -> GradientRule:
+@validate_arguments
+def sharpness_aware(radius: NonNegative = 0.05, norm: str = "whole") -> GradientRule:
     """The gradient at the worst nearby weights, so that training ends in a flat optimum.
 
         grad l(w + delta),   delta = perturbation(grad l(w))
@@ -67,7 +69,8 @@ def sharpness_aware(radius: float = 0.05, norm: str = "whole") -> GradientRule:
     return rule
 
 
-def mixed(alpha: float = 0.1, clip: float | None = None) -> GradientRule:
+@validate_arguments
+def mixed(alpha: PositiveFraction = 0.1, clip: Positive | None = None) -> GradientRule:
     """FedCM's step along the server's direction, the client's own gradient being a part of it.
 
         v = alpha g(y) + (1 - alpha) Delta,   then, with clip, v min(1, clip / (||v|| + 1e-6))
@@ -77,10 +80,6 @@ def mixed(alpha: float = 0.1, clip: float | None = None) -> GradientRule:
     Raises InputError for an alpha outside (0, 1], or a clip that is not above 0.
     Xu et al., FedCM: Federated Learning with Client-level Momentum, 2021. arXiv:2106.10874
     """
-    if isinstance(alpha, int | float) and not 0 < alpha <= 1:
-        raise InputError(f"alpha: the share of a client's own gradient lies in (0, 1], not {alpha!r}.")
-    if isinstance(clip, int | float) and not clip > 0:
-        raise InputError(f"clip: the largest norm must be above 0, not {clip!r}. None does not clip.")
 
     def rule(
         problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key

@@ -12,11 +12,12 @@ import optax
 from fedjax_het import tree
 from fedjax_het.algorithm import GradientRule, LocalUpdate, Problem
 from fedjax_het.client.gradients import plain
-from fedjax_het.client.optimizers import local_optimizer
+from fedjax_het.client.optimizers import Betas, local_optimizer
 from fedjax_het.client.restriction import restricted
-from fedjax_het.client.schedules import Schedule, rate
+from fedjax_het.client.schedules import Schedule, check_schedule, rate
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ClientView, Key, Params, PyTree, Rows, Trained, Variables
+from fedjax_het.validation import Count, FractionBelowOne, NonNegative, validate_arguments
 
 _AUGMENTING = 1 << 16  # far from the small numbers that a step's key is split into
 
@@ -24,15 +25,15 @@ _AUGMENTING = 1 << 16  # far from the small numbers that a step's key is split i
 class Training(TypedDict, total=False):
     """The settings of local training that every recipe hands on to `sgd`, which documents them."""
 
-    learning_rate: float
-    momentum: float
-    weight_decay: float
-    batch_size: int
-    epochs: int
-    steps: int | None
+    learning_rate: NonNegative
+    momentum: FractionBelowOne
+    weight_decay: NonNegative
+    batch_size: Count
+    epochs: Count | None
+    steps: Count | None
     shuffle: bool
     optimizer: optax.GradientTransformation | Literal["adam"] | None
-    betas: tuple[float, float] | None
+    betas: Betas | None
     learning_rate_schedule: Schedule | None
     only: str | None
 
@@ -46,17 +47,18 @@ class _Progress(NamedTuple):
     drift: Array | None  # [] summed over the steps, where somebody watches
 
 
+@validate_arguments
 def sgd(
-    learning_rate: float = 0.1,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
+    learning_rate: NonNegative = 0.1,
+    momentum: FractionBelowOne = 0.0,
+    weight_decay: NonNegative = 0.0,
     *,
-    batch_size: int = 50,
-    epochs: int = 1,
-    steps: int | None = None,
+    batch_size: Count = 50,
+    epochs: Count | None = None,
+    steps: Count | None = None,
     shuffle: bool = True,
     optimizer: optax.GradientTransformation | Literal["adam"] | None = None,
-    betas: tuple[float, float] | None = None,
+    betas: Betas | None = None,
     learning_rate_schedule: Schedule | None = None,
     only: str | None = None,
     gradient: GradientRule = plain,
@@ -68,8 +70,8 @@ def sgd(
     its own number of steps: one after another each takes just its own, side by side the short ones wait.
 
     learning_rate, momentum, weight_decay: of w <- w - lr b, with b <- momentum b + g and g <- g + decay w.
-    batch_size, epochs: examples of a step and passes over all of a client's, the papers' B and E.
-    steps: exactly so many steps instead, going round the examples.
+    batch_size, epochs: examples of a step and passes over all of a client's, the papers' B and E; None is one pass.
+    steps: exactly so many steps instead of epochs, going round the examples.
     shuffle: a new order each epoch, a function of (seed, round, client, epoch); False keeps the order of the index.
     optimizer: any optax transformation instead of SGD, or "adam", see `optimizers`.   betas: Adam's; None is .9, .999.
     gradient: the rule that feeds the optimizer.
@@ -77,9 +79,13 @@ def sgd(
     only: the parameters that are trained, see `restricted`.
     keep_optimizer: go on with memory["optimizer"] instead of starting afresh each round (see `memories`).
     Reads: view.local, where training begins.
-    Raises InputError for batch_size, epochs or steps below 1, negative rates, and `only` with keep_optimizer.
+    Raises InputError for numbers out of range, steps beside epochs, a schedule whose values are no finite numbers of
+    at least 0, and `only` with keep_optimizer.
     """
-    _check(learning_rate, momentum, weight_decay, batch_size, epochs, steps)
+    if steps is not None and epochs is not None:
+        raise InputError(f"steps: {steps} steps and {epochs} epochs a round are given. Set one of them to None.")
+    epochs = 1 if epochs is None else epochs
+    check_schedule(learning_rate_schedule)
     if keep_optimizer and only is not None:
         raise InputError("only: the optimizer is kept between rounds here. Restrict it yourself, where it is kept too.")
     optimizer = restricted(local_optimizer(optimizer, learning_rate, momentum, weight_decay, betas), only)
@@ -103,7 +109,7 @@ def sgd(
         return _finished(jax.lax.fori_loop(0, num_epochs, epoch, _begin(view, opt_state, is_watched)), num_steps)
 
     def count_steps(num_examples: Any) -> Any:
-        count = np.asarray(num_examples)
+        count = np.asarray(num_examples).astype(np.int64)
         return np.where(count > 0, steps, 0) if steps else epochs * -(-count // batch_size)
 
     return LocalUpdate(train, count_steps, batch_size, partial(train, is_watched=True))
@@ -151,12 +157,3 @@ def _shuffled(key: Key, rows: Rows) -> Array:
     slots = jnp.arange(rows.index.shape[0])
     draws = jax.vmap(lambda slot: jax.random.bits(jax.random.fold_in(key, slot)))(slots)
     return rows.index[jnp.lexsort((draws, slots >= rows.count))]
-
-
-def _check(learning_rate, momentum, weight_decay, batch_size, epochs, steps) -> None:
-    for name, value in {"batch_size": batch_size, "epochs": epochs, "steps": 1 if steps is None else steps}.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(f"{name}: must be a whole number of at least 1, not {value!r}.")
-    for name, value in {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}.items():
-        if isinstance(value, int | float) and not (0 <= value < float("inf")):
-            raise InputError(f"{name}: must be a finite number of at least 0, not {value!r}.")

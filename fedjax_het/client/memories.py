@@ -10,6 +10,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Measure, Memory, Problem
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import ClientView, Params, PyTree, Variables
+from fedjax_het.validation import Count, validate_arguments
 
 
 def control_variate(change: Measure) -> Memory:
@@ -49,15 +50,14 @@ def last_head() -> Memory:
 FIRST_MODELS = ("none", "init")
 
 
-def previous_models(size: int = 1, first: str = "none") -> Memory:
+@validate_arguments
+def previous_models(size: Count = 1, first: str = "none") -> Memory:
     """The last models that a client trained, newest first: {"models": leaves [size, ...], "count": how many}.
 
     size: so many rounds of the client are remembered.   first: before its first round a client has no earlier model
     ("none"), or the initial one ("init").
     Raises InputError for an unknown option, and a size below 1.
     """
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise InputError(f"previous models: so many are kept, a whole number of at least 1, not {size!r}.")
     if first not in FIRST_MODELS:
         raise InputError(f"first: unknown option '{first}'. {nearest(first, FIRST_MODELS)}")
 

@@ -1,45 +1,51 @@
 """Local optimizers as PyTorch defines them, for in its terms the papers' settings are given."""
 
+from collections.abc import Callable
+
 import jax
 import optax
 
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array
+from fedjax_het.validation import FractionBelowOne, NonNegative, validate_arguments
 
 Optimizer = optax.GradientTransformation
 BETAS = (0.9, 0.999)
 """PyTorch's for Adam."""
+Betas = tuple[FractionBelowOne, FractionBelowOne]
+Rate = NonNegative | Callable[[Array], Array]
+"""A learning rate, or an optax schedule of the local steps."""
 
 
-def torch_sgd(learning_rate: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+@validate_arguments
+def torch_sgd(learning_rate: Rate, momentum: FractionBelowOne = 0.0, weight_decay: NonNegative = 0.0) -> Optimizer:
     """g <- g + decay w;  b <- momentum b + g;  w <- w - lr b.   What is exactly 0 costs neither memory nor time."""
     buffer = [optax.trace(momentum)] if _is_used(momentum) else []
     return optax.chain(*_decay(weight_decay), *buffer, optax.scale_by_learning_rate(learning_rate))
 
 
-def torch_adam(learning_rate: float, weight_decay: float = 0.0, betas: tuple[float, float] = BETAS) -> Optimizer:
+@validate_arguments
+def torch_adam(learning_rate: Rate, weight_decay: NonNegative = 0.0, betas: Betas = BETAS) -> Optimizer:
     """torch.optim.Adam: epsilon 1e-8, and decay that enters the gradient, unlike AdamW's."""
     moments = optax.scale_by_adam(*betas)
     return optax.chain(*_decay(weight_decay), moments, optax.scale_by_learning_rate(learning_rate))
 
 
+@validate_arguments
 def local_optimizer(
     choice: Optimizer | str | None,
-    learning_rate: float,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    betas: tuple[float, float] | None = None,
+    learning_rate: Rate,
+    momentum: FractionBelowOne = 0.0,
+    weight_decay: NonNegative = 0.0,
+    betas: Betas | None = None,
 ) -> Optimizer:
     """What a recipe's `optimizer` stands for: None is `torch_sgd`, "adam" is `torch_adam`, which reads no momentum.
 
     betas: of "adam"; None is PyTorch's.
     Raises InputError for another name, for betas outside 0..1, and for betas that nothing reads.
     """
-    if betas is not None:
-        if choice != "adam":
-            raise InputError("betas: they are Adam's. Set optimizer to 'adam', or leave betas out.")
-        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-            raise InputError(f"betas: two numbers of at least 0 and below 1, not {betas}.")
+    if betas is not None and choice != "adam":
+        raise InputError("betas: they are Adam's. Set optimizer to 'adam', or leave betas out.")
     if choice is None:
         return torch_sgd(learning_rate, momentum, weight_decay)
     if not isinstance(choice, str):

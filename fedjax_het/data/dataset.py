@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedjax_het.errors import InputError
+from fedjax_het.errors import InputError, shorten
 
 _AT_A_TIME = 1 << 28  # bytes
+_MOST_UNNAMED = 1 << 16  # classes or domains
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +141,7 @@ def assemble(
     elif inputs.dtype.kind == "f":
         inputs = inputs.astype(np.float32, copy=False)
     if class_names is None:
-        class_names = [str(label) for label in range(int(labels.max(initial=0)) + 1)]
+        class_names = number_names(f"{name}: labels", int(labels.max(initial=0)), len(labels))
     domains = np.zeros(len(inputs), np.int32) if domains is None else _integers(f"{name}: domains", domains)
     return Dataset(
         name=name,
@@ -155,10 +156,26 @@ def assemble(
     )
 
 
+def number_names(what: str, largest: int, num_examples: int, prefix: str = "") -> list[str]:
+    """The names of classes or domains that have none: "0", "1", ... up to the largest that occurs.
+
+    Raises InputError where that is far more than there are examples.
+    """
+    if largest >= max(num_examples, _MOST_UNNAMED):
+        raise InputError(
+            f"{what} go up to {shorten(largest)}, for {num_examples} examples. Number them from 0, or name them all."
+        )
+    return [f"{prefix}{number}" for number in range(largest + 1)]
+
+
 def _integers(what: str, values: np.ndarray) -> np.ndarray:
     """[n] as int32; masks, which have more axes, as uint8 where that holds them."""
     values = np.asanyarray(values)
     if values.dtype.kind not in "iu":
         raise InputError(f"{what} are {values.dtype}, not integers. Give each class or domain its index, from 0.")
+    limits = np.iinfo(np.int32)
+    if values.size and not limits.min <= int(values.min()) <= int(values.max()) <= limits.max:
+        place = np.argwhere((values < limits.min) | (values > limits.max))[0].tolist()
+        raise InputError(f"{what}{place} is {int(values[tuple(place)])}. Give each class or domain its index, from 0.")
     is_small = values.ndim > 1 and values.size and values.min() >= 0 and values.max() <= 255
     return values.astype(np.uint8 if is_small else np.int32, copy=False)

@@ -14,22 +14,24 @@ from fedjax_het.data.partition import Labelled, Partition
 from fedjax_het.data.preparation import Preparation, moments
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientData, Examples
+from fedjax_het.validation import Count, CountOrZero, FractionBelowOne, Seed, validate_arguments
 
 # Each decision draws from its own stream, so that changing one setting leaves the other decisions as they were.
 _TEST, _PARTITION, _NEWCOMERS, _SPLIT, _EQUAL = range(5)
 
 
+@validate_arguments
 def federate(
     dataset: Dataset,
     partition: Partition,
-    num_clients: int,
+    num_clients: Count,
     *,
-    seed: int = 0,
-    valid_fraction: float = 0.0,
-    client_test_fraction: float | Literal["auto"] = "auto",
-    test_fraction: float = 0.2,
+    seed: Seed = 0,
+    valid_fraction: FractionBelowOne = 0.0,
+    client_test_fraction: FractionBelowOne | Literal["auto"] = "auto",
+    test_fraction: FractionBelowOne = 0.2,
     unseen_domains: Sequence[str] = (),
-    unseen_clients: int = 0,
+    unseen_clients: CountOrZero = 0,
     local_test: bool = False,
     equal_train: bool = False,
     standardise: bool = False,
@@ -57,12 +59,15 @@ def federate(
     The same seed gives the same federation; `federation.fingerprint` tells whether two machines agree.
     Raises InputError for settings that cannot be, unknown domains, and as the partition does.
     """
-    _check_counts(dataset, num_clients, seed, unseen_clients)
     unseen = held_out.unseen_positions(dataset, unseen_domains)
     if client_test_fraction == held_out.AUTO:
         has_own_test = held_out.has_own(dataset.is_test, dataset, unseen)
         client_test_fraction = held_out.usual_client_test_fraction(has_own_test)
-    _check_fractions(dataset, valid_fraction, client_test_fraction, test_fraction)
+    if valid_fraction + client_test_fraction >= 1:
+        raise InputError(
+            f"valid_fraction: {valid_fraction} and client_test_fraction: {client_test_fraction} leave nothing to train "
+            "on. Let them come to less than 1."
+        )
     asked = Fractions(test_fraction, client_test_fraction, valid_fraction)
     fractions = held_out.drawn_fractions(dataset, unseen, asked, local_test)
     test, rest = held_out.hold_out(dataset, unseen, fractions, local_test, np.random.default_rng([seed, _TEST]))
@@ -123,27 +128,3 @@ def _names(dataset: Dataset, parts: list[np.ndarray]) -> list[str]:
     domains = [dataset.domain_names[int(each[0])] for each in owned]
     numbers = {domain: iter(range(num)) for domain, num in Counter(domains).items() if num > 1}
     return [f"{domain}_{next(numbers[domain])}" if domain in numbers else domain for domain in domains]
-
-
-def _check_counts(dataset: Dataset, num_clients: int, seed: int, unseen_clients: int) -> None:
-    for name, value, least in (
-        ("num_clients", num_clients, 1),
-        ("unseen_clients", unseen_clients, 0),
-        ("seed", seed, 0),
-    ):
-        if not isinstance(value, int | np.integer) or value < least:
-            raise InputError(f"federate {dataset.name}: {name} is {value!r}. Give a whole number, {least} or more.")
-
-
-def _check_fractions(
-    dataset: Dataset, valid_fraction: float, client_test_fraction: float, test_fraction: float
-) -> None:
-    fractions = {
-        "valid_fraction": valid_fraction,
-        "client_test_fraction": client_test_fraction,
-        "test_fraction": test_fraction,
-        "valid_fraction + client_test_fraction": valid_fraction + client_test_fraction,
-    }
-    for name, value in fractions.items():
-        if not 0 <= value < 1:
-            raise InputError(f"federate {dataset.name}: {name} is {value}. Give a part below 1, such as 0.2, or 0.")

@@ -14,9 +14,12 @@ _USUAL_FRACTION = 0.2
 
 
 def unseen_positions(dataset: Dataset, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """The positions of these domains, each by its name. Raises InputError for a domain that is not there."""
+    """The positions of these domains, each by its name. Raises InputError for a domain that is not there, or named
+    twice."""
     names = (names,) if isinstance(names, str) else tuple(names)
     for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"unseen_domains: '{name}' is named {names.count(name)} times. Name each domain once.")
         if name not in dataset.domain_names:
             raise InputError(
                 f"unseen_domains: {dataset.name} has no domain '{name}'. {nearest(name, dataset.domain_names)}"

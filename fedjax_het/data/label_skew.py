@@ -3,11 +3,13 @@
 import numpy as np
 
 from fedjax_het.data import proportions
-from fedjax_het.data.labelled import Labelled, Partition, check_alpha, check_classes, check_enough, deal
+from fedjax_het.data.labelled import Labelled, Partition, check_classes, check_enough, deal
 from fedjax_het.errors import InputError
+from fedjax_het.validation import Count, CountOrZero, Positive, validate_arguments
 
 
-def dirichlet(alpha: float, equal_sizes: bool = False, min_examples: int = 1) -> Partition:
+@validate_arguments
+def dirichlet(alpha: Positive, equal_sizes: bool = False, min_examples: CountOrZero = 1) -> Partition:
     """Label skew: how much of which class a client has follows Dirichlet(alpha).
 
     alpha: small, a client has few classes; large, all clients have the same mix. 0.1 to 1 in most papers.
@@ -19,7 +21,6 @@ def dirichlet(alpha: float, equal_sizes: bool = False, min_examples: int = 1) ->
     Raises InputError where alpha is not above 0, there are fewer than min_examples a client, or labels are masks.
     Hsu et al. 2019, arXiv:1909.06335; NIID-Bench, Li et al., ICDE 2022, arXiv:2102.02079
     """
-    check_alpha(alpha)
 
     def partition(examples: Labelled, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
         check_classes(examples)
@@ -44,7 +45,8 @@ def _equal_counts(examples: Labelled, num_clients: int, alpha: float, rng: np.ra
     return proportions.fill(wishes, quotas, np.bincount(examples.labels, minlength=examples.num_classes))
 
 
-def shards(classes_per_client: int) -> Partition:
+@validate_arguments
+def shards(classes_per_client: Count) -> Partition:
     """Every client has exactly `classes_per_client` classes, 2 in McMahan et al.
 
     Each class is cut into shards, more for a larger class, so that shards are of similar size; each client takes
@@ -53,8 +55,6 @@ def shards(classes_per_client: int) -> Partition:
     Raises InputError where clients * classes_per_client cannot be shards of the classes that there are, and for masks.
     McMahan et al., AISTATS 2017. arXiv:1602.05629
     """
-    if not isinstance(classes_per_client, int) or classes_per_client < 1:
-        raise InputError(f"shards: classes_per_client is {classes_per_client!r}. Give a whole number, 1 or more.")
 
     def partition(examples: Labelled, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
         check_classes(examples)

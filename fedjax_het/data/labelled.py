@@ -44,12 +44,6 @@ def check_classes(examples: Labelled) -> None:
         )
 
 
-def check_alpha(alpha: float) -> None:
-    """Raise InputError for a concentration of a Dirichlet distribution that is none."""
-    if not (np.isfinite(alpha) and alpha > 0):
-        raise InputError(f"alpha is {alpha}. Give a number above 0: 0.1 is strong skew, 100 next to none.")
-
-
 def check_enough(num: int, num_clients: int, least: int) -> None:
     """Raise InputError where `num` examples are not enough for one, and for `least`, a client."""
     if num_clients < 1:

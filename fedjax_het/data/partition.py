@@ -8,8 +8,9 @@ import numpy as np
 
 from fedjax_het.data import proportions
 from fedjax_het.data.label_skew import dirichlet, shards
-from fedjax_het.data.labelled import Labelled, Partition, check_alpha, check_enough, cut
+from fedjax_het.data.labelled import Labelled, Partition, check_enough, cut
 from fedjax_het.errors import InputError
+from fedjax_het.validation import CountOrZero, Positive, validate_arguments
 
 
 def iid() -> Partition:
@@ -26,7 +27,8 @@ def iid() -> Partition:
     return partition
 
 
-def quantity_skew(alpha: float, min_examples: int = 1) -> Partition:
+@validate_arguments
+def quantity_skew(alpha: Positive, min_examples: CountOrZero = 1) -> Partition:
     """Clients of the same distribution and of different sizes, in proportions ~ Dirichlet(alpha).
 
     alpha: small, a few clients have nearly all; large, equal sizes. Clients with fewer than `min_examples` are given
@@ -34,7 +36,6 @@ def quantity_skew(alpha: float, min_examples: int = 1) -> Partition:
     Raises InputError where alpha is not above 0, or there are fewer than min_examples a client.
     NIID-Bench, q ~ Dir(beta), beta 0.5 there. Li et al., ICDE 2022. arXiv:2102.02079
     """
-    check_alpha(alpha)
 
     def partition(examples: Labelled, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
         num = len(examples.labels)
@@ -81,7 +82,8 @@ def by_domain() -> Partition:
     return within_domains(iid())
 
 
-def domain_dirichlet(alpha: float, min_examples: int = 1) -> Partition:
+@validate_arguments
+def domain_dirichlet(alpha: Positive, min_examples: CountOrZero = 1) -> Partition:
     """Feature and label skew: every client is of one domain, and within it labels follow `dirichlet(alpha)`."""
     return within_domains(dirichlet(alpha, min_examples=min_examples))
 

@@ -8,22 +8,24 @@ from fedjax_het.data.distribution import federate
 from fedjax_het.data.federation import Federation
 from fedjax_het.data.labelled import Labelled
 from fedjax_het.errors import InputError
+from fedjax_het.validation import Count, CountOrZero, Finite, Fraction, Seed, validate_arguments
 
 _SIGNAL = 1.5  # deviation of the class means, entry by entry; the noise has 1
 _GREY, _CONTRAST = 128.0, 32.0  # images: grey level of 0, and grey levels of one deviation of the noise
 
 
+@validate_arguments
 def toy(
-    num_clients: int = 6,
-    num_classes: int = 3,
-    features: int = 8,
-    examples_per_client: tuple[int, int] = (20, 40),
-    label_shift: float = 0.5,
-    feature_shift: float = 0.5,
-    quantity_shift: float = 1.0,
-    image: bool | tuple[int, int, int] = False,
+    num_clients: CountOrZero = 6,
+    num_classes: Count = 3,
+    features: Count = 8,
+    examples_per_client: tuple[Count, Count] = (20, 40),
+    label_shift: Fraction = 0.5,
+    feature_shift: Finite = 0.5,
+    quantity_shift: Fraction = 1.0,
+    image: bool | tuple[Count, Count, Count] = False,
     masks: bool = False,
-    seed: int = 0,
+    seed: Seed = 0,
     **options,
 ) -> Federation:
     """A nearly separable problem that a small model learns in a few rounds: Gaussian classes, shifted by client.
@@ -43,9 +45,6 @@ def toy(
     """
     if masks and not image:
         raise InputError("toy: masks=True asks for pixels. Give image=True, or its (height, width, channel).")
-    for name, value in (("label_shift", label_shift), ("quantity_shift", quantity_shift)):
-        if not 0 <= value <= 1:
-            raise InputError(f"toy: {name} is {value}. Give a number in 0..1.")
     shape = ((8, 8, 1) if image is True else tuple(image)) if image else (features,)
     everyone = num_clients + options.get("unseen_clients", 0)
     sizes = _sizes(everyone, examples_per_client, quantity_shift)

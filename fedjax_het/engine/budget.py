@@ -1,6 +1,5 @@
 """Where things go so that they fit, decided before anything runs."""
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -20,6 +19,7 @@ from fedjax_het.engine.streamed import Streamed
 from fedjax_het.engine.tuning import Choice, Runner
 from fedjax_het.engine.wiring import Wired, wired
 from fedjax_het.errors import InputError, TooLarge
+from fedjax_het.memory import describe_bytes, physical_memory
 
 _ON_DEVICES = " Several {} keep everything on their devices."
 
@@ -29,31 +29,58 @@ def settled(
 ) -> tuple[Runner, Choice | None]:
     """Compile the job where it fits: all on the device if that can be, in the quickest layout if `layout` is "auto".
 
-    budget: bytes on each device; None is no limit.   wishes: "auto" leaves the device only for want of memory.
+    budget: bytes on each device; None is what it has.   wishes: "auto" leaves the device only for want of memory.
     folder: where client states go that are to lie on the disk.
-    Raises InputError where nothing fits, with what everything takes.
+    Raises InputError where nothing fits, with what everything takes; without a budget, where it clearly exceeds the
+    memory of the devices.
     """
     wishes = _checked(wishes, len(job.algorithms))
     layouts = tuning.candidates(job.cohort_size) if layout == AUTO else [layout]
     first, refusals = wired(job, layouts[0]), []
+    capacity = device_capacity(job, layouts[0])
+    limit = capacity if budget is None else min(budget, capacity)
 
     def build(layout: Layout) -> Runner:
         its = first if layout is layouts[0] else wired(job, layout)
         runner = built(its, residence, folder)
-        if budget is not None and runner.peak_bytes > budget:
+        # To read `peak_bytes` compiles the evaluation, which without a budget only the layout that is taken needs.
+        peak = runner.round_bytes if budget is None else runner.peak_bytes
+        if peak > (device_capacity(job, layout) if budget is None else limit):
             held = cost.held(its, residence)
-            raise TooLarge(_plan(layout, residence, held | {"on the way": runner.peak_bytes - cost.lying(held)}))
+            raise TooLarge(_plan(layout, residence, held | {"on the way": peak - cost.lying(held)}))
         return runner
 
     for residence in _residences(first, wishes, budget, folder):
-        held = cost.held(first, residence)
+        held = cost.held(first, residence) | {"a client in training": cost.training_bytes(first)}
         try:
-            if budget is not None and sum(held.values()) > budget:
+            if sum(held.values()) > limit:
                 raise TooLarge(_plan(layouts[0], residence, held))
-            return (build(layout), None) if layout != AUTO else _quickest(layouts, build, job)
+            runner, choice = (build(layout), None) if layout != AUTO else _quickest(layouts, build, job)
+            if (peak := runner.peak_bytes) > device_capacity(job, runner.wired.layout):
+                raise TooLarge(_plan(runner.wired.layout, residence, {"with evaluation": peak}))
+            return runner, choice
         except TooLarge as error:
             refusals.append(str(error))
+    if budget is None or capacity < budget:
+        raise InputError(_exceeds_memory(capacity, refusals[-1]))
     raise InputError(_nothing_fits(budget, refusals))
+
+
+def device_capacity(job: Job, layout: Layout) -> float:
+    """The bytes that one device of the layout can hold at the most; infinity where that is not known.
+
+    On CPUs: an equal part of the machine's memory and swap, and the examples, which JAX shares with NumPy or which are
+    mapped from a file.
+    """
+    is_shared = jax.default_backend() == "cpu"
+    return layout.device_memory + (tree.num_bytes(job.federation.data.examples) if is_shared else 0)
+
+
+def _exceeds_memory(capacity: float, plan: str) -> str:
+    return (
+        f"memory: this run takes more than the {describe_bytes(capacity)} that a device has. In MB: {plan}. Take a "
+        "smaller model, batch_size or cohort_size, or fewer seeds; on accelerators memory_budget streams what may wait."
+    )
 
 
 def _nothing_fits(budget: int, refusals: list[str]) -> str:
@@ -117,20 +144,16 @@ def _stored_bytes(first: Wired) -> int:
     return job.num_runs * num_touched * tree.num_bytes(first.shapes.state.clients) // job.num_clients
 
 
-def _memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 def _roomy(first: Wired) -> str:
-    return "host" if 2 * _stored_bytes(first) < _memory() else "disk"
+    return "host" if 2 * _stored_bytes(first) < physical_memory() else "disk"
 
 
 def _check_room(first: Wired, residence: Residence, folder: Path) -> None:
     size = _stored_bytes(first)
-    if residence.client_states == "host" and size > _memory():
+    if residence.client_states == "host" and size > physical_memory():
         raise InputError(
-            f"client_states: 'host' could come to {megabytes(size)} MB, and this machine has {megabytes(_memory())} "
-            "of memory. Take 'disk'."
+            f"client_states: 'host' could come to {megabytes(size)} MB, and this machine has "
+            f"{megabytes(physical_memory())} of memory. Take 'disk'."
         )
     if residence.client_states == "disk" and size > (free := shutil.disk_usage(existing(folder)).free):
         raise InputError(

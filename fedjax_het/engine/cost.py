@@ -11,6 +11,7 @@ from fedjax_het import tree
 from fedjax_het.engine.evaluation import BATCH, held_out, of_own
 from fedjax_het.engine.residence import RESIDENT, Residence
 from fedjax_het.engine.round import Transcript
+from fedjax_het.engine.runs import runs_at_once
 from fedjax_het.engine.wiring import Wired
 
 
@@ -83,6 +84,15 @@ def held(wired: Wired, residence: Residence) -> dict[str, int]:
     if job.algorithm.aggregator.summand is None:
         sizes[UPDATES] = seeds * tree.num_bytes(said.uploads.update) // layout.num_devices
     return sizes
+
+
+def training_bytes(wired: Wired) -> int:
+    """Bytes of one client's model and one batch of inputs, of every run that trains at a time: each step needs both."""
+    job, state = wired.job, wired.shapes.state
+    inputs = job.federation.data.examples.inputs
+    batch = 4 * job.algorithm.local_update.batch_size * math.prod(inputs.shape[1:])
+    model = tree.num_bytes(state.server.shared) + tree.num_bytes(state.clients.personal) // job.num_clients
+    return runs_at_once(len(job.algorithms), job.num_seeds) * (model + batch)
 
 
 def lying(held_bytes: Mapping[str, int]) -> int:

@@ -13,7 +13,9 @@ from jax.sharding import PartitionSpec as P
 from fedjax_het import tree
 from fedjax_het.engine.sums import across_devices, filled
 from fedjax_het.errors import InputError
+from fedjax_het.memory import host_memory
 from fedjax_het.types import PyTree
+from fedjax_het.validation import Count, validate_arguments
 
 AXIS = "clients"
 
@@ -36,6 +38,14 @@ class Layout:
     def sharding(self) -> NamedSharding | None:
         """Where data and the server's state live: on every device of the mesh."""
         return NamedSharding(self.mesh, P()) if self.mesh else None
+
+    @property
+    def device_memory(self) -> float:
+        """Bytes that one device can hold at the most; of a CPU its part of memory and swap. Infinity if not known."""
+        devices = self.mesh.local_devices if self.mesh else jax.local_devices()[:1]
+        if limit := (devices[0].memory_stats() or {}).get("bytes_limit"):
+            return limit
+        return host_memory() // len(devices) if devices[0].platform == "cpu" else float("inf")
 
     def by_client(self, axis: int = 0) -> NamedSharding | None:
         """Where client states live between rounds: a part of this axis, that of the clients, on each device."""
@@ -137,14 +147,14 @@ vmapped = Layout()
 """All clients of the cohort at once."""
 
 
-def chunked(size: int) -> Layout:
+@validate_arguments
+def chunked(size: Count) -> Layout:
     """`size` clients at a time: less memory; with 1, each client takes just the steps it needs."""
-    if size < 1:
-        raise InputError(f"layout: a chunk holds at least 1 client, not {size}.")
     return Layout(chunk=size)
 
 
-def sharded(devices: int | Mesh, chunk: int | None = None) -> Layout:
+@validate_arguments
+def sharded(devices: Count | Mesh, chunk: Count | None = None) -> Layout:
     """The cohort spread over devices (the first so many, or a mesh with one axis), each in chunks if asked.
 
     Raises InputError if there are not so many devices, and in several processes if these are not all that there are.
@@ -165,6 +175,4 @@ def sharded(devices: int | Mesh, chunk: int | None = None) -> Layout:
             f"layout: {mesh.size} devices leave some of the {jax.process_count()} processes without one. Use all "
             f"{jax.device_count()}."
         )
-    if chunk is not None and chunk < 1:
-        raise InputError(f"layout: a chunk holds at least 1 client, not {chunk}.")
     return Layout(chunk=chunk, mesh=mesh)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key
+from fedjax_het.validation import CountOrZero, Fraction, validate_arguments
 
 _SHUFFLED = 1 << 10
 _TURNS = 8  # rounds of the network, twice those of the theorem of Luby and Rackoff
@@ -26,7 +27,8 @@ def everyone() -> Participation:
     )
 
 
-def uniformly(cohort_size: int) -> Participation:
+@validate_arguments
+def uniformly(cohort_size: CountOrZero) -> Participation:
     """A fixed number of clients, drawn uniformly without replacement.
 
     Raises InputError if there are fewer clients than that.
@@ -45,13 +47,12 @@ def uniformly(cohort_size: int) -> Participation:
     return Participation(size, draw)
 
 
-def available(probability: float, among: Participation | None = None) -> Participation:
+@validate_arguments
+def available(probability: Fraction, among: Participation | None = None) -> Participation:
     """Each client that is asked reports with this probability: fewer may report than were asked, or nobody.
 
     Whether a client drops out is a function of (seed, round, client id).   among: who is asked; default everyone.
     """
-    if not 0 <= probability <= 1:
-        raise InputError(f"availability: a probability lies between 0 and 1, not {probability}.")
     among = among or everyone()
 
     def draw(key: Key, num_clients: int) -> tuple[Array, Array]:

@@ -76,6 +76,11 @@ class Resident:
         """What lies on a device at the most, in rounds or in evaluation."""
         return self._peak(self.program, self._evaluation)
 
+    @property
+    def round_bytes(self) -> int:
+        """What lies on a device at the most in rounds."""
+        return self._peak(self.program)
+
     def _peak(self, *programs: Compiled) -> int:
         return cost.lying(cost.held(self.wired, self.residence)) + max(map(cost.extra_bytes, programs))
 

@@ -24,10 +24,16 @@ def over_runs(functions: Sequence[Callable], num_seeds: int, axes: Axes) -> Call
         return _single(functions[0], axes)
     if len(functions) == 1:
         return jax.vmap(functions[0], axes)
-    over = _mapped if jax.default_backend() == "cpu" else jax.vmap
+    over = _mapped if runs_at_once(len(functions), num_seeds) == 1 else jax.vmap
     together = over(_told(as_one(functions)), (0, *axes))
     which = np.repeat(np.arange(len(functions), dtype=np.int32), num_seeds)
     return lambda *arguments: together(which, *arguments)
+
+
+def runs_at_once(num_algorithms: int, num_seeds: int) -> int:
+    """How many runs are under way at a time, see `over_runs`."""
+    is_one_by_one = num_algorithms > 1 and jax.default_backend() == "cpu"
+    return 1 if is_one_by_one else num_algorithms * num_seeds
 
 
 def _single(function: Callable, axes: Axes) -> Callable:

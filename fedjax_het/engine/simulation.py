@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -20,8 +20,10 @@ from fedjax_het.engine.residence import AUTO, CLIENT_STATES, EXAMPLES, Residence
 from fedjax_het.engine.round import RoundMetrics
 from fedjax_het.errors import InputError, NonFiniteError
 from fedjax_het.types import Model, State
+from fedjax_het.validation import LARGEST_COUNT, Count, Range, Seed, validate_arguments
 
 ON_NONFINITE = ("drop", "raise")
+Bytes = Annotated[int, Range(1, 2**63 - 1, is_whole=True)]
 
 
 class Simulation:
@@ -33,23 +35,24 @@ class Simulation:
     of a state are a ClientStore.
     """
 
+    @validate_arguments
     def __init__(
         self,
         algorithm: Algorithm | Sequence[Algorithm],
         model: Model,
         federation: Federation,
         *,
-        rounds: int,
-        cohort_size: int | None = None,
+        rounds: Count,
+        cohort_size: Count | None = None,
         participation: Participation | None = None,
         layout: Layout | str = vmapped,
-        seed: int | Sequence[int] = 0,
-        num_seeds: int = 1,
-        evaluate_every: int = 10,
+        seed: Seed | Sequence[Seed] = 0,
+        num_seeds: Count = 1,
+        evaluate_every: Count = 10,
         on_nonfinite: str = "drop",
         personal_on_test: bool | Literal["auto"] = "auto",
         diagnostics: Mapping[str, Diagnostic] | None = None,
-        memory_budget: int | None = None,
+        memory_budget: Bytes | None = None,
         client_states: str = AUTO,
         examples: str = AUTO,
         folder: str | Path | None = None,
@@ -63,7 +66,7 @@ class Simulation:
         there are clients. "auto": where clients have no test examples of their own, which would score them otherwise.
         diagnostics: what `diagnose` tells of, by name; see `fedjax_het.diagnostics`.
         layout: "auto" times a few and takes the quickest; `choice` tells which and why, and is None otherwise.
-        memory_budget: bytes on each device; None is no limit. Where it is too little, "auto" makes do with less.
+        memory_budget: bytes on each device; None is what it has. Where it is too little, "auto" makes do with less.
         client_states: "device", "host" (its memory), "disk" (a file in `folder`, by default where temporary files go).
         examples: "device", or "stream": those of one round after the other, from host memory or what is mapped there.
         `residence` tells where things are; it makes no difference to any result.
@@ -74,10 +77,8 @@ class Simulation:
         seeds = (seed,) * len(algorithms) if isinstance(seed, int) else tuple(seed)
         if not algorithms or len(seeds) != len(algorithms):
             raise InputError(f"seed: {len(seeds)} for {len(algorithms)} algorithms. Give one for all, or one each.")
-        least_one = {"rounds": rounds, "num_seeds": num_seeds, "evaluate_every": evaluate_every}
-        for name, value in (least_one | {"memory_budget": memory_budget}).items():
-            if value is not None and value < 1:
-                raise InputError(f"{name}: must be at least 1, not {value}.")
+        if (last := max(seeds) + num_seeds - 1) > LARGEST_COUNT:
+            raise InputError(f"num_seeds: seeds go on from {max(seeds)} to {last}; the last there is {LARGEST_COUNT}.")
         _check_one_of("on_nonfinite", on_nonfinite, ON_NONFINITE)
         _check_one_of("client_states", client_states, CLIENT_STATES)
         _check_one_of("examples", examples, EXAMPLES)

@@ -107,6 +107,11 @@ class Streamed:
         self._ahead = (-1, None)
 
     @property
+    def round_bytes(self) -> int:
+        """What lies on a device at the most in rounds."""
+        return cost.lying(cost.held(self.wired, self.residence)) + cost.extra_bytes(self.program)
+
+    @property
     def peak_bytes(self) -> int:
         """What lies on a device at the most, in rounds or in evaluation."""
         extra = max(cost.extra_bytes(self.program), self._evaluation.extra_bytes)

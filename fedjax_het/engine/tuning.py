@@ -27,6 +27,7 @@ class Runner(Protocol):
     residence: Residence
     compile_seconds: float
     peak_bytes: int
+    round_bytes: int
 
     def start(self) -> State: ...
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]: ...
@@ -104,7 +105,7 @@ def _reasons(
     others = ", ".join(f"{timing.layout} {timing.seconds:.3g}" for timing in timings if timing is not best)
     yield f"{best.layout}: {best.seconds:.3g} s a round" + (f", against {others}" if others else "")
     if too_large:
-        yield f"{', '.join(map(str, too_large))} not tried: more than memory_budget"
+        yield f"{', '.join(map(str, too_large))} not tried: more than there is memory for"
     if rest := layouts[len(timings) + len(too_large) :]:
         yield f"{', '.join(map(str, rest))} not tried: the run is over before another compilation"
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
 from fedjax_het.data.preparation import has_means_of_both_signs
@@ -18,7 +19,9 @@ from fedjax_het.engine.layout import Layout
 from fedjax_het.engine.problem import LocalProblem
 from fedjax_het.engine.round import Round, RoundMetrics, Transcript
 from fedjax_het.errors import InputError, nearest
+from fedjax_het.memory import describe_bytes
 from fedjax_het.types import Array, ClientData, Key, State, Variables
+from fedjax_het.validation import LARGEST_COUNT
 
 
 class Shapes(NamedTuple):
@@ -86,6 +89,7 @@ def wired(job: Job, layout: Layout) -> Wired:
             raise InputError(f"published['{name}'] condenses what nobody reports. {nearest(name, provided)}")
     if not np.any(np.asarray(federation.data.train.count)):
         raise InputError(f"{federation.name}: no client has a training example. Lower the held-out fractions.")
+    _check_steps(job.algorithm, federation)
     _check_batch_norm(job.algorithm, round.problem, federation)
     train, key = jax.jit(round.train), jax.random.key(0)
 
@@ -95,11 +99,25 @@ def wired(job: Job, layout: Layout) -> Wired:
         return with_everyone(state, cohort, client_side.window(data, cohort), key)
 
     before = jax.eval_shape(round.init, key, federation.data)
+    least = tree.num_bytes(before.server) + tree.num_bytes(before.clients) // job.num_clients
+    if least > layout.device_memory:
+        raise InputError(
+            f"memory: the server's state and that of one client take {describe_bytes(least)}, and a device has "
+            f"{describe_bytes(layout.device_memory)}. Take a smaller model, or let clients keep less."
+        )
     _check_amplitude(before.server.shared, federation)
     shapes = Shapes(*jax.eval_shape(explain, before, federation.data))
     if (changed := _difference(before, shapes.state)) is not None:
         raise InputError(f"a round changes the shape of its own state: {changed}. A slot must give back what it got.")
     return Wired(job, layout, round, train, shapes)
+
+
+def _check_steps(algorithm: Algorithm, federation: Federation) -> None:
+    most = int(np.max(algorithm.local_update.num_steps(np.asarray(federation.data.train.count, np.int64))))
+    if most > LARGEST_COUNT:
+        raise InputError(
+            f"epochs: they come to {most} steps of a client in a round, and {LARGEST_COUNT} can be counted. Take fewer."
+        )
 
 
 def _check_batch_norm(algorithm: Algorithm, problem: LocalProblem, federation: Federation) -> None:

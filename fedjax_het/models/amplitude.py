@@ -20,14 +20,16 @@ import jax.numpy as jnp
 from fedjax_het.errors import InputError
 from fedjax_het.models.spectrum import Band, check_band, check_init, normalise, update_average
 from fedjax_het.types import Array, Context, Key, Model, Named, Variables
+from fedjax_het.validation import Count, Fraction, NonNegative, validate_arguments
 
 
+@validate_arguments
 def amplitude_normalised(
-    decay: float = 0.1,
+    decay: Fraction = 0.1,
     band: Band = "full",
     init: str = "first",
-    rounds: int | None = 1,
-    phase_tolerance: float | None = None,
+    rounds: Count | None = 1,
+    phase_tolerance: NonNegative | None = None,
 ) -> Callable[[Model], Model]:
     """Put amplitude normalisation in front of a model; it learns nothing and passes no gradient.
 
@@ -41,7 +43,7 @@ def amplitude_normalised(
     training batch there twice, and in evaluation too.
     Raises InputError for values that cannot work, and for images of another size than the average.
     """
-    _check_settings(decay, band, init, rounds, phase_tolerance)
+    _check_settings(decay, band, init)
     normalised = partial(normalise, band=band, phase_tolerance=phase_tolerance)
 
     def adapt(model: Model) -> Model:
@@ -95,16 +97,8 @@ def _check_images(inputs: Array) -> None:
         )
 
 
-def _check_settings(decay, band, init, rounds, phase_tolerance) -> None:
+def _check_settings(decay: float | Array, band: Band, init: str) -> None:
     check_init(init)
     check_band(band)
-    if rounds is not None and rounds < 1:
-        raise InputError(f"amplitude: rounds is {rounds}; give at least 1, or None for every round.")
-    if phase_tolerance is not None and phase_tolerance < 0:
-        raise InputError(f"amplitude: phase_tolerance is {phase_tolerance}; it cannot be negative.")
-    if not isinstance(decay, jax.core.Tracer):
-        is_stuck = decay == 0 and init != "first"
-        if not 0 <= decay <= 1 or is_stuck:
-            raise InputError(
-                f"amplitude: decay is {decay}; give a number from 0 to 1, and above 0 unless init='first'."
-            )
+    if not isinstance(decay, jax.core.Tracer) and decay == 0 and init != "first":
+        raise InputError("decay: must be above 0 unless init='first', not 0.")

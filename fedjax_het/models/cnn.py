@@ -12,6 +12,7 @@ from fedjax_het.models.norms import check_norm, norm
 from fedjax_het.models.pooling import max_pool
 from fedjax_het.models.settings import check_images, check_num_classes, widened
 from fedjax_het.types import Array, Model
+from fedjax_het.validation import Count, Positive, validate_arguments
 
 
 class CNN(nn.Module):
@@ -47,6 +48,10 @@ class CNN(nn.Module):
 
     def _check_images(self, shape: tuple[int, ...]) -> None:
         check_images("a CNN", shape)
+        if self.kernel > 2 * max(shape[1:3]):
+            raise InputError(
+                f"kernel: its side is {self.kernel}, and images of {shape[1]}x{shape[2]} are smaller. Take less."
+            )
         size = smallest_size(len(self.channels), self.kernel, self.padding)
         if min(shape[1:3]) < size:
             raise InputError(
@@ -64,16 +69,17 @@ def smallest_size(num_convolutions: int, kernel: int, padding: str) -> int:
     return size
 
 
+@validate_arguments
 def cnn(
     num_classes: int,
-    channels: Sequence[int] = (32, 64),
-    hidden: Sequence[int] = (512,),
+    channels: Sequence[Count] = (32, 64),
+    hidden: Sequence[Count] = (512,),
     *,
-    kernel: int = 5,
+    kernel: Count = 5,
     padding: str = "SAME",
     norm: str = "none",
     conv: str = "auto",
-    width: float = 1.0,
+    width: Positive = 1.0,
 ) -> Model:
     """The two-layer network of FedAvg's MNIST experiments, on images [batch, height, width, channel].
 
@@ -85,21 +91,22 @@ def cnn(
     check_num_classes(num_classes)
     check_norm(norm)
     check_lowering(conv)
-    _check_convolution(channels, kernel, padding)
+    _check_convolution(channels, padding)
     channels, hidden = widened("channels", channels, width), widened("hidden", hidden, width)
     return from_flax(CNN(num_classes, channels, hidden, kernel, padding, norm, conv))
 
 
+@validate_arguments
 def lenet(
     num_classes: int,
-    channels: Sequence[int] = (6, 16),
-    hidden: Sequence[int] = (120, 84),
+    channels: Sequence[Count] = (6, 16),
+    hidden: Sequence[Count] = (120, 84),
     *,
-    kernel: int = 5,
+    kernel: Count = 5,
     padding: str = "VALID",
     norm: str = "none",
     conv: str = "auto",
-    width: float = 1.0,
+    width: Positive = 1.0,
 ) -> Model:
     """The LeNet-like network of many CIFAR-10 experiments (FedMGC's among them); arguments and errors as in `cnn`.
 
@@ -108,10 +115,8 @@ def lenet(
     return cnn(num_classes, channels, hidden, kernel=kernel, padding=padding, norm=norm, conv=conv, width=width)
 
 
-def _check_convolution(channels: Sequence[int], kernel: int, padding: str) -> None:
+def _check_convolution(channels: Sequence[int], padding: str) -> None:
     if len(channels) == 0:
         raise InputError("channels is empty: a CNN needs at least one convolution; for none, use an MLP.")
-    if kernel < 1:
-        raise InputError(f"kernel is {kernel}: its side must be at least 1.")
     if padding not in ("SAME", "VALID"):
         raise InputError(f"padding is '{padding}': give 'SAME' or 'VALID'.")

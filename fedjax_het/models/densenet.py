@@ -16,6 +16,7 @@ from fedjax_het.models.settings import check_images, check_num_classes, widened
 from fedjax_het.models.state_dict import Naming
 from fedjax_het.models.stem import Stem, check_stem
 from fedjax_het.types import Array, Model
+from fedjax_het.validation import Positive, validate_arguments
 
 DENSENET_NAMES = Naming(
     {
@@ -98,12 +99,13 @@ class DenseNet(nn.Module):
         return self.classifier(features)
 
 
+@validate_arguments
 def densenet121(
     num_classes: int,
     *,
     norm: str = "batch",
     stem: str = "imagenet",
-    width: float = 1.0,
+    width: Positive = 1.0,
     conv: str = "auto",
     pretrained: str | None = None,
 ) -> Model:
@@ -111,12 +113,13 @@ def densenet121(
     return _densenet(0, num_classes, norm, stem, width, conv, pretrained)
 
 
+@validate_arguments
 def harmofl_densenet(
     num_classes: int,
     *,
     norm: str = "batch_stat",
     stem: str = "imagenet",
-    width: float = 1.0,
+    width: Positive = 1.0,
     conv: str = "auto",
     pretrained: str | None = None,
 ) -> Model:

@@ -6,8 +6,9 @@ from flax import linen as nn
 
 from fedjax_het.models.model import from_flax
 from fedjax_het.models.norms import check_norm, norm
-from fedjax_het.models.settings import check_dropout, check_num_classes, widened
+from fedjax_het.models.settings import check_num_classes, widened
 from fedjax_het.types import Array, Model
+from fedjax_het.validation import Count, FractionBelowOne, Positive, validate_arguments
 
 
 class MLP(nn.Module):
@@ -34,13 +35,14 @@ class MLP(nn.Module):
         return self.classifier(features)
 
 
+@validate_arguments
 def mlp(
     num_classes: int,
-    hidden: Sequence[int] = (128,),
+    hidden: Sequence[Count] = (128,),
     *,
     norm: str = "none",
-    dropout: float = 0.0,
-    width: float = 1.0,
+    dropout: FractionBelowOne = 0.0,
+    width: Positive = 1.0,
 ) -> Model:
     """A multilayer perceptron on inputs [batch, ...] of any shape.
 
@@ -51,5 +53,4 @@ def mlp(
     """
     check_num_classes(num_classes)
     check_norm(norm)
-    check_dropout(dropout)
     return from_flax(MLP(num_classes, widened("hidden", hidden, width), norm, dropout))

@@ -60,10 +60,12 @@ def read(path: str | Path) -> StateDict:
             f"pretrained: '{path}' is a pickle, which can run any code. Convert it, with PyTorch: {command}"
         )
     _check_kind(path)
-    if not path.is_file():
-        raise InputError(f"pretrained: there is no file '{path}'.")
     try:
+        if not path.is_file():
+            raise InputError(f"pretrained: there is no file '{path}'.")
         return _READERS[path.suffix](path)
+    except InputError:
+        raise
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, safetensors.SafetensorError) as error:
         raise InputError(f"pretrained: '{path}' is no {path.suffix} file ({error}). Get or write it again.") from error
 

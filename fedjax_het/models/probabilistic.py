@@ -16,11 +16,13 @@ from flax import linen as nn
 
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
+from fedjax_het.validation import Count, CountOrZero, validate_arguments
 
 
+@validate_arguments
 def probabilistic(
-    num_samples: int = 20,
-    num_features: int | None = None,
+    num_samples: CountOrZero = 20,
+    num_features: Count | None = None,
     *,
     has_reference: bool = True,
     learn_scale: bool = True,
@@ -41,7 +43,6 @@ def probabilistic(
     512 for a ResNet-18 and 2048 for a ResNet-50, the authors' choices.   draw: (key, shape, dtype) -> standard noise.
     Raises InputError for values that cannot work, features that are maps, and a head that cannot be made D wide.
     """
-    _check_settings(num_samples, num_features)
 
     def adapt(model: Model) -> Model:
         def init(key: Key, inputs: Array) -> Variables:
@@ -121,10 +122,3 @@ def _sizes(model: Model, variables: Variables, inputs: Array) -> tuple[int, int,
         )
     logits = jax.eval_shape(lambda x: model.classify(variables["params"], x), features)
     return features.shape[1], logits.shape[-1], features.dtype
-
-
-def _check_settings(num_samples: int, num_features: int | None) -> None:
-    if not isinstance(num_samples, int) or num_samples < 0:
-        raise InputError(f"num_samples: must be a whole number of at least 0 (0: the mean), not {num_samples!r}.")
-    if num_features is not None and (not isinstance(num_features, int) or num_features < 1):
-        raise InputError(f"num_features: must be a whole number of at least 1, or None, not {num_features!r}.")

@@ -7,9 +7,11 @@ from flax import linen as nn
 
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
+from fedjax_het.validation import Count, validate_arguments
 
 
-def projected(width: int = 256) -> Callable[[Model], Model]:
+@validate_arguments
+def projected(width: Count = 256) -> Callable[[Model], Model]:
     """Two layers after a model's features; their output is what the classifier sees and what counts as features.
 
         z = W_2 relu(W_1 h + b_1) + b_2,   h [batch, feature] -> z [batch, width],   W_1 square
@@ -18,8 +20,6 @@ def projected(width: int = 256) -> Callable[[Model], Model]:
     width: MOON's 256.
     Raises InputError for a width below 1, and for a model whose classifier is not one dense layer.
     """
-    if not isinstance(width, int) or isinstance(width, bool) or width < 1:
-        raise InputError(f"projection: its width must be a whole number of at least 1, not {width!r}.")
 
     def adapt(model: Model) -> Model:
         def init(key: Key, inputs: Array) -> Variables:

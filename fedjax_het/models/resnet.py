@@ -14,6 +14,7 @@ from fedjax_het.models.settings import check_images, check_num_classes, widened
 from fedjax_het.models.state_dict import Naming
 from fedjax_het.models.stem import Stem, check_stem
 from fedjax_het.types import Array, Model
+from fedjax_het.validation import Positive, validate_arguments
 
 RESNET_NAMES = Naming(
     {
@@ -96,12 +97,13 @@ class ResNet(nn.Module):
         return self.classifier(features)
 
 
+@validate_arguments
 def resnet18(
     num_classes: int,
     *,
     norm: str = "batch",
     stem: str = "imagenet",
-    width: float = 1.0,
+    width: Positive = 1.0,
     conv: str = "auto",
     pretrained: str | None = None,
 ) -> Model:
@@ -115,12 +117,13 @@ def resnet18(
     return _resnet((2, 2, 2, 2), False, num_classes, norm, stem, width, conv, pretrained)
 
 
+@validate_arguments
 def resnet50(
     num_classes: int,
     *,
     norm: str = "batch",
     stem: str = "imagenet",
-    width: float = 1.0,
+    width: Positive = 1.0,
     conv: str = "auto",
     pretrained: str | None = None,
 ) -> Model:

@@ -17,6 +17,7 @@ from fedjax_het.models.pretrained import starting_from
 from fedjax_het.models.settings import check_images, check_num_classes, widened
 from fedjax_het.models.state_dict import Naming
 from fedjax_het.types import Array, Model
+from fedjax_het.validation import Count, Positive, validate_arguments
 
 UNET_NAMES = Naming(
     {
@@ -92,12 +93,13 @@ class UNet(nn.Module):
             )
 
 
+@validate_arguments
 def unet(
     num_classes: int,
     *,
     norm: str = "batch_stat",
-    width: float = 1.0,
-    levels: int = 4,
+    width: Positive = 1.0,
+    levels: Count = 4,
     conv: str = "auto",
     pretrained: str | None = None,
 ) -> Model:

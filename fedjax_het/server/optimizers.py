@@ -24,6 +24,7 @@ import optax
 from fedjax_het import tree
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, Params
+from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, validate_arguments
 
 
 class Momentum(NamedTuple):
@@ -43,14 +44,14 @@ LATER = {"adam": 0, "flower": 1}  # Flower counts the first step as its second
 INITIAL = ("tau2",)
 
 
+@validate_arguments
 def fedavgm(
-    learning_rate: float = 1.0, momentum: float = 0.9, *, momentum_damping: bool = False
+    learning_rate: NonNegative = 1.0, momentum: FractionBelowOne = 0.9, *, momentum_damping: bool = False
 ) -> optax.GradientTransformation:
     """Server momentum: b <- momentum b + D;  w <- w + eta b.
 
     momentum_damping: b <- momentum b + (1 - momentum) D instead, so that the step does not grow (MOON's repository).
     """
-    _check(learning_rate, momentum=momentum)
 
     def update(gradient: Params, state: Momentum, params: Params | None = None) -> tuple[Params, Momentum]:
         fresh = 1 - momentum if momentum_damping else 1.0
@@ -60,18 +61,22 @@ def fedavgm(
     return optax.GradientTransformation(lambda params: Momentum(tree.zeros_like(params)), update)
 
 
-def fedadagrad(learning_rate: float = 0.1, tau: float = 1e-3, v0: str | float = 0.0) -> optax.GradientTransformation:
+@validate_arguments
+def fedadagrad(
+    learning_rate: NonNegative = 0.1, tau: Positive = 1e-3, v0: str | NonNegative = 0.0
+) -> optax.GradientTransformation:
     """A sum of squares: v never falls, so steps only become shorter.   tau, v0: see `fedadam`."""
     return _adaptive(lambda v, square: v + square, learning_rate, 0.0, 0.0, tau, v0, None)
 
 
+@validate_arguments
 def fedadam(
-    learning_rate: float = 0.01,
-    b1: float = 0.9,
-    b2: float = 0.99,
-    tau: float = 1e-3,
+    learning_rate: NonNegative = 0.01,
+    b1: FractionBelowOne = 0.9,
+    b2: FractionBelowOne = 0.99,
+    tau: Positive = 1e-3,
     *,
-    v0: str | float = 0.0,
+    v0: str | NonNegative = 0.0,
     bias_correction: str | None = None,
 ) -> optax.GradientTransformation:
     """A moving average of squares.
@@ -84,13 +89,14 @@ def fedadam(
     return _adaptive(lambda v, square: b2 * v + (1 - b2) * square, learning_rate, b1, b2, tau, v0, bias_correction)
 
 
+@validate_arguments
 def fedyogi(
-    learning_rate: float = 0.01,
-    b1: float = 0.9,
-    b2: float = 0.99,
-    tau: float = 1e-3,
+    learning_rate: NonNegative = 0.01,
+    b1: FractionBelowOne = 0.9,
+    b2: FractionBelowOne = 0.99,
+    tau: Positive = 1e-3,
     *,
-    v0: str | float = 0.0,
+    v0: str | NonNegative = 0.0,
     bias_correction: str | None = None,
 ) -> optax.GradientTransformation:
     """Squares that pull v towards them at a rate of their own size, so that it forgets slowly. Arguments: `fedadam`."""
@@ -108,7 +114,6 @@ def _adaptive(
     v0: str | float,
     bias_correction: str | None,
 ) -> optax.GradientTransformation:
-    _check(learning_rate, b1=b1, b2=b2)
     initial = _initial(v0, tau)
     if bias_correction is not None and bias_correction not in LATER:
         raise InputError(f"bias_correction: unknown option '{bias_correction}'. {nearest(bias_correction, LATER)}")
@@ -132,20 +137,8 @@ def _adaptive(
 
 
 def _initial(v0: str | float, tau: float) -> float:
-    if isinstance(tau, int | float) and not 0 < tau < float("inf"):
-        raise InputError(f"tau: must be a finite number above 0, not {tau!r}: an update of 0 is divided by it.")
     if isinstance(v0, str):
         if v0 not in INITIAL:
             raise InputError(f"v0: unknown option '{v0}', nor a number. {nearest(v0, INITIAL)}")
         return tau**2
-    if isinstance(v0, int | float) and not 0 <= v0 < float("inf"):
-        raise InputError(f"v0: must be a finite number of at least 0, not {v0!r}.")
     return v0
-
-
-def _check(learning_rate: float, **decays: float) -> None:
-    if isinstance(learning_rate, int | float) and not 0 <= learning_rate < float("inf"):
-        raise InputError(f"server_learning_rate: must be a finite number of at least 0, not {learning_rate!r}.")
-    for name, value in decays.items():
-        if isinstance(value, int | float) and not 0 <= value < 1:
-            raise InputError(f"{name}: must lie in [0, 1), not {value!r}.")

@@ -11,6 +11,7 @@ from fedjax_het.algorithm import Problem, Summary
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.server.weightings import named
 from fedjax_het.types import Array, Params, PyTree, ServerView, Upload, Variables
+from fedjax_het.validation import Fraction, validate_arguments
 
 
 def accumulate_change() -> Summary:
@@ -33,7 +34,8 @@ def _as_reported(report: PyTree, upload: Upload) -> PyTree:
     return report
 
 
-def ema(decay: float, like: Callable[[Variables], PyTree]) -> Summary:
+@validate_arguments
+def ema(decay: Fraction, like: Callable[[Variables], PyTree]) -> Summary:
     """A moving average, from zero, of what clients reported as sums and the weights of those sums.
 
         g = sum_i total_i / sum_i weight_i,   mean <- decay mean + (1 - decay) g,   mass <- decay mass + (1 - decay)
@@ -42,8 +44,6 @@ def ema(decay: float, like: Callable[[Variables], PyTree]) -> Summary:
     trace left of the zero it started from. A round without weight changes nothing.   decay: FedIIR's ema, .95.
     Raises InputError for a decay outside 0 to 1.
     """
-    if isinstance(decay, int | float) and not 0 <= decay <= 1:
-        raise InputError(f"decay: must be from 0 (this round alone) to 1 (never changes), not {decay!r}.")
 
     def update(old: PyTree, sums: PyTree, view: ServerView) -> PyTree:
         is_some = sums["weight"] > 0

@@ -56,8 +56,8 @@ def test_an_unknown_name_is_refused():
     [
         (None, (0.9, 0.99), "betas: they are Adam's. Set optimizer"),
         (torch_sgd(0.1), (0.9, 0.99), "betas: they are Adam's"),
-        ("adam", (0.9, 1.0), "betas: two numbers of at least 0 and below 1"),
-        ("adam", (0.9,), "betas: two numbers"),
+        ("adam", (0.9, 1.0), "betas: must be a list in which each is a number in \\[0, 1\\)"),
+        ("adam", (0.9,), "betas: must be a list with 2 entries"),
     ],
 )
 def test_betas_that_nothing_reads_or_that_cannot_be(choice, betas, message):

@@ -30,7 +30,7 @@ def test_the_initial_model_can_be_the_first():
 
 
 def test_settings_out_of_range():
-    with pytest.raises(InputError, match="at least 1"):
+    with pytest.raises(InputError, match="size: must be a whole number from 1"):
         previous_models(0)
     with pytest.raises(InputError, match="first: unknown option 'initial'"):
         previous_models(1, "initial")

@@ -25,13 +25,13 @@ def test_its_factor_in_each_round(schedule, expected):
     ("name", "options", "message"),
     [
         ("steps", {"at": ()}, "at: rounds of 1 and more"),
-        ("steps", {"at": (0, 3)}, "at: rounds of 1 and more"),
+        ("steps", {"at": (0, 3)}, "at: must be a list in which each is a whole number from 1"),
         ("steps", {"at": (5, 3)}, "each later than the one before"),
-        ("steps", {"at": (5,), "factor": -1.0}, "factor: must be 0 or more"),
-        ("exponential", {"factor": 0.0}, "factor: must be above 0"),
-        ("exponential", {"every": 0}, "every: must be 1 or more"),
-        ("cosine", {"rounds": 0}, "rounds: must be 1 or more"),
-        ("warm_up", {"first": float("nan")}, "first: must be 0 or more"),
+        ("steps", {"at": (5,), "factor": -1.0}, "factor: must be a finite number of at least 0"),
+        ("exponential", {"factor": 0.0}, "factor: must be a finite number above 0"),
+        ("exponential", {"every": 0}, "every: must be a whole number from 1"),
+        ("cosine", {"rounds": 0}, "rounds: must be a whole number from 1"),
+        ("warm_up", {"first": float("nan")}, "first: must be a finite number of at least 0, not nan"),
     ],
 )
 def test_what_cannot_be_one_is_refused(name, options, message):

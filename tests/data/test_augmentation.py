@@ -146,11 +146,11 @@ def test_the_defaults_change_nothing():
         ({"crop": (0.5, 1), "ratio": (0, 1)}, "ratio"),
         ({"rotation": 200}, "rotation.*180"),
         ({"quarter_turns": ()}, "quarter_turns"),
-        ({"flip": 2.0}, "flip.*probability"),
+        ({"flip": 2.0}, r"flip: .* in \[0, 1\]"),
         ({"flip": 0.5, "flip_modes": ("horizonal",)}, "horizonal.*horizontal"),
         ({"hue": 0.7}, "hue.*0.5"),
-        ({"contrast": -1}, "contrast.*0 or more"),
-        ({"grayscale": 1.5}, "grayscale.*probability"),
+        ({"contrast": -1}, "contrast: .* of at least 0"),
+        ({"grayscale": 1.5}, r"grayscale: .* in \[0, 1\]"),
     ],
 )
 def test_what_cannot_be_is_refused(options, message):

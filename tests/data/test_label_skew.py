@@ -79,8 +79,8 @@ def test_shards_of_equal_classes_make_equal_clients():
     [
         (1, "2 clients of 1 classes each take 2 shards, but the 4 classes"),
         (5, "make 4 to 8"),
-        (0, "is 0"),
-        (1.5, "is 1.5"),
+        (0, "not 0"),
+        (1.5, "not 1.5"),
     ],
 )
 def test_classes_per_client_out_of_range(classes_per_client, message):

@@ -101,7 +101,7 @@ def test_a_partition_of_the_user_runs_within_domains():
 @pytest.mark.parametrize("alpha", [0, -1.0, np.nan, np.inf])
 @pytest.mark.parametrize("factory", [dirichlet, quantity_skew, domain_dirichlet])
 def test_alpha_is_above_zero(factory, alpha):
-    with pytest.raises(InputError, match="alpha is"):
+    with pytest.raises(InputError, match="alpha: must be a finite number above 0"):
         factory(alpha)
 
 
@@ -113,7 +113,6 @@ def test_alpha_is_above_zero(factory, alpha):
         (dirichlet(1.0, min_examples=0), 31, "31 clients"),
         (dirichlet(1.0, equal_sizes=True), 31, "31 clients"),
         (dirichlet(1.0, min_examples=4), 10, "need 40 examples"),
-        (dirichlet(1.0, min_examples=-1), 10, "min_examples is -1"),
         (quantity_skew(1.0, min_examples=4), 10, "need 40 examples"),
         (shards(2), 31, "31 clients"),
         (by_domain(), 2, "2 clients for 3 domains"),

@@ -26,7 +26,7 @@ class Built:
     def __init__(self, wired, residence, folder):
         self.wired, self.residence, self.compile_seconds = wired, residence, 0.0
         at_a_time = min(wired.layout.chunk or COHORT, COHORT)
-        self.peak_bytes = cost.lying(cost.held(wired, residence)) + at_a_time * 100_000
+        self.peak_bytes = self.round_bytes = cost.lying(cost.held(wired, residence)) + at_a_time * 100_000
 
     def release(self):
         pass
@@ -100,10 +100,26 @@ def test_what_cannot_fit_is_refused_before_anything_is_compiled(monkeypatch, tmp
 
 
 def test_states_too_many_for_the_hosts_memory_lie_on_the_disk(settle, monkeypatch):
-    monkeypatch.setattr(budget, "_memory", lambda: 10_000)
+    monkeypatch.setattr(budget, "physical_memory", lambda: 10_000)
     assert settle(vmapped, settle.held("host", "stream") + 801)[0] == ("disk", "stream")
     with pytest.raises(InputError, match=r"client_states: 'host' could come to .* Take 'disk'"):
         settle(vmapped, None, Residence("host", "device"))
+
+
+@pytest.mark.parametrize("budget_kb", [None, 10**9])
+def test_a_run_that_exceeds_the_machine_is_refused_before_it_is_compiled(settle, monkeypatch, budget_kb):
+    monkeypatch.setattr(budget, "built", None)
+    monkeypatch.setattr(Layout, "device_memory", 1000)
+    with pytest.raises(InputError, match=r"^memory: this run takes more than .*server's state .*a client in training"):
+        settle(vmapped, budget_kb)
+
+
+def test_a_run_that_exceeds_the_machine_on_its_way_is_refused_before_it_runs(settle, monkeypatch):
+    size = 1000 * settle.held("device", "device") + 500_000
+    monkeypatch.setattr(budget, "device_capacity", lambda job, layout: size)
+    with pytest.raises(InputError, match=r"^memory: this run takes more than .*on the way 0\.8"):
+        settle(vmapped, None)
+    assert settle("auto", None)[1].chunk
 
 
 def test_a_disk_that_is_too_small(settle, monkeypatch):

@@ -1,5 +1,8 @@
 """Bad files and parts that do not fit, through the command line: one message, status 2, nothing half-written."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -101,6 +104,65 @@ def test_amplitude_normalisation_needs_images(refused, tmp_path):
 
 def test_images_too_small_for_the_network(refused):
     assert "8" in refused("--config.model.name=lenet")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algorithm.momentum=2"], "config.algorithm.momentum: must be a number in [0, 1), not 2.0."),
+        (
+            ["algorithm.name=fedprox", "algorithm.mu=1e400"],
+            "config.algorithm.mu: must be a finite number of at least 0",
+        ),
+        (["algorithm.steps=3", "algorithm.epochs=2"], "config.algorithm.steps: 3 steps and 2 epochs a round are given"),
+        (["algorithm.epochs=2147483647"], "epochs: they come to "),
+        (["seed=2147483648"], "config.seed: must be a whole number from 0 to 2147483647"),
+        (["seed=2147483647", "num_seeds=2"], "num_seeds: seeds go on from 2147483647"),
+        ([f"layout=sharded({10**30})"], "config.layout: layout cannot be read"),
+        (["layout=sharded(100000000)"], "config.layout: sharded(100000000) asks for"),
+        (["data.domains=true", "data.unseen=noisy, noisy"], "'noisy' is named 2 times"),
+        (["model.width=1e9"], "config.model.width: 1e+09 times hidden of 4 is more than an array can have"),
+        (["model.hidden=1000000000"], "memory: the server's state and that of one client take 300.0 GB"),
+        (["algorithm.name=moon", "algorithm.buffer=1000000000"], "memory: the server's state and that of one client"),
+        (["algorithm.batch_size=1000000000"], "memory: this run takes more than"),
+        (["num_seeds=1000000000"], "memory: this run takes more than"),
+        (["data.name=arrays", f"data.path=/{'x' * 300}"], "File name too long"),
+    ],
+)
+def test_numbers_and_sizes_that_cannot_be_get_one_line(refused, overrides, message):
+    said = refused(*(f"--config.{each}" for each in overrides))
+    assert message in said and len(said.splitlines()) == 1
+
+
+def test_a_workdir_whose_name_the_file_system_does_not_take(refused, tmp_path):
+    assert "File name too long" in refused(f"--workdir={tmp_path / ('x' * 300)}")
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "message"),
+    [
+        ((40, 4, 4), np.arange(40) + 2**32 + 1, "labels[0] is 4294967297"),
+        ((40, 4, 4), np.arange(40) * 10**7, "labels go up to 390000000, for 40 examples"),
+        ((10**15, 4, 4), np.arange(40), "it announces an array of shape (1000000000000000, 4, 4)"),
+        ((2**40, 2**40), np.arange(40), "it announces an array of shape (1099511627776, 1099511627776)"),
+    ],
+)
+def test_arrays_that_cannot_be_get_one_line(refused, tmp_path, images, labels, message):
+    path, image, member = tmp_path / "data.npz", np.zeros((40, 4, 4), np.uint8), io.BytesIO()
+    np.lib.format.write_array_header_1_0(member, {"descr": "|u1", "fortran_order": False, "shape": images})
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("images.npy", member.getvalue() + image.tobytes())
+    with zipfile.ZipFile(path, "a") as file, file.open("labels.npy", "w") as place:
+        np.save(place, labels)
+    said = refused("--config.data.name=arrays", f"--config.data.path={path}")
+    assert message in said and len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("size", [10**6, 10**30])
+def test_images_resized_beyond_all_memory(refused, folder, tmp_path, size):
+    cache = f"--config.data.cache={tmp_path / 'cache'}"
+    said = refused(*from_folder(folder, f"--config.data.size={size}", cache))
+    assert "config.data.size: " in said and len(said.splitlines()) == 1
 
 
 def test_a_damaged_checkpoint_is_named_and_kept(tmp_path, capsys):

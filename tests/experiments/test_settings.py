@@ -101,10 +101,10 @@ def test_another_name_drops_what_the_file_wrote_for_the_old_one_and_says_so():
         ({"algorithm": "fedprox"}, r"Set --config\.algorithm\.name=fedprox"),
         ({"algorithm.name": "fedproxx"}, r"Did you mean 'fedprox'"),
         ({"algorithm.learning_rate": "fast"}, r"--config\.algorithm\.learning_rate: expected float, got 'fast'"),
-        ({"rounds": "0"}, r"config\.rounds: rounds must be 1 or more"),
-        ({"evaluate_every": "0"}, r"config\.evaluate_every: .* 1 or more"),
-        ({"num_seeds": "0"}, r"config\.num_seeds: num_seeds must be 1 or more"),
-        ({"availability": "1.5"}, r"config\.availability: .* between 0 and 1"),
+        ({"rounds": "0"}, r"config\.rounds: must be a whole number from 1 to 2147483647, not 0"),
+        ({"evaluate_every": "0"}, r"config\.evaluate_every: .* from 1 to"),
+        ({"num_seeds": "0"}, r"config\.num_seeds: .* from 1 to"),
+        ({"availability": "1.5"}, r"config\.availability: must be a number in \[0, 1\], not 1.5"),
         ({"on_nonfinite": "ignore"}, r"expected 'drop' or 'raise'"),
         ({"layout": "sharded"}, r"config\.layout: .* Write auto, vmapped"),
         ({"data.partition.name": "shards"}, r"config\.data\.partition\.classes_per_client is required"),
@@ -139,6 +139,52 @@ def test_files_that_are_no_config(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def get_config():\n    return dict(rounds=2\n", r"line 2: SyntaxError: '\(' was never closed$"),
+        ("def helper():\n    return 1 / 0\n\n\nget_config = helper\n", r"line 2: ZeroDivisionError: division by zero$"),
+        ("import no_such_module\n", r"line 1: ModuleNotFoundError: No module named 'no_such_module'$"),
+        (
+            "import json\n\ndef get_config():\n    return json.loads('{')\n",
+            r"line 4: JSONDecodeError: .* \(.*json.*line \d+\)$",
+        ),
+        ("def get_config():\n    raise SystemExit('stop')\n", r"line 2: SystemExit: stop$"),
+        ("def get_config(scale):\n    return {}\n", r"called without arguments: missing a required argument: 'scale'"),
+        ("def get_config():\n    return [1]\n", r"must return a ConfigDict or a dict, not \[1\]"),
+        ("def get_config():\n    pass\n", r"must return a ConfigDict or a dict, not None"),
+        ("def get_config():\n    return {1: 2}\n", r"keys are names, and 1 is none"),
+        ("get_config = 3\n", r"defines no get_config\(\)"),
+        (b"\x89PNG\x00", r"SyntaxError: "),
+        (b"\xff\xfe", r"SyntaxError: .*codec can't decode byte 0xff"),
+    ],
+)
+def test_what_fails_inside_a_config_file_is_said_with_its_own_line(tmp_path, text, message):
+    path = tmp_path / "own.py"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InputError, match=message) as refusal:
+        settings.load(path)
+    assert str(refusal.value).startswith(f"--config: '{path}'") and "\n" not in str(refusal.value)
+
+
+def test_a_config_whose_name_the_file_system_does_not_take():
+    with pytest.raises(InputError, match=r"--config: cannot read .*name too long"):
+        settings.load(f"{'x' * 300}.py")
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "9" * 5000, "(" * 5000])
+def test_numbers_without_end_are_no_numbers(text):
+    with pytest.raises(InputError, match=r"--config\.algorithm\.learning_rate: expected float, got ") as refusal:
+        complete({"algorithm.learning_rate": text})
+    assert len(str(refusal.value)) < 200
+
+
+@pytest.mark.parametrize("text", ["9" * 400 + "GB", "0GB", "8", "99999999999999TB"])
+def test_amounts_of_memory_that_cannot_be_read(text):
+    with pytest.raises(InputError, match=r"memory_budget cannot be read: .* Write a number and KB"):
+        words.parse_size("memory_budget", text)
+
+
+@pytest.mark.parametrize(
     ("text", "parts"),
     [
         ("vmapped", ("vmapped", ())),
@@ -153,7 +199,18 @@ def test_layouts(text, parts):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "vmaped", "vmapped(1)", "chunked", "chunked()", "chunked(0)", "chunked(1,2)", "sharded(2", "sharded(1,0)"],
+    [
+        "",
+        "vmaped",
+        "vmapped(1)",
+        "chunked",
+        "chunked()",
+        "chunked(0)",
+        "chunked(1,2)",
+        "sharded(2",
+        "sharded(1,0)",
+        f"sharded({10**30})",
+    ],
 )
 def test_layouts_that_cannot_be_read(text):
     with pytest.raises(InputError, match="Write auto, vmapped, chunked"):

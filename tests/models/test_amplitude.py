@@ -107,12 +107,12 @@ def test_images_of_another_size_are_refused():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"decay": 1.5}, r"decay is 1\.5"),
+        ({"decay": 1.5}, r"decay: .* \[0, 1\], not 1\.5"),
         ({"decay": 0, "init": "zero"}, "above 0 unless init='first'"),
         ({"init": "firs"}, "Did you mean 'first'"),
         ({"band": "fulll"}, "Did you mean 'full'"),
-        ({"rounds": 0}, "rounds is 0"),
-        ({"phase_tolerance": -1.0}, "phase_tolerance is -1"),
+        ({"rounds": 0}, "rounds: .* from 1 .*not 0"),
+        ({"phase_tolerance": -1.0}, "phase_tolerance: .* of at least 0 or None, not -1"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, message):

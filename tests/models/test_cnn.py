@@ -60,7 +60,7 @@ def test_inputs_must_be_images():
     [
         ({"conv": "patchs"}, "Did you mean 'patches'"),
         ({"channels": ()}, "channels is empty"),
-        ({"kernel": 0}, "kernel is 0"),
+        ({"kernel": 0}, "kernel: must be a whole number from 1"),
         ({"padding": "same"}, "padding is 'same'"),
     ],
 )

@@ -41,5 +41,5 @@ def test_padding_changes_no_example(kind):
 
 
 def test_dropout_must_leave_something():
-    with pytest.raises(InputError, match="dropout is 1"):
+    with pytest.raises(InputError, match=r"dropout: must be a number in \[0, 1\)"):
         mlp(3, dropout=1.0)

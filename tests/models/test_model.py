@@ -89,7 +89,7 @@ def test_every_model_has_its_head_at_classifier(name):
     ("settings", "message"),
     [
         ({"num_classes": 1}, "num_classes is 1"),
-        ({"width": 0.0}, "width is 0.0"),
+        ({"width": 0.0}, "width: must be a finite number above 0"),
         ({"norm": "bacth"}, "Did you mean 'batch'"),
     ],
 )
@@ -100,5 +100,5 @@ def test_every_factory_refuses_what_cannot_work(name, settings, message):
 
 @pytest.mark.parametrize("name", ["mlp", "lenet", "cnn"])
 def test_layers_need_units(name):
-    with pytest.raises(InputError, match=r"hidden\[1\] is 0"):
+    with pytest.raises(InputError, match=r"hidden: must be a list in which each is a whole number from 1"):
         MODELS[name](3, hidden=(4, 0))

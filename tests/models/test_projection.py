@@ -34,7 +34,7 @@ def test_what_was_there_is_initialised_as_before():
 
 
 def test_settings_and_models_that_cannot_work():
-    with pytest.raises(InputError, match="width must be a whole number"):
+    with pytest.raises(InputError, match="width: must be a whole number"):
         projected(0)
     headless = Model(lambda key, inputs: {"params": {}}, None, None, None)
     with pytest.raises(InputError, match="dense classifier"):

@@ -11,6 +11,7 @@ from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.client.schedules import Schedule, rate
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, ClientView
+from fedjax_het.validation import FractionBelowOne, NonNegative, validate_arguments
 
 Coefficients = Callable[[Array], Array]
 """Number of local steps [] -> |a|_1 []."""
@@ -66,10 +67,11 @@ RULES = {
 }
 
 
+@validate_arguments
 def coefficient_norm(
-    learning_rate: float,
-    momentum: float = 0.0,
-    mu: float = 0.0,
+    learning_rate: NonNegative,
+    momentum: FractionBelowOne = 0.0,
+    mu: NonNegative = 0.0,
     rule: str = "impulse",
     schedule: Schedule | None = None,
 ) -> Measure:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives.cross_entropy import masked_mean
 from fedjax_het.types import Array, ForwardPass
+from fedjax_het.validation import NonNegative, validate_arguments
 
 
 def prototype_distance(features: Array, labels: Array, prototypes: Array) -> Array:
@@ -12,7 +13,8 @@ def prototype_distance(features: Array, labels: Array, prototypes: Array) -> Arr
     return jnp.mean(jnp.square(features - prototypes[labels]), axis=-1)
 
 
-def alignment(lam: float = 1.0) -> Term:
+@validate_arguments
+def alignment(lam: NonNegative = 1.0) -> Term:
     """Pull features towards everyone's prototype of their class, so that heads can be exchanged.
 
         lam 1/B sum_b 1/d |f_b - c_{y_b}|^2,   c_k: the global prototype, else the client's own from before training

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives.cross_entropy import masked_mean
-from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ForwardPass, Variables
+from fedjax_het.validation import NonNegative, Positive, validate_arguments
 
 _SHORTEST = 1e-8  # a vector shorter than this has no direction: its cosine is 0, with gradient 0
 
@@ -33,7 +33,8 @@ def cosine(a: Array, b: Array) -> Array:
     return jnp.sum(_direction(a) * _direction(b), axis=-1)
 
 
-def contrastive(mu: float = 1.0, temperature: float = 0.5) -> Term:
+@validate_arguments
+def contrastive(mu: NonNegative = 1.0, temperature: Positive = 0.5) -> Term:
     """Pull the representation towards the received model's and push it from those of one's own earlier models.
 
         mu 1/B sum_b model_contrast(z_b, z_g,b, z_p,b),   z_g = features under view.start, z_p under memory["previous"]
@@ -42,11 +43,9 @@ def contrastive(mu: float = 1.0, temperature: float = 0.5) -> Term:
     Reads: outputs.features, view.start, memory["previous"] (see `memories.previous_models`).
     mu: the paper's μ, tuned in .001, .01, .1, 1, 5, 10; 0 is FedAvg.   temperature: the paper's τ, .5.
     Two more passes forward a step, and one more for every further earlier model.
-    Raises InputError for a temperature that is not above 0.
+    Raises InputError for a negative mu, and a temperature that is not above 0.
     Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021. arXiv:2103.16257; code QinbinLi/MOON.
     """
-    if isinstance(temperature, int | float) and not temperature > 0:
-        raise InputError(f"temperature: must be above 0, not {temperature!r}.")
 
     def contrastive(forward: ForwardPass) -> Array:
         kept = forward.view.memory["previous"]

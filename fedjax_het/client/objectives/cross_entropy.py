@@ -5,9 +5,11 @@ import optax
 
 from fedjax_het.algorithm import Term
 from fedjax_het.types import Array, ForwardPass
+from fedjax_het.validation import NonNegative, validate_arguments
 
 
-def cross_entropy(weight: float = 1.0) -> Term:
+@validate_arguments
+def cross_entropy(weight: NonNegative = 1.0) -> Term:
     """Softmax cross-entropy, averaged over the examples of the batch (and the pixels of each).
 
         1/B sum_b -log softmax(z_b)[y_b]

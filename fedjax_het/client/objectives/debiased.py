@@ -11,6 +11,7 @@ from flax import traverse_util
 from fedjax_het.algorithm import Term
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, ClientData, ForwardPass, Params
+from fedjax_het.validation import CountOrZero, Fraction, validate_arguments
 
 DIVERGENCES: dict[str, Callable[[Array], Array]] = {
     "row_l2_mean": lambda change: jnp.mean(_class_norms(change)),
@@ -21,13 +22,14 @@ TIMES = ("epoch", "step", "prev_round")
 NORMALISERS = ("weights", "batch")
 
 
+@validate_arguments
 def debiased_cross_entropy(
-    few_shot: Sequence[int] | Sequence[Sequence[int]] | None = None,
+    few_shot: Sequence[CountOrZero] | Sequence[Sequence[CountOrZero]] | None = None,
     lambda_every: str = "epoch",
     *,
     divergence: str = "row_l2_mean",
     normalise: str = "weights",
-    share: float = 0.5,
+    share: Fraction = 0.5,
 ) -> Term:
     """Cross-entropy in which the client's few-shot classes S_i count 1 + lambda, and the others 1.
 
@@ -46,7 +48,7 @@ def debiased_cross_entropy(
     FedRD: Reducing Divergences for Generalized Federated Learning; official code Kailee-WANG/NeurIPS25-FedRD,
     utils/trainval_func.py.
     """
-    _check(few_shot, lambda_every, divergence, normalise, share)
+    _check(lambda_every, divergence, normalise)
 
     def debiased_cross_entropy(forward: ForwardPass) -> Array:
         logits, labels, mask = forward.outputs.logits, forward.batch.labels, forward.batch.mask
@@ -118,15 +120,9 @@ def _is_by_client(few_shot: Sequence) -> bool:
     return len(few_shot) > 0 and not isinstance(few_shot[0], Integral)
 
 
-def _check(few_shot, lambda_every: str, divergence: str, normalise: str, share) -> None:
+def _check(lambda_every: str, divergence: str, normalise: str) -> None:
     options = {"lambda_every": (lambda_every, TIMES), "divergence": (divergence, DIVERGENCES)}
     options |= {"normalise": (normalise, NORMALISERS)}
     for name, (value, known) in options.items():
         if value not in known:
             raise InputError(f"{name}: unknown option '{value}'. {nearest(value, known)}")
-    if isinstance(share, int | float) and not 0 <= share <= 1:
-        raise InputError(f"share: a part of a client's mean number per class lies in 0..1, not {share!r}.")
-    lists = [] if few_shot is None else few_shot if _is_by_client(few_shot) else [few_shot]
-    for classes in lists:
-        if isinstance(classes, str) or not all(isinstance(c, Integral) and c >= 0 for c in classes):
-            raise InputError(f"few_shot: give class numbers from 0, one list or one a client, not {few_shot!r}.")

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from fedjax_het.algorithm import Term
 from fedjax_het.types import Array, ForwardPass
+from fedjax_het.validation import NonNegative, validate_arguments
 
 
 def soft_dice(logits: Array, labels: Array, mask: Array, smooth: float = 1e-5) -> Array:
@@ -23,7 +24,8 @@ def soft_dice(logits: Array, labels: Array, mask: Array, smooth: float = 1e-5) -
     return 1.0 - jnp.mean((2.0 * overlap + smooth) / (total + smooth))
 
 
-def dice(weight: float = 1.0, smooth: float = 1e-5) -> Term:
+@validate_arguments
+def dice(weight: NonNegative = 1.0, smooth: NonNegative = 1e-5) -> Term:
     """Soft Dice loss over the whole batch, background included; see `soft_dice`.
 
     HarmoFL's joint loss is (cross_entropy(0.5), dice(0.5)).   Reads: outputs.logits.   smooth: the code's 1e-5.

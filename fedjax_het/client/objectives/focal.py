@@ -5,8 +5,8 @@ import jax.numpy as jnp
 
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives.cross_entropy import masked_mean
-from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ForwardPass
+from fedjax_het.validation import NonNegative, validate_arguments
 
 
 def focal_losses(logits: Array, labels: Array, gamma: float, beta: float) -> Array:
@@ -22,7 +22,8 @@ def focal_losses(logits: Array, labels: Array, gamma: float, beta: float) -> Arr
     return beta * jax.nn.softplus(deficit) * jnp.exp(-gamma * jax.nn.softplus(-deficit))
 
 
-def focal(gamma: float = 0.5, beta: float = 1.5, weight: float = 1.0) -> Term:
+@validate_arguments
+def focal(gamma: NonNegative = 0.5, beta: NonNegative = 1.5, weight: NonNegative = 1.0) -> Term:
     """Focal loss, averaged over the examples of the batch (and the pixels of each).
 
         1/B sum_b -beta (1 - p_b)^gamma log p_b,   p_b = softmax(z_b)[y_b]
@@ -32,9 +33,6 @@ def focal(gamma: float = 0.5, beta: float = 1.5, weight: float = 1.0) -> Term:
     beta=1 is cross-entropy.   weight: factor of the term.
     Raises InputError for a negative gamma or beta.   FedMGC; no code was released.
     """
-    for name, value in (("gamma", gamma), ("beta", beta)):
-        if isinstance(value, int | float) and not 0 <= value < float("inf"):
-            raise InputError(f"focal: {name} must be a finite number of at least 0, not {value!r}.")
 
     def focal(forward: ForwardPass) -> Array:
         losses = focal_losses(forward.outputs.logits, forward.batch.labels, gamma, beta)

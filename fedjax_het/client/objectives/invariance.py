@@ -6,11 +6,13 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives.cross_entropy import cross_entropy
 from fedjax_het.types import Array, ForwardPass, Params
+from fedjax_het.validation import NonNegative, validate_arguments
 
 _entropy = cross_entropy()
 
 
-def invariance(gamma: float = 0.001, debias: bool = False) -> Term:
+@validate_arguments
+def invariance(gamma: NonNegative = 0.001, debias: bool = False) -> Term:
     """Pull the batch's gradient of the head towards everyone's, so that features mean the same to all clients.
 
         gamma || grad_head CE(batch) - gbar ||^2

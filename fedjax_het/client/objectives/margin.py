@@ -7,6 +7,7 @@ from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives.cross_entropy import masked_mean
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, ForwardPass
+from fedjax_het.validation import NonNegative, validate_arguments
 
 
 def _per_example(scores: Array, mask: Array) -> Array:
@@ -25,7 +26,8 @@ FORMS = {
 }
 
 
-def margin(lam: float = 0.03, form: str = "logits_mean") -> Term:
+@validate_arguments
+def margin(lam: NonNegative = 0.03, form: str = "logits_mean") -> Term:
     """Punish the length of the logits, so that no client grows over-confident on its own distribution.
 
         logits_mean:    lam 1/B sum_b log(1 + ||z_b||^2)                 (paper, Eq. 3)

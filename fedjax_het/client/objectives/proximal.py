@@ -6,6 +6,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, ForwardPass
+from fedjax_het.validation import NonNegative, validate_arguments
 
 FORMS = {
     "squared": lambda distance, mu: 0.5 * mu * tree.squared_norm(distance),
@@ -13,7 +14,8 @@ FORMS = {
 }
 
 
-def proximal(mu: float = 0.01, form: str = "squared") -> Term:
+@validate_arguments
+def proximal(mu: NonNegative = 0.01, form: str = "squared") -> Term:
     """Pull each client towards where it started, so that long local training cannot drift far.
 
         squared:          mu/2 ||w - w_start||^2

@@ -1,5 +1,7 @@
 """Keeping the representation simple: short, and saying little beyond the class (FedSR)."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 
@@ -8,11 +10,13 @@ from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives.cross_entropy import masked_mean
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ForwardPass
+from fedjax_het.validation import NonNegative, Positive, validate_arguments
 
 LENGTHS = {1: tree.safe_sqrt, 2: lambda squared: squared}
 
 
-def l2_representation(weight: float = 0.01, power: int = 1) -> Term:
+@validate_arguments
+def l2_representation(weight: NonNegative = 0.01, power: Literal[1, 2] = 1) -> Term:
     """Keep representations short, so that those of all clients lie in one small region.
 
         weight 1/B sum_b ||z_b||^power
@@ -32,7 +36,8 @@ def l2_representation(weight: float = 0.01, power: int = 1) -> Term:
     return l2_representation
 
 
-def conditional_information(weight: float = 0.001, floor: float = 1e-6) -> Term:
+@validate_arguments
+def conditional_information(weight: NonNegative = 0.001, floor: Positive = 1e-6) -> Term:
     """Bound what the representation knows of the image once the class is known, by a learned Gaussian for each class.
 
         weight 1/B sum_b KL( N(c mu_b, (c sigma_b)^2)  ||  N(r_mu[y_b], softplus(r_s[y_b])^2) )

@@ -9,9 +9,11 @@ from types import MappingProxyType
 import jax
 
 from fedjax_het.data.augmentation import colour, geometry
-from fedjax_het.data.augmentation.geometry import Transform
+from fedjax_het.data.augmentation.colour import Hue
+from fedjax_het.data.augmentation.geometry import Degrees, Transform, Turns
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key
+from fedjax_het.validation import Fraction, NonNegative, Positive, validate_arguments
 
 Augmentation = Callable[[Key, Array, Array], tuple[Array, Array]]
 """(key, inputs [batch, height, width, channel] in 0..1, labels [batch] or [batch, height, width]) -> both."""
@@ -23,18 +25,19 @@ def none() -> None:
     """Training images as they are."""
 
 
+@validate_arguments
 def images(
-    crop: tuple[float, float] = (1.0, 1.0),
-    ratio: tuple[float, float] = (3 / 4, 4 / 3),
-    rotation: float = 0.0,
-    quarter_turns: Sequence[int] = (0,),
-    flip: float = 0.0,
+    crop: tuple[Positive, Positive] = (1.0, 1.0),
+    ratio: tuple[Positive, Positive] = (3 / 4, 4 / 3),
+    rotation: Degrees = 0.0,
+    quarter_turns: Sequence[Turns] = (0,),
+    flip: Fraction = 0.0,
     flip_modes: Sequence[str] = ("horizontal",),
-    brightness: float = 0.0,
-    contrast: float = 0.0,
-    saturation: float = 0.0,
-    hue: float = 0.0,
-    grayscale: float = 0.0,
+    brightness: NonNegative = 0.0,
+    contrast: NonNegative = 0.0,
+    saturation: NonNegative = 0.0,
+    hue: Hue = 0.0,
+    grayscale: Fraction = 0.0,
 ) -> Augmentation:
     """Crop, rotate, turn, flip, change colours, drop them, in this order; what is left at its default costs nothing.
 

@@ -2,19 +2,24 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Annotated
 
 import dm_pix
 import jax
 import jax.numpy as jnp
 
 from fedjax_het.data.augmentation.geometry import Transform
-from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key
+from fedjax_het.validation import Fraction, NonNegative, Range, validate_arguments
 
+Hue = Annotated[float, Range(0, 0.5)]
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
 
-def jitter(brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0, hue: float = 0.0) -> Transform:
+@validate_arguments
+def jitter(
+    brightness: NonNegative = 0.0, contrast: NonNegative = 0.0, saturation: NonNegative = 0.0, hue: Hue = 0.0
+) -> Transform:
     """Brightness, contrast, saturation and hue, each changed at random, in this order.
 
         x <- clip(a x + (1 - a) other),   a in [max(0, 1 - b), 1 + b]
@@ -24,10 +29,6 @@ def jitter(brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0
     As torchvision's ColorJitter, which draws the order too.
     Raises InputError for a negative argument and a hue above 0.5.
     """
-    for name, value in {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}.items():
-        if not 0 <= value <= (0.5 if name == "hue" else float("inf")):
-            limit = "between 0 and 0.5" if name == "hue" else "0 or more"
-            raise InputError(f"{name}: must be {limit}, not {value}.")
     steps = [
         (brightness, partial(_blended, jnp.zeros_like)),
         (contrast, partial(_blended, lambda image: jnp.mean(_grey(image)))),
@@ -44,10 +45,9 @@ def jitter(brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0
     return transform
 
 
-def grayscale(probability: float) -> Transform:
+@validate_arguments
+def grayscale(probability: Fraction) -> Transform:
     """With this probability grey, in three equal channels. Raises InputError for a probability outside 0 to 1."""
-    if not 0 <= probability <= 1:
-        raise InputError(f"grayscale: a probability lies between 0 and 1, not {probability}.")
 
     def transform(key: Key, image: Array, mask: Array | None) -> tuple[Array, Array | None]:
         return jnp.where(jax.random.bernoulli(key, probability), _grey(image), image), mask

@@ -1,6 +1,7 @@
 """Augmentations that move pixels. A mask, where there is one, moves along, each of its pixels to the nearest."""
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -8,14 +9,18 @@ from jax.scipy.ndimage import map_coordinates
 
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, Key
+from fedjax_het.validation import LARGEST_COUNT, Fraction, Positive, Range, validate_arguments
 
 Transform = Callable[[Key, Array, Array | None], tuple[Array, Array | None]]
 """(key, image [height, width, channel] float32 in 0..1, mask [height, width] or None) -> both, of the same shapes."""
 
+Degrees = Annotated[float, Range(0, 180)]
+Turns = Annotated[int, Range(-LARGEST_COUNT, LARGEST_COUNT, is_whole=True)]
 MODES = {"horizontal": (False, True), "vertical": (True, False), "both": (True, True)}  # rows, columns run backwards
 
 
-def resized_crop(area: tuple[float, float], ratio: tuple[float, float] = (3 / 4, 4 / 3)) -> Transform:
+@validate_arguments
+def resized_crop(area: tuple[Positive, Positive], ratio: tuple[Positive, Positive] = (3 / 4, 4 / 3)) -> Transform:
     """A part of the image, enlarged to the image's size: linear interpolation, smoothed where it shrinks.
 
     area: the smallest and largest share of the image.   ratio: of width to height, drawn evenly on a logarithmic scale.
@@ -44,13 +49,12 @@ def resized_crop(area: tuple[float, float], ratio: tuple[float, float] = (3 / 4,
     return transform
 
 
-def rotation(degrees: float) -> Transform:
+@validate_arguments
+def rotation(degrees: Degrees) -> Transform:
     """By an angle between -degrees and degrees around the middle; linear interpolation, zeros from outside.
 
     Raises InputError for an angle outside 0 to 180.
     """
-    if not 0 <= degrees <= 180:
-        raise InputError(f"rotation: degrees lie between 0 and 180, not {degrees}.")
 
     def transform(key: Key, image: Array, mask: Array | None) -> tuple[Array, Array | None]:
         angle = jnp.deg2rad(jax.random.uniform(key, (), minval=-degrees, maxval=degrees))
@@ -63,7 +67,8 @@ def rotation(degrees: float) -> Transform:
     return transform
 
 
-def quarter_turns(turns: Sequence[int] = (0, 1, 2, 3)) -> Transform:
+@validate_arguments
+def quarter_turns(turns: Sequence[Turns] = (0, 1, 2, 3)) -> Transform:
     """By one of so many times 90 degrees, counter-clockwise; what is listed twice comes twice as often.
 
     Raises InputError for an empty list, and, traced, for an image that is not square.
@@ -85,13 +90,12 @@ def quarter_turns(turns: Sequence[int] = (0, 1, 2, 3)) -> Transform:
     return transform
 
 
-def flip(probability: float = 0.5, modes: Sequence[str] = ("horizontal",)) -> Transform:
+@validate_arguments
+def flip(probability: Fraction = 0.5, modes: Sequence[str] = ("horizontal",)) -> Transform:
     """With this probability mirrored, in one of `modes` at random: "horizontal" (left and right), "vertical", "both".
 
     Raises InputError for a probability outside 0 to 1 and an unknown mode.
     """
-    if not 0 <= probability <= 1:
-        raise InputError(f"flip: a probability lies between 0 and 1, not {probability}.")
     for mode in modes or ("",):
         if mode not in MODES:
             raise InputError(f"flip_modes: unknown mode '{mode}'. {nearest(mode, MODES)}")
@@ -111,5 +115,5 @@ def _mirrored(pixels: Array, rows: Array, columns: Array) -> Array:
 
 
 def _check_range(name: str, ends: tuple[float, float]) -> None:
-    if len(ends) != 2 or not 0 < ends[0] <= ends[1]:
+    if ends[0] > ends[1]:
         raise InputError(f"{name}: two positive numbers, the smaller first, say (0.7, 1.0), not {ends}.")

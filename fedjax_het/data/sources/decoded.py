@@ -17,8 +17,10 @@ import numpy as np
 
 from fedjax_het.cache import cache_folder
 from fedjax_het.data.sources.growing import Damaged, Writer, open_arrays
+from fedjax_het.data.sources.images import check_room
 from fedjax_het.data.sources.sole_writer import sole_writer, writing
 from fedjax_het.errors import InputError
+from fedjax_het.memory import host_memory
 
 Item = TypeVar("Item")
 Chunk = Mapping[str, np.ndarray]
@@ -51,6 +53,9 @@ def decoded(
     folder = _root(cache) / f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}-{_key(files, options)}"
     if (arrays := _usable(folder)) is not None:
         return arrays
+    asked = options.get("size"), options.get("channels")
+    check_room(min(len(items), _WORKERS), *asked, host_memory(), "this machine's memory")
+    check_room(len(items), *asked, shutil.disk_usage(folder.parent).free, str(folder.parent))
     with sole_writer(folder.with_name(f"{folder.name}.partial")) as partial:
         if (arrays := _usable(folder)) is not None:
             return arrays

@@ -9,6 +9,8 @@ from PIL import Image
 
 from fedjax_het.data.sources.reading import reading
 from fedjax_het.errors import InputError
+from fedjax_het.memory import describe_bytes, host_memory
+from fedjax_het.validation import Count, validate_arguments
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff"})
 _MODES = {1: "L", 3: "RGB"}
@@ -16,10 +18,9 @@ _GREY = ("1", "L", "LA", "La")
 _DEEP = ("I", "F")  # modes of more than 8 bits a pixel, which Pillow would clip and not scale
 
 
-def image_options(size: int | None, channels: int | None) -> dict[str, object]:
+@validate_arguments
+def image_options(size: Count | None, channels: int | None) -> dict[str, object]:
     """What decoding depends on, for the hash of the cache. Raises InputError for what cannot be."""
-    if size is not None and size < 1:
-        raise InputError(f"size is {size}. Give the side in pixels, or leave it out.")
     if channels not in (*_MODES, None):
         raise InputError(f"channels is {channels}. Give 1 (grey), 3 (colour), or leave it out.")
     return {"size": size, "channels": channels, "resize": "lanczos", "masks": "nearest", "pillow": PIL.__version__}
@@ -64,6 +65,15 @@ def resized_mask(mask: np.ndarray, size: int | None) -> np.ndarray:
     return np.asarray(Image.fromarray(mask).resize((size, size), Image.Resampling.NEAREST))
 
 
+def check_room(num_images: int, size: int | None, channels: int | None, room: int, where: str) -> None:
+    """Raise InputError where so many images, resized, would take more than `room` bytes `where`."""
+    if size is not None and (needed := num_images * size**2 * (channels or 1)) > room:
+        raise InputError(
+            f"size: {num_images} images of {size} x {size} pixels take {describe_bytes(needed)}, and {where} has "
+            f"{describe_bytes(room)}. Give a smaller side."
+        )
+
+
 def conformed(images: np.ndarray, size: int | None, channels: int | None) -> np.ndarray:
     """Images [n, h, w] or [n, h, w, c] that came as an array: each as `read_image` would have it.
 
@@ -76,6 +86,9 @@ def conformed(images: np.ndarray, size: int | None, channels: int | None) -> np.
             f"size and channels are for uint8 images [n, height, width] or [n, height, width, 1 or 3], not for "
             f"{images.dtype} {images.shape}. Leave them out."
         )
+    check_room(
+        len(images), size, channels or (3 if images.shape[3:] == (3,) else 1), host_memory(), "this machine's memory"
+    )
     squeezed = images[..., 0] if images.shape[3:] == (1,) else images
     return np.stack([_as_array(Image.fromarray(image), size, channels) for image in squeezed])
 

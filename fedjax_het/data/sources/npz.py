@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_het.data.dataset import Dataset, assemble
+from fedjax_het.data.dataset import Dataset, assemble, number_names
 from fedjax_het.data.sources.images import conformed, resized_mask
 from fedjax_het.data.sources.listing import SPLITS
+from fedjax_het.data.sources.mapped import check_header
 from fedjax_het.data.sources.reading import reading
 from fedjax_het.errors import InputError, nearest
 
@@ -91,7 +92,7 @@ def _read(path: Path, size: int | None, channels: int | None) -> _Contents:
     if path.exists() and not zipfile.is_zipfile(path):
         raise InputError(f"{path} is not a whole .npz file. It is cut short or of another format; fetch it again.")
     with reading(path), np.load(path) as file:
-        class_names = file["class_names"].tolist() if "class_names" in file else None
+        class_names = _read_member(file, "class_names").tolist() if "class_names" in file else None
         if "images" in file:
             domains, domain_names = _domains(file)
             contents = _part(path, file, "", size, channels)._replace(class_names=class_names)
@@ -118,10 +119,10 @@ def _part(path: Path, file: np.lib.npyio.NpzFile, prefix: str, size: int | None,
     """One part, of one domain and of the split that is named beside it."""
     inputs = conformed(_array(path, file, f"{prefix}images"), size, channels)
     if f"{prefix}masks" in file:
-        labels = _masks(path, file[f"{prefix}masks"], size)
+        labels = _masks(path, _read_member(file, f"{prefix}masks"), size)
     else:
         labels = _array(path, file, f"{prefix}labels")
-    splits = file[f"{prefix}split"].tolist() if f"{prefix}split" in file else ["train"] * len(inputs)
+    splits = _read_member(file, f"{prefix}split").tolist() if f"{prefix}split" in file else ["train"] * len(inputs)
     return _Contents(inputs, labels, _spelt(path, splits), np.zeros(len(inputs), int), ["all"], None)
 
 
@@ -143,19 +144,29 @@ def _spelt(path: Path, splits: Sequence[str]) -> np.ndarray:
 def _array(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
     if key not in file:
         raise InputError(f"{path} has no '{key}'; it has {', '.join(file.files)}. Give {_KEYS}")
+    return _read_member(file, key)
+
+
+def _read_member(file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
+    """One array. Raises ValueError where the member does not hold what its header announces."""
+    if (name := f"{key}.npy") in file.zip.namelist():
+        with file.zip.open(name) as member:
+            check_header(member, file.zip.getinfo(name).file_size, is_read=True)
     return file[key]
 
 
 def _domains(file: np.lib.npyio.NpzFile) -> tuple[np.ndarray | None, list[str]]:
     if "domains" not in file:
         return None, ["all"]
-    domains = file["domains"]
+    domains = _read_member(file, "domains")
     if domains.dtype.kind == "U":
         names, domains = np.unique(domains, return_inverse=True)
         return domains, names.tolist()
     if "domain_names" in file:
-        return domains, file["domain_names"].tolist()
-    return domains, [f"domain_{i}" for i in range(int(domains.max(initial=0)) + 1)]
+        return domains, _read_member(file, "domain_names").tolist()
+    if domains.dtype.kind not in "iu":
+        return domains, []  # refused with the data set
+    return domains, number_names("domains", int(domains.max(initial=0)), len(domains), "domain_")
 
 
 def _check_agreement(what: str, first: object, first_value: object, second: object, second_value: object) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from fedjax_het.errors import InputError
+from fedjax_het.errors import InputError, shorten
 
 # What numpy, zipfile, gzip, pickle, Pillow and array_record raise on bytes that are not what they should be.
 _DAMAGE = (
@@ -32,8 +32,14 @@ _DAMAGE = (
 
 def existing(path: str | Path) -> Path:
     """The path, "~" spelled out; InputError if nothing is there."""
-    path = Path(path).expanduser()
-    if not path.exists():
+    try:
+        path = Path(path).expanduser()
+        is_there = path.exists()
+    except (OSError, RuntimeError) as error:  # a name that is too long, a user who is not known
+        raise InputError(
+            f"{shorten(str(path))} cannot be: {str(getattr(error, 'strerror', None) or error).rstrip('.')}."
+        ) from error
+    if not is_there:
         folder = path.parent
         neighbours = [each.name for each in folder.iterdir()] if folder.is_dir() else []
         close = difflib.get_close_matches(path.name, neighbours, n=1)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.dataset import Dataset
+from fedjax_het.data.dataset import Dataset, number_names
 from fedjax_het.data.sources import tables
 from fedjax_het.data.sources.images import conformed, read_image
 from fedjax_het.data.sources.listing import Entry, by_number, image_dataset
@@ -58,7 +58,7 @@ def ssl_fl_dataset(name: str, title: str, path: str, split: str, size: int | Non
         found, num_repeated = _listed(root / folder, listed, labels)
         entries += [Entry(str(root / folder / file), label, domain, folder) for file, label in found.items()]
         notes += [f"{listed.name} repeats {num_repeated} lines, which count once"] if num_repeated else []
-    class_names = [str(label) for label in range(1 + max(map(int, labels.values()), default=0))]
+    class_names = number_names(f"{root / 'labels.csv'}: labels", max(map(int, labels.values()), default=0), len(labels))
     return image_dataset(
         name, entries, size=size, channels=3, cache=cache, class_names=class_names, notes=notes, read=_read
     )

@@ -7,6 +7,7 @@ from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.double import in_double
 from fedjax_het.server.simplex import least_on_simplex
 from fedjax_het.types import Aggregate, Array, PyTree, ServerView
+from fedjax_het.validation import Fraction, validate_arguments
 
 
 def risk_matrices(variance: Array, means: Array, is_present: Array) -> Array:
@@ -40,7 +41,8 @@ def thinned(weights: Array, threshold: float = 1e-3) -> Array:
     return jnp.where(total > 0, large / jnp.where(total > 0, total, 1), weights)
 
 
-def collaborative_heads(others: Aggregator, threshold: float = 1e-3) -> Aggregator:
+@validate_arguments
+def collaborative_heads(others: Aggregator, threshold: Fraction = 1e-3) -> Aggregator:
     """Every client's head becomes the mixture that should serve it best; all else is left to another aggregator.
 
         head_i <- sum_j a_ij head_j,   a_i = argmin a^T P_i a,   P_i = diag(V) + B_i      (see `risk_matrices`)

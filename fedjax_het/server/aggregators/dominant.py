@@ -8,6 +8,7 @@ from fedjax_het.errors import InputError, nearest
 from fedjax_het.server.aggregators import projection
 from fedjax_het.server.aggregators.gram import Edit, edited_mean
 from fedjax_het.types import Array, ServerView
+from fedjax_het.validation import Fraction, PositiveFraction, validate_arguments
 
 ORDERS = ("one_by_one", "simultaneous")
 TARGETS = ("original", "current")
@@ -27,13 +28,14 @@ def ranking(
     return jnp.argsort(jnp.where(is_present, -scores, jnp.inf), stable=True), num_dominant
 
 
+@validate_arguments
 def dominant_edit(
-    fraction: float = 0.5,
+    fraction: PositiveFraction = 0.5,
     *,
     p_mode: str = "mean_excl",
     order: str = "one_by_one",
     target: str = "original",
-    min_norm_ratio: float = 0.0,
+    min_norm_ratio: Fraction = 0.0,
 ) -> Edit:
     """FedMGC's revision of every update, as coefficients of the Gram core; see `dominant_correction`."""
     options = {"p_mode": (p_mode, geometry.AGREEMENTS), "order": (order, ORDERS), "target": (target, TARGETS)}
@@ -42,10 +44,6 @@ def dominant_edit(
             raise InputError(f"{name}: unknown option '{value}'. {nearest(value, known)}")
     if (order, target) == ("simultaneous", "current"):
         raise InputError("target: 'current' needs order='one_by_one'; at once, every update is still the original.")
-    if isinstance(fraction, int | float) and not 0 < fraction <= 1:
-        raise InputError(f"fraction: the share of clients that are dominant lies in (0, 1], not {fraction!r}.")
-    if isinstance(min_norm_ratio, int | float) and not 0 <= min_norm_ratio <= 1:
-        raise InputError(f"min_norm_ratio: a share of the longest update lies in [0, 1], not {min_norm_ratio!r}.")
 
     def edit(gram: Array, is_present: Array, losses: Array) -> Array:
         sizes = geometry.lengths(gram)
@@ -66,14 +64,15 @@ def dominant_edit(
     return edit
 
 
+@validate_arguments
 def dominant_correction(
-    fraction: float = 0.5,
+    fraction: PositiveFraction = 0.5,
     weighting: str | Weighting = "uniform",
     *,
     p_mode: str = "mean_excl",
     order: str = "one_by_one",
     target: str = "original",
-    min_norm_ratio: float = 0.0,
+    min_norm_ratio: Fraction = 0.0,
     scope: str = "model",
     buffers: str = "weighted_mean",
     stack: str = "float32",

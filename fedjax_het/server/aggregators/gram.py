@@ -18,6 +18,7 @@ from fedjax_het.errors import InputError, nearest
 from fedjax_het.server.aggregators.stack import combination, inner_products, packed, unpacked
 from fedjax_het.server.weightings import named
 from fedjax_het.types import Aggregate, Array, PyTree, ServerView, Variables
+from fedjax_het.validation import CountOrZero, validate_arguments
 
 Edit = Callable[..., Array]
 """(Gram matrix [m, m], is_present [m], *evidence) -> C [m, m]: client i's revised update is sum_j C_ij u_j. In
@@ -28,6 +29,7 @@ BUFFERS = ("weighted_mean", "keep_server", "in_vector")
 STACKS = ("float32", "bfloat16")
 
 
+@validate_arguments
 def edited_mean(
     edit: Edit,
     weighting: str | Weighting = "samples",
@@ -36,7 +38,7 @@ def edited_mean(
     scope: str = "model",
     buffers: str = "weighted_mean",
     stack: str = "float32",
-    warmup_mean_rounds: int = 0,
+    warmup_mean_rounds: CountOrZero = 0,
 ) -> Aggregator:
     """The weighted mean of edited updates: u = sum_i p_i sum_j C_ij u_j, with C = edit(Gram matrix, ...).
 

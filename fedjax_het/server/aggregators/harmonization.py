@@ -9,6 +9,7 @@ from fedjax_het.errors import InputError, nearest
 from fedjax_het.server.aggregators import projection
 from fedjax_het.server.aggregators.gram import Edit, edited_mean
 from fedjax_het.types import Array, ServerView
+from fedjax_het.validation import Seed, validate_arguments
 
 CONFLICT_TESTS = ("current", "original", "sequential")
 
@@ -52,12 +53,13 @@ def harmonized_edit(conflict_test: str = "current") -> Edit:
     return edit
 
 
+@validate_arguments
 def harmonized_mean(
     conflict_test: str = "current",
     weighting: str | Weighting = "samples",
     *,
     pair_order: str = "lexicographic",
-    seed: int = 0,
+    seed: Seed = 0,
     scope: str = "model",
     buffers: str = "weighted_mean",
     stack: str = "float32",

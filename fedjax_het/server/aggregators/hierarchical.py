@@ -14,6 +14,7 @@ from fedjax_het.server.aggregators.gram import BUFFERS
 from fedjax_het.server.aggregators.projection import resolved
 from fedjax_het.server.aggregators.stack import inner_products
 from fedjax_het.types import Aggregate, Array, ServerView, Variables
+from fedjax_het.validation import Fraction, NonNegative, validate_arguments
 
 
 class Reference(NamedTuple):
@@ -76,7 +77,8 @@ def _scores(reference: Array, places: Array, stack: Array) -> Array:
     return jnp.sum(products, axis=1) @ places
 
 
-def hierarchical_mean(eps: float = 1e-7, decay: float = 0.99, *, buffers: str = "weighted_mean") -> Aggregator:
+@validate_arguments
+def hierarchical_mean(eps: NonNegative = 1e-7, decay: Fraction = 0.99, *, buffers: str = "weighted_mean") -> Aggregator:
     """Join the updates in a tournament that pairs those that agree most and least with past aggregates.
 
         first round:   u = 1/m sum_i g_i,   r = u
@@ -99,9 +101,6 @@ def hierarchical_mean(eps: float = 1e-7, decay: float = 0.99, *, buffers: str = 
     """
     if buffers not in BUFFERS:
         raise InputError(f"buffers: unknown option '{buffers}'. {nearest(buffers, BUFFERS)}")
-    for name, value, is_valid in (("eps", eps, lambda x: x >= 0), ("decay", decay, lambda x: 0 <= x <= 1)):
-        if isinstance(value, int | float) and not is_valid(value):
-            raise InputError(f"hierarchical_mean: {name} is out of range: {value!r}.")
 
     def edited(variables: Variables) -> Variables:
         return variables if buffers == "in_vector" else {"params": variables["params"]}

@@ -9,6 +9,7 @@ from fedjax_het.algorithm import Aggregator, Problem, Weighting
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.server.weightings import named, normalise, total_weight
 from fedjax_het.types import Aggregate, Array, PyTree, ServerView, Upload, Variables
+from fedjax_het.validation import Positive, validate_arguments
 
 WORKS = {
     "coefficients": lambda weights, norms, steps: jnp.sum(weights * norms),
@@ -16,7 +17,8 @@ WORKS = {
 }
 
 
-def normalized_mean(weighting: str | Weighting = "samples", tau_eff: str | float = "coefficients") -> Aggregator:
+@validate_arguments
+def normalized_mean(weighting: str | Weighting = "samples", tau_eff: str | Positive = "coefficients") -> Aggregator:
     """Divide every update by the work behind it, average, and go as far as everyone's work together.
 
         u = tau_eff sum_i p_i u_i / |a_i|_1
@@ -31,8 +33,6 @@ def normalized_mean(weighting: str | Weighting = "samples", tau_eff: str | float
     weighting = named(weighting)
     if isinstance(tau_eff, str) and tau_eff not in WORKS:
         raise InputError(f"tau_eff: unknown option '{tau_eff}', nor a number. {nearest(tau_eff, WORKS)}")
-    if isinstance(tau_eff, int | float) and not 0 < tau_eff < float("inf"):
-        raise InputError(f"tau_eff: must be a finite number above 0, not {tau_eff!r}.")
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
         norms = _norms(view.uploads)

@@ -8,6 +8,7 @@ from fedjax_het.algorithm import Aggregator, Weighting
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.server.aggregators.gram import Edit, edited_mean
 from fedjax_het.types import Array
+from fedjax_het.validation import CountOrZero, PositiveFraction, validate_arguments
 
 _RANK = 1e-12  # eigenvalues under this share of the largest are rounding, not directions
 _VOTE = 1e-14  # a client with a smaller share of itself along an axis has no side there
@@ -62,8 +63,9 @@ def principal_axes(gram: Array, is_present: Array, fraction: float = 0.8, roundi
     return Axes(scaled / jnp.maximum(num_present, 1), vectors, lengths, vectors * lengths, is_selected, is_kept)
 
 
+@validate_arguments
 def principal_edit(
-    fraction: float = 0.8,
+    fraction: PositiveFraction = 0.8,
     *,
     correction: str = "per_axis",
     eig_norm: str = "l2_selected",
@@ -77,8 +79,6 @@ def principal_edit(
     for name, (value, known) in options.items():
         if value not in known:
             raise InputError(f"{name}: unknown option '{value}'. {nearest(value, known)}")
-    if isinstance(fraction, int | float) and not 0 < fraction <= 1:
-        raise InputError(f"fraction: the share of axes that is kept lies in (0, 1], not {fraction!r}.")
 
     def edit(gram: Array, is_present: Array) -> Array:
         axes = principal_axes(gram, is_present, fraction, rounding)
@@ -109,8 +109,9 @@ def _positive(values: Array) -> Array:
     return jnp.where(values > 0, values, 1)
 
 
+@validate_arguments
 def principal_directions(
-    fraction: float = 0.8,
+    fraction: PositiveFraction = 0.8,
     weighting: str | Weighting = "samples",
     *,
     correction: str = "per_axis",
@@ -121,7 +122,7 @@ def principal_directions(
     scope: str = "model",
     buffers: str = "weighted_mean",
     stack: str = "float32",
-    warmup_mean_rounds: int = 0,
+    warmup_mean_rounds: CountOrZero = 0,
 ) -> Aggregator:
     """Express each update by the principal axes that all updates share, at its own length, and average.
 

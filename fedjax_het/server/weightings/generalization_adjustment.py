@@ -9,6 +9,7 @@ from fedjax_het.algorithm import Weighting
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.server.weightings.shares import normalise
 from fedjax_het.types import Array, ServerView, Variables
+from fedjax_het.validation import Count, NonNegative, Positive, validate_arguments
 
 SCHEDULES: dict[str, Callable[[Array, int], Array]] = {
     "linear": lambda number, rounds: 1 - number / rounds,
@@ -23,14 +24,15 @@ class Adjustment(NamedTuple):
     has_reported: Array  # [clients] bool: from its second report on, a client's gap means something
 
 
+@validate_arguments
 def generalization_adjustment(
-    step: float = 0.2,
-    rounds: int = 40,
+    step: NonNegative = 0.2,
+    rounds: Count = 40,
     *,
     centre: bool = True,
     schedule: str = "linear",
-    scale: float | str = 1.0,
-    ceiling: float | None = None,
+    scale: NonNegative | str = 1.0,
+    ceiling: Positive | None = None,
 ) -> Weighting:
     """Clients whom the aggregated model serves worse than their own gain weight, round by round.
 
@@ -49,7 +51,7 @@ def generalization_adjustment(
     Zhang et al., Federated Domain Generalization with Generalization Adjustment, CVPR 2023; official code
     MediaBrain-SJTU/FedDG-GA, utils/weight_adjust.py.
     """
-    _check(step, rounds, schedule, scale, ceiling)
+    _check(schedule, scale)
 
     def init(shared: Variables, num_clients: int) -> Adjustment:
         return Adjustment(jnp.zeros(num_clients, float), jnp.zeros(num_clients, bool))
@@ -100,15 +102,8 @@ def adjusted(
     return jnp.where(is_adjusted & is_something, shared_out, weights)
 
 
-def _check(step, rounds, schedule: str, scale, ceiling) -> None:
+def _check(schedule: str, scale: float | str) -> None:
     if schedule not in SCHEDULES:
         raise InputError(f"schedule: unknown option '{schedule}'. {nearest(schedule, SCHEDULES)}")
     if isinstance(scale, str) and scale != NUM_CLIENTS:
         raise InputError(f"scale: a number or '{NUM_CLIENTS}', not '{scale}'.")
-    if not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 1:
-        raise InputError(f"rounds: must be a whole number of at least 1, not {rounds!r}.")
-    for name, value in {"step": step, "scale": scale}.items():
-        if isinstance(value, int | float) and not 0 <= value < float("inf"):
-            raise InputError(f"{name}: must be a finite number of at least 0, not {value!r}.")
-    if isinstance(ceiling, int | float) and not ceiling > 0:
-        raise InputError(f"ceiling: must be above 0, not {ceiling!r}.")

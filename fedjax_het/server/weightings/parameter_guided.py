@@ -10,6 +10,7 @@ from fedjax_het.algorithm import Weighting
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.server.weightings.low_layer import low_layer
 from fedjax_het.types import Array, PyTree, ServerView, Variables
+from fedjax_het.validation import CountOrZero, validate_arguments
 
 NEGLIGIBLE = 1e-8  # the authors' limit: distances that sum to less say nothing
 
@@ -27,7 +28,8 @@ def _cosine(start: Array, changes: Array) -> Array:
 DISTANCES: dict[str, Callable[[Array, Array], Array]] = {"l2": _l2, "cosine": _cosine}
 
 
-def parameter_guided(layer: str | None = None, distance: str = "l2", official_n_extra: int = 0) -> Weighting:
+@validate_arguments
+def parameter_guided(layer: str | None = None, distance: str = "l2", official_n_extra: CountOrZero = 0) -> Weighting:
     """Clients count more whose low layer stayed near, and whom the received model served badly.
 
         w_i = 1/2 ((1 - beta_i) / (N - 1) + gamma_i / sum_j gamma_j)
@@ -45,8 +47,6 @@ def parameter_guided(layer: str | None = None, distance: str = "l2", official_n_
     """
     if distance not in DISTANCES:
         raise InputError(f"distance: unknown option '{distance}'. {nearest(distance, DISTANCES)}")
-    if not isinstance(official_n_extra, int) or isinstance(official_n_extra, bool) or official_n_extra < 0:
-        raise InputError(f"official_n_extra: must be a whole number of at least 0, not {official_n_extra!r}.")
 
     def init(shared: Variables, num_clients: int) -> PyTree:
         low_layer(shared, layer)  # a wrong name is answered here, before anything runs

@@ -71,5 +71,5 @@ def test_a_low_temperature_does_not_overflow():
 
 
 def test_a_temperature_of_zero_is_refused():
-    with pytest.raises(InputError, match="temperature: must be above 0"):
+    with pytest.raises(InputError, match="temperature: must be a finite number above 0"):
         contrastive(temperature=0.0)

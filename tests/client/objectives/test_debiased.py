@@ -161,8 +161,8 @@ def test_a_model_without_a_linear_head():
         ({"divergence": "l2"}, "divergence: unknown option 'l2'"),
         ({"normalise": "weight"}, "normalise: unknown option 'weight'. Did you mean 'weights'"),
         ({"share": 1.5}, "share: .* not 1.5"),
-        ({"few_shot": [[0], [-1]]}, "few_shot: give class numbers from 0, one list or one a client"),
-        ({"few_shot": [-1]}, "few_shot: give class numbers from 0"),
+        ({"few_shot": [[0], [-1]]}, "few_shot: must be a list .* from 0"),
+        ({"few_shot": [-1]}, "few_shot: must be a list .* from 0"),
     ],
 )
 def test_options_that_cannot_work(options, message):

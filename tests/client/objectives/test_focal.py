@@ -75,5 +75,5 @@ def test_gamma_may_be_traced():
 
 @pytest.mark.parametrize("options", [{"gamma": -0.1}, {"beta": -1.0}, {"gamma": float("nan")}])
 def test_options_out_of_range(options):
-    with pytest.raises(InputError, match=f"focal: {next(iter(options))} must be"):
+    with pytest.raises(InputError, match=f"{next(iter(options))}: must be"):
         focal(**options)

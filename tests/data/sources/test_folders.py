@@ -123,7 +123,11 @@ def test_layouts_that_are_neither(root):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"channels": 4}, "channels is 4"), ({"size": 0}, "size is 0"), ({"path": "no"}, "no does not")],
+    [
+        ({"channels": 4}, "channels is 4"),
+        ({"size": 0}, "size: must be a whole number"),
+        ({"path": "no"}, "no does not"),
+    ],
 )
 def test_what_cannot_be_is_named(root, options, message):
     with pytest.raises(InputError, match=message):

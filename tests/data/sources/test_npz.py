@@ -206,7 +206,7 @@ def test_size_and_channels_bring_domains_to_one_form(tmp_path):
 @pytest.mark.parametrize(
     ("options", "images", "message"),
     [
-        ({"size": 0}, IMAGES, "size is 0"),
+        ({"size": 0}, IMAGES, "size: must be a whole number from 1"),
         ({"channels": 2}, IMAGES, "channels is 2"),
         ({"size": 3}, IMAGES.astype(np.float32), r"size and channels are for uint8 images .* not for float32"),
         ({"size": 3}, np.zeros((6, 4, 4, 2), np.uint8), r"not for uint8 \(6, 4, 4, 2\)"),

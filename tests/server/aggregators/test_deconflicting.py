@@ -182,8 +182,8 @@ def test_random_pairs_are_drawn_anew_each_round_and_alike_each_time():
         (lambda: dominant_correction(scope="layer"), "scope"),
         (lambda: harmonized_mean("curent"), "Did you mean 'current'"),
         (lambda: harmonized_mean(pair_order="lexical"), "pair_order"),
-        (lambda: hierarchical_mean(eps=-1.0), "eps is out of range"),
-        (lambda: hierarchical_mean(decay=1.1), "decay is out of range"),
+        (lambda: hierarchical_mean(eps=-1.0), "eps: must be a finite number of at least 0"),
+        (lambda: hierarchical_mean(decay=1.1), "decay: must be a number in"),
         (lambda: hierarchical_mean(buffers="mean"), "buffers"),
     ],
 )

@@ -143,10 +143,10 @@ def run_second(weighting):
     [
         ({"schedule": "lineer"}, "schedule: unknown option 'lineer'. Did you mean 'linear'"),
         ({"scale": "1/N"}, "scale: a number or '1/n', not '1/N'"),
-        ({"rounds": 0}, "rounds: must be a whole number of at least 1, not 0"),
+        ({"rounds": 0}, "rounds: must be a whole number from 1 to 2147483647, not 0"),
         ({"rounds": 2.5}, "rounds: must be a whole number"),
         ({"step": -0.1}, "step: must be a finite number of at least 0"),
-        ({"ceiling": 0.0}, "ceiling: must be above 0"),
+        ({"ceiling": 0.0}, "ceiling: must be a finite number above 0 or None"),
     ],
 )
 def test_options_that_cannot_work(options, message):

@@ -1,0 +1,169 @@
+"""Every number that a factory takes has a range, and what lies outside is refused by the argument's name."""
+
+import functools
+import inspect
+import typing
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import settings
+from fedjax_het import engine
+from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.client import objectives
+from fedjax_het.client.local_updates import Training, sgd
+from fedjax_het.client.schedules import SCHEDULES
+from fedjax_het.data import AUGMENTATIONS, PARTITIONS, federate, toy
+from fedjax_het.errors import InputError
+from fedjax_het.models import MODELS, projected
+from fedjax_het.server import aggregators, optimizers
+from fedjax_het.validation import Count, Fraction, NonNegative, ranges, validate_arguments
+
+NAN, INFINITY, TOO_MANY = float("nan"), float("inf"), 2**31
+GIVEN = {"num_classes"}  # by the run, not by a user
+
+
+def factories():
+    for registry in (ALGORITHMS, MODELS, PARTITIONS, AUGMENTATIONS, SCHEDULES):
+        yield from registry.items()
+    for one in (federate, toy, sgd, Training, settings.Run, engine.Simulation.__init__):
+        yield one.__qualname__, one
+
+
+def holds_number(kind) -> bool:
+    if typing.get_origin(kind) is Literal:
+        return False
+    return kind in (int, float) or any(map(holds_number, typing.get_args(kind)))
+
+
+@pytest.mark.parametrize(("name", "factory"), list(factories()))
+def test_every_number_that_a_user_sets_has_a_range(name, factory):
+    plain = typing.get_type_hints(factory)
+    plain.pop("return", None)
+    numbers = {argument for argument, kind in plain.items() if holds_number(kind)} - GIVEN
+    assert numbers <= ranges(factory).keys()
+
+
+@pytest.mark.parametrize(
+    ("factory", "argument", "value"),
+    [
+        *((ALGORITHMS[name], "server_learning_rate", value) for name in ALGORITHMS for value in (-1.0, NAN)
+          if "server_learning_rate" in inspect.signature(ALGORITHMS[name]).parameters),
+        *((factory, "learning_rate", value) for factory in ALGORITHMS.values() for value in (-0.1, INFINITY, 1e39)),
+        *((factory, "batch_size", value) for factory in ALGORITHMS.values() for value in (0, TOO_MANY, 2.0, True)),
+        *((factory, "epochs", TOO_MANY) for factory in ALGORITHMS.values()),
+        (sgd, "momentum", 2.0),
+        (sgd, "momentum", 1),
+        (sgd, "steps", TOO_MANY),
+        (sgd, "learning_rate", "0.1"),
+        (sgd, "learning_rate", jnp.array(NAN)),
+        (sgd, "learning_rate", np.array([0.1, -0.1])),
+        (sgd, "learning_rate_schedule", lambda round: NAN * round),
+        (sgd, "learning_rate_schedule", lambda round: 1.0 - round),
+        (ALGORITHMS["fedprox"], "mu", -1.0),
+        (ALGORITHMS["fedprox"], "mu", 10**400),
+        (ALGORITHMS["fedprox_dgc"], "mu", NAN),
+        (ALGORITHMS["fednova"], "tau_eff", 0.0),
+        (ALGORITHMS["fednova"], "gmf", 1.0),
+        (ALGORITHMS["fedld"], "lam", -0.1),
+        (ALGORITHMS["fedld"], "fraction", 0.0),
+        (ALGORITHMS["fedld"], "warmup_mean_rounds", -1),
+        (ALGORITHMS["fedcm"], "alpha", 0.0),
+        (ALGORITHMS["fedcm"], "clip", INFINITY),
+        (ALGORITHMS["fedadam"], "b2", 1.0),
+        (ALGORITHMS["fedadam"], "v0", -1.0),
+        (ALGORITHMS["fedavgm"], "server_momentum", -0.1),
+        (ALGORITHMS["fedga"], "rounds", 0),
+        (ALGORITHMS["fedgh"], "seed", TOO_MANY),
+        (ALGORITHMS["fediir"], "decay", 1.5),
+        (ALGORITHMS["fedpac"], "head_learning_rate", -0.1),
+        (ALGORITHMS["fedpac"], "threshold", 2.0),
+        (ALGORITHMS["fedrd"], "few_shot_share", NAN),
+        (ALGORITHMS["fedrd"], "few_shot", ((0, -1),)),
+        (ALGORITHMS["fedsr"], "l2r", -1.0),
+        (ALGORITHMS["fedsr"], "num_samples", -1),
+        (ALGORITHMS["harmofl"], "alpha", -0.1),
+        (ALGORITHMS["harmofl"], "band", 2.0),
+        (ALGORITHMS["moon"], "temperature", 0.0),
+        (ALGORITHMS["moon"], "buffer", 0),
+        (objectives.proximal, "mu", -1.0),
+        (objectives.dice, "smooth", -1.0),
+        (optimizers.fedadagrad, "tau", 0.0),
+        (aggregators.normalized_mean, "tau_eff", INFINITY),
+        (projected, "width", 0),
+        (functools.partial(SCHEDULES["steps"], (3,)), "factor", INFINITY),
+        (SCHEDULES["exponential"], "factor", INFINITY),
+        (SCHEDULES["steps"], "at", (0, 3)),
+        (SCHEDULES["warm_up"], "first", NAN),
+        (functools.partial(MODELS["mlp"], 3), "hidden", (8, 10**30)),
+        (functools.partial(MODELS["mlp"], 3), "width", NAN),
+        (functools.partial(MODELS["mlp"], 3), "width", 1e9),
+        (functools.partial(MODELS["unet"], 3), "levels", 0),
+        (PARTITIONS["dirichlet"], "alpha", INFINITY),
+        (PARTITIONS["shards"], "classes_per_client", 0),
+        (AUGMENTATIONS["images"], "crop", (0.0, 1.0)),
+        (AUGMENTATIONS["images"], "brightness", INFINITY),
+        (AUGMENTATIONS["images"], "hue", 0.6),
+        (toy, "label_shift", NAN),
+        (toy, "seed", -1),
+        (settings.Run, "rounds", TOO_MANY),
+        (settings.Run, "availability", NAN),
+        (engine.chunked, "size", 0),
+    ],
+)  # fmt: skip
+def test_a_number_outside_its_range_is_refused_by_name(factory, argument, value):
+    with pytest.raises(InputError, match=f"^{argument}: "):
+        factory(**{argument: value})
+
+
+@pytest.mark.parametrize(
+    ("factory", "options"),
+    [
+        (ALGORITHMS["fedprox"], {"mu": 0, "momentum": 0.0, "learning_rate": 0.0, "weight_decay": 0}),
+        (ALGORITHMS["harmofl"], {"alpha": 0, "decay": 0.0, "band": None, "amplitude_rounds": None}),
+        (ALGORITHMS["fedld"], {"lam": 0, "fraction": 1}),
+        (ALGORITHMS["fedsr"], {"cmi": 0, "num_samples": 0}),
+        (ALGORITHMS["fedadam"], {"v0": "tau2", "b1": 0}),
+        (ALGORITHMS["fedavg"], {"steps": 3, "epochs": None}),
+        (ALGORITHMS["fedrd"], {"steps": 3}),
+        (ALGORITHMS["fedavg"], {"batch_size": np.int64(4), "learning_rate": np.float32(0.1)}),
+        (functools.partial(MODELS["mlp"], 3), {"hidden": ()}),
+    ],
+)
+def test_what_the_docstrings_allow_stays_allowed(factory, options):
+    factory(**options)
+
+
+def test_steps_and_epochs_exclude_each_other():
+    with pytest.raises(InputError, match=r"steps: 3 steps and 1 epochs a round are given"):
+        sgd(steps=3, epochs=1)
+
+
+def test_numbers_that_are_not_known_yet_pass():
+    def mu_of_round(mu, rate, count):
+        ALGORITHMS["fedprox"](mu=mu, learning_rate=rate, epochs=count)
+        return mu
+
+    assert jax.jit(mu_of_round)(-1.0, jnp.array(NAN), 0) == -1.0
+
+
+def test_unions_and_sequences_are_looked_into():
+    @validate_arguments
+    def build(
+        rate: NonNegative | str, sizes: tuple[Count, ...] = (), share: Fraction | None = None, **rest: int
+    ) -> int:
+        return len(sizes)
+
+    assert build("fast", (1, 2), None) == 2 and build(0, share=1) == 0 and build(1.0, other=-1) == 0
+    for arguments in ((-1.0,), (None,), (1.0, (1, 0)), (1.0, 3), (1.0, (), 1.1), (1.0, (), "half")):
+        with pytest.raises(InputError, match=r"^(rate|sizes|share): must be "):
+            build(*arguments)
+
+
+def test_a_long_value_is_shown_short():
+    with pytest.raises(InputError) as refusal:
+        ALGORITHMS["fedprox"](mu=10**5000)
+    assert len(str(refusal.value)) < 200
