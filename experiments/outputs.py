@@ -142,6 +142,14 @@ def _over_seeds(lines: list[Record]) -> dict[str, Record]:
     return {name: figures[name] for name in lines[0] if name in figures}
 
 
+def _version(package: str) -> str:
+    """A package's version; a checkout that is on the path without being installed has none."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
 def summary(lines: list[Record], facts: engine.Facts, federation: Federation) -> Record:
     """The run in one record."""
     return {
@@ -152,5 +160,5 @@ def summary(lines: list[Record], facts: engine.Facts, federation: Federation) ->
         "wall_seconds": lines[-1]["seconds"],
         "partition": federation.fingerprint,
         "facts": facts._asdict(),
-        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in _PACKAGES},
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
     }

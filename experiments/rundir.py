@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments import files
+from experiments import files, resume
 from experiments.processes import ALONE, Processes
+from experiments.run_files import DamagedFileError, read_json, read_table
 from fedjax_het.errors import InputError
 
-OURS = ("metrics.jsonl", "summary.json", "checkpoints")
 _OF_MACHINE = ("layout", "memory_budget", "client_states", "examples")
 _OF_WATCHING = ("live",)
 _SIGN = ".partial.sign"
@@ -27,18 +27,32 @@ class RunDirectory:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self._lock: int | None = None
+        self._before: resume.Before | None = None  # as `check` found it
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
 
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Raises InputError where the directory cannot be written, or holds the run of other settings."""
+    def check(self, settings: Mapping[str, Any], is_thorough: bool = True) -> resume.Before:
+        """Read what an earlier start has left, as `resume.inspect` does.
+
+        Raises:
+            InputError: Where the directory cannot be written, holds the run of other settings, or is damaged.
+        """
         files.check_writable(self.path)
-        before = self.read("config.json")
-        if before is None:
-            if found := [name for name in OURS if (self / name).exists()]:
-                raise InputError(f"--workdir: '{self.path}' holds {found[0]} but no config.json. Choose another.")
-        elif differing := list(differences(identity(before), json.loads(files.to_json(identity(settings))))):
+        self._check_settings(settings)
+        self._before = before = resume.inspect(self.path, settings, is_thorough)
+        if before.identity is not None:
+            self._check_same(before.identity, settings)
+        return before
+
+    def _check_settings(self, settings: Mapping[str, Any]) -> None:
+        """What is said first of the run of other settings, whose other files could only look damaged."""
+        with contextlib.suppress(DamagedFileError):
+            if config := read_table(self / "config.json"):
+                self._check_same(config, settings)
+
+    def _check_same(self, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        if differing := list(differences(identity(before), json.loads(files.to_json(identity(settings))))):
             raise InputError(
                 f"--workdir: '{self.path}' holds a run of another config. Choose another directory, or go back to its"
                 " settings (key: there / here):\n" + "\n".join(f"  {line}" for line in differing)
@@ -46,8 +60,8 @@ class RunDirectory:
 
     def check_partition(self, fingerprint: str) -> None:
         """Raises InputError where the run in the directory was made on another partition: its data have changed."""
-        before = (self.read("partition.json") or {}).get("fingerprint", fingerprint)
-        if before != fingerprint:
+        before = self._before.partition if self._before else (self.read("partition.json") or {}).get("fingerprint")
+        if before not in (None, fingerprint):
             raise InputError(
                 f"--workdir: the run in '{self.path}' was made on other data: partition {before[:12]} there,"
                 f" {fingerprint[:12]} here. Restore the data, or choose another directory."
@@ -102,11 +116,9 @@ class RunDirectory:
     def read(self, name: str) -> Any:
         """A JSON file of the directory, or None. Raises InputError where it is not JSON."""
         try:
-            return json.loads((self / name).read_text())
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (OSError, ValueError) as error:
-            raise InputError(f"--workdir: '{self / name}' cannot be read: {error}. Choose another one.") from error
+            return read_json(self / name)
+        except DamagedFileError as error:
+            raise InputError(f"--workdir: {error} Let the run's own command say how to go on.") from error
 
     def write(self, name: str, value: Any) -> None:
         files.write(self / name, files.to_json(value, indent=2) + "\n")

@@ -19,7 +19,7 @@ from rich.console import Console
 from experiments import arguments, build, catalogue, files, found, live, looks, meeting, settings, terminal
 from experiments.meeting import Meeting
 from experiments.processes import ALONE, RESUMES, Agreed, Processes
-from experiments.record import WRITTEN, Record
+from experiments.record import WRITTEN, Record, draw
 from experiments.rundir import RunDirectory, differences
 from experiments.training import Training
 from fedjax_het.cache import cache_folder
@@ -82,18 +82,18 @@ def run(command: Command, processes: Processes = ALONE) -> None:
     with processes.agreed("settings"):
         chosen, notes = settings.complete(settings.load(command.config), command.overrides)
         directory = RunDirectory(command.workdir)
-        directory.check(chosen)
-        before = directory.read("summary.json") is not None, directory.read("choices.json") or {}
+        before = directory.check(chosen, is_thorough=processes.is_first)
     _check_same(processes, "config", chosen)
-    is_complete, earlier = processes.firsts("before", before)
-    for note in notes:
+    is_complete, earlier, found_there = processes.firsts("before", [before.is_complete, before.choices, before.notes])
+    for note in (*notes, *found_there):
         print(f"note: {note}")
     if not is_complete:
         as_one_program([Run(chosen, directory)], earlier, processes)
     if processes.is_first:
-        Console().print(terminal.table(directory.read("summary.json")))
+        draw(directory)
+        Console(markup=False).print(terminal.table(directory.read("summary.json")))
         asked = *looks.written(chosen["diagnostics"]), *live.folders(chosen["live"], directory.path)
-        print(terminal.paths(directory.path, (*WRITTEN, *asked)))
+        print(terminal.paths(directory.path, [name for name in (*WRITTEN, *asked) if (directory / name).exists()]))
 
 
 def as_one_program(runs: Sequence[Run], earlier: Mapping[str, Any], processes: Processes = ALONE) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments import arguments, cells, files, outcomes
+from experiments import arguments, cells, files, outcomes, plots
 from experiments.cells import Cell
 from experiments.papers import comparison
 from experiments.papers.comparison import Entry
@@ -60,7 +60,8 @@ def run(
     files.write(workdir / f"{what}-{scale}.csv", comparison.comma_separated(entries))
     if experiment.draw:
         runs = {place: directories[cell.name] for place, cell in grid.items() if cell.name in directories}
-        files.write(workdir / f"{what}-{scale}.png", lambda path: experiment.draw(entries, runs, path))
+        with plots.attempt(picture := workdir / f"{what}-{scale}.png"):
+            files.write(picture, lambda path: experiment.draw(entries, runs, path))
     return all(entry.seeds for entry in entries), text
 
 

@@ -9,7 +9,9 @@ from experiments import files
 from experiments.rundir import RunDirectory, differences
 from fedjax_het.errors import InputError
 
-SETTINGS = {"rounds": 3, "model": {"name": "mlp", "hidden": (4, 4)}}
+EVERY = {"evaluate_every": 1, "checkpoint_every": 1, "diagnostics": "", "seed": 0, "num_seeds": 1}
+TABLES = {"algorithm": {"name": "fedavg"}, "data": {"name": "digits"}}
+SETTINGS = {"rounds": 3, "model": {"name": "mlp", "hidden": (4, 4)}, **EVERY, **TABLES}
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def test_a_directory_that_cannot_be_written(tmp_path):
 
 def test_the_same_settings_go_on_and_others_are_refused_with_the_difference(directory):
     directory.check(SETTINGS)
-    other = {"rounds": 4, "model": {"name": "mlp", "width": 2.0}}
+    other = SETTINGS | {"rounds": 4, "model": {"name": "mlp", "width": 2.0}}
     with pytest.raises(InputError, match="another config") as raised:
         directory.check(other)
     assert str(raised.value).splitlines()[1:] == [
@@ -74,19 +76,19 @@ def test_differences_of_equal_tables_are_none():
 
 def test_results_without_a_config_are_not_ours_to_overwrite(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(InputError, match=r"holds metrics\.jsonl but no config\.json"):
+    with pytest.raises(InputError, match=r"config\.json: it is gone, and metrics\.jsonl is there"):
         RunDirectory(tmp_path).check(SETTINGS)
 
 
 def test_an_unreadable_file_is_named(directory):
     (directory / "config.json").write_text("{")
-    with pytest.raises(InputError, match=r"config\.json' cannot be read"):
+    with pytest.raises(InputError, match=r"config\.json: not JSON .*No checkpoint is there"):
         directory.check(SETTINGS)
 
 
 def test_another_partition_is_refused(directory):
     directory.check_partition("abc")
-    directory.write("partition.json", {"fingerprint": "abc"})
+    directory.write("partition.json", {"fingerprint": "abc", "clients": []})
     directory.check_partition("abc")
     with pytest.raises(InputError, match="other data: partition abc there, def here"):
         directory.check_partition("def")
