@@ -7,7 +7,7 @@ import shutil
 import jax
 import pytest
 
-from experiments import build, files, train
+from experiments import build, files, plots, train
 
 FILE = """
 def get_config():
@@ -293,3 +293,25 @@ def test_unknown_entries_beside_checkpoints_are_left_alone(workdir, command):
     shutil.copytree(workdir / "checkpoints/4", workdir / "checkpoints/5.orbax-checkpoint-tmp-3")  # of a killed run
     assert train.main(command) == 0
     assert (workdir / "checkpoints" / "notes.txt").read_text() == "mine"
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+def test_a_picture_that_fails_costs_no_result_and_is_drawn_when_it_can_be(
+    finished, workdir, command, capsys, monkeypatch
+):
+    gone(SUMMARY, CLIENTS)(workdir)
+
+    def fail(*_):
+        assert (workdir / SUMMARY).exists() and (workdir / CLIENTS).exists()
+        raise ValueError("no such\nformula")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(plots, "curves", fail)
+        assert train.main(command) == 0
+    out = capsys.readouterr().out
+    assert f"warning: {workdir / 'curves.png'} could not be drawn (ValueError: no such); no result depends on it" in out
+    assert f"  {workdir / 'partition.png'}" in out and f"  {workdir / 'curves.png'}" not in out
+    assert (workdir / CLIENTS).read_bytes() == (finished / CLIENTS).read_bytes()
+    assert not [path.name for path in workdir.iterdir() if path.name.startswith((".partial", "curves"))]
+    assert train.main(command) == 0
+    assert (workdir / "curves.png").read_bytes() == (finished / "curves.png").read_bytes()
