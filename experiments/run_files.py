@@ -15,7 +15,7 @@ KEYS = {
     "config.json": ("algorithm", "model", "data", "rounds", "seed", "num_seeds"),
     "choices.json": ("layout", "devices"),
     "partition.json": ("fingerprint", "clients"),
-    "summary.json": ("final", "facts", "versions"),
+    "summary.json": ("final", "facts", "versions", "rounds"),
     METRICS: ("round", "seed", "seconds"),
     DIAGNOSTICS: ("round", "seed", "cohort"),
 }
@@ -60,6 +60,8 @@ def read_table(path: Path) -> Record | None:
     if not isinstance(value, dict):
         raise DamagedFileError(path, f"it holds {_kind(value)}, not a table")
     _check(path, value)
+    if path.name == "summary.json":
+        _check_parts(path, "final", list(value["final"].values()), ("mean", "std", "seeds"))
     for name, keys in _PARTS.items():
         if name in KEYS.get(path.name, ()):
             _check_parts(path, name, value[name], keys)
@@ -134,7 +136,7 @@ def _parsed(path: Path, content: bytes) -> Any:
     if not content.strip():
         raise DamagedFileError(path, "it is empty")
     try:
-        return json.loads(content)
+        return json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise DamagedFileError(path, f"not JSON ({error})") from error
 
