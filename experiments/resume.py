@@ -75,7 +75,7 @@ def inspect(path: Path, settings: Mapping[str, Any], is_thorough: bool = True) -
     choices, about = run.choices(), run.identity
     config, partition = tables["config.json"], tables["partition.json"]
     notes = [f"{str(error).rstrip('.')}; it is written anew" for error in damaged.values()]
-    if choices is None and run.last:
+    if choices is None and run.last and not is_complete:
         notes.append(f"{path / 'choices.json'} is gone: what 'auto' comes to is found out anew")
     return Before(
         is_complete=is_complete,

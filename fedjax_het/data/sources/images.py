@@ -53,7 +53,7 @@ def _opened(file: str | Path | BinaryIO, origin: str) -> Image.Image:
         image = Image.open(file)
         num_pixels = image.width * image.height
     except Image.DecompressionBombError as error:
-        raise _too_large(origin, str(error)) from error
+        raise _too_large(origin, f"more than {2 * Image.MAX_IMAGE_PIXELS:,} pixels") from error
     if num_pixels > Image.MAX_IMAGE_PIXELS:
         raise _too_large(origin, f"{image.width} x {image.height} pixels")
     return image
