@@ -57,11 +57,15 @@ def read(directory: Path) -> Run:
     summary = _table(directory, "summary.json")
     if summary is not None:
         _check(directory / "summary.json", summary["facts"], _FACTS)
+    lines = _lines(directory / "metrics.jsonl", notes)
+    if summary is not None and (last := lines[-1]["round"] if lines else 0) != summary["rounds"]:
+        path = directory / "metrics.jsonl"
+        raise InputError(f"{path} ends at round {last}, and the run at {summary['rounds']}. {MEND}")
     return Run(
         directory=directory,
         settings=settings,
         choices=_table(directory, "choices.json") or {},
-        lines=_lines(directory / "metrics.jsonl", notes),
+        lines=lines,
         clients=_rows(directory / "per_client.csv"),
         summary=summary,
         partition=_table(directory, "partition.json"),

@@ -48,6 +48,7 @@ def test_a_round_that_some_seeds_have_not_written_yet_waits_for_them(tmp_path):
     [
         ("metrics.jsonl", "not json\n", "metrics.jsonl, line 1: not JSON"),
         ("metrics.jsonl", '{"step": 1}\n', "line 1: there is no 'round' in it.*another version"),
+        ("metrics.jsonl", "", "metrics.jsonl ends at round 0, and the run at 10"),
         ("metrics.jsonl", "3\n", "line 1: it holds a number, not a table"),
         ("config.json", '{"algorithm": {}}', "config.json: there is no 'model' in it.*another version"),
         ("config.json", '{"algorithm": "fedavg"}', "config.json: 'algorithm' is text, not a table"),
