@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.plots import literal
+from experiments.plots import escape_label
 
 TRUE, FOUND = "#ffd400", "#00e5ff"
 """Colours of outlines, which are seen on histology as on grey."""
@@ -31,9 +31,9 @@ def grid(
             axis.grid(False)
             axis.spines[:].set_visible(False)
             if i == 0:
-                axis.set_title(literal(column), fontsize=10)
+                axis.set_title(escape_label(column), fontsize=10)
             if j == 0:
-                axis.set_ylabel(literal(row), fontsize=10)
+                axis.set_ylabel(escape_label(row), fontsize=10)
             draw(axis, i, j)
     return figure
 

@@ -113,10 +113,10 @@ class Record:
         self.directory.write("summary.json", outputs.summary(self._log.read(), self._facts, self._federation))
         for name in PICTURES:
             (self.directory / name).unlink(missing_ok=True)
-        draw(self.directory)
+        draw_pictures(self.directory)
 
 
-def draw(directory: RunDirectory) -> None:
+def draw_pictures(directory: RunDirectory) -> None:
     """Draw those pictures of a complete run that are not there, from its files. One that fails is a printed warning."""
     for name, picture in PICTURES.items():
         if not (path := directory / name).exists():

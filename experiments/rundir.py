@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments import files, resume
+from experiments import files, inspection
 from experiments.processes import ALONE, Processes
 from experiments.run_files import DamagedFileError, read_json, read_table
 from fedjax_het.errors import InputError
@@ -27,20 +27,20 @@ class RunDirectory:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self._lock: int | None = None
-        self._before: resume.Before | None = None  # as `check` found it
+        self._before: inspection.DirectoryState | None = None  # as `check` found it
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
 
-    def check(self, settings: Mapping[str, Any], is_thorough: bool = True) -> resume.Before:
-        """Read what an earlier start has left, as `resume.inspect` does.
+    def check(self, settings: Mapping[str, Any], is_thorough: bool = True) -> inspection.DirectoryState:
+        """Read what an earlier start has left, as `inspection.inspect` does.
 
         Raises:
             InputError: Where the directory cannot be written, holds the run of other settings, or is damaged.
         """
         files.check_writable(self.path)
         self._check_settings(settings)
-        self._before = before = resume.inspect(self.path, settings, is_thorough)
+        self._before = before = inspection.inspect(self.path, settings, is_thorough)
         if before.identity is not None:
             self._check_same(before.identity, settings)
         return before

@@ -19,7 +19,7 @@ from rich.console import Console
 from experiments import arguments, build, catalogue, files, found, live, looks, meeting, settings, terminal
 from experiments.meeting import Meeting
 from experiments.processes import ALONE, RESUMES, Agreed, Processes
-from experiments.record import WRITTEN, Record, draw
+from experiments.record import WRITTEN, Record, draw_pictures
 from experiments.rundir import RunDirectory, differences
 from experiments.training import Training
 from fedjax_het.cache import cache_folder
@@ -90,7 +90,7 @@ def run(command: Command, processes: Processes = ALONE) -> None:
     if not is_complete:
         as_one_program([Run(chosen, directory)], earlier, processes)
     if processes.is_first:
-        draw(directory)
+        draw_pictures(directory)
         Console(markup=False).print(terminal.table(directory.read("summary.json")))
         asked = *looks.written(chosen["diagnostics"]), *live.folders(chosen["live"], directory.path)
         print(terminal.paths(directory.path, [name for name in (*WRITTEN, *asked) if (directory / name).exists()]))

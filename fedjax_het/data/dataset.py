@@ -122,7 +122,7 @@ class Dataset:
             )
 
 
-def printable(name: object) -> str:
+def escape_name(name: object) -> str:
     r"""A name that stands on one line of any table or file: line breaks, other control characters and bytes that are
     not UTF-8 as escapes (\n, \x1b, \udce9)."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(name))
@@ -157,12 +157,12 @@ def assemble(
         class_names = [str(label) for label in range(int(labels.max(initial=0)) + 1)]
     domains = np.zeros(len(inputs), np.int32) if domains is None else _integers(f"{name}: domains", domains)
     return Dataset(
-        name=printable(name),
+        name=escape_name(name),
         inputs=inputs,
         labels=labels,
-        class_names=tuple(map(printable, class_names)),
+        class_names=tuple(map(escape_name, class_names)),
         domains=domains,
-        domain_names=tuple(map(printable, domain_names)),
+        domain_names=tuple(map(escape_name, domain_names)),
         is_valid=np.zeros(len(inputs), bool) if is_valid is None else np.asarray(is_valid, bool),
         is_test=np.zeros(len(inputs), bool) if is_test is None else np.asarray(is_test, bool),
         notes=tuple(notes),

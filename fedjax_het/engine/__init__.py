@@ -1,6 +1,6 @@
 """Runs algorithms: one compiled round, laid out on hardware, repeated, evaluated and kept."""
 
-from fedjax_het.engine.checkpoint import Checkpoints, Saved, saved
+from fedjax_het.engine.checkpoint import Checkpoints, SavedCheckpoint, inspect_checkpoints
 from fedjax_het.engine.cost import Facts
 from fedjax_het.engine.evaluation import Evaluation, Metrics
 from fedjax_het.engine.history import History, simulate
@@ -27,14 +27,14 @@ __all__ = [
     "Residence",
     "Round",
     "RoundMetrics",
-    "Saved",
+    "SavedCheckpoint",
     "Simulation",
     "available",
     "chunked",
     "everyone",
     "flat",
+    "inspect_checkpoints",
     "make_round",
-    "saved",
     "sharded",
     "simulate",
     "summary",

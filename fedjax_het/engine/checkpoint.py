@@ -19,7 +19,7 @@ from fedjax_het.types import State
 FORMAT = 1
 
 
-class Saved(NamedTuple):
+class SavedCheckpoint(NamedTuple):
     """A checkpoint as it lies on the disk."""
 
     round: int
@@ -27,7 +27,7 @@ class Saved(NamedTuple):
     damage: str | None = None  # what is wrong with it
 
 
-def saved(directory: Path, is_thorough: bool = True) -> list[Saved]:
+def inspect_checkpoints(directory: Path, is_thorough: bool = True) -> list[SavedCheckpoint]:
     """The checkpoints in a directory, damaged ones too, the oldest first. Nothing is written, and no device is used.
 
     Args:
@@ -39,24 +39,24 @@ def saved(directory: Path, is_thorough: bool = True) -> list[Saved]:
     return [_inspect(directory, round, is_thorough) for round in rounds]
 
 
-def _inspect(directory: Path, round: int, is_thorough: bool) -> Saved:
+def _inspect(directory: Path, round: int, is_thorough: bool) -> SavedCheckpoint:
     folder = directory / str(round)
     if not folder.is_dir():
-        return Saved(round, {}, "it is no folder")
+        return SavedCheckpoint(round, {}, "it is no folder")
     if missing := next((name for name in ("state", "about") if not (folder / name).is_dir()), None):
-        return Saved(round, {}, f"'{missing}' is missing")
+        return SavedCheckpoint(round, {}, f"'{missing}' is missing")
     try:
         about = json.loads((folder / "about" / "metadata").read_bytes())
         there = about.get("round", round)
         if not {"format", "identity", "leaves"} <= about.keys():
-            return Saved(round, {}, "'about' is not what a run writes there")
+            return SavedCheckpoint(round, {}, "'about' is not what a run writes there")
     except (OSError, ValueError, AttributeError) as error:
-        return Saved(round, {}, f"'about' cannot be read ({error})")
+        return SavedCheckpoint(round, {}, f"'about' cannot be read ({error})")
     if there != round:
-        return Saved(round, {}, f"it is the checkpoint of round {there} under another name")
+        return SavedCheckpoint(round, {}, f"it is the checkpoint of round {there} under another name")
     damage = find_damage(folder) if is_thorough else None
     damage = damage or Segments(directory / "clients").find_damage(about.get("segments", []), is_thorough)
-    return Saved(round, {} if damage else about, damage)
+    return SavedCheckpoint(round, {} if damage else about, damage)
 
 
 class Checkpoints:

@@ -246,6 +246,16 @@ def test_a_damaged_config_does_not_let_another_run_in(workdir, command, capsys):
     assert "config.algorithm.batch_size: 20 / 10" in capsys.readouterr().err
 
 
+def test_checkpoints_of_another_run_are_refused_before_compiling(workdir, command, capsys):
+    STOPPED(workdir)
+    path = workdir / "checkpoints/4/about/metadata"
+    path.write_text(path.read_text().replace('"batch_size": 20', '"batch_size": 30'))
+    gone("checkpoints/4/checksums.json")(workdir)
+    assert train.main(command) == 2
+    streams = capsys.readouterr()
+    assert "config.algorithm.batch_size: 30 / 20" in streams.err and "compil" not in streams.out
+
+
 def test_a_complete_run_needs_no_checkpoint(workdir, command, capsys):
     no_checkpoints(workdir)
     before = contents(workdir)

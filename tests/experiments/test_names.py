@@ -80,10 +80,10 @@ def test_the_report_shows_the_names(workdir, tmp_path, capsys):
     ],
 )
 def test_a_label_is_drawn_letter_by_letter(name, shown):
-    assert plots.literal(name) == shown
+    assert plots.escape_label(name) == shown
 
 
 def test_a_long_label_leaves_room_for_the_picture(tmp_path):
-    assert len(plots.literal("x" * 10_000)) == 60
+    assert len(plots.escape_label("x" * 10_000)) == 60
     plots.partition(np.ones((2, 2)), ["x" * 10_000, "y"], ["z" * 10_000, "$"], tmp_path / "partition.png")
     assert (tmp_path / "partition.png").read_bytes()[:4] == b"\x89PNG"

@@ -28,17 +28,17 @@ _REPLACEABLE = {
 """What a checkpoint is enough to write anew."""
 
 
-class Before(NamedTuple):
+class DirectoryState(NamedTuple):
     """What an earlier start of the command has left."""
 
     is_complete: bool  # nothing is left to do but to print the summary
     choices: Record  # {} where there are none
-    identity: Record | None  # what config.json, or else the newest checkpoint, says of the run; None where neither does
+    identity: Record | None  # what the newest checkpoint, or else config.json, says of the run; None where neither does
     partition: str | None  # the fingerprint of the data that the run began with, where it is known
     notes: list[str]  # what is written or chosen anew, and why
 
 
-def inspect(path: Path, settings: Mapping[str, Any], is_thorough: bool = True) -> Before:
+def inspect(path: Path, settings: Mapping[str, Any], is_thorough: bool = True) -> DirectoryState:
     """Read everything in a run directory that its command would go on from.
 
     config.json, partition.json, per_client.csv and summary.json are written anew where they are damaged and there is a
@@ -66,7 +66,7 @@ def inspect(path: Path, settings: Mapping[str, Any], is_thorough: bool = True) -
             "config.json", DamagedFileError(path / "config.json", f"it is gone, and {others[0]} is there")
         )
     is_complete = tables["summary.json"] is not None and not damaged
-    run = _Run(path, settings, is_complete, is_thorough)
+    run = _Inspection(path, settings, is_complete, is_thorough)
     run.check_checkpoints()
     run.check_damaged(damaged)
     run.check_lines(METRICS, settings["evaluate_every"])
@@ -77,11 +77,11 @@ def inspect(path: Path, settings: Mapping[str, Any], is_thorough: bool = True) -
     notes = [f"{str(error).rstrip('.')}; it is written anew" for error in damaged.values()]
     if choices is None and run.last and not is_complete:
         notes.append(f"{path / 'choices.json'} is gone: what 'auto' comes to is found out anew")
-    return Before(
+    return DirectoryState(
         is_complete=is_complete,
         choices=choices or {},
-        identity=about.get("config") if config is None else config,
-        partition=about.get("partition") if partition is None else partition["fingerprint"],
+        identity=about.get("config", config),
+        partition=about.get("partition", partition and partition["fingerprint"]),
         notes=notes,
     )
 
@@ -91,7 +91,7 @@ def _check_replaceable(error: DamagedFileError) -> None:
         raise InputError(f"--workdir: {error} Make it readable, or move it away.") from error
 
 
-class _Run:
+class _Inspection:
     """The checkpoints of a run, and what its other files must hold beside them."""
 
     def __init__(self, path: Path, settings: Mapping[str, Any], is_complete: bool, is_thorough: bool):
@@ -100,7 +100,12 @@ class _Run:
         self._seeds = range(settings["seed"], settings["seed"] + settings["num_seeds"])
         self._has_summary = (path / "summary.json").exists()
         self._folder = path / "checkpoints"
-        self._saved = engine.saved(self._folder, is_thorough and not is_complete)
+        try:
+            self._saved = engine.inspect_checkpoints(self._folder, is_thorough and not is_complete)
+        except OSError as error:
+            raise InputError(
+                f"--workdir: {error.filename} cannot be read: {error.strerror}. Make it readable."
+            ) from error
         self._whole = [each for each in self._saved if not each.damage]
 
     @property
