@@ -72,6 +72,14 @@ def algorithm(settings: Mapping[str, Any]) -> Algorithm:
     return replace(chosen, objective=with_task_loss(chosen.objective, settings["task_loss"]))
 
 
+def resolved(settings: Mapping[str, Any], federation: Federation) -> dict[str, Any]:
+    """The settings with numbers in the place of "auto" where the data decide what it comes to."""
+    data, on_test = dict(settings["data"]), settings["personal_on_test"]
+    if data["client_test_fraction"] == engine.simulation.AUTO:
+        data["client_test_fraction"] = federation.fractions.client_test or 0.0
+    return {**settings, "data": data, "personal_on_test": engine.is_personal_on_test(on_test, federation)}
+
+
 def _wish(setting: str, earlier: str | None) -> str:
     return earlier if setting == engine.simulation.AUTO and earlier else setting
 
@@ -132,12 +140,15 @@ def dataset(table: Mapping[str, Any]) -> Dataset:
     return config.called(source, options, "config.data")
 
 
-def data(table: Mapping[str, Any]) -> tuple[Dataset, Federation]:
-    """Read a data set and distribute it: the table's options go to its source, its partition and to `federate`."""
+def data(table: Mapping[str, Any], whole: Dataset | None = None) -> tuple[Dataset, Federation]:
+    """Read a data set and distribute it: the table's options go to its source, its partition and to `federate`.
+
+    whole: the data set, where it has been read.
+    """
     of_split = {key: value for key, value in table.items() if key in TABLES["data"].fixed}
     partition = config.resolve(table["partition"], TABLES["data.partition"].registry, "config.data.partition")
     augment = config.resolve(table["augment"], TABLES["data.augment"].registry, "config.data.augment")
-    whole = dataset(table)
+    whole = whole or dataset(table)
     return whole, config.called(_divided, of_split, "config.data", dataset=whole, partition=partition, augment=augment)
 
 

@@ -2,7 +2,8 @@
 
 python -m experiments.check_data --config=configs/pacs/fedavg.py --config.data.path=data/pacs
 
-Prints what was found by domain, split and class, and which client gets how much. The decoded images stay in the cache,
+Prints what was found by domain, split and class, which client gets how much, and what would be trained on and measured
+on. The decoded images stay in the cache,
 where a training finds them. Exit status: 0 = a training could start with them, 2 = something to mend, said on stderr.
 """
 
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments import arguments, build, found, settings
+from experiments import arguments, build, data_usage, found, outputs, settings, terminal
 from fedjax_het.errors import InputError
 
 
@@ -39,6 +40,8 @@ def main(argv: Sequence[str]) -> int:
         return 2
     found.show(dataset, is_whole=True)
     Console(markup=False).print(found.clients(federation))
+    partition = outputs.partition(federation)
+    print(terminal.basis(partition, data_usage.measured_groups(partition, False, False)))
     return 0
 
 

@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fedjax_het.algorithm import OfRun
 from fedjax_het.errors import InputError, nearest
 
 Registry = Mapping[str, Callable[..., Any]]
@@ -27,6 +28,7 @@ class Option(NamedTuple):
     kind: Any  # its annotation
     default: Any = _MISSING
     is_required: bool = False
+    of_run: str | None = None  # the setting of the run that it follows where nothing is set, see `algorithm.OfRun`
 
 
 def options(factory: Callable[..., Any], given: Iterable[str] = ()) -> dict[str, Option]:
@@ -34,15 +36,21 @@ def options(factory: Callable[..., Any], given: Iterable[str] = ()) -> dict[str,
 
     Arguments in `given` (the run provides them) and those that no plain value fits (callables) are left out.
     """
-    kinds = typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+    annotated = factory.__init__ if inspect.isclass(factory) else factory
+    kinds, marked = typing.get_type_hints(annotated), typing.get_type_hints(annotated, include_extras=True)
     found: dict[str, Option] = {}
     for name, argument in inspect.signature(factory).parameters.items():
         kind = kinds.get(name, Any)
         if argument.kind is argument.VAR_KEYWORD:
             found |= _keys(kind)
         elif argument.kind is not argument.VAR_POSITIONAL and name not in given and _is_plain(kind):
-            found[name] = Option(kind, argument.default, argument.default is _MISSING)
+            found[name] = Option(kind, argument.default, argument.default is _MISSING, _followed(marked.get(name)))
     return found
+
+
+def _followed(kind: Any) -> str | None:
+    """The setting of the run that an annotation is marked with."""
+    return next((mark.setting for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, OfRun)), None)
 
 
 def _keys(kind: Any) -> dict[str, Option]:

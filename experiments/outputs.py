@@ -105,8 +105,14 @@ def _figures(metrics: engine.Metrics, seed: int, client: int) -> list[float | st
 
 
 def partition(federation: Federation) -> Record:
-    """Who has what, and the fingerprint of the whole division."""
-    return {"fingerprint": federation.fingerprint, "clients": federation.describe()}
+    """Who has what, how much is held out of everyone and how, and the fingerprint of the whole division."""
+    return {
+        "fingerprint": federation.fingerprint,
+        "test": None if federation.test is None else int(federation.test.count),
+        "unseen": {name: int(rows.count) for name, rows in federation.unseen.items()},
+        "fractions": federation.fractions._asdict(),
+        "clients": federation.describe(),
+    }
 
 
 # ---- summary.json ----------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from experiments import cores
 from fedjax_het import models, tree
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.data import Federation
+from fedjax_het.data.federation import Fractions
 from fedjax_het.data.preparation import Preparation
 from fedjax_het.engine import Residence, cost, tuning
 from fedjax_het.engine.budget import built
@@ -78,7 +79,16 @@ def federation(population: int) -> Federation:
     data = ClientData(Examples(inputs, labels), rows, nothing, nothing)
     class_names = tuple(map(str, range(NUM_CLASSES)))
     return Federation(
-        "noise", data, None, None, {}, class_names, client_names=(), newcomer_names=(), prepare=Preparation()
+        "noise",
+        data,
+        None,
+        None,
+        {},
+        class_names,
+        client_names=(),
+        newcomer_names=(),
+        prepare=Preparation(),
+        fractions=Fractions(0.0, 0.0, 0.0),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments import data_usage
 from experiments.run_files import PER_CLIENT, DamagedFileError, read_rows
 from experiments.rundir import RunDirectory
 from experiments.tables import SUMMARIES, Table, Value
@@ -62,7 +63,7 @@ def _shared(runs: Sequence[Finished], kind: str, when: str) -> Table:
                 column = place or (f"without {run.left_out}" if run.left_out else kind)
                 figures[run.label].setdefault(column, []).extend(figure["seeds"])
     name = kind if when == "final" else f"{kind}_{when}"
-    return _table(name, f"{_noun(score)} of {_TITLES[kind]}, {_WHEN[when]}", figures)
+    return _table(name, f"{_noun(score)} of {_TITLES[kind]}, {_WHEN[when]}", figures, _basis(runs, kind, figures))
 
 
 def _measured(summary: Mapping[str, Any], when: str) -> Mapping[str, Any]:
@@ -96,7 +97,9 @@ def _by_client(runs: Sequence[Finished], kind: str) -> Table:
         for label, clients in found.items()
     }
     over = ", mean over the other domains left out" if any(run.left_out for run in runs) else ""
-    return _table(kind, f"{_noun(score)} of {_TITLES[kind]}, {_WHEN['final']}{over}", figures)
+    return _table(
+        kind, f"{_noun(score)} of {_TITLES[kind]}, {_WHEN['final']}{over}", figures, _basis(runs, kind, figures)
+    )
 
 
 def _clients(path: Path) -> list[dict[str, str]]:
@@ -110,7 +113,17 @@ def _clients(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-def _table(name: str, title: str, figures: Figures) -> Table:
+def _basis(runs: Sequence[Finished], kind: str, figures: Figures) -> str:
+    """What those runs that have figures train on, and what the figures are measured on."""
+    known = []
+    for run in runs:
+        partition = RunDirectory(run.directory).read("partition.json")
+        if partition is not None and run.label in figures:
+            known.append((run.label, run.left_out, partition))
+    return data_usage.describe_runs(known, [] if kind == "unseen" else [kind])
+
+
+def _table(name: str, title: str, figures: Figures, note: str) -> Table:
     """mean and worst, over columns, are taken seed by seed."""
     columns = list(dict.fromkeys(column for row in figures.values() for column in row))
     rows = []
@@ -122,7 +135,7 @@ def _table(name: str, title: str, figures: Figures) -> Table:
             values += [None, None] if stack is None else [_value(stack.mean(axis=0)), _value(stack.min(axis=0))]
         rows.append((label, values))
     extra = list(SUMMARIES) if len(columns) > 1 else []
-    return Table(name, title, columns + extra, rows)
+    return Table(name, title, columns + extra, rows, note=note)
 
 
 def _value(seeds: Sequence[float]) -> Value:

@@ -23,7 +23,7 @@ KEYS = {
 
 _COLUMNS = ("seed", "client", "is_newcomer")
 _TABLES = ("algorithm", "model", "data", "final", "facts", "versions")
-_PARTS = {"clients": ("client", "is_newcomer", "classes")}
+_PARTS = {"clients": ("client", "is_newcomer", "train", "valid", "test", "classes")}
 _KINDS = {dict: "a table", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
 
 

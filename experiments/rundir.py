@@ -13,6 +13,7 @@ from typing import Any
 from experiments import files, inspection
 from experiments.processes import ALONE, Processes
 from experiments.run_files import DamagedFileError, read_json, read_table
+from fedjax_het.data.held_out import AUTO, usual_client_test_fraction
 from fedjax_het.errors import InputError
 
 _OF_MACHINE = ("layout", "memory_budget", "client_states", "examples")
@@ -39,20 +40,28 @@ class RunDirectory:
             InputError: Where the directory cannot be written, holds the run of other settings, or is damaged.
         """
         files.check_writable(self.path)
-        self._check_settings(settings)
-        self._before = before = inspection.inspect(self.path, settings, is_thorough)
-        if before.identity is not None:
-            self._check_same(before.identity, settings)
-        return before
+        self.check_settings(settings)  # first: the other files of another run could only look damaged
+        self._before = inspection.inspect(self.path, settings, is_thorough)
+        self.check_settings(settings)
+        return self._before
 
-    def _check_settings(self, settings: Mapping[str, Any]) -> None:
-        """What is said first of the run of other settings, whose other files could only look damaged."""
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raises InputError where the directory holds the run of other settings, by config.json or by a checkpoint.
+
+        Settings that are "auto" until the data have been read are compared as far as the directory tells what they come
+        to; `build.resolved` gives settings that are compared in full. A damaged file tells nothing here.
+        """
+        partition = self._undamaged("partition.json")
+        for before in (self._undamaged("config.json"), self._before and self._before.identity):
+            if before:
+                self._check_same(before, _resolved_there(json.loads(files.to_json(settings)), before, partition))
+
+    def _undamaged(self, name: str) -> dict[str, Any] | None:
         with contextlib.suppress(DamagedFileError):
-            if config := read_table(self / "config.json"):
-                self._check_same(config, settings)
+            return read_table(self / name)
 
-    def _check_same(self, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-        if differing := list(differences(identity(before), json.loads(files.to_json(identity(settings))))):
+    def _check_same(self, before: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+        if differing := list(differences(identity(before), identity(here))):
             raise InputError(
                 f"--workdir: '{self.path}' holds a run of another config. Choose another directory, or go back to its"
                 " settings (key: there / here):\n" + "\n".join(f"  {line}" for line in differing)
@@ -128,6 +137,23 @@ def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What makes it the same run: all but the layout and where things lie, which may change with the machine, and where
     it is followed."""
     return {key: value for key, value in settings.items() if key not in _OF_MACHINE + _OF_WATCHING}
+
+
+def _resolved_there(settings: dict[str, Any], before: Mapping[str, Any], partition: Any) -> dict[str, Any]:
+    """The settings, with what a directory's own config and partition have in the place of "auto".
+
+    The partitions of older versions do not tell whether the data set has a test split of its own, on which it depends
+    how much of their examples clients hold out.
+    """
+    data, data_before = settings.get("data", {}), before.get("data", {})
+    if data.get("client_test_fraction") == AUTO and "client_test_fraction" in data_before:
+        fraction = data_before["client_test_fraction"]
+        if isinstance(partition, dict) and (fractions := partition.get("fractions")) is not None:
+            fraction = usual_client_test_fraction(None in (fractions["test"], fractions["client_test"]))
+        settings = settings | {"data": data | {"client_test_fraction": fraction}}
+    if settings.get("personal_on_test") == AUTO and "personal_on_test" in before:
+        settings = settings | {"personal_on_test": before["personal_on_test"]}
+    return settings
 
 
 def differences(there: Any, here: Any, key: str = "config") -> Iterator[str]:

@@ -38,7 +38,8 @@ class Run:
     layout: str = "auto"  # or "vmapped", "chunked(4)", "sharded(2)", "sharded(2, 4)": devices, chunk
     evaluate_every: int = 10  # and after the last round
     checkpoint_every: int = 10  # and after the last round; 0 = only then
-    personal_on_test: bool = False  # score each client's own model on the common test set too
+    personal_on_test: bool | Literal["auto"] = "auto"  # score own models on the common test set too; auto: where
+    # clients have no test examples of their own
     diagnostics: str = ""  # names with commas between, see fedjax_het/diagnostics
     diagnose_every: int = 10  # rounds; and before the first
     live: str = ""  # where to follow the run, names with commas between, see experiments/live
@@ -120,7 +121,8 @@ def complete(settings: Settings, overrides: Mapping[str, str] = MappingProxyType
     """(the settings, every value checked against the signature it goes to, every default filled in; notes).
 
     `overrides` are dotted keys and texts from the command line, {"algorithm.mu": "0.01"}. Where they give a table
-    another name, options that the file wrote for the old name are dropped, and a note says so.
+    another name, options that the file wrote for the old name are dropped, and a note says so. Arguments that follow
+    the run (see `algorithm.OfRun`) take its settings where nothing else is set.
     Raises InputError for unknown sections and keys, missing keys, and values of another type.
     """
     tables, overrides, notes = _apart(settings), dict(overrides), []
@@ -131,7 +133,10 @@ def complete(settings: Settings, overrides: Mapping[str, str] = MappingProxyType
     schemas[""] = config.options(Run)
     for key, text in overrides.items():
         _override(tables, schemas, key, text)
-    tables = {where: config.checked(tables[where], schemas[where], _at(where)) for where in tables}
+    tables[""] = config.checked(tables[""], schemas[""], _at(""))
+    for where, schema in schemas.items():
+        followed = {name: tables[""][option.of_run] for name, option in schema.items() if option.of_run}
+        tables[where] = config.checked(followed | tables[where], schema, _at(where))
     config.called(Run, tables[""], "config")
     return _together(tables), notes
 

@@ -1,6 +1,8 @@
 """What a run says on the terminal: what it will cost, how far it is, what came out."""
 
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,34 +12,56 @@ import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedjax_het.data import Federation
-from fedjax_het.engine import Facts
+from experiments import data_usage, outputs
+from fedjax_het.engine import Facts, Simulation
 
 _MOST_FIGURES = 40
 _DETAILS = ("_weighted", "_min", "_max")
 _GROUPS = ("test", "personal", "clients", "newcomers", "unseen")
 
 
-def facts(
-    facts: Facts, federation: Federation, settings: Mapping[str, Any], choices: Mapping[str, Any], directory: Path
-) -> str:
-    """What is about to run and what it costs, line by line."""
+def facts(simulation: Simulation, settings: Mapping[str, Any], choices: Mapping[str, Any], directory: Path) -> str:
+    """What is about to run, what its figures will be measured on and what it costs, line by line."""
+    facts, federation = simulation.facts, simulation.federation
+    partition, has_personal = outputs.partition(federation), simulation.has_personal
+    groups = data_usage.measured_groups(partition, has_personal, settings["personal_on_test"])
+    usage = data_usage.rows(partition, groups)
+    if "personal_test" in groups:
+        predictions = f"{facts.num_clients:,} x {partition['test']:,} predictions an evaluation"
+        usage["personal_test/"] += f" ({predictions}; personal_on_test=False does without)"
     least, most = facts.steps_per_client
     steps = f"{least}" if least == most else f"{least} to {most}"
     num_examples = len(federation.examples.labels)
     rows = {
         "data": f"{federation.name}, {num_examples:,} examples, {federation.num_classes} classes",
         "clients": f"{facts.num_clients}, of which {facts.cohort_size} a round",
+        **usage,
         "algorithm": settings["algorithm"]["name"],
         "model": f"{settings['model']['name']}, {facts.num_parameters:,} parameters",
         "local steps": f"{steps} a client and round",
         "traffic": f"{_size(facts.bytes_down)} down, {_size(facts.bytes_up)} up, a client and round",
-        "layout": "\n             ".join(_wording(choices)),
+        "layout": "\n".join(_wording(choices)),
         "compiled in": f"{facts.compile_seconds:.1f} s",
-        "memory": "\n             ".join(_memory(facts, choices)),
+        "memory": "\n".join(_memory(facts, choices)),
         "directory": str(directory),
     }
-    return "\n".join(f"{name:<12} {value}" for name, value in rows.items())
+    return _in_two_columns(rows)
+
+
+def basis(partition: Mapping[str, Any], groups: Sequence[str]) -> str:
+    """What trains and what groups of figures are measured on, line by line."""
+    return _in_two_columns(data_usage.rows(partition, groups))
+
+
+def _in_two_columns(rows: Mapping[str, str]) -> str:
+    """Names, and values beside them, wrapped where the terminal ends."""
+    width = max(12, *map(len, rows)) + 1
+    room = max(shutil.get_terminal_size().columns - width, 40)
+    lines = []
+    for name, value in rows.items():
+        texts = [text for line in value.splitlines() for text in textwrap.wrap(line, room, break_on_hyphens=False)]
+        lines += [f"{head:<{width}}{text}" for head, text in zip([name, *[""] * len(texts)], texts, strict=False)]
+    return "\n".join(lines)
 
 
 def _wording(choices: Mapping[str, Any]) -> Iterator[str]:
@@ -74,8 +98,8 @@ class Tracker:
         self._progress, self._rounds = progress, rounds
 
     def show(self, round: int, figures: Mapping[str, np.ndarray], seconds: float) -> None:
-        values = {name: np.mean(figures[key]) for name, key in headline(figures).items()}
-        text = "  ".join(f"{name} {value:.4f}" for name, value in values.items()) + f"  {seconds:.3f} s a round"
+        text = "  ".join(f"{name} {np.mean(figures[name]):.4f}" for name in headline(figures))
+        text += f"  {seconds:.3f} s a round"
         if self._progress is None:
             print(f"round {round}/{self._rounds}  {text}", flush=True)
         else:
@@ -97,14 +121,14 @@ def tracking(done: int, rounds: int) -> Iterator[Tracker]:
         yield Tracker(progress, rounds)
 
 
-def headline(figures: Mapping[str, Any]) -> dict[str, str]:
+def headline(figures: Mapping[str, Any]) -> list[str]:
     """The two figures worth a glance: the training loss, and the first score that there is, Dice before accuracy."""
     for score in ("dice", "accuracy"):
         endings = (f"/{score}", f"/{score}_mean")
         found = [name for group in _GROUPS for name in figures if name.startswith(group) and name.endswith(endings)]
         if found:
-            return {"loss": "train/loss", score: found[0]}
-    return {"loss": "train/loss"}
+            return ["train/loss", found[0]]
+    return ["train/loss"]
 
 
 def table(summary: Mapping[str, Any]) -> Table:

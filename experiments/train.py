@@ -16,7 +16,19 @@ import jax
 from absl.flags import argparse_flags
 from rich.console import Console
 
-from experiments import arguments, build, catalogue, files, found, live, looks, meeting, settings, terminal
+from experiments import (
+    arguments,
+    build,
+    catalogue,
+    data_usage,
+    files,
+    found,
+    live,
+    looks,
+    meeting,
+    settings,
+    terminal,
+)
 from experiments.meeting import Meeting
 from experiments.processes import ALONE, RESUMES, Agreed, Processes
 from experiments.record import WRITTEN, Record, draw_pictures
@@ -56,15 +68,17 @@ def parse(argv: Sequence[str]) -> Command:
     )
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--config", type=Path, help="a Python file with get_config()")
-    chosen.add_argument("--list", action="store_true", help="print every algorithm with its options, and stop")
+    chosen.add_argument(
+        "--list", nargs="?", const="", metavar="NAME", help="list the algorithms, or show all of one, and stop"
+    )
     parser.add_argument("--workdir", type=Path, help="the run directory; else runs/<the config's place below configs/>")
     parser.add_argument(
         "--no_compilation_cache", action="store_true", help="compile anew, and keep no program for other runs"
     )
     meeting.add_flags(parser)
     known = parser.parse_args(own)
-    if known.list:
-        catalogue.show()
+    if known.list is not None:
+        catalogue.show(known.list)
         raise SystemExit(0)
     workdir = known.workdir or Path("runs", *_name(known.config))
     return Command(known.config, workdir, overrides, not known.no_compilation_cache, meeting.read_flags(known))
@@ -91,7 +105,10 @@ def run(command: Command, processes: Processes = ALONE) -> None:
         as_one_program([Run(chosen, directory)], earlier, processes)
     if processes.is_first:
         draw_pictures(directory)
-        Console(markup=False).print(terminal.table(directory.read("summary.json")))
+        summary, partition = directory.read("summary.json"), directory.read("partition.json")
+        Console(markup=False).print(terminal.table(summary))
+        if partition:
+            print(terminal.basis(partition, data_usage.groups_of(summary["final"])))
         asked = *looks.written(chosen["diagnostics"]), *live.folders(chosen["live"], directory.path)
         print(terminal.paths(directory.path, [name for name in (*WRITTEN, *asked) if (directory / name).exists()]))
 
@@ -102,15 +119,16 @@ def as_one_program(runs: Sequence[Run], earlier: Mapping[str, Any], processes: P
     earlier: the first one's choices, where it has begun. Raises Unlike for runs that differ in more.
     """
     first, directory = runs[0]
-    others, beside = [each.settings for each in runs[1:]], []
-    if others:
-        beside = [each.directory.path.name for each in runs]
     with processes.agreed("parts"):
         if processes.is_first:
             live.check(live.names(first["live"]))
         parts = build.parts(first, earlier, processes)
+        runs = [each._replace(settings=build.resolved(each.settings, parts.federation)) for each in runs]
         for each in runs:
+            each.directory.check_settings(each.settings)
             each.directory.check_partition(parts.federation.fingerprint)
+    first, others = runs[0].settings, [each.settings for each in runs[1:]]
+    beside = [each.directory.path.name for each in runs] if others else []
     _check_same(processes, "partition", parts.federation.fingerprint)
     if earlier and (not parts.kept or earlier.get("beside", []) != beside):
         print(ELSEWHERE)
@@ -119,7 +137,7 @@ def as_one_program(runs: Sequence[Run], earlier: Mapping[str, Any], processes: P
     with processes.agreed("simulation"):
         simulation = build.simulation(parts, first, directory.path, others)
     choices = build.choices(parts, simulation, beside)
-    print(terminal.facts(simulation.facts, parts.federation, first, choices, directory.path), flush=True)
+    print(terminal.facts(simulation, first, choices, directory.path), flush=True)
     if beside:
         print(f"one program: {', '.join(beside)}", flush=True)
     with contextlib.ExitStack() as stack:

@@ -32,6 +32,15 @@ GradientRule = Callable[[Problem, Params, Variables, Batch, ClientView, Key], tu
 Measure = Callable[[Problem, ClientView], PyTree]
 
 
+class OfRun(NamedTuple):
+    """Marks an argument of a factory that a config, where it leaves it out, takes from the run's own setting.
+
+    rounds: Annotated[int, OfRun("rounds")] = 40
+    """
+
+    setting: str
+
+
 class LocalUpdate(NamedTuple):
     """How a client trains, and how many steps of how many examples that is.
 

@@ -28,5 +28,4 @@ def base(**algorithm: object) -> ConfigDict:
         "equal_train": True,
     }
     config.rounds = 100
-    config.layout = "chunked(1)"
     return config

@@ -22,5 +22,4 @@ def base(**algorithm: object) -> ConfigDict:
     }
     config.rounds = 50
     config.evaluate_every = 5
-    config.layout = "chunked(1)"
     return config

@@ -1,7 +1,7 @@
 """CIFAR-10 among 100 clients with skewed classes, ten a round, as TensorFlow Datasets has prepared it.
 
 Where it is not prepared, the first start says how; for the batches that its authors publish set
---config.data.name=arrays --config.data.path=... On a GPU set --config.layout=vmapped.
+--config.data.name=arrays --config.data.path=...
 """
 
 from ml_collections import ConfigDict
@@ -20,5 +20,4 @@ def base(**algorithm: object) -> ConfigDict:
     }
     config.rounds = 200
     config.cohort_size = 10
-    config.layout = "chunked(1)"
     return config

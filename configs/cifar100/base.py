@@ -1,7 +1,7 @@
 """CIFAR-100 among 100 clients with skewed classes, ten a round, as TensorFlow Datasets has prepared it.
 
 Where it is not prepared, the first start says how; for the batches that its authors publish set
---config.data.name=arrays --config.data.path=... On a GPU set --config.layout=vmapped.
+--config.data.name=arrays --config.data.path=...
 """
 
 from ml_collections import ConfigDict

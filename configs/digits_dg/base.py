@@ -14,5 +14,4 @@ def base(**algorithm: object) -> ConfigDict:
     config.data = {"name": "digits_dg", "num_clients": 4, "partition": {"name": "by_domain"}, "standardise": True}
     config.rounds = 50
     config.evaluate_every = 5
-    config.layout = "chunked(1)"
     return config

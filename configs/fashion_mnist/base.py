@@ -2,8 +2,6 @@
 
 The path is a .npz file with train_images, train_labels, test_images and test_labels, or a directory with the four idx
 files; for data that TensorFlow Datasets has prepared set --config.data.name=tfds --config.data.builder=fashion_mnist.
-On a CPU one client at a time is several times quicker than the cohort side by side, because each client then takes only
-its own steps; on a GPU set --config.layout=vmapped.
 """
 
 from ml_collections import ConfigDict
@@ -17,5 +15,4 @@ def base(**algorithm: object) -> ConfigDict:
     config.data = {"name": "arrays", "num_clients": 100, "partition": {"name": "dirichlet", "alpha": 0.5}}
     config.rounds = 200
     config.cohort_size = 10
-    config.layout = "chunked(1)"
     return config

@@ -21,5 +21,4 @@ def base(**algorithm: object) -> ConfigDict:
     config.task_loss = "dice"
     config.data = {"name": "nuclei", "size": 256, "num_clients": 6, "partition": {"name": "by_domain"}}
     config.rounds = 500
-    config.layout = "chunked(1)"
     return config

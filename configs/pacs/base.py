@@ -2,8 +2,7 @@
 
 The path is the folder with art_painting, cartoon, photo and sketch, or the one that holds images/, raw_images/ or
 PACS/; for a directory with an .npz file of images a domain set --config.data.name=arrays. Images are 64 x 64 for this
-small network, 224 x 224 in most papers. One client at a time is several times quicker on a CPU; on a GPU set
---config.layout=vmapped.
+small network, 224 x 224 in most papers.
 """
 
 from ml_collections import ConfigDict
@@ -24,5 +23,4 @@ def base(**algorithm: object) -> ConfigDict:
     }
     config.rounds = 50
     config.evaluate_every = 5
-    config.layout = "chunked(1)"
     return config

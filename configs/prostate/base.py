@@ -34,5 +34,4 @@ def base(**algorithm: object) -> ConfigDict:
         "equal_train": True,
     }
     config.rounds = 500
-    config.layout = "chunked(1)"
     return config

@@ -23,5 +23,4 @@ def base(**algorithm: object) -> ConfigDict:
         "standardise": True,
     }
     config.rounds = 200
-    config.layout = "chunked(1)"
     return config

@@ -7,13 +7,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments import arguments, cells, files, outcomes, plots
+import jax
+import jax.numpy as jnp
+
+from experiments import arguments, cells, config, files, outcomes, plots
 from experiments.cells import Cell
 from experiments.papers import comparison
 from experiments.papers.comparison import Entry
-from experiments.papers.plan import ROOT, Experiment, Settings
+from experiments.papers.plan import PRETRAINED, ROOT, Experiment, Scale, Settings
 from experiments.rundir import RunDirectory
 from fedjax_het.errors import InputError, nearest
+from fedjax_het.models import MODELS
 
 
 def main(argv: Sequence[str], paper: str, experiments: Mapping[str, Experiment]) -> int:
@@ -22,7 +26,8 @@ def main(argv: Sequence[str], paper: str, experiments: Mapping[str, Experiment])
     parser = argparse.ArgumentParser(
         prog=f"python -m experiments.papers.{paper}",
         description="Train a table or figure of the paper, and compare.",
-        epilog="--config.<key>=<value> sets a key in all runs; --config.model.pretrained=FILE, say.",
+        epilog="--config.<key>=<value> sets a key in all runs; --config.model.pretrained=FILE, say, where the paper's "
+        "own scale asks for it.",
     )
     parser.add_argument("--what", required=True, choices=experiments, help="the table or figure")
     parser.add_argument("--scale", default="cpu", choices=("smoke", "cpu", "paper"), help="how large")
@@ -48,14 +53,17 @@ def run(
     """(whether all runs are done, the comparison as Markdown). What is finished is not trained again."""
     if scale not in experiment.scales:
         raise InputError(f"--scale={scale}: '{what}' is there at {', '.join(experiment.scales)}. Take one of these.")
-    grid = experiment.cells(scale, common, _paths(experiment.scales[scale].data, data))
+    paths = _paths(experiment.scales[scale].data, data)
+    _check_asked(experiment.scales[scale].pretrained, scale, common)
+    grid = experiment.cells(scale, common, paths)
     unique = list({cell.name: cell for cell in grid.values()}.values())
     folder = home(unique[0], scale, workdir)
     cells.check(unique, folder)
+    _check_weights(unique)
     ended = outcomes.told(unique, folder)
     directories = {each.cell.name: RunDirectory(each.directory) for each in ended if each.is_done}
-    entries = _read(experiment, grid, directories)
-    text = comparison.markdown(experiment, scale, entries)
+    entries = _read(experiment, experiment.scales[scale], grid, directories)
+    text = comparison.markdown(experiment, scale, entries, common)
     files.write(workdir / f"{what}-{scale}.md", text)
     files.write(workdir / f"{what}-{scale}.csv", comparison.comma_separated(entries))
     if experiment.draw:
@@ -71,21 +79,51 @@ def home(cell: Cell, scale: str, workdir: Path) -> Path:
     return workdir / f"{scale}-{hashlib.sha256(shared.encode()).hexdigest()[:8]}"
 
 
+def _check_asked(pretrained: str, scale: str, common: Settings) -> None:
+    """Raises InputError where training starts from weights that nobody gave."""
+    if pretrained and PRETRAINED not in common:
+        raise InputError(
+            f"--scale={scale}: training starts from {pretrained}. Give --config.{PRETRAINED}=FILE.safetensors "
+            f"(or .npz, PyTorch's state dict), or --config.{PRETRAINED}=none for random weights, which the "
+            "result then says."
+        )
+
+
+def _check_weights(unique: Sequence[Cell]) -> None:
+    """Raises InputError for weights that cannot be read or do not fit their network."""
+    tables = {json.dumps(table): table for cell in unique if (table := cell.settings()["model"]).get("pretrained")}
+    for table in tables.values():
+        model = config.resolve(table, MODELS, "config.model", num_classes=2)
+        jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32))
+
+
 def _read(
-    experiment: Experiment, grid: Mapping[tuple[str, str], Cell], done: Mapping[str, RunDirectory]
+    experiment: Experiment,
+    scale: Scale,
+    grid: Mapping[tuple[str, str], Cell],
+    done: Mapping[str, RunDirectory],
 ) -> list[Entry]:
+    """Every result; beside it what was printed, an average only where it is over the paper's columns."""
     entries = []
+    is_whole = scale.columns.keys() == experiment.scales["paper"].columns.keys()
     for name, measure in experiment.measures.items():
         for row in experiment.rows:
             found = []
             for column, cell in ((column, cell) for (of, column), cell in grid.items() if of == row):
                 seeds = measure(done[cell.name], column) if cell.name in done else []
-                found.append(Entry(name, row, column, experiment.value(name, row, column), seeds))
+                found.append(_entry(experiment, (name, row, column), seeds, scale.is_compared))
             entries += found
             if experiment.average:
-                printed = experiment.value(name, row, experiment.average)
-                entries.append(Entry(name, row, experiment.average, printed, _mean(found)))
+                place = name, row, experiment.average
+                entries.append(_entry(experiment, place, _mean(found), scale.is_compared and is_whole))
     return entries
+
+
+def _entry(experiment: Experiment, place: tuple[str, str, str], seeds: list[float], is_compared: bool) -> Entry:
+    """place: its measure, row and column."""
+    if not is_compared:
+        return Entry(*place, None, seeds)
+    return Entry(*place, experiment.value(*place), seeds, experiment.deviation(*place))
 
 
 def _mean(entries: Sequence[Entry]) -> list[float]:
@@ -97,12 +135,16 @@ def _mean(entries: Sequence[Entry]) -> list[float]:
 def _paths(needed: Mapping[str, str], given: Sequence[str]) -> dict[str, str]:
     """{name: path} from --data=PATH, where one is needed, or --data=NAME=PATH for each."""
     if len(needed) == 1 and len(given) == 1 and not given[0].startswith(f"{next(iter(needed))}="):
-        return {next(iter(needed)): given[0]}
-    paths = dict(each.partition("=")[::2] for each in given)
+        paths = {next(iter(needed)): given[0]}
+    else:
+        paths = dict(each.partition("=")[::2] for each in given)
     for name, words in needed.items():
         if not paths.get(name):
             form = "PATH" if len(needed) == 1 else f"{name}=PATH"
             raise InputError(f"--data: this scale reads {words}. Give --data={form}.")
     if extra := next((name for name in paths if name not in needed), None):
         raise InputError(f"--data={extra}: nothing here reads it. {nearest(extra, needed)}")
+    for name, path in paths.items():
+        if not Path(path).exists():
+            raise InputError(f"--data: '{path}' does not exist. Give the path of {needed[name]}.")
     return paths

@@ -8,6 +8,7 @@ from experiments.cells import Cell
 from experiments.papers.measures import Measure
 
 ROOT = Path(__file__).resolve().parents[2]
+PRETRAINED = "model.pretrained"
 Settings = Mapping[str, str]
 """{"algorithm.lam": "0.1"}, as on the command line."""
 Printed = Mapping[str, Sequence[float | None]]
@@ -19,6 +20,8 @@ class Scale(NamedTuple):
 
     columns: what each is called and sets; those that are the paper's have its names.   reduced: in words, what is less
     than in the paper; empty at its own scale.   data: {name: what --data has to give the path of}; settings say {name}.
+    pretrained: in words, the weights that training starts from, for which --config.model.pretrained is asked; empty
+    where it starts from random ones.   is_compared: whether printed values stand beside the results.
     """
 
     config: str  # below configs/
@@ -26,21 +29,25 @@ class Scale(NamedTuple):
     columns: Mapping[str, Settings]
     reduced: str = ""
     data: Mapping[str, str] = {}
+    pretrained: str = ""
+    is_compared: bool = True
 
 
 def smoke(columns: Mapping[str, Settings], besides: Settings, network: str = "a multilayer perceptron") -> Scale:
     """The smallest: it needs no data.   besides: what is set in all runs, more than three rounds of everyone."""
     common = {"rounds": "3", "cohort_size": "0", "layout": "vmapped", **besides}
     words = f"scikit-learn's digits, {network}, three rounds, one seed: that it runs, nothing more"
-    return Scale("quickstart.py", common, columns, words)
+    return Scale("quickstart.py", common, columns, words, is_compared=False)
 
 
 class Experiment(NamedTuple):
     """A table, or what a figure shows: every row in every column, read off by each measure.
 
     tuned: what a row sets in one column alone.   printed: {measure: the paper's values}, in its columns' order.
-    average: what the mean over columns is called, where there is one.   doubts: where the public record contradicts
-    itself.   draw: (the figure's points, the finished runs, file) -> the picture, see `figures`.
+    deviations: the same of the standard deviations printed beside them.   average: what the mean over columns is
+    called, where there is one.   doubts: where the public record contradicts itself, and what it does not tell
+    ("Not told by the paper: ...").   draw: (the figure's points, the finished runs, file) -> the picture, see
+    `figures`.
     """
 
     title: str
@@ -48,6 +55,7 @@ class Experiment(NamedTuple):
     measures: Mapping[str, Measure]
     scales: Mapping[str, Scale]
     printed: Mapping[str, Printed] = {}
+    deviations: Mapping[str, Printed] = {}
     tuned: Mapping[tuple[str, str], Settings] = {}
     average: str = ""
     doubts: Sequence[str] = ()
@@ -66,7 +74,14 @@ class Experiment(NamedTuple):
 
     def value(self, measure: str, row: str, column: str) -> float | None:
         """What the paper prints there."""
-        values = self.printed.get(measure, {}).get(row, ())
+        return self._printed(self.printed, measure, row, column)
+
+    def deviation(self, measure: str, row: str, column: str) -> float | None:
+        """The standard deviation that the paper prints beside it."""
+        return self._printed(self.deviations, measure, row, column)
+
+    def _printed(self, tables: Mapping[str, Printed], measure: str, row: str, column: str) -> float | None:
+        values = tables.get(measure, {}).get(row, ())
         return dict(zip([*self.scales["paper"].columns, self.average], values, strict=False)).get(column)
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from experiments import outputs, results
-from experiments.report.rows import Row
+from experiments import data_usage, outputs, results
+from experiments.report.rows import Row, left_out
 from experiments.tables import Table, Value
 
 Seeds = dict[int, float]
@@ -96,8 +96,15 @@ def table(rows: Sequence[Row], stars: Mapping[tuple[str, str, str], str], note: 
         )
         for i, row in enumerate(rows)
     ]
-    note = " ".join(filter(None, [_NOTE + (_WHEN if any(found[SELECTED]) else ""), note]))
+    note = " ".join(filter(None, [_NOTE + (_WHEN if any(found[SELECTED]) else ""), _basis(rows), note]))
     return Table("results", f"Final figures: {noun(kind)} in per cent", list(columns), body, note=note)
+
+
+def _basis(rows: Sequence[Row]) -> str:
+    """What each row is trained on, and its figures measured on."""
+    runs = [(row.label, left_out(run), run.partition) for row in rows for run in row.runs if run.partition]
+    groups = data_usage.groups_of(name for row in rows for run in row.runs for line in run.lines[:1] for name in line)
+    return data_usage.describe_runs(runs, [group for group in groups if not group.startswith("unseen/")])
 
 
 def _value(seeds: Seeds | None, stars: str) -> Value | None:

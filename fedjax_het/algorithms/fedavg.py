@@ -3,7 +3,8 @@
     w_i = SGD(F_i, start at w),   w <- w + eta_g sum_i p_i (w_i - w),   p_i = n_i / sum_j n_j
 
 Wire: down w, up w_i - w and n_i.
-eta_g: server_learning_rate, 1.   weighting: "samples" (the paper's p_i) or "uniform".
+server_learning_rate: eta_g, what the mean of the updates is multiplied by, 1.
+weighting: "samples" (the paper's p_i) or "uniform".
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
 arXiv:1602.05629
 """

@@ -1,4 +1,4 @@
-"""FedCM: every client follows the server's momentum, its own gradient being a small part.
+"""FedCM: clients follow the server's momentum more than their gradients.
 
     y <- y - lr (alpha g(y) + (1 - alpha) Delta),                 K_i steps from y = w
     w <- w + eta_g 1/|S| sum_S (y_i - w),   Delta <- 1/|S| sum_S (w - y_i) / (K_i lr)

@@ -1,4 +1,4 @@
-"""FedGA (FedDG-GA): clients whom the average serves worse than their own model gain weight.
+"""FedGA (FedDG-GA): clients whom the average serves badly gain weight.
 
     w^{r+1} = sum_i a_i w_i,   a_i = 1/N in the first round
     G_i = F_i(w^{r+1}) - F_i(w_i)                                      on client i's validation examples
@@ -8,7 +8,7 @@ The gap of round r is measured when round r + 1 arrives, and reported with its u
 that needs it: the paper's numbers with one exchange a round. First report: no gap.
 Wire: as FedAvg, and one number up. Kept by a client: the loss of its last trained model; by the server: a.
 step: the authors' d, .2, set for the three clients of PACS; with many, scale="1/n" keeps a step below the weights.
-rounds: R, the rounds of the run (authors: 40); after it the weights stand still.
+rounds: R, the rounds of the run (authors: 40), which a config sets by itself; after it the weights stand still.
 metric: "loss", or "accuracy" (code), counted as the share of mistakes.
 Setting: SGD .001, momentum .9, weight decay 5e-4, batch 16, 5 epochs.
 RELEASED has the public code's options: no centring, steps by 1/3 (the 1/N of PACS), a first step larger than d.
@@ -19,11 +19,11 @@ Zhang et al., Federated Domain Generalization with Generalization Adjustment, CV
 MediaBrain-SJTU/FedDG-GA.
 """
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, OfRun
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import generalization_gap, validation_loss
 from fedjax_het.client.memories import last
@@ -36,7 +36,7 @@ RELEASED = {"metric": "accuracy", "centre": False, "schedule": "released", "scal
 
 def fedga(
     step: float = 0.2,
-    rounds: int = 40,
+    rounds: Annotated[int, OfRun("rounds")] = 40,
     *,
     metric: str = "loss",
     centre: bool = True,

@@ -1,4 +1,4 @@
-"""FedGH: harmonize the updates of every two clients that contradict each other.
+"""FedGH: harmonize the updates of every two clients in conflict.
 
     for each pair i < j with g_i' . g_j < 0:   g_i' <- g_i' - (g_i' . g_j)/|g_j|^2 g_j,   g_j' likewise against g_i
     w <- w + eta_g sum_i p_i g_i'                                    (server/aggregators/harmonization.py)

@@ -1,4 +1,4 @@
-"""FedIIR: invariance learned from the agreement of everyone's gradients of the head.
+"""FedIIR: learn invariance by making clients' head gradients agree.
 
     gnew = sum_i sum_b g_ib / (number of batches),   g_ib = grad_head CE of batch b at w       before training
     gbar <- decay gbar + (1 - decay) gnew,           gbar_0 = 0

@@ -1,11 +1,11 @@
-"""FedLD: control the margin on the clients, keep the principal directions on the server.
+"""FedLD: bound the margin on clients, average along principal directions.
 
     min  CE + lam 1/B sum_b log(1 + ||z_b||^2)                       z_b: logits
     w <- w + eta_g sum_i p_i g_i^r,   g_i = w_i - w expressed by the first fraction*m principal axes of the cohort's
                                       updates, at its own length (server/aggregators/principal.py)
 
 Wire: as FedAvg. Nothing is kept between rounds.
-lam: the paper's λ, .1 / .03 / .03 (Retina splits 1 to 3), .01 (COVID-FL).   fraction: .8.
+lam: the paper's λ, .1 / .03 / .03 (Retina splits 1 to 3), .01 (COVID-FL).   fraction: of the axes to keep, .8.
 Setting: SGD .01 (Retina), .005 (COVID-FL), batch 50, 1 epoch, 200 rounds; the code adds momentum .5, decay 5e-4.
 Ablations: lam=0 keeps the principal directions alone, principal=False the margin alone.
 `fedld_released` is the public code where it departs from the paper, for comparison with published numbers. Two of its
@@ -56,6 +56,7 @@ def fedld(
 ) -> Algorithm:
     """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`.
 
+    margin_form: how the term is written, see `objectives.margin`.   principal: False averages the updates as they are.
     The options from weighting to warmup_mean_rounds are those of `principal_directions`.
     """
     aggregator = principal_directions(
@@ -80,5 +81,8 @@ def fedld(
 
 
 def fedld_released(lam: float = 0.03, fraction: float = 0.8, **training: Unpack[Training]) -> Algorithm:
-    """FedLD as the public code has it (RELEASED), defects in training apart; see the top of this file."""
+    """FedLD as its public code has it (RELEASED), but for two defects.
+
+    They are in training; see the top of this file.
+    """
     return fedld(lam, fraction, **RELEASED, **training)

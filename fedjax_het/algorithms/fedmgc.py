@@ -1,4 +1,4 @@
-"""FedMGC: focal loss on the clients, conflicts with the dominant updates taken out on the server.
+"""FedMGC: focal loss on clients, conflicts with dominant updates removed.
 
     min  1/B sum_b -beta (1 - p_b)^gamma log p_b                     p_b: probability of the true class
     p_i = 1/(K-1) sum_{j != i} (|g_i| + |g_j|)/2 cos(g_i, g_j),   z_i = p_i / l_i
@@ -7,7 +7,8 @@
 
 Wire: as FedAvg, and one number up, the loss l_i. Nothing is kept between rounds.
 gamma, beta: the paper's γ in {.1, .2, .5, 1} and β in {1, 1.2, 1.5, 2}, tuned by data set; which values won is not
-given, the defaults are mid-grid.   fraction: λ, .5.   client_loss: which l_i, left open; see `measures.training_loss`.
+given, the defaults are mid-grid.   fraction: λ, of the clients that dominate, .5.
+client_loss: which l_i, left open; see `measures.training_loss`.
 Setting: SGD .001, batch 128, 10 epochs, 10 of 100 clients a round with equally much data, Dirichlet .5 and 1.
 Ablations: dominant=False keeps the focal loss alone, `fedavg_dgc` the dominant gradient correction (DGC) alone,
 `fedprox_dgc` puts it on FedProx.
@@ -49,7 +50,8 @@ def fedmgc(
 ) -> Algorithm:
     """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`.
 
-    The options from p_mode to stack are those of `dominant_correction`.
+    dominant: False averages the updates as they are. The options from p_mode to stack are those of
+    `dominant_correction`.
     """
     aggregator = dominant_correction(
         fraction,
@@ -72,12 +74,18 @@ def fedmgc(
 
 
 def fedavg_dgc(fraction: float = 0.5, weighting: str = "uniform", **training: Unpack[Training]) -> Algorithm:
-    """FedAvg with FedMGC's dominant gradient correction; its other options: `fedmgc(gamma=0.0, beta=1.0, ...)`."""
+    """FedAvg with FedMGC's dominant gradient correction.
+
+    Its other options are to be had by `fedmgc(gamma=0.0, beta=1.0, ...)`.
+    """
     return replace(fedmgc(fraction=fraction, weighting=weighting, **training), objective=(cross_entropy(),))
 
 
 def fedprox_dgc(
     mu: float = 0.01, fraction: float = 0.5, weighting: str = "uniform", **training: Unpack[Training]
 ) -> Algorithm:
-    """FedProx with FedMGC's dominant gradient correction; the loss l_i that is reported includes the pull."""
+    """FedProx with FedMGC's dominant gradient correction.
+
+    The loss l_i that is reported includes the pull.   mu: the weight of the proximal term, as in `fedprox`.
+    """
     return replace(fedavg_dgc(fraction, weighting, **training), objective=(cross_entropy(), proximal(mu)))

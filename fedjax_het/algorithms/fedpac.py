@@ -1,4 +1,4 @@
-"""FedPAC: one feature extractor for everyone, aligned by class prototypes; to everyone its own mixture of heads.
+"""FedPAC: a shared extractor with class prototypes, own mixtures of heads.
 
     head:  head_epochs of CE, extractor fixed;   body:  CE + lam 1/d |f - c_y|^2, head fixed
     extractor <- sum_i p_i extractor_i,   c_k <- sum_i n_ik c_ik / sum_i n_ik
@@ -6,8 +6,8 @@
 
 Wire: down the extractor, c and one's own mixture of heads; up extractor, head, class means with counts (after
 training), V_i and H_i (class means times shares, at the received model). The head is personal.
-lam: the paper's λ, 1; the term is off in round 0.   head_learning_rate: .1; head_epochs: 1.   threshold: weights
-below .001 are dropped.   collaborate: False keeps every head at home (FedRep with prototypes).
+lam: the paper's λ, 1; the term is off in round 0.   head_learning_rate, head_epochs: of the head, .1 and 1.
+threshold: weights below .001 are dropped.   collaborate: False keeps every head at home (FedRep with prototypes).
 prototype_weighting: "samples" (code) or "uniform" over the clients that have the class.
 Setting: SGD .01 (.02 CIFAR), momentum .5, decay 5e-4, batch 50, 5 epochs, 20 clients, 200 rounds.
 `training` is the body's; the head takes its momentum, weight_decay, batch_size and shuffle too.

@@ -1,4 +1,4 @@
-"""FedRD: a debiased classifier on the clients, guided aggregation on the server.
+"""FedRD: debiased classifiers on clients, a guided average of them.
 
     client:  sum_b w_{y_b} CE_b / sum_b w_{y_b},   w_c = 1 + lambda for the client's few-shot classes, else 1
              lambda = 1/C sum_c ||W_start[c] - W_epoch[c]||,   W: the head, as the round and as the epoch began
@@ -58,7 +58,9 @@ def fedrd(
     """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`.
 
     lambda_every, divergence, normalise: see `debiased_cross_entropy`.   distance, official_n_extra: see
-    `parameter_guided`.   examples: where GAP is measured, see `measures.losses.validation_loss`.   weighting: of the
+    `parameter_guided`.   debiased, guided: False leaves the classifier or the aggregation as in FedAvg.
+    few_shot_share: what few_shot=None compares with.   reset_optimizer: start the local optimizer afresh each round.
+    examples: where GAP is measured, see `measures.losses.validation_loss`.   weighting: of the
     plain mean that guided=False leaves.
     """
     settings = {"epochs": 5} | training

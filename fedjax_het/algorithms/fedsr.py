@@ -1,4 +1,4 @@
-"""FedSR: a simple representation, short and saying little beyond the class.
+"""FedSR: a short representation that says little beyond the class.
 
     z = mu(x) + sigma(x) eps                                                   one draw an example and step
     min  CE(z) + a_L2R 1/B sum_b ||z_b|| + a_CMI 1/B sum_b KL(N(c mu_b, (c sigma_b)^2) || N(r_mu[y_b], r_sigma[y_b]^2))
@@ -75,7 +75,10 @@ def fedl2r(
     server_learning_rate: float = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedSR's ablation: CE + a_L2R 1/B sum_b ||h_b|| on the model's own features h; see the top of this file."""
+    """FedSR's ablation without noise and reference.
+
+    It minimises CE + a_L2R 1/B sum_b ||h_b|| on the model's own features h; see the top of this file.
+    """
     whole = fedsr(
         reset_optimizer=reset_optimizer, weighting=weighting, server_learning_rate=server_learning_rate, **training
     )

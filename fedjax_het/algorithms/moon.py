@@ -1,11 +1,12 @@
-"""MOON: a client's representation stays near the global one and leaves its own earlier one.
+"""MOON: features stay near the global model's, away from older ones.
 
     min  CE + mu 1/B sum_b -log( e^{cos(z, z_g)/tau} / (e^{cos(z, z_g)/tau} + sum_p e^{cos(z, z_p)/tau}) )
     z: features of the model in training; z_g: of the received model; z_p: of the client's earlier models
     then average as FedAvg does
 
 Wire: as FedAvg. Kept by a client: its last `buffer` trained models.
-mu: the paper's μ, 1 (code; the paper tunes .001 to 10, 5 for CIFAR-10).   temperature: τ, .5.   buffer: 1.
+mu: the paper's μ, 1 (code; the paper tunes .001 to 10, 5 for CIFAR-10).   temperature: τ, of the cosines, .5.
+buffer: how many, 1.
 first: "none", no term until the client has an earlier model; "init" contrasts with the initial model from the start.
 projection: width of a projection head whose output is z and what the classifier sees, the paper's 256; None takes the
 model's own features. The paper gives it to every method: `replace(fedavg(), adapt=models.projected(256))`.

@@ -65,11 +65,13 @@ def sgd(
     epochs ceil(n_i / batch_size) steps a round; the last batch of an epoch is partial, never dropped. Every client has
     its own number of steps: one after another each takes just its own, side by side the short ones wait.
 
-    batch_size, epochs: the papers' B and E.   steps: exactly so many steps instead, going round the examples.
+    learning_rate, momentum, weight_decay: of w <- w - lr b, with b <- momentum b + g and g <- g + decay w.
+    batch_size, epochs: examples of a step and passes over all of a client's, the papers' B and E.
+    steps: exactly so many steps instead, going round the examples.
     shuffle: a new order each epoch, a function of (seed, round, client, epoch); False keeps the order of the index.
     optimizer: any optax transformation instead of SGD, or "adam", see `optimizers`.   gradient: the rule that feeds it.
     learning_rate_schedule: round -> what the rate is multiplied by, whatever the optimizer; see `schedules`. None: 1.
-    only: the parameters that are trained, see `restricted`; None is all.
+    only: the parameters that are trained, see `restricted`.
     keep_optimizer: go on with memory["optimizer"] instead of starting afresh each round (see `memories`).
     Reads: view.local, where training begins.
     Raises InputError for batch_size, epochs or steps below 1, negative rates, and `only` with keep_optimizer.

@@ -4,10 +4,12 @@ Any optax schedule that begins with 1 is one: `sgd(0.1, learning_rate_schedule=o
 """
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import jax.numpy as jnp
 import optax
 
+from fedjax_het.algorithm import OfRun
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ClientView
 
@@ -43,9 +45,10 @@ def exponential(factor: float = 0.99, every: int = 1) -> Schedule:
     return optax.exponential_decay(1.0, every, factor, staircase=True)
 
 
-def cosine(rounds: int, final: float = 0.0) -> Schedule:
+def cosine(rounds: Annotated[int, OfRun("rounds")], final: float = 0.0) -> Schedule:
     """From 1 to `final` in so many rounds: final + (1 - final) (1 + cos(pi round / rounds)) / 2; `final` after them.
 
+    In a config `rounds` are those of the run unless it sets others.
     Raises InputError for rounds below 1 and a negative `final`.
     """
     _check_least("rounds", rounds, 1)

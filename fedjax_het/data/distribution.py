@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
 from fedjax_het.data import held_out, rows
 from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.federation import Federation
+from fedjax_het.data.federation import Federation, Fractions
 from fedjax_het.data.partition import Labelled, Partition
 from fedjax_het.data.preparation import Preparation, moments
 from fedjax_het.errors import InputError
@@ -25,7 +26,7 @@ def federate(
     *,
     seed: int = 0,
     valid_fraction: float = 0.0,
-    client_test_fraction: float = 0.2,
+    client_test_fraction: float | Literal["auto"] = "auto",
     test_fraction: float = 0.2,
     unseen_domains: Sequence[str] = (),
     unseen_clients: int = 0,
@@ -46,6 +47,8 @@ def federate(
        it keeps at least one for training. Where the data set has a validation split of its own, a client's valid are
        those of its examples instead, and it may be left without any to train on.
 
+    client_test_fraction: "auto" is 0 where the data set has a test split of its own, and 0.2 where it has none.
+    Where it comes to 0, newcomers, who never train, have all their examples as test examples.
     local_test: there is no common test set; the own test split is distributed with the rest, and a client's test are
     those of its examples (with by_domain: each site's own test set).
     equal_train: the training examples of every client that trains are cut, at random, to as many as the smallest has.
@@ -54,16 +57,24 @@ def federate(
     The same seed gives the same federation; `federation.fingerprint` tells whether two machines agree.
     Raises InputError for settings that cannot be, unknown domains, and as the partition does.
     """
-    _check_settings(dataset, num_clients, seed, valid_fraction, client_test_fraction, test_fraction, unseen_clients)
+    _check_counts(dataset, num_clients, seed, unseen_clients)
     unseen = held_out.unseen_positions(dataset, unseen_domains)
-    test, rest = held_out.hold_out(dataset, unseen, test_fraction, local_test, np.random.default_rng([seed, _TEST]))
+    if client_test_fraction == held_out.AUTO:
+        has_own_test = held_out.has_own(dataset.is_test, dataset, unseen)
+        client_test_fraction = held_out.usual_client_test_fraction(has_own_test)
+    _check_fractions(dataset, valid_fraction, client_test_fraction, test_fraction)
+    asked = Fractions(test_fraction, client_test_fraction, valid_fraction)
+    fractions = held_out.drawn_fractions(dataset, unseen, asked, local_test)
+    test, rest = held_out.hold_out(dataset, unseen, fractions, local_test, np.random.default_rng([seed, _TEST]))
     everyone = num_clients + unseen_clients
     parts = _distribute(dataset, rest, partition, everyone, np.random.default_rng([seed, _PARTITION]))
     names = _names(dataset, parts)
     streams = [np.random.default_rng([seed, _SPLIT, i]) for i in range(everyone)]
-    splits = held_out.divide(dataset, parts, (valid_fraction, client_test_fraction), local_test, streams)
+    splits = held_out.divide(dataset, parts, fractions, streams)
     mixed = np.random.default_rng([seed, _NEWCOMERS]).permutation(everyone)
     trained, new = np.sort(mixed[:num_clients]), np.sort(mixed[num_clients:])
+    if fractions.client_test == 0:
+        splits = held_out.test_on_all(splits, new)
     if equal_train:
         splits = held_out.equalise(splits, trained, [np.random.default_rng([seed, _EQUAL, i]) for i in trained])
     examples = Examples(dataset.inputs, dataset.labels)
@@ -78,6 +89,7 @@ def federate(
         client_names=tuple(names[i] for i in trained),
         newcomer_names=tuple(names[i] for i in new),
         prepare=Preparation(moments(dataset.inputs, training) if standardise else None, augment),
+        fractions=fractions,
     )
 
 
@@ -117,15 +129,7 @@ def _names(dataset: Dataset, parts: list[np.ndarray]) -> list[str]:
     return [f"{domain}_{next(numbers[domain])}" if domain in numbers else domain for domain in domains]
 
 
-def _check_settings(
-    dataset: Dataset,
-    num_clients: int,
-    seed: int,
-    valid_fraction: float,
-    client_test_fraction: float,
-    test_fraction: float,
-    unseen_clients: int,
-) -> None:
+def _check_counts(dataset: Dataset, num_clients: int, seed: int, unseen_clients: int) -> None:
     for name, value, least in (
         ("num_clients", num_clients, 1),
         ("unseen_clients", unseen_clients, 0),
@@ -133,6 +137,11 @@ def _check_settings(
     ):
         if not isinstance(value, int | np.integer) or value < least:
             raise InputError(f"federate {dataset.name}: {name} is {value!r}. Give a whole number, {least} or more.")
+
+
+def _check_fractions(
+    dataset: Dataset, valid_fraction: float, client_test_fraction: float, test_fraction: float
+) -> None:
     fractions = {
         "valid_fraction": valid_fraction,
         "client_test_fraction": client_test_fraction,

@@ -3,11 +3,23 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from fedjax_het.data.preparation import Preparation
 from fedjax_het.types import Array, ClientData, Examples, Key, Rows
+
+
+class Fractions(NamedTuple):
+    """The parts of the examples that were drawn at random to be held out; None where the data set's own split decides.
+
+    test: of all examples, for the common test set.   client_test, client_valid: of each client's.
+    """
+
+    test: float | None
+    client_test: float | None
+    client_valid: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +39,7 @@ class Federation:
     client_names: tuple[str, ...]
     newcomer_names: tuple[str, ...]
     prepare: Preparation  # inputs as stored -> float32 inputs as models take them
+    fractions: Fractions
 
     @property
     def augment(self) -> Callable[[Key, Array, Array], tuple[Array, Array]] | None:

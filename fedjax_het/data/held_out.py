@@ -6,7 +6,11 @@ import numpy as np
 
 from fedjax_het.data import rows
 from fedjax_het.data.dataset import Dataset
+from fedjax_het.data.federation import Fractions
 from fedjax_het.errors import InputError, nearest
+
+AUTO = "auto"
+_USUAL_FRACTION = 0.2
 
 
 def unseen_positions(dataset: Dataset, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -20,16 +24,42 @@ def unseen_positions(dataset: Dataset, names: Sequence[str]) -> dict[str, np.nda
     return {name: np.flatnonzero(dataset.domains == dataset.domain_names.index(name)) for name in names}
 
 
+def usual_client_test_fraction(has_own_test: bool) -> float:
+    """What AUTO stands for: 0 where the data set has a test split of its own, so that clients train on all the rest."""
+    return 0.0 if has_own_test else _USUAL_FRACTION
+
+
+def has_own(is_split: np.ndarray, dataset: Dataset, unseen: dict[str, np.ndarray]) -> bool:
+    """Whether a split, `dataset.is_test` or `dataset.is_valid`, has examples of domains that are not held out."""
+    return bool((is_split & _is_seen(dataset, unseen)).any())
+
+
+def drawn_fractions(dataset: Dataset, unseen: dict[str, np.ndarray], asked: Fractions, local_test: bool) -> Fractions:
+    """What was asked for, but None where the data set's own split decides instead."""
+    has_test, has_valid = (has_own(each, dataset, unseen) for each in (dataset.is_test, dataset.is_valid))
+    return Fractions(
+        test=0.0 if local_test else None if has_test else asked.test,
+        client_test=None if local_test else asked.client_test,
+        client_valid=None if has_valid else asked.client_valid,
+    )
+
+
+def _is_seen(dataset: Dataset, unseen: dict[str, np.ndarray]) -> np.ndarray:
+    """[n] bool: whether an example is of no domain that is held out altogether."""
+    is_seen = np.ones(len(dataset.labels), bool)
+    for positions in unseen.values():
+        is_seen[positions] = False
+    return is_seen
+
+
 def hold_out(
-    dataset: Dataset, unseen: dict[str, np.ndarray], test_fraction: float, local_test: bool, rng: np.random.Generator
+    dataset: Dataset, unseen: dict[str, np.ndarray], fractions: Fractions, local_test: bool, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """(positions of the common test set, positions to distribute). With local_test nothing is held out in common.
 
     Raises InputError where nothing is left to train on, and for local_test without an own test split.
     """
-    is_seen = np.ones(len(dataset.labels), bool)
-    for positions in unseen.values():
-        is_seen[positions] = False
+    is_seen = _is_seen(dataset, unseen)
     is_test = dataset.is_test & is_seen
     if local_test:
         if not is_test.any():
@@ -38,11 +68,11 @@ def hold_out(
                 "draws one."
             )
         return np.zeros(0, int), _not_empty(dataset, np.flatnonzero(is_seen))
-    if not is_test.any():
+    if fractions.test is not None:
         seen = np.flatnonzero(is_seen & ~dataset.is_valid)
         classes = np.zeros(len(seen), int) if dataset.is_segmentation else dataset.labels[seen]
         strata = dataset.domains[seen] * dataset.num_classes + classes
-        is_test[seen] = rows.draw_stratified(strata, test_fraction, rng)
+        is_test[seen] = rows.draw_stratified(strata, fractions.test, rng)
     return np.flatnonzero(is_test), _not_empty(dataset, np.flatnonzero(is_seen & ~is_test))
 
 
@@ -58,26 +88,30 @@ def _not_empty(dataset: Dataset, rest: np.ndarray) -> np.ndarray:
 def divide(
     dataset: Dataset,
     parts: list[np.ndarray],
-    fractions: tuple[float, float],
-    local_test: bool,
+    fractions: Fractions,
     generators: Sequence[np.random.Generator],
 ) -> list[rows.Split]:
-    """Each client's positions as train, valid and test: by the data set's own split where it has one, else drawn.
-
-    fractions: of validation and test, where they are drawn.
-    """
-    has_valid = any(dataset.is_valid[part].any() for part in parts)
-    drawn = (0.0 if has_valid else fractions[0], 0.0 if local_test else fractions[1])
+    """Each client's positions as train, valid and test: by the data set's own split where it has one, else drawn."""
+    drawn = (fractions.client_valid or 0.0, fractions.client_test or 0.0)
     splits = []
     for part, rng in zip(parts, generators, strict=True):
         is_valid, is_test = dataset.is_valid[part], dataset.is_test[part]
         split = rows.split(part[~(is_valid | is_test)], *drawn, rng)
-        if has_valid:
+        if fractions.client_valid is None:
             split = split._replace(valid=part[is_valid])
-        if local_test:
+        if fractions.client_test is None:
             split = split._replace(test=part[is_test])
         splits.append(split)
     return splits
+
+
+def test_on_all(splits: list[rows.Split], clients: np.ndarray) -> list[rows.Split]:
+    """The splits, in which these clients, who never train, have all but their validation examples as test examples."""
+    moved = list(splits)
+    for i in clients:
+        train, valid, test = splits[i]
+        moved[i] = rows.Split(train[:0], valid, np.sort(np.concatenate([train, test])))
+    return moved
 
 
 def equalise(

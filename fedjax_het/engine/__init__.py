@@ -9,7 +9,7 @@ from fedjax_het.engine.look import Measured
 from fedjax_het.engine.participation import available, everyone, uniformly
 from fedjax_het.engine.residence import Residence
 from fedjax_het.engine.round import Round, RoundMetrics, make_round
-from fedjax_het.engine.simulation import Simulation
+from fedjax_het.engine.simulation import Simulation, is_personal_on_test
 from fedjax_het.engine.store import ClientStore
 from fedjax_het.engine.summaries import flat, summary
 from fedjax_het.engine.tuning import Choice
@@ -34,6 +34,7 @@ __all__ = [
     "everyone",
     "flat",
     "inspect_checkpoints",
+    "is_personal_on_test",
     "make_round",
     "sharded",
     "simulate",

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine import cost
 from fedjax_het.engine.budget import settled
-from fedjax_het.engine.evaluation import Evaluation
+from fedjax_het.engine.evaluation import Evaluation, has_personal
 from fedjax_het.engine.job import Job
 from fedjax_het.engine.layout import Layout, vmapped
 from fedjax_het.engine.look import Diagnostic, Measured, compiled_look
@@ -46,7 +47,7 @@ class Simulation:
         num_seeds: int = 1,
         evaluate_every: int = 10,
         on_nonfinite: str = "drop",
-        personal_on_test: bool = False,
+        personal_on_test: bool | Literal["auto"] = "auto",
         diagnostics: Mapping[str, Diagnostic] | None = None,
         memory_budget: int | None = None,
         client_states: str = AUTO,
@@ -59,7 +60,7 @@ class Simulation:
         trained side by side, as one program.   seed: the first one's; for several algorithms also one each.
         cohort_size: so many clients a round, drawn uniformly; None is everyone.   participation: any other rule.
         personal_on_test: score every client's own model on the common test set too; that takes as many evaluations as
-        there are clients.
+        there are clients. "auto": where clients have no test examples of their own, which would score them otherwise.
         diagnostics: what `diagnose` tells of, by name; see `fedjax_het.diagnostics`.
         layout: "auto" times a few and takes the quickest; `choice` tells which and why, and is None otherwise.
         memory_budget: bytes on each device; None is no limit. Where it is too little, "auto" makes do with less.
@@ -82,6 +83,7 @@ class Simulation:
         _check_one_of("examples", examples, EXAMPLES)
         if isinstance(layout, str) and layout != AUTO:
             raise InputError(f"layout: a Layout or '{AUTO}', not '{layout}'.")
+        personal_on_test = is_personal_on_test(personal_on_test, federation)
         if personal_on_test and federation.test is None:
             raise InputError(
                 "personal_on_test: there is no common test set. Hold one out (test_fraction), or leave it."
@@ -100,6 +102,11 @@ class Simulation:
             peak = max(peak, at_look)
         held, seconds = cost.held(self.runner.wired, self.residence), self.runner.compile_seconds
         self.facts_of_each = [cost.facts(each, held, peak, seconds) for each in self.runner.wired.all]
+
+    @property
+    def has_personal(self) -> bool:
+        """Whether a part of the model stays with its client."""
+        return has_personal(self.runner.wired.shapes.state.clients)
 
     @property
     def facts(self) -> cost.Facts:
@@ -142,6 +149,13 @@ class Simulation:
 
     def is_evaluated(self, round: int) -> bool:
         return round % self.evaluate_every == 0 or round == self.rounds
+
+
+def is_personal_on_test(setting: bool | str, federation: Federation) -> bool:
+    """Whether own models are scored on the common test set: as the setting says, or what "auto" comes to."""
+    if setting != AUTO:
+        return setting
+    return federation.test is not None and not np.any(federation.data.test.count)
 
 
 def _check_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -1,5 +1,7 @@
 """From a data set to a federation: what is held out, who has what."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -89,6 +91,35 @@ def test_local_test_gives_every_site_its_own_test_split():
     assert federation.data.train.count.tolist() == [26] * 3
     for domain, index in enumerate(federation.data.test.index):
         assert index.tolist() == list(range(78 + domain, 90, 3))
+
+
+def test_clients_train_on_all_that_the_own_test_split_leaves_unless_more_is_asked_for():
+    usual, asked = (federate(dataset(own_test=True), iid(), 4, **more) for more in ({}, {"client_test_fraction": 0.2}))
+    assert usual.test.count == asked.test.count == 12
+    assert (usual.data.train.count.sum(), usual.data.test.count.sum()) == (78, 0)
+    assert (asked.data.train.count.sum(), asked.data.test.count.sum()) == (62, 16)
+    assert usual.fractions == (None, 0.0, 0.0) and asked.fractions == (None, 0.2, 0.0)
+    written = federate(dataset(own_test=True), iid(), 4, client_test_fraction=usual.fractions.client_test)
+    assert written.fingerprint == usual.fingerprint
+
+
+def test_clients_hold_a_fifth_out_where_there_is_no_own_test_split():
+    federation = federate(dataset(), iid(), 4)
+    assert federation.fractions == (0.2, 0.2, 0.0)
+    assert federation.data.test.count.tolist() == [4, 4, 4, 4] and federation.test.count == 18
+    of_unseen = replace(dataset(), is_test=np.arange(90) % 3 == 0)  # a test split of a domain that nobody has
+    assert federate(of_unseen, by_domain(), 2, unseen_domains="art").fractions == (0.2, 0.2, 0.0)
+    assert federate(dataset(own_test=True), by_domain(), 3, local_test=True).fractions == (0.0, None, 0.0)
+    assert federate(dataset(own_valid=True), iid(), 4, valid_fraction=0.3).fractions.client_valid is None
+
+
+def test_newcomers_are_tested_on_all_they_have_where_nothing_is_held_out():
+    options = {"partition": by_domain(), "num_clients": 3, "unseen_clients": 3, "valid_fraction": 0.1}
+    all_of_it, part = (federate(dataset(own_test=True), **options, client_test_fraction=each) for each in ("auto", 0.5))
+    assert all_of_it.newcomers.train.count.sum() == 0
+    counts = all_of_it.newcomers.valid.count + all_of_it.newcomers.test.count
+    assert (counts == sum(getattr(part.newcomers, name).count for name in ("train", "valid", "test"))).all()
+    assert (part.newcomers.train.count > 0).all()
 
 
 def test_equal_train_cuts_to_the_smallest_and_only_training():

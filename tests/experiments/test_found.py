@@ -122,6 +122,8 @@ def test_the_command_shows_what_was_found_and_who_gets_what(command, capsys):
         "mapped from",
         "art_painting",
         "unseen: sketch",
+        "the server's model on sketch, a domain that no client has: 8",
+        "20 % of each client's, held",
     ):
         assert expected in shown
     assert "note: 24 of the 9,991 examples that were published" in shown

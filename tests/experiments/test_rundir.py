@@ -70,6 +70,22 @@ def test_the_layout_may_change_with_the_machine_and_the_run_be_followed_elsewher
     directory.check(SETTINGS | {"layout": "sharded(2)", "live": "tensorboard"})
 
 
+def test_what_the_data_decide_is_compared_as_far_as_the_directory_tells(directory):
+    resolved = SETTINGS | {"data": {"client_test_fraction": 0.2}, "personal_on_test": False}
+    directory.write("config.json", resolved)
+    open_settings = SETTINGS | {"data": {"client_test_fraction": "auto"}, "personal_on_test": "auto"}
+    directory.check(open_settings)  # an older directory, whose partition does not tell
+    partition = {"fingerprint": "abc", "clients": []}
+    directory.write("partition.json", partition | {"fractions": {"test": 0.2, "client_test": 0.2}})
+    directory.check(open_settings)
+    for own_split in ({"test": None, "client_test": 0.2}, {"test": 0.0, "client_test": None}):
+        directory.write("partition.json", partition | {"fractions": own_split})
+        with pytest.raises(InputError, match=r"config\.data\.client_test_fraction: 0\.2 / 0\.0"):
+            directory.check(open_settings)
+    with pytest.raises(InputError, match="personal_on_test: False / True"):
+        directory.check(resolved | {"personal_on_test": True})
+
+
 def test_differences_of_equal_tables_are_none():
     assert list(differences({"a": {"b": 1}}, {"a": {"b": 1}})) == []
 

@@ -44,6 +44,7 @@ def test_every_config_that_we_ship_is_complete_but_for_its_path(path):
             settings.complete(chosen)
     chosen, notes = settings.complete(chosen, {"data.path": "somewhere"} if needs_path else {})
     assert notes == [] and chosen["rounds"] > 0
+    assert chosen["layout"] == "auto"  # a fixed one refuses several processes, or leaves cores idle
 
 
 def test_overrides_reach_options_that_the_file_does_not_set():
@@ -70,6 +71,17 @@ def test_the_local_rate_follows_a_schedule_that_the_config_names():
     late = {"algorithm.learning_rate_schedule.at": "9,8"}
     with pytest.raises(InputError, match=r"config\.algorithm\.learning_rate_schedule\.at: .*later than the one before"):
         build.algorithm(complete(late, algorithm=of_file)[0])
+
+
+def test_what_follows_the_run_takes_its_rounds_unless_something_else_is_set():
+    for overrides, rounds in (({}, 20), ({"rounds": "30"}, 30), ({"algorithm.rounds": "7"}, 7)):
+        chosen, notes = settings.complete({"rounds": 20, "algorithm": {"name": "fedga"}}, overrides)
+        assert chosen["algorithm"]["rounds"] == rounds and not notes
+        assert settings.complete(chosen)[0] == chosen
+    cosine = {"algorithm.learning_rate_schedule.name": "cosine"}
+    assert complete({**cosine, "rounds": "9"})[0]["algorithm"]["learning_rate_schedule"]["rounds"] == 9
+    warm_up = {"algorithm.learning_rate_schedule.name": "warm_up"}
+    assert complete({**warm_up, "rounds": "9"})[0]["algorithm"]["learning_rate_schedule"]["rounds"] == 5
 
 
 def test_another_name_drops_what_the_file_wrote_for_the_old_one_and_says_so():

@@ -8,29 +8,42 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tests.golden.meta import Meta
+
+FLOAT64, FLOAT32 = 1e-9, 1e-5  # what the golden numbers' own README allows, relative
+
 
 class Comparison(NamedTuple):
+    """Our value beside a stored array, or, where that holds a fault, beside the value that has to stand there."""
+
     array: str
     error: float  # largest deviation, relative to the largest entry
     tolerance: float
+    complaint: str = ""  # what is wrong besides the distance
+    containment: str = ""  # what is wrong with the stored array, and what ours was held against in its place
 
     @property
     def is_ok(self) -> bool:
-        return self.error <= self.tolerance  # False for NaN
+        return self.error <= self.tolerance and not self.complaint  # False for NaN
+
+    def __str__(self) -> str:
+        return f"{self.array}: {self.complaint or f'{self.error:.2e} > {self.tolerance:.0e}'}"
 
 
 class Case:
-    """One file. Notes which arrays were read or compared, so that what nobody looked at can be listed."""
+    """One file. Notes what was read or compared, so that what nobody looked at can be told."""
 
     def __init__(self, path: Path):
         self.path, self.family, self.name = path, path.parent.name, path.stem
         with np.load(path) as arrays:
             self._arrays = {name: arrays[name] for name in arrays.files}
-        self.meta = json.loads(str(self._arrays["meta"])) if "meta" in self._arrays else {}
+        self.meta = Meta(json.loads(str(self._arrays["meta"])) if "meta" in self._arrays else {})
         self.excused: dict[str, str] = {}
         self._seen = {"meta", "provenance"}
 
     def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._arrays:
+            raise KeyError(f"there is no array '{name}'")
         self._seen.add(name)
         return self._arrays[name]
 
@@ -46,18 +59,67 @@ class Case:
             self.excused[name] = reason
             self._seen.add(name)
 
-    def compare(self, name: str, ours, tolerance: float = 1e-9, scale: float = 0.0) -> Comparison:
-        """Hold our value against a stored array; `scale` is the size of the inputs where the result cancels out."""
-        theirs, ours = np.asarray(self[name], np.float64), np.asarray(ours, np.float64)
+    def is_finite(self, name: str) -> bool:
+        return bool(np.isfinite(self[name]).all())
+
+    def compare(
+        self,
+        name: str,
+        ours,
+        tolerance: float | None = None,
+        scale: float = 0.0,
+        part: Callable[[np.ndarray], np.ndarray] = lambda array: array,
+    ) -> Comparison:
+        """Hold our value against a stored array.
+
+        Args:
+            name: The array's.
+            ours: Our value, of the array's shape; both have to be finite, see `contain` for arrays that are not.
+            tolerance: Allowed deviation; by the file's dtype unless given.
+            scale: The size of the inputs, where the result cancels out.
+            part: Takes the part of the stored array that ours stands for.
+        """
+        return self._held(name, ours, part(self[name]), tolerance, scale)
+
+    def contain(
+        self, name: str, ours, expected, fault: str, held_to: str, tolerance: float | None = None, scale: float = 0.0
+    ) -> Comparison:
+        """Hold our value against what has to stand where the stored array has a fault of the code that made it.
+
+        Args:
+            name: The array's.
+            ours: Our value.
+            expected: What it has to be: from other arrays of the file, or computed here without the package.
+            fault: What is wrong with the stored array.
+            held_to: What `expected` is.
+            tolerance: See `compare`.
+            scale: See `compare`.
+        """
+        held = self._held(name, ours, expected, tolerance, scale)
+        size, num_bad = self[name].size, int(np.sum(~np.isfinite(self[name])))
+        stored = f"{num_bad} of {size} not finite" if num_bad else "finite"
+        return held._replace(containment=f"{fault} ({stored}); ours is {held_to}")
+
+    def _held(self, name: str, ours, theirs, tolerance: float | None, scale: float) -> Comparison:
+        if tolerance is None:
+            tolerance = FLOAT32 if str(self.meta.get("dtype", "")).startswith("float32") else FLOAT64
+        theirs, ours = np.asarray(theirs, np.float64), np.asarray(ours, np.float64)
         if theirs.shape != ours.shape:
-            return Comparison(name, np.inf, tolerance)
+            return Comparison(name, np.inf, tolerance, f"theirs has shape {theirs.shape}, ours {ours.shape}")
+        bad = [int(np.sum(~np.isfinite(values))) for values in (theirs, ours)]
+        if any(bad):
+            counts = f"{bad[0]} entries of theirs and {bad[1]} of ours are not finite, of {theirs.size}"
+            return Comparison(name, np.inf, tolerance, counts)
         size = max(float(np.max(np.abs(theirs), initial=0.0)), scale)
         deviation = float(np.max(np.abs(theirs - ours), initial=0.0))
         return Comparison(name, deviation / size if size > 0 else deviation, tolerance)
 
     @property
-    def unseen(self) -> list[str]:
-        return sorted(self._arrays.keys() - self._seen)
+    def unread(self) -> list[str]:
+        """What the file holds and no check has looked at."""
+        file = f"{self.family}/{self.path.name}"
+        keys = [f"meta key '{key}' of {file} is not read" for key in self.meta.unread]
+        return keys + [f"array '{name}' of {file} is not read" for name in sorted(self._arrays.keys() - self._seen)]
 
 
 Check = Callable[[Case], Iterator[Comparison]]
@@ -65,7 +127,7 @@ _CHECKS: list[tuple[str, str, Check]] = []
 
 
 def covers(family: str, pattern: str) -> Callable[[Check], Check]:
-    """This check holds every case of the family whose name matches."""
+    """This check holds every case of the family whose name matches, unless a longer pattern does."""
 
     def register(check: Check) -> Check:
         _CHECKS.append((family, pattern, check))
@@ -75,14 +137,14 @@ def covers(family: str, pattern: str) -> Callable[[Check], Check]:
 
 
 def check_of(case: Case) -> Check | None:
-    for family, pattern, check in _CHECKS:
-        if case.family == family and fnmatchcase(case.name, pattern):
-            return check
-    return None
+    fits = [(pattern, check) for family, pattern, check in _CHECKS if case.family == family]
+    fits = [(len(pattern), check) for pattern, check in fits if fnmatchcase(case.name, pattern)]
+    return max(fits, key=lambda fit: fit[0])[1] if fits else None
 
 
-def families() -> set[str]:
-    return {family for family, _, _ in _CHECKS}
+def patterns_of(family: str) -> list[str]:
+    """The names that the family's checks take; none for a family that no check knows."""
+    return [pattern for known, pattern, _ in _CHECKS if known == family]
 
 
 def find(root: Path) -> list[Path]:

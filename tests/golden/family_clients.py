@@ -138,8 +138,9 @@ def _head_and_body(case: Case, client: Client, names: list[str], settings: dict)
     is_known, algorithm = "fedpac_global_protos" in case, fedpac(float(case["lam"]))
     round = int(case["round"]) if is_known else 0
     own = algorithm.survey["classes"](client.problem, client.view)
-    means = jnp.asarray(case["fedpac_global_protos"]) if is_known else jnp.zeros_like(own.means)
-    prototypes = {"means": means, "is_known": jnp.full(len(means), is_known)}
+    # A class that nobody has is NaN there, and not known here.
+    means = jnp.asarray(case["fedpac_global_protos"]) if is_known else jnp.full_like(own.means, jnp.nan)
+    prototypes = {"means": jnp.nan_to_num(means), "is_known": ~jnp.isnan(means).any(axis=1)}
     client = client.knowing({"prototypes": prototypes}, round, answers={"classes": own})
     head = sgd(**settings | {"epochs": 1}, optimizer=_warming(case, 0.1, round), only=HEAD)
     rates = [float(case[name]) for name in ("lr", "momentum", "weight_decay")]

@@ -97,6 +97,8 @@ def _filled(rows: np.ndarray, size: int) -> np.ndarray:
 @covers("fediir", "*")
 def rounds(case: Case):
     settings = case.meta
+    settings.confirm(loss_columns=["last client last batch erm loss", "last penalty"], N=len(settings["n_batches"]))
+    settings.confirm(nonlinear_classifier=len(case.matching("init__C.*.weight")) > 1)
     data, batch_size = batches_of(case)
     options = {
         "gamma": settings["penalty"],

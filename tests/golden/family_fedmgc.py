@@ -87,7 +87,8 @@ def by_hand(case: Case):
     yield case.compare("P", measured.projections)
     yield case.compare("p", measured.agreement)
     yield case.compare("z", measured.dominance)
-    yield case.compare("dominant", ranking(gram, everyone, losses)[0][: len(case["dominant"])])
+    order, num_dominant = ranking(gram, everyone, losses)
+    yield case.compare("dominant", order[: int(num_dominant)])
     yield case.compare("corrected", dominant_edit()(gram, everyone, losses) @ stack)
     yield case.compare("agg", corrected_mean(stack, None, losses, 0.5))
 

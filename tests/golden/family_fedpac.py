@@ -17,6 +17,7 @@ from fedjax_het.types import Batch, Broadcast, ClientView, ForwardPass, Outputs,
 from tests.golden.cases import Case, Comparison, covers
 
 EXACT = 1e-8  # of the weights that solve the program
+UNSOLVED = "the released repair of the matrix failed, or changed the program"
 
 
 def is_single(case: Case) -> bool:
@@ -64,7 +65,9 @@ def _weights(case: Case):
             sums = np.sum(case[name], axis=1, keepdims=True)
             yield case.compare(name, large * sums, EXACT if "exact" in name else tolerance(case))
         else:
-            case.excuse(name, "the released repair of the matrix failed or changed it; ours needs none")
+            exact = case["head_weights_exact_threshold"]
+            exact = exact / exact.sum(axis=1, keepdims=True)
+            yield case.contain(name, large, exact, UNSOLVED, "head_weights_exact_threshold", EXACT)
     case.excuse("error_*", "what the released code said, if it failed")
 
 
@@ -76,10 +79,10 @@ def statistics_to_heads(case: Case):
     yield case.compare("V", statistics["variance"], rounding(case))
     yield case.compare("H", statistics["means"], rounding(case))
     yield case.compare("label_counts", classes.counts, rounding(case))
-    yield _but_absent(case, "local_protos", classes.means)
+    yield _but_absent(case, "local_protos", classes.means, classes.counts > 0)
     reports = {"prototypes": {"means": classes.means, "counts": classes.counts}}
     published = _published(reports["prototypes"], len(labels))
-    yield _but_absent(case, "global_protos", published["means"])
+    yield _but_absent(case, "global_protos", published["means"], published["is_known"])
     yield from _weights(case)
     yield from _mixture(case, statistics)
     yield from _alignment(case, published)
@@ -91,10 +94,11 @@ def _measured(features, labels, mask, num_classes: int):
     return classes, jax.vmap(variance_and_means)(classes)
 
 
-def _but_absent(case: Case, name: str, ours) -> Comparison:
-    """A class without examples is NaN in the case, and zero here."""
-    theirs = np.nan_to_num(case[name])
-    return Comparison(name, float(np.max(np.abs(theirs - ours)) / np.max(np.abs(theirs))), rounding(case))
+def _but_absent(case: Case, name: str, ours, is_known) -> Comparison:
+    """A class without examples is NaN in the case, and told beside the numbers here."""
+    if not np.array_equal(np.isnan(case[name]).any(axis=-1), ~np.asarray(is_known)):
+        raise ValueError(f"'{name}' has NaN for other classes than those without examples here")
+    return case.compare(name, ours, rounding(case), part=np.nan_to_num)
 
 
 def _published(reports: dict, num_clients: int) -> dict:
@@ -106,13 +110,15 @@ def _published(reports: dict, num_clients: int) -> dict:
 
 
 def _mixture(case: Case, statistics: dict):
-    if not was_solved(case, "head_weights"):
-        case.excuse("heads", "only the released mixture is stored, by weights that do not solve the program")
-        case.excuse("combined_heads", "by weights that do not solve the program")
-        return
     view = server_view({"head": jnp.asarray(case["heads"]), "statistics": statistics}, len(case["heads"]))
     aggregate, _ = jax.jit(lambda view: collaborative_heads(mean()).update(None, (), view))(view)
-    yield case.compare("combined_heads", aggregate.replies, tolerance(case))
+    if was_solved(case, "head_weights"):
+        yield case.compare("combined_heads", aggregate.replies, tolerance(case))
+        return
+    exact = case["head_weights_exact_threshold"]
+    expected = np.einsum("ij,j...->i...", exact / exact.sum(axis=1, keepdims=True), case["heads"])
+    held_to = "the heads mixed by head_weights_exact_threshold"
+    yield case.contain("combined_heads", aggregate.replies, expected, UNSOLVED, held_to, EXACT)
 
 
 def _alignment(case: Case, published: dict):

@@ -1,11 +1,13 @@
 """FedRD: the debiased classifier, guided aggregation, and the local training of a whole round."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from fedjax_het.algorithms import fedrd
+from fedjax_het.algorithms import fedavg, fedrd
 from fedjax_het.client.local_updates import sgd
 from fedjax_het.client.objectives import debiased_cross_entropy
 from fedjax_het.client.objectives.debiased import DIVERGENCES, head_weight
@@ -21,7 +23,8 @@ from fedjax_het.server.weightings import parameter_guided
 from fedjax_het.server.weightings.parameter_guided import DISTANCES, NEGLIGIBLE, shares
 from fedjax_het.types import Array, Batch, Broadcast, ClientView, ForwardPass, Outputs, Rows, ServerView, Upload
 from tests.golden.cases import Case, covers
-from tests.golden.stage import client_data
+from tests.golden.released import guided_weights
+from tests.golden.stage import client_data, hand_out
 
 COUNTERS = "the released code averages integer counters of batches; ours keeps none"
 
@@ -45,7 +48,7 @@ def guided(view: ServerView, layer: str, num_extra: int = 0) -> tuple[Array, Arr
 
 
 @covers("fedrd", "ref_weights_*")
-def guided_weights(case: Case):
+def weights_alone(case: Case):
     view = server_view({"conv": case["theta_g"]}, [{"conv": theta} for theta in case["thetas"]], case["gaps"])
     beta, weights = guided(view, "conv")
     yield case.compare("beta", beta)
@@ -58,26 +61,52 @@ def released_aggregation(case: Case):
     layer, gaps = case.meta["indicator"], case["gaps"]
     keys = [name.removeprefix("g__") for name in case.matching("g__*") if not name.endswith("num_batches_tracked")]
     start = {key: case[f"g__{key}"] for key in keys}
-    models = [{key: case[f"d{i}__{key}"] for key in keys} for i in range(len(gaps))]
+    models = {key: np.stack([case[f"d{i}__{key}"] for i in range(len(gaps))]) for key in keys}
+    num_extra = case.meta["n_models_in_dict"] - len(gaps)
+    case.meta.confirm(held_out_domain_in_model_dict=num_extra > 0)
+    total = float(case["weights"].sum())
+    if not np.isclose(stated := case.meta.get("sum_weights", total), total, equal_nan=True):
+        raise ValueError(f"meta key 'sum_weights' is {stated}, and 'weights' sum to {total}")
     if not np.isfinite(gaps).all():
-        case.excuse("*", "a gap that is not finite never reaches our server: its client is left out")
+        yield from _without_nonfinite(case, layer, start, models, gaps)
         return
-    view = server_view(start, models, gaps)
+    view = server_view(start, [{key: models[key][i] for key in keys} for i in range(len(gaps))], gaps)
     beta, weights = guided(view, layer)
     yield case.compare("beta", beta)
     yield case.compare("weights_corrected", weights)
-    theirs = float(case["weights"].sum())
-    if not theirs <= 1 + 1e-6:
-        reason = "released weights that sum to more than one, or to NaN: gammas underflowed, or one client alone"
-        case.excuse("weights", reason)
-        case.excuse("out__*", reason)
-        return
-    num_extra = case.meta["n_models_in_dict"] - len(gaps)
-    yield case.compare("weights", guided(view, layer, num_extra)[1])
+    is_sound = total <= 1 + 1e-6  # False for NaN
+    num_extra = num_extra if is_sound else 0
     aggregator = (sum_of_models if num_extra else mean)(parameter_guided(layer, official_n_extra=num_extra))
     update = aggregator.update(None, (), view)[0].update["params"]
+    if is_sound:
+        yield case.compare("weights", guided(view, layer, num_extra)[1])
+        for key in keys:
+            yield case.compare(f"out__{key}", start[key] + update[key])
+        return
+    fault, expected = f"released weights sum to {total:.3g}", case["weights_corrected"]
+    yield case.contain("weights", weights, expected, fault, "weights_corrected")
     for key in keys:
-        yield case.compare(f"out__{key}", start[key] + update[key])
+        mixed = np.einsum("i,i...->...", expected, models[key])
+        yield case.contain(f"out__{key}", start[key] + update[key], mixed, fault, "the models by weights_corrected")
+
+
+def _without_nonfinite(case: Case, layer: str, start: dict, models: dict, gaps: np.ndarray):
+    """A gap that is not finite never reaches our server: a whole round leaves its client out."""
+    algorithm = replace(fedavg(batch_size=2), aggregator=mean(parameter_guided(layer)))
+    state, metrics = hand_out(algorithm, {"params": start}, {"params": models}, gap=gaps)
+    is_finite = np.isfinite(gaps)
+    if not np.array_equal(metrics.is_nonfinite, ~is_finite):
+        raise ValueError(f"the round dropped {metrics.is_nonfinite}, and gaps are {gaps}")
+    rest = guided_weights(start[layer], models[layer][is_finite], gaps[is_finite])
+    expected = np.zeros(len(gaps))
+    expected[is_finite] = rest
+    fault, held_to = f"released from gaps {gaps}", "without the clients whose gaps are not finite, by a transcription"
+    for key in start:
+        mixed = np.einsum("i,i...->...", expected, models[key])
+        yield case.contain(f"out__{key}", state.server.shared["params"][key], mixed, fault, held_to)
+    reason = "released from gaps that are not finite; what ours makes of the models is held"
+    for name in ("beta", "weights", "weights_corrected"):
+        case.excuse(name, reason)
 
 
 @covers("fedrd", "lambda_*")
@@ -105,8 +134,9 @@ def debiased_classifier(case: Case):
 
 
 class Released(nn.Module):
-    """The case's network: two blocks of two 3x3 convolutions with batch norm and ReLU, spatial mean, linear head."""
+    """The case's network: convolutions, each with batch norm and ReLU, spatial mean, linear head."""
 
+    kernels: dict[str, tuple[int, ...]]  # by their layers' names in their order, [height, width, channel, features]
     num_classes: int
 
     def setup(self):
@@ -114,10 +144,9 @@ class Released(nn.Module):
 
     @nn.compact
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
-        for block in ("layer1_0", "layer1_1"):
-            for number in ("1", "2"):
-                x = Conv(4, (3, 3), use_bias=False, name=f"{block}_conv{number}")(x)
-                x = nn.relu(BatchNorm(name=f"{block}_bn{number}")(x, mask, is_training))
+        for layer, (height, width, _, features) in self.kernels.items():
+            x = Conv(features, (height, width), use_bias=False, name=layer)(x)
+            x = nn.relu(BatchNorm(name=layer.replace("conv", "bn"))(x, mask, is_training))
         return x.mean(axis=(1, 2))
 
     def classify(self, features: Array) -> Array:
@@ -164,7 +193,9 @@ def local_training(case: Case):
     settings = {"learning_rate": case.meta["lr"], "momentum": case.meta["momentum"], "shuffle": False}
     settings |= {"weight_decay": case.meta["weight_decay"], "batch_size": labels.shape[1]}
     few_shot = tuple(case.meta["few_shot"])
-    model = from_flax(Released(len(case["init__fc_class.bias"])))._replace(init=lambda key, inputs: variables)
+    kernels = {layer: variables["params"][layer]["kernel"].shape for _, layer, _ in map(place, keys) if "conv" in layer}
+    network = Released(kernels, len(case["init__fc_class.bias"]))
+    model = from_flax(network)._replace(init=lambda key, inputs: variables)
 
     algorithm = fedrd(few_shot, epochs=case.meta["E"], **settings)
     round = make_round(algorithm, model, 1, participation=everyone())

@@ -8,13 +8,13 @@ import optax
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import fedl2r, fedsr
 from fedjax_het.client.objectives import conditional_information, cross_entropy, l2_representation
-from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.engine.problem import LocalProblem
 from fedjax_het.models.probabilistic import probabilistic
 from fedjax_het.sharing import personal_paths
 from fedjax_het.types import Batch, Broadcast, ClientView, Context, ForwardPass, Model, Params
 from tests.golden.cases import Case, covers
-from tests.golden.stage import aggregate
+from tests.golden.meta import Meta
+from tests.golden.stage import aggregate, torch_optimizer
 
 # The released names of the parameters, and where they lie here; matrices are [out, in] there.
 PLACES = {
@@ -66,16 +66,11 @@ def tanh_network(is_probabilistic: bool) -> Model:
     return Model(lambda key, inputs: {}, encode, classify, lambda inputs: {})
 
 
-def recipe(settings: dict) -> Algorithm:
+def recipe(settings: Meta) -> Algorithm:
     if settings["method"] == "FedL2R":
         return fedl2r(l2r=settings["L2R_coeff"])
+    settings.confirm(method="FedSR")
     return fedsr(l2r=settings["L2R_coeff"], cmi=settings["CMI_coeff"])
-
-
-def optimizer_of(settings: dict) -> optax.GradientTransformation:
-    if settings["optim"] == "Adam":
-        return optax.chain(optax.add_decayed_weights(settings["weight_decay"]), optax.adam(settings["lr"]))
-    return torch_sgd(settings["lr"], settings["momentum"], settings["weight_decay"])
 
 
 VIEW = ClientView(Broadcast(jnp.zeros((), int), {}, {}), {}, {}, None, {}, {}, (), {}, jnp.zeros(()))
@@ -91,7 +86,7 @@ def problem(case: Case, noise) -> LocalProblem:
     return LocalProblem(model, algorithm.objective, lambda inputs: inputs)
 
 
-def figures(settings: dict, forward: ForwardPass) -> list:
+def figures(settings: Meta, forward: ForwardPass) -> list:
     """What the released code prints of a step; 0 for a term that is switched off."""
     weights = {"ce": (1.0, cross_entropy()), "L2R": (settings["L2R_coeff"], l2_representation(1.0))}
     weights["CMI"] = (settings["CMI_coeff"], conditional_information(1.0))
@@ -102,7 +97,7 @@ def figures(settings: dict, forward: ForwardPass) -> list:
 def communication(case: Case):
     """Everyone but the held-out node is averaged; the reference stays at home."""
     master = case.meta["master"]
-    nodes = [stored(case, f"c{i}") for i in range(len(case.matching("c*__r_mu")))]
+    nodes = [stored(case, f"c{i}") for i in range(len(case.matching("c*__1.weight")))]
     paths = [f"params/{place}" for place in PLACES.values()]
     personal = {path.split("/")[1] for path in personal_paths(fedsr().sharing, paths, {})}
     stack = jax.tree.map(lambda *leaves: jnp.stack(leaves), *nodes)
@@ -115,8 +110,14 @@ def communication(case: Case):
 
 @covers("fedsr", "*")
 def training(case: Case):
-    params, optimizer = stored(case, "init"), optimizer_of(case.meta)
-    if not case.meta["CMI_coeff"]:
+    settings, params = case.meta, stored(case, "init")
+    rates = (settings["lr"], settings["weight_decay"])
+    optimizer = torch_optimizer(settings["optim"], *rates, momentum=settings.get("momentum"))
+    z_dim, num_classes = params["classifier"]["kernel"].shape
+    settings.confirm(z_dim=z_dim, num_classes=num_classes)
+    if "eval_eps" in case:
+        settings.confirm(num_samples=len(case["eval_eps"]))
+    if not settings["CMI_coeff"]:
         params.pop("reference", None)
         for name in ("r_mu", "r_sigma", "C"):
             case.excuse(f"*__{name}", "without the information term there is no reference; theirs stays as it began")
@@ -124,7 +125,7 @@ def training(case: Case):
     @jax.jit
     def step(params, state, batch, noise):
         here = problem(case, noise)
-        printed = figures(case.meta, here.forward(params, {}, batch, VIEW, KEY))
+        printed = figures(settings, here.forward(params, {}, batch, VIEW, KEY))
         _, gradient = here.value_and_grad(params, {}, batch, VIEW, KEY)
         updates, state = optimizer.update(gradient, state, params)
         return optax.apply_updates(params, updates), state, jnp.stack(printed)
@@ -133,10 +134,10 @@ def training(case: Case):
     noise = case["eps"] if "eps" in case else np.zeros(len(case["Y"]))
     for number, (inputs, labels) in enumerate(zip(case["X"], case["Y"], strict=True)):
         params, state, printed = step(params, state, Batch(inputs, labels, mask), noise[number])
-        # The fourth column, the batch's negative entropy, enters nothing there, and ours has no such figure.
-        losses.append([*printed, *case["losses"][number, len(printed) :]])
+        losses.append(printed)
         yield from compare(case, f"step{number + 1}", params)
-    yield case.compare("losses", losses)
+    # The fourth column, the batch's negative entropy, enters nothing there, and ours has no such figure.
+    yield case.compare("losses", losses, part=lambda columns: columns[:, : len(losses[0])])
     yield case.compare("eval_out", log_chances(case, params))
 
 

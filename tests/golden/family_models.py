@@ -2,7 +2,7 @@
 
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,11 +18,12 @@ from fedjax_het.models.state_dict import Naming, from_torch, to_torch
 from fedjax_het.types import Array, Context, Model, Params, Variables
 from tests.golden.cases import Case, Comparison, covers
 
-NETWORKS = {"resnet18_hw64": "resnet18", "resnet50_hw64": "resnet50", "densenet121_hw64": "densenet121"}
-NETWORKS["harmofl_unet_hw32"] = "unet"
 FLOAT64, FLOAT32 = 1e-9, 1e-4
-# Rounding decides ReLUs behind norms over eight entries a channel: how far PyTorch 2.13's own float32 is off there.
-UNSETTLED = {"resnet50_hw64": "3e-4 to 4e-4", "densenet121_hw64": "1.3e-4"}
+# Float32 gradients of deep networks: late norms average few entries a channel (eight at 64 pixels, two images), and
+# rounding decides the ReLUs behind them, so that PyTorch 2.13's own are off by 1.3e-4 (densenet121_hw64) and 3e-4 to
+# 4e-4 (resnet50_hw64) of the largest. How far rounding goes is measured for each file: two float32 runs on images that
+# differ in their last digit agree in exact arithmetic to 1e-6, and what they differ by, ten times, is allowed.
+ROUNDINGS, MOST = 10, 1e-2
 
 
 def weights(shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
@@ -56,31 +57,38 @@ class Passes(NamedTuple):
 @covers("models", "*")
 def network(case: Case) -> Iterator[Comparison]:
     """Once in float64, once in float32 from the file on: state dict, factory, initialisation."""
-    name = NETWORKS[case.name]
-    naming, num_classes = TORCH_NAMES[name], case["logits_eval"].shape[1]
-    inputs = np.moveaxis(case["input_nchw"], 1, -1)
-    shapes = jax.eval_shape(MODELS[name](num_classes).init, jax.random.key(0), inputs)
-    empty = jax.tree.map(lambda leaf: np.zeros(leaf.shape), shapes)
+    inputs, num_classes = np.moveaxis(case["input_nchw"], 1, -1), case["logits_eval"].shape[1]
+    name, empty = recognised(case, num_classes, inputs)
+    naming = TORCH_NAMES[name]
     state = weights({key: value.shape for key, value in to_torch(empty, naming).items()})
-    assert set(state) == set(case["state_dict_keys"])
-    assert sum(leaf.size for leaf in jax.tree.leaves(empty["params"])) == case["n_params"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "weights.safetensors"
         safetensors.numpy.save_file(state, path)
         model, variables = MODELS[name](num_classes), from_torch(read(path), empty, naming)
-        double = passes(model, variables, inputs, case["labels"], naming)
+        double = compiled(model, case["labels"], naming)(variables, inputs)
         with jax.enable_x64(False):
             model, inputs = MODELS[name](num_classes, pretrained=str(path)), inputs.astype(np.float32)
             variables = model.init(jax.random.key(0), inputs)
-            single = passes(model, variables, inputs, case["labels"], naming)
+            run = compiled(model, case["labels"], naming)
+            single, nudged = run(variables, inputs), run(variables, np.nextafter(inputs, np.float32(np.inf)))
     yield from _compared(case, double, FLOAT64)
-    yield _gradients(case, double, FLOAT64)
+    yield case.compare("grad_norms", _norms(case, double), FLOAT64)
     yield from _compared(case, single, FLOAT32)
-    if case.name in UNSETTLED:
-        reason = f"held in float64 only: PyTorch's own float32 is off by {UNSETTLED[case.name]} of the largest"
-        case.excuse("grad_norms", reason)
-    else:
-        yield _gradients(case, single, FLOAT32)
+    norms = _norms(case, single)
+    rounding = np.abs(_norms(case, nudged) - norms).max() / norms.max()
+    yield case.compare("grad_norms", norms, float(np.clip(ROUNDINGS * rounding, FLOAT32, MOST)))
+
+
+def recognised(case: Case, num_classes: int, inputs: np.ndarray) -> tuple[str, Variables]:
+    """(the network whose PyTorch state dict has the case's keys and as many parameters, its variables as zeros)."""
+    keys, num_params = set(case["state_dict_keys"].tolist()), int(case["n_params"])
+    for name, naming in TORCH_NAMES.items():
+        shapes = jax.eval_shape(MODELS[name](num_classes).init, jax.random.key(0), inputs)
+        empty = jax.tree.map(lambda leaf: np.zeros(leaf.shape), shapes)
+        size = sum(leaf.size for leaf in jax.tree.leaves(empty["params"]))
+        if set(to_torch(empty, naming)) == keys and size == num_params:
+            return name, empty
+    raise ValueError(f"none of {sorted(TORCH_NAMES)} has the file's state_dict_keys and n_params of {num_params}")
 
 
 def _compared(case: Case, ours: Passes, tolerance: float) -> Iterator[Comparison]:
@@ -91,29 +99,34 @@ def _compared(case: Case, ours: Passes, tolerance: float) -> Iterator[Comparison
     yield case.compare("running_sums_after_one_train_step", sums, tolerance)
 
 
-def _gradients(case: Case, ours: Passes, tolerance: float) -> Comparison:
-    norms = [np.linalg.norm(ours.gradient[key].astype(np.float64)) for key in case["grad_keys"]]
-    return case.compare("grad_norms", norms, tolerance)
+def _norms(case: Case, ours: Passes) -> np.ndarray:
+    return np.array([np.linalg.norm(ours.gradient[key].astype(np.float64)) for key in case["grad_keys"]])
 
 
-def passes(model: Model, variables: Variables, inputs: np.ndarray, labels: np.ndarray, naming: Naming) -> Passes:
-    state = {name: leaves for name, leaves in variables.items() if name != "params"}
+def compiled(model: Model, labels: np.ndarray, naming: Naming) -> Callable[[Variables, np.ndarray], Passes]:
+    """Both passes as functions of variables and images."""
 
-    def logits(params: Params, is_training: bool) -> tuple[Array, Variables]:
+    def logits(params: Params, state: Variables, inputs: Array, is_training: bool) -> tuple[Array, Variables]:
         context = Context(jnp.ones(len(inputs), inputs.dtype), jnp.int32(0), jax.random.key(0), is_training)
         (features, _), after = model.encode({"params": params, **state}, inputs, context)
         return model.classify(params, features), after
 
-    def loss(params: Params) -> tuple[Array, tuple[Array, Variables]]:
-        trained, after = logits(params, True)
+    def loss(params: Params, state: Variables, inputs: Array) -> tuple[Array, tuple[Array, Variables]]:
+        trained, after = logits(params, state, inputs, True)
         return optax.softmax_cross_entropy_with_integer_labels(trained, labels).mean(), (trained, after)
 
-    evaluated, _ = jax.jit(logits, static_argnums=1)(variables["params"], False)
-    (value, (trained, after)), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(variables["params"])
-    return Passes(
-        np.moveaxis(evaluated, -1, 1),
-        np.moveaxis(trained, -1, 1),
-        np.asarray(value),
-        to_torch({"params": gradient}, naming),
-        to_torch(after, naming),
-    )
+    evaluate, differentiate = jax.jit(logits, static_argnums=3), jax.jit(jax.value_and_grad(loss, has_aux=True))
+
+    def run(variables: Variables, inputs: np.ndarray) -> Passes:
+        state = {name: leaves for name, leaves in variables.items() if name != "params"}
+        evaluated, _ = evaluate(variables["params"], state, inputs, False)
+        (value, (trained, after)), gradient = differentiate(variables["params"], state, inputs)
+        return Passes(
+            np.moveaxis(evaluated, -1, 1),
+            np.moveaxis(trained, -1, 1),
+            np.asarray(value),
+            to_torch({"params": gradient}, naming),
+            to_torch(after, naming),
+        )
+
+    return run

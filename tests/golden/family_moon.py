@@ -9,14 +9,13 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import moon
 from fedjax_het.client.objectives import contrastive, cross_entropy
 from fedjax_het.client.objectives.contrastive import model_contrast
-from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.engine.participation import everyone
 from fedjax_het.engine.problem import LocalProblem
 from fedjax_het.engine.round import make_round
 from fedjax_het.engine.server_side import server_step
 from fedjax_het.types import Batch, Broadcast, ClientView, Model, ServerState
 from tests.golden.cases import Case, covers
-from tests.golden.stage import aggregate, client_data
+from tests.golden.stage import aggregate, client_data, torch_optimizer
 
 # The authors' layers, and where ours keep their weights.
 LAYERS = {"f": ("f",), "l1": ("projection", "hidden"), "l2": ("projection", "output"), "l3": ("classifier",)}
@@ -25,6 +24,7 @@ LAYERS = {"f": ("f",), "l1": ("projection", "hidden"), "l2": ("projection", "out
 @covers("moon", "ref_con_*")
 def contrast(case: Case):
     received, previous = jnp.asarray(case["z_glob"]), jnp.asarray(case["z_prev"])
+    case.meta.confirm(n_prev=len(previous))
 
     def loss(features):
         is_kept = jnp.ones(len(previous), bool)
@@ -65,12 +65,11 @@ def weights(case: Case, prefix: str) -> dict:
     return params
 
 
-@covers("moon", "s[0-9]*")
+@covers("moon", "s*")
 def training(case: Case):
     settings, num_earlier = case.meta, case.meta["n_prev"]
-    rates = (settings["lr"], settings["momentum"] or 0.0, settings["reg"])
-    adam = optax.chain(optax.add_decayed_weights(settings["reg"]), optax.adam(settings["lr"]))
-    optimizer = adam if settings["optimizer"] == "adam" else torch_sgd(*rates)
+    rates = (settings["lr"], settings["reg"])
+    optimizer = torch_optimizer(settings["optimizer"], *rates, momentum=settings.get("momentum"))
     algorithm = moon(
         mu=settings["mu"],
         temperature=settings["temperature"],
@@ -105,7 +104,8 @@ def _trained(case: Case, algorithm: Algorithm, start: dict, previous: dict) -> d
     data = client_data(inputs, labels, [len(labels)])
     round = make_round(algorithm, network(case), 1, participation=everyone())
     state = round.init(jax.random.key(0), data)
-    memory = {"previous": jax.tree.map(lambda x: x[None], previous)}
+    # Without the term, mu = 0, nothing is remembered.
+    memory = {name: jax.tree.map(lambda x: x[None], previous) for name in algorithm.memory}
     state = state._replace(
         server=state.server._replace(shared={"params": start}), clients=state.clients._replace(memory=memory)
     )
@@ -139,12 +139,13 @@ def _losses(case: Case, algorithm: Algorithm, optimizer: optax.GradientTransform
 @covers("moon", "server_*")
 def server_momentum(case: Case):
     algorithm = moon(server_momentum=case.meta["server_momentum"])
-    shared = {"params": {name: jnp.asarray(case[f"init_{name}"]) for name in "wb"}}
+    num_clients, names = case.meta["N"], [name.removeprefix("init_") for name in case.matching("init_*")]
+    shared = {"params": {name: jnp.asarray(case[f"init_{name}"]) for name in names}}
     state = algorithm.server_optimizer.init(shared["params"])
     for number in range(case.meta["rounds"]):
-        models = {name: np.stack([case[f"r{number}_c{i}_{name}"] for i in range(case.meta["N"])]) for name in "wb"}
+        models = {name: np.stack([case[f"r{number}_c{i}_{name}"] for i in range(num_clients)]) for name in names}
         stack = {"params": jax.tree.map(lambda new, old: new - old, models, shared["params"])}
         update, _ = aggregate(algorithm.aggregator, stack, case.meta["num_examples"])
         shared, state = server_step(algorithm.server_optimizer, ServerState(number, shared, state, (), {}), update)
-        for name in "wb":
+        for name in names:
             yield case.compare(f"r{number}_out_{name}", shared["params"][name])

@@ -1,15 +1,17 @@
 """Ways to put stored numbers on stage: through an aggregator alone, or through a whole compiled round."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from fedjax_het.algorithm import Aggregator, Algorithm
+from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory
+from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.engine.participation import Participation
-from fedjax_het.engine.round import make_round
+from fedjax_het.engine.round import RoundMetrics, make_round
 from fedjax_het.types import (
     Broadcast,
     ClientData,
@@ -20,7 +22,9 @@ from fedjax_het.types import (
     Rows,
     ServerView,
     State,
+    Trained,
     Upload,
+    Variables,
 )
 
 
@@ -41,6 +45,20 @@ def aggregate(aggregator: Aggregator, stack: PyTree, num_examples=None, reports=
 def combined(aggregator: Aggregator, stack: np.ndarray, num_examples=None, round: int = 0) -> np.ndarray:
     """The same for one vector a client, [m, d] -> [d]."""
     return aggregate(aggregator, {"params": {"w": stack}}, num_examples, round=round)[0]["params"]["w"]
+
+
+def torch_optimizer(
+    name: str, learning_rate: float, weight_decay: float = 0.0, *, momentum: float | None = None, **options
+) -> optax.GradientTransformation:
+    """torch.optim.SGD or Adam, as a case names it; other options by PyTorch's names: betas and eps of Adam."""
+    if name.lower() == "sgd":
+        if options:
+            raise ValueError(f"the optimizer's options {sorted(options)} are not known for SGD")
+        return torch_sgd(learning_rate, momentum or 0.0, weight_decay)
+    if name.lower() != "adam":
+        raise ValueError(f"the optimizer '{name}' is neither SGD nor Adam")
+    b1, b2 = options.pop("betas", (0.9, 0.999))
+    return optax.chain(optax.add_decayed_weights(weight_decay), optax.adam(learning_rate, b1, b2, **options))
 
 
 def linear(forward: ForwardPass):
@@ -72,6 +90,37 @@ def client_data(inputs: np.ndarray, labels: np.ndarray, counts: Sequence[int]) -
 def exactly(cohort: Sequence[int]) -> Participation:
     ids = jnp.asarray(cohort)
     return Participation(lambda n: len(cohort), lambda key, n: (ids, jnp.ones(len(cohort), bool)))
+
+
+def hand_out(
+    algorithm: Algorithm, received: Variables, trained: Variables, layers: Mapping[str, type] | None = None, **reports
+) -> tuple[State, RoundMetrics]:
+    """The state and metrics of one round in which client i 'trains' to trained[i] and reports each reports[name][i]."""
+
+    def train(problem, view, key):
+        return Trained(view.memory["trained"], jnp.ones(()), (), {"loss": jnp.zeros(())})
+
+    def keep(name: str) -> Memory:
+        start = received if name == "trained" else jnp.zeros(())
+        return Memory(lambda variables: start, lambda problem, view: view.memory[name])
+
+    def report(name: str):
+        return lambda problem, view: view.memory[name]
+
+    memory = {"trained": jax.tree.map(jnp.asarray, trained)} | {k: jnp.asarray(v) for k, v in reports.items()}
+    algorithm = replace(
+        algorithm,
+        local_update=LocalUpdate(train, lambda count: count, 2),
+        memory={name: keep(name) for name in memory},
+        reports={name: report(name) for name in reports},
+    )
+    num_clients = len(jax.tree.leaves(trained)[0])
+    model = Model(lambda key, inputs: received, None, None, lambda inputs: layers or {})
+    data = client_data(np.zeros((num_clients, 1)), np.zeros(num_clients), [1] * num_clients)
+    round = make_round(algorithm, model, num_clients)
+    state = round.init(jax.random.key(0), data)
+    state = state._replace(clients=state.clients._replace(memory=memory))
+    return jax.jit(round.step)(state, data, jax.random.key(0))
 
 
 def replay(

@@ -1,13 +1,13 @@
 """Every case that lies beside the tests; the whole set, where it is at hand, with -m slow."""
 
+import shutil
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
-from tests.golden.__main__ import main
-from tests.golden.cases import Case, check_of, find
+from tests.golden.__main__ import hold, main
+from tests.golden.cases import Case, find
 from tests.golden.register import load_all
 from tests.shared import shared_path
 
@@ -17,19 +17,25 @@ load_all()
 
 @pytest.mark.parametrize("path", find(HERE), ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_vector(path):
-    case = Case(path)
-    with jax.enable_x64(True):
-        comparisons = list(check_of(case)(case))
-    assert comparisons
-    assert not [c for c in comparisons if not c.is_ok]
+    _, outcome = hold(path)
+    assert not outcome.problems
 
 
-def test_a_wrong_number_is_found(tmp_path):
+def test_a_wrong_number_is_found():
     path = HERE / "fedavg" / "s_random_a.npz"
     case = Case(path)
     assert not case.compare("agg_f64", case["agg_f64"] + 1e-6, 1e-9).is_ok
     assert not case.compare("agg_f64", case["agg_f64"] * float("nan"), 1e-9).is_ok
     assert not case.compare("agg_f64", case["agg_f64"][:-1], 1e-9).is_ok
+
+
+def test_nan_on_both_sides_does_not_agree(tmp_path):
+    with np.load(HERE / "fedavg" / "s_random_a.npz") as arrays:
+        np.savez(tmp_path / "nan.npz", **dict(arrays) | {"agg_f64": arrays["agg_f64"] * float("nan")})
+    case = Case(tmp_path / "nan.npz")
+    held = case.compare("agg_f64", case["agg_f64"])
+    assert not held.is_ok
+    assert str(held) == "agg_f64: 37 entries of theirs and 37 of ours are not finite, of 37"
 
 
 def test_the_command_tells_what_failed_and_what_it_does_not_know(tmp_path, capsys):
@@ -38,16 +44,30 @@ def test_the_command_tells_what_failed_and_what_it_does_not_know(tmp_path, capsy
         ("fedavg", "s_good", {}),
         ("fedavg", "s_bad", {"agg_f64": arrays["agg_f64"] + 1e-6}),
         ("fedavg", "s_broken", {"W": arrays["W"][:3]}),
+        ("fedavg", "s_more", {"eta_g": np.array(0.5)}),
+        ("fedgh", "unheard", {}),
         ("fedunheard", "s_good", {}),
     ]:
         (tmp_path / family).mkdir(exist_ok=True)
         np.savez(tmp_path / family / f"{name}.npz", **arrays | change)
     assert main(tmp_path) == 1
     out = capsys.readouterr().out
-    assert "cases without a check: 1\n    fedunheard/s_good" in out
-    assert "cases failed: 2\n    fedavg/s_bad\n    fedavg/s_broken" in out
-    assert "3 of 4 cases held" in out
+    assert "neither held nor failed: 1\n    fedunheard: 1 cases" in out
+    assert "cases failed: 4\n    fedavg/s_bad\n    fedavg/s_broken\n    fedavg/s_more\n    fedgh/unheard\n" in out
+    assert "array 'eta_g' of fedavg/s_more.npz is not read" in out
+    assert "no check takes this name; those of fedgh" in out
+    assert "5 of 6 cases covered: 1 ok" in out
+    assert out.endswith("0 contained, 4 failed; 1 not covered\n")
     assert main(tmp_path / "nothing") == 1
+
+
+def test_what_no_check_knows_changes_nothing_of_the_exit_status(tmp_path):
+    for family in ("fedavg", "fedunheard"):
+        (tmp_path / family).mkdir()
+        shutil.copy(HERE / "fedavg" / "s_random_a.npz", tmp_path / family)
+    assert main(tmp_path) == 0
+    shutil.rmtree(tmp_path / "fedavg")
+    assert main(tmp_path) == 1  # nothing was held
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ CLIENTS = {
         measures={"largest share, mean over clients": largest_share},
         columns=_ALPHAS,
         besides={"rounds": "1"},
-        doubts=("The panels' alphas are not told.",),
+        doubts=("Not told by the paper: the panels' alphas.",),
     ),
     "fig8": figure(
         "FedMGC, Fig. 8: cross-entropy of a client's trained model on its two largest and two smallest classes",

@@ -136,7 +136,8 @@ def principal_directions(
     "unit".   projection: "orthogonal" | "cosine", visible with correction="whole" or "none" only.
     sign: "mean" (paper) | "majority" (code) | "none"; the result is the same, an axis and its negative project alike.
     rounding: of L: "floor" (at least 1) | "ceil" | "round" | "truncate" (released: may keep none).
-    scope, buffers, stack, warmup_mean_rounds: see `edited_mean`; released: "tensor", "weighted_mean", "float32", 1.
+    scope, buffers, stack, warmup_mean_rounds: see `edited_mean`.   Released, in this order: "tensor",
+    "weighted_mean", "float32", 1.
     Axes whose eigenvalue is under 1e-12 of the largest are skipped, a client orthogonal to an axis casts no vote on
     it, and a client that sent zeros stays zero; the released code gives NaN for it. Not continuous: a vote flips when
     <g_i, u_l> crosses 0, with stack="bfloat16" every few rounds; runs then part, by 1 or 2 % of the model.

@@ -1,0 +1,140 @@
+"""The command of the papers' tables: what it refuses before the first run, and what it writes."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from experiments.papers import command, comparison, fedld, fedrd
+from experiments.papers.comparison import Entry
+from experiments.papers.measures import final
+from experiments.papers.plan import Experiment, Scale
+from fedjax_het.errors import InputError
+
+
+def of(row, column, printed, seeds):
+    return Entry("accuracy", row, column, printed, seeds)
+
+
+TWO = Experiment(
+    title="A table",
+    rows={"FedAvg": {}, "FedLD": {}},
+    measures={"accuracy": final("test/accuracy")},
+    scales={
+        "cpu": Scale("quickstart.py", {}, {"S1": {}, "S2": {}}, "less data", {"a": "an archive", "b": "a folder"}),
+        "paper": Scale("quickstart.py", {}, {"S1": {}, "S2": {}}),
+    },
+    printed={"accuracy": {"FedAvg": (80.0, 70.5), "FedLD": (81.0, None)}},
+    doubts=("A misprint.",),
+)
+ENTRIES = [
+    of("FedAvg", "S1", 80.0, [79.0, 80.0]),
+    of("FedAvg", "S2", 70.5, [71.0, 71.0]),
+    of("FedLD", "S1", 81.0, []),
+    of("FedLD", "S2", None, [60.25]),
+]
+
+
+def test_printed_and_ours_stand_side_by_side():
+    lines = comparison.markdown(TWO, "cpu", ENTRIES).splitlines()
+    assert "| accuracy | S1 paper | S1 here | S1 difference | S2 paper | S2 here | S2 difference |" in lines
+    assert "| FedAvg | 80 | 79.5 ± 0.5 | -0.50 | 70.5 | 71 ± 0 | +0.50 |" in lines
+    assert "| FedLD | 81 | failed |  |  | 60.25 |  |" in lines
+    assert "Reduced: less data." in lines and "- A misprint." in lines
+
+
+def test_all_digits_are_in_the_csv():
+    rows = list(csv.DictReader(io.StringIO(comparison.comma_separated(ENTRIES))))
+    assert rows[0]["seeds"] == "79.0;80.0" and float(rows[0]["difference"]) == -0.5
+    assert rows[2]["mean"] == rows[2]["std"] == rows[0]["paper std"] == ""
+
+
+def test_printed_deviations_stand_beside_printed_values():
+    entry = of("FedAvg", "S1", 80.0, [79.0])._replace(deviation=0.25)
+    assert "| FedAvg | 80 ± 0.25 | 79 | -1.00 |" in comparison.markdown(
+        TWO._replace(rows={"FedAvg": {}}), "paper", [entry]
+    )
+    (row,) = csv.DictReader(io.StringIO(comparison.comma_separated([entry])))
+    assert (row["paper"], row["paper std"]) == ("80.0", "0.25")
+    table = fedrd.EXPERIMENTS["table2"]
+    assert table.deviation("accuracy", "FedRD", "P") == 0.18 and table.deviation("accuracy", "FedRD", "Avg.") == 0.25
+
+
+def test_what_is_printed_stands_beside_results_that_can_be_compared_alone(tmp_path, monkeypatch):
+    """Not at the smallest scale, and no average over other columns than the paper's."""
+    monkeypatch.setattr(command.outcomes, "told", lambda cells, folder: iter(()))
+    table = fedrd.EXPERIMENTS["table5"]
+    cpu = table.scales["cpu"]
+    fewer = {column: cpu.columns[column] for column in "PA"}
+    table = table._replace(scales={**table.scales, "fewer": cpu._replace(columns=fewer)})
+    for scale, is_compared, has_average in (("smoke", False, False), ("fewer", True, False), ("cpu", True, True)):
+        data = [str(tmp_path)] if table.scales[scale].data else []
+        is_done, text = command.run(table, scale, data, {}, tmp_path, "table5")
+        assert not is_done
+        assert ("difference" in text, "88.02 ± 0.63" in text, "68.2 ± 0.24" in text) == (
+            is_compared,
+            is_compared,
+            has_average,
+        )
+
+
+def test_what_the_user_set_is_said_in_the_result():
+    published = TWO.scales["paper"]._replace(pretrained="ImageNet weights")
+    asked = TWO._replace(scales={**TWO.scales, "paper": published})
+
+    def said(experiment, scale, **common):
+        return comparison.markdown(experiment, scale, ENTRIES, {key.replace("__", "."): x for key, x in common.items()})
+
+    assert "The published setting.\n" in said(TWO, "paper") and "by hand" not in said(TWO, "paper", layout="vmapped")
+    assert "Reduced: less data.\n\nBut for what was set by hand: rounds=3." in said(
+        TWO, "cpu", rounds="3", layout="auto"
+    )
+    assert "The published setting.\n" in said(asked, "paper", model__pretrained="weights.safetensors")
+    assert "The published setting, but training starts from random weights, not from ImageNet weights.\n" in said(
+        asked, "paper", model__pretrained="None"
+    )
+
+
+def test_missing_data_is_said_before_anything_is_trained(tmp_path, capsys):
+    arguments = ["--what=table2", "--scale=cpu", f"--workdir={tmp_path / 'runs'}"]
+    assert command.main(arguments, "fedld", fedld.EXPERIMENTS) == 2
+    assert "--data: this scale reads the X-rays' .npz file. Give --data=PATH." in capsys.readouterr().err
+    assert command.main([*arguments, "--data=nowhere.npz"], "fedld", fedld.EXPERIMENTS) == 2
+    assert "--data: 'nowhere.npz' does not exist. Give the path of the X-rays' .npz file." in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_initial_weights_are_asked_for_before_anything_is_trained(tmp_path, capsys):
+    save_file({"conv1.weight": np.zeros((64, 3, 7, 7), np.float32)}, tmp_path / "other.safetensors")
+    arguments = ["--what=table2", "--scale=paper", f"--data={tmp_path}", f"--workdir={tmp_path / 'runs'}"]
+    for given, words in (
+        ([], "starts from ImageNet weights of ResNet-18. Give --config.model.pretrained=FILE.safetensors"),
+        (["nowhere.safetensors"], "there is no file 'nowhere.safetensors'"),
+        ([str(tmp_path / "other.safetensors")], "layer1.0.conv1.weight"),
+    ):
+        given = [f"--config.model.pretrained={each}" for each in given]
+        assert command.main([*arguments, *given], "fedrd", fedrd.EXPERIMENTS) == 2
+        error = capsys.readouterr().err
+        assert words in error and error.startswith("error: ")
+        assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["/x"], "reads an archive. Give --data=a=PATH"),
+        (["a=/x"], "reads a folder. Give --data=b=PATH"),
+        (["a=/x", "b=/y", "c=/z"], "--data=c: nothing here reads it"),
+    ],
+)
+def test_several_data_sets_are_named(tmp_path, given, message):
+    with pytest.raises(InputError, match=message):
+        command.run(TWO, "cpu", given, {}, tmp_path, "table")
+
+
+def test_a_scale_that_is_not_there_is_named(tmp_path, capsys):
+    arguments = ["--what=table3", "--scale=cpu", f"--workdir={tmp_path}"]
+    assert command.main(arguments, "fedrd", fedrd.EXPERIMENTS) == 2
+    assert "'table3' is there at smoke, paper" in capsys.readouterr().err

@@ -1,0 +1,186 @@
+"""Every table and figure at the papers' own scale, held against what the papers say: facts/<paper>.toml.
+
+A fact names the tables and figures it is about (`of`, as for --what), `rows` and `columns` where it is not about all of
+theirs, and its `place`. Kinds of facts:
+
+[[told]]      `settings` that the paper, or else the released code, tells, {"algorithm.batch_size" = 50}; and
+              `starts_from`, words that are in what the scale says of initial weights.
+[[untold]]    `settings` that nobody tells: the values here, and `doubt`, words of the line that says so in the output.
+[[clients]]   how many examples each client has when a data set of `train` training and `test` test examples, of that
+              many `classes` and `domains`, is distributed: `each_train`, `each_valid` and `each_test`.
+[[printed]]   the values of a `measure` by `rows`, in the order of `columns`, and their `deviations` where it has any.
+
+Every number of an algorithm, and every key of ALWAYS, has to be told or untold for every run.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments import build
+from experiments.papers import fedld, fedmgc, fedrd
+from experiments.papers.plan import Experiment
+from fedjax_het.data import Dataset
+from tests.shared import shared_path
+
+PAPERS = {"fedld": fedld.EXPERIMENTS, "fedmgc": fedmgc.EXPERIMENTS, "fedrd": fedrd.EXPERIMENTS}
+FACTS = {paper: tomllib.loads((Path(__file__).parent / "facts" / f"{paper}.toml").read_text()) for paper in PAPERS}
+EVERY = [pytest.param(paper, what, id=f"{paper}-{what}") for paper in PAPERS for what in PAPERS[paper]]
+ALWAYS = (
+    "rounds",
+    "cohort_size",
+    "num_seeds",
+    "algorithm.name",
+    "model.name",
+    "data.num_clients",
+    "data.partition.name",
+    "data.valid_fraction",
+    "data.client_test_fraction",
+)
+NEUTRAL = {
+    "server_learning_rate": 1.0,
+    "warmup_mean_rounds": 0,
+    "official_n_extra": 0,
+    "min_norm_ratio": 0.0,
+    "gmf": 0.0,
+    "seed": 0,
+}
+"""Numbers of algorithms that change nothing at these values."""
+KINDS = {
+    "told": {"of", "rows", "columns", "place", "settings", "starts_from"},
+    "untold": {"of", "rows", "columns", "settings", "doubt"},
+    "clients": {"of", "place", "classes", "domains", "train", "test", "each_train", "each_valid", "each_test"},
+    "printed": {"of", "place", "measure", "columns", "rows", "deviations"},
+}
+
+
+def about(paper: str, kind: str, what: str) -> list[dict]:
+    return [fact for fact in FACTS[paper].get(kind, []) if what in fact["of"]]
+
+
+def runs(experiment: Experiment) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(row, column, settings by dotted key) of every run at the paper's scale; no data are read."""
+    paths = dict.fromkeys(experiment.scales["paper"].data, "somewhere")
+    for (row, column), cell in experiment.cells("paper", {}, paths).items():
+        yield row, column, dict(flat(cell.settings()))
+
+
+def flat(settings: Mapping, within: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{within}{key}.")
+        else:
+            yield f"{within}{key}", list(value) if isinstance(value, tuple) else value
+
+
+def is_of(fact: Mapping, row: str, column: str) -> bool:
+    return row in fact.get("rows", [row]) and column in fact.get("columns", [column])
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_the_facts_are_of_known_kinds_and_places(paper):
+    assert FACTS[paper].keys() <= KINDS.keys()
+    for kind, facts in FACTS[paper].items():
+        for fact in facts:
+            assert fact.keys() <= KINDS[kind], fact
+            assert kind == "untold" or fact["place"], fact
+            assert set(fact["of"]) <= PAPERS[paper].keys(), fact
+            for what in fact["of"]:
+                experiment = PAPERS[paper][what]
+                assert set(fact.get("rows", [])) <= experiment.rows.keys(), (what, fact)
+                assert set(fact.get("columns", [])) <= {*experiment.scales["paper"].columns, experiment.average}
+
+
+@pytest.mark.parametrize(("paper", "what"), EVERY)
+def test_every_run_has_the_settings_of_its_paper(paper, what):
+    experiment = PAPERS[paper][what]
+    facts = about(paper, "told", what) + about(paper, "untold", what)
+    wrong = []
+    for row, column, settings in runs(experiment):
+        expected = {}
+        for fact in facts:
+            if is_of(fact, row, column):
+                assert not expected.keys() & fact.get("settings", {}).keys(), f"{row}, {column}: told twice: {fact}"
+                expected |= fact.get("settings", {})
+        numbers = {
+            key
+            for key, value in settings.items()
+            if key.startswith("algorithm.")
+            and isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and NEUTRAL.get(key.removeprefix("algorithm.")) != value
+        }
+        wrong += [f"{row}, {column}: nothing is said of {key}" for key in {*ALWAYS, *numbers} - expected.keys()]
+        wrong += [
+            f"{row}, {column}: {key} is {settings.get(key, 'missing')}, not {value}"
+            for key, value in expected.items()
+            if key not in settings or settings[key] != value
+        ]
+    assert not wrong, "\n".join(sorted(set(wrong)))
+
+
+@pytest.mark.parametrize(("paper", "what"), EVERY)
+def test_what_nobody_tells_is_a_line_of_the_output(paper, what):
+    experiment = PAPERS[paper][what]
+    for fact in about(paper, "untold", what):
+        assert any(fact["doubt"] in doubt and "Not told" in doubt for doubt in experiment.doubts), fact["doubt"]
+
+
+@pytest.mark.parametrize(("paper", "what"), EVERY)
+def test_initial_weights_are_asked_for_where_the_paper_has_them(paper, what):
+    told = [fact["starts_from"] for fact in about(paper, "told", what) if "starts_from" in fact]
+    words = PAPERS[paper][what].scales["paper"].pretrained
+    assert bool(words) == bool(told)
+    assert all(each in words for each in told)
+
+
+@pytest.mark.parametrize(("paper", "what"), EVERY)
+def test_clients_have_as_many_examples_as_in_the_paper(paper, what):
+    for fact in about(paper, "clients", what):
+        names = [f"domain {i}" for i in range(fact["domains"])]
+        total = fact["train"] + fact["test"]
+        dataset = Dataset(
+            name="counted",
+            inputs=np.zeros((total, 1, 1, 1), np.uint8),
+            labels=(np.arange(total) // fact["domains"] % fact["classes"]).astype(np.int32),
+            class_names=tuple(map(str, range(fact["classes"]))),
+            domains=(np.arange(total) % fact["domains"]).astype(np.int32),
+            domain_names=tuple(names),
+            is_valid=np.zeros(total, bool),
+            is_test=np.arange(total) >= fact["train"],
+        )
+        for cell in list(PAPERS[paper][what].cells("paper", {}, {}).values())[:1]:
+            table = cell.settings()["data"]
+            _, federation = build.data(table | {"unseen": names[0] if table["unseen"] else ""}, dataset)
+            for part in ("train", "valid", "test"):
+                counts = getattr(federation.data, part).count
+                assert set(counts.tolist()) == {fact[f"each_{part}"]}, part
+
+
+@pytest.mark.parametrize(("paper", "what"), EVERY)
+def test_printed_values_are_those_of_the_paper(paper, what):
+    experiment, facts = PAPERS[paper][what], about(paper, "printed", what)
+    columns = [*experiment.scales["paper"].columns, *([experiment.average] if experiment.average else [])]
+    assert {fact["measure"] for fact in facts} == experiment.printed.keys()
+    for fact in facts:
+        assert fact["columns"] == columns
+        for name, ours in (("rows", experiment.printed), ("deviations", experiment.deviations)):
+            values = {row: list(each) for row, each in ours.get(fact["measure"], {}).items()}
+            assert values == fact.get(name, {}), name
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_printed_facts_stand_in_the_text_of_the_paper(paper):
+    """Each row's numbers, deviations between, follow each other there."""
+    text = (shared_path("papers") / f"{paper}.txt").read_text()
+    numbers = f" {' '.join(str(float(each)) for each in re.findall(r'[0-9]*[.][0-9]+|[0-9]+', text))} "
+    for fact in FACTS[paper].get("printed", []):
+        for row, values in fact["rows"].items():
+            deviations = fact.get("deviations", {}).get(row)
+            told = [x for pair in zip(values, deviations, strict=True) for x in pair] if deviations else values
+            assert f" {' '.join(str(float(x)) for x in told)} " in numbers, (fact["place"], row)
