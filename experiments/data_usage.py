@@ -10,7 +10,7 @@ from typing import Any
 Partition = Mapping[str, Any]
 NOT_MEASURED = "not measured: clients hold no examples out (data.client_test_fraction=0.2 would)"
 NONE = "no examples"
-_OWN_MODELS = ("personal", "personal_test")
+_OWN_MODELS = ("personal", "personal_test", "personal_valid")
 _RANDOM = "held out at random"
 
 
@@ -33,7 +33,7 @@ def describe_measurement(partition: Partition, group: str) -> str:
     if kind == "unseen":
         num = (partition.get("unseen") or {}).get(name)
         return f"{name}, a domain that no client has" + (f": {num:,} examples" if num is not None else "")
-    split = "valid" if kind == "valid" else "test"
+    split = "valid" if kind in ("valid", "personal_valid") else "test"
     clients = _clients(partition, is_newcomer=kind == "newcomers")
     num = _sum(clients, split)
     if kind == "newcomers":
@@ -66,7 +66,8 @@ def measured_groups(partition: Partition, has_personal: bool, is_personal_on_tes
     if _sum(clients, "test"):
         groups += ["clients", "personal"] if has_personal else ["clients"]
     groups += ["personal_test"] if has_personal and is_personal_on_test else []
-    groups += ["valid"] if _sum(clients, "valid") else []
+    if _sum(clients, "valid"):
+        groups += ["valid", "personal_valid"] if has_personal else ["valid"]
     groups += ["newcomers"] if _sum(_clients(partition, is_newcomer=True), "test") else []
     return [*groups, *(f"unseen/{name}" for name in partition["unseen"])]
 

@@ -1,6 +1,8 @@
 """What a source found, as a table: examples of every domain, split and class."""
 
+import io
 import logging
+import sys
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -83,7 +85,12 @@ def title(dataset: Dataset) -> str:
 
 
 def tell_progress() -> None:
-    """Print how far the decoding of a data set is; warnings find their way without that."""
+    """Print how far the decoding of a data set is; warnings find their way without that.
+
+    From here on paths that are not UTF-8 are printed with escapes, where Python would end with an error.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     log = logging.getLogger("fedjax_het")
     if not any(isinstance(handler, _Progress) for handler in log.handlers):
         log.addHandler(_Progress())

@@ -67,7 +67,7 @@ def _all_but_numbers(cell: Cell) -> str:
 
 
 def _is_done(cell: Cell, workdir: Path) -> bool:
-    return RunDirectory(workdir / cell.name).read("summary.json") is not None
+    return RunDirectory(workdir / cell.name).check(cell.settings(), is_thorough=False).is_complete
 
 
 def _alone(cell: Cell, directory: Path) -> Outcome:

@@ -16,7 +16,6 @@ from fedjax_het import engine
 from fedjax_het.data import Federation
 
 Record = dict[str, Any]
-SELECTED = "selected.jsonl"  # clients' rows in the round that does best on validation examples, for each seed
 _PACKAGES = ("fedjax-het", "jax", "jaxlib", "flax", "optax", "numpy")
 
 
@@ -144,15 +143,28 @@ def selected(lines: list[Record]) -> Record | None:
     """The figures, as in `final`, of each seed's round that did best on the clients' validation examples; the first of
     equals. Test examples have no say in it. None where nobody has validation examples.
     """
-    by = next((name for name in _SELECTING if all(line.get(name) is not None for line in lines)), None)
+    by = _selecting(lines)
     if by is None:
         return None
-    best: dict[int, Record] = {}
-    for line in lines:
-        if line["seed"] not in best or line[by] > best[line["seed"]][by]:
-            best[line["seed"]] = line
+    best = {line["seed"]: line for line in improving(lines)}
     chosen = [best[seed] for seed in sorted(best)]
     return {"by": by, "rounds": [line["round"] for line in chosen], "figures": _over_seeds(chosen)}
+
+
+def improving(lines: list[Record]) -> list[Record]:
+    """The lines that were the best of their seed on validation examples when written; [] where nobody has any."""
+    by, best = _selecting(lines), []
+    highest: dict[int, float] = {}
+    for line in lines if by else []:
+        if line["seed"] not in highest or line[by] > highest[line["seed"]]:
+            highest[line["seed"]] = line[by]
+            best.append(line)
+    return best
+
+
+def _selecting(lines: list[Record]) -> str | None:
+    """The name of the figure that rounds are selected by."""
+    return next((name for name in _SELECTING if all(line.get(name) is not None for line in lines)), None)
 
 
 def _over_seeds(lines: list[Record]) -> dict[str, Record]:
@@ -162,6 +174,14 @@ def _over_seeds(lines: list[Record]) -> dict[str, Record]:
         std = values.std().item() if len(values) > 1 else None
         figures[name] = {"mean": values.mean().item(), "std": std, "seeds": values.tolist()}
     return {name: figures[name] for name in lines[0] if name in figures}
+
+
+def _version(package: str) -> str:
+    """A package's version; a checkout that is on the path without being installed has none."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def summary(lines: list[Record], facts: engine.Facts, federation: Federation) -> Record:
@@ -174,5 +194,5 @@ def summary(lines: list[Record], facts: engine.Facts, federation: Federation) ->
         "wall_seconds": lines[-1]["seconds"],
         "partition": federation.fingerprint,
         "facts": facts._asdict(),
-        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in _PACKAGES},
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
     }

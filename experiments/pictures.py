@@ -10,6 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.plots import escape_label
+
 TRUE, FOUND = "#ffd400", "#00e5ff"
 """Colours of outlines, which are seen on histology as on grey."""
 
@@ -29,9 +31,9 @@ def grid(
             axis.grid(False)
             axis.spines[:].set_visible(False)
             if i == 0:
-                axis.set_title(column, fontsize=10)
+                axis.set_title(escape_label(column), fontsize=10)
             if j == 0:
-                axis.set_ylabel(row, fontsize=10)
+                axis.set_ylabel(escape_label(row), fontsize=10)
             draw(axis, i, j)
     return figure
 

@@ -1,6 +1,8 @@
-"""Pictures of a run: its curves, and who has which classes."""
+"""Pictures of a run: its curves, and who has which classes; and how every picture writes names and is saved."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import MaxNLocator
 
 STYLE = {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3, "font.size": 10}
@@ -26,12 +29,37 @@ NAMES = {
 }
 _CHARACTER = 0.085  # inches, at font size 9
 _MOST = 40  # names on an axis
+_LONGEST = 60  # characters of a name
+
+
+@contextlib.contextmanager
+def attempt(what: Path | str) -> Iterator[None]:
+    """Let a picture fail alone: whatever its drawing raises becomes a printed warning, for no result depends on it."""
+    try:
+        yield
+    except Exception as error:
+        plt.close("all")
+        reason = (str(error).strip().splitlines() or ["no reason given"])[0]
+        print(f"warning: {what} could not be drawn ({type(error).__name__}: {reason}); no result depends on it")
+
+
+def escape_label(name: str) -> str:
+    r"""A name for Matplotlib to draw letter by letter: `$` begins no formula, and a character that the font lacks, such
+    as a line break, is written as an escape (\n)."""
+    shown = "".join(each if ord(each) in _glyphs() else each.encode("unicode_escape").decode() for each in name)
+    shown = shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
+    return shown.replace("$", r"\$")
+
+
+@functools.cache
+def _glyphs() -> frozenset[int]:
+    return frozenset(get_font(findfont(FontProperties())).get_charmap())
 
 
 def curves(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Accuracy (Dice of masks) and loss against rounds: the mean over seeds, a band from the lowest to the highest."""
     unseen = dict.fromkeys(key.rpartition("/")[0] for key in lines[0] if key.startswith("unseen/"))
-    groups = NAMES | {group: f"unseen: {group.removeprefix('unseen/')}" for group in unseen}
+    groups = NAMES | {group: escape_label(f"unseen: {group.removeprefix('unseen/')}") for group in unseen}
     colours = {group: f"C{i % 10}" for i, group in enumerate(groups)}
     with plt.rc_context(STYLE):
         figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
@@ -79,7 +107,7 @@ def partition(counts: np.ndarray, client_names: Sequence[str], class_names: Sequ
     """Heat-map of `counts` [clients, classes]: classes down, clients across, training examples as colour."""
     num_clients, num_classes = counts.shape
     width = float(np.clip(2.5 + 0.3 * num_clients, 5, 12))
-    longest = max(map(len, client_names)) * _CHARACTER
+    longest = max(len(escape_label(name)) for name in client_names) * _CHARACTER
     is_turned = num_clients <= _MOST and longest > (width - 2) / num_clients
     height = float(np.clip(1.6 + 0.24 * num_classes, 2.6, 12)) + (0.7 * longest if is_turned else 0)
     with plt.rc_context({"font.size": 9}):
@@ -122,6 +150,6 @@ def growth(records: Sequence[Mapping[str, Any]], varied: str, is_flat: bool, pat
 def name_axis(axis: Axis, names: Sequence[str], most: int) -> None:
     """Names where there is room for them, positions where there is not."""
     if len(names) <= most:
-        axis.set_ticks(range(len(names)), names)
+        axis.set_ticks(range(len(names)), list(map(escape_label, names)))
     else:
         axis.set_major_locator(MaxNLocator(integer=True))

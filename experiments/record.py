@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from experiments import files, live, looks, outputs, plots
+from experiments import files, live, looks, outputs, plots, run_files
 from experiments.processes import ALONE, Processes
 from experiments.rundir import RunDirectory, identity
 from experiments.settings import Settings
@@ -53,7 +55,7 @@ class Record:
         place, self._is_alone = beside[0], beside[1] == 1
         self._part = slice(place * num_seeds, (place + 1) * num_seeds)
         self._log = outputs.MetricLines(directory / "metrics.jsonl")
-        self._selected = outputs.MetricLines(directory / outputs.SELECTED)
+        self._selected = outputs.MetricLines(directory / run_files.SELECTED)
         self._looks = looks.Looks(self.seeds, directory / looks.NAME) if settings["diagnostics"] else None
         if processes.is_first:
             # First of all files: a directory that holds others without it would be taken for someone else's.
@@ -113,14 +115,32 @@ class Record:
         self._checkpoints.save(round, self.part(state))
 
     def finish(self, evaluation: Evaluation) -> None:
-        """Everything that is made of the whole run; the summary comes last, for it marks the run as complete."""
-        lines, federation = self._log.read(), self._federation
-        rows = outputs.per_client(self.part(evaluation), federation, self.seeds)
-        self._write("per_client.csv", rows)
-        self._write("curves.png", lambda path: plots.curves(lines, path))
-        names = federation.client_names, federation.class_names
-        self._write("partition.png", lambda path: plots.partition(federation.class_counts, *names, path))
-        self.directory.write("summary.json", outputs.summary(lines, self._facts, federation))
+        """Everything that is made of the whole run. The summary marks the run as complete; pictures come after it."""
+        rows = outputs.per_client(self.part(evaluation), self._federation, self.seeds)
+        files.write(self.directory / "per_client.csv", rows)
+        self.directory.write("summary.json", outputs.summary(self._log.read(), self._facts, self._federation))
+        for name in PICTURES:
+            (self.directory / name).unlink(missing_ok=True)
+        draw_pictures(self.directory)
 
-    def _write(self, name: str, what: str | Callable) -> None:
-        files.write(self.directory / name, what)
+
+def draw_pictures(directory: RunDirectory) -> None:
+    """Draw those pictures of a complete run that are not there, from its files. One that fails is a printed warning."""
+    for name, picture in PICTURES.items():
+        if not (path := directory / name).exists():
+            with plots.attempt(path):
+                files.write(path, partial(picture, directory))
+
+
+def _curves(directory: RunDirectory, path: Path) -> None:
+    plots.curves(outputs.MetricLines(directory / "metrics.jsonl").read(), path)
+
+
+def _partition(directory: RunDirectory, path: Path) -> None:
+    """Who has which classes, of the clients that train."""
+    clients = [client for client in directory.read("partition.json")["clients"] if not client["is_newcomer"]]
+    counts = np.array([list(client["classes"].values()) for client in clients])
+    plots.partition(counts, [client["client"] for client in clients], list(clients[0]["classes"]), path)
+
+
+PICTURES: Mapping[str, Callable[[RunDirectory, Path], None]] = {"curves.png": _curves, "partition.png": _partition}

@@ -1,6 +1,5 @@
 """From finished runs to the tables of a paper: who is measured on what, by which model, is each table's title."""
 
-import csv
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,8 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments import data_usage
+from experiments.run_files import PER_CLIENT, DamagedFileError, read_rows
 from experiments.rundir import RunDirectory
 from experiments.tables import SUMMARIES, Table, Value
+from fedjax_het.errors import InputError
 
 Seeds = list[float]
 Figures = dict[str, dict[str, Seeds]]
@@ -85,8 +86,7 @@ def _by_client(runs: Sequence[Finished], kind: str) -> Table:
     found: dict[str, dict[str, dict[str, Seeds]]] = {}  # row, client, seed
     score = "accuracy"
     for run in runs:
-        with (run.directory / "per_client.csv").open(newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row["is_newcomer"] == "False"]
+        rows = [row for row in _clients(run.directory / PER_CLIENT) if row["is_newcomer"] == "False"]
         score = "dice" if rows and "dice" in rows[0] else "accuracy"
         for row in rows:
             if row.get(prefix + score):
@@ -100,6 +100,17 @@ def _by_client(runs: Sequence[Finished], kind: str) -> Table:
     return _table(
         kind, f"{_noun(score)} of {_TITLES[kind]}, {_WHEN['final']}{over}", figures, _basis(runs, kind, figures)
     )
+
+
+def _clients(path: Path) -> list[dict[str, str]]:
+    try:
+        rows = read_rows(path)
+        if rows is None:
+            raise DamagedFileError(path, "it is gone")
+    except DamagedFileError as error:
+        again = "Delete summary.json beside it, and the run's own command writes both anew from the last checkpoint."
+        raise InputError(f"{error} {again}") from error
+    return rows
 
 
 def _basis(runs: Sequence[Finished], kind: str, figures: Figures) -> str:

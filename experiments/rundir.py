@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments import files
+from experiments import files, inspection
 from experiments.processes import ALONE, Processes
+from experiments.run_files import DamagedFileError, read_json, read_table
 from fedjax_het.data.held_out import AUTO, usual_client_test_fraction
 from fedjax_het.errors import InputError
 
-OURS = ("metrics.jsonl", "summary.json", "checkpoints")
 _OF_MACHINE = ("layout", "memory_budget", "client_states", "examples")
 _OF_WATCHING = ("live",)
 _SIGN = ".partial.sign"
@@ -28,26 +28,39 @@ class RunDirectory:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self._lock: int | None = None
+        self._before: inspection.DirectoryState | None = None  # as `check` found it
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
 
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Raises InputError where the directory cannot be written, or holds the run of other settings."""
+    def check(self, settings: Mapping[str, Any], is_thorough: bool = True) -> inspection.DirectoryState:
+        """Read what an earlier start has left, as `inspection.inspect` does.
+
+        Raises:
+            InputError: Where the directory cannot be written, holds the run of other settings, or is damaged.
+        """
         files.check_writable(self.path)
-        if self.read("config.json") is None and (found := [name for name in OURS if (self / name).exists()]):
-            raise InputError(f"--workdir: '{self.path}' holds {found[0]} but no config.json. Choose another.")
+        self.check_settings(settings)  # first: the other files of another run could only look damaged
+        self._before = inspection.inspect(self.path, settings, is_thorough)
         self.check_settings(settings)
+        return self._before
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """Raises InputError where the directory holds the run of other settings.
+        """Raises InputError where the directory holds the run of other settings, by config.json or by a checkpoint.
 
         Settings that are "auto" until the data have been read are compared as far as the directory tells what they come
-        to; `build.resolved` gives settings that are compared in full.
+        to; `build.resolved` gives settings that are compared in full. A damaged file tells nothing here.
         """
-        if (before := self.read("config.json")) is None:
-            return
-        here = _resolved_there(json.loads(files.to_json(settings)), before, self.read("partition.json"))
+        partition = self._undamaged("partition.json")
+        for before in (self._undamaged("config.json"), self._before and self._before.identity):
+            if before:
+                self._check_same(before, _resolved_there(json.loads(files.to_json(settings)), before, partition))
+
+    def _undamaged(self, name: str) -> dict[str, Any] | None:
+        with contextlib.suppress(DamagedFileError):
+            return read_table(self / name)
+
+    def _check_same(self, before: Mapping[str, Any], here: Mapping[str, Any]) -> None:
         if differing := list(differences(identity(before), identity(here))):
             raise InputError(
                 f"--workdir: '{self.path}' holds a run of another config. Choose another directory, or go back to its"
@@ -56,8 +69,8 @@ class RunDirectory:
 
     def check_partition(self, fingerprint: str) -> None:
         """Raises InputError where the run in the directory was made on another partition: its data have changed."""
-        before = (self.read("partition.json") or {}).get("fingerprint", fingerprint)
-        if before != fingerprint:
+        before = self._before.partition if self._before else (self.read("partition.json") or {}).get("fingerprint")
+        if before not in (None, fingerprint):
             raise InputError(
                 f"--workdir: the run in '{self.path}' was made on other data: partition {before[:12]} there,"
                 f" {fingerprint[:12]} here. Restore the data, or choose another directory."
@@ -112,11 +125,9 @@ class RunDirectory:
     def read(self, name: str) -> Any:
         """A JSON file of the directory, or None. Raises InputError where it is not JSON."""
         try:
-            return json.loads((self / name).read_text())
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (OSError, ValueError) as error:
-            raise InputError(f"--workdir: '{self / name}' cannot be read: {error}. Choose another one.") from error
+            return read_json(self / name)
+        except DamagedFileError as error:
+            raise InputError(f"--workdir: {error} Let the run's own command say how to go on.") from error
 
     def write(self, name: str, value: Any) -> None:
         files.write(self / name, files.to_json(value, indent=2) + "\n")

@@ -96,7 +96,8 @@ def _as_csv(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _plot(study: Study, records: Sequence[Mapping[str, Any]], path: Path) -> None:
-    files.write(path, lambda to: plots.growth(records, study.varied, study.is_flat, to))
+    with plots.attempt(path):
+        files.write(path, lambda to: plots.growth(records, study.varied, study.is_flat, to))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -72,7 +73,7 @@ def markdown(table: Table) -> str:
     body = _marked(table, best="**{}**".format, second="<u>{}</u>".format, plain=_in_markdown, between=" ± ")
     lines = [["", *map(_in_markdown, table.columns)], ["---"] + ["---:"] * len(table.columns), *body]
     note = f"\n{table.note}\n" if table.note else ""
-    return f"{table.title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines) + note
+    return f"{_in_markdown(table.title)}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines) + note
 
 
 def latex(table: Table) -> str:
@@ -83,7 +84,7 @@ def latex(table: Table) -> str:
     head = ["", *map(_escaped, table.columns)]
     rows = [" & ".join(line) + r" \\" for line in (head, *body)]
     lines = [
-        *(f"% {line}" for line in (table.title, table.note) if line),
+        *(f"% {' '.join(line.splitlines())}" for line in (table.title, table.note) if line),
         rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
         r"\toprule",
         rows[0],
@@ -142,9 +143,13 @@ def _ranked(values: Sequence[Value | str | None], shown: Shown) -> list[int | No
 
 
 def _in_markdown(text: str) -> str:
-    return text.replace("|", r"\|").replace("*", r"\*")
+    """On one line, and without what Markdown (or GitHub, which reads formulas) would take for its own."""
+    return re.sub(r"([\\`*|<$\[\]])", r"\\\1", " ".join(text.splitlines()))
 
 
 def _escaped(text: str) -> str:
-    special = {character: f"\\{character}" for character in "&%$#_{}"} | {"\\": r"\textbackslash{}"}
-    return text.translate(str.maketrans(special | {"*": "$^*$", "±": r"$\pm$", "−": "$-$", "×": r"$\times$"}))
+    special = {character: f"\\{character}" for character in "&%$#_{}"}
+    special |= {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
+    special |= {character: f"${character}$" for character in "<>|"}
+    special |= {"*": "$^*$", "±": r"$\pm$", "−": "$-$", "×": r"$\times$"}
+    return " ".join(text.splitlines()).translate(str.maketrans(special))

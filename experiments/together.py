@@ -22,7 +22,8 @@ def read(path: Path) -> list[Run]:
     for each in json.loads(path.read_text()):
         chosen, _ = settings.complete(settings.load(Path(each["config"])), each["set"])
         runs.append(Run(chosen, RunDirectory(each["workdir"])))
-        runs[-1].directory.check(chosen)
+        for note in runs[-1].directory.check(chosen).notes:
+            print(f"note: {note}")
     return runs
 
 

@@ -30,9 +30,9 @@ from experiments import (
     terminal,
 )
 from experiments.meeting import Meeting
-from experiments.outputs import SELECTED
 from experiments.processes import ALONE, RESUMES, Agreed, Processes
-from experiments.record import WRITTEN, Record
+from experiments.record import WRITTEN, Record, draw_pictures
+from experiments.run_files import SELECTED
 from experiments.rundir import RunDirectory, differences
 from experiments.training import Training
 from fedjax_het.cache import cache_folder
@@ -97,22 +97,22 @@ def run(command: Command, processes: Processes = ALONE) -> None:
     with processes.agreed("settings"):
         chosen, notes = settings.complete(settings.load(command.config), command.overrides)
         directory = RunDirectory(command.workdir)
-        directory.check(chosen)
-        before = directory.read("summary.json") is not None, directory.read("choices.json") or {}
+        before = directory.check(chosen, is_thorough=processes.is_first)
     _check_same(processes, "config", chosen)
-    is_complete, earlier = processes.firsts("before", before)
-    for note in notes:
+    is_complete, earlier, found_there = processes.firsts("before", [before.is_complete, before.choices, before.notes])
+    for note in (*notes, *found_there):
         print(f"note: {note}")
     if not is_complete:
         as_one_program([Run(chosen, directory)], earlier, processes)
     if processes.is_first:
+        draw_pictures(directory)
         summary, partition = directory.read("summary.json"), directory.read("partition.json")
-        Console().print(terminal.table(summary))
+        Console(markup=False).print(terminal.table(summary))
         if partition:
             print(terminal.basis(partition, data_usage.groups_of(summary["final"])))
         asked = *looks.written(chosen["diagnostics"]), *live.folders(chosen["live"], directory.path)
-        asked += (SELECTED,) if (directory / SELECTED).exists() else ()
-        print(terminal.paths(directory.path, (*WRITTEN, *asked)))
+        names = [name for name in (*WRITTEN, *asked, SELECTED) if (directory / name).exists()]
+        print(terminal.paths(directory.path, names))
 
 
 def as_one_program(runs: Sequence[Run], earlier: Mapping[str, Any], processes: Processes = ALONE) -> None:

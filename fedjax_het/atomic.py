@@ -9,7 +9,11 @@ def write(path: Path, content: str | bytes | Callable[[Path], None]) -> None:
     """Replace a file in one step: text, bytes, or a function that writes the file it is given."""
     temporary = path.with_name(f".partial.{path.name}")
     if callable(content):
-        content(temporary)
+        try:
+            content(temporary)
+        except Exception:
+            temporary.unlink(missing_ok=True)
+            raise
     else:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     sync(temporary)

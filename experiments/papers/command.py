@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from experiments import arguments, cells, config, files, outcomes
+from experiments import arguments, cells, config, files, outcomes, plots
 from experiments.cells import Cell
 from experiments.papers import comparison
 from experiments.papers.comparison import Entry
@@ -68,7 +68,8 @@ def run(
     files.write(workdir / f"{what}-{scale}.csv", comparison.comma_separated(entries))
     if experiment.draw:
         runs = {place: directories[cell.name] for place, cell in grid.items() if cell.name in directories}
-        files.write(workdir / f"{what}-{scale}.png", lambda path: experiment.draw(entries, runs, path))
+        with plots.attempt(picture := workdir / f"{what}-{scale}.png"):
+            files.write(picture, lambda path: experiment.draw(entries, runs, path))
     return all(entry.seeds for entry in entries), text
 
 

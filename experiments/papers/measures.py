@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from experiments import looks
-from experiments.outputs import SELECTED, MetricLines, Record
+from experiments.outputs import MetricLines, Record
+from experiments.run_files import SELECTED
 from experiments.rundir import RunDirectory
 from fedjax_het.errors import InputError
 

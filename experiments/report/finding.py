@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from experiments.report.reading import MEND, Run, json_of, read
+from experiments.report.reading import MEND, Run, read
+from experiments.run_files import DamagedFileError, read_json
 from fedjax_het.errors import InputError
 
 
@@ -34,11 +35,18 @@ def runs(paths: Sequence[Path]) -> tuple[list[Run], list[Absent]]:
     return list(found.values()), absent
 
 
+def _grid(path: Path) -> Any:
+    try:
+        return read_json(path)
+    except DamagedFileError as error:
+        raise InputError(f"{error} The command of experiments.compare writes it anew.") from error
+
+
 def directories_of(path: Path) -> tuple[list[Path], list[Absent]]:
     """(the run directories that a path stands for, the cells that have none). Raises InputError where it is neither."""
     if (path / "config.json").is_file():
         return [path], []
-    grid = json_of(path, "grid.json")
+    grid = _grid(path / "grid.json")
     if grid is None:
         if inside := sorted(each.parent for each in path.glob("*/config.json")):
             return inside, []

@@ -40,9 +40,10 @@ def taken(rows: Sequence[Row]) -> list[Picture]:
         look = next((each for each in _by_round(row) if "pictures" in each), None)
         for name, arrays in _arrays(row, look).items() if look else ():
             when = f" {looking.before(look['round']).capitalize()}, seed {look['seed']}."
-            files = _files(_DRAWN[name](looking.cohort(row, look), arrays))
             title = f"{meanings.title(name)}: {row.label}"
-            found[name].append(Picture(f"{name}_{row.number}", title, meanings.caption(name) + when, files))
+            with plots.attempt(title):
+                files = _files(_DRAWN[name](looking.cohort(row, look), arrays))
+                found[name].append(Picture(f"{name}_{row.number}", title, meanings.caption(name) + when, files))
     return [picture for each in found.values() for picture in each]
 
 

@@ -27,7 +27,8 @@ _ENDINGS = {"png": {}, "svg": {"Date": None}}  # an SVG without a date is the sa
 def write(figure: Figure, folder: Path) -> None:
     """`curves_by_rounds.png` and `.svg`, and so for every view."""
     for stem, view in zip(stems(figure), figure.views, strict=True):
-        with plt.rc_context(plots.STYLE | {"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "report"}):
+        style = plots.STYLE | {"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "report"}
+        with plots.attempt(folder / stem), plt.rc_context(style):
             drawn = draw(view)
             drawn.draw_without_rendering()
             drawn.set_layout_engine("none")  # what is laid out once need not be for every format
@@ -54,7 +55,7 @@ def draw(view: View) -> Drawing:
 
 
 def _panel(axis: Axes, panel: Panel, ends: tuple[float | None, float | None]) -> None:
-    axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
+    axis.set(title=plots.escape_label(panel.title), xlabel=panel.x_label, ylabel=panel.y_label)
     points = [mark for mark in panel.marks if isinstance(mark, Points)]
     for mark in panel.marks:
         if isinstance(mark, Curve):
@@ -76,7 +77,8 @@ def _panel(axis: Axes, panel: Panel, ends: tuple[float | None, float | None]) ->
 def _curve(axis: Axes, mark: Curve) -> None:
     colour = LIGHT[mark.colour % len(LIGHT)]
     marker = _MARKERS[mark.colour % len(_MARKERS)] if len(mark.x) <= 40 else None
-    axis.plot(mark.x, np.array(mark.y, float), label=mark.label, color=colour, marker=marker, markersize=4)
+    style = {"color": colour, "marker": marker, "markersize": 4}
+    axis.plot(mark.x, np.array(mark.y, float), label=plots.escape_label(mark.label), **style)
     if mark.low is not None and mark.high is not None:
         low, high = (np.array(edge, float) for edge in (mark.low, mark.high))
         axis.fill_between(mark.x, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -87,7 +89,7 @@ def _points(axis: Axes, mark: Points, names: Sequence[str], position: int, of: i
     x = np.array([names.index(name) for name in mark.x]) + (position - (of - 1) / 2) * 0.7 / of
     y = np.array(mark.y, float)
     colour, marker = LIGHT[mark.colour % len(LIGHT)], _MARKERS[mark.colour % len(_MARKERS)]
-    axis.plot(x, y, marker, label=mark.label, color=colour, markersize=4)
+    axis.plot(x, y, marker, label=plots.escape_label(mark.label), color=colour, markersize=4)
     if mark.low is not None and mark.high is not None:
         axis.vlines(x, np.array(mark.low, float), np.array(mark.high, float), color=colour, linewidth=1)
 

@@ -1,7 +1,5 @@
 """Runs as they lie on the disk, finished or not."""
 
-import csv
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -9,18 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments import looks
-from experiments.rundir import RunDirectory
+from experiments.run_files import DamagedFileError, read_lines, read_rows, read_table
 from fedjax_het.errors import InputError
 
 Record = dict[str, Any]
 FILES = ("config.json", "choices.json", "metrics.jsonl", "per_client.csv", "summary.json", "partition.json", looks.NAME)
-_LINES = {"metrics.jsonl": ("round", "seed", "seconds"), looks.NAME: ("round", "seed", "cohort")}
-_SETTINGS = ("algorithm", "model", "data", "rounds", "seed", "num_seeds")
-_SUMMARY = ("facts", "versions")
 _FACTS = ("cohort_size", "num_parameters", "bytes_down", "bytes_up", "compile_seconds", "held_bytes", "peak_bytes")
-_CLIENT = ("client", "is_newcomer", "train", "valid", "test", "classes")
-MEND = "Was it written by another version? Report it with that version, or train it anew."
-_COLUMNS = ("seed", "client", "is_newcomer", "num_train", "num_test", "loss", "accuracy")
+MEND = "The command of that run says how to go on; was it written by another version, report it with that one."
 
 
 class Run(NamedTuple):
@@ -58,23 +51,24 @@ class Run(NamedTuple):
 def read(directory: Path) -> Run:
     """One run. Raises InputError for files that cannot be read, naming the first thing that is not as it should be."""
     notes: list[str] = []
-    settings = _table(directory, "config.json", _SETTINGS)
-    if not all(isinstance(settings[name], dict) and "name" in settings[name] for name in _SETTINGS[:3]):
-        raise InputError(f"{directory / 'config.json'}: algorithm, model and data must be tables with a name. {MEND}")
-    summary = _table(directory, "summary.json", _SUMMARY)
-    partition = _table(directory, "partition.json", ("fingerprint", "clients"))
+    settings = _table(directory, "config.json")
+    for name in ("algorithm", "model", "data"):
+        _check(f"{directory / 'config.json'}, {name}", settings[name], ("name",))
+    summary = _table(directory, "summary.json")
     if summary is not None:
         _check(directory / "summary.json", summary["facts"], _FACTS)
-    for client in partition["clients"] if partition is not None else ():
-        _check(directory / "partition.json", client, _CLIENT)
+    lines = _lines(directory / "metrics.jsonl", notes)
+    if summary is not None and (last := lines[-1]["round"] if lines else 0) != summary["rounds"]:
+        path = directory / "metrics.jsonl"
+        raise InputError(f"{path} ends at round {last}, and the run at {summary['rounds']}. {MEND}")
     return Run(
         directory=directory,
         settings=settings,
         choices=_table(directory, "choices.json") or {},
-        lines=_lines(directory / "metrics.jsonl", notes),
+        lines=lines,
         clients=_rows(directory / "per_client.csv"),
         summary=summary,
-        partition=partition,
+        partition=_table(directory, "partition.json"),
         looks=_lines(directory / looks.NAME, notes),
         notes=notes,
         written=max(stamp(directory), default=0) / 1e9,
@@ -86,43 +80,27 @@ def stamp(directory: Path) -> list[int]:
     return [os.stat(directory / name).st_mtime_ns for name in FILES if (directory / name).is_file()]
 
 
-def _table(directory: Path, name: str, keys: Sequence[str] = ()) -> Record | None:
-    value = json_of(directory, name)
-    if value is not None:
-        _check(directory / name, value, keys)
-    return value
-
-
-def _check(where: Path | str, value: Any, keys: Sequence[str]) -> None:
-    """Raises InputError unless the value is a table that has these keys."""
-    if missing := next((key for key in keys if not isinstance(value, dict) or key not in value), None):
-        raise InputError(f"{where}: there is no '{missing}' in it. {MEND}")
-
-
-def json_of(directory: Path, name: str) -> Any:
-    """A JSON file of the directory, or None. Raises InputError where it is not JSON."""
+def _table(directory: Path, name: str) -> Record | None:
     try:
-        return RunDirectory(directory).read(name)
-    except InputError as error:
-        raise InputError(str(error).removeprefix("--workdir: ")) from error
+        return read_table(directory / name)
+    except DamagedFileError as error:
+        raise InputError(f"{error} {MEND}") from error
+
+
+def _check(where: Path | str, value: Record, keys: Sequence[str]) -> None:
+    """Raises InputError unless a table has these keys."""
+    if missing := next((key for key in keys if key not in value), None):
+        raise InputError(f"{where}: there is no '{missing}' in it. {MEND}")
 
 
 def _lines(path: Path, notes: list[str]) -> list[Record]:
     """Whole lines; what comes after the last line break was being written, or torn off by a kill."""
-    text = path.read_text(errors="replace") if path.is_file() else ""
-    whole, _, torn = text.rpartition("\n")
-    if torn:
+    try:
+        found, is_torn = read_lines(path)
+    except DamagedFileError as error:
+        raise InputError(f"{error} {MEND}") from error
+    if is_torn:
         notes.append(f"{path.name}: the torn last line was left out")
-    found = []
-    for number, line in enumerate(whole.splitlines(), 1):
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise InputError(
-                f"{path}, line {number}: not JSON ({error}). Let the run resume, or train it anew."
-            ) from error
-        _check(f"{path}, line {number}", record, _LINES[path.name])
-        found.append(record)
     return _whole_rounds(found)
 
 
@@ -135,10 +113,7 @@ def _whole_rounds(lines: list[Record]) -> list[Record]:
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    if not path.is_file():
-        return []
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    if rows and (missing := next((name for name in _COLUMNS if name not in rows[0]), None)):
-        raise InputError(f"{path}: there is no column '{missing}'. {MEND}")
-    return rows
+    try:
+        return read_rows(path) or []
+    except DamagedFileError as error:
+        raise InputError(f"{error} {MEND}") from error

@@ -1,5 +1,6 @@
 """A data set as a source read it: examples, labels, domains, and its own split. Arrays may be memory-mapped."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -64,11 +65,16 @@ class Dataset:
         self._check_inputs()
         self._check_indices("label", self.labels, self.class_names)
         self._check_indices("domain", self.domains, self.domain_names)
+        for kind, names in (("class", self.class_names), ("domain", self.domain_names)):
+            if twice := next((name for name, count in Counter(names).items() if count > 1), None):
+                raise InputError(f"{self.name}: the {kind} '{twice}' is named twice. Give each its own name.")
 
     def _check_lengths(self) -> None:
         num = len(self.inputs)
         if num == 0:
             raise InputError(f"{self.name}: no examples. Point the source at data that has some.")
+        if 0 in self.inputs.shape:
+            raise InputError(f"{self.name}: inputs of shape {self.inputs.shape} are empty. Give every example a pixel.")
         is_masks = self.is_segmentation
         shapes = {"labels": (num, *self.inputs.shape[1:3]) if is_masks else (num,)}
         for field in ("labels", "domains", "is_valid", "is_test"):
@@ -117,6 +123,12 @@ class Dataset:
             )
 
 
+def escape_name(name: object) -> str:
+    r"""A name that stands on one line of any table or file: line breaks, other control characters and bytes that are
+    not UTF-8 as escapes (\n, \x1b, \udce9)."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(name))
+
+
 def assemble(
     name: str,
     inputs: np.ndarray,
@@ -136,20 +148,22 @@ def assemble(
     Raises InputError where labels or domains are not integers, and as Dataset does.
     """
     inputs, labels = np.asanyarray(inputs), _integers(f"{name}: labels", labels)
+    if inputs.ndim == 0:
+        raise InputError(f"{name}: inputs are a single {inputs.dtype}. Give [n, ...], an entry for each example.")
     if inputs.dtype == np.uint8 and inputs.ndim == 3:
         inputs = inputs[..., None]
     elif inputs.dtype.kind == "f":
         inputs = inputs.astype(np.float32, copy=False)
     if class_names is None:
-        class_names = number_names(f"{name}: labels", int(labels.max(initial=0)), len(labels))
+        class_names = number_names(f"{name}: labels", int(labels.max(initial=0)), len(inputs))
     domains = np.zeros(len(inputs), np.int32) if domains is None else _integers(f"{name}: domains", domains)
     return Dataset(
-        name=name,
+        name=escape_name(name),
         inputs=inputs,
         labels=labels,
-        class_names=tuple(str(each) for each in class_names),
+        class_names=tuple(map(escape_name, class_names)),
         domains=domains,
-        domain_names=tuple(str(each) for each in domain_names),
+        domain_names=tuple(map(escape_name, domain_names)),
         is_valid=np.zeros(len(inputs), bool) if is_valid is None else np.asarray(is_valid, bool),
         is_test=np.zeros(len(inputs), bool) if is_test is None else np.asarray(is_test, bool),
         notes=tuple(notes),

@@ -101,6 +101,10 @@ def federate(
 def _distribute(
     dataset: Dataset, rest: np.ndarray, partition: Partition, num_clients: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
+    if dataset.num_classes < 2:
+        raise InputError(
+            f"{dataset.name}: all labels are of one class, '{dataset.class_names[0]}'. Give data of several."
+        )
     if dataset.is_segmentation:
         examples = Labelled(np.zeros(len(rest), np.int32), dataset.domains[rest], 0)
     else:

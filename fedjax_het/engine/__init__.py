@@ -1,6 +1,6 @@
 """Runs algorithms: one compiled round, laid out on hardware, repeated, evaluated and kept."""
 
-from fedjax_het.engine.checkpoint import Checkpoints
+from fedjax_het.engine.checkpoint import Checkpoints, SavedCheckpoint, inspect_checkpoints
 from fedjax_het.engine.cost import Facts
 from fedjax_het.engine.evaluation import Evaluation, Metrics
 from fedjax_het.engine.history import History, simulate
@@ -27,11 +27,13 @@ __all__ = [
     "Residence",
     "Round",
     "RoundMetrics",
+    "SavedCheckpoint",
     "Simulation",
     "available",
     "chunked",
     "everyone",
     "flat",
+    "inspect_checkpoints",
     "is_personal_on_test",
     "make_round",
     "sharded",

@@ -4,18 +4,59 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
+from fedjax_het.engine.checksums import find_damage, write_checksums
 from fedjax_het.engine.segments import Segments
 from fedjax_het.engine.store import ClientStore
 from fedjax_het.errors import InputError
 from fedjax_het.types import State
 
 FORMAT = 1
+
+
+class SavedCheckpoint(NamedTuple):
+    """A checkpoint as it lies on the disk."""
+
+    round: int
+    about: dict[str, Any]  # format, identity, leaves; {} where it is damaged
+    damage: str | None = None  # what is wrong with it
+
+
+def inspect_checkpoints(directory: Path, is_thorough: bool = True) -> list[SavedCheckpoint]:
+    """The checkpoints in a directory, damaged ones too, the oldest first. Nothing is written, and no device is used.
+
+    Args:
+        directory: That of `Checkpoints`. Entries whose names are no number are passed over.
+        is_thorough: Whether the checksums of all files are compared, for which they are read.
+    """
+    names = [each.name for each in directory.iterdir()] if directory.is_dir() else []
+    rounds = sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
+    return [_inspect(directory, round, is_thorough) for round in rounds]
+
+
+def _inspect(directory: Path, round: int, is_thorough: bool) -> SavedCheckpoint:
+    folder = directory / str(round)
+    if not folder.is_dir():
+        return SavedCheckpoint(round, {}, "it is no folder")
+    if missing := next((name for name in ("state", "about") if not (folder / name).is_dir()), None):
+        return SavedCheckpoint(round, {}, f"'{missing}' is missing")
+    try:
+        about = json.loads((folder / "about" / "metadata").read_bytes())
+        there = about.get("round", round)
+        if not {"format", "identity", "leaves"} <= about.keys():
+            return SavedCheckpoint(round, {}, "'about' is not what a run writes there")
+    except (OSError, ValueError, AttributeError) as error:
+        return SavedCheckpoint(round, {}, f"'about' cannot be read ({error})")
+    if there != round:
+        return SavedCheckpoint(round, {}, f"it is the checkpoint of round {there} under another name")
+    damage = find_damage(folder) if is_thorough else None
+    damage = damage or Segments(directory / "clients").find_damage(about.get("segments", []), is_thorough)
+    return SavedCheckpoint(round, {} if damage else about, damage)
 
 
 class Checkpoints:
@@ -39,13 +80,16 @@ class Checkpoints:
 
     def save(self, round: int, state: State) -> None:
         """Write the state after so many rounds; done when this returns. Of a ClientStore, what has changed since."""
-        about = {"format": FORMAT, "identity": self._identity, "leaves": _leaves(state, self._num_clients)}
+        about = {"format": FORMAT, "round": round, "identity": self._identity}
+        about["leaves"] = _leaves(state, self._num_clients)
         state, store = _apart(state)
         about |= {"num_rows": _num_rows(state)} if store is None else {"segments": self._segments.write(round, store)}
         self._manager.save(
             round, args=ocp.args.Composite(state=ocp.args.StandardSave(_filled(state)), about=ocp.args.JsonSave(about))
         )
         self._manager.wait_until_finished()
+        if jax.process_index() == 0:
+            write_checksums(self._directory / str(round))
         if store is not None:
             self._segments.prune(each for kept in self._manager.all_steps() for each in self._about(kept)["segments"])
 
@@ -70,6 +114,9 @@ class Checkpoints:
                 f"{where}: the checkpoint is of another run. Give its settings again, or another directory."
             )
         _check_leaves(where, about["leaves"], _leaves(like, self._num_clients))
+        with _reading(where):
+            if damage := find_damage(where):
+                raise OSError(damage)
         like, store = _apart(like)
         if ("segments" in about) != (store is not None):
             there, here = ("on", "off") if store is not None else ("off", "on")

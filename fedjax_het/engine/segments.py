@@ -7,13 +7,14 @@ all: so what checkpoints write and occupy stays in proportion to what changes.
 
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
 
 from fedjax_het.atomic import sync
+from fedjax_het.engine.checksums import crc32_of
 from fedjax_het.engine.store import ClientStore
 
 _AT_A_TIME = 1 << 26  # bytes that are in memory besides the store
@@ -71,6 +72,16 @@ class Segments:
             if checksum != each["checksum"]:
                 raise OSError(f"{path} is damaged")
         store.kept_in[self._folder] = listed, store.rounds.copy()
+
+    def find_damage(self, listed: Sequence[Segment], is_thorough: bool) -> str | None:
+        """What is wrong with the first of these that is missing or, if is_thorough, differs from its checksum."""
+        for each in listed:
+            path = self._folder / each["file"]
+            if not path.is_file():
+                return f"{path} is missing"
+            if is_thorough and crc32_of(path) != each["checksum"]:
+                return f"{path} has another checksum than when it was written"
+        return None
 
     def prune(self, listed: Iterable[Segment]) -> None:
         """Delete what is not listed here, by any checkpoint that stays."""

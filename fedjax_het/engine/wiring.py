@@ -20,7 +20,7 @@ from fedjax_het.engine.problem import LocalProblem
 from fedjax_het.engine.round import Round, RoundMetrics, Transcript
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.memory import describe_bytes
-from fedjax_het.types import Array, ClientData, Key, State, Variables
+from fedjax_het.types import Array, ClientData, Context, Key, State, Variables
 from fedjax_het.validation import LARGEST_COUNT
 
 
@@ -106,7 +106,11 @@ def wired(job: Job, layout: Layout) -> Wired:
             f"{describe_bytes(layout.device_memory)}. Take a smaller model, or let clients keep less."
         )
     _check_amplitude(before.server.shared, federation)
-    shapes = Shapes(*jax.eval_shape(explain, before, federation.data))
+    try:
+        shapes = Shapes(*jax.eval_shape(explain, before, federation.data))
+    except (ValueError, TypeError):
+        _check_outputs(round.problem, federation)  # which costs a trace of the model, and explains most of these
+        raise
     if (changed := _difference(before, shapes.state)) is not None:
         raise InputError(f"a round changes the shape of its own state: {changed}. A slot must give back what it got.")
     return Wired(job, layout, round, train, shapes)
@@ -144,6 +148,26 @@ def _check_amplitude(shared: Variables, federation: Federation) -> None:
         raise InputError(
             f"standardise: {which}, and amplitude normalisation, which keeps phases, cannot make them equal. {mend}, "
             "or take an algorithm without amplitude normalisation, such as harmofl with band=None."
+        )
+
+
+def _check_outputs(problem: LocalProblem, federation: Federation) -> None:
+    """Raise InputError where the model's outputs and the labels are not both of classes, or both of masks."""
+    model, key = problem.model, jax.random.key(0)
+
+    def logits(inputs: Array) -> Array:
+        inputs = federation.prepare(inputs[:1])
+        variables = model.init(key, inputs)
+        context = Context(jnp.ones(1), jnp.zeros((), jnp.int32), key, False)
+        return model.classify(variables["params"], model.encode(variables, inputs, context)[0][0])
+
+    found, labels = jax.eval_shape(logits, federation.examples.inputs), federation.examples.labels
+    if found.ndim != labels.ndim + 1:
+        wanted = "masks, a class for each pixel" if labels.ndim > 1 else "one class for each example"
+        kind = "segmentation, such as unet" if labels.ndim > 1 else "classification"
+        raise InputError(
+            f"config.model: {federation.name} has {wanted}, and the model's outputs are {found.shape[1:]} an example. "
+            f"Take a model for {kind}."
         )
 
 

@@ -102,6 +102,28 @@ def test_amplitude_normalisation_needs_images(refused, tmp_path):
     assert "needs images" in refused(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("labels", "model", "message"),
+    [
+        (
+            "masks",
+            "mlp",
+            r"config.model: x has masks, a class for each pixel, and the model's outputs are (2,) an example",
+        ),
+        (
+            "labels",
+            "unet",
+            "config.model: x has one class for each example, and the model's outputs are (16, 16, 2) an",
+        ),
+    ],
+)
+def test_a_model_for_other_labels(refused, tmp_path, labels, model, message):
+    images = np.random.default_rng(0).integers(0, 255, (20, 16, 16), np.uint8)
+    np.savez(tmp_path / "x.npz", images=images, **{labels: images % 2 if labels == "masks" else np.arange(20) % 2})
+    data = ["--config.data.name=arrays", f"--config.data.path={tmp_path / 'x.npz'}", "--config.layout=vmapped"]
+    assert message in refused(*data, f"--config.model.name={model}")
+
+
 def test_images_too_small_for_the_network(refused):
     assert "8" in refused("--config.model.name=lenet")
 
@@ -178,5 +200,6 @@ def test_a_damaged_checkpoint_is_named_and_kept(tmp_path, capsys):
     capsys.readouterr()
     assert train.main(arguments) == 2
     message = capsys.readouterr().err
-    assert str(workdir / "checkpoints" / "2") in message and "Delete that folder" in message
+    assert f"{workdir / 'checkpoints' / '2'}: the checkpoint is damaged: state/" in message
+    assert "Delete it: the run goes on from checkpoint 1" in message
     assert state.exists() and not (workdir / "summary.json").exists()

@@ -9,7 +9,9 @@ from experiments import files
 from experiments.rundir import RunDirectory, differences
 from fedjax_het.errors import InputError
 
-SETTINGS = {"rounds": 3, "model": {"name": "mlp", "hidden": (4, 4)}}
+EVERY = {"evaluate_every": 1, "checkpoint_every": 1, "diagnostics": "", "seed": 0, "num_seeds": 1}
+TABLES = {"algorithm": {"name": "fedavg"}, "data": {"name": "digits"}}
+SETTINGS = {"rounds": 3, "model": {"name": "mlp", "hidden": (4, 4)}, **EVERY, **TABLES}
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def test_a_directory_that_cannot_be_written(tmp_path):
 
 def test_the_same_settings_go_on_and_others_are_refused_with_the_difference(directory):
     directory.check(SETTINGS)
-    other = {"rounds": 4, "model": {"name": "mlp", "width": 2.0}}
+    other = SETTINGS | {"rounds": 4, "model": {"name": "mlp", "width": 2.0}}
     with pytest.raises(InputError, match="another config") as raised:
         directory.check(other)
     assert str(raised.value).splitlines()[1:] == [
@@ -69,17 +71,19 @@ def test_the_layout_may_change_with_the_machine_and_the_run_be_followed_elsewher
 
 
 def test_what_the_data_decide_is_compared_as_far_as_the_directory_tells(directory):
-    directory.write("config.json", {"data": {"client_test_fraction": 0.2}, "personal_on_test": False})
-    open_settings = {"data": {"client_test_fraction": "auto"}, "personal_on_test": "auto"}
+    resolved = SETTINGS | {"data": {"client_test_fraction": 0.2}, "personal_on_test": False}
+    directory.write("config.json", resolved)
+    open_settings = SETTINGS | {"data": {"client_test_fraction": "auto"}, "personal_on_test": "auto"}
     directory.check(open_settings)  # an older directory, whose partition does not tell
-    directory.write("partition.json", {"fractions": {"test": 0.2, "client_test": 0.2}})
+    partition = {"fingerprint": "abc", "clients": []}
+    directory.write("partition.json", partition | {"fractions": {"test": 0.2, "client_test": 0.2}})
     directory.check(open_settings)
     for own_split in ({"test": None, "client_test": 0.2}, {"test": 0.0, "client_test": None}):
-        directory.write("partition.json", {"fractions": own_split})
+        directory.write("partition.json", partition | {"fractions": own_split})
         with pytest.raises(InputError, match=r"config\.data\.client_test_fraction: 0\.2 / 0\.0"):
             directory.check(open_settings)
     with pytest.raises(InputError, match="personal_on_test: False / True"):
-        directory.check({"data": {"client_test_fraction": 0.2}, "personal_on_test": True})
+        directory.check(resolved | {"personal_on_test": True})
 
 
 def test_differences_of_equal_tables_are_none():
@@ -88,19 +92,19 @@ def test_differences_of_equal_tables_are_none():
 
 def test_results_without_a_config_are_not_ours_to_overwrite(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(InputError, match=r"holds metrics\.jsonl but no config\.json"):
+    with pytest.raises(InputError, match=r"config\.json: it is gone, and metrics\.jsonl is there"):
         RunDirectory(tmp_path).check(SETTINGS)
 
 
 def test_an_unreadable_file_is_named(directory):
     (directory / "config.json").write_text("{")
-    with pytest.raises(InputError, match=r"config\.json' cannot be read"):
+    with pytest.raises(InputError, match=r"config\.json: not JSON .*No checkpoint is there"):
         directory.check(SETTINGS)
 
 
 def test_another_partition_is_refused(directory):
     directory.check_partition("abc")
-    directory.write("partition.json", {"fingerprint": "abc"})
+    directory.write("partition.json", {"fingerprint": "abc", "clients": []})
     directory.check_partition("abc")
     with pytest.raises(InputError, match="other data: partition abc there, def here"):
         directory.check_partition("def")

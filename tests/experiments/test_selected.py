@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from experiments import train
-from experiments.outputs import SELECTED, MetricLines
+from experiments.outputs import MetricLines
 from experiments.papers import measures
+from experiments.run_files import SELECTED
 from experiments.rundir import RunDirectory
 from fedjax_het.errors import InputError
 
@@ -56,13 +57,13 @@ def test_tables_read_them(finished):
 
 
 def test_a_killed_run_goes_on_to_the_same_rows(finished):
-    """Killed with the checkpoint of round 2 and the lines of all rounds written."""
+    """Killed with the checkpoint of round 6 and the lines of all rounds written."""
     shutil.copytree(finished / "run", finished / "killed")
     (finished / "killed" / "summary.json").unlink()
     checkpoints = [each for each in (finished / "killed" / "checkpoints").iterdir() if each.name.isdigit()]
     assert max(int(each.name) for each in checkpoints) == 8
     for each in checkpoints:
-        if int(each.name) > 2:
+        if int(each.name) > 6:
             shutil.rmtree(each)
     assert started(finished, "killed") == 0
     assert (finished / "killed" / SELECTED).read_bytes() == (finished / "run" / SELECTED).read_bytes()
@@ -73,3 +74,16 @@ def test_where_nobody_has_validation_examples_that_is_said(tmp_path):
     for measure in (measures.own(is_selected=True), measures.on_own(is_selected=True)):
         with pytest.raises(InputError, match=r"nobody has validation examples. Set data.valid_fraction"):
             measure(RunDirectory(tmp_path), "A")
+
+
+@pytest.mark.parametrize("what", ["torn", "cut off"])
+def test_a_damaged_file_of_selected_rows_is_refused_with_how_to_go_on(finished, what, capsys):
+    shutil.copytree(finished / "run", finished / what)
+    path = finished / what / SELECTED
+    lines = path.read_text().splitlines(keepends=True)
+    damaged = [lines[0][:20] + "\n", *lines[1:]] if what == "torn" else lines[:-1]
+    path.write_text("".join(damaged))
+    assert started(finished, what) == 2
+    message = capsys.readouterr().err
+    assert f"{path}" in message and ("line 1: not JSON" if what == "torn" else "there is no line for round") in message
+    assert "Put back what was there, or " in message

@@ -73,3 +73,19 @@ def test_a_wide_table_is_narrowed_to_its_summaries():
     assert narrow.columns == ["mean", "worst"] and narrow.rows == [("fedavg", [Value(0.5), None])]
     assert narrow.title == "Accuracy (all 2 columns: clients.md)"
     assert narrowed(TABLE, 1) is TABLE  # it has no column of the worst
+
+
+def test_names_break_no_table_and_say_nothing_but_themselves():
+    table = Table("x", "a\nb", ["$x_{", "^"], [("a\nb | <b>", [Value(0.5), Value(0.25)])])
+    assert markdown(table).splitlines() == [
+        "a b",
+        "",
+        r"|  | \$x_{ | ^ |",
+        "| --- | ---: | ---: |",
+        r"| a b \| \<b> | 50.0 | 25.0 |",
+    ]
+    lines = latex(table).splitlines()
+    assert lines[0] == "% a b" and lines[3] == r" & \$x\_\{ & \textasciicircum{} \\"
+    assert lines[5] == r"a b $|$ $<$b$>$ & 50.0 & 25.0 \\"
+    rows = list(csv.reader(io.StringIO(comma_separated(table))))
+    assert rows[1][:2] == ["a\nb | <b>", "$x_{"]

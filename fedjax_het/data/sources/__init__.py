@@ -1,6 +1,8 @@
 """Where examples come from: a format, or a family of layouts, a file."""
 
+import functools
 import inspect
+from collections.abc import Callable
 
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources.arrays import arrays
@@ -15,8 +17,25 @@ from fedjax_het.data.sources.prostate import prostate
 from fedjax_het.data.sources.ssl_fl import covid_fl, retina
 from fedjax_het.errors import InputError, nearest
 
+
+def _naming_failures(source: Callable[..., Dataset]) -> Callable[..., Dataset]:
+    """The source, with what the file system refuses (a folder that may not be listed, say) as an InputError."""
+
+    @functools.wraps(source)
+    def read(*args: object, **options: object) -> Dataset:
+        try:
+            return source(*args, **options)
+        except OSError as error:
+            place = error.filename or options.get("path", "the data")
+            raise InputError(
+                f"cannot read {place}: {error.strerror or error}. Mend its permissions, or give another path."
+            ) from error
+
+    return read
+
+
 SOURCES = {
-    source.__name__: source
+    source.__name__: _naming_failures(source)
     for source in (
         arrays,
         camelyon17,

@@ -18,6 +18,7 @@ import numpy as np
 from fedjax_het.cache import cache_folder
 from fedjax_het.data.sources.growing import Damaged, Writer, open_arrays
 from fedjax_het.data.sources.images import check_room
+from fedjax_het.data.sources.reading import check_regular
 from fedjax_het.data.sources.sole_writer import sole_writer, writing
 from fedjax_het.errors import InputError
 from fedjax_het.memory import host_memory
@@ -60,8 +61,9 @@ def decoded(
         if (arrays := _usable(folder)) is not None:
             return arrays
         _write(partial, items, read, options)
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
+        with writing(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            partial.rename(folder)
     return open_arrays(folder)
 
 
@@ -93,13 +95,15 @@ def _key(files: Sequence[str | Path], options: Mapping[str, object]) -> str:
             about = os.stat(path)
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror}. Restore it.") from error
-        digest.update(f"{path[len(folder) :]}\0{about.st_size}\0{about.st_mtime_ns}\n".encode())
+        check_regular(path, about.st_mode)
+        digest.update(os.fsencode(f"{path[len(folder) :]}\0{about.st_size}\0{about.st_mtime_ns}\n"))
     return digest.hexdigest()[:16]
 
 
 def _usable(folder: Path) -> dict[str, np.memmap] | None:
-    if not folder.exists():
-        return None
+    with writing(folder):
+        if not folder.exists():
+            return None
     try:
         return open_arrays(folder)
     except Damaged as error:

@@ -1,5 +1,6 @@
 """One image file, one mask, one array of images: to uint8, of the size and the channels that are asked for."""
 
+import warnings
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,6 +16,7 @@ from fedjax_het.validation import Count, validate_arguments
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff"})
 _MODES = {1: "L", 3: "RGB"}
 _GREY = ("1", "L", "LA", "La")
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # `_opened` refuses what it is about
 _DEEP = ("I", "F")  # modes of more than 8 bits a pixel, which Pillow would clip and not scale
 
 
@@ -40,15 +42,34 @@ def read_image(path: str | Path, size: int | None, channels: int | None) -> np.n
 
 def decoded_image(file: str | Path | BinaryIO, origin: str, size: int | None, channels: int | None) -> np.ndarray:
     """As `read_image`, from a file that may be open; `origin` is what messages call it."""
-    with Image.open(file) as image:
+    with _opened(file, origin) as image:
         if image.mode.startswith(_DEEP):
             raise InputError(f"{origin} has more than 8 bits a pixel (mode {image.mode}). Convert it to 8 bits.")
         return _as_array(image, size, channels)
 
 
+def _opened(file: str | Path | BinaryIO, origin: str) -> Image.Image:
+    """An image whose pixels are not decoded yet. Raises InputError for one of more than Pillow's limit."""
+    try:
+        image = Image.open(file)
+        num_pixels = image.width * image.height
+    except Image.DecompressionBombError as error:
+        raise _too_large(origin, f"more than {2 * Image.MAX_IMAGE_PIXELS:,} pixels") from error
+    if num_pixels > Image.MAX_IMAGE_PIXELS:
+        raise _too_large(origin, f"{image.width} x {image.height} pixels")
+    return image
+
+
+def _too_large(origin: str, size: str) -> InputError:
+    limit = Image.MAX_IMAGE_PIXELS
+    return InputError(
+        f"{origin} is too large ({size}; at most {limit:,} are decoded). Cut or scale it down beforehand."
+    )
+
+
 def read_mask(path: str | Path) -> np.ndarray:
     """uint8 [height, width]: 1 where any channel is not 0 (transparency does not count), 0 elsewhere."""
-    with reading(path), Image.open(path) as image:
+    with reading(path), _opened(path, str(path)) as image:
         bands = np.asarray(image if image.mode.startswith((*_DEEP, "P")) else image.convert("RGB"))
     return (bands.reshape(*bands.shape[:2], -1) != 0).any(axis=-1).astype(np.uint8)
 

@@ -11,7 +11,7 @@ from fedjax_het.data.dataset import Dataset, assemble, number_names
 from fedjax_het.data.sources.images import conformed, resized_mask
 from fedjax_het.data.sources.listing import SPLITS
 from fedjax_het.data.sources.mapped import check_header
-from fedjax_het.data.sources.reading import reading
+from fedjax_het.data.sources.reading import check_regular, existing, reading
 from fedjax_het.errors import InputError, nearest
 
 _KEYS = "images with labels or masks; or for each part train_images, train_labels, ..."
@@ -89,12 +89,13 @@ def _joined(origins: Sequence[object], parts: Sequence[_Contents]) -> _Contents:
 
 
 def _read(path: Path, size: int | None, channels: int | None) -> _Contents:
-    if path.exists() and not zipfile.is_zipfile(path):
+    check_regular(existing(path))
+    if not zipfile.is_zipfile(path):
         raise InputError(f"{path} is not a whole .npz file. It is cut short or of another format; fetch it again.")
     with reading(path), np.load(path) as file:
-        class_names = _read_member(file, "class_names").tolist() if "class_names" in file else None
+        class_names = _names(path, file, "class_names") if "class_names" in file else None
         if "images" in file:
-            domains, domain_names = _domains(file)
+            domains, domain_names = _domains(path, file)
             contents = _part(path, file, "", size, channels)._replace(class_names=class_names)
             return contents if domains is None else contents._replace(domains=domains, domain_names=domain_names)
         names = [key.removesuffix("_images") for key in file.files if key.endswith("_images")]
@@ -117,12 +118,12 @@ def _named_part(path: Path, file: np.lib.npyio.NpzFile, name: str, size: int | N
 
 def _part(path: Path, file: np.lib.npyio.NpzFile, prefix: str, size: int | None, channels: int | None) -> _Contents:
     """One part, of one domain and of the split that is named beside it."""
-    inputs = conformed(_array(path, file, f"{prefix}images"), size, channels)
+    inputs = conformed(_images(path, file, f"{prefix}images"), size, channels)
     if f"{prefix}masks" in file:
         labels = _masks(path, _read_member(file, f"{prefix}masks"), size)
     else:
         labels = _array(path, file, f"{prefix}labels")
-    splits = _read_member(file, f"{prefix}split").tolist() if f"{prefix}split" in file else ["train"] * len(inputs)
+    splits = _names(path, file, f"{prefix}split") if f"{prefix}split" in file else ["train"] * len(inputs)
     return _Contents(inputs, labels, _spelt(path, splits), np.zeros(len(inputs), int), ["all"], None)
 
 
@@ -155,17 +156,33 @@ def _read_member(file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
     return file[key]
 
 
-def _domains(file: np.lib.npyio.NpzFile) -> tuple[np.ndarray | None, list[str]]:
+def _images(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
+    images = _array(path, file, key)
+    if images.ndim < 2 or 0 in images.shape:
+        raise InputError(
+            f"{path}: '{key}' has the shape {images.shape}. Give [n, ...], at least one of at least a pixel."
+        )
+    return images
+
+
+def _names(path: Path, file: np.lib.npyio.NpzFile, key: str) -> list[str]:
+    values = _read_member(file, key)
+    if values.ndim != 1 or values.dtype.kind not in "Uiu":
+        raise InputError(
+            f"{path}: '{key}' is {values.dtype} of shape {values.shape}. Give one axis of text, np.array([...], str)."
+        )
+    return [str(each) for each in values.tolist()]
+
+
+def _domains(path: Path, file: np.lib.npyio.NpzFile) -> tuple[np.ndarray | None, list[str]]:
     if "domains" not in file:
         return None, ["all"]
     domains = _read_member(file, "domains")
-    if domains.dtype.kind == "U":
-        names, domains = np.unique(domains, return_inverse=True)
+    if domains.dtype.kind not in "iu":
+        names, domains = np.unique(_names(path, file, "domains"), return_inverse=True)
         return domains, names.tolist()
     if "domain_names" in file:
-        return domains, _read_member(file, "domain_names").tolist()
-    if domains.dtype.kind not in "iu":
-        return domains, []  # refused with the data set
+        return domains, _names(path, file, "domain_names")
     return domains, number_names("domains", int(domains.max(initial=0)), len(domains), "domain_")
 
 

@@ -1,7 +1,9 @@
 """Nuclei in tissue: a folder a site with images and masks, in the forms in which the sites publish them."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources.folders import images, subfolders
@@ -61,8 +63,12 @@ def _pairs(folder: Path) -> list[tuple[Path, Path]]:
         return _matched(of_images, of_masks)
     if slides:
         return [pair for each in slides for pair in _matched(each, each.with_name("GT_" + each.name[len("slide_") :]))]
-    beside = [folder, *(each for each in sorted(folder.rglob("*")) if each.is_dir())]
+    beside = sorted(Path(each) for each, _, _ in os.walk(folder, onerror=_refuse))
     return [pair for each in beside for pair in _beside(each)]
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise error
 
 
 def _matched(of_images: Path, of_masks: Path) -> list[tuple[Path, Path]]:

@@ -2,6 +2,8 @@
 
 import difflib
 import lzma
+import os
+import stat
 import struct
 import zipfile
 import zlib
@@ -31,7 +33,7 @@ _DAMAGE = (
 
 
 def existing(path: str | Path) -> Path:
-    """The path, "~" spelled out; InputError if nothing is there."""
+    """The path, "~" spelled out; InputError if nothing is there, or a folder whose content may not be read."""
     try:
         path = Path(path).expanduser()
         is_there = path.exists()
@@ -45,7 +47,21 @@ def existing(path: str | Path) -> Path:
         close = difflib.get_close_matches(path.name, neighbours, n=1)
         hint = f"Did you mean {folder / close[0]}?" if close else "Give the path of a file or folder that is there."
         raise InputError(f"{path} does not exist. {hint}")
+    if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+        raise InputError(f"cannot read {path}: Permission denied. Mend its permissions, or give another path.")
     return path
+
+
+def check_regular(path: str | Path, mode: int | None = None) -> None:
+    """Raise InputError for what is neither a file nor a folder: to open a FIFO would wait for whoever writes to it.
+
+    Args:
+        path: What is about to be read.
+        mode: Its st_mode, where that is known.
+    """
+    mode = os.stat(path).st_mode if mode is None else mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InputError(f"cannot read {path}: it is no ordinary file but a pipe, socket or device. Remove it.")
 
 
 def located(path: str | Path, what: str, url: str) -> Path:
@@ -60,10 +76,13 @@ def located(path: str | Path, what: str, url: str) -> Path:
 def reading(path: str | Path) -> Iterator[None]:
     """Any failure to read `path` becomes an InputError that names it."""
     existing(path)
+    check_regular(path)
     try:
         yield
     except InputError:
         raise
+    except PermissionError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}. Mend its permissions.") from error
     except _DAMAGE as error:
         raise InputError(
             f"cannot read {path}: {str(error) or type(error).__name__}. The file is damaged, cut short or of another "

@@ -29,9 +29,10 @@ def sole_writer(partial: Path) -> Iterator[Path]:
             # Whoever held the lock may have renamed or removed the folder that we opened.
             if not _is_at(handle, partial):
                 continue
-            for leftover in partial.iterdir():
-                _LOG.warning("%s was left half-written and is made anew", leftover)
-                leftover.unlink()
+            with writing(partial):
+                for leftover in partial.iterdir():
+                    _LOG.warning("%s was left half-written and is made anew", leftover)
+                    leftover.unlink()
             try:
                 yield partial
             finally:

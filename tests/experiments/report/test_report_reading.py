@@ -48,12 +48,18 @@ def test_a_round_that_some_seeds_have_not_written_yet_waits_for_them(tmp_path):
     [
         ("metrics.jsonl", "not json\n", "metrics.jsonl, line 1: not JSON"),
         ("metrics.jsonl", '{"step": 1}\n', "line 1: there is no 'round' in it.*another version"),
-        ("metrics.jsonl", "3\n", "there is no 'round'"),
-        ("config.json", '{"algorithm": "fedavg"}', "config.json: there is no 'model' in it.*another version"),
-        ("config.json", "{", "config.json' cannot be read"),
+        ("metrics.jsonl", "", "metrics.jsonl ends at round 0, and the run at 10"),
+        ("metrics.jsonl", "3\n", "line 1: it holds a number, not a table"),
+        ("config.json", '{"algorithm": {}}', "config.json: there is no 'model' in it.*another version"),
+        ("config.json", '{"algorithm": "fedavg"}', "config.json: 'algorithm' is text, not a table"),
+        ("config.json", "{", "config.json: not JSON"),
         ("summary.json", '{"final": {}}', "summary.json: there is no 'facts'"),
-        ("partition.json", "[]", "partition.json: there is no 'fingerprint'"),
-        ("partition.json", '{"fingerprint": "f", "clients": [{"name": "a"}]}', "partition.json: there is no 'client'"),
+        ("partition.json", "[]", "partition.json: it holds a list, not a table"),
+        (
+            "partition.json",
+            '{"fingerprint": "f", "clients": [{"name": "a"}]}',
+            "there is no 'client' in one of its clients",
+        ),
         ("per_client.csv", "seed,name\n0,a\n", "per_client.csv: there is no column 'client'"),
     ],
 )

@@ -65,7 +65,10 @@ def run(
     if is_finished:
         per_client(folder / "per_client.csv", clients or dict.fromkeys(CLIENTS, finals))
         versions = {"python": "3.11", "jax": "0.10.2"}
-        write(folder / "summary.json", {"final": {}, "facts": FACTS, "versions": versions, "wall_seconds": 20.0})
+        write(
+            folder / "summary.json",
+            {"final": {}, "rounds": 10, "facts": FACTS, "versions": versions, "wall_seconds": 20.0},
+        )
     return folder
 
 

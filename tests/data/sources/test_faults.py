@@ -1,0 +1,149 @@
+"""Files that may not be read or are no files, arrays of impossible shapes, and names that no table takes."""
+
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedjax_het.data import assemble, by_domain, federate, iid, load
+from fedjax_het.errors import InputError
+from tests.data.sources.pictures import draw
+
+IMAGES = np.arange(6 * 4 * 4, dtype=np.uint8).reshape(6, 4, 4)
+LABELS = np.array([0, 1, 2, 0, 1, 2])
+
+
+@pytest.fixture
+def root(tmp_path):
+    for i, name in enumerate(("art/dog/1.png", "art/cat/1.png", "photo/dog/2.png", "photo/cat/1.png")):
+        draw(tmp_path / "images" / name, value=10 * i)
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return str(tmp_path / "cache")
+
+
+def denied(monkeypatch, folder, *functions):
+    """As for a user without the right; root, who runs tests in containers, has every right."""
+    for name in functions:
+        real = getattr(os, name)
+
+        def refuse(path=".", *args, real=real, **kwargs):
+            if Path(os.fsdecode(path)) == folder:
+                raise PermissionError(13, "Permission denied", str(path))
+            return real(path, *args, **kwargs)
+
+        monkeypatch.setattr(os, name, refuse)
+
+
+# ---- what may not be read or written ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("folder", ["", "art", "photo/dog"])
+def test_a_folder_that_may_not_be_listed_is_named(root, cache, monkeypatch, folder):
+    denied(monkeypatch, root / folder, "listdir", "scandir")
+    with pytest.raises(InputError, match=f"cannot read {root / folder}: Permission denied. Mend its permissions"):
+        load("folders", path=root, cache=cache)
+
+
+def test_a_folder_of_arrays_that_may_not_be_listed_is_not_taken_for_an_empty_one(tmp_path, monkeypatch):
+    np.savez(tmp_path / "x.npz", images=IMAGES, labels=LABELS)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(InputError, match=f"cannot read {tmp_path}: Permission denied"):
+        load("arrays", path=tmp_path)
+
+
+def test_an_image_that_may_not_be_read_is_not_called_damaged(root, cache, monkeypatch):
+    real = Image.open
+
+    def refuse(file, *args):
+        if str(file).endswith("photo/dog/2.png"):
+            raise PermissionError(13, "Permission denied", str(file))
+        return real(file, *args)
+
+    monkeypatch.setattr(Image, "open", refuse)
+    with pytest.raises(InputError, match=r"photo/dog/2.png: Permission denied. Mend its permissions"):
+        load("folders", path=root, cache=cache)
+
+
+@pytest.mark.parametrize("function", ["mkdir", "rename"])
+def test_a_cache_that_cannot_be_written_is_named_with_the_option_that_moves_it(root, cache, monkeypatch, function):
+    real = getattr(os, function)
+
+    def refuse(path, *args, **kwargs):
+        if ".partial" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, function, refuse)
+    with pytest.raises(InputError, match=r"cannot write decoded data to .*Permission denied. .*folder with `cache`"):
+        load("folders", path=root, cache=cache)
+
+
+# ---- files that are no files, and images that cannot be decoded ------------------------------------------------------
+def test_a_pipe_is_not_waited_for(root, cache, tmp_path):
+    os.mkfifo(root / "art" / "dog" / "2.png")
+    with pytest.raises(InputError, match=r"art/dog/2.png: it is no ordinary file but a pipe"):
+        load("folders", path=root, cache=cache)
+    (tmp_path / "arrays").mkdir()
+    os.mkfifo(tmp_path / "arrays" / "a.npz")
+    with pytest.raises(InputError, match=r"a.npz: it is no ordinary file"):
+        load("arrays", path=tmp_path / "arrays")
+
+
+@pytest.mark.parametrize("limit", [20, 10])  # of 6 x 4 pixels: more than the limit, and more than twice the limit
+def test_an_image_near_or_beyond_pillows_limit_is_an_error_and_no_warning(root, cache, monkeypatch, limit):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        with pytest.raises(InputError, match=rf"1.png is too large \(.*; at most {limit} are decoded\)"):
+            load("folders", path=root, cache=cache)
+
+
+# ---- arrays ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"images": np.zeros((6, 0, 4), np.uint8)}, r"'images' has the shape \(6, 0, 4\)"),
+        ({"images": np.zeros((0, 4, 4), np.uint8), "labels": LABELS[:0]}, r"'images' has the shape \(0, 4, 4\)"),
+        ({"images": np.uint8(3)}, r"'images' has the shape \(\)"),
+        ({"labels": np.int64(1)}, r"6 inputs but labels of shape \(\)"),
+        ({"split": np.array([["train", "test"]] * 6)}, r"'split' is <U5 of shape \(6, 2\). Give one axis of text"),
+        ({"split": np.array("train")}, r"'split' is <U5 of shape \(\)"),
+        ({"domains": np.array([b"a", b"b"] * 3)}, r"'domains' is \|S1 of shape \(6,\). Give one axis of text"),
+        ({"domains": np.array(["a", "b"])}, r"6 inputs but domains of shape \(2,\)"),
+        ({"domains": [0, 1] * 3, "domain_names": np.array([["a", "b"]])}, "'domain_names' is <U1 of shape"),
+        ({"class_names": np.array("abc")}, r"'class_names' is <U3 of shape \(\)"),
+        ({"class_names": ["a", "b", "a"]}, "the class 'a' is named twice"),
+    ],
+)
+@pytest.mark.parametrize("size", [None, 3])
+def test_arrays_that_cannot_be(tmp_path, changes, message, size):
+    np.savez(tmp_path / "x.npz", **({"images": IMAGES, "labels": LABELS} | changes))
+    with pytest.raises(InputError, match=message):
+        load("arrays", path=tmp_path / "x.npz", size=size)
+
+
+def test_one_class_is_said_of_the_data():
+    with pytest.raises(InputError, match=r"x: all labels are of one class, '0'. Give data of several"):
+        federate(assemble("x", IMAGES, LABELS * 0), iid(), 2)
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+def test_names_that_no_table_takes_are_written_with_escapes():
+    names = ["a\nb", "caf\udce9", "\x1b[31m", "$x_{"]
+    dataset = assemble(
+        "the\tdata", IMAGES, LABELS % 2, class_names=names[:2], domains=LABELS % 2, domain_names=names[2:]
+    )
+    assert dataset.name == r"the\tdata"
+    assert dataset.class_names == (r"a\nb", r"caf\udce9") and dataset.domain_names == (r"\x1b[31m", "$x_{")
+    assert federate(dataset, by_domain(), 2).client_names == (r"\x1b[31m", "$x_{")
+
+
+def test_folders_whose_names_are_not_utf_8(root, cache):
+    os.rename(os.fsencode(root / "art"), os.fsencode(root) + b"/caf\xe9")
+    dataset = load("folders", path=root, cache=cache)
+    assert dataset.domain_names == (r"caf\udce9", "photo") and len(dataset.inputs) == 4
