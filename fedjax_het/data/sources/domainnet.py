@@ -5,7 +5,7 @@ from pathlib import Path
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources import split_lists
 from fedjax_het.data.sources.listing import Entry, check_shared_classes, image_dataset
-from fedjax_het.data.sources.reading import located
+from fedjax_het.data.sources.reading import existing, located
 from fedjax_het.errors import InputError
 
 _URL = (
@@ -29,7 +29,7 @@ def mini_domainnet(path: str, lists: str = "splits_mini", size: int | None = Non
     root = next((each for each in (place, place / "domainnet") if (each / lists).is_dir()), None)
     if root is None:
         raise InputError(f"{place} holds no folder {lists}, nor does its domainnet/. The lists are published at {_URL}")
-    domains = sorted(file.name.removesuffix("_train.txt") for file in (root / lists).glob("*_train.txt"))
+    domains = sorted(file.name.removesuffix("_train.txt") for file in existing(root / lists).glob("*_train.txt"))
     if not domains:
         raise InputError(f"{root / lists} holds no <domain>_train.txt. The lists are published at {_URL}")
     names: dict[int, str] = {}

@@ -9,7 +9,7 @@ from fedjax_het.data.sources import tables
 from fedjax_het.data.sources.images import conformed, read_image
 from fedjax_het.data.sources.listing import Entry, by_number, image_dataset
 from fedjax_het.data.sources.mapped import mapped
-from fedjax_het.data.sources.reading import located, reading
+from fedjax_het.data.sources.reading import existing, located, reading
 from fedjax_het.errors import InputError
 
 _URL = "https://github.com/rui-yan/SSL-FL (data/README.md)"
@@ -48,7 +48,8 @@ def ssl_fl_dataset(name: str, title: str, path: str, split: str, size: int | Non
     root = located(path, title, _URL)
     root = root / title if (root / title).is_dir() else root
     labels = _labels(root / "labels.csv")
-    lists = {file.stem: file for file in (root / split).glob("*.csv")}
+    is_there = (root / split).is_dir()
+    lists = {file.stem: file for file in existing(root / split).glob("*.csv")} if is_there else {}
     if not lists:
         there = ", ".join(str(each.relative_to(root)) for each in sorted(root.glob("*_clients/*")) if each.is_dir())
         raise InputError(f"{root / split} holds no lists of clients. There are {there or 'none'} in {root}.")

@@ -1,5 +1,8 @@
 """DomainNet's folders and lists, as the tests write them."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from fedjax_het.data import federate, iid, load
@@ -80,4 +83,11 @@ def test_a_class_of_one_domain_and_a_missing_partner(root):
 
 def test_mixed_sizes_ask_for_a_size(root):
     with pytest.raises(InputError, match="Give `size`"):
+        load("mini_domainnet", path=root)
+
+
+def test_lists_that_may_not_be_read_are_not_taken_for_none(root, monkeypatch):
+    folder = root / "domainnet" / "splits_mini"
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder)
+    with pytest.raises(InputError, match=f"cannot read {folder}: Permission denied"):
         load("mini_domainnet", path=root)

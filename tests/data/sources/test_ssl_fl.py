@@ -1,5 +1,8 @@
 """Retina and COVID-FL in the layout of the SSL-FL benchmark, as the tests write it."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -122,3 +125,10 @@ def test_covid_fl_with_sites_and_files_of_two_kinds(tmp_path):
     assert dataset.inputs.shape == (3, 4, 4, 3) and (dataset.inputs[0] == 9).all()
     assert dataset.domain_names == ("bimcv", "rsna-0", "test")
     assert dataset.labels.tolist() == [2, 0, 1] and dataset.class_names == ("0", "1", "2")
+
+
+def test_lists_that_may_not_be_read_are_not_taken_for_none(retina, monkeypatch):
+    folder = retina / "5_clients" / "split_1"
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder)
+    with pytest.raises(InputError, match=f"cannot read {folder}: Permission denied"):
+        load("retina", path=retina.parent)
