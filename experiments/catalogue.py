@@ -199,8 +199,8 @@ def _show_one(name: str) -> None:
     _wrap("Wire: what is sent in a round, and what is kept")
     _show(_of_wire(name, parts))
     print("Options")
-    for option, (_, default, _) in options.items():
-        _show_option(option, default, meaning_of(option, factory))
+    for key, option in options.items():
+        _show_option(key, option.default, meaning_of(key, factory), option.of_run)
     print()
     _wrap("Options of local training (defaults unless the text says otherwise)")
     training = inspect.signature(sgd).parameters
@@ -240,8 +240,9 @@ def _show_formula(lines: Iterable[str]) -> None:
     print()
 
 
-def _show_option(name: str, default: object, said: str) -> None:
-    _wrap(f"{name} = {default!r}", "  ", "      ")
+def _show_option(name: str, default: object, said: str, of_run: str | None = None) -> None:
+    value = f"that of the run (config.{of_run})" if of_run else repr(default)
+    _wrap(f"{name} = {value}", "  ", "      ")
     _wrap(said, "      ", "      ")
 
 

@@ -63,8 +63,9 @@ def test_one_is_shown_whole_at_any_width(listed, name, columns):
     text = " ".join(words)
     title, paper = catalogue.description(ALGORITHMS[name])
     assert title in text and paper in text
-    for option, (_, default, _) in config.options(ALGORITHMS[name]).items():
-        assert f"{option} = {default!r}" in text or option in Training.__annotations__
+    for key, option in config.options(ALGORITHMS[name]).items():
+        shown = f"{key} = that of the run (config.{option.of_run})" if option.of_run else f"{key} = {option.default!r}"
+        assert shown in text or key in Training.__annotations__
     for option in Training.__annotations__:
         assert f" {option} = " in text
     module = inspect.getdoc(sys.modules[ALGORITHMS[name].__module__])
