@@ -80,7 +80,7 @@ def test_fedgh_runs_alike_twice_with_random_pairs():
     ("name", "options", "message"),
     [
         ("fedmgc", {"client_loss": "mean"}, "training_loss: unknown moment"),
-        ("fedmgc", {"gamma": -1.0}, "focal: gamma"),
+        ("fedmgc", {"gamma": -1.0}, "gamma: must be a finite number of at least 0"),
         ("fedavg_dgc", {"fraction": 2.0}, "fraction"),
         ("fedgh", {"conflict_test": "none"}, "conflict_test"),
         ("hierarchical", {"decay": 2.0}, "decay"),

@@ -9,6 +9,7 @@ from fedjax_het import data, engine, models
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.errors import InputError
+from fedjax_het.models.norms import norm
 from tests.harness import every_algorithm
 
 FEDERATION = data.toy(num_clients=3, num_classes=2, image=(16, 16, 1), masks=True, examples_per_client=(12, 16))
@@ -16,7 +17,7 @@ OF_CLASSES = {"fedpac", "fedsr"}  # prototypes, and a distribution of the featur
 
 
 class Pixels(nn.Module):
-    """Two convolutions and a head for every pixel."""
+    """Two convolutions, batch normalisation and a head for every pixel."""
 
     def setup(self):
         self.classifier = nn.Dense(FEDERATION.num_classes)
@@ -25,7 +26,7 @@ class Pixels(nn.Module):
     def encode(self, x, mask, is_training):
         for _ in range(2):
             x = nn.relu(nn.Conv(4, (3, 3))(x))
-        return x
+        return norm("batch")(x, mask, is_training)
 
     def classify(self, features):
         return self.classifier(features)

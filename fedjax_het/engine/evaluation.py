@@ -17,6 +17,7 @@ from fedjax_het.engine.scoring import Batches, HeldOut
 from fedjax_het.types import Array, ClientState, Examples, Rows, State
 
 BATCH = 256
+_WORTH_COMPILING = 4096  # places of padding: fewer are evaluated sooner than another program is compiled
 
 
 class Metrics(NamedTuple):
@@ -83,9 +84,10 @@ def _batches(positions: np.ndarray, counts: np.ndarray, batch_size: int) -> Held
 
 
 def _padded_sizes(counts: np.ndarray) -> list[int]:
-    """The sizes to which batches of so many examples are padded: one or two, since each is a program of its own.
+    """The sizes to which batches of so many examples are padded: one or two, since each is compiled by itself.
 
-    Two where that leaves out a quarter of all places: many small clients beside a large test set.
+    Two where that leaves out a quarter of all places, and enough to make up for the compiler's time: many small clients
+    beside a large test set.
     """
     candidates, num = np.unique(counts, return_counts=True)
     if not len(candidates):
@@ -93,7 +95,7 @@ def _padded_sizes(counts: np.ndarray) -> list[int]:
     smaller = np.cumsum(num)
     places = smaller * candidates + (smaller[-1] - smaller) * candidates[-1]
     best = int(np.argmin(places))
-    is_worth_it = 4 * places[best] <= 3 * places[-1]
+    is_worth_it = 4 * places[best] <= 3 * places[-1] and places[-1] - places[best] >= _WORTH_COMPILING
     return [int(candidates[best]), int(candidates[-1])] if is_worth_it else [int(candidates[-1])]
 
 

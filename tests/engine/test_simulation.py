@@ -2,15 +2,17 @@ from dataclasses import replace
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from fedjax_het import algorithms, data, models, simulate
+from fedjax_het import data, models, simulate
 from fedjax_het.engine import Simulation, available, chunked, everyone, flat, sharded, summary, uniformly, vmapped
 from fedjax_het.engine.evaluation import Metrics
 from fedjax_het.engine.job import compiled_for_once
 from fedjax_het.errors import InputError, NonFiniteError
-from tests.harness import TINY, algorithm, difference, federation, is_equal, model, of_clients
+from tests.harness import algorithm, difference, federation, is_equal, model, of_clients
 
 
 @pytest.fixture(scope="module")
@@ -127,10 +129,20 @@ def test_stops(simulation):
     assert [r for r in range(1, 26) if simulation.is_evaluated(r)] == [10, 20, 25]
 
 
-def test_raise_names_round_and_clients():
-    exploding = algorithms.fedavg(**{**TINY, "learning_rate": 1e38})
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"objective": (lambda forward: jnp.nan * jnp.sum(forward.outputs.logits),)},
+            r"clients \[.*\] sent NaN or inf",
+        ),
+        ({"server_optimizer": optax.sgd(jnp.inf)}, r"the clients' updates are finite, what the server made of them"),
+    ],
+)
+def test_raise_names_round_and_what_was_not_finite(change, message):
+    exploding = replace(algorithm("fedavg"), **change)
     built = Simulation(exploding, model("none"), federation(), rounds=4, evaluate_every=4, on_nonfinite="raise")
-    with pytest.raises(NonFiniteError, match=r"round \d: clients \[.*\] sent NaN or infinity"):
+    with pytest.raises(NonFiniteError, match=r"round 0: " + message):
         built.advance(built.start(), 4)
 
 

@@ -66,7 +66,7 @@ def test_a_run_that_is_over_before_another_compilation_is_not_tuned_further(monk
 def test_what_does_not_fit_is_left_out(monkeypatch):
     runner, choice = chosen(monkeypatch, SECONDS, rounds=1000, too_large=(chunked(1),))
     assert runner.layout == choice.layout == sharded(2)
-    assert choice.reason.splitlines()[1] == "chunked(1) not tried: more than memory_budget"
+    assert choice.reason.splitlines()[1] == "chunked(1) not tried: more than there is memory for"
     with pytest.raises(TooLarge, match="sharded"):
         chosen(monkeypatch, SECONDS, rounds=1000, too_large=tuple(SECONDS))
 

@@ -212,7 +212,7 @@ def test_a_missing_package_is_refused_with_the_extra_that_brings_it(command, tmp
 
 def test_an_unknown_name_is_answered_with_the_nearest(command, capsys):
     assert train.main([*command, "--config.live=tensorbord"]) == 2
-    assert "config.live: live: 'tensorbord' is unknown. Did you mean 'tensorboard'?" in capsys.readouterr().err
+    assert "config.live: 'tensorbord' is unknown. Did you mean 'tensorboard'?" in capsys.readouterr().err
 
 
 @pytest.fixture

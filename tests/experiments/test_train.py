@@ -188,11 +188,10 @@ def test_a_directory_that_cannot_be_written_is_refused(config, tmp_path, capsys)
     assert "--workdir: cannot write" in capsys.readouterr().err
 
 
-def test_an_unexpected_error_keeps_its_traceback(tmp_path):
-    broken = tmp_path / "broken.py"
-    broken.write_text("def get_config():\n    return 1 / 0\n")
+def test_an_unexpected_error_keeps_its_traceback(tmp_path, monkeypatch):
+    monkeypatch.setattr(train.settings, "load", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        train.main([f"--config={broken}", f"--workdir={tmp_path / 'run'}"])
+        train.main(["--config=configs/quickstart.py", f"--workdir={tmp_path / 'run'}"])
 
 
 def test_the_real_command_answers_with_status_2():
