@@ -1,4 +1,4 @@
-"""What `experiments.gpu` measures, part by part, and the processes that do it."""
+"""The parts of `experiments.gpu`, and the processes that measure them."""
 
 import contextlib
 import json

@@ -1,4 +1,6 @@
-"""What `experiments.gpu` measures in processes of their own: python -m experiments.gpu.tasks TASK '{"argument": ...}'
+"""The measurements of `experiments.gpu`, each in a process of its own.
+
+    python -m experiments.gpu.tasks TASK '{"argument": ...}'
 
 A task writes a line of JSON for each figure as soon as it has it; whatever libraries print goes to standard error.
 """

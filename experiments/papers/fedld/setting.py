@@ -1,4 +1,4 @@
-"""What FedLD's tables and figure compare, and on what."""
+"""The methods of FedLD's tables and figure, and the data that they are compared on."""
 
 from experiments.papers.plan import Scale, smoke
 

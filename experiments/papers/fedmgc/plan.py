@@ -1,4 +1,4 @@
-"""What FedMGC's figures compare, and how they are run."""
+"""The settings of FedMGC's figures, and how they are run."""
 
 from experiments.papers.figures import Draw
 from experiments.papers.measures import Measure, final

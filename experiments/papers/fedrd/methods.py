@@ -1,4 +1,4 @@
-"""What FedRD's tables and figures compare, and the smallest scale of all of them."""
+"""The methods of FedRD's tables and figures, and the smallest scale of all of them."""
 
 from experiments.papers.plan import Experiment, Settings, smoke
 
