@@ -62,7 +62,9 @@ def test_a_checkpoint_that_cannot_be_read(place, tmp_path):
     for path in (tmp_path / "checkpoints" / "8" / "state").rglob("*"):
         if path.is_file() and path.stat().st_size > 8:
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert "the checkpoint cannot be read" in refusal(place, own)
+    message = refusal(place, own)
+    assert "checkpoints/8: the checkpoint is damaged" in message
+    assert "Delete it: the run goes on from checkpoint 6" in message
 
 
 def as_one_of_two(index: int) -> list[str]:
