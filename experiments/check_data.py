@@ -14,13 +14,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments import arguments, build, data_usage, found, outputs, settings, terminal
+from experiments import build, data_usage, found, outputs, settings, terminal
+from experiments.arguments import apart
 from fedjax_het.errors import InputError
 
 
 def main(argv: Sequence[str]) -> int:
     """The exit status."""
-    own, overrides = arguments.apart(argv)
+    own, overrides = apart(argv)
     parser = argparse.ArgumentParser(
         prog="python -m experiments.check_data",
         description="Read, check and distribute the data of a config without training.",

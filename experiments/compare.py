@@ -17,7 +17,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.markdown import Markdown
 
-from experiments import arguments, cells, files, outcomes, results
+from experiments import cells, files, outcomes, results
+from experiments.arguments import apart
 from experiments.outcomes import Outcome
 from experiments.results import Finished
 from experiments.tables import WRITERS, Table, markdown, narrowed
@@ -36,7 +37,7 @@ class Command(NamedTuple):
 
 def parse(argv: Sequence[str]) -> Command:
     """The command line. Raises InputError for what cannot be read."""
-    own, common = arguments.apart(argv)
+    own, common = apart(argv)
     parser = argparse.ArgumentParser(
         prog="python -m experiments.compare",
         description="Train every config with every combination of what is varied, and tabulate the results.",

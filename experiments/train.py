@@ -17,7 +17,6 @@ from absl.flags import argparse_flags
 from rich.console import Console
 
 from experiments import (
-    arguments,
     build,
     catalogue,
     data_usage,
@@ -29,6 +28,7 @@ from experiments import (
     settings,
     terminal,
 )
+from experiments.arguments import apart
 from experiments.meeting import Meeting
 from experiments.processes import ALONE, RESUMES, Agreed, Processes
 from experiments.record import WRITTEN, Record, draw_pictures
@@ -60,7 +60,7 @@ class Command(NamedTuple):
 
 def parse(argv: Sequence[str]) -> Command:
     """The command line. `--config.<key>=<value>` sets any key of the config, whether the file sets it or not."""
-    own, overrides = arguments.apart(argv)
+    own, overrides = apart(argv)
     parser = argparse_flags.ArgumentParser(
         prog="python -m experiments.train",
         description="Train from a config; the same command resumes a run that was stopped.",

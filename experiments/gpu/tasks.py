@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from experiments import passes
 from experiments.build import read_layout
+from experiments.passes import measure as measure_edits
 from experiments.peers import ours
 from experiments.peers.worker import answers_apart, say, version
 from experiments.works import NUM_CLASSES, W2, WORKS
@@ -138,7 +138,7 @@ def aggregators(names: Mapping[str, int], entries: int, repeats: int) -> Iterato
     """What editing updates takes beside their mean, for {name: clients}; see `experiments.passes`."""
     ours.computed_products("float32")
     for name, num_clients in names.items():
-        rows, rate = passes.measure(num_clients, entries, vmapped, ("float32", "bfloat16"), repeats)
+        rows, rate = measure_edits(num_clients, entries, vmapped, ("float32", "bfloat16"), repeats)
         for row in rows:
             of = {"name": f"{name} {row.aggregator}", "clients": num_clients, "entries": entries}
             times = {"median_s": row.seconds, "min_s": row.least, "max_s": row.most}

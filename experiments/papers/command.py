@@ -55,19 +55,19 @@ def run(
         raise InputError(f"--scale={scale}: '{what}' is there at {', '.join(experiment.scales)}. Take one of these.")
     paths = _paths(experiment.scales[scale].data, data)
     _check_asked(experiment.scales[scale].pretrained, scale, common)
-    grid = experiment.cells(scale, common, paths)
-    unique = list({cell.name: cell for cell in grid.values()}.values())
+    cell_of_place = experiment.cells(scale, common, paths)
+    unique = list({cell.name: cell for cell in cell_of_place.values()}.values())
     folder = home(unique[0], scale, workdir)
     cells.check(unique, folder)
     _check_weights(unique)
     ended = outcomes.told(unique, folder)
     directories = {each.cell.name: RunDirectory(each.directory) for each in ended if each.is_done}
-    entries = _read(experiment, experiment.scales[scale], grid, directories)
+    entries = _read(experiment, experiment.scales[scale], cell_of_place, directories)
     text = comparison.markdown(experiment, scale, entries, common)
     files.write(workdir / f"{what}-{scale}.md", text)
     files.write(workdir / f"{what}-{scale}.csv", comparison.comma_separated(entries))
     if experiment.draw:
-        runs = {place: directories[cell.name] for place, cell in grid.items() if cell.name in directories}
+        runs = {place: directories[cell.name] for place, cell in cell_of_place.items() if cell.name in directories}
         with plots.attempt(picture := workdir / f"{what}-{scale}.png"):
             files.write(picture, lambda path: experiment.draw(entries, runs, path))
     return all(entry.seeds for entry in entries), text
@@ -100,7 +100,7 @@ def _check_weights(unique: Sequence[Cell]) -> None:
 def _read(
     experiment: Experiment,
     scale: Scale,
-    grid: Mapping[tuple[str, str], Cell],
+    cell_of_place: Mapping[tuple[str, str], Cell],
     done: Mapping[str, RunDirectory],
 ) -> list[Entry]:
     """Every result; beside it what was printed, an average only where it is over the paper's columns."""
@@ -109,7 +109,7 @@ def _read(
     for name, measure in experiment.measures.items():
         for row in experiment.rows:
             found = []
-            for column, cell in ((column, cell) for (of, column), cell in grid.items() if of == row):
+            for column, cell in ((column, cell) for (of, column), cell in cell_of_place.items() if of == row):
                 seeds = measure(done[cell.name], column) if cell.name in done else []
                 found.append(_entry(experiment, (name, row, column), seeds, scale.is_compared))
             entries += found

@@ -10,9 +10,10 @@ import numpy as np
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.engine import client_side, cost, placement
+from fedjax_het.engine import client_side, cost
 from fedjax_het.engine.job import Job
 from fedjax_het.engine.layout import Layout
+from fedjax_het.engine.placement import of_cohort
 from fedjax_het.engine.problem import LocalProblem
 from fedjax_het.engine.residence import RESIDENT
 from fedjax_het.engine.resident import Resident
@@ -62,7 +63,7 @@ def looking(
 
     def measure(state: State, data: ClientData, key: Key) -> Measured:
         cohort = round.draw(key, state.server.round)
-        seen, clients = client_side.window(data, cohort), placement.of_cohort(state.clients, cohort.ids, is_everyone)
+        seen, clients = client_side.window(data, cohort), of_cohort(state.clients, cohort.ids, is_everyone)
         test = tree.take(data.test, cohort.ids) if has_tests else None
         after, metrics, said = round.train(state._replace(clients=clients), cohort, seen, key)
         is_present = said.uploads.num_examples > 0  # whoever is not sent zeros

@@ -13,10 +13,11 @@ import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.engine import client_side, initial, placement, server_side
+from fedjax_het.engine import client_side, initial, server_side
 from fedjax_het.engine.client_side import Cohort
 from fedjax_het.engine.layout import Layout, vmapped
 from fedjax_het.engine.participation import Participation, everyone
+from fedjax_het.engine.placement import among_all
 from fedjax_het.engine.problem import Channel, LocalProblem, Unfilled
 from fedjax_het.errors import InputError
 from fedjax_het.types import (
@@ -174,7 +175,7 @@ def make_round(
 
     def explain(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics, Transcript]:
         cohort = draw(key, state.server.round)
-        with_everyone = placement.among_all(train, participation.is_everyone)
+        with_everyone = among_all(train, participation.is_everyone)
         return with_everyone(state, cohort, client_side.window(data, cohort), key)
 
     def step(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics]:

@@ -12,10 +12,11 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
 from fedjax_het.data.preparation import has_means_of_both_signs
-from fedjax_het.engine import client_side, placement
+from fedjax_het.engine import client_side
 from fedjax_het.engine.client_side import Cohort
 from fedjax_het.engine.job import Job
 from fedjax_het.engine.layout import Layout
+from fedjax_het.engine.placement import among_all
 from fedjax_het.engine.problem import LocalProblem
 from fedjax_het.engine.round import Round, RoundMetrics, Transcript
 from fedjax_het.errors import InputError, nearest
@@ -69,7 +70,7 @@ class Wired(NamedTuple):
         self, state: State, cohort: Cohort, data: ClientData, key: Key, once: Array
     ) -> tuple[State, RoundMetrics]:
         """The same, of which `state` has everyone's clients."""
-        return placement.among_all(self.alone, self.job.participation.is_everyone)(state, cohort, data, key, once)
+        return among_all(self.alone, self.job.participation.is_everyone)(state, cohort, data, key, once)
 
 
 def wired(job: Job, layout: Layout) -> Wired:
@@ -95,7 +96,7 @@ def wired(job: Job, layout: Layout) -> Wired:
 
     def explain(state: State, data: ClientData) -> tuple[State, RoundMetrics, Transcript]:
         cohort = round.draw(key, state.server.round)
-        with_everyone = placement.among_all(train, job.participation.is_everyone)
+        with_everyone = among_all(train, job.participation.is_everyone)
         return with_everyone(state, cohort, client_side.window(data, cohort), key)
 
     before = jax.eval_shape(round.init, key, federation.data)

@@ -69,8 +69,8 @@ def test_columns_may_be_better_the_smaller_or_no_contest_and_have_stars_and_text
 def test_a_wide_table_is_narrowed_to_its_summaries():
     wide = Table("clients", "Accuracy", ["a", "b", "mean", "worst"], [("fedavg", [Value(0.1), None, Value(0.5), None])])
     assert narrowed(wide, 4) is wide
-    narrow = narrowed(wide, 3)
-    assert narrow.columns == ["mean", "worst"] and narrow.rows == [("fedavg", [Value(0.5), None])]
+    result = narrowed(wide, 3)
+    assert result.columns == ["mean", "worst"] and result.rows == [("fedavg", [Value(0.5), None])]
     assert narrow.title == "Accuracy (all 2 columns: clients.md)"
     assert narrowed(TABLE, 1) is TABLE  # it has no column of the worst
 
