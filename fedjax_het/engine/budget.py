@@ -157,8 +157,8 @@ def _check_room(first: Wired, residence: Residence, folder: Path) -> None:
         )
     if residence.client_states == "disk" and size > (free := shutil.disk_usage(existing(folder)).free):
         raise InputError(
-            f"client_states: 'disk' could come to {megabytes(size)} MB, and {folder} has {megabytes(free)} free. "
-            "Choose another place, a smaller model or fewer rounds."
+            f"client_states: 'disk' could come to {megabytes(size)} MB, and {folder} has {megabytes(free)} "
+            "free. Choose another place, a smaller model or fewer rounds."
         )
 
 

@@ -71,7 +71,7 @@ def test_a_wide_table_is_narrowed_to_its_summaries():
     assert narrowed(wide, 4) is wide
     result = narrowed(wide, 3)
     assert result.columns == ["mean", "worst"] and result.rows == [("fedavg", [Value(0.5), None])]
-    assert narrow.title == "Accuracy (all 2 columns: clients.md)"
+    assert result.title == "Accuracy (all 2 columns: clients.md)"
     assert narrowed(TABLE, 1) is TABLE  # it has no column of the worst
 
 
