@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.shared import ROOT
+
 PACKAGE = ROOT / "fedjax_het"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FLOOR_1 = {"types", "tree", "sharing", "errors", "geometry", "cache", "native", "atomic", "double", "alike"}

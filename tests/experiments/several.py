@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.shared import ROOT
+
 SMALL = {
     "rounds": "8",
     "evaluate_every": "2",

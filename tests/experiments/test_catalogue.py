@@ -4,7 +4,6 @@ import inspect
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,7 @@ from experiments import catalogue, config, train
 from fedjax_het import data
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.client.local_updates import Training
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.shared import ROOT
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import pytest
 from experiments import build, cells, compare
 from experiments.cells import Cell
 from fedjax_het.errors import InputError
+from tests.shared import ROOT
 
-QUICK = Path(__file__).parents[2] / "configs" / "quickstart.py"
+QUICK = ROOT / "configs" / "quickstart.py"
 CONFIG = """
 from ml_collections import ConfigDict
 

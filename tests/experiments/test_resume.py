@@ -16,8 +16,8 @@ import pytest
 from experiments.outputs import MetricLines
 from experiments.rundir import RunDirectory
 from fedjax_het.algorithms import ALGORITHMS
+from tests.shared import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = {
     "rounds": "24",
     "evaluate_every": "1",

@@ -1,7 +1,6 @@
 """From a file and a command line to complete settings."""
 
 from inspect import signature
-from pathlib import Path
 
 import pytest
 from ml_collections import ConfigDict
@@ -9,12 +8,9 @@ from ml_collections import ConfigDict
 from experiments import build, settings, words
 from fedjax_het.data import SOURCES
 from fedjax_het.errors import InputError
+from tests.shared import ROOT
 
-FILES = sorted(
-    path
-    for path in Path(__file__).resolve().parents[2].glob("configs/**/*.py")
-    if path.stem not in ("__init__", "base")
-)
+FILES = sorted(path for path in ROOT.glob("configs/**/*.py") if path.stem not in ("__init__", "base"))
 
 
 def complete(overrides=None, **sections):

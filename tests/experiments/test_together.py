@@ -8,8 +8,9 @@ import pytest
 
 from experiments import cells, compare, outcomes, together, train
 from experiments.outputs import MetricLines
+from tests.shared import ROOT
 
-QUICK = Path(__file__).parents[2] / "configs" / "quickstart.py"
+QUICK = ROOT / "configs" / "quickstart.py"
 SMALL = {
     "data.num_clients": "4",
     "cohort_size": "2",

@@ -15,8 +15,8 @@ from experiments.record import WRITTEN
 from experiments.rundir import RunDirectory
 from fedjax_het.engine import Residence, chunked
 from fedjax_het.errors import InputError
+from tests.shared import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 FILE = """
 def get_config():
     return dict(
