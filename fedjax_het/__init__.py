@@ -3,22 +3,22 @@
 from fedjax_het import algorithms, data, models, sharing
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.client import schedules
-from fedjax_het.engine import available, chunked, everyone, sharded, simulate, uniformly, vmapped
+from fedjax_het.engine import bernoulli, chunked, full, sharded, simulate, uniform, vmapped
 from fedjax_het.errors import InputError
 
 __all__ = [
     "Algorithm",
     "InputError",
     "algorithms",
-    "available",
+    "bernoulli",
     "chunked",
     "data",
-    "everyone",
+    "full",
     "models",
     "schedules",
     "sharded",
     "sharing",
     "simulate",
-    "uniformly",
+    "uniform",
     "vmapped",
 ]

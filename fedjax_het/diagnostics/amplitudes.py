@@ -5,10 +5,10 @@ import jax.numpy as jnp
 
 from fedjax_het.diagnostics.pictured import image_shape
 from fedjax_het.diagnostics.seen import over_rows
-from fedjax_het.types import Array, Batch, Look, Named, Rows
+from fedjax_het.types import Array, Batch, Named, RoundSnapshot, Rows
 
 
-def of_round(problem, look: Look) -> Named:
+def of_round(problem, look: RoundSnapshot) -> Named:
     """{"log_amplitudes": [cohort, radii]}: mean of log(1 + |F x|) over a client's training images, channels, and
     frequencies whose distance from 0, in cycles an image, rounds to r = 0, 1, ...
 

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het.diagnostics.seen import client_models, logits, over_rows
-from fedjax_het.types import Array, Batch, Look, Named, Rows
+from fedjax_het.types import Array, Batch, Named, RoundSnapshot, Rows
 
 
-def of_round(problem, look: Look) -> Named:
+def of_round(problem, look: RoundSnapshot) -> Named:
     """{"losses": [cohort, classes], "counts": [cohort, classes]}: mean cross-entropy of each client's trained model on
     its training examples of a class, NaN where it has none; how many it has. Of masks, pixels are counted.
     """

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from fedjax_het import geometry
 from fedjax_het.diagnostics.seen import from_gram
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.types import Array, Look, Named
+from fedjax_het.types import Array, Named, RoundSnapshot
 
 _ROUNDING = 1e-12  # of |g_i||g_j|: a projected vector is not exactly orthogonal
 
@@ -61,7 +61,7 @@ def num_conflicts(gram: Array, coefficients: Array | None = None) -> Array:
     return jnp.sum(jnp.triu(geometry.is_conflict(edited, _ROUNDING * sizes[:, None] * sizes)))
 
 
-def of_round(problem, look: Look) -> Named:
+def of_round(problem, look: RoundSnapshot) -> Named:
     """The fields of `Conflict` by name, of the updates that the clients sent; with their losses if they report them.
     Where the aggregator revises updates also "num_conflicts_after", among the revised.
     """

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 from fedjax_het.diagnostics.pictured import pictured
 from fedjax_het.diagnostics.seen import logits
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, Batch, Look, Named, Variables
+from fedjax_het.types import Array, Batch, Named, RoundSnapshot, Variables
 
 
-def of_round(problem, look: Look) -> Named:
+def of_round(problem, look: RoundSnapshot) -> Named:
     """{"images": float16 [clients, images, height, width, channel], "true", "predicted": [clients, images, height,
     width], "is_image": [clients, images]}: test images as the model takes them, the class of each pixel, and the class
     to which the server's new model, with the client's own leaves, gives the largest logit.

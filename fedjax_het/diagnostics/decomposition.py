@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het.diagnostics.seen import client_models, global_models, mean_loss
-from fedjax_het.types import Array, Look, Named
+from fedjax_het.types import Array, Named, RoundSnapshot
 
 
 class Decomposition(NamedTuple):
@@ -36,7 +36,7 @@ def decomposition(losses: Array, global_losses: Array, num_examples: Array) -> D
     return Decomposition(p @ own, p @ (on_everyone - own), total - p @ on_everyone, total)
 
 
-def of_round(problem, look: Look) -> Named:
+def of_round(problem, look: RoundSnapshot) -> Named:
     """{"local", "shift", "aggregation", "total", "absolute_shift", "absolute_aggregation"}, [] each, and "losses".
 
     Of the round's cohort, weighted by its training examples; losses [data, model] as `decomposition` takes them. Where

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.types import Array, Look, Named
+from fedjax_het.types import Array, Named, RoundSnapshot
 
 INDICES = {"after": slice(1, None), "before": slice(0, -1)}
 
@@ -23,7 +23,7 @@ def drift(trajectories: Sequence[Array], index: str = "after") -> Array:
     return jnp.mean(jnp.stack([jnp.mean(values) for values in squared]))
 
 
-def of_round(problem, look: Look) -> Named:
+def of_round(problem, look: RoundSnapshot) -> Named:
     """{"gamma": [], "by_client": [cohort]}: Gamma as above, counted after each step, over the clients that reported.
 
     Raises InputError for an algorithm whose local update cannot be watched.

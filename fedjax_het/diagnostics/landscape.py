@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.diagnostics.seen import BATCH, global_models, mean_loss
-from fedjax_het.types import Array, Key, Look, Named, Params
+from fedjax_het.types import Array, Key, Named, Params, RoundSnapshot
 
 RADIUS, POINTS = 1.0, 11
 
@@ -29,7 +29,7 @@ def filter_normalised(key: Key, params: Params) -> Params:
     return jax.tree.unflatten(structure, [direction(*each) for each in zip(keys, leaves, strict=True)])
 
 
-def of_round(problem, look: Look) -> Named:
+def of_round(problem, look: RoundSnapshot) -> Named:
     """{"clients": [cohort, 11, 11], "federation": [11, 11], "steps": [11]}: mean cross-entropy at w + a d_1 + b d_2.
 
     w: the server's model after the round, with each client's own leaves; a, b from -1 to 1, directions by

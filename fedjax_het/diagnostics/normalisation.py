@@ -6,10 +6,10 @@ import jax.numpy as jnp
 from fedjax_het.diagnostics.pictured import pictured
 from fedjax_het.diagnostics.seen import encoded
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, Batch, Look, Named, Variables
+from fedjax_het.types import Array, Batch, Named, RoundSnapshot, Variables
 
 
-def of_round(problem, look: Look) -> Named:
+def of_round(problem, look: RoundSnapshot) -> Named:
     """{"images", "normalised": float16 [clients, images, height, width, channel], "is_image": [clients, images]}: test
     images as the model takes them, and Psi(x) with the average amplitude after the round.
 

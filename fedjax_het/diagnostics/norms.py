@@ -5,10 +5,10 @@ import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.diagnostics.seen import over_rows, total_loss
-from fedjax_het.types import Array, Batch, Look, Named, Params, Rows, Variables
+from fedjax_het.types import Array, Batch, Named, Params, RoundSnapshot, Rows, Variables
 
 
-def of_round(problem, look: Look) -> Named:
+def of_round(problem, look: RoundSnapshot) -> Named:
     """{"updates": [cohort] |w_i - w|, "gradients": [cohort] |grad L_i(w)|}, over parameters.
 
     L_i: mean cross-entropy of the received model on the client's training examples, in evaluation mode.

@@ -4,12 +4,12 @@ import jax
 
 from fedjax_het.diagnostics.seen import global_models
 from fedjax_het.errors import InputError
-from fedjax_het.types import Batch, Look, PyTree, Variables
+from fedjax_het.types import Batch, PyTree, RoundSnapshot, Variables
 
 MOST_CLIENTS, IMAGES = 4, 2
 
 
-def image_shape(problem, look: Look, name: str) -> tuple[int, int, int]:
+def image_shape(problem, look: RoundSnapshot, name: str) -> tuple[int, int, int]:
     """(height, width, channel) as the model takes them. Raises InputError for inputs that are no images."""
     shape = jax.eval_shape(problem.prepare, look.data.examples.inputs[:1]).shape[1:]
     if len(shape) != 3:
@@ -17,7 +17,7 @@ def image_shape(problem, look: Look, name: str) -> tuple[int, int, int]:
     return shape
 
 
-def pictured(problem, look: Look, name: str) -> tuple[Variables, Batch]:
+def pictured(problem, look: RoundSnapshot, name: str) -> tuple[Variables, Batch]:
     """(the server's new model with these clients' own leaves, their images), leaves [clients, ...].
 
     Batch leaves: [clients, IMAGES, ...], clients = min(MOST_CLIENTS, cohort); a client with fewer test images than

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from fedjax_het.diagnostics.seen import from_gram
-from fedjax_het.types import Array, Look, Named
+from fedjax_het.types import Array, Named, RoundSnapshot
 
 SHARES = (0.8, 0.9, 0.99)
 
@@ -26,6 +26,6 @@ def spectrum(gram: Array, is_present: Array) -> Named:
     }
 
 
-def of_round(problem, look: Look) -> Named:
+def of_round(problem, look: RoundSnapshot) -> Named:
     """`spectrum` of the updates' parameters."""
     return from_gram(lambda gram: spectrum(gram, look.view.is_present), look)

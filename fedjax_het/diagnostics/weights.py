@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.diagnostics.seen import from_gram
-from fedjax_het.types import Array, Look, Named
+from fedjax_het.types import Array, Named, RoundSnapshot
 
 _RANK = 1e-10  # of the largest eigenvalue: directions under it are rounding
 
@@ -26,7 +26,7 @@ def implied_weights(gram: Array, products: Array, squared: Array) -> Named:
     return {"weights": weights, "residual": jnp.sqrt(jnp.maximum(left, 0) / jnp.where(squared > 0, squared, 1))}
 
 
-def of_round(problem, look: Look) -> Named:
+def of_round(problem, look: RoundSnapshot) -> Named:
     """`implied_weights` of the change of the server's parameters, its optimizer's step included."""
     moved = tree.subtract(look.shared["params"], look.view.received.shared["params"])
     updates = look.view.uploads.update["params"]

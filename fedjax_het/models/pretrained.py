@@ -8,7 +8,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from fedjax_het import atomic
+from fedjax_het._internal import atomic
 from fedjax_het.errors import InputError
 from fedjax_het.models.state_dict import Naming, StateDict, from_torch, to_torch
 from fedjax_het.types import Array, Key, Model, Variables

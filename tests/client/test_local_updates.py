@@ -11,7 +11,7 @@ from fedjax_het.client import local_updates
 from fedjax_het.client.in_turn import in_turn
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy
-from fedjax_het.engine.problem import LocalProblem
+from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
 from fedjax_het.types import Broadcast, ClientData, ClientView, Examples, Model, Rows
 

@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 import jax
 
-from fedjax_het.data.augmentation import colour, geometry
-from fedjax_het.data.augmentation.colour import Hue
-from fedjax_het.data.augmentation.geometry import Degrees, Transform, Turns
+from fedjax_het.data import augmentation_color, augmentation_geometry
+from fedjax_het.data.augmentation_color import Hue
+from fedjax_het.data.augmentation_geometry import Degrees, Transform, Turns
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key
 from fedjax_het.validation import Fraction, NonNegative, Positive, validate_arguments
@@ -53,18 +53,18 @@ def images(
     """
     transforms: list[Transform] = []
     if tuple(crop) != (1.0, 1.0):
-        transforms.append(geometry.resized_crop(crop, ratio))
+        transforms.append(augmentation_geometry.resized_crop(crop, ratio))
     if rotation:
-        transforms.append(geometry.rotation(rotation))
+        transforms.append(augmentation_geometry.rotation(rotation))
     if any(turn % 4 for turn in quarter_turns) or not quarter_turns:
-        transforms.append(geometry.quarter_turns(quarter_turns))
+        transforms.append(augmentation_geometry.quarter_turns(quarter_turns))
     if flip:
-        transforms.append(geometry.flip(flip, flip_modes))
+        transforms.append(augmentation_geometry.flip(flip, flip_modes))
     coloured = [brightness, contrast, saturation, hue]
     if any(coloured):
-        transforms.append(colour.jitter(*coloured))
+        transforms.append(augmentation_color.jitter(*coloured))
     if grayscale:
-        transforms.append(colour.grayscale(grayscale))
+        transforms.append(augmentation_color.grayscale(grayscale))
     return _of_batches(transforms, needs_colour=any([*coloured, grayscale]))
 
 

@@ -6,7 +6,7 @@ import pytest
 from fedjax_het.client.measures import class_statistics, prototypes
 from fedjax_het.client.measures.classes import ClassStatistics, statistics_of
 from fedjax_het.client.measures.heads import own_head, variance_and_means
-from fedjax_het.engine.problem import LocalProblem
+from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
 from fedjax_het.types import Broadcast, ClientData, ClientView, Examples, Model, Rows
 
