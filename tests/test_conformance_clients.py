@@ -10,7 +10,8 @@ import pytest
 
 from fedjax_het import tree
 from fedjax_het.algorithm import LocalUpdate
-from fedjax_het.engine.round.participation import Participation, bernoulli, uniform
+from fedjax_het.engine.round import participation
+from fedjax_het.engine.round.participation import Participation
 from fedjax_het.types import Examples, Rows
 from tests.harness import (
     ROUNDING,
@@ -29,7 +30,7 @@ from tests.harness import (
 
 @every_algorithm
 def test_who_does_not_report_is_not_counted(name):
-    round = compose(name, participation=bernoulli(0.5, among=uniform(4)))
+    round = compose(name, participation=participation.bernoulli(0.5, among=participation.uniform(4)))
     state, metrics = run(round, rounds=6)
     reported = [int(m.num_reporting) for m in metrics]
     assert min(reported) < 4
@@ -39,7 +40,7 @@ def test_who_does_not_report_is_not_counted(name):
 
 @every_algorithm
 def test_nobody_reports(name):
-    round = compose(name, participation=bernoulli(0.0))
+    round = compose(name, participation=participation.bernoulli(0.0))
     before = round.init(jax.random.key(0), federation().data)
     state, metrics = run(round, rounds=2)
     assert is_equal(before.server._replace(round=state.server.round), state.server)

@@ -1,4 +1,4 @@
-"""The import rules of the house, read from the source."""
+"""The rules of imports between packages, read from the source."""
 
 import ast
 from pathlib import Path
@@ -9,10 +9,9 @@ from tests.shared import ROOT
 
 PACKAGE = ROOT / "fedjax_het"
 FILES = sorted(PACKAGE.rglob("*.py"))
-FLOOR_1 = {"types", "tree", "sharing", "errors", "geometry", "cache", "native", "atomic", "double", "alike"}
-FLOOR_1 |= {"validation", "memory"}
-FLOOR_2 = {"algorithm", "client", "server", "models", "data", "diagnostics"}
-FLOOR_3 = {"algorithms", "engine"}
+BASE = {"types", "tree", "sharing", "errors", "geometry", "validation", "_internal", "alike"}
+PARTS = {"algorithm", "client", "server", "models", "data", "diagnostics"}
+TOP = {"algorithms", "engine"}
 
 
 def imports(path: Path) -> set[str]:
@@ -27,81 +26,82 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def room(path: Path) -> str:
+def package_of(path: Path) -> str:
+    """The module or package directly below fedjax_het."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def rooms_imported(path: Path) -> set[str]:
+def packages_imported(path: Path) -> set[str]:
     names = {name.split(".")[1] for name in imports(path) if name.startswith("fedjax_het.")}
-    return names & (FLOOR_1 | FLOOR_2 | FLOOR_3)
+    return names & (BASE | PARTS | TOP)
 
 
-def inside(*rooms: str) -> list[Path]:
-    return [path for path in FILES if room(path) in rooms]
+def files_in(*packages: str) -> list[Path]:
+    return [path for path in FILES if package_of(path) in packages]
 
 
-@pytest.mark.parametrize("path", inside(*FLOOR_1), ids=str)
-def test_the_ground_floor_stands_alone(path):
-    assert rooms_imported(path) <= FLOOR_1
+@pytest.mark.parametrize("path", files_in(*BASE), ids=str)
+def test_base_modules_import_no_other_layer(path):
+    assert packages_imported(path) <= BASE
 
 
-@pytest.mark.parametrize("path", inside(*FLOOR_2), ids=lambda path: path.name)
-def test_the_second_floor_looks_down_or_within(path):
-    shared = {"algorithm"} if room(path) in ("client", "server") else set()
-    assert rooms_imported(path) <= FLOOR_1 | {room(path)} | shared
+@pytest.mark.parametrize("path", files_in(*PARTS), ids=lambda path: path.name)
+def test_parts_import_the_base_and_themselves_only(path):
+    shared = {"algorithm"} if package_of(path) in ("client", "server") else set()
+    assert packages_imported(path) <= BASE | {package_of(path)} | shared
 
 
-def test_no_arrow_between_client_and_server():
-    for path in inside("client"):
-        assert "server" not in rooms_imported(path)
-    for path in inside("server"):
-        assert "client" not in rooms_imported(path)
+def test_client_and_server_do_not_import_each_other():
+    for path in files_in("client"):
+        assert "server" not in packages_imported(path)
+    for path in files_in("server"):
+        assert "client" not in packages_imported(path)
 
 
-@pytest.mark.parametrize("path", inside("engine"), ids=lambda path: path.name)
-def test_the_engine_meets_parts_only_as_slots(path):
-    assert not rooms_imported(path) & {"client", "server", "algorithms"}
+@pytest.mark.parametrize("path", files_in("engine"), ids=lambda path: path.name)
+def test_the_engine_imports_no_part_of_an_algorithm(path):
+    assert not packages_imported(path) & {"client", "server", "algorithms"}
 
 
-def test_algorithms_never_run():
-    assert not any("engine" in rooms_imported(path) for path in inside("algorithms"))
+def test_algorithms_do_not_import_the_engine():
+    assert not any("engine" in packages_imported(path) for path in files_in("algorithms"))
 
 
 def test_an_algorithm_imports_no_other():
-    for path in inside("algorithms"):
+    for path in files_in("algorithms"):
         if path.stem != "__init__":
             assert not any(name.startswith("fedjax_het.algorithms") for name in imports(path)), path
 
 
-def test_the_package_knows_nothing_above_it():
+def test_the_package_imports_no_command_line_or_plotting():
     forbidden = ("experiments", "configs", "matplotlib", "absl", "ml_collections", "argparse", "rich")
     for path in FILES:
         assert not any(name.split(".")[0] in forbidden for name in imports(path)), path
 
 
-def test_devices_and_the_client_axis_live_in_one_place():
+def test_shard_map_is_used_in_the_layout_alone():
     rewrites_programs = PACKAGE / "alike" / "nested.py"
-    allowed = {PACKAGE / "engine" / "layout.py", rewrites_programs}
+    allowed = {PACKAGE / "engine" / "parallel" / "layout.py", rewrites_programs}
     for path in FILES:
         words = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
         if path not in allowed:
             assert "shard_map" not in words, path
-    for path in [*inside("client"), *inside("algorithms")]:
+    for path in [*files_in("client"), *files_in("algorithms")]:
         assert "axis_name" not in path.read_text(), path
 
 
 def test_the_server_never_touches_data():
-    for path in inside("server"):
+    for path in files_in("server"):
         assert not any(name.endswith(("ClientData", "ClientView", ".Examples", ".Rows")) for name in imports(path)), (
             path
         )
 
 
-def test_no_room_for_everything():
+def test_no_module_is_named_utils():
     assert not [path for path in FILES if path.stem in ("utils", "common", "misc", "helpers")]
 
 
-def test_nothing_is_decided_by_a_name():
+def test_no_comparison_with_the_name_of_an_algorithm():
     """No comparison of `name`, `algorithm`, `model` or `dataset` with a string."""
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -111,5 +111,17 @@ def test_nothing_is_decided_by_a_name():
                 assert not (strings and left in ("algorithm", "model", "dataset")), f"{path}:{node.lineno}"
 
 
-def test_files_stay_small():
+def test_files_have_at_most_300_lines():
     assert not [(path.name, n) for path in FILES if (n := len(path.read_text().splitlines())) > 300]
+
+
+ENGINE = ("parallel", "round", "evaluation", "storage", "execution", "planning", "diagnose", "simulation", "history")
+
+
+@pytest.mark.parametrize("path", files_in("engine"), ids=lambda path: path.name)
+def test_engine_packages_import_those_before_them_only(path):
+    place = path.relative_to(PACKAGE / "engine").parts[0].removesuffix(".py")
+    if place == "__init__":
+        return
+    imported = {name.split(".")[2] for name in imports(path) if name.startswith("fedjax_het.engine.")}
+    assert imported <= set(ENGINE[: ENGINE.index(place) + 1]), path

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedjax_het.engine.parallel.layout import chunked, vmapped
-from fedjax_het.engine.round.participation import full
+from fedjax_het.engine.round import participation
 from fedjax_het.sharing import share_all
 from tests.harness import compose, difference, federation, is_equal, run
 
@@ -124,5 +124,5 @@ def test_fedld_released_in_its_first_round_is_the_plain_mean():
 
 
 def test_everyone_is_the_default(fedavg):
-    state, _ = run(compose("fedavg", norm="none", participation=full()), rounds=2)
+    state, _ = run(compose("fedavg", norm="none", participation=participation.full()), rounds=2)
     assert is_equal(state.server.shared, fedavg)

@@ -9,7 +9,7 @@ import pytest
 
 from fedjax_het import tree
 from fedjax_het.algorithms import fedavg
-from fedjax_het.engine.round.participation import uniform
+from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from fedjax_het.models import projected
 from fedjax_het.server.aggregators.collaboration import collaboration_weights, thinned
@@ -98,7 +98,7 @@ def test_fedpac_mixes_the_heads_that_were_sent():
 
 
 def test_fedpac_leaves_the_head_of_who_is_not_asked():
-    round = compose("fedpac", norm="none", participation=uniform(2))
+    round = compose("fedpac", norm="none", participation=participation.uniform(2))
     before = heads(round.init(jax.random.key(0), federation().data))
     state, metrics = run(round, rounds=1)
     asked = set(metrics[0].cohort.tolist())

@@ -9,7 +9,7 @@ import pytest
 
 from fedjax_het.algorithms.fedga import RELEASED
 from fedjax_het.client.measures import validation_loss
-from fedjax_het.engine.round.participation import uniform
+from fedjax_het.engine.round import participation
 from fedjax_het.types import Broadcast, ClientView
 from tests.harness import compose, difference, federation, is_equal, run
 
@@ -123,7 +123,7 @@ def test_the_gap_is_what_the_average_cost_against_the_clients_own_model():
 
 @pytest.mark.parametrize("options", [{}, RELEASED])
 def test_fedgas_weights_stay_shares_whoever_takes_part(options):
-    round = compose("fedga", norm="none", options={"step": 2.0, **options}, participation=uniform(3))
+    round = compose("fedga", norm="none", options={"step": 2.0, **options}, participation=participation.uniform(3))
     state, _ = run(round, rounds=6, data=held_out().data)
     held = state.server.aggregator
     weights = np.where(held.has_reported, held.weights, 1 / 5)

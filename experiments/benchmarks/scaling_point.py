@@ -26,7 +26,7 @@ from fedjax_het.engine.execution.trace import trace_round
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.planning import autotune
 from fedjax_het.engine.planning.memory_budget import _build_within
-from fedjax_het.engine.round.participation import uniform
+from fedjax_het.engine.round import participation
 from fedjax_het.types import ClientData, Examples, Rows
 
 from ..distributed import cpu_devices
@@ -52,7 +52,7 @@ def measure(point: Point, layout: Layout) -> dict[str, Any]:
     hidden = max(1, round((point.parameters - NUM_CLASSES) / (NUM_INPUTS + 1 + NUM_CLASSES)))
     algorithm = ALGORITHMS[point.algorithm](learning_rate=0.01, batch_size=BATCH_SIZE)
     model, rounds = models.mlp(NUM_CLASSES, hidden=(hidden,)), BLOCK * (1 + point.calls)
-    job = RunSpec((algorithm,), model, federation(point.population), uniform(point.cohort), rounds, BLOCK)
+    job = RunSpec((algorithm,), model, federation(point.population), participation.uniform(point.cohort), rounds, BLOCK)
     traced, residence = trace_round(job, layout), OffloadPolicy(point.client_states, point.examples)
     runner = _build_within(traced, residence, Path(tempfile.gettempdir()))
     seconds, held = autotune.time_rounds(runner, point.calls, block=BLOCK), cost.resident_bytes(traced, residence)

@@ -1,4 +1,4 @@
-"""Runs algorithms: one compiled round, laid out on hardware, repeated, evaluated and kept."""
+"""The engine: compiles an algorithm's round, runs it on devices, evaluates it and keeps its state."""
 
 from fedjax_het.engine.diagnose import DiagnosticValues
 from fedjax_het.engine.evaluation.client_statistics import flatten_evaluation, summarize_clients
@@ -8,7 +8,6 @@ from fedjax_het.engine.execution.run_spec import OffloadPolicy
 from fedjax_het.engine.history import History, simulate
 from fedjax_het.engine.parallel.layout import Layout, chunked, sharded, vmapped
 from fedjax_het.engine.planning.autotune import LayoutChoice
-from fedjax_het.engine.round.participation import bernoulli, full, uniform
 from fedjax_het.engine.round.program import Round, RoundMetrics, make_round
 from fedjax_het.engine.simulation import Simulation, is_personal_on_test
 from fedjax_het.engine.storage.checkpoint import Checkpoints, SavedCheckpoint, inspect_checkpoints
@@ -29,16 +28,13 @@ __all__ = [
     "RunCost",
     "SavedCheckpoint",
     "Simulation",
-    "bernoulli",
     "chunked",
     "flatten_evaluation",
-    "full",
     "inspect_checkpoints",
     "is_personal_on_test",
     "make_round",
     "sharded",
     "simulate",
     "summarize_clients",
-    "uniform",
     "vmapped",
 ]

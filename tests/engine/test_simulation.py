@@ -8,19 +8,10 @@ import optax
 import pytest
 
 from fedjax_het import data, models, simulate
-from fedjax_het.engine import (
-    Simulation,
-    bernoulli,
-    chunked,
-    flatten_evaluation,
-    full,
-    sharded,
-    summarize_clients,
-    uniform,
-    vmapped,
-)
+from fedjax_het.engine import Simulation, chunked, flatten_evaluation, sharded, summarize_clients, vmapped
 from fedjax_het.engine.evaluation.evaluate import Metrics
 from fedjax_het.engine.parallel.compilation import jit_initializer
+from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError, NonFiniteError
 from tests.harness import algorithm, difference, federation, is_equal, model, of_clients
 
@@ -159,7 +150,12 @@ def test_raise_names_round_and_what_was_not_finite(change, message):
 def test_participation_and_newcomers():
     held = data.toy(num_clients=4, image=(6, 6, 1), unseen_clients=2)
     history = simulate(
-        algorithm("fedbn"), model(), held, rounds=12, evaluate_every=6, participation=bernoulli(0.7, uniform(3))
+        algorithm("fedbn"),
+        model(),
+        held,
+        rounds=12,
+        evaluate_every=6,
+        participation=participation.bernoulli(0.7, participation.uniform(3)),
     )
     assert history.rounds == [6, 12]
     assert history.evaluation.newcomers.accuracy.shape == (1, 2, 2)
@@ -231,5 +227,5 @@ def test_gini_is_the_mean_difference_of_two_clients():
 
 
 def test_everyone_by_default():
-    built = Simulation(algorithm("fedavg"), model("none"), federation(), rounds=1, participation=full())
+    built = Simulation(algorithm("fedavg"), model("none"), federation(), rounds=1, participation=participation.full())
     assert built.facts.cohort_size == 5

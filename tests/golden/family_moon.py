@@ -9,7 +9,7 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import moon
 from fedjax_het.client.objectives import contrastive, cross_entropy
 from fedjax_het.client.objectives.contrastive import model_contrast
-from fedjax_het.engine.round.participation import full
+from fedjax_het.engine.round import participation
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.engine.round.server_step import apply_server_optimizer
@@ -102,7 +102,7 @@ def _trained(case: Case, algorithm: Algorithm, start: dict, previous: dict) -> d
     """The parameters after a round of the single client."""
     inputs, labels = case["X"].reshape(-1, case["X"].shape[-1]), case["Y"].reshape(-1)
     data = client_data(inputs, labels, [len(labels)])
-    round = make_round(algorithm, network(case), 1, participation=full())
+    round = make_round(algorithm, network(case), 1, participation=participation.full())
     state = round.init(jax.random.key(0), data)
     # Without the term, mu = 0, nothing is remembered.
     memory = {name: jax.tree.map(lambda x: x[None], previous) for name in algorithm.memory}

@@ -16,7 +16,7 @@ from fedjax_het.engine.storage.incremental import IncrementalCheckpoint
 from fedjax_het.errors import InputError
 from fedjax_het.types import State
 
-FORMAT = 1
+FORMAT = 2  # 1: until the counters of a state were renamed
 
 
 class SavedCheckpoint(NamedTuple):
@@ -106,7 +106,7 @@ class Checkpoints:
     def restore(self, like: State, round: int | None = None) -> State:
         """The state of the newest checkpoint (or of `round`), with the structure and placement of `like`.
 
-        Raises InputError for one of a newer version, of another run or algorithm, or damaged.
+        Raises InputError for one of a newer or older version, of another run or algorithm, or damaged.
         """
         round = self.latest() if round is None else round
         where, about = self._directory / str(round), self._about(round)
@@ -114,6 +114,11 @@ class Checkpoints:
             raise InputError(
                 f"{where}: written by a newer version (format {about['format']}, this one reads up to {FORMAT}). "
                 "Upgrade fedjax-het, or train into another directory."
+            )
+        if about["format"] < FORMAT:
+            raise InputError(
+                f"{where}: written by an older version (format {about['format']}, this one reads {FORMAT}). "
+                "Continue it with that version, or train into another directory."
             )
         if about["identity"] != self._identity:
             raise InputError(

@@ -9,7 +9,8 @@ import pytest
 
 from fedjax_het import data, models
 from fedjax_het.algorithms import ALGORITHMS
-from fedjax_het.engine import ClientStore, Layout, Simulation, bernoulli, chunked, sharded, uniform, vmapped
+from fedjax_het.engine import ClientStore, Layout, Simulation, chunked, sharded, vmapped
+from fedjax_het.engine.round import participation
 from fedjax_het.types import Model, State
 from tests.harness import algorithm, is_equal, model, of_clients
 
@@ -58,7 +59,7 @@ def build(
     **options,
 ) -> Simulation:
     """Few clients, some away: one that was there a round ago, or two rounds ago, is often there again."""
-    options = {"layout": chunked(1), "participation": bernoulli(0.7, uniform(3))} | options
+    options = {"layout": chunked(1), "participation": participation.bernoulli(0.7, participation.uniform(3))} | options
     options |= {"rounds": 9, "evaluate_every": 5, "client_states": client_states, "examples": examples}
     options["personal_on_test"] = True
     return Simulation(algorithm(name, shuffle=shuffle), network or model(), federation(), **options)

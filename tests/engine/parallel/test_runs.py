@@ -6,8 +6,9 @@ import pytest
 
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.diagnostics import DIAGNOSTICS
-from fedjax_het.engine import Simulation, chunked, flatten_evaluation, uniform, vmapped
+from fedjax_het.engine import Simulation, chunked, flatten_evaluation, vmapped
 from fedjax_het.engine.parallel import runs
+from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError, Unlike
 from tests.harness import algorithm, federation, model
 
@@ -23,7 +24,12 @@ OF_ITS_OWN = [
 
 def built(algorithms, **options):
     return Simulation(
-        algorithms, model(), federation(), rounds=3, evaluate_every=3, **{"participation": uniform(3)} | options
+        algorithms,
+        model(),
+        federation(),
+        rounds=3,
+        evaluate_every=3,
+        **{"participation": participation.uniform(3)} | options,
     )
 
 

@@ -12,7 +12,7 @@ from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE, RunSpec
 from fedjax_het.engine.execution.trace import TracedRound, trace_round
 from fedjax_het.engine.planning import autotune, memory_budget
-from fedjax_het.engine.round.participation import uniform
+from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from tests.harness import algorithm, federation, model
 
@@ -38,7 +38,7 @@ class Built:
 @functools.cache
 def traced(layout: Layout) -> TracedRound:
     return trace_round(
-        RunSpec((algorithm("scaffold"),), model(), federation(CLIENTS), uniform(COHORT), 100, 10), layout
+        RunSpec((algorithm("scaffold"),), model(), federation(CLIENTS), participation.uniform(COHORT), 100, 10), layout
     )
 
 

@@ -152,12 +152,13 @@ def test_another_run(saved):
         Checkpoints(directory, {"mu": 2}).restore(simulation.start())
 
 
-def test_a_newer_version(saved, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("format", "age"), [(99, "newer"), (1, "older")])
+def test_a_checkpoint_of_another_version_is_refused(saved, tmp_path, monkeypatch, format, age):
     simulation, _ = saved
-    monkeypatch.setattr(checkpoint, "FORMAT", 99)
+    monkeypatch.setattr(checkpoint, "FORMAT", format)
     Checkpoints(tmp_path).save(1, simulation.start())
     monkeypatch.undo()
-    with pytest.raises(InputError, match="newer version"):
+    with pytest.raises(InputError, match=f"written by an? {age} version"):
         Checkpoints(tmp_path).restore(simulation.start())
 
 
