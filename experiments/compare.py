@@ -20,9 +20,9 @@ from rich.markdown import Markdown
 from fedjax_het.errors import InputError
 
 from .configuration.overrides import split_overrides
-from .runs import json_files, results
-from .runs.results import FinishedRun
-from .runs.tables import WRITERS, Table, narrow, to_markdown
+from .runs import json_files
+from .runs.results import RunResults
+from .runs.tables import WRITERS, LabeledRun, Table, narrow, result_tables, to_markdown
 from .sweep import grid, run_grid
 from .sweep.run_grid import GridResult
 
@@ -90,11 +90,11 @@ def write(ended: Sequence[GridResult], workdir: Path) -> list[Table]:
     """Each table in every form, all in results.md, and grid.json: which cell is where and how it ended."""
     labels = grid.label_runs([outcome.cell for outcome in ended])
     done = [
-        FinishedRun(label, outcome.directory, outcome.cell.own.get(grid.UNSEEN, ""))
+        LabeledRun(label, RunResults(outcome.directory), outcome.cell.own.get(grid.UNSEEN, ""))
         for label, outcome in zip(labels, ended, strict=True)
         if outcome.is_done
     ]
-    tables = results.result_tables(done)
+    tables = result_tables(done)
     for table in tables:
         for ending, form in WRITERS.items():
             json_files.write(workdir / f"{table.name}{ending}", form(table))

@@ -22,6 +22,7 @@ from fedjax_het.types import State, Variables
 
 from .configuration import build, settings
 from .runs.run_directory import RunDirectory, run_identity
+from .runs.run_files import RESOLVED
 
 
 def trained(workdir: Path, seed: int | None = None) -> tuple[Variables, Naming, int]:
@@ -51,7 +52,7 @@ def _last(directory: RunDirectory, chosen: dict[str, Any]) -> tuple[State, int]:
     """The newest checkpoint, leaves [num_seeds, ...], and its number of rounds; no round is compiled."""
     if not (directory / "checkpoints").is_dir():
         raise InputError(f"--workdir: '{directory.path}' holds no checkpoint yet. Let the run come to its first.")
-    choices = directory.read("choices.json") or {}
+    choices = directory.read(RESOLVED) or {}
     parts = build.build_parts(chosen, choices)
     federation = parts.federation
     directory.check_partition(federation.fingerprint)

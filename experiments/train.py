@@ -23,7 +23,7 @@ from . import list_algorithms, trackers
 from .configuration import build, settings
 from .configuration.overrides import split_overrides
 from .distributed import initialization
-from .distributed.collectives import ALONE, RESUMES, Agreement, Processes
+from .distributed.collectives import RESUME_HINT, SINGLE, CollectiveInputError, Processes
 from .distributed.initialization import DistributedConfig
 from .runs import data_usage, dataset_table, diagnostics_log, json_files
 from .runs.run_directory import RunDirectory, describe_differences
@@ -49,7 +49,7 @@ class Command(NamedTuple):
     workdir: Path
     overrides: dict[str, str]  # {"algorithm.mu": "0.01"}
     is_cached: bool  # whether compiled programs are kept for other runs
-    meeting: DistributedConfig = DistributedConfig()
+    distributed: DistributedConfig = DistributedConfig()
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -85,7 +85,7 @@ def _name(config: Path) -> tuple[str, ...]:
     return parts[parts.index("configs") + 1 :] if "configs" in parts else parts[-1:]
 
 
-def run(command: Command, processes: Processes = ALONE) -> None:
+def run(command: Command, processes: Processes = SINGLE) -> None:
     """Refuse what can be refused, then compile, then write."""
     processes.check_count()
     with processes.barrier("settings"):
@@ -94,7 +94,7 @@ def run(command: Command, processes: Processes = ALONE) -> None:
         before = directory.check(chosen, is_thorough=processes.is_first)
     _check_same(processes, "config", chosen)
     is_complete, earlier, found_there = processes.broadcast(
-        "before", [before.is_complete, before.choices, before.notes]
+        "before", [before.is_complete, before.resolved, before.notes]
     )
     for note in (*notes, *found_there):
         print(f"note: {note}")
@@ -111,10 +111,10 @@ def run(command: Command, processes: Processes = ALONE) -> None:
             *trackers.folders(chosen["live"], directory.path),
         )
         names = [name for name in (*WRITTEN, *asked, SELECTED) if (directory / name).exists()]
-        print(terminal.paths(directory.path, names))
+        print(terminal.describe_files(directory.path, names))
 
 
-def as_one_program(runs: Sequence[Run], earlier: Mapping[str, Any], processes: Processes = ALONE) -> None:
+def as_one_program(runs: Sequence[Run], earlier: Mapping[str, Any], processes: Processes = SINGLE) -> None:
     """Refuse, compile and train a run, or several that differ in numbers alone, as one program.
 
     earlier: the first one's choices, where it has begun. Raises Unlike for runs that differ in more.
@@ -143,7 +143,7 @@ def as_one_program(runs: Sequence[Run], earlier: Mapping[str, Any], processes: P
         print(f"one program: {', '.join(beside)}", flush=True)
     with contextlib.ExitStack() as stack:
         for each in runs:
-            stack.enter_context(each.directory.held(processes))
+            stack.enter_context(each.directory.lock(processes))
         records = [
             RunRecorder(
                 each.directory,
@@ -170,7 +170,7 @@ def _check_same(processes: Processes, name: str, value: Any) -> None:
     first, *others = processes.all_gather(name, json.loads(json_files.to_json(value)))
     for index, other in enumerate(others, 1):
         if lines := list(describe_differences(first, other, name)):
-            raise Agreement(
+            raise CollectiveInputError(
                 f"process {index} has another {name} than process 0. Give all the same command and the same data "
                 "(key: process 0 / it):\n" + "\n".join(f"  {line}" for line in lines)
             )
@@ -178,11 +178,11 @@ def _check_same(processes: Processes, name: str, value: Any) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """The exit status."""
-    processes = ALONE
+    processes = SINGLE
     dataset_table.print_progress()
     try:
         command = parse(argv)
-        processes = initialization.initialize(command.meeting)
+        processes = initialization.initialize(command.distributed)
         if command.is_cached:
             keep_programs()
         with processes.only_first_prints():
@@ -192,7 +192,7 @@ def main(argv: Sequence[str]) -> int:
     except NonFiniteError as error:
         return processes.end(1, error)
     except KeyboardInterrupt:
-        return processes.end(130, f"stopped; {RESUMES}")
+        return processes.end(130, f"stopped; {RESUME_HINT}")
     except Exception as error:
         if processes.count == 1:
             raise

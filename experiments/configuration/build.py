@@ -19,7 +19,7 @@ from fedjax_het.models import computed_in, lowerings
 from fedjax_het.types import Model
 
 from ..distributed import cpu_devices
-from ..distributed.collectives import ALONE, Processes
+from ..distributed.collectives import SINGLE, Processes
 from ..runs.setting_text import parse_layout, parse_names, parse_size
 from . import calls
 from .settings import SCHEDULE, TABLES
@@ -40,7 +40,7 @@ class RunParts(NamedTuple):
 
 
 def build_parts(
-    settings: Mapping[str, Any], earlier: Mapping[str, Any] = MappingProxyType({}), processes: Processes = ALONE
+    settings: Mapping[str, Any], earlier: Mapping[str, Any] = MappingProxyType({}), processes: Processes = SINGLE
 ) -> RunParts:
     """Call the tables. earlier: what an earlier start of this run made of "auto", see `choices`.
 
@@ -120,7 +120,7 @@ def describe_choices(parts: RunParts, simulation: engine.Simulation, beside: Seq
     timings = simulation.choice.timings if simulation.choice else []
     chosen = {
         "layout": str(simulation.layout),
-        "why": simulation.choice.reason if simulation.choice else "as the config says",
+        "reason": simulation.choice.reason if simulation.choice else "as the config says",
         "seconds_a_round": {str(timing.layout): timing.seconds for timing in timings},
         "conv": parts.conv,
         "devices": _describe_devices(),
@@ -175,7 +175,7 @@ def _build_participation(settings: Mapping[str, Any], num_clients: int) -> Any:
     return among if availability == 1 else participation.bernoulli(availability, among=among)
 
 
-def read_layout(text: str, processes: Processes = ALONE) -> engine.Layout | str:
+def read_layout(text: str, processes: Processes = SINGLE) -> engine.Layout | str:
     """The layout that a setting writes, "sharded(2, 4)", or "auto" itself.
 
     Raises InputError where there are not so many devices, and for several processes that would not share the work.
@@ -200,7 +200,7 @@ def read_layout(text: str, processes: Processes = ALONE) -> engine.Layout | str:
 
 
 def _ask_for_devices(count: int, processes: Processes) -> None:
-    cpu_devices.set_num_cpu_devices(min(cpu_devices.MOST, max(1, count // processes.count)))
+    cpu_devices.set_num_cpu_devices(min(cpu_devices.MAX_DEVICES, max(1, count // processes.count)))
     if count > jax.device_count():
         owner = "this process has" if processes.count == 1 else f"{processes.count} processes have"
         raise InputError(

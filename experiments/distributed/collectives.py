@@ -1,6 +1,7 @@
-"""The processes that train together: who this one is, what they tell one another, and how they end.
+"""Collective operations of the processes that train together: exchange of values, barriers, output, exit.
 
-Words go through the coordination service of JAX's runtime; numbers go by the collectives of the compiled programs.
+Small values go through the coordination service of JAX's runtime; arrays go through the collectives of the compiled
+programs.
 """
 
 import contextlib
@@ -14,88 +15,97 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-from jax._src.distributed import global_state  # JAX hands out its client nowhere else; Orbax takes it from here too
+from jax._src.distributed import global_state  # JAX offers its client nowhere else; Orbax uses it too
 
 from fedjax_het.errors import InputError, NonFiniteError
 
-RESUMES = "the same command goes on from the last checkpoint"
+RESUME_HINT = "the same command resumes from the last checkpoint"
 _FOREVER = 10**9  # seconds; JAX itself ends a process that waits for one that is lost
-_LAST_WORD = 60  # seconds that others are given to hear why this process cannot go on
-_OF_RUNTIME = re.compile(r"[A-Z_]+: ")  # how JAX's own errors begin: "UNKNOWN: Gloo all-reduce failed: ..."
+_ERROR_TIMEOUT = 60  # seconds that other processes have to receive the error of this one
+_RUNTIME_ERROR = re.compile(r"[A-Z_]+: ")  # the beginning of JAX's own errors: "UNKNOWN: Gloo all-reduce failed: ..."
 
 
-class Agreement(InputError):
-    """An InputError that is raised in all processes, so that one of them says it for all."""
+class CollectiveInputError(InputError):
+    """An InputError that is raised in all processes, so that one of them prints it for all."""
 
 
 class Processes:
-    """All processes of a run, seen from one. Names of what is said are used once in a run, and by all."""
+    """All processes of a run, as one of them sees them.
+
+    The name of an exchanged value or a barrier is used once in a run, and by all processes.
+    """
 
     def __init__(self, index: int = 0, count: int = 1, heartbeat_timeout: int = 0):
-        """heartbeat_timeout: seconds without a sign of life after which JAX takes a process for lost."""
+        """
+        Args:
+            index: the number of this process.
+            count: the number of processes.
+            heartbeat_timeout: seconds without a heartbeat after which JAX considers a process lost.
+        """
         self.index, self.count, self._heartbeat_timeout = index, count, heartbeat_timeout
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the one that decides, writes and prints."""
+        """Whether this is the process that decides, writes and prints."""
         return self.index == 0
 
     def __str__(self) -> str:
         return f"process {self.index} of {self.count}"
 
-    # ---- what they say -----------------------------------------------------------------------------------------------
+    # ---- exchange ----------------------------------------------------------------------------------------------------
     def all_gather(self, name: str, value: Any) -> list[Any]:
-        """What each of them says, in JSON's types, in their order."""
-        self._say(name, value)
-        return [self._heard(name, index) for index in range(self.count)] if self.count > 1 else [value]
+        """Return the values of all processes, of JSON's types, in the order of the processes."""
+        self._publish(name, value)
+        return [self._receive(name, index) for index in range(self.count)] if self.count > 1 else [value]
 
     def broadcast(self, name: str, value: Any) -> Any:
-        """What the first one says, whatever the others would."""
+        """Return the value of the first process."""
         if self.is_first:
-            self._say(name, value)
-        return value if self.is_first else self._heard(name, 0)
+            self._publish(name, value)
+        return value if self.is_first else self._receive(name, 0)
 
     def check_count(self) -> None:
-        """Raises InputError where this process counts other than the first one."""
-        if (counted := self.broadcast("count", self.count)) != self.count:
-            raise InputError(f"--num_processes: {counted} for process 0, {self.count} for process {self.index}.")
+        """Raise InputError if this process and the first one were given different numbers of processes."""
+        if (first := self.broadcast("count", self.count)) != self.count:
+            raise InputError(f"--num_processes: {first} for process 0, {self.count} for process {self.index}.")
 
     @contextlib.contextmanager
     def barrier(self, name: str) -> Iterator[None]:
-        """Nobody goes on behind this block before all have come through it.
+        """Let no process continue after this block before all have passed it.
 
-        Raises Agreed in all of them where one of them raises InputError inside; that InputError where it is the only
-        process and where the others do not come to hear it.
+        Raises:
+            CollectiveInputError: In all processes, if one of them raises InputError inside the block.
+            InputError: The error of this process, if it is the only one or the others do not receive it.
         """
         own = None
         try:
             yield
         except InputError as error:
             own = error
-        said = [own] if self.count == 1 else self._complaints(name, own)
-        complaints = [index for index, complaint in enumerate(said) if complaint]
-        if own and (self.count == 1 or not said):
+        errors = [own] if self.count == 1 else self._exchange_errors(name, own)
+        failed = [index for index, error in enumerate(errors) if error]
+        if own and (self.count == 1 or not errors):
             raise own
-        if complaints:
-            who = "" if len(complaints) == self.count else f"process {complaints[0]} of {self.count}: "
-            raise Agreement(who + said[complaints[0]]) from own
+        if failed:
+            who = "" if len(failed) == self.count else f"process {failed[0]} of {self.count}: "
+            raise CollectiveInputError(who + errors[failed[0]]) from own
 
-    def _complaints(self, name: str, own: InputError | None) -> list[str | None]:
-        """What each of them cannot go on for; empty where this one cannot, and some are not there to hear it."""
+    def _exchange_errors(self, name: str, own: InputError | None) -> list[str | None]:
+        """Return the error of each process; empty if this one has an error and others do not answer."""
         name = f"agreed {name}"
-        self._say(name, str(own) if own else None)
-        until = time.monotonic() + (_LAST_WORD if own else _FOREVER)
+        self._publish(name, str(own) if own else None)
+        until = time.monotonic() + (_ERROR_TIMEOUT if own else _FOREVER)
         try:
-            return [self._heard(name, index, until) for index in range(self.count)]
+            return [self._receive(name, index, until) for index in range(self.count)]
         except TimeoutError:
             return []
 
-    def _say(self, name: str, value: Any) -> None:
+    def _publish(self, name: str, value: Any) -> None:
         if self.count > 1:
             global_state.client.key_value_set(f"fedjax_het/{name}/{self.index}", json.dumps(value))
 
-    def _heard(self, name: str, index: int, until: float = float("inf")) -> Any:
-        """Asks a second at a time, so that it can be interrupted. Raises TimeoutError after `until`."""
+    def _receive(self, name: str, index: int, until: float = float("inf")) -> Any:
+        """Wait for a value, one second at a time so that it can be interrupted; TimeoutError after `until`."""
         while time.monotonic() < until:
             try:
                 return json.loads(global_state.client.blocking_key_value_get(f"fedjax_het/{name}/{index}", 1000))
@@ -104,7 +114,7 @@ class Processes:
                     raise
         raise TimeoutError(name)
 
-    # ---- how they print and end --------------------------------------------------------------------------------------
+    # ---- output and exit ---------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def only_first_prints(self) -> Iterator[None]:
         if self.is_first:
@@ -114,26 +124,28 @@ class Processes:
                 yield
 
     def end(self, status: int, error: BaseException | str) -> int:
-        """The exit status, after a message that all processes together print once."""
-        is_everyones = self.count == 1 or isinstance(error, (Agreement, NonFiniteError))
-        if self.is_first or not is_everyones:
+        """Print an error, once if all processes have it, and return the exit status."""
+        is_collective = self.count == 1 or isinstance(error, (CollectiveInputError, NonFiniteError))
+        if self.is_first or not is_collective:
             print(error if isinstance(error, str) else f"error: {error}", file=sys.stderr)
-        return status if is_everyones else self._leave(status)
+        return status if is_collective else self._exit(status)
 
     def crash(self, error: Exception) -> int:
-        """End with a traceback, unless the error comes from another's end: then JAX ends this process too."""
-        if _OF_RUNTIME.match(str(error)):
+        """Exit with a traceback, unless the error follows from the loss of another process: JAX then ends this one."""
+        if _RUNTIME_ERROR.match(str(error)):
             first_line = str(error).splitlines()[0]
-            print(f"{self}: {first_line}\nwaiting to hear from JAX whether another was lost ...", file=sys.stderr)
+            print(
+                f"{self}: {first_line}\nwaiting for JAX to report whether another process was lost ...", file=sys.stderr
+            )
             time.sleep(self._heartbeat_timeout + 10)
         traceback.print_exception(error)
-        return self._leave(1)
+        return self._exit(1)
 
-    def _leave(self, status: int) -> int:
-        """Without saying goodbye, for which JAX would wait for the others, who may wait for this one."""
+    def _exit(self, status: int) -> int:
+        """Exit without JAX's shutdown, which would wait for the other processes, which may wait for this one."""
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
 
 
-ALONE = Processes()
+SINGLE = Processes()

@@ -1,4 +1,4 @@
-"""How the processes of a run find one another: flags, JAX's runtime, and last words where they do not or no longer."""
+"""Initialization of several processes: flags, JAX's distributed runtime, and messages for its aborts."""
 
 import argparse
 import ctypes
@@ -13,46 +13,50 @@ from jax._src.distributed import global_state
 
 from fedjax_het.errors import InputError
 
-from .collectives import ALONE, RESUMES, Processes
+from .collectives import RESUME_HINT, SINGLE, Processes
 
 
 class DistributedConfig(NamedTuple):
-    """Where, as whom and how many; all of it found by JAX if is_detected."""
+    """The address of process 0, and the number and index of the processes; JAX finds all of them if is_detected."""
 
     coordinator: str | None = None  # HOST:PORT; process 0 opens the port
     num_processes: int | None = None
     process_id: int | None = None
     is_detected: bool = False
-    initialization_timeout: int = 120  # seconds for all to come
-    heartbeat_timeout: int = 30  # seconds without a sign of life after which one is lost
+    initialization_timeout: int = 120  # seconds within which all processes have to start
+    heartbeat_timeout: int = 30  # seconds without a heartbeat after which a process is lost
 
     @property
-    def is_alone(self) -> bool:
+    def is_single(self) -> bool:
         return not self.is_detected and self.num_processes in (None, 1)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    usual = DistributedConfig()
+    defaults = DistributedConfig()
     group = parser.add_argument_group(
-        "several processes", "the same command on every host, or for every GPU; the run directory is one that all share"
+        "several processes", "the same command on every host, or for every GPU, with a run directory that all share"
     )
-    group.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 can be reached; any free port of it")
+    group.add_argument("--coordinator", metavar="HOST:PORT", help="the address of process 0, with any free port")
     group.add_argument("--num_processes", type=int, metavar="N")
     group.add_argument("--process_id", type=int, metavar="I", help="0 to N - 1")
     group.add_argument(
         "--distributed", action="store_true", help="let JAX find all that: SLURM, Open MPI, Kubernetes, Cloud TPU"
     )
     for name, meaning in (
-        ("initialization_timeout", "give up if not all are there after so long"),
-        ("heartbeat_timeout", "take one for lost after so long without a sign of life"),
+        ("initialization_timeout", "give up if not all processes have started after so long"),
+        ("heartbeat_timeout", "consider a process lost after so long without a heartbeat"),
     ):
-        text = f"{meaning} (default {getattr(usual, name)})"
-        group.add_argument(f"--{name}", type=int, metavar="SECONDS", default=getattr(usual, name), help=text)
+        text = f"{meaning} (default {getattr(defaults, name)})"
+        group.add_argument(f"--{name}", type=int, metavar="SECONDS", default=getattr(defaults, name), help=text)
 
 
 def read_flags(known: argparse.Namespace) -> DistributedConfig:
-    """Raises InputError for flags that do not go together."""
-    meeting = DistributedConfig(
+    """Read the flags of `add_flags`.
+
+    Raises:
+        InputError: The flags do not go together.
+    """
+    config = DistributedConfig(
         known.coordinator,
         known.num_processes,
         known.process_id,
@@ -60,61 +64,63 @@ def read_flags(known: argparse.Namespace) -> DistributedConfig:
         known.initialization_timeout,
         known.heartbeat_timeout,
     )
-    three = {f"--{name}": getattr(meeting, name) for name in ("coordinator", "num_processes", "process_id")}
+    three = {f"--{name}": getattr(config, name) for name in ("coordinator", "num_processes", "process_id")}
     given = [name for name, value in three.items() if value is not None]
-    if meeting.is_detected and given:
-        raise InputError(f"--distributed finds out by itself what {given[0]} says. Leave one of the two out.")
+    if config.is_detected and given:
+        raise InputError(f"--distributed detects what {given[0]} says. Leave one of the two out.")
     if given and len(given) < len(three):
         missing = " and ".join(name for name in three if name not in given)
-        raise InputError(f"{given[0]} comes with {missing}. Give all three, or --distributed alone.")
+        raise InputError(f"{given[0]} needs {missing}. Give all three, or --distributed alone.")
     if given:
-        _check_numbers(meeting)
+        _check_numbers(config)
     for name in ("initialization_timeout", "heartbeat_timeout"):
-        if getattr(meeting, name) < 5:
-            raise InputError(f"--{name}: at least 5 seconds, not {getattr(meeting, name)}.")
-    return meeting
+        if getattr(config, name) < 5:
+            raise InputError(f"--{name}: at least 5 seconds, not {getattr(config, name)}.")
+    return config
 
 
-def _check_numbers(meeting: DistributedConfig) -> None:
-    if meeting.num_processes < 1:
-        raise InputError(f"--num_processes: at least 1, not {meeting.num_processes}.")
-    if not 0 <= meeting.process_id < meeting.num_processes:
+def _check_numbers(config: DistributedConfig) -> None:
+    if config.num_processes < 1:
+        raise InputError(f"--num_processes: at least 1, not {config.num_processes}.")
+    if not 0 <= config.process_id < config.num_processes:
         raise InputError(
-            f"--process_id: 0 to {meeting.num_processes - 1} with --num_processes={meeting.num_processes}, "
-            f"not {meeting.process_id}."
+            f"--process_id: 0 to {config.num_processes - 1} with --num_processes={config.num_processes}, "
+            f"not {config.process_id}."
         )
-    host, _, port = meeting.coordinator.rpartition(":")
+    host, _, port = config.coordinator.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise InputError(f"--coordinator: HOST:PORT with a port of 1 to 65535, not '{meeting.coordinator}'.")
+        raise InputError(f"--coordinator: HOST:PORT with a port of 1 to 65535, not '{config.coordinator}'.")
 
 
-def initialize(meeting: DistributedConfig) -> Processes:
-    """Wait until all are there. To be called before JAX looks at its devices.
+def initialize(config: DistributedConfig) -> Processes:
+    """Wait until all processes have started. To be called before JAX initializes its devices.
 
-    Raises InputError where process 0 cannot open its port or cannot be reached, and where JAX detects nothing. Where
-    somebody does not come, JAX aborts the process; it ends with status 2 then, as for an InputError.
+    If a process does not start, JAX aborts this one, which then exits with status 2 as for an InputError.
+
+    Raises:
+        InputError: Process 0 cannot open its port or cannot be reached, or JAX detects no processes.
     """
-    if meeting.is_alone:
-        return ALONE
-    if not meeting.is_detected:
-        _check_address(meeting)
-    jax.config.update("jax_enable_preemption_service", False)  # with it, SIGTERM would end nobody
+    if config.is_single:
+        return SINGLE
+    if not config.is_detected:
+        _check_address(config)
+    jax.config.update("jax_enable_preemption_service", False)  # with it, SIGTERM would not end the process
     _set_abort_message(
         2,
-        f"error: not all processes came together within {meeting.initialization_timeout} s, or one came twice or too "
-        "many: JAX says more above. Start as many as --num_processes says, each with a --process_id of its own from 0.",
+        f"error: not all processes started within {config.initialization_timeout} s, or one started twice or too many: "
+        "JAX says more above. Start as many as --num_processes says, each with a --process_id of its own from 0.",
     )
     timeouts = {
-        "initialization_timeout": meeting.initialization_timeout,
-        "heartbeat_timeout_seconds": meeting.heartbeat_timeout,
+        "initialization_timeout": config.initialization_timeout,
+        "heartbeat_timeout_seconds": config.heartbeat_timeout,
     }
-    if meeting.is_detected:
+    if config.is_detected:
         _detect(timeouts)
     else:
-        jax.distributed.initialize(*meeting[:3], cluster_detection_method="deactivate", **timeouts)
-    processes = Processes(global_state.process_id, global_state.num_processes, meeting.heartbeat_timeout)
-    lost = f"error: {processes} ends, for another is lost; JAX says above which (the leader is process 0); {RESUMES}"
-    _set_abort_message(1, lost)
+        jax.distributed.initialize(*config[:3], cluster_detection_method="deactivate", **timeouts)
+    processes = Processes(global_state.process_id, global_state.num_processes, config.heartbeat_timeout)
+    which = "JAX says above which (the leader is process 0)"
+    _set_abort_message(1, f"error: {processes} ends because another is lost; {which}; {RESUME_HINT}")
     return processes
 
 
@@ -129,17 +135,17 @@ def _detect(timeouts: dict[str, int]) -> None:
         ) from error
 
 
-def _check_address(meeting: DistributedConfig) -> None:
-    """JAX would crash where a port is taken, and would wait in silence where nobody answers."""
-    host, _, port = meeting.coordinator.rpartition(":")
-    print(f"process {meeting.process_id} of {meeting.num_processes}: to meet at {meeting.coordinator}", flush=True)
-    if meeting.process_id == 0:
+def _check_address(config: DistributedConfig) -> None:
+    """Raise InputError where JAX would crash because a port is taken, or wait silently because no one answers."""
+    host, _, port = config.coordinator.rpartition(":")
+    print(f"process {config.process_id} of {config.num_processes}: connecting to {config.coordinator}", flush=True)
+    if config.process_id == 0:
         try:
             socket.create_server(("", int(port))).close()
         except OSError as error:
             raise InputError(f"--coordinator: port {port} of this host is taken ({error}). Give another.") from error
         return
-    until = time.monotonic() + meeting.initialization_timeout
+    until = time.monotonic() + config.initialization_timeout
     while True:
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
@@ -147,23 +153,23 @@ def _check_address(meeting: DistributedConfig) -> None:
         except OSError as error:
             if time.monotonic() > until:
                 raise InputError(
-                    f"--coordinator: nobody answered at {meeting.coordinator} within "
-                    f"{meeting.initialization_timeout} s ({error}). Is process 0 started there, and does it let this "
-                    "host through?"
+                    f"--coordinator: no answer from {config.coordinator} within "
+                    f"{config.initialization_timeout} s ({error}). Is process 0 started there, and does its "
+                    "firewall admit this host?"
                 ) from error
         time.sleep(0.2)
 
 
 def _set_abort_message(status: int, text: str) -> None:
-    """What to say when JAX aborts: in a thread of its own, where Python's signal handlers are never called."""
+    """Set the message for an abort by JAX, which happens in a thread where Python's signal handlers are not called."""
 
     @ctypes.CFUNCTYPE(None, ctypes.c_int)
-    def speak(_: int) -> None:
+    def handle(_: int) -> None:
         os.write(2, f"{text}\n".encode())
         os._exit(status)
 
-    _spoken[:] = [speak]
-    ctypes.CDLL(None).signal(signal.SIGABRT, speak)
+    _handlers[:] = [handle]
+    ctypes.CDLL(None).signal(signal.SIGABRT, handle)
 
 
-_spoken: list[object] = []  # C knows the function by its address alone
+_handlers: list[object] = []  # a reference, because C knows the function only by its address

@@ -1,1 +1,1 @@
-"""The papers' tables and figures as data: what is trained, what is read off, and what was printed."""
+"""The papers' tables and figures as data: the runs, the numbers read from them, and the printed values."""

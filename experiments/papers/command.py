@@ -1,10 +1,13 @@
-"""The command that all papers share: train what is missing, and write what was printed beside what came out."""
+"""The command of all papers: train the missing runs, and write the printed values beside the results."""
 
 import argparse
+import csv
 import hashlib
+import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -15,36 +18,34 @@ from fedjax_het.models import MODELS
 
 from ..configuration import calls, overrides
 from ..runs import json_files, plots
-from ..runs.run_directory import RunDirectory
+from ..runs.results import RunResults
+from ..runs.run_directory import run_identity
 from ..sweep import grid, run_grid
 from ..sweep.grid import GridRun
-from . import comparison
-from .comparison import Entry
-from .spec import PRETRAINED, ROOT, Experiment, Scale, Settings
+from .spec import PRETRAINED, ROOT, Entry, Experiment, Runs, Scale, Settings
 
 
 def main(argv: Sequence[str], paper: str, experiments: Mapping[str, Experiment]) -> int:
-    """The exit status: 0 = all is done, 1 = some runs failed, 2 = something to mend, said before the first."""
+    """Run the command and return the exit status: 0 = all is done, 1 = some runs failed, 2 = an error of input."""
     own, common = overrides.split_overrides(argv)
     parser = argparse.ArgumentParser(
         prog=f"python -m experiments.papers.{paper}",
-        description="Train a table or figure of the paper, and compare.",
-        epilog="--config.<key>=<value> sets a key in all runs; --config.model.pretrained=FILE, say, where the paper's "
-        "own scale asks for it.",
+        description="Train a table or figure of the paper and compare the results with the printed values.",
+        epilog="--config.<key>=<value> sets a key in all runs, for example --config.model.pretrained=FILE, where the "
+        "paper's own scale requires it.",
     )
     parser.add_argument("--what", required=True, choices=experiments, help="the table or figure")
-    parser.add_argument("--scale", default="cpu", choices=("smoke", "cpu", "paper"), help="how large")
+    parser.add_argument("--scale", default="cpu", choices=("smoke", "cpu", "paper"), help="the size of the experiment")
     parser.add_argument("--data", action="append", default=[], metavar="PATH", help="NAME=PATH where several are read")
     parser.add_argument("--workdir", type=Path, default=Path("runs") / "papers" / paper, help="of runs and results")
     known = parser.parse_args(own)
-    experiment = experiments[known.what]
     try:
-        done, text = run(experiment, known.scale, known.data, common, known.workdir, known.what)
+        done, text = run(experiments[known.what], known.scale, known.data, common, known.workdir, known.what)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("stopped; the same command goes on", file=sys.stderr)
+        print("stopped; the same command resumes", file=sys.stderr)
         return 130
     print(text)
     return int(not done)
@@ -53,37 +54,54 @@ def main(argv: Sequence[str], paper: str, experiments: Mapping[str, Experiment])
 def run(
     experiment: Experiment, scale: str, data: Sequence[str], common: Settings, workdir: Path, what: str
 ) -> tuple[bool, str]:
-    """(whether all runs are done, the comparison as Markdown). What is finished is not trained again."""
+    """Train the runs that are not finished, and write the comparison.
+
+    Args:
+        experiment: the table or figure.
+        scale: the name of the scale.
+        data: the texts of --data.
+        common: the user's settings for all runs.
+        workdir: the folder of runs and results.
+        what: the name of the experiment.
+
+    Returns:
+        (whether all runs are done, the comparison as Markdown).
+
+    Raises:
+        InputError: The scale, the data or the settings cannot be used.
+    """
     if scale not in experiment.scales:
-        raise InputError(f"--scale={scale}: '{what}' is there at {', '.join(experiment.scales)}. Take one of these.")
-    paths = _paths(experiment.scales[scale].data, data)
-    _check_asked(experiment.scales[scale].pretrained, scale, common)
-    cell_of_place = experiment.cells(scale, common, paths)
-    unique = list({cell.name: cell for cell in cell_of_place.values()}.values())
-    folder = home(unique[0], scale, workdir)
+        raise InputError(f"--scale={scale}: '{what}' exists at {', '.join(experiment.scales)}. Choose one of these.")
+    paths = _parse_paths(experiment.scales[scale].data, data)
+    _check_pretrained(experiment.scales[scale].pretrained, scale, common)
+    run_of_place = experiment.make_runs(scale, common, paths)
+    unique = list({each.name: each for each in run_of_place.values()}.values())
+    folder = runs_folder(unique[0], scale, workdir)
     grid.check_runs(unique, folder)
     _check_weights(unique)
-    ended = run_grid.run_grid(unique, folder)
-    directories = {each.cell.name: RunDirectory(each.directory) for each in ended if each.is_done}
-    entries = _read(experiment, experiment.scales[scale], cell_of_place, directories)
-    text = comparison.markdown(experiment, scale, entries, common)
+    outcomes = run_grid.run_grid(unique, folder)
+    results = {each.cell.name: RunResults(each.directory) for each in outcomes if each.is_done}
+    runs = {place: results[each.name] for place, each in run_of_place.items() if each.name in results}
+    entries = _read_entries(experiment, experiment.scales[scale], run_of_place, runs)
+    text = to_markdown(experiment, scale, entries, common)
     json_files.write(workdir / f"{what}-{scale}.md", text)
-    json_files.write(workdir / f"{what}-{scale}.csv", comparison.comma_separated(entries))
+    json_files.write(workdir / f"{what}-{scale}.csv", to_csv(entries))
     if experiment.draw:
-        runs = {place: directories[cell.name] for place, cell in cell_of_place.items() if cell.name in directories}
         with plots.try_drawing(picture := workdir / f"{what}-{scale}.png"):
-            json_files.write(picture, lambda path: experiment.draw(entries, runs, path))
+            drawing = experiment.draw(entries, runs)
+            json_files.write(picture, partial(plots.save, drawing))
+            plots.plt.close(drawing)
     return all(entry.seeds for entry in entries), text
 
 
-def home(cell: GridRun, scale: str, workdir: Path) -> Path:
-    """The folder of all runs with this cell's config and common settings: tables that have both share their runs."""
-    shared = json.dumps([str(cell.config.relative_to(ROOT)), dict(cell.common)], sort_keys=True)
+def runs_folder(run: GridRun, scale: str, workdir: Path) -> Path:
+    """Return the folder of all runs with this config and these common settings, which several tables may share."""
+    shared = json.dumps([str(run.config.relative_to(ROOT)), dict(run.common)], sort_keys=True)
     return workdir / f"{scale}-{hashlib.sha256(shared.encode()).hexdigest()[:8]}"
 
 
-def _check_asked(pretrained: str, scale: str, common: Settings) -> None:
-    """Raises InputError where training starts from weights that nobody gave."""
+# ---- checks ----------------------------------------------------------------------------------------------------------
+def _check_pretrained(pretrained: str, scale: str, common: Settings) -> None:
     if pretrained and PRETRAINED not in common:
         raise InputError(
             f"--scale={scale}: training starts from {pretrained}. Give --config.{PRETRAINED}=FILE.safetensors "
@@ -92,62 +110,120 @@ def _check_asked(pretrained: str, scale: str, common: Settings) -> None:
         )
 
 
-def _check_weights(unique: Sequence[GridRun]) -> None:
-    """Raises InputError for weights that cannot be read or do not fit their network."""
-    tables = {json.dumps(table): table for cell in unique if (table := cell.settings()["model"]).get("pretrained")}
+def _check_weights(runs: Sequence[GridRun]) -> None:
+    """Raise InputError for weights that cannot be read or do not fit their network."""
+    tables = {json.dumps(table): table for run in runs if (table := run.settings()["model"]).get("pretrained")}
     for table in tables.values():
         model = calls.build_from_table(table, MODELS, "config.model", num_classes=2)
         jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32))
 
 
-def _read(
-    experiment: Experiment,
-    scale: Scale,
-    cell_of_place: Mapping[tuple[str, str], GridRun],
-    done: Mapping[str, RunDirectory],
+def _parse_paths(needed: Mapping[str, str], given: Sequence[str]) -> dict[str, str]:
+    """Parse {name: path} from --data=PATH, if one is needed, or --data=NAME=PATH for each."""
+    if len(needed) == 1 and len(given) == 1 and not given[0].startswith(f"{next(iter(needed))}="):
+        paths = {next(iter(needed)): given[0]}
+    else:
+        paths = dict(each.partition("=")[::2] for each in given)
+    for name, description in needed.items():
+        if not paths.get(name):
+            form = "PATH" if len(needed) == 1 else f"{name}=PATH"
+            raise InputError(f"--data: this scale reads {description}. Give --data={form}.")
+    if extra := next((name for name in paths if name not in needed), None):
+        raise InputError(f"--data={extra}: this scale does not read it. {nearest(extra, needed)}")
+    for name, path in paths.items():
+        if not Path(path).exists():
+            raise InputError(f"--data: '{path}' does not exist. Give the path of {needed[name]}.")
+    return paths
+
+
+# ---- results ---------------------------------------------------------------------------------------------------------
+def _read_entries(
+    experiment: Experiment, scale: Scale, run_of_place: Mapping[tuple[str, str], GridRun], runs: Runs
 ) -> list[Entry]:
-    """Every result; beside it what was printed, an average only where it is over the paper's columns."""
+    """Read every result and its printed value; a printed average stands only beside one over the paper's columns."""
     entries = []
     is_whole = scale.columns.keys() == experiment.scales["paper"].columns.keys()
     for name, measure in experiment.measures.items():
         for row in experiment.rows:
-            found = []
-            for column, cell in ((column, cell) for (of, column), cell in cell_of_place.items() if of == row):
-                seeds = measure(done[cell.name], column) if cell.name in done else []
-                found.append(_entry(experiment, (name, row, column), seeds, scale.is_compared))
-            entries += found
+            of_row = []
+            for place in (place for place in run_of_place if place[0] == row):
+                seeds = measure(runs[place], place[1]) if place in runs else []
+                of_row.append(_make_entry(experiment, (name, *place), seeds, scale.is_compared))
+            entries += of_row
             if experiment.average:
                 place = name, row, experiment.average
-                entries.append(_entry(experiment, place, _mean(found), scale.is_compared and is_whole))
+                is_compared = scale.is_compared and is_whole
+                entries.append(_make_entry(experiment, place, _average_columns(of_row), is_compared))
     return entries
 
 
-def _entry(experiment: Experiment, place: tuple[str, str, str], seeds: list[float], is_compared: bool) -> Entry:
-    """place: its measure, row and column."""
+def _make_entry(experiment: Experiment, place: tuple[str, str, str], seeds: list[float], is_compared: bool) -> Entry:
+    """place: (measure, row, column)."""
     if not is_compared:
         return Entry(*place, None, seeds)
     return Entry(*place, experiment.value(*place), seeds, experiment.deviation(*place))
 
 
-def _mean(entries: Sequence[Entry]) -> list[float]:
-    """Over columns, seed by seed; empty where one of them failed."""
+def _average_columns(entries: Sequence[Entry]) -> list[float]:
+    """Average over columns, seed by seed; empty if one of them failed."""
     seeds = [entry.seeds for entry in entries]
     return [sum(values) / len(values) for values in zip(*seeds, strict=True)] if all(seeds) else []
 
 
-def _paths(needed: Mapping[str, str], given: Sequence[str]) -> dict[str, str]:
-    """{name: path} from --data=PATH, where one is needed, or --data=NAME=PATH for each."""
-    if len(needed) == 1 and len(given) == 1 and not given[0].startswith(f"{next(iter(needed))}="):
-        paths = {next(iter(needed)): given[0]}
-    else:
-        paths = dict(each.partition("=")[::2] for each in given)
-    for name, words in needed.items():
-        if not paths.get(name):
-            form = "PATH" if len(needed) == 1 else f"{name}=PATH"
-            raise InputError(f"--data: this scale reads {words}. Give --data={form}.")
-    if extra := next((name for name in paths if name not in needed), None):
-        raise InputError(f"--data={extra}: nothing here reads it. {nearest(extra, needed)}")
-    for name, path in paths.items():
-        if not Path(path).exists():
-            raise InputError(f"--data: '{path}' does not exist. Give the path of {needed[name]}.")
-    return paths
+def to_markdown(experiment: Experiment, scale: str, entries: Sequence[Entry], common: Settings = {}) -> str:  # noqa: B006
+    """Write one table per measure, what was reduced, what the user set (`common`), and the caveats."""
+    parts = [f"# {experiment.title}\n"]
+    for measure in experiment.measures:
+        of_measure = [entry for entry in entries if entry.measure == measure]
+        parts.append(_make_table(measure, experiment, of_measure))
+    parts.append(_describe_setting(experiment.scales[scale], common))
+    if experiment.caveats:
+        is_paper = not experiment.scales[scale].reduction
+        about = "Caveats" if is_paper else "Caveats of the paper, and the choices made at --scale=paper"
+        parts.append(f"{about}:\n\n" + "".join(f"- {caveat}\n" for caveat in experiment.caveats))
+    return "\n".join(parts)
+
+
+def _describe_setting(scale: Scale, common: Settings) -> str:
+    """Describe the difference of the runs from the published setting."""
+    changed = dict(common)
+    text = f"Reduced: {scale.reduction}" if scale.reduction else "The published setting"
+    if scale.pretrained and calls.parse_text(changed.pop(PRETRAINED, "none"), str | None) is None:
+        text += f", but training starts from random weights, not from {scale.pretrained}"
+    relevant = [f"{key}={value}" for key, value in run_identity(changed).items() if key != "data.cache"]
+    return f"{text}.\n" + (f"\nSet on the command line: {', '.join(relevant)}.\n" if relevant else "")
+
+
+def _make_table(measure: str, experiment: Experiment, entries: Sequence[Entry]) -> str:
+    """Write paper, here and difference under each column; here alone where nothing is printed."""
+    columns = list(dict.fromkeys(entry.column for entry in entries))
+    is_compared = any(entry.printed is not None for entry in entries)
+    kinds = ("paper", "here", "difference") if is_compared else ("here",)
+    head = [measure, *(f"{column} {kind}" if is_compared else column for column in columns for kind in kinds)]
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1)]
+    for row in experiment.rows:
+        cells = {entry.column: entry for entry in entries if entry.row == row}
+        texts = [_format_entry(cells[column]) for column in columns]
+        lines.append([row, *(each[kind] for each in texts for kind in kinds)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _format_entry(entry: Entry) -> dict[str, str]:
+    here = "failed" if entry.mean is None else f"{entry.mean:.4g}"
+    return {
+        "paper": ("" if entry.printed is None else f"{entry.printed:g}")
+        + ("" if entry.deviation is None else f" ± {entry.deviation:g}"),
+        "here": here if entry.std is None else f"{here} ± {entry.std:.2g}",
+        "difference": "" if entry.difference is None else f"{entry.difference:+.2f}",
+    }
+
+
+def to_csv(entries: Sequence[Entry]) -> str:
+    """Write one line per entry, with semicolons between the seeds."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["measure", "row", "column", "paper", "paper std", "mean", "std", "difference", "seeds"])
+    for entry in entries:
+        numbers = (entry.printed, entry.deviation, entry.mean, entry.std, entry.difference)
+        writer.writerow([*entry[:3], *("" if x is None else x for x in numbers), ";".join(map(str, entry.seeds))])
+    return text.getvalue()

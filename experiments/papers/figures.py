@@ -1,125 +1,172 @@
-"""What the papers' figures show, drawn from their experiments."""
+"""Pictures of the papers' figures, drawn from their experiments.
+
+Each function returns a function `Draw`: (entries, runs) -> drawing.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure as Drawing
 
-from ..runs import diagnostics_log
-from ..runs.plots import STYLE, band
-from ..runs.records import MetricLines
-from ..runs.run_directory import RunDirectory
-from .comparison import Entry
-from .measures import Seen, shares
+from ..runs import diagnostics_log, plots
+from ..runs.figures import Curve, Heat, Panel, View, mean_curve
+from ..runs.results import RunResults
+from .measures import LineValue, class_shares
+from .spec import Entry, Runs
 
-Runs = Mapping[tuple[str, str], RunDirectory]
-"""{(row, column): a finished run}"""
-_WORDS = {
+Draw = Callable[[Sequence[Entry], Runs], Drawing]
+_LABELS = {
     "test/accuracy": "accuracy on the common test set",
     "unseen": "accuracy on the domain left out",
     "own": "accuracy on clients' own test examples",
 }
-Draw = Callable[[Sequence[Entry], Runs, Path], None]
+_NUM_LEVELS = 25
 
 
-def sweep(varied: str, scale: str = "log") -> Draw:
-    """A panel a measure, a line a row, columns as numbers: the mean over seeds, a band from lowest to highest."""
+# ---- curves ----------------------------------------------------------------------------------------------------------
+def plot_columns(varied: str, scale: str = "log") -> Draw:
+    """Draw one panel per measure and one curve per row over the columns as numbers.
 
-    def draw(entries: Sequence[Entry], runs: Runs, path: Path) -> None:
-        def lines(axis: Axes, measure: str) -> None:
-            found = [entry for entry in entries if entry.measure == measure and entry.seeds]
-            for row in dict.fromkeys(entry.row for entry in found):
-                of_row = sorted((float(entry.column), entry.seeds) for entry in found if entry.row == row)
-                _band(axis, [at for at, _ in of_row], [seeds for _, seeds in of_row], row)
-            axis.set(xscale=scale, xlabel=varied, ylabel=measure)
-
-        _panels(list(dict.fromkeys(entry.measure for entry in entries)), lines, path)
-
-    return draw
-
-
-def curves(figure: str = "test/accuracy") -> Draw:
-    """A panel a column, a line a row: a figure of metrics.jsonl against rounds, by seeds as above.
-
-    figure: "test/accuracy"; "unseen" is the accuracy on whatever domain was left out, "own" the mean on clients' own
-    test examples, of their own models where they have some.
+    Args:
+        varied: what the columns vary.
+        scale: of the columns, "log" or "linear".
     """
 
-    def draw(entries: Sequence[Entry], runs: Runs, path: Path) -> None:
-        def lines(axis: Axes, column: str) -> None:
-            for (row, of), run in runs.items():
-                if of == column:
-                    _against_rounds(
-                        axis, MetricLines(run / "metrics.jsonl").read(), lambda line: _figure(line, figure), row
-                    )
-            axis.set(title=column, xlabel="round", ylabel=_WORDS.get(figure, figure))
-
-        _panels(list(dict.fromkeys(column for _, column in runs)), lines, path)
-
-    return draw
-
-
-def over_looks(values: Mapping[str, Seen], name: str) -> Draw:
-    """The same of what a diagnostic told.   values: by what is added to a row's name."""
-
-    def draw(entries: Sequence[Entry], runs: Runs, path: Path) -> None:
-        def lines(axis: Axes, column: str) -> None:
-            for (row, of), run in runs.items():
-                if of == column:
-                    told = MetricLines(run / diagnostics_log.NAME).read()
-                    for which, value in values.items():
-                        _against_rounds(axis, told, value, f"{row}, {which}" if which else row)
-            axis.set(title=column, xlabel="round", ylabel=name)
-
-        _panels(list(dict.fromkeys(column for _, column in runs)), lines, path)
+    def draw(entries: Sequence[Entry], runs: Runs) -> Drawing:
+        panels = []
+        for measure in dict.fromkeys(entry.measure for entry in entries):
+            known = [entry for entry in entries if entry.measure == measure and entry.seeds]
+            curves = []
+            for i, row in enumerate(dict.fromkeys(entry.row for entry in known)):
+                points = sorted((float(entry.column), entry.seeds) for entry in known if entry.row == row)
+                curves.append(mean_curve(row, i, [x for x, _ in points], [seeds for _, seeds in points]))
+            panels.append(Panel("", varied, measure, curves, x_scale=scale))
+        return plots.draw_view(View("", panels))
 
     return draw
 
 
-def shares_of_classes(entries: Sequence[Entry], runs: Runs, path: Path) -> None:
-    """A panel a column, an alpha: the share of each class, down, in each client's examples, across; clients with the
-    same largest class beside each other."""
+def plot_rounds(figure: str = "test/accuracy") -> Draw:
+    """Draw one panel per column and one curve per row: a figure of metrics.jsonl against rounds.
 
-    def image(axis: Axes, column: str) -> None:
-        found = next(shares(run) for (_, of), run in runs.items() if of == column)
-        found = found[np.argsort(found.argmax(axis=1), kind="stable")]
-        shown = axis.imshow(found.T, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-        axis.set(title=f"alpha {column}", xlabel="client", ylabel="class")
-        axis.grid(visible=False)
-        axis.figure.colorbar(shown, label="share")
+    Args:
+        figure: "test/accuracy"; "unseen" for the accuracy on the domain that is left out; "own" for the mean accuracy
+            on clients' own test examples, of their own models where they have any.
+    """
 
-    _panels(list(dict.fromkeys(column for _, column in runs)), image, path)
+    def value(line: Mapping) -> float:
+        if figure == "own":
+            return line.get("personal/accuracy_mean", line["clients/accuracy_mean"])
+        domains = [key for key in line if key.startswith(f"{figure}/") and key.endswith("/accuracy")]
+        return line[figure] if figure in line else float(np.mean([line[key] for key in domains]))
 
-
-def _figure(line: Mapping, name: str) -> float:
-    if name == "own":
-        return line.get("personal/accuracy_mean", line["clients/accuracy_mean"])
-    domains = [key for key in line if key.startswith(f"{name}/") and key.endswith("/accuracy")]
-    return line[name] if name in line else float(np.mean([line[key] for key in domains]))
+    return _plot_lines(lambda run: run.lines, {"": value}, _LABELS.get(figure, figure))
 
 
-def _against_rounds(axis: Axes, lines: Sequence[Mapping], value: Callable[[Mapping], float], label: str) -> None:
-    rounds = sorted({line["round"] for line in lines})
-    _band(axis, rounds, [[value(line) for line in lines if line["round"] == round] for round in rounds], label)
+def plot_diagnostics(values: Mapping[str, LineValue], name: str) -> Draw:
+    """Draw one panel per column and a curve per row and value: values of diagnostics.jsonl against rounds.
+
+    Args:
+        values: {what is added to the name of a row: the value}.
+        name: of the values.
+    """
+    return _plot_lines(lambda run: run.snapshots, values, name)
 
 
-def _band(axis: Axes, at: Sequence[float], seeds: Sequence[Sequence[float]], label: str) -> None:
-    band(axis, at, seeds, label, marker="o" if len(at) < 10 else None)
+def _plot_lines(read: Callable[[RunResults], list], values: Mapping[str, LineValue], y_label: str) -> Draw:
+    def draw(entries: Sequence[Entry], runs: Runs) -> Drawing:
+        panels = []
+        for column in dict.fromkeys(column for _, column in runs):
+            curves: list[Curve] = []
+            for (row, of_column), run in runs.items():
+                lines = read(run) if of_column == column else []
+                rounds = sorted({line["round"] for line in lines})
+                for name, value in values.items() if lines else ():
+                    seeds = [[value(line) for line in lines if line["round"] == round] for round in rounds]
+                    curves.append(mean_curve(f"{row}, {name}" if name else row, len(curves), rounds, seeds))
+            panels.append(Panel(column, "round", y_label, curves))
+        return plots.draw_view(View("", panels))
+
+    return draw
 
 
-def _panels(names: Sequence[str], draw: Callable[[Axes, str], None], path: Path) -> None:
-    with plt.rc_context(STYLE):
-        figure, panels = plt.subplots(
-            1, len(names), figsize=(4.5 * len(names), 3.8), layout="constrained", squeeze=False
-        )
-        for axis, name in zip(panels[0], names, strict=True):
-            draw(axis, name)
-        if panels[0][0].get_legend_handles_labels()[0]:
-            panels[0][0].legend(frameon=False)
-        figure.savefig(path, dpi=120, format="png")
-        plt.close(figure)
+def plot_class_shares(entries: Sequence[Entry], runs: Runs) -> Drawing:
+    """Draw one heat map per column, an alpha: the share of each class (down) in each client's examples (across).
+
+    Clients with the same largest class are beside each other.
+    """
+    panels = []
+    for column in dict.fromkeys(column for _, column in runs):
+        shares = next(class_shares(run) for (_, of_column), run in runs.items() if of_column == column)
+        shares = shares[np.argsort(shares.argmax(axis=1), kind="stable")]
+        places = [list(map(str, range(size))) for size in shares.shape]
+        heat = Heat(*places, shares.T.tolist(), "amount", "share")
+        panels.append(Panel(f"alpha {column}", "client", "class", [heat]))
+    return plots.draw_view(View("", panels))
+
+
+# ---- images and surfaces ---------------------------------------------------------------------------------------------
+def plot_segmentations(entries: Sequence[Entry], runs: Runs) -> Drawing:
+    """Draw one row per image: its true outlines, and each method's beside them with the Dice of all classes but 0."""
+    contours = {method: _load_contours(run) for (method, _), run in runs.items()}
+    first = next(iter(contours.values()))
+    places = np.argwhere(first["is_image"])
+    names = _cohort_names(next(iter(runs.values())))
+
+    def draw_cell(axis: Axes, row: int, column: int) -> None:
+        place = tuple(places[row])
+        arrays = list(contours.values())[max(column - 1, 0)]
+        plots.show_image(axis, arrays["images"][place])
+        plots.draw_outline(axis, arrays["true"][place], plots.TRUE)
+        if column:
+            plots.draw_outline(axis, arrays["predicted"][place], plots.PREDICTED, "dashed")
+            dice = compute_dice(arrays["true"][place], arrays["predicted"][place])
+            axis.set_xlabel(f"Dice {100 * dice:.1f}", fontsize=9)
+
+    return plots.draw_grid([names[client] for client, _ in places], ["truth", *contours], draw_cell, side=2.4)
+
+
+def plot_landscapes(entries: Sequence[Entry], runs: Runs) -> Drawing:
+    """Draw one row per client: its loss around the server's model, with one color scale per row.
+
+    + is the server's model, x the lowest loss of the grid.
+    """
+    lines = {method: run.last_snapshots[0] for (method, _), run in runs.items()}
+    names = _cohort_names(next(iter(runs.values())))[: len(next(iter(lines.values()))["landscape"]["clients"])]
+
+    def surfaces(client: int) -> list[np.ndarray]:
+        return [np.array(line["landscape"]["clients"][client], float) for line in lines.values()]
+
+    def draw_cell(axis: Axes, client: int, column: int) -> None:
+        steps, surface = list(lines.values())[column]["landscape"]["steps"], surfaces(client)[column]
+        low, high = np.nanmin(surfaces(client)), np.nanmax(surfaces(client))
+        levels = np.geomspace(max(low, 1e-6), max(high, 2e-6), _NUM_LEVELS)
+        drawn = axis.contourf(steps, steps, surface.T, levels=levels, norm=LogNorm(), cmap="viridis")
+        minimum = np.unravel_index(np.nanargmin(surface), surface.shape)
+        axis.plot(0, 0, "+", color="white", markersize=10, markeredgewidth=2)
+        x, y = steps[minimum[0]], steps[minimum[1]]
+        axis.plot(x, y, "x", color="red", markersize=7, markeredgewidth=2, clip_on=False)
+        axis.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1], aspect="equal")
+        if column == len(lines) - 1:
+            axis.figure.colorbar(drawn, ax=axis, label="loss", format="%.2g")
+
+    return plots.draw_grid(names, list(lines), draw_cell, side=2.4)
+
+
+def _load_contours(run: RunResults) -> dict[str, np.ndarray]:
+    return diagnostics_log.load_images(run.directory, run.last_snapshots[0])["contours"]
+
+
+def _cohort_names(run: RunResults) -> list[str]:
+    """Return the names of the cohort's clients in its order."""
+    names = [client["client"] for client in run.partition["clients"]]
+    return [names[i] for i in run.last_snapshots[0]["cohort"]["ids"]]
+
+
+def compute_dice(true: np.ndarray, predicted: np.ndarray) -> float:
+    """Compute the Dice coefficient of all classes but 0 together; 1 where there are none."""
+    both = np.sum((true == predicted) & (true > 0))
+    sizes = np.sum(true > 0) + np.sum(predicted > 0)
+    return float(2 * both / sizes) if sizes else 1.0

@@ -1,6 +1,5 @@
-"""Numbers that are read off finished runs: a value a seed, of one column."""
+"""Measures of the papers: numbers read from finished runs, one per seed, for one column."""
 
-import csv
 import string
 from collections.abc import Callable
 
@@ -8,120 +7,121 @@ import numpy as np
 
 from fedjax_het.errors import InputError
 
-from ..runs import diagnostics_log
-from ..runs.records import Json, MetricLines
-from ..runs.run_directory import RunDirectory
-from ..runs.run_files import SELECTED
+from ..runs.results import RunResults
+from ..runs.run_files import Json
+from .spec import Measure
 
-Measure = Callable[[RunDirectory, str], list[float]]
-"""(a run, the column that is read) -> a value a seed."""
-Seen = Callable[[Json], float]
+LineValue = Callable[[Json], float]
 """A line of diagnostics.jsonl -> a number."""
 
 
-def final(name: str) -> Measure:
-    """A figure after the last round, "test/accuracy", in per cent."""
-    return lambda run, column: [100 * value for value in run.read("summary.json")["final"][name]["seeds"]]
+# ---- scores, in per cent ---------------------------------------------------------------------------------------------
+def read_final(name: str) -> Measure:
+    """Read a figure after the last round, such as "test/accuracy"."""
+    return lambda run, column: [100 * value for value in run.final[name]["seeds"]]
 
 
-def on_test(score: str = "accuracy") -> Measure:
-    """The score on the common test set, in per cent: the mean of clients' own models where they have some, as FedLD
-    judges FedBN and FedPAC, the server's else."""
-    return _first_of(f"personal_test/{score}_mean", f"test/{score}")
+def read_test_score(score: str = "accuracy") -> Measure:
+    """Read the score on the common test set.
 
-
-def on_own(score: str = "accuracy", *, is_selected: bool = False) -> Measure:
-    """The mean over clients of the score on their own test examples, in per cent: of their own models where they have
-    some, as HarmoFL judges FedBN, of the server's else.
-
-    is_selected: of the round that does best on the clients' validation examples, for each seed, not of the last.
+    That is the mean over the clients' own models where they have any, as FedLD evaluates FedBN and FedPAC, otherwise
+    the score of the server's model.
     """
-    return _first_of(f"personal/{score}_mean", f"clients/{score}_mean", is_selected=is_selected)
+    return _read_first_of(f"personal_test/{score}_mean", f"test/{score}")
 
 
-def _first_of(*names: str, is_selected: bool = False) -> Measure:
-    def measure(run: RunDirectory, column: str) -> list[float]:
-        summary = run.read("summary.json")
-        figures = _selected(run, summary)["figures"] if is_selected else summary["final"]
+def read_mean_client_score(score: str = "accuracy", *, is_selected: bool = False) -> Measure:
+    """Read the mean over clients of the score on their own test examples.
+
+    Args:
+        score: of the clients' own models where they have any, as HarmoFL evaluates FedBN, otherwise of the server's.
+        is_selected: whether to read, for each seed, the round that is best on the clients' validation examples instead
+            of the last round.
+    """
+    return _read_first_of(f"personal/{score}_mean", f"clients/{score}_mean", is_selected=is_selected)
+
+
+def _read_first_of(*names: str, is_selected: bool = False) -> Measure:
+    def measure(run: RunResults, column: str) -> list[float]:
+        figures = run.selected["figures"] if is_selected else run.final
         return [100 * value for value in next(figures[name] for name in names if name in figures)["seeds"]]
 
     return measure
 
 
-def unseen(score: str = "accuracy") -> Measure:
-    """The score on the domain left out, in per cent; of several the mean."""
+def read_unseen_score(score: str = "accuracy") -> Measure:
+    """Read the score on the domain left out; the mean if there are several."""
 
-    def measure(run: RunDirectory, column: str) -> list[float]:
-        figures = run.read("summary.json")["final"]
-        found = [figure["seeds"] for name, figure in figures.items() if _is(name, "unseen/", f"/{score}")]
-        return [100 * sum(values) / len(values) for values in zip(*found, strict=True)]
+    def measure(run: RunResults, column: str) -> list[float]:
+        seeds = [
+            figure["seeds"]
+            for name, figure in run.final.items()
+            if name.startswith("unseen/") and name.endswith(f"/{score}")
+        ]
+        return [100 * sum(values) / len(values) for values in zip(*seeds, strict=True)]
 
     return measure
 
 
-def _selected(run: RunDirectory, summary: Json) -> Json:
-    """Raises InputError where no round was selected."""
-    if summary["selected"] is None:
-        raise InputError(f"{run.path}: nobody has validation examples. Set data.valid_fraction, and train it anew.")
-    return summary["selected"]
+def read_client_score(score: str = "accuracy", *, is_selected: bool = False) -> Measure:
+    """Read the score of the client that the column names, on its own test examples.
 
+    Columns A, B, ... are the clients in their order.
 
-def own(score: str = "accuracy", *, is_selected: bool = False) -> Measure:
-    """The score of the client that the column names, on its own test examples, in per cent: of its own model where it
-    has one, of the server's else. Columns A, B, ... are clients in their order.   is_selected: as in `on_own`."""
+    Args:
+        score: of its own model where it has one, otherwise of the server's.
+        is_selected: as in `read_mean_client_score`.
+    """
 
-    def measure(run: RunDirectory, column: str) -> list[float]:
-        rows = [row for row in _client_rows(run, is_selected) if str(row["is_newcomer"]) == "False"]
+    def measure(run: RunResults, column: str) -> list[float]:
+        rows = run.selected_clients if is_selected else run.clients
+        rows = [row for row in rows if str(row["is_newcomer"]) == "False"]
         names = list(dict.fromkeys(row["client"] for row in rows))
         by_letter = dict(zip(string.ascii_uppercase, names, strict=False))
         name = column if column in names else by_letter.get(column)
         if name is None:
-            raise InputError(f"{run.path}: no client for the column '{column}'; its clients are {', '.join(names)}.")
+            raise InputError(
+                f"{run.directory}: no client for the column '{column}'; its clients are {', '.join(names)}."
+            )
         of_client = [row for row in rows if row["client"] == name]
-        figures = [(row[f"personal_{score}"], row[score]) for row in of_client]
-        return [100 * float(server if own in ("", None) else own) for own, server in figures]
+        scores = [(row[f"personal_{score}"], row[score]) for row in of_client]
+        return [100 * float(server if own in ("", None) else own) for own, server in scores]
 
     return measure
 
 
-def _client_rows(run: RunDirectory, is_selected: bool) -> list[Json]:
-    """After the last round, or of each seed's selected one."""
-    if not is_selected:
-        with (run / "per_client.csv").open(newline="") as file:
-            return list(csv.DictReader(file))
-    summary = run.read("summary.json")
-    rounds = _selected(run, summary)["rounds"]
-    lines = {(line["seed"], line["round"]): line["clients"] for line in MetricLines(run / SELECTED).read()}
-    seeds = sorted({seed for seed, _ in lines})
-    return [row for seed, round in zip(seeds, rounds, strict=True) for row in lines[seed, round]]
+# ---- diagnostics -----------------------------------------------------------------------------------------------------
+def read_diagnostic(diagnostic: str, quantity: str, round: int = 0) -> Measure:
+    """Read a quantity of a diagnostic before this round (-1: the last with diagnostics); the mean of several values."""
 
+    def measure(run: RunResults, column: str) -> list[float]:
+        lines = run.last_snapshots if round < 0 else [line for line in run.snapshots if line["round"] == round]
+        return list(map(mean_quantity(diagnostic, quantity), lines))
 
-def looked(diagnostic: str, quantity: str, round: int = 0) -> Measure:
-    """A number that a diagnostic told before this round; of several, one a client say, the mean. round: -1 is the last
-    that was looked at."""
-
-    def measure(run: RunDirectory, column: str) -> list[float]:
-        lines = MetricLines(run / diagnostics_log.NAME).read()
-        chosen = lines[-1]["round"] if round < 0 else round
-        return [value(line) for line in lines if line["round"] == chosen]
-
-    value = seen(diagnostic, quantity)
     return measure
 
 
-def seen(diagnostic: str, quantity: str) -> Seen:
-    """A number that a diagnostic told; of several the mean."""
+def read_last(value: LineValue) -> Measure:
+    """Read a value of the last lines with diagnostics."""
+    return lambda run, column: list(map(value, run.last_snapshots))
+
+
+def mean_quantity(diagnostic: str, quantity: str) -> LineValue:
+    """Take a quantity of a diagnostic from a line; the mean of several values."""
     return lambda line: float(np.mean(line[diagnostic][quantity]))
 
 
-def class_loss(chosen: slice) -> Seen:
-    """The mean of `classes`' losses over the cohort's clients and these of the classes that a client has, ordered from
-    its largest to its smallest."""
+def mean_class_loss(chosen: slice) -> LineValue:
+    """Take the mean of the losses of `classes` over the clients of the cohort and over some classes of each client.
+
+    Args:
+        chosen: which of the classes that a client has, ordered from its largest to its smallest.
+    """
 
     def value(line: Json) -> float:
-        found = line["classes"]
-        of_clients, present = [], line["cohort"]["is_present"]
-        for losses, counts, is_present in zip(found["losses"], found["counts"], present, strict=True):
+        classes, present = line["classes"], line["cohort"]["is_present"]
+        of_clients = []
+        for losses, counts, is_present in zip(classes["losses"], classes["counts"], present, strict=True):
             by_size = sorted((-count, loss) for loss, count in zip(losses, counts, strict=True) if count)
             of_clients += [np.mean([loss for _, loss in by_size[chosen]])] * is_present
         return float(np.mean(of_clients))
@@ -129,56 +129,45 @@ def class_loss(chosen: slice) -> Seen:
     return value
 
 
-def last_look_of(value: Seen) -> Measure:
-    """Of each seed."""
-    return lambda run, column: [value(line) for line in last_look(run)]
+def read_loss_rise(radius: float) -> Measure:
+    """Read the rise of the loss at this distance from the server's model, from the last lines of `landscape`.
 
+    It is the mean over the points of the grid within half a step of the radius, and over clients.
+    """
 
-def largest_share(run: RunDirectory, column: str) -> list[float]:
-    """How much of a client's training examples are of its largest class, in per cent: the mean over clients."""
-    return [100 * float(np.mean(np.max(shares(run), axis=1)))]
-
-
-def shares(run: RunDirectory) -> np.ndarray:
-    """[clients, classes]: each client's training examples by class, rows with sum 1."""
-    counts = np.array([list(client["classes"].values()) for client in run.read("partition.json")["clients"]], float)
-    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-
-
-def rise(radius: float) -> Measure:
-    """By how much the loss rises at this distance from the server's model, in the last look of `landscape`: the mean
-    over the points of the grid that lie within half a step of the radius, and over clients."""
-
-    def measured(surface: np.ndarray, distance: np.ndarray) -> float:
+    def measure_surface(surface: np.ndarray, distance: np.ndarray) -> float:
         step = distance.max() * np.sqrt(2) / (len(surface) - 1)
         ring = np.abs(distance - radius) <= step / 2
         return float(np.mean(surface[ring]) - surface.flat[distance.argmin()])
 
-    return _over_surfaces(measured)
+    return _read_surfaces(measure_surface)
 
 
-def offset(run: RunDirectory, column: str) -> list[float]:
-    """How far from the server's model the lowest loss of the grid lies, as above; the mean over clients."""
-    return _over_surfaces(lambda surface, distance: float(distance.flat[surface.argmin()]))(run, column)
+def read_minimum_distance(run: RunResults, column: str) -> list[float]:
+    """Read the distance of the lowest loss of the grid from the server's model; the mean over clients."""
+    return _read_surfaces(lambda surface, distance: float(distance.flat[surface.argmin()]))(run, column)
 
 
-def _over_surfaces(measured: Callable[[np.ndarray, np.ndarray], float]) -> Measure:
-    def measure(run: RunDirectory, column: str) -> list[float]:
-        found = []
-        for line in last_look(run):
+def _read_surfaces(measure_surface: Callable[[np.ndarray, np.ndarray], float]) -> Measure:
+    def measure(run: RunResults, column: str) -> list[float]:
+        means = []
+        for line in run.last_snapshots:
             steps = np.array(line["landscape"]["steps"])
+            distance = np.hypot(steps[:, None], steps)
             surfaces = np.array(line["landscape"]["clients"], float)[line["cohort"]["is_present"]]
-            found.append(float(np.mean([measured(each, np.hypot(steps[:, None], steps)) for each in surfaces])))
-        return found
+            means.append(float(np.mean([measure_surface(each, distance) for each in surfaces])))
+        return means
 
     return measure
 
 
-def last_look(run: RunDirectory) -> list[Json]:
-    """The lines of the last look, a seed each."""
-    lines = MetricLines(run / diagnostics_log.NAME).read()
-    return [line for line in lines if line["round"] == lines[-1]["round"]]
+# ---- partitions ------------------------------------------------------------------------------------------------------
+def read_largest_share(run: RunResults, column: str) -> list[float]:
+    """Read the share of a client's largest class in its training examples, in per cent; the mean over clients."""
+    return [100 * float(np.mean(np.max(class_shares(run), axis=1)))]
 
 
-def _is(name: str, begins: str, ends: str) -> bool:
-    return name.startswith(begins) and name.endswith(ends)
+def class_shares(run: RunResults) -> np.ndarray:
+    """Return [clients, classes]: each client's training examples by class, rows with sum 1."""
+    counts = np.array([list(client["classes"].values()) for client in run.partition["clients"]], float)
+    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)

@@ -1,53 +1,76 @@
-"""What a table or figure of a paper is made of."""
+"""Records of a paper's table or figure: its scales, its rows and columns, its printed values, and its results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from ..runs.results import RunResults
 from ..sweep.grid import GridRun
-from .measures import Measure
 
 ROOT = Path(__file__).resolve().parents[2]
 PRETRAINED = "model.pretrained"
 Settings = Mapping[str, str]
 """{"algorithm.lam": "0.1"}, as on the command line."""
 Printed = Mapping[str, Sequence[float | None]]
-"""{row: a value a column of the paper, and its average where it has one}; None where nothing can be read."""
+"""{row: one value per column of the paper, and the average where it has one}; None where a value cannot be read."""
+Measure = Callable[[RunResults, str], list[float]]
+"""(a run, the name of a column) -> one value per seed."""
 
 
 class Scale(NamedTuple):
-    """How large an experiment is run.
+    """The size at which an experiment is run.
 
-    columns: what each is called and sets; those that are the paper's have its names.   reduced: in words, what is less
-    than in the paper; empty at its own scale.   data: {name: what --data has to give the path of}; settings say {name}.
-    pretrained: in words, the weights that training starts from, for which --config.model.pretrained is asked; empty
-    where it starts from random ones.   is_compared: whether printed values stand beside the results.
+    Attributes:
+        config: the path of the config below configs/.
+        common: the settings of all runs.
+        columns: {name: settings} of each column; those of the paper have its names.
+        reduction: what is smaller than in the paper, in words; empty at the paper's own scale.
+        data: {name: description} of the files that --data gives; settings refer to them as {name}.
+        pretrained: the weights that training starts from, in words, for which --config.model.pretrained is required;
+            empty where it starts from random ones.
+        is_compared: whether printed values stand beside the results.
     """
 
-    config: str  # below configs/
+    config: str
     common: Settings
     columns: Mapping[str, Settings]
-    reduced: str = ""
+    reduction: str = ""
     data: Mapping[str, str] = {}
     pretrained: str = ""
     is_compared: bool = True
 
 
-def smoke(columns: Mapping[str, Settings], besides: Settings, network: str = "a multilayer perceptron") -> Scale:
-    """The smallest: it needs no data.   besides: what is set in all runs, more than three rounds of everyone."""
-    common = {"rounds": "3", "cohort_size": "0", "layout": "vmapped", **besides}
-    words = f"scikit-learn's digits, {network}, three rounds, one seed: that it runs, nothing more"
-    return Scale("quickstart.py", common, columns, words, is_compared=False)
+def make_smoke_scale(
+    columns: Mapping[str, Settings], settings: Settings, network: str = "a multilayer perceptron"
+) -> Scale:
+    """Make the smallest scale, which needs no data.
+
+    Args:
+        columns: its columns.
+        settings: the settings of all runs besides three rounds with all clients.
+        network: the network, in words.
+    """
+    common = {"rounds": "3", "cohort_size": "0", "layout": "vmapped", **settings}
+    reduction = f"scikit-learn's digits, {network}, three rounds, one seed: a test that it runs, nothing more"
+    return Scale("quickstart.py", common, columns, reduction, is_compared=False)
 
 
 class Experiment(NamedTuple):
-    """A table, or what a figure shows: every row in every column, read off by each measure.
+    """A table, or the content of a figure: every row in every column, read by each measure.
 
-    tuned: what a row sets in one column alone.   printed: {measure: the paper's values}, in its columns' order.
-    deviations: the same of the standard deviations printed beside them.   average: what the mean over columns is
-    called, where there is one.   doubts: where the public record contradicts itself, and what it does not tell
-    ("Not told by the paper: ...").   draw: (the figure's points, the finished runs, file) -> the picture, see
-    `figures`.
+    Attributes:
+        title: of the table or figure.
+        rows: {name: settings} of each row.
+        measures: {name: how it is read from a run}.
+        scales: {name: scale}; "paper" is the paper's own.
+        printed: {measure: the paper's values}, in the order of its columns.
+        deviations: the printed standard deviations, likewise.
+        tuned: {(row, column): settings} of one row in one column alone.
+        average: the name of the mean over columns, where there is one.
+        caveats: contradictions of the public record, and what it does not state ("Not in the paper: ...").
+        draw: (entries, runs) -> the picture; see `figures`.
     """
 
     title: str
@@ -58,34 +81,77 @@ class Experiment(NamedTuple):
     deviations: Mapping[str, Printed] = {}
     tuned: Mapping[tuple[str, str], Settings] = {}
     average: str = ""
-    doubts: Sequence[str] = ()
+    caveats: Sequence[str] = ()
     draw: Callable | None = None
 
-    def cells(self, scale: str, common: Settings, paths: Mapping[str, str]) -> dict[tuple[str, str], GridRun]:
-        """{(row, column): the run}.   common: what the user sets for all, which wins.   paths: of the data."""
-        chosen, cells = self.scales[scale], {}
+    def make_runs(self, scale: str, common: Settings, paths: Mapping[str, str]) -> dict[tuple[str, str], GridRun]:
+        """Make the runs of a scale.
+
+        Args:
+            scale: its name.
+            common: the user's settings for all runs, which take precedence.
+            paths: {name: path} of the data.
+
+        Returns:
+            {(row, column): run}.
+        """
+        chosen, runs = self.scales[scale], {}
         for row, of_row in self.rows.items():
             for column, of_column in chosen.columns.items():
                 own = {**of_row, **of_column, **self.tuned.get((row, column), {})}
                 parts = {**chosen.common, **common}, {key: text for key, text in own.items() if key not in common}
-                filled = [{key: _filled(text, paths) for key, text in part.items()} for part in parts]
-                cells[row, column] = GridRun(ROOT / "configs" / chosen.config, *filled)
-        return cells
+                filled = [{key: _fill_paths(text, paths) for key, text in part.items()} for part in parts]
+                runs[row, column] = GridRun(ROOT / "configs" / chosen.config, *filled)
+        return runs
 
     def value(self, measure: str, row: str, column: str) -> float | None:
-        """What the paper prints there."""
-        return self._printed(self.printed, measure, row, column)
+        """Return the value that the paper prints."""
+        return self._look_up(self.printed, measure, row, column)
 
     def deviation(self, measure: str, row: str, column: str) -> float | None:
-        """The standard deviation that the paper prints beside it."""
-        return self._printed(self.deviations, measure, row, column)
+        """Return the standard deviation that the paper prints."""
+        return self._look_up(self.deviations, measure, row, column)
 
-    def _printed(self, tables: Mapping[str, Printed], measure: str, row: str, column: str) -> float | None:
+    def _look_up(self, tables: Mapping[str, Printed], measure: str, row: str, column: str) -> float | None:
         values = tables.get(measure, {}).get(row, ())
         return dict(zip([*self.scales["paper"].columns, self.average], values, strict=False)).get(column)
 
 
-def _filled(text: str, paths: Mapping[str, str]) -> str:
+def _fill_paths(text: str, paths: Mapping[str, str]) -> str:
     for name, path in paths.items():
         text = text.replace(f"{{{name}}}", path)
     return text
+
+
+class Entry(NamedTuple):
+    """A value of the paper beside ours.
+
+    Attributes:
+        printed: the paper's value, or None.
+        seeds: our values; empty if the run failed.
+        deviation: the paper's standard deviation, or None.
+    """
+
+    measure: str
+    row: str
+    column: str
+    printed: float | None
+    seeds: list[float]
+    deviation: float | None = None
+
+    @property
+    def mean(self) -> float | None:
+        return float(np.mean(self.seeds)) if self.seeds else None
+
+    @property
+    def std(self) -> float | None:
+        """The population's standard deviation; None for one seed."""
+        return float(np.std(self.seeds)) if len(self.seeds) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.mean is None or self.printed is None else self.mean - self.printed
+
+
+Runs = Mapping[tuple[str, str], RunResults]
+"""{(row, column): a finished run}."""

@@ -1,1 +1,1 @@
-"""The report that compares runs."""
+"""The report, one HTML page that compares runs, with its tables and figures as files beside it."""

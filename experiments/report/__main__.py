@@ -1,8 +1,8 @@
-"""One page that compares runs: python -m experiments.report runs/fedavg runs/fedld --out=report.html
+"""Write one page that compares runs: python -m experiments.report runs/fedavg runs/fedld --out=report.html
 
-A RUN is a directory of `experiments.train`, finished or not, or of `experiments.compare`. Beside the page, in
-report_files, every table lies as Markdown, LaTeX and CSV and every figure as PNG and SVG. With --watch it is written
-again whenever a run's files change. Exit status: 0 = written, 2 = something to mend, said on stderr.
+A RUN is a directory of `experiments.train`, finished or not, or of `experiments.compare`. The folder report_files
+beside the page holds every table as Markdown, LaTeX and CSV and every figure as PNG and SVG. With --watch the page is
+written again whenever a run's files change. Exit status: 0 = written, 2 = an error of input, printed on stderr.
 """
 
 import argparse
@@ -13,24 +13,28 @@ from pathlib import Path
 
 from fedjax_het.errors import InputError
 
-from ..runs import json_files
+from ..runs import json_files, results
 
-_EXTRA = ("jinja2", "plotly")
+_PACKAGES = ("jinja2", "plotly")
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line. Raises InputError for what cannot be written."""
+    """Parse the command line.
+
+    Raises:
+        InputError: The page cannot be written.
+    """
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.report", description="One page that compares runs.", allow_abbrev=False
+        prog="python -m experiments.report", description="Write one page that compares runs.", allow_abbrev=False
     )
     parser.add_argument(
         "runs", type=Path, nargs="+", metavar="RUN", help="a directory of experiments.train or experiments.compare"
     )
-    parser.add_argument("--out", type=Path, default=Path("report.html"), help="the page; report.html unless given")
-    parser.add_argument("--watch", action="store_true", help="write again whenever a run's files change")
+    parser.add_argument("--out", type=Path, default=Path("report.html"), help="the page (default report.html)")
+    parser.add_argument("--watch", action="store_true", help="write the page again whenever a run's files change")
     known = parser.parse_args(argv)
     if known.out.suffix not in (".html", ".htm"):
-        raise InputError(f"--out: '{known.out}' is no name of a page. End it in .html.")
+        raise InputError(f"--out: '{known.out}' is not the name of a page. End it in .html.")
     try:
         json_files.check_writable(known.out.parent)
     except InputError as error:
@@ -38,26 +42,26 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return known
 
 
-def check_extra() -> None:
-    """Raises InputError where what draws the page is not installed."""
-    if missing := [name for name in _EXTRA if importlib.util.find_spec(name) is None]:
+def check_packages() -> None:
+    """Raise InputError if a package that draws the page is not installed."""
+    if missing := [name for name in _PACKAGES if importlib.util.find_spec(name) is None]:
         raise InputError(
             f'the report needs {" and ".join(missing)}. Install what is missing: pip install -e ".[report]"'
         )
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit status."""
+    """Write the page and return the exit status."""
     try:
         command = parse(argv)
-        check_extra()
-        from . import contents, run_paths, watch, writer
+        check_packages()
+        from . import contents, page
 
-        report = writer.Report(command.out)
+        report = page.Report(command.out)
         if command.watch:
-            watch.watch(report, command.runs)
+            page.watch(report, command.runs)
         else:
-            report.write(contents.contents(*run_paths.runs(command.runs)))
+            report.write(contents.make_contents(*results.read_runs(command.runs)))
     except (InputError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,11 +1,12 @@
-"""What each client got: figures of per_client.csv, and how evenly they are spread."""
+"""Figures and tables of the clients: their scores, the fairness of the scores, and their shares of the classes."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from ..runs.tables import PER_CENT, Shown, Table, Value
-from .figures import Curve, Figure, Panel, Points, View
+from ..runs.figures import Curve, Figure, Panel, Points, View, partition_heat
+from ..runs.results import client_scores
+from ..runs.tables import PER_CENT, ColumnFormat, Table, Value
 from .rows import Row
 
 KINDS = {
@@ -14,58 +15,53 @@ KINDS = {
     "personal_test": "own model, common test set",
 }
 _TITLES = {"clients": "the server's model", "personal": "own models", "personal_test": "own models, common test set"}
-_LESS = Shown(PER_CENT.text, min)
-_GINI = Shown(lambda value: f"{value:.3f}", min)
+_DEVIATION = ColumnFormat(PER_CENT.text, min)
+_GINI = ColumnFormat(lambda value: f"{value:.3f}", min)
 _FAIRNESS = {"mean": "mean", "worst tenth": "worst10", "worst": "min", "best": "max", "deviation": "std"}
-
-
-def by_client(row: Row, kind: str, score: str) -> dict[str, dict[int, float]]:
-    """{client: {seed: score}} after the last round; newcomers and clients without test examples have none.
-
-    Where domains are left out in turn, a client's score is the mean of the runs that it is in.
-    """
-    column, found = score if kind == "clients" else f"{kind}_{score}", {}
-    for run in row.runs:
-        for line in run.clients:
-            if line["is_newcomer"] == "False" and line.get(column):
-                found.setdefault(line["client"], {}).setdefault(int(line["seed"]), []).append(float(line[column]))
-    return {client: {s: float(np.mean(v)) for s, v in seeds.items()} for client, seeds in found.items()}
+_FAIRNESS_NOTE = "Over clients, in per cent, then mean ± deviation over seeds. Gini: 0 = all clients have the same."
+_SCORES_CAPTION = (
+    "After the last round: the mean over seeds, and a bar from the lowest to the highest. Clients without test "
+    "examples are left out. Sorted: the clients of each run from its worst to its best."
+)
+_PARTITION_CAPTION = (
+    "The training examples of each client (across) in each class (down), newcomers last; one map for rows that share a "
+    "partition. As shares of all examples of a client, small clients can be read, too."
+)
 
 
 def gini(values: Sequence[float]) -> float:
-    """sum_ij |x_i - x_j| / (2 n^2 mean x), 0 = all have the same; 0 where all are 0."""
+    """Compute sum_ij |x_i - x_j| / (2 n^2 mean x), 0 = all have the same; 0 where all are 0."""
     x = np.sort(np.asarray(values, float))
     n, total = len(x), x.sum()
     return float((2 * np.arange(1, n + 1) - n - 1) @ x / (n * total)) if total > 0 else 0.0
 
 
-def _ginis(row: Row, kind: str, score: str) -> list[float]:
-    """Of runs that have not written them with their other figures."""
-    clients = by_client(row, kind, score)
+def _compute_ginis(row: Row, kind: str, score: str) -> list[float]:
+    """Compute the Gini coefficient of each seed, for runs that have not written it."""
+    clients = client_scores(row.runs, kind, score)
     seeds = sorted({seed for each in clients.values() for seed in each})
     return [gini([each[seed] for each in clients.values() if seed in each]) for seed in seeds]
 
 
-def fairness(rows: Sequence[Row], score: str) -> list[Table]:
-    """How evenly clients are served after the last round: a table a kind of model that any row has."""
-    found = []
+def make_fairness_tables(rows: Sequence[Row], score: str) -> list[Table]:
+    """Tabulate the distribution of scores over clients after the last round: one table per kind of model."""
+    tables = []
     for kind, title in _TITLES.items():
-        columns = [*_FAIRNESS, "Gini"]
         body = []
         for row in rows:
-            over = [_over(row, f"{kind}/{score}_{statistic}") for statistic in _FAIRNESS.values()]
-            if any(over):
-                ginis = _over(row, f"{kind}/{score}_gini") or _ginis(row, kind, score)
-                body.append((row.label, [*map(_value, over), _value(ginis)]))
-        shown = {"deviation": _LESS, "Gini": _GINI}
+            statistics = [_read_last(row, f"{kind}/{score}_{statistic}") for statistic in _FAIRNESS.values()]
+            if any(statistics):
+                ginis = _read_last(row, f"{kind}/{score}_gini") or _compute_ginis(row, kind, score)
+                body.append((row.label, [Value.of(each) if each else None for each in (*statistics, ginis)]))
         if body:
-            note = "Over clients, in per cent, then mean ± deviation over seeds. Gini: 0 = all clients have the same."
-            found.append(Table(f"fairness_{kind}", f"Fairness over clients: {title}", columns, body, shown, note))
-    return found
+            formats = {"deviation": _DEVIATION, "Gini": _GINI}
+            title = f"Fairness over clients: {title}"
+            tables.append(Table(f"fairness_{kind}", title, [*_FAIRNESS, "Gini"], body, formats, _FAIRNESS_NOTE))
+    return tables
 
 
-def _over(row: Row, name: str) -> list[float]:
-    """After the last round, of every run and seed."""
+def _read_last(row: Row, name: str) -> list[float]:
+    """Return the values after the last round of every run and seed."""
     return [
         float("nan") if line[name] is None else line[name]
         for run in row.runs
@@ -74,38 +70,63 @@ def _over(row: Row, name: str) -> list[float]:
     ]
 
 
-def _value(values: Sequence[float]) -> Value | None:
-    return Value(float(np.mean(values)), float(np.std(values)) if len(values) > 1 else None) if len(values) else None
+def make_scores_figure(rows: Sequence[Row], score: str, title: str) -> Figure | None:
+    """Draw every client's score as a point, and the scores of all clients sorted.
 
-
-def figure(rows: Sequence[Row], score: str, noun: str) -> Figure | None:
-    """Every client a point, or all of them sorted from the worst to the best."""
+    Args:
+        rows: the rows of one data set.
+        score: "accuracy" or "dice".
+        title: of the score.
+    """
     views = {"by client": [], "sorted": []}
-    for kind, title in KINDS.items():
-        found = [(row, clients) for row in rows if (clients := by_client(row, kind, score))]
-        if not found:
+    for kind, model in KINDS.items():
+        scores = [(row, clients) for row in rows if (clients := client_scores(row.runs, kind, score))]
+        if not scores:
             continue
-        points = [_points(row, clients) for row, clients in found]
-        names = list(dict.fromkeys(name for _, clients in found for name in clients))
-        views["by client"].append(Panel(title, "client", noun, points, y_range=(0, 1), x_names=names, is_wide=True))
-        lines = [_sorted(row, clients) for row, clients in found]
-        views["sorted"].append(Panel(title, "share of clients", noun, lines, y_range=(0, 1), is_wide=True))
+        points = [_make_points(row, clients) for row, clients in scores]
+        names = list(dict.fromkeys(name for _, clients in scores for name in clients))
+        views["by client"].append(Panel(model, "client", title, points, y_range=(0, 1), x_names=names, is_wide=True))
+        lines = [_sort(row, clients) for row, clients in scores]
+        views["sorted"].append(Panel(model, "share of clients", title, lines, y_range=(0, 1), is_wide=True))
     if not views["by client"]:
         return None
-    caption = (
-        "After the last round: the mean over seeds, and a bar from the lowest to the highest. Clients without test "
-        "examples are left out. Sorted: every run's clients from its worst to its best."
-    )
-    return Figure("clients", f"{noun.capitalize()} a client", caption, [View(*each) for each in views.items()])
+    title = f"{title.capitalize()} per client"
+    return Figure("clients", title, _SCORES_CAPTION, [View(*each) for each in views.items()])
 
 
-def _points(row: Row, clients: dict[str, dict[int, float]]) -> Points:
+def _make_points(row: Row, clients: dict[str, dict[int, float]]) -> Points:
     values = [list(seeds.values()) for seeds in clients.values()]
     means, lows, highs = ([float(over(each)) for each in values] for over in (np.mean, np.min, np.max))
     return Points(row.label, row.number, list(clients), means, lows, highs)
 
 
-def _sorted(row: Row, clients: dict[str, dict[int, float]]) -> Curve:
+def _sort(row: Row, clients: dict[str, dict[int, float]]) -> Curve:
     means = sorted(float(np.mean(list(seeds.values()))) for seeds in clients.values())
     shares = [(i + 0.5) / len(means) for i in range(len(means))]
     return Curve(row.label, row.number, shares, means)
+
+
+def make_partition_figure(rows: Sequence[Row], unit: str) -> Figure | None:
+    """Draw the classes of the clients' training examples: one heat map per partition.
+
+    Args:
+        rows: the rows of one data set.
+        unit: "examples", or "pixels" of masks.
+    """
+    labels: dict[str, dict[str, None]] = {}
+    partitions = {}
+    for row in rows:
+        for run in row.runs:
+            if run.partition:
+                partitions[run.partition["fingerprint"]] = run.partition
+                labels.setdefault(run.partition["fingerprint"], {})[row.label] = None
+    if not partitions:
+        return None
+    views = {unit: [], "shares": []}
+    for fingerprint, partition in partitions.items():
+        title = "all runs" if len(partitions) == 1 else ", ".join(labels[fingerprint])
+        for name, panels in views.items():
+            is_share = name == "shares"
+            heat = partition_heat(partition["clients"], "share" if is_share else unit, is_share)
+            panels.append(Panel(title, "client", "class", [heat], is_wide=True, rows=tuple(labels[fingerprint])))
+    return Figure("partition", "Classes by client", _PARTITION_CAPTION, [View(*each) for each in views.items()])

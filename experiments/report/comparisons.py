@@ -1,122 +1,166 @@
-"""Every row against FedAvg, over seeds and over clients."""
+"""Comparison of every row with FedAvg over seeds and over clients, by paired tests with correction for many tests."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 
-from ..runs.tables import Shown, Table, Value
-from . import measures, significance
-from .clients import by_client
-from .rows import Row, baseline
-from .significance import LEAST
+from ..runs.results import client_scores
+from ..runs.tables import ColumnFormat, Table, Value
+from . import measures
+from .rows import Row, find_baseline
 
 BASELINE = "fedavg"
+MIN_PAIRS = {"seeds": 5, "clients": 6}
+"""The fewest pairs with a p-value. Six clients, because with five Wilcoxon's p cannot be below 0.05."""
 _TESTS = {"seeds": "paired t", "clients": "signed rank"}
 _STARS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))
-_OWN = {"clients": "clients", "own models": "personal", "own models on the test set": "personal_test"}
-_SHOWN = {
-    "difference": Shown(lambda value: f"{100 * value:+.1f}".replace("-", "−")),
-    "pairs": Shown(lambda value: f"{value:.0f}"),
-    "p": Shown(lambda value: f"{value:.3f}" if value >= 0.001 else "< 0.001"),
+_KINDS = {"clients": "clients", "own models": "personal", "own models on the test set": "personal_test"}
+_FORMATS = {
+    "difference": ColumnFormat(lambda value: f"{100 * value:+.1f}".replace("-", "−")),
+    "pairs": ColumnFormat(lambda value: f"{value:.0f}"),
+    "p": ColumnFormat(lambda value: f"{value:.3f}" if value >= 0.001 else "< 0.001"),
 }
 _NOTE = (
     "Difference: row minus FedAvg of the same data, model and rounds, in percentage points. Seeds as pairs (same "
-    "initial weights, cohorts and batches): paired t-test, two-sided, from 5 seeds on; it speaks about training again. "
+    "initial weights, cohorts and batches): paired t-test, two-sided, from 5 seeds on; it generalizes to other seeds. "
     "Clients as pairs (means over seeds): Wilcoxon's signed-rank test, two-sided, where 6 clients or more differ; it "
-    "speaks about the clients of this federation, not about training again. p after Holm's correction for the rows "
+    "generalizes to other clients of this federation, not to other seeds. p after Holm's correction for the rows "
     "compared on the same figure. * p < 0.05, ** p < 0.01, *** p < 0.001."
 )
 
 
+# ---- tests -----------------------------------------------------------------------------------------------------------
+class PairedTest(NamedTuple):
+    difference: float  # mean of a - b
+    interval: tuple[float, float] | None  # 95 %, of the mean, by Student's t
+    p: float | None  # two-sided; None with too few pairs, or with equal differences
+    num_pairs: int
+
+
+def paired_t_test(a: Sequence[float], b: Sequence[float]) -> PairedTest:
+    """Apply Student's t-test to the differences a - b; the interval needs two pairs, p `MIN_PAIRS`."""
+    differences = np.asarray(a, float) - np.asarray(b, float)
+    n, mean = len(differences), float(differences.mean())
+    if n < 2 or np.ptp(differences) == 0:
+        return PairedTest(mean, None, None, n)
+    error = float(differences.std(ddof=1)) / math.sqrt(n)
+    half = float(stats.t.ppf(0.975, n - 1)) * error
+    p = float(2 * stats.t.sf(abs(mean / error), n - 1)) if n >= MIN_PAIRS["seeds"] else None
+    return PairedTest(mean, (mean - half, mean + half), p, n)
+
+
+def signed_rank_test(a: Sequence[float], b: Sequence[float]) -> PairedTest:
+    """Apply Wilcoxon's signed-rank test to the differences a - b, without pairs that do not differ."""
+    differences = np.asarray(a, float) - np.asarray(b, float)
+    nonzero = differences[np.abs(differences) > 1e-12]
+    p = float(stats.wilcoxon(nonzero).pvalue) if len(nonzero) >= MIN_PAIRS["clients"] else None
+    return PairedTest(float(differences.mean()), None, p, len(differences))
+
+
+def correct_holm(ps: Sequence[float | None]) -> list[float | None]:
+    """Apply Holm's correction: p_(k) -> max over j <= k of min(1, (m - j + 1) p_(j)); None stays None."""
+    order = sorted((i for i, p in enumerate(ps) if p is not None), key=lambda i: ps[i])
+    corrected, highest = list(ps), 0.0
+    for k, i in enumerate(order):
+        highest = max(highest, min(1.0, (len(order) - k) * ps[i]))
+        corrected[i] = highest
+    return corrected
+
+
+# ---- comparisons -----------------------------------------------------------------------------------------------------
 class Comparison(NamedTuple):
     label: str
     against: str
     column: str
     when: str
     pairs: str  # "seeds" or "clients"
-    found: significance.Paired
+    test: PairedTest
 
 
-def comparisons(rows: Sequence[Row]) -> list[Comparison]:
-    """Of every row that has a FedAvg to be compared with, on every figure, with p corrected."""
-    score, found = measures.score(rows), []
+def compare_with_baseline(rows: Sequence[Row]) -> list[Comparison]:
+    """Compare every row that has a FedAvg baseline with it, on every figure, with corrected p."""
+    score, comparisons = measures.find_score(rows), []
     for row in rows:
-        if (base := baseline(row, rows, BASELINE)) is None:
+        if (base := find_baseline(row, rows, BASELINE)) is None:
             continue
         for when in (measures.LAST, measures.SELECTED):
-            ours, theirs = (measures.measured(each, when, score) for each in (row, base))
-            for column in measures.ordered([name for name in ours if name in theirs]):
-                found += _compared(row, base, column, when, "seeds", ours[column], theirs[column])
-        for column, kind in _OWN.items():
-            ours, theirs = (_means(by_client(each, kind, score)) for each in (row, base))
-            if _fingerprint(row) == _fingerprint(base) is not None:
-                found += _compared(row, base, column, measures.LAST, "clients", ours, theirs)
-    return _corrected(found)
+            ours, theirs = (measures.read_figures(each, when, score) for each in (row, base))
+            for column in measures.order_columns([name for name in ours if name in theirs]):
+                comparisons += _compare(row, base, column, when, "seeds", ours[column], theirs[column])
+        for column, kind in _KINDS.items():
+            ours, theirs = (_average_seeds(client_scores(each.runs, kind, score)) for each in (row, base))
+            if _fingerprints(row) == _fingerprints(base) is not None:
+                comparisons += _compare(row, base, column, measures.LAST, "clients", ours, theirs)
+    return _correct(comparisons)
 
 
-def _compared(
+def _compare(
     row: Row, base: Row, column: str, when: str, pairs: str, ours: Mapping, theirs: Mapping
 ) -> list[Comparison]:
     both = [key for key in ours if key in theirs and math.isfinite(ours[key]) and math.isfinite(theirs[key])]
     if not both:
         return []
-    test = {"seeds": significance.t_test, "clients": significance.signed_rank}[pairs]
-    paired = test([ours[key] for key in both], [theirs[key] for key in both])
-    return [Comparison(row.label, base.label, column, when, pairs, paired)]
+    test = {"seeds": paired_t_test, "clients": signed_rank_test}[pairs]
+    result = test([ours[key] for key in both], [theirs[key] for key in both])
+    return [Comparison(row.label, base.label, column, when, pairs, result)]
 
 
-def _means(clients: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
+def _average_seeds(clients: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
     return {client: float(np.mean(list(seeds.values()))) for client, seeds in clients.items()}
 
 
-def _fingerprint(row: Row) -> tuple[str, ...] | None:
+def _fingerprints(row: Row) -> tuple[str, ...] | None:
     known = [run.partition["fingerprint"] for run in row.runs if run.partition]
     return tuple(known) if len(known) == len(row.runs) else None
 
 
-def _corrected(found: list[Comparison]) -> list[Comparison]:
+def _correct(comparisons: list[Comparison]) -> list[Comparison]:
+    """Correct p among the rows that are compared on the same figure."""
     families: dict[tuple, list[int]] = {}
-    for i, each in enumerate(found):
+    for i, each in enumerate(comparisons):
         families.setdefault((each.against, each.column, each.when, each.pairs), []).append(i)
     for members in families.values():
-        for i, p in zip(members, significance.holm([found[i].found.p for i in members]), strict=True):
-            found[i] = found[i]._replace(found=found[i].found._replace(p=p))
-    return found
+        for i, p in zip(members, correct_holm([comparisons[i].test.p for i in members]), strict=True):
+            comparisons[i] = comparisons[i]._replace(test=comparisons[i].test._replace(p=p))
+    return comparisons
 
 
-def stars(found: Sequence[Comparison]) -> dict[tuple[str, str, str], str]:
-    """{(label, column, when): "*"} by the test over seeds: the table's deviations are over seeds."""
-    return {(each.label, each.column, each.when): _star(each.found.p) for each in found if each.pairs == "seeds"}
+def significance_stars(comparisons: Sequence[Comparison]) -> dict[tuple[str, str, str], str]:
+    """Return {(label, column, when): "*"} by the test over seeds, because the table's deviations are over seeds."""
+    return {
+        (each.label, each.column, each.when): _stars_of(each.test.p) for each in comparisons if each.pairs == "seeds"
+    }
 
 
-def _star(p: float | None) -> str:
-    return "" if p is None else next((star for level, star in _STARS if p < level), "")
+def _stars_of(p: float | None) -> str:
+    return "" if p is None else next((stars for level, stars in _STARS if p < level), "")
 
 
-def starring(found: Sequence[Comparison]) -> str:
-    """What a reader of the starred table has to know."""
-    counts = sorted({each.found.num_pairs for each in found if each.pairs == "seeds"})
+def describe_stars(comparisons: Sequence[Comparison]) -> str:
+    """Explain the stars of a table, or why there are none."""
+    counts = sorted({each.test.num_pairs for each in comparisons if each.pairs == "seeds"})
     if not counts:
         return ""
     seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seed{'s' * (counts[0] > 1)}"
-    if counts[-1] < LEAST["seeds"]:
-        return f"No stars: too few pairs for a test against FedAvg ({seeds}; {LEAST['seeds']} are the least)."
+    if counts[-1] < MIN_PAIRS["seeds"]:
+        return f"No stars: too few pairs for a test against FedAvg ({seeds}; at least {MIN_PAIRS['seeds']} are needed)."
     return f"Stars: against FedAvg, paired t-test over {seeds}, Holm-corrected (* 0.05, ** 0.01, *** 0.001)."
 
 
-def table(found: Sequence[Comparison]) -> Table:
-    """A line a comparison."""
+def make_table(comparisons: Sequence[Comparison]) -> Table:
+    """Tabulate the comparisons, one per line."""
     columns = ["against", "figure", "round", "pairs are", "pairs", "difference", "95 % interval", "test", "p"]
-    body = [(each.label, _line(each)) for each in found]
-    return Table("significance", "Against FedAvg", columns, body, _SHOWN, _NOTE)
+    body = [(each.label, _format_comparison(each)) for each in comparisons]
+    return Table("significance", "Against FedAvg", columns, body, _FORMATS, _NOTE)
 
 
-def _line(each: Comparison) -> list[Value | str | None]:
-    difference, interval, p, num_pairs = each.found
-    ends = "" if interval is None else " to ".join(_SHOWN["difference"].text(end) for end in interval)
-    few = "too few pairs" if num_pairs < LEAST[each.pairs] else "too few pairs differ"
-    said = few if p is None else Value(p, None, f" {_star(p)}".rstrip())
-    about = [each.against, each.column, each.when, each.pairs]
-    return [*about, Value(num_pairs), Value(difference), ends, _TESTS[each.pairs], said]
+def _format_comparison(each: Comparison) -> list[Value | str | None]:
+    difference, interval, p, num_pairs = each.test
+    ends = "" if interval is None else " to ".join(_FORMATS["difference"].text(end) for end in interval)
+    few = "too few pairs" if num_pairs < MIN_PAIRS[each.pairs] else "too few pairs differ"
+    result = few if p is None else Value(p, None, f" {_stars_of(p)}".rstrip())
+    names = [each.against, each.column, each.when, each.pairs]
+    return [*names, Value(num_pairs), Value(difference), ends, _TESTS[each.pairs], result]

@@ -1,24 +1,22 @@
-"""What the report says, in its order: sections of tables and figures."""
+"""The contents of the report: its sections of tables, figures and pictures in their order."""
 
 import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..runs import results
-from ..runs.tables import Table
-from . import clients, comparisons, costs, curves, diagnostics, images, measures, partitions, provenance
-from .figures import Figure
+from ..runs.figures import Figure
+from ..runs.results import MissingRun, RunResults
+from ..runs.tables import LabeledRun, Table, client_tables
+from . import clients, comparisons, costs, curves, diagnostics, images, measures
 from .images import Picture
-from .rows import Row, by_data, left_out, rows
-from .run_paths import Absent
-from .run_reader import RunData
+from .rows import Row, group_by_data, left_out, make_rows, tabulate_runs, tabulate_settings, tabulate_versions
 
-_LONG = 16  # lines of a table that is folded away
+_MAX_LINES = 16  # of a table that is not folded
 
 
 class Section(NamedTuple):
-    """folded: tables that a reader opens when he needs them; facts: titles and names with values, folded too."""
+    """folded: tables that a reader opens; facts: {title: {name: value}}, folded, too."""
 
     name: str
     title: str
@@ -31,7 +29,7 @@ class Section(NamedTuple):
 
 class Contents(NamedTuple):
     title: str
-    lead: list[str]  # what there is to see at a glance, a sentence each
+    lead: list[str]  # the summary, one sentence each
     rows: list[Row]
     sections: list[Section]
 
@@ -48,86 +46,80 @@ class Contents(NamedTuple):
         return [picture for section in self.sections for picture in section.pictures]
 
 
-def contents(runs: Sequence[RunData], absent: Sequence[Absent] = ()) -> Contents:
-    """Of runs, finished or not; each data set has sections of its own."""
-    found = rows(runs)
-    groups = by_data(found)
-    settings, common = provenance.settings(found)
-    versions, everywhere = provenance.versions(found)
-    facts = {"Settings that all rows have": common, "Versions and machines that all rows have": everywhere}
-    sections, lead = [Section("runs", "Runs", [provenance.runs(found, absent)])], []
+def make_contents(runs: Sequence[RunResults], missing: Sequence[MissingRun] = ()) -> Contents:
+    """Make the contents of a report on runs, finished or not; each data set has sections of its own."""
+    rows = make_rows(runs)
+    groups = group_by_data(rows)
+    settings, common = tabulate_settings(rows)
+    versions, common_versions = tabulate_versions(rows)
+    facts = {"Settings that all rows share": common, "Versions and machines that all rows share": common_versions}
+    sections, lead = [Section("runs", "Runs", [tabulate_runs(rows, missing)])], []
     for data, group in groups.items():
-        own, said = _of_data(group)
-        sections += own if len(groups) == 1 else [_apart(section, data) for section in own]
-        lead += said if len(groups) == 1 else [f"{data}, {sentence}" for sentence in said]
-    sections.append(Section("settings", "Settings and versions", _filled(settings, versions), facts=facts))
+        own, sentences = _make_sections(group)
+        sections += own if len(groups) == 1 else [_rename(section, data) for section in own]
+        lead += sentences if len(groups) == 1 else [f"{data}, {sentence}" for sentence in sentences]
+    sections.append(Section("settings", "Settings and versions", _non_empty(settings, versions), facts=facts))
     if running := sum(not run.is_finished for run in runs):
         lead.append(f"{running} of {len(runs)} runs are not finished.")
-    told = [each for each in sections if each.tables or each.figures or each.pictures or any(each.facts.values())]
-    return Contents(_title(found, list(groups)), lead, found, told)
+    sections = [each for each in sections if each.tables or each.figures or each.pictures or any(each.facts.values())]
+    names = [row.label for row in rows]
+    title = f"{', '.join(names) if len(names) <= 4 else f'{len(names)} rows'} on {', '.join(groups)}"
+    return Contents(title, lead, rows, sections)
 
 
-def _of_data(group: Sequence[Row]) -> tuple[list[Section], list[str]]:
-    """(the sections of rows of one data set, what there is to see at a glance)."""
-    score = measures.score(group)
-    noun = measures.noun(score)
-    compared = comparisons.comparisons(group)
-    final = measures.table(group, comparisons.stars(compared), comparisons.starring(compared))
-    tests = _filled(comparisons.table(compared))
-    is_long = len(compared) > _LONG
-    fairness, clientwise = clients.fairness(group, score), _by_client(group)
+def _make_sections(group: Sequence[Row]) -> tuple[list[Section], list[str]]:
+    """Return (the sections of the rows of one data set, the sentences of their summary)."""
+    score = measures.find_score(group)
+    title = measures.score_title(score)
+    compared = comparisons.compare_with_baseline(group)
+    final = measures.make_table(group, comparisons.significance_stars(compared), comparisons.describe_stars(compared))
+    tests = _non_empty(comparisons.make_table(compared))
+    shown, folded = ([], tests) if len(compared) > _MAX_LINES else (tests, [])
+    fairness = clients.make_fairness_tables(group, score)
+    learning = [curves.make_figure(group, score, title)]
+    by_client = [clients.make_scores_figure(group, score, title)]
+    partitions = [clients.make_partition_figure(group, "pixels" if score == "dice" else "examples")]
     sections = [
-        Section("results", "Results", [*_filled(final), *([] if is_long else tests)], folded=tests if is_long else []),
-        Section("learning", "Learning", figures=_known(curves.figure(group, score, noun))),
-        Section("clients", "Clients", fairness, _known(clients.figure(group, score, noun)), folded=clientwise),
-        Section("data", "Data", figures=_known(partitions.figure(group, "pixels" if score == "dice" else "examples"))),
+        Section("results", "Results", [*_non_empty(final), *shown], folded=folded),
+        Section("learning", "Learning", figures=list(filter(None, learning))),
+        Section("clients", "Clients", fairness, list(filter(None, by_client)), folded=_tabulate_clients(group)),
+        Section("data", "Data", figures=list(filter(None, partitions))),
         Section("diagnostics", "Diagnostics", figures=diagnostics.figures(group)),
         Section("pictures", "Pictures", pictures=images.taken(group)),
-        Section("costs", "Costs", [costs.table(group)]),
+        Section("costs", "Costs", [costs.make_table(group)]),
     ]
-    return sections, _lead(final, compared)
+    return sections, _summarize(final, compared)
 
 
-def _apart(section: Section, data: str) -> Section:
-    """With the data set's name in its own and in those of its files."""
+def _rename(section: Section, data: str) -> Section:
+    """Add the name of the data set to the names of a section and of its files."""
 
-    def named(parts):
+    def rename(parts):
         return [part._replace(name=f"{part.name}_{slug}") for part in parts]
 
     slug = re.sub(r"\W+", "_", data)
     return section._replace(
         name=f"{section.name}_{slug}",
         title=f"{section.title}: {data}",
-        tables=named(section.tables),
-        figures=named(section.figures),
-        folded=named(section.folded),
-        pictures=named(section.pictures),
+        tables=rename(section.tables),
+        figures=rename(section.figures),
+        folded=rename(section.folded),
+        pictures=rename(section.pictures),
     )
 
 
-def _known(figure: Figure | None) -> list[Figure]:
-    return [figure] if figure else []
-
-
-def _filled(*tables: Table) -> list[Table]:
+def _non_empty(*tables: Table) -> list[Table]:
     return [table for table in tables if table.rows and table.columns]
 
 
-def _by_client(found: Sequence[Row]) -> list[Table]:
-    done = [
-        results.FinishedRun(row.label, run.directory, left_out(run)) for row in found for run in row.runs if run.clients
-    ]
-    return [table for table in results.client_scores(done) if table.columns]
+def _tabulate_clients(rows: Sequence[Row]) -> list[Table]:
+    finished = [LabeledRun(row.label, run, left_out(run)) for row in rows for run in row.runs if run.clients]
+    return [table for table in client_tables(finished) if table.columns]
 
 
-def _title(found: Sequence[Row], data: Sequence[str]) -> str:
-    names = [row.label for row in found]
-    return f"{', '.join(names) if len(names) <= 4 else f'{len(names)} rows'} on {', '.join(data)}"
-
-
-def _lead(final: Table, compared: Sequence[comparisons.Comparison]) -> list[str]:
-    """Who does best on the first figures of the table, and by how much over FedAvg."""
-    said = []
+def _summarize(final: Table, compared: Sequence[comparisons.Comparison]) -> list[str]:
+    """Name the best row of the first three figures of the table, and its difference from FedAvg."""
+    sentences = []
     last = [(i, column) for i, column in enumerate(final.columns) if not column.endswith(f", {measures.SELECTED}")]
     for i, column in last[:3]:
         known = [(label, values[i]) for label, values in final.rows if values[i] and math.isfinite(values[i].mean)]
@@ -135,14 +127,15 @@ def _lead(final: Table, compared: Sequence[comparisons.Comparison]) -> list[str]
             continue
         label, best = max(known, key=lambda each: each[1].mean)
         spread = "" if best.std is None else f" ± {100 * best.std:.1f}"
-        said.append(f"{column}: {label} is best with {100 * best.mean:.1f}{spread} %{_over(label, column, compared)}.")
-    return said
+        difference = _describe_difference(label, column, compared)
+        sentences.append(f"{column}: {label} is best with {100 * best.mean:.1f}{spread} %{difference}.")
+    return sentences
 
 
-def _over(label: str, column: str, compared: Sequence[comparisons.Comparison]) -> str:
+def _describe_difference(label: str, column: str, compared: Sequence[comparisons.Comparison]) -> str:
     for each in compared:
         if each.label == label and each.pairs == "seeds" and column in (each.column, f"{each.column}, {each.when}"):
-            seeds = f"{each.found.num_pairs} seed{'s' * (each.found.num_pairs > 1)}"
-            p = f"{seeds}, too few to test" if each.found.p is None else f"p = {each.found.p:.2g}, {seeds}"
-            return f", {100 * each.found.difference:+.1f} points against {each.against} ({p})".replace("-", "−")
+            seeds = f"{each.test.num_pairs} seed{'s' * (each.test.num_pairs > 1)}"
+            p = f"{seeds}, too few for a test" if each.test.p is None else f"p = {each.test.p:.2g}, {seeds}"
+            return f", {100 * each.test.difference:+.1f} points against {each.against} ({p})".replace("-", "−")
     return ""

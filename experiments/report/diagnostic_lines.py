@@ -24,7 +24,7 @@ def thin_out(rounds: Sequence[int]) -> list[int]:
 
 def at(row: Row, round: int, name: str, quantity: str) -> list[DiagnosticLine]:
     """A row's looks at one round that have this quantity, a seed each."""
-    return [look for look in row.first.looks if look["round"] == round and quantity in look.get(name, {})]
+    return [look for look in row.first.snapshots if look["round"] == round and quantity in look.get(name, {})]
 
 
 def present(look: DiagnosticLine) -> np.ndarray:

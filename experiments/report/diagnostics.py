@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ..runs.figures import Curve, Figure, Heat, Panel, Points, View
 from . import captions, diagnostic_lines, landscapes
-from .figures import Curve, Figure, Heat, Panel, Points, View
 from .rows import Row
 
 _MAPS = " Of the first seed; clients of that round's cohort."
@@ -14,7 +14,7 @@ _SEEDS = " The mean over seeds, and a band from the lowest to the highest."
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
     """Of all diagnostics that any row has; a row's first run stands for it."""
-    looks = [look for row in rows for look in row.first.looks]
+    looks = [look for row in rows for look in row.first.snapshots]
     shapes = {
         (name, quantity): np.shape(value)
         for look in looks
@@ -68,7 +68,7 @@ def _over_rounds(name: str, quantity: str, index: int | None, said: str, rows: S
     curves = []
     for row in rows:
         at: dict[int, list[float]] = {}
-        for look in row.first.looks:
+        for look in row.first.snapshots:
             if (value := look.get(name, {}).get(quantity)) is not None:
                 at.setdefault(look["round"] + 1, []).append(value if index is None else value[index])
         if at:

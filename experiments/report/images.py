@@ -12,10 +12,10 @@ from matplotlib.figure import Figure as Drawing
 
 from fedjax_het.errors import InputError
 
-from ..runs import diagnostics_log, images, plots
+from ..runs import diagnostics_log, plots
+from ..runs.results import HINT
 from . import captions, diagnostic_lines
 from .rows import Row
-from .run_reader import MEND
 
 Arrays = Mapping[str, np.ndarray]
 ENDINGS = ("png", "svg")
@@ -50,14 +50,14 @@ def taken(rows: Sequence[Row]) -> list[Picture]:
 
 def _by_round(row: Row) -> list[diagnostic_lines.DiagnosticLine]:
     """The last look first, its seeds in their order."""
-    return sorted(row.first.looks, key=lambda look: -look["round"])
+    return sorted(row.first.snapshots, key=lambda look: -look["round"])
 
 
 def _arrays(row: Row, look: diagnostic_lines.DiagnosticLine) -> dict[str, Arrays]:
     try:
         return diagnostics_log.load_images(row.first.directory, look)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"{row.first.directory / look['pictures']}: cannot be read ({error}). {MEND}") from error
+        raise InputError(f"{row.first.directory / look['pictures']}: cannot be read ({error}). {HINT}") from error
 
 
 def _contours(clients: Sequence[str], arrays: Arrays) -> Drawing:
@@ -65,12 +65,12 @@ def _contours(clients: Sequence[str], arrays: Arrays) -> Drawing:
 
     def draw(axis: Axes, client: int, image: int) -> None:
         if arrays["is_image"][client, image]:
-            images.show_image(axis, arrays["images"][client, image])
-            images.draw_outline(axis, arrays["true"][client, image], images.TRUE)
-            images.draw_outline(axis, arrays["predicted"][client, image], images.FOUND, "dashed")
+            plots.show_image(axis, arrays["images"][client, image])
+            plots.draw_outline(axis, arrays["true"][client, image], plots.TRUE)
+            plots.draw_outline(axis, arrays["predicted"][client, image], plots.PREDICTED, "dashed")
 
     num_clients, num_images = arrays["is_image"].shape
-    return images.draw_grid(clients[:num_clients], [f"image {i + 1}" for i in range(num_images)], draw, side=2.2)
+    return plots.draw_grid(clients[:num_clients], [f"image {i + 1}" for i in range(num_images)], draw, side=2.2)
 
 
 def _normalisation(clients: Sequence[str], arrays: Arrays) -> Drawing:
@@ -82,11 +82,11 @@ def _normalisation(clients: Sequence[str], arrays: Arrays) -> Drawing:
     def draw(axis: Axes, client: int, column: int) -> None:
         image, kind = divmod(column, 2)
         if is_image[client, image]:
-            images.show_image(axis, arrays[kinds[kind]][client, image], ends)
+            plots.show_image(axis, arrays[kinds[kind]][client, image], ends)
 
     num_clients, num_images = is_image.shape
     columns = [f"{kind} {i + 1}" for i in range(num_images) for kind in ("image", "normalised")]
-    return images.draw_grid(clients[:num_clients], columns, draw)
+    return plots.draw_grid(clients[:num_clients], columns, draw)
 
 
 _DRAWN: dict[str, Callable[[Sequence[str], Arrays], Drawing]] = {

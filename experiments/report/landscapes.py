@@ -1,40 +1,41 @@
-"""The loss around the server's model, of the federation and of each client."""
+"""Figures of the loss around the server's model, of the federation and of each client."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from ..runs.figures import Figure, Heat, Panel, View
 from . import captions, diagnostic_lines
-from .figures import Figure, Heat, Panel, View
 from .rows import Row
 
 _NAME, _MOST_CLIENTS = "landscape", 12
 
 
 def figures(rows: Sequence[Row], rounds: Sequence[int]) -> list[Figure]:
-    """Of everyone, at each of these rounds; of single clients at the last of them."""
+    """Draw the loss of the federation at each of these rounds, and of single clients at the last of them."""
     title, caption = captions.title(_NAME), captions.caption(_NAME) + " Of the first seed."
     views = [View(diagnostic_lines.before(r), _panels(rows, r)) for r in rounds if _panels(rows, r)]
     if not views:
         return []
-    found = [Figure(_NAME, title, caption + " The cohort's, weighted by examples.", views, start=len(views) - 1)]
+    cohort = " The cohort's, weighted by examples."
+    drawn = [Figure(_NAME, title, caption + cohort, views, start=len(views) - 1)]
     names = [name for row in rows for name in _clients(row, rounds[-1])]
-    alone = [View(name, _panels(rows, rounds[-1], name)) for name in list(dict.fromkeys(names))[:_MOST_CLIENTS]]
-    if alone:
+    single = [View(name, _panels(rows, rounds[-1], name)) for name in list(dict.fromkeys(names))[:_MOST_CLIENTS]]
+    if single:
         more = f" {diagnostic_lines.before(rounds[-1]).capitalize()}; at most {_MOST_CLIENTS} clients of the cohort."
-        found.append(Figure(f"{_NAME}_clients", f"{title}, a client", caption + more, alone))
-    return found
+        drawn.append(Figure(f"{_NAME}_clients", f"{title}, by client", caption + more, single))
+    return drawn
 
 
 def _panels(rows: Sequence[Row], round: int, client: str | None = None) -> list[Panel]:
-    found = []
+    panels = []
     for row in rows:
         z = _clients(row, round).get(client) if client else _federation(row, round)
         for look in diagnostic_lines.at(row, round, _NAME, "steps")[:1] if z is not None else ():
             steps = np.round(look[_NAME]["steps"], 6).tolist()
             heat = Heat(steps, steps, z, "level", "loss", is_contour=True)
-            found.append(Panel(row.label, "second direction", "first direction", [heat], rows=(row.label,)))
-    return found
+            panels.append(Panel(row.label, "second direction", "first direction", [heat], rows=(row.label,)))
+    return panels
 
 
 def _federation(row: Row, round: int) -> list[list[float]] | None:
@@ -42,7 +43,7 @@ def _federation(row: Row, round: int) -> list[list[float]] | None:
 
 
 def _clients(row: Row, round: int) -> dict[str, list[list[float]]]:
-    """{client: its losses [first direction, second direction]}, those that were there."""
+    """Return {client: losses [first direction, second direction]} of the clients that were present."""
     for look in diagnostic_lines.at(row, round, _NAME, "clients"):
         surfaces = [look[_NAME]["clients"][i] for i in diagnostic_lines.present(look)]
         return dict(zip(diagnostic_lines.names(row, look), surfaces, strict=True))

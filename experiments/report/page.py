@@ -1,8 +1,9 @@
-"""The page: tables and figures of runs in one HTML file that asks nothing of any network."""
+"""The HTML page, which loads nothing from a network, the files beside it, and the watching of runs."""
 
 import base64
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,20 +11,25 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from ..runs import json_files
+from fedjax_het.errors import InputError
+
+from ..runs import json_files, plots
+from ..runs.figures import DARK, LIGHT, Figure, file_stems
+from ..runs.results import find_runs, modification_times, read_runs
 from ..runs.tables import WRITERS, Table, make_cells
 from . import plotly_figures
-from .contents import Contents
-from .figures import DARK, LIGHT, stems
+from .contents import Contents, make_contents
 
-_HERE = Path(__file__).parent
-_FORMS = {".md": "Markdown", ".tex": "LaTeX", ".csv": "CSV"}
+_FOLDER = Path(__file__).parent
+_FORMATS = {".md": "Markdown", ".tex": "LaTeX", ".csv": "CSV"}
 REFRESH = 10
-"""Seconds after which a watched page loads itself again."""
+"""Seconds after which a watched page reloads itself."""
+POLL = 3.0
+"""Seconds between two looks at the files of watched runs."""
 
 
-class Shown(NamedTuple):
-    """A table as the template takes it. body: (label, the row's number or None, cells)."""
+class TemplateTable(NamedTuple):
+    """A table as the template takes it. body: (label, the number of the row or None, cells)."""
 
     table: Table
     body: list[tuple[str, int | None, list]]
@@ -32,45 +38,108 @@ class Shown(NamedTuple):
     is_text: list[bool]  # a column without numbers
 
 
-def html(contents: Contents, files_folder: str, is_watched: bool) -> str:
-    """The whole page. files_folder: where, beside it, tables and figures lie as files of their own."""
-    colours = {row.label: i for i, row in enumerate(contents.rows)}
-    environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
+def render_page(contents: Contents, files_folder: str, is_watched: bool) -> str:
+    """Render the whole page.
+
+    Args:
+        contents: its tables, figures and pictures.
+        files_folder: the folder beside the page that holds them as files.
+        is_watched: whether the page reloads itself.
+    """
+    colors = {row.label: i for i, row in enumerate(contents.rows)}
+    environment = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
+    figures = {each.name: plotly_figures.draw_figure(each) for each in contents.figures}
     return environment.get_template("template.html.j2").render(
         contents=contents,
-        colours=colours,
-        shown=lambda table: _shown(table, colours),
-        stems=stems,
+        prepare=lambda table: _prepare_table(table, colors),
+        stems=file_stems,
         embedded=lambda picture: "data:image/png;base64," + base64.b64encode(picture.files["png"]).decode(),
         files=files_folder,
         refresh=REFRESH if is_watched else None,
         made=time.strftime("%Y-%m-%d %H:%M"),
-        style=Markup((_HERE / "style.css").read_text()),
-        script=Markup((_HERE / "script.js").read_text()),
+        style=Markup((_FOLDER / "style.css").read_text()),
+        script=Markup((_FOLDER / "script.js").read_text()),
         plotly=Markup(get_plotlyjs()),
-        data=_in_script(
-            {
-                "figures": {each.name: plotly_figures.figure(each) for each in contents.figures},
-                "light": LIGHT,
-                "dark": DARK,
-            }
-        ),
-        texts=_in_script({table.name: _texts(table) for table in contents.tables}),
+        data=_embed_json({"figures": figures, "light": LIGHT, "dark": DARK}),
+        texts=_embed_json({table.name: _write_texts(table) for table in contents.tables}),
     )
 
 
-def _shown(table: Table, colours: Mapping[str, int]) -> Shown:
-    body = [(label, colours.get(label), row) for (label, _), row in zip(table.rows, make_cells(table), strict=True)]
+def _prepare_table(table: Table, colors: Mapping[str, int]) -> TemplateTable:
+    body = [(label, colors.get(label), row) for (label, _), row in zip(table.rows, make_cells(table), strict=True)]
     has_best = any(cell.rank is not None for _, _, row in body for cell in row)
     is_text = [all(row[i].key is None for _, _, row in body) for i in range(len(table.columns))]
-    return Shown(table, body, _FORMS, has_best, is_text)
+    return TemplateTable(table, body, _FORMATS, has_best, is_text)
 
 
-def _texts(table: Table) -> dict[str, str]:
-    return {form: WRITERS[ending](table) for ending, form in _FORMS.items()}
+def _write_texts(table: Table) -> dict[str, str]:
+    return {form: WRITERS[ending](table) for ending, form in _FORMATS.items()}
 
 
-def _in_script(value: Any) -> Markup:
-    """JSON that cannot end the script element it stands in."""
+def _embed_json(value: Any) -> Markup:
+    """Write JSON that cannot end the script element around it."""
     return Markup(json_files.to_json(value).replace("<", "\\u003c"))
+
+
+class Report:
+    """One page and its files. Figures that have not changed since the last `write` are not drawn again."""
+
+    def __init__(self, out: Path):
+        self.out, self.folder = out, out.with_name(f"{out.stem}_files")
+        self._drawn: dict[str, Figure] = {}
+
+    def write(self, contents: Contents, is_watched: bool = False) -> None:
+        """Write all files atomically, the page first."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        json_files.write(self.out, render_page(contents, self.folder.name, is_watched))
+        for table in contents.tables:
+            for ending, form in WRITERS.items():
+                json_files.write(self.folder / f"{table.name}{ending}", form(table))
+        for picture in contents.pictures:
+            for ending, content in picture.files.items():
+                json_files.write(self.folder / f"{picture.name}.{ending}", content)
+        for figure in contents.figures:
+            if self._drawn.get(figure.name) != figure:
+                plots.write_figure(figure, self.folder)
+                self._drawn[figure.name] = figure
+
+
+def watch(report: Report, paths: Sequence[Path]) -> None:
+    """Write the report whenever a run's files change until interrupted, and then once more without reloading.
+
+    Files that cannot be read later cause a message, and the page stays as it is until they can be read.
+
+    Raises:
+        InputError: The first page cannot be written.
+    """
+    before = _stamps(paths)  # before reading: changes while figures are drawn are noticed the next time
+    report.write(make_contents(*read_runs(paths)), is_watched=True)
+    print(f"{report.out} follows its runs; interrupt to stop", flush=True)
+    try:
+        while True:
+            time.sleep(POLL)
+            if (now := _stamps(paths)) != before:
+                before = now
+                _write_again(report, paths, is_watched=True)
+    except KeyboardInterrupt:
+        _write_again(report, paths, is_watched=False)
+
+
+def _write_again(report: Report, paths: Sequence[Path], is_watched: bool) -> None:
+    try:
+        report.write(make_contents(*read_runs(paths)), is_watched)
+        print(f"{time.strftime('%H:%M:%S')} {report.out}", flush=True)
+    except (InputError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+
+
+def _stamps(paths: Sequence[Path]) -> dict[Path, list[int]]:
+    """Return the times of change of the files of all runs; none for a path that cannot be read now."""
+    stamps = {}
+    for path in paths:
+        try:
+            stamps |= {directory: modification_times(directory) for directory in find_runs(path)[0]}
+        except (InputError, OSError):
+            stamps[path] = []
+    return stamps

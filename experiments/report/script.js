@@ -6,11 +6,11 @@
   const hidden = new Set();
   const root = document.documentElement;
 
-  // ---- colours -----------------------------------------------------------------------------------------------------
+  // ---- colors -----------------------------------------------------------------------------------------------------
   const prefersDark = matchMedia("(prefers-color-scheme: dark)");
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches);
   const palette = () => (isDark() ? dark : light);
-  const colour = (number) => palette()[number % palette().length];
+  const color = (number) => palette()[number % palette().length];
   const probe = document.body.appendChild(document.createElement("span"));
   probe.hidden = true;
   const resolved = (name) => {
@@ -35,9 +35,9 @@
 
   function traces(panel) {
     return clone(panel.data).map((trace) => {
-      const { row, part, scale, colour: number } = trace.meta;
+      const { row, part, scale, color: number } = trace.meta;
       if (part === "map") return { ...trace, colorscale: scales()[scale], colorbar: { ...trace.colorbar, thickness: 10, outlinewidth: 0 } };
-      const own = colour(number);
+      const own = color(number);
       trace.visible = !hidden.has(row);
       if (part === "band") trace.fillcolor = faint(own);
       else trace.marker.color = own;
@@ -136,8 +136,8 @@
     if (theme) root.dataset.theme = theme;
     else delete root.dataset.theme;
     switcher.querySelector("span").textContent = theme || "auto";
-    switcher.setAttribute("aria-label", `Colours: ${theme || "as the system has them"}`);
-    document.querySelectorAll(".swatch").forEach((swatch) => { swatch.style.background = colour(Number(swatch.dataset.colour)); });
+    switcher.setAttribute("aria-label", `Colors: ${theme || "as the system has them"}`);
+    document.querySelectorAll(".swatch").forEach((swatch) => { swatch.style.background = color(Number(swatch.dataset.color)); });
     redraw();
   }
   const following = { "": "light", light: "dark", dark: "" };

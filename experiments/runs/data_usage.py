@@ -1,21 +1,21 @@
-"""Sentences on the examples that a run trains on and that each group of its figures is measured on.
+"""Descriptions of the examples that a run trains on and that each group of its figures is measured on.
 
-All are made from the record that `outputs.partition` writes to partition.json; one of an older version, which lacks the
-common test set and the fractions, gives shorter ones.
+They are made from the records of partition.json (`records.describe_partition`); those of an older version, which lack
+the common test set and the fractions, give shorter descriptions.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 Partition = Mapping[str, Any]
-NOT_MEASURED = "not measured: clients hold no examples out (data.client_test_fraction=0.2 would)"
+NOT_MEASURED = "not measured: no client holds examples out (set data.client_test_fraction=0.2 to do so)"
 NONE = "no examples"
 _OWN_MODELS = ("personal", "personal_test", "personal_valid")
 _RANDOM = "held out at random"
 
 
 def describe_training(partition: Partition) -> str:
-    """How many examples are trained on, and by whom."""
+    """Describe how many examples are trained on, and by how many clients."""
     clients = _clients(partition)
     counts = [client["train"] for client in clients]
     least, most = min(counts, default=0), max(counts, default=0)
@@ -26,10 +26,10 @@ def describe_training(partition: Partition) -> str:
 
 
 def describe_measurement(partition: Partition, group: str) -> str:
-    """The examples that a group of figures, "clients" or "unseen/sketch", is measured on."""
+    """Describe the examples that a group of figures, "clients" or "unseen/sketch", is measured on."""
     fractions, (kind, _, name) = partition.get("fractions"), group.partition("/")
     if kind in ("test", "personal_test"):
-        return _common_test(partition, fractions)
+        return _describe_common_test(partition, fractions)
     if kind == "unseen":
         num = (partition.get("unseen") or {}).get(name)
         return f"{name}, a domain that no client has" + (f": {num:,} examples" if num is not None else "")
@@ -49,7 +49,7 @@ def describe_measurement(partition: Partition, group: str) -> str:
     return f"{text}, {_per_cent(fraction)} of each client's, {_RANDOM}"
 
 
-def _common_test(partition: Partition, fractions: Mapping[str, float | None] | None) -> str:
+def _describe_common_test(partition: Partition, fractions: Mapping[str, float | None] | None) -> str:
     if fractions is None:
         return "the common test set"
     if partition["test"] is None:
@@ -60,7 +60,13 @@ def _common_test(partition: Partition, fractions: Mapping[str, float | None] | N
 
 
 def measured_groups(partition: Partition, has_personal: bool, is_personal_on_test: bool) -> list[str]:
-    """The groups of figures that a run will have.   has_personal: whether a part of the model stays with its client."""
+    """List the groups of figures that a run will have.
+
+    Args:
+        partition: the record of partition.json.
+        has_personal: whether a part of the model is personal to each client.
+        is_personal_on_test: whether own models are measured on the common test set, too.
+    """
     clients = _clients(partition)
     groups = ["test"] if partition["test"] is not None else []
     if _sum(clients, "test"):
@@ -73,43 +79,44 @@ def measured_groups(partition: Partition, has_personal: bool, is_personal_on_tes
 
 
 def groups_of(figures: Iterable[str]) -> list[str]:
-    """The groups that figures by these names belong to: of "unseen/sketch/accuracy" it is "unseen/sketch"."""
-    found = dict.fromkeys(name.rpartition("/")[0] for name in figures)
-    return [name for name in found if name not in ("", "train", "traffic")]
+    """List the groups that figures by these names belong to: "unseen/sketch" for "unseen/sketch/accuracy"."""
+    groups = dict.fromkeys(name.rpartition("/")[0] for name in figures)
+    return [name for name in groups if name not in ("", "train", "traffic")]
 
 
-def rows(partition: Partition, groups: Sequence[str]) -> dict[str, str]:
-    """What trains and what each group is measured on, by whose model; clients' own where it is not measured, too."""
-    found = {"trains on": describe_training(partition)}
+def describe_groups(partition: Partition, groups: Sequence[str]) -> dict[str, str]:
+    """Describe the training examples, and the model and examples of each group, and of "clients" in any case."""
+    rows = {"trains on": describe_training(partition)}
     for group in groups:
         model = "each client's own model" if group in _OWN_MODELS else "the server's model"
-        found[f"{group}/"] = f"{model} on {describe_measurement(partition, group)}"
-    return found if "clients" in groups else found | {"clients/": NOT_MEASURED}
+        rows[f"{group}/"] = f"{model} on {describe_measurement(partition, group)}"
+    return rows if "clients" in groups else rows | {"clients/": NOT_MEASURED}
 
 
 def describe_runs(runs: Sequence[tuple[str, str, Partition]], groups: Sequence[str]) -> str:
-    """What runs train on and what groups of their figures are measured on, in one line; "" where there is no run.
+    """Describe in one line the examples that runs train on and are measured on; "" without runs.
 
     Args:
-        runs: the label of each, the domain left out, or "", and its partition. Runs are named where they differ.
+        runs: (label, the domain left out or "", partition) of each run; labels are named where the runs differ.
         groups: as of `describe_measurement`.
     """
-    found: dict[str, list[tuple[str, str]]] = {}
+    runs_of_text: dict[str, list[tuple[str, str]]] = {}
     for label, left_out, partition in runs:
         parts = [f"{group}: {describe_measurement(partition, group)}" for group in groups]
         if len(groups) == 1:
             parts = [f"measured on {describe_measurement(partition, *groups)}"]
         text = "; ".join([f"trained on {describe_training(partition)}", *parts])
-        found.setdefault(text, []).append((label, left_out))
-    if len(found) <= 1:
-        return "".join(f"{text[0].upper()}{text[1:]}." for text in found)
-    return " ".join(f"{name}: {text}." for name, text in zip(_tell_apart(list(found.values())), found, strict=True))
+        runs_of_text.setdefault(text, []).append((label, left_out))
+    if len(runs_of_text) <= 1:
+        return "".join(f"{text[0].upper()}{text[1:]}." for text in runs_of_text)
+    names = _distinct_names(list(runs_of_text.values()))
+    return " ".join(f"{name}: {text}." for name, text in zip(names, runs_of_text, strict=True))
 
 
-def _tell_apart(sets: Sequence[Sequence[tuple[str, str]]]) -> list[str]:
-    """A name for each set of (label, domain left out): by the domains or by the labels alone where they differ."""
-    whole: Callable[[tuple[str, str]], str] = lambda run: f"{run[0]} without {run[1]}" if run[1] else run[0]  # noqa: E731
-    for name in (lambda run: f"without {run[1]}", lambda run: run[0], whole):
+def _distinct_names(sets: Sequence[Sequence[tuple[str, str]]]) -> list[str]:
+    """Name each set of (label, domain left out) by the domains, by the labels, or by both, whatever is distinct."""
+    both: Callable[[tuple[str, str]], str] = lambda run: f"{run[0]} without {run[1]}" if run[1] else run[0]  # noqa: E731
+    for name in (lambda run: f"without {run[1]}", lambda run: run[0], both):
         named = [list(dict.fromkeys(map(name, each))) for each in sets]
         if len(set().union(*named)) == sum(map(len, named)):
             break

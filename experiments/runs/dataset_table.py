@@ -1,4 +1,4 @@
-"""What a source found, as a table: examples of every domain, split and class."""
+"""Tables of a data set: its examples by domain, split and class, and by client."""
 
 import io
 import logging
@@ -11,13 +11,16 @@ from rich.table import Table
 
 from fedjax_het.data import Dataset, Federation
 
-_MOST_CLASSES = 12  # more are summed up where nobody asks for the whole
-
-_MOST_DOMAINS = 30  # likewise
+_MAX_CLASSES, _MAX_DOMAINS = 12, 30  # more are summarized unless the whole table is asked for
 
 
 def print_dataset(dataset: Dataset, is_whole: bool = False) -> None:
-    """Print what a data set is, its table and its notes; is_whole: every class, however many there are."""
+    """Print the description, the table and the notes of a data set.
+
+    Args:
+        dataset: the data set.
+        is_whole: whether to list every class and domain, however many there are.
+    """
     console = Console(markup=False)
     print(describe_dataset(dataset))
     console.print(dataset_table(dataset, is_whole))
@@ -26,54 +29,56 @@ def print_dataset(dataset: Dataset, is_whole: bool = False) -> None:
 
 
 def dataset_table(dataset: Dataset, is_whole: bool = False) -> Table:
-    """The examples of each domain in each split and of each class.
+    """Tabulate the examples of each domain in each split and of each class.
 
-    Of many classes their number, the fewest and the most; many domains are taken together.
+    Many classes are summarized by their number, the smallest and the largest; many domains are counted together.
     """
     names, domains, counts = list(dataset.domain_names), dataset.domains, dataset.class_counts
-    if len(names) > _MOST_DOMAINS and not is_whole:
+    if len(names) > _MAX_DOMAINS and not is_whole:
         names, domains, counts = [f"{len(names)} domains"], np.zeros_like(domains), counts.sum(axis=0, keepdims=True)
     rows = [["", *names]]
     for name, is_member in dataset.splits.items():
-        rows.append([name, *_numbers(np.bincount(domains[is_member], minlength=len(names)))])
-    if dataset.num_classes <= _MOST_CLASSES or is_whole:
+        rows.append([name, *_format_counts(np.bincount(domains[is_member], minlength=len(names)))])
+    if dataset.num_classes <= _MAX_CLASSES or is_whole:
         shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         for name, column, share in zip(dataset.class_names, counts.T, shares.T, strict=True):
-            rows.append([name, *([f"{each:.1f} %" for each in share] if dataset.is_segmentation else _numbers(column))])
+            rows.append(
+                [name, *([f"{each:.1f} %" for each in share] if dataset.is_segmentation else _format_counts(column))]
+            )
     else:
-        rows.append(["classes", *_numbers(np.count_nonzero(counts, axis=1))])
-        rows.append(["fewest of a class", *_numbers([row[row > 0].min(initial=row.max()) for row in counts])])
-        rows.append(["most of a class", *_numbers(counts.max(axis=1))])
+        rows.append(["classes", *_format_counts(np.count_nonzero(counts, axis=1))])
+        rows.append(["fewest of a class", *_format_counts([row[row > 0].min(initial=row.max()) for row in counts])])
+        rows.append(["most of a class", *_format_counts(counts.max(axis=1))])
     return _make_table(rows if len(rows[0]) <= len(rows) else list(map(list, zip(*rows, strict=True))))
 
 
-def _numbers(values: Iterable[int]) -> list[str]:
+def _format_counts(values: Iterable[int]) -> list[str]:
     return [f"{int(value):,}" for value in values]
 
 
 def _make_table(rows: Sequence[Sequence[str]]) -> Table:
-    """The first row is the heading, the first column the names."""
-    shown = Table()
+    """Make a table whose first row is the heading and whose first column holds the names."""
+    table = Table()
     for i, name in enumerate(rows[0]):
-        shown.add_column(name, justify="right" if i else "left", overflow="fold")
+        table.add_column(name, justify="right" if i else "left", overflow="fold")
     for row in rows[1:]:
-        shown.add_row(*row)
-    return shown
+        table.add_row(*row)
+    return table
 
 
 def client_table(federation: Federation) -> Table:
-    """A row a client, newcomers last: what it trains on, validates and tests with; then what is held out of all."""
+    """Tabulate each client's examples for training, validation and test, newcomers last, and those held out of all."""
     rows = [["client", "train", "valid", "test"]]
     for row in federation.describe():
         name = f"{row['client']} (never trains)" if row["is_newcomer"] else row["client"]
-        rows.append([name, *_numbers(row[split] for split in ("train", "valid", "test"))])
+        rows.append([name, *_format_counts(row[split] for split in ("train", "valid", "test"))])
     held_out = {"common test": federation.test, **{f"unseen: {name}": rows for name, rows in federation.unseen.items()}}
-    rows += [[name, "", "", *_numbers([each.count])] for name, each in held_out.items() if each is not None]
+    rows += [[name, "", "", *_format_counts([each.count])] for name, each in held_out.items() if each is not None]
     return _make_table(rows)
 
 
 def describe_dataset(dataset: Dataset) -> str:
-    """How much of what, and where it lies."""
+    """Describe the size, the kind and the place of a data set."""
     inputs = dataset.inputs
     size = f"{inputs.nbytes / 2**20:,.1f} MiB"
     place = f" mapped from {inputs.filename}" if isinstance(inputs, np.memmap) and inputs.filename else ""
@@ -85,19 +90,19 @@ def describe_dataset(dataset: Dataset) -> str:
 
 
 def print_progress() -> None:
-    """Print how far the decoding of a data set is; warnings find their way without that.
+    """Print the progress of decoding data sets from here on.
 
-    From here on paths that are not UTF-8 are printed with escapes, where Python would end with an error.
+    Paths that are not UTF-8 are printed with escapes, where Python would end with an error.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     log = logging.getLogger("fedjax_het")
-    if not any(isinstance(handler, _Progress) for handler in log.handlers):
-        log.addHandler(_Progress())
+    if not any(isinstance(handler, _ProgressHandler) for handler in log.handlers):
+        log.addHandler(_ProgressHandler())
         log.setLevel(logging.INFO)
 
 
-class _Progress(logging.Handler):
+class _ProgressHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.INFO:
             print(record.getMessage(), flush=True)

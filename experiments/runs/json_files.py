@@ -1,4 +1,4 @@
-"""Files of a run: written whole or added to, as JSON, where there is room to write."""
+"""Writing of JSON and text files: atomically or by appending, after a check that the directory is writable."""
 
 import json
 import math
@@ -16,7 +16,7 @@ __all__ = ["append", "check_writable", "to_json", "write"]
 
 
 def append(path: Path, text: str) -> None:
-    """Add text at the end of a file, on disk when this returns; a kill may leave a torn last line."""
+    """Append text to a file; it is on disk when this returns. A kill may leave an incomplete last line."""
     with path.open("a") as file:
         file.write(text)
         file.flush()
@@ -24,24 +24,24 @@ def append(path: Path, text: str) -> None:
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """JSON with NumPy values as numbers and lists, and NaN and infinity as null."""
-    return json.dumps(_plain(value), indent=indent, allow_nan=False)
+    """Convert to JSON, with NumPy values as numbers and lists, and NaN and infinity as null."""
+    return json.dumps(_to_plain(value), indent=indent, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_to_plain(item) for item in value]
     if isinstance(value, (np.ndarray, np.generic)):
-        return _plain(value.tolist())
+        return _to_plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
 
 
 def check_writable(directory: Path) -> None:
-    """Raises InputError where this directory could not be made or written; leaves nothing behind."""
+    """Raise InputError if this directory cannot be made or written; leave nothing behind."""
     place = directory
     try:
         while not place.exists() and place != place.parent:

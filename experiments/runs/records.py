@@ -1,4 +1,4 @@
-"""What a run leaves behind, as plain records: metric lines, a row per client, the summary."""
+"""Records that a run writes: metric lines, one row per client, the partition, the summary."""
 
 import csv
 import io
@@ -11,26 +11,27 @@ from typing import Any
 
 import numpy as np
 
-from . import json_files
 from fedjax_het import engine
 from fedjax_het.data import Federation
+
+from . import json_files
 
 Json = dict[str, Any]
 _PACKAGES = ("fedjax-het", "jax", "jaxlib", "flax", "optax", "numpy")
 
 
 def flatten(record: Mapping[str, Any], separator: str = ".", prefix: str = "") -> Json:
-    """{"algorithm.lam": 0.1, ...} from tables in tables."""
-    found = {}
+    """Flatten nested tables: {"algorithm": {"lam": 0.1}} -> {"algorithm.lam": 0.1}."""
+    flat = {}
     for name, value in record.items():
         key = prefix + name
-        found |= flatten(value, separator, key + separator) if isinstance(value, Mapping) else {key: value}
-    return found
+        flat |= flatten(value, separator, key + separator) if isinstance(value, Mapping) else {key: value}
+    return flat
 
 
 # ---- metrics.jsonl ---------------------------------------------------------------------------------------------------
 def metric_records(round: int, seeds: Iterable[int], seconds: float, figures: Mapping[str, np.ndarray]) -> list[Json]:
-    """A line for every seed."""
+    """Make one line per seed."""
     return [
         {"round": round, "seed": seed, **{name: values[i].item() for name, values in figures.items()}}
         | {"seconds": seconds}
@@ -39,31 +40,31 @@ def metric_records(round: int, seeds: Iterable[int], seconds: float, figures: Ma
 
 
 class MetricLines:
-    """metrics.jsonl: a line an evaluation and seed, only ever added to, except when a run resumes."""
+    """A .jsonl file of a run, one line per round and seed, to which lines are only added except when a run resumes."""
 
     def __init__(self, path: Path):
-        self.path, self._read = path, 0  # bytes that `read_on` has seen
+        self.path, self._num_read = path, 0  # bytes that `read_new` has read
 
     def add(self, lines: Iterable[Json]) -> None:
         json_files.append(self.path, "".join(json_files.to_json(line) + "\n" for line in lines))
 
     def read(self) -> list[Json]:
-        """All whole lines; what a kill tore off is not one."""
+        """Read all complete lines."""
         whole = self.path.read_text().rpartition("\n")[0] if self.path.exists() else ""
         return [json.loads(line) for line in whole.splitlines()]
 
-    def read_on(self) -> list[Json]:
-        """The whole lines behind those that this returned before."""
+    def read_new(self) -> list[Json]:
+        """Read the complete lines after those that this returned before."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
-            file.seek(self._read)
+            file.seek(self._num_read)
             whole, end, _ = file.read().rpartition(b"\n")
-        self._read += len(whole) + len(end)
+        self._num_read += len(whole) + len(end)
         return [json.loads(line) for line in whole.splitlines()]
 
     def rewind(self, round: int) -> list[Json]:
-        """Drop what was written after this round, and the torn line of a kill; what is left."""
+        """Drop the lines after this round and an incomplete last line; return those that are left."""
         kept = [line for line in self.read() if line["round"] <= round]
         json_files.write(self.path, "".join(json_files.to_json(line) + "\n" for line in kept))
         return kept
@@ -74,7 +75,7 @@ _HEADER = ["seed", "client", "is_newcomer", "num_train", "num_valid", "num_test"
 
 
 def client_rows(evaluation: engine.Evaluation, federation: Federation, seeds: Iterable[int]) -> list[Json]:
-    """For every seed and client, newcomers last, its numbers of examples and its figures; None where it has none."""
+    """Make one row per seed and client, newcomers last: numbers of examples and figures, None where it has none."""
     rows = []
     scores = ["loss", "accuracy", *(evaluation.clients.overlap or {})]
     own = {"personal": evaluation.personal}
@@ -96,8 +97,8 @@ def client_rows(evaluation: engine.Evaluation, federation: Federation, seeds: It
     return rows
 
 
-def per_client(evaluation: engine.Evaluation, federation: Federation, seeds: Iterable[int]) -> str:
-    """CSV: `client_rows` after the last round; empty cells where there is no figure."""
+def client_csv(evaluation: engine.Evaluation, federation: Federation, seeds: Iterable[int]) -> str:
+    """Write `client_rows` as CSV; empty cells where there is no figure."""
     text, rows = io.StringIO(), client_rows(evaluation, federation, seeds)
     writer = csv.DictWriter(text, rows[0], lineterminator="\n")
     writer.writeheader()
@@ -106,20 +107,20 @@ def per_client(evaluation: engine.Evaluation, federation: Federation, seeds: Ite
 
 
 def selected_lines(round: int, seeds: Sequence[int], rows: Sequence[Json]) -> list[Json]:
-    """A line each of these seeds, whose round is the best on validation examples so far: its clients' rows."""
-    of = {seed: [row for row in rows if row["seed"] == seed] for seed in seeds}
-    return [{"round": round, "seed": seed, "clients": clients} for seed, clients in of.items()]
+    """Make one line with the clients' rows per seed whose round is the best on validation examples so far."""
+    rows_of_seed = {seed: [row for row in rows if row["seed"] == seed] for seed in seeds}
+    return [{"round": round, "seed": seed, "clients": clients} for seed, clients in rows_of_seed.items()]
 
 
 def _figures(metrics: engine.Metrics, seed: int, client: int) -> list[float | None]:
-    """Loss, accuracy and overlaps; None where there was no example."""
+    """Return loss, accuracy and overlaps; None where there is no example."""
     scores = [metrics.loss, metrics.accuracy, *(metrics.overlap or {}).values()]
     is_measured = metrics.num_examples[seed, client] > 0
     return [float(score[seed, client]) if is_measured else None for score in scores]
 
 
 def describe_partition(federation: Federation) -> Json:
-    """Who has what, how much is held out of everyone and how, and the fingerprint of the whole division."""
+    """Describe each client's examples, the examples held out of all clients, and the fingerprint of the partition."""
     return {
         "fingerprint": federation.fingerprint,
         "test": None if federation.test is None else int(federation.test.count),
@@ -130,29 +131,36 @@ def describe_partition(federation: Federation) -> Json:
 
 
 # ---- summary.json ----------------------------------------------------------------------------------------------------
-# The first that was measured: of own models where clients have some.
-_SELECTING = ("personal_valid/dice_mean", "personal_valid/accuracy_mean", "valid/dice_mean", "valid/accuracy_mean")
+SELECTION_FIGURES = (
+    # Rounds are selected by the first of these that was measured: of own models where clients have them.
+    "personal_valid/dice_mean",
+    "personal_valid/accuracy_mean",
+    "valid/dice_mean",
+    "valid/accuracy_mean",
+)
 
 
 def final_figures(lines: list[Json]) -> dict[str, Json]:
-    """{figure: {mean, std, seeds: [values]}} of the last round; std is the population's, null for one seed."""
-    return _over_seeds([line for line in lines if line["round"] == lines[-1]["round"]])
+    """Return {figure: {mean, std, seeds: [values]}} of the last round; std is the population's, null for one seed."""
+    return _summarize_seeds([line for line in lines if line["round"] == lines[-1]["round"]])
 
 
 def selected_figures(lines: list[Json]) -> Json | None:
-    """The figures, as in `final`, of each seed's round that did best on the clients' validation examples; the first of
-    equals. Test examples have no say in it. None where nobody has validation examples.
+    """Return the figures, as in `final_figures`, of the round that is selected for each seed.
+
+    That is the round with the best score on the clients' validation examples, the first of equals; test examples have
+    no influence. None where no client has validation examples.
     """
     by = _selection_figure(lines)
     if by is None:
         return None
     best = {line["seed"]: line for line in improving_lines(lines)}
     chosen = [best[seed] for seed in sorted(best)]
-    return {"by": by, "rounds": [line["round"] for line in chosen], "figures": _over_seeds(chosen)}
+    return {"by": by, "rounds": [line["round"] for line in chosen], "figures": _summarize_seeds(chosen)}
 
 
 def improving_lines(lines: list[Json]) -> list[Json]:
-    """The lines that were the best of their seed on validation examples when written; [] where nobody has any."""
+    """Return the lines that were the best of their seed on validation examples when written; [] without such."""
     by, best = _selection_figure(lines), []
     highest: dict[int, float] = {}
     for line in lines if by else []:
@@ -162,12 +170,19 @@ def improving_lines(lines: list[Json]) -> list[Json]:
     return best
 
 
+def selection_line(line: Json) -> Json:
+    """Reduce a line to what `improving_lines` reads, with None for a score that is not finite, as in the file."""
+    scores = {name: line[name] for name in SELECTION_FIGURES if name in line}
+    finite = {name: value if value is not None and np.isfinite(value) else None for name, value in scores.items()}
+    return {"round": line["round"], "seed": line["seed"], **finite}
+
+
 def _selection_figure(lines: list[Json]) -> str | None:
-    """The name of the figure that rounds are selected by."""
-    return next((name for name in _SELECTING if all(line.get(name) is not None for line in lines)), None)
+    """Return the name of the figure that rounds are selected by."""
+    return next((name for name in SELECTION_FIGURES if all(line.get(name) is not None for line in lines)), None)
 
 
-def _over_seeds(lines: list[Json]) -> dict[str, Json]:
+def _summarize_seeds(lines: list[Json]) -> dict[str, Json]:
     figures = {}
     for name in lines[0].keys() - {"round", "seed", "seconds"}:
         values = np.array([line[name] for line in lines], dtype=float)
@@ -177,7 +192,7 @@ def _over_seeds(lines: list[Json]) -> dict[str, Json]:
 
 
 def _version(package: str) -> str:
-    """A package's version; a checkout that is on the path without being installed has none."""
+    """Return a package's version; a checkout that is not installed has none."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -185,7 +200,7 @@ def _version(package: str) -> str:
 
 
 def summarize_run(lines: list[Json], facts: engine.RunCost, federation: Federation) -> Json:
-    """The run in one record."""
+    """Make the record of the whole run."""
     return {
         "rounds": lines[-1]["round"],
         "final": final_figures(lines),

@@ -1,143 +1,270 @@
-"""From finished runs to the tables of a paper: who is measured on what, by which model, is each table's title."""
+"""Results of runs, finished or not, read from their directories."""
 
-from collections import defaultdict
+import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import data_usage
-from .run_files import PER_CLIENT, DamagedFileError, read_rows
-from .run_directory import RunDirectory
-from .tables import SUMMARIES, Table, Value
 from fedjax_het.errors import InputError
 
-Seeds = list[float]
-Figures = dict[str, dict[str, Seeds]]
-"""{row: {column: a value a seed}}, in the order of the runs."""
+from .run_files import (
+    DIAGNOSTICS,
+    METRICS,
+    PER_CLIENT,
+    RESOLVED,
+    SELECTED,
+    DamagedFileError,
+    Json,
+    read_json,
+    read_lines,
+    read_resolved,
+    read_rows,
+    read_table,
+)
 
-_TITLES = {
-    "unseen": "the server's model on the domain left out",
-    "test": "the server's model on the common test set",
-    "clients": "the server's model on each client's own test examples",
-    "personal": "each client's own model on its own test examples",
-    "personal_test": "each client's own model on the common test set",
-}
-_WHEN = {"final": "after the last round", "selected": "of the round that was best on the clients' validation examples"}
-
-
-class FinishedRun(NamedTuple):
-    """A run, and the row that it stands in; runs of one row are of other seeds, or leave another domain out."""
-
-    label: str
-    directory: Path
-    left_out: str = ""  # the domain, where every one is left out in turn
-
-
-def result_tables(runs: Sequence[FinishedRun]) -> list[Table]:
-    """Those that the runs have figures for, after the last round, and by source validation where they have it."""
-    found = []
-    for when in _WHEN:
-        found += [_shared(runs, kind, when) for kind in ("unseen", "test")]
-    return [table for table in found + client_scores(runs) if table.columns]
+FILES = ("config.json", RESOLVED, METRICS, PER_CLIENT, "summary.json", "partition.json", DIAGNOSTICS, SELECTED)
+HINT = (
+    "Start the command of that run again: it says how to go on. If another version wrote the file, read it with that "
+    "version."
+)
+CLIENTS_HINT = "Delete summary.json beside it and start the command of that run again: it writes both files anew."
+_FACTS = ("cohort_size", "num_parameters", "bytes_down", "bytes_up", "compile_seconds", "held_bytes", "peak_bytes")
 
 
-def client_scores(runs: Sequence[FinishedRun]) -> list[Table]:
-    """A column a client, from each run's per_client.csv."""
-    return [_by_client(runs, kind) for kind in ("clients", "personal", "personal_test")]
+class RunResults:
+    """The results of one run. Each file is read and checked when it is first asked for.
+
+    All properties raise InputError for a damaged file: the message names the file, the damage and what to do.
+
+    Attributes:
+        directory: the run directory.
+        notes: what was left out of the files that have been read, and why.
+    """
+
+    def __init__(self, directory: Path):
+        self.directory, self.notes = Path(directory), []
+
+    @cached_property
+    def settings(self) -> Json:
+        """The config, completed by the defaults."""
+        settings = self._read("config.json")
+        for name in ("algorithm", "model", "data"):
+            _check_keys(f"{self.directory / 'config.json'}, {name}", settings[name], ("name",))
+        return settings
+
+    @cached_property
+    def resolved(self) -> Json:
+        """The values that "auto" was resolved to, and the devices."""
+        return _hinted(read_resolved, self.directory) or {}
+
+    @cached_property
+    def lines(self) -> list[Json]:
+        """The lines of metrics.jsonl: one per evaluation and seed."""
+        return self._read_lines(METRICS)
+
+    @cached_property
+    def snapshots(self) -> list[Json]:
+        """The lines of diagnostics.jsonl: one per snapshot and seed."""
+        return self._read_lines(DIAGNOSTICS)
+
+    @cached_property
+    def last_snapshots(self) -> list[Json]:
+        """The lines of the last round with diagnostics: one per seed."""
+        return [line for line in self.snapshots if line["round"] == self.snapshots[-1]["round"]]
+
+    @cached_property
+    def clients(self) -> list[dict[str, str]]:
+        """The rows of per_client.csv: one per client and seed; none before the last round."""
+        return _hinted(read_rows, self.directory / PER_CLIENT, CLIENTS_HINT) or []
+
+    @cached_property
+    def selected_clients(self) -> list[Json]:
+        """The clients' rows in the round that is selected on validation examples, for each seed.
+
+        Raises:
+            InputError: The run selects no round, because no client has validation examples.
+        """
+        rounds = self.selected["rounds"]
+        lines = {(line["seed"], line["round"]): line["clients"] for line in self._read_lines(SELECTED)}
+        seeds = sorted({seed for seed, _ in lines})
+        return [row for seed, round in zip(seeds, rounds, strict=True) for row in lines[seed, round]]
+
+    @cached_property
+    def partition(self) -> Json | None:
+        """The clients with their numbers of examples."""
+        return _hinted(read_table, self.directory / "partition.json")
+
+    @cached_property
+    def summary(self) -> Json | None:
+        """The last file that a run writes; None before its end."""
+        summary = _hinted(read_table, self.directory / "summary.json")
+        if summary is not None:
+            _check_keys(self.directory / "summary.json", summary["facts"], _FACTS)
+        return summary
+
+    @property
+    def final(self) -> Mapping[str, Json]:
+        """{figure: {"mean", "std", "seeds"}} after the last round; empty before the end of the run."""
+        return self.summary["final"] if self.summary else {}
+
+    @property
+    def selected(self) -> Json:
+        """{"by", "rounds", "figures"} of the round that is selected on validation examples.
+
+        Raises:
+            InputError: The run selects no round, because no client has validation examples.
+        """
+        if not self.summary or not self.summary.get("selected"):
+            raise InputError(
+                f"{self.directory}: no client has validation examples. Set data.valid_fraction and train it anew."
+            )
+        return self.summary["selected"]
+
+    @cached_property
+    def written(self) -> float:
+        """The time of the last change of a file, in seconds since 1970."""
+        return max(modification_times(self.directory), default=0) / 1e9
+
+    @property
+    def is_finished(self) -> bool:
+        return self.summary is not None
+
+    @property
+    def done(self) -> int:
+        """The number of rounds up to the last evaluation."""
+        return self.lines[-1]["round"] if self.lines else 0
+
+    @property
+    def status(self) -> str:
+        if self.is_finished:
+            return "finished"
+        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.written))
+        return f"running: round {self.done} of {self.settings['rounds']}, last written {at}"
+
+    def load(self) -> "RunResults":
+        """Read all files now, and check that they agree.
+
+        Raises:
+            InputError: A file is damaged or missing.
+        """
+        for name in ("settings", "summary", "lines", "resolved", "clients", "partition", "snapshots", "written"):
+            getattr(self, name)
+        if self.summary is not None and self.done != self.summary["rounds"]:
+            path = self.directory / METRICS
+            raise InputError(f"{path} ends at round {self.done}, but the run at {self.summary['rounds']}. {HINT}")
+        return self
+
+    def _read(self, name: str) -> Json:
+        if (table := _hinted(read_table, self.directory / name)) is None:
+            raise InputError(f"{self.directory / name}: there is no such file. {HINT}")
+        return table
+
+    def _read_lines(self, name: str) -> list[Json]:
+        """Read the complete lines of the rounds that all seeds have written."""
+        lines, is_torn = _hinted(read_lines, self.directory / name)
+        if is_torn:
+            self.notes.append(f"{name}: the incomplete last line is left out")
+        last = [line for line in lines if line["round"] == lines[-1]["round"]]
+        if name != SELECTED and len(last) < len({line["seed"] for line in lines}):
+            return lines[: -len(last)]
+        return lines
 
 
-def _shared(runs: Sequence[FinishedRun], kind: str, when: str) -> Table:
-    """Of the server's model, from summaries."""
-    figures: Figures = defaultdict(dict)
-    score = "accuracy"
-    for run in runs:
-        summary = RunDirectory(run.directory).read("summary.json") or {}
-        measured = _measured(summary, when)
-        score = score_of(measured)
-        for name, figure in measured.items():
-            group, _, rest = name.partition("/")
-            place, _, what = rest.rpartition("/")
-            if group == kind and what == score:
-                column = place or (f"without {run.left_out}" if run.left_out else kind)
-                figures[run.label].setdefault(column, []).extend(figure["seeds"])
-    name = kind if when == "final" else f"{kind}_{when}"
-    return _table(name, f"{_noun(score)} of {_TITLES[kind]}, {_WHEN[when]}", figures, _basis(runs, kind, figures))
-
-
-def _measured(summary: Mapping[str, Any], when: str) -> Mapping[str, Any]:
-    part = summary.get(when) or {}
-    return part.get("figures", part)
-
-
-def score_of(names: Iterable[str]) -> str:
-    """Dice where there are masks, whose accuracy is a matter of how large the background is."""
-    return "dice" if any(name.rpartition("/")[2].startswith("dice") for name in names) else "accuracy"
-
-
-def _noun(score: str) -> str:
-    return {"dice": "Dice coefficient", "accuracy": "Accuracy"}[score]
-
-
-def _by_client(runs: Sequence[FinishedRun], kind: str) -> Table:
-    """From per_client.csv. Where domains are left out in turn, a client's figure is the mean of the runs it is in."""
-    prefix = "" if kind == "clients" else f"{kind}_"
-    found: dict[str, dict[str, dict[str, Seeds]]] = {}  # row, client, seed
-    score = "accuracy"
-    for run in runs:
-        rows = [row for row in _clients(run.directory / PER_CLIENT) if row["is_newcomer"] == "False"]
-        score = "dice" if rows and "dice" in rows[0] else "accuracy"
-        for row in rows:
-            if row.get(prefix + score):
-                seeds = found.setdefault(run.label, {}).setdefault(row["client"], {})
-                seeds.setdefault(row["seed"], []).append(float(row[prefix + score]))
-    figures = {
-        label: {client: [float(np.mean(values)) for values in seeds.values()] for client, seeds in clients.items()}
-        for label, clients in found.items()
-    }
-    over = ", mean over the other domains left out" if any(run.left_out for run in runs) else ""
-    return _table(
-        kind, f"{_noun(score)} of {_TITLES[kind]}, {_WHEN['final']}{over}", figures, _basis(runs, kind, figures)
-    )
-
-
-def _clients(path: Path) -> list[dict[str, str]]:
+def _hinted(read: Any, path: Path, hint: str = HINT) -> Any:
     try:
-        rows = read_rows(path)
-        if rows is None:
-            raise DamagedFileError(path, "it is gone")
+        return read(path)
     except DamagedFileError as error:
-        again = "Delete summary.json beside it, and the run's own command writes both anew from the last checkpoint."
-        raise InputError(f"{error} {again}") from error
-    return rows
+        raise InputError(f"{error} {hint}") from error
 
 
-def _basis(runs: Sequence[FinishedRun], kind: str, figures: Figures) -> str:
-    """What those runs that have figures train on, and what the figures are measured on."""
-    known = []
+def _check_keys(where: Path | str, value: Json, keys: Sequence[str]) -> None:
+    if missing := next((key for key in keys if key not in value), None):
+        raise InputError(f"{where}: there is no '{missing}' in it. {HINT}")
+
+
+def modification_times(directory: Path) -> list[int]:
+    """The times at which the existing files of a run last changed, in nanoseconds."""
+    return [os.stat(directory / name).st_mtime_ns for name in FILES if (directory / name).is_file()]
+
+
+# ---- run directories below a path ------------------------------------------------------------------------------------
+class MissingRun(NamedTuple):
+    """A run of a grid that has no directory."""
+
+    name: str
+    status: str  # how it ended
+
+
+def read_runs(paths: Sequence[Path]) -> tuple[list[RunResults], list[MissingRun]]:
+    """Read all runs of run directories and of grids.
+
+    Args:
+        paths: directories of `experiments.train` or `experiments.compare`.
+
+    Returns:
+        The runs, each once, in the order given, and the runs of grids that were never started.
+
+    Raises:
+        InputError: A path holds no run, or a file is damaged or of another version.
+    """
+    runs: dict[Path, RunResults] = {}
+    missing: list[MissingRun] = []
+    for path in paths:
+        directories, without = find_runs(path)
+        missing += without
+        for directory in directories:
+            if directory.resolve() not in runs:
+                runs[directory.resolve()] = RunResults(directory).load()
+    if not runs:
+        raise InputError(f"{', '.join(map(str, paths))}: none of the runs has been started. Train one first.")
+    return list(runs.values()), missing
+
+
+def find_runs(path: Path) -> tuple[list[Path], list[MissingRun]]:
+    """Find the run directories of a path: itself, or the runs in grid.json, or the runs in it before there is one.
+
+    Raises:
+        InputError: The path is neither a run directory nor a grid.
+    """
+    if (path / "config.json").is_file():
+        return [path], []
+    grid = _hinted(read_json, path / "grid.json", "The command of experiments.compare writes it anew.")
+    if grid is None:
+        if inside := sorted(each.parent for each in path.glob("*/config.json")):
+            return inside, []
+        what = "has no config.json and no grid.json" if path.is_dir() else "is no directory"
+        raise InputError(f"{path}: {what}. Name a directory that experiments.train or experiments.compare has written.")
+    if not isinstance(grid, list) or not all(isinstance(run, dict) and {"cell", "status"} <= set(run) for run in grid):
+        raise InputError(f"{path / 'grid.json'}: it is not a list of runs. {HINT}")
+    here = [run for run in grid if (path / run["cell"] / "config.json").is_file()]
+    missing = [MissingRun(run["cell"], run["status"]) for run in grid if run not in here]
+    return [path / run["cell"] for run in here], missing
+
+
+# ---- scores ----------------------------------------------------------------------------------------------------------
+def score_name(figures: Iterable[str]) -> str:
+    """Return "dice" if there are masks, whose accuracy depends on the size of the background, else "accuracy"."""
+    return "dice" if any(name.rpartition("/")[2].startswith("dice") for name in figures) else "accuracy"
+
+
+def client_scores(runs: Iterable[RunResults], kind: str, score: str) -> dict[str, dict[int, float]]:
+    """Collect {client: {seed: score}} after the last round, without newcomers and clients without test examples.
+
+    Where domains are left out in turn, a client's score is the mean over the runs that it takes part in.
+
+    Args:
+        runs: those of one row.
+        kind: "clients" (the server's model), "personal" or "personal_test".
+        score: "accuracy" or "dice".
+    """
+    column = score if kind == "clients" else f"{kind}_{score}"
+    values: dict[str, dict[int, list[float]]] = {}
     for run in runs:
-        partition = RunDirectory(run.directory).read("partition.json")
-        if partition is not None and run.label in figures:
-            known.append((run.label, run.left_out, partition))
-    return data_usage.describe_runs(known, [] if kind == "unseen" else [kind])
-
-
-def _table(name: str, title: str, figures: Figures, note: str) -> Table:
-    """mean and worst, over columns, are taken seed by seed."""
-    columns = list(dict.fromkeys(column for row in figures.values() for column in row))
-    rows = []
-    for label, row in figures.items():
-        values = [_value(row[column]) if column in row else None for column in columns]
-        if len(columns) > 1:
-            is_whole = len(row) == len(columns) and len({len(seeds) for seeds in row.values()}) == 1
-            stack = np.array([row[column] for column in columns]) if is_whole else None
-            values += [None, None] if stack is None else [_value(stack.mean(axis=0)), _value(stack.min(axis=0))]
-        rows.append((label, values))
-    extra = list(SUMMARIES) if len(columns) > 1 else []
-    return Table(name, title, columns + extra, rows, note=note)
-
-
-def _value(seeds: Sequence[float]) -> Value:
-    values = np.asarray(seeds, float)
-    return Value(float(values.mean()), float(values.std()) if len(values) > 1 else None)
+        for row in run.clients:
+            if row["is_newcomer"] == "False" and row.get(column):
+                values.setdefault(row["client"], {}).setdefault(int(row["seed"]), []).append(float(row[column]))
+    return {client: {s: float(np.mean(v)) for s, v in seeds.items()} for client, seeds in values.items()}

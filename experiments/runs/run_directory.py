@@ -1,4 +1,4 @@
-"""The directory of one run: who may use it, what was there before, and where a resumed run goes on."""
+"""The directory of one run: its lock, the checks against an earlier run, and its JSON files."""
 
 import contextlib
 import fcntl
@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import json_files, inspection
-from ..distributed.collectives import ALONE, Processes
-from .run_files import DamagedFileError, read_json, read_table
 from fedjax_het.data.held_out import AUTO, default_client_test_fraction
 from fedjax_het.errors import InputError
 
-_OF_MACHINE = ("layout", "memory_budget", "client_states", "examples")
-_OF_WATCHING = ("live",)
-_SIGN = ".partial.sign"
-_SEEN_WITHIN = 30  # seconds: network file systems remember for a while that a file is not there
+from ..distributed.collectives import SINGLE, Processes
+from . import inspection, json_files
+from .run_files import RESOLVED, DamagedFileError, read_json, read_resolved, read_table
+
+_NOT_OF_IDENTITY = ("layout", "memory_budget", "client_states", "examples", "live")
+_SHARED_FILE = ".partial.sign"
+_SHARED_TIMEOUT = 30  # seconds: network file systems cache for a while that a file does not exist
 
 
 class RunDirectory:
@@ -27,34 +27,36 @@ class RunDirectory:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self._lock: int | None = None
+        self._descriptor: int | None = None
         self._before: inspection.DirectoryState | None = None  # as `check` found it
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
 
     def check(self, settings: Mapping[str, Any], is_thorough: bool = True) -> inspection.DirectoryState:
-        """Read what an earlier start has left, as `inspection.inspect` does.
+        """Read the state that an earlier start has left; see `inspection.inspect`.
 
         Raises:
-            InputError: Where the directory cannot be written, holds the run of other settings, or is damaged.
+            InputError: The directory cannot be written, holds the run of other settings, or is damaged.
         """
         json_files.check_writable(self.path)
-        self.check_settings(settings)  # first: the other files of another run could only look damaged
+        self.check_settings(settings)  # first: the other files of another run would look damaged
         self._before = inspection.inspect(self.path, settings, is_thorough)
         self.check_settings(settings)
         return self._before
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
-        """Raises InputError where the directory holds the run of other settings, by config.json or by a checkpoint.
+        """Raise InputError if the directory holds the run of other settings, by config.json or by a checkpoint.
 
-        Settings that are "auto" until the data have been read are compared as far as the directory tells what they come
-        to; `build.resolved` gives settings that are compared in full. A damaged file tells nothing here.
+        Settings that are "auto" until the data have been read are compared with the values that the directory holds;
+        `build.resolve_auto` gives settings that are compared completely. A damaged file is ignored here.
         """
         partition = self._undamaged("partition.json")
         for before in (self._undamaged("config.json"), self._before and self._before.identity):
             if before:
-                self._check_same(before, _resolved_there(json.loads(json_files.to_json(settings)), before, partition))
+                self._check_same(
+                    before, _resolve_auto_from(json.loads(json_files.to_json(settings)), before, partition)
+                )
 
     def _undamaged(self, name: str) -> dict[str, Any] | None:
         with contextlib.suppress(DamagedFileError):
@@ -68,7 +70,7 @@ class RunDirectory:
             )
 
     def check_partition(self, fingerprint: str) -> None:
-        """Raises InputError where the run in the directory was made on another partition: its data have changed."""
+        """Raise InputError if the run in the directory was made on another partition: its data have changed."""
         before = self._before.partition if self._before else (self.read("partition.json") or {}).get("fingerprint")
         if before not in (None, fingerprint):
             raise InputError(
@@ -77,8 +79,12 @@ class RunDirectory:
             )
 
     @contextlib.contextmanager
-    def held(self, processes: Processes = ALONE) -> Iterator[None]:
-        """`open` by the first process. Raises InputError in all where it does, and where one sees another directory."""
+    def lock(self, processes: Processes = SINGLE) -> Iterator[None]:
+        """Hold the directory, which the first process opens.
+
+        Raises:
+            InputError: In all processes, if the directory cannot be opened or one of them sees another directory.
+        """
         with processes.barrier("directory"):
             if processes.is_first:
                 self.open()
@@ -90,12 +96,12 @@ class RunDirectory:
             self.close()
 
     def _check_shared(self, processes: Processes) -> None:
-        sign, text = self / _SIGN, processes.broadcast("sign", uuid.uuid4().hex)
+        file, text = self / _SHARED_FILE, processes.broadcast("sign", uuid.uuid4().hex)
         if processes.is_first:
-            sign.write_text(text)
+            file.write_text(text)
         with processes.barrier("sign"):
-            until = time.monotonic() + _SEEN_WITHIN
-            while not sign.exists() or sign.read_text() != text:
+            until = time.monotonic() + _SHARED_TIMEOUT
+            while not file.exists() or file.read_text() != text:
                 if time.monotonic() > until:
                     raise InputError(
                         f"--workdir: '{self.path}' is not the same directory for all processes. Choose one on a file "
@@ -103,14 +109,14 @@ class RunDirectory:
                     )
                 time.sleep(0.1)
         if processes.is_first:
-            sign.unlink()
+            file.unlink()
 
     def open(self) -> None:
-        """Make the directory, and keep other processes out of it for as long as this one lives."""
+        """Make the directory, and lock it against other processes until `close`."""
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self.path, os.O_RDONLY)
+        self._descriptor = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self.close()
             raise InputError(f"--workdir: another process runs in '{self.path}'. Wait for it.") from error
@@ -118,32 +124,35 @@ class RunDirectory:
             leftover.unlink()
 
     def close(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def read(self, name: str) -> Any:
-        """A JSON file of the directory, or None. Raises InputError where it is not JSON."""
+        """Read a JSON file of the directory; None where there is no file.
+
+        Raises:
+            InputError: The file is not JSON.
+        """
         try:
-            return read_json(self / name)
+            return read_resolved(self.path) if name == RESOLVED else read_json(self / name)
         except DamagedFileError as error:
-            raise InputError(f"--workdir: {error} Let the run's own command say how to go on.") from error
+            raise InputError(f"--workdir: {error} The command of that run says how to go on.") from error
 
     def write(self, name: str, value: Any) -> None:
         json_files.write(self / name, json_files.to_json(value, indent=2) + "\n")
 
 
 def run_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes it the same run: all but the layout and where things lie, which may change with the machine, and where
-    it is followed."""
-    return {key: value for key, value in settings.items() if key not in _OF_MACHINE + _OF_WATCHING}
+    """Return the settings that identify a run: all but those of the machine and of trackers, which may change."""
+    return {key: value for key, value in settings.items() if key not in _NOT_OF_IDENTITY}
 
 
-def _resolved_there(settings: dict[str, Any], before: Mapping[str, Any], partition: Any) -> dict[str, Any]:
-    """The settings, with what a directory's own config and partition have in the place of "auto".
+def _resolve_auto_from(settings: dict[str, Any], before: Mapping[str, Any], partition: Any) -> dict[str, Any]:
+    """Replace "auto" in the settings by the values of the directory's own config and partition.
 
-    The partitions of older versions do not tell whether the data set has a test split of its own, on which it depends
-    how much of their examples clients hold out.
+    The partitions of older versions do not say whether the data set has a test split of its own, on which the default
+    of client_test_fraction depends.
     """
     data, data_before = settings.get("data", {}), before.get("data", {})
     if data.get("client_test_fraction") == AUTO and "client_test_fraction" in data_before:
@@ -157,7 +166,7 @@ def _resolved_there(settings: dict[str, Any], before: Mapping[str, Any], partiti
 
 
 def describe_differences(there: Any, here: Any, key: str = "config") -> Iterator[str]:
-    """A line "key: there / here" for every leaf in which two tables differ."""
+    """Yield a line "key: there / here" for every leaf in which two tables differ."""
     if isinstance(there, dict) and isinstance(here, dict):
         for name in there | here:
             yield from describe_differences(there.get(name, "unset"), here.get(name, "unset"), f"{key}.{name}")

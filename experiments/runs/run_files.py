@@ -11,17 +11,19 @@ from fedjax_het.errors import InputError
 
 Json = dict[str, Any]
 METRICS, DIAGNOSTICS, PER_CLIENT = "metrics.jsonl", "diagnostics.jsonl", "per_client.csv"
-SELECTED = "selected.jsonl"  # clients' rows in the round that does best on validation examples, for each seed
+SELECTED = "selected.jsonl"  # the clients' rows in the round that is best on validation examples, for each seed
+RESOLVED, _OLD_RESOLVED = "resolved.json", "choices.json"  # the values that "auto" was resolved to
 KEYS = {
     "config.json": ("algorithm", "model", "data", "rounds", "seed", "num_seeds"),
-    "choices.json": ("layout", "devices"),
+    RESOLVED: ("layout", "devices"),
+    _OLD_RESOLVED: ("layout", "devices"),
     "partition.json": ("fingerprint", "clients"),
     "summary.json": ("final", "facts", "versions", "rounds"),
     METRICS: ("round", "seed", "seconds"),
     DIAGNOSTICS: ("round", "seed", "cohort"),
     SELECTED: ("round", "seed", "clients"),
 }
-"""What every table of a file has."""
+"""The keys that every table of a file has."""
 
 _COLUMNS = ("seed", "client", "is_newcomer")
 _TABLES = ("algorithm", "model", "data", "final", "facts", "versions")
@@ -37,7 +39,7 @@ class DamagedFileError(InputError):
         reason: What is wrong with it.
         line: The number of the line that is wrong, from 1; None where it is the whole file.
         good: The records of the lines before that one.
-        is_replaceable: Whether a new file could take its place: not where a folder is there, or nobody may read it.
+        is_replaceable: Whether a new file could take its place: not if a folder is there, or reading is not permitted.
     """
 
     def __init__(
@@ -49,19 +51,27 @@ class DamagedFileError(InputError):
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds; None where there is no file. Raises DamagedFileError."""
+    """Read a JSON file; None where there is no file.
+
+    Raises:
+        DamagedFileError: It cannot be read, or is not JSON.
+    """
     content = _read_bytes(path)
-    return None if content is None else _parsed(path, content)
+    return None if content is None else _parse(path, content)
 
 
 def read_table(path: Path) -> Json | None:
-    """A JSON file of a run, with the keys of its name; None where there is none. Raises DamagedFileError."""
+    """Read a JSON file of a run; None where there is no file.
+
+    Raises:
+        DamagedFileError: It cannot be read, or lacks one of the keys of its name.
+    """
     value = read_json(path)
     if value is None and not path.is_file():
         return None
     if not isinstance(value, dict):
         raise DamagedFileError(path, f"it holds {_kind(value)}, not a table")
-    _check(path, value)
+    _check_keys(path, value)
     if path.name == "summary.json":
         _check_parts(path, "final", list(value["final"].values()), ("mean", "std", "seeds"))
     for name, keys in _PARTS.items():
@@ -70,30 +80,51 @@ def read_table(path: Path) -> Json | None:
     return value
 
 
-def read_lines(path: Path) -> tuple[list[Json], bool]:
-    """The whole lines of a .jsonl file, and whether a kill left a torn one behind them; none where there is no file.
+def read_resolved(directory: Path) -> Json | None:
+    """Read resolved.json, or the choices.json of an older version, with the key `why` for `reason`.
 
-    Raises DamagedFileError for a whole line that is not what a run writes, and for a round and seed written twice.
+    Raises:
+        DamagedFileError: The file is damaged.
+    """
+    if (table := read_table(directory / RESOLVED)) is None:
+        table = read_table(directory / _OLD_RESOLVED)
+    if table is not None and "why" in table:
+        table["reason"] = table.pop("why")
+    return table
+
+
+def read_lines(path: Path) -> tuple[list[Json], bool]:
+    """Read a .jsonl file.
+
+    Returns:
+        The complete lines, none where there is no file, and whether a kill left an incomplete one behind them.
+
+    Raises:
+        DamagedFileError: A complete line is not what a run writes, or a round and seed is there twice.
     """
     content = _read_bytes(path) or b""
     whole, _, torn = content.rpartition(b"\n")
-    found: list[Json] = []
+    lines: list[Json] = []
     written: set[tuple[int, int]] = set()
     for number, line in enumerate(whole.split(b"\n") if whole else [], 1):
         try:
-            record = _parsed(path, line)
+            record = _parse(path, line)
             if not isinstance(record, dict):
                 raise DamagedFileError(path, f"it holds {_kind(record)}, not a table")
-            _check(path, record)
-            _check_line(path, record, found, written)
+            _check_keys(path, record)
+            _check_line(path, record, lines, written)
         except DamagedFileError as error:
-            raise DamagedFileError(path, error.reason, number, found) from error
-        found.append(record)
-    return found, bool(torn)
+            raise DamagedFileError(path, error.reason, number, lines) from error
+        lines.append(record)
+    return lines, bool(torn)
 
 
 def read_rows(path: Path) -> list[dict[str, str]] | None:
-    """The rows of per_client.csv, cells as text; None where there is no file. Raises DamagedFileError."""
+    """Read the rows of per_client.csv, cells as text; None where there is no file.
+
+    Raises:
+        DamagedFileError: It cannot be read, or is not the table of a run.
+    """
     content = _read_bytes(path)
     if content is None:
         return None
@@ -101,7 +132,7 @@ def read_rows(path: Path) -> list[dict[str, str]] | None:
         reader = csv.DictReader(io.StringIO(content.decode(), newline=""), strict=True)
         rows = list(reader)
     except (ValueError, csv.Error) as error:
-        raise DamagedFileError(path, f"no table ({error})") from error
+        raise DamagedFileError(path, f"it is not a table ({error})") from error
     columns = reader.fieldnames or []
     if missing := next((name for name in _COLUMNS if name not in columns), None):
         raise DamagedFileError(path, f"there is no column '{missing}' in it" if columns else "it is empty")
@@ -116,7 +147,7 @@ def read_rows(path: Path) -> list[dict[str, str]] | None:
 
 
 def _is_number(cell: str) -> bool:
-    """Empty cells count: nothing was measured there."""
+    """Whether a cell is a number or empty, which means that nothing was measured."""
     try:
         float(cell or 0)
     except ValueError:
@@ -134,7 +165,7 @@ def _read_bytes(path: Path) -> bytes | None:
         raise DamagedFileError(path, reason, is_replaceable=False) from error
 
 
-def _parsed(path: Path, content: bytes) -> Any:
+def _parse(path: Path, content: bytes) -> Any:
     if not content.strip():
         raise DamagedFileError(path, "it is empty")
     try:
@@ -147,8 +178,7 @@ def _kind(value: Any) -> str:
     return _KINDS.get(type(value), "null")
 
 
-def _check(path: Path, value: Json) -> None:
-    """Raises DamagedFileError unless the table has the keys of its file."""
+def _check_keys(path: Path, value: Json) -> None:
     for key in KEYS.get(path.name, ()):
         if key not in value:
             raise DamagedFileError(path, f"there is no '{key}' in it")
@@ -164,7 +194,6 @@ def _check_parts(path: Path, name: str, values: Any, keys: Sequence[str]) -> Non
 
 
 def _check_line(path: Path, record: Json, before: Sequence[Json], written: set[tuple[int, int]]) -> None:
-    """Raises DamagedFileError for a line that could not be tabulated beside the others."""
     for key in ("round", "seed"):
         if type(record[key]) is not int:
             raise DamagedFileError(path, f"'{key}' is {_kind(record[key])} and not a whole number")

@@ -1,4 +1,4 @@
-"""Settings that are written as text: a layout, an amount of memory, names."""
+"""Parsing of settings that are written as text: layouts, amounts of memory, lists of names."""
 
 import re
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2*
 
 
 def parse_layout(text: str) -> tuple[str, tuple[int, ...]]:
-    """("sharded", (2, 4)) from "sharded(2, 4)"."""
+    """Parse a layout: "sharded(2, 4)" -> ("sharded", (2, 4))."""
     match = _LAYOUT.fullmatch(text.replace(" ", ""))
     name, *numbers = [group for group in match.groups() if group] if match else [""]
     if not name:
@@ -23,7 +23,7 @@ def parse_layout(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def parse_size(name: str, text: str | None) -> int | None:
-    """Bytes: 8_000_000_000 from "8GB"; None from None."""
+    """Parse an amount of memory into bytes: "8GB" -> 8_000_000_000; None -> None."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)\s*([a-z]+)", text.strip(), re.IGNORECASE)
@@ -34,7 +34,7 @@ def parse_size(name: str, text: str | None) -> int | None:
 
 
 def parse_names(name: str, text: str, known: Iterable[str]) -> list[str]:
-    """["drift", "norms"] from "drift, norms"; each once."""
+    """Parse a list of names, each kept once: "drift, norms" -> ["drift", "norms"]."""
     names = list(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
     for each in names:
         if each not in known:
@@ -43,6 +43,6 @@ def parse_names(name: str, text: str, known: Iterable[str]) -> list[str]:
 
 
 def short(key: str) -> str:
-    """What a setting is called beside its value: "mu" for algorithm.mu, "partition" for data.partition.name."""
+    """The name of a setting in a label: "mu" for algorithm.mu, "partition" for data.partition.name."""
     table, _, last = key.rpartition(".")
     return table.rpartition(".")[2] if last == "name" and "." in table else last

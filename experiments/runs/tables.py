@@ -1,66 +1,82 @@
-"""A table of results, as Markdown, LaTeX and CSV."""
+"""Tables of the scores of runs, and any table as Markdown, LaTeX and CSV."""
 
 import csv
 import io
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
+
+from fedjax_het.errors import InputError
+
+from . import data_usage
+from .results import CLIENTS_HINT, RunResults, client_scores, score_name
+from .run_files import PER_CLIENT
+
 
 class Value(NamedTuple):
-    """A figure over seeds: its mean, its population deviation where there are several, and the stars of a test."""
+    """A figure over seeds."""
 
     mean: float
-    std: float | None = None
-    stars: str = ""
+    std: float | None = None  # the population's; None for one seed
+    stars: str = ""  # of a test of significance
+
+    @classmethod
+    def of(cls, seeds: Iterable[float], stars: str = "") -> "Value":
+        values = np.asarray(list(seeds), float)
+        return cls(float(values.mean()), float(values.std()) if len(values) > 1 else None, stars)
 
 
-class Shown(NamedTuple):
-    """How a column's figures are written, and which is best: max, min, or None where none is."""
+class ColumnFormat(NamedTuple):
+    """How a column's figures are written, and which is best: max, min, or None for neither."""
 
     text: Callable[[float], str]
     best: Callable[[Iterable[float]], float] | None = None
 
 
-PER_CENT = Shown(lambda value: f"{100 * value:.1f}", max)
+PER_CENT = ColumnFormat(lambda value: f"{100 * value:.1f}", max)
 
 
 class Table(NamedTuple):
     """rows: (label, a value or a text for each column, None where it was not measured)."""
 
-    name: str  # what its files are called
+    name: str  # the stem of its file names
     title: str
     columns: list[str]
     rows: list[tuple[str, list[Value | str | None]]]
-    shown: Mapping[str, Shown] = MappingProxyType({})  # by column; per cent, the larger the better, unless given
-    note: str = ""  # what a reader has to know besides
+    formats: Mapping[str, ColumnFormat] = MappingProxyType({})  # by column; per cent, the larger the better by default
+    note: str = ""
 
 
 class Cell(NamedTuple):
     text: str
     rank: int | None = None  # 0 for the best of its column, 1 for the second best
-    key: float | None = None  # what a column is sorted by, where it is a number
-
-
-def make_cells(table: Table, between: str = " ± ") -> list[list[Cell]]:
-    """The table as it is read, a cell for every column; `between` stands between mean and deviation."""
-    columns = []
-    for i, name in enumerate(table.columns):
-        shown = table.shown.get(name, PER_CENT)
-        values = [row[i] for _, row in table.rows]
-        columns.append([_cell(*each, shown, between) for each in zip(values, _ranked(values, shown), strict=True)])
-    return [[column[row] for column in columns] for row in range(len(table.rows))]
+    key: float | None = None  # the number that a column is sorted by
 
 
 SUMMARIES = ("mean", "worst")
-"""The columns behind those that they are taken over."""
+"""The last columns, which summarize the columns before them."""
 
 
-def narrow(table: Table, most: int) -> Table:
-    """The table, with its summaries alone where it has more columns than `most`."""
-    if len(table.columns) <= most or not set(SUMMARIES) <= set(table.columns):
+# ---- writing ---------------------------------------------------------------------------------------------------------
+def make_cells(table: Table) -> list[list[Cell]]:
+    """Format all values of a table."""
+    columns = []
+    for i, name in enumerate(table.columns):
+        form = table.formats.get(name, PER_CENT)
+        values = [row[i] for _, row in table.rows]
+        ranks = _rank(values, form)
+        columns.append([_make_cell(*each, form) for each in zip(values, ranks, strict=True)])
+    return [[column[row] for column in columns] for row in range(len(table.rows))]
+
+
+def narrow(table: Table, max_columns: int) -> Table:
+    """Reduce a table that has more columns to its summaries."""
+    if len(table.columns) <= max_columns or not set(SUMMARIES) <= set(table.columns):
         return table
     kept = [table.columns.index(name) for name in SUMMARIES]
     rows = [(label, [values[index] for index in kept]) for label, values in table.rows]
@@ -69,19 +85,17 @@ def narrow(table: Table, most: int) -> Table:
 
 
 def to_markdown(table: Table) -> str:
-    """The best of a column in bold, the second best underlined."""
-    body = _marked(table, best="**{}**".format, second="<u>{}</u>".format, plain=_in_markdown, between=" ± ")
-    lines = [["", *map(_in_markdown, table.columns)], ["---"] + ["---:"] * len(table.columns), *body]
+    """Write a table as Markdown: the best of a column in bold, the second best underlined."""
+    body = _format_rows(table, best="**{}**".format, second="<u>{}</u>".format, escape=_escape_markdown)
+    lines = [["", *map(_escape_markdown, table.columns)], ["---"] + ["---:"] * len(table.columns), *body]
     note = f"\n{table.note}\n" if table.note else ""
-    return f"{_in_markdown(table.title)}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines) + note
+    return f"{_escape_markdown(table.title)}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines) + note
 
 
 def to_latex(table: Table) -> str:
-    r"""A tabular with the rules of the package booktabs; the best of a column \textbf, the second best \underline."""
-    body = _marked(
-        table, best=r"\textbf{{{}}}".format, second=r"\underline{{{}}}".format, plain=_escaped, between=" ± "
-    )
-    head = ["", *map(_escaped, table.columns)]
+    r"""Write a table as a tabular with the rules of booktabs: the best \textbf, the second best \underline."""
+    body = _format_rows(table, best=r"\textbf{{{}}}".format, second=r"\underline{{{}}}".format, escape=_escape_latex)
+    head = ["", *map(_escape_latex, table.columns)]
     rows = [" & ".join(line) + r" \\" for line in (head, *body)]
     lines = [
         *(f"% {' '.join(line.splitlines())}" for line in (table.title, table.note) if line),
@@ -97,7 +111,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """A line for every cell, with all digits (fractions, not per cent; bytes, seconds): row, column, mean, std."""
+    """Write one line per cell with all digits (fractions, not per cent; bytes, seconds): row, column, mean, std."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", "column", "mean", "std"])
@@ -110,46 +124,142 @@ def to_csv(table: Table) -> str:
 
 WRITERS: dict[str, Callable[[Table], str]] = {".md": to_markdown, ".tex": to_latex, ".csv": to_csv}
 
-_Writing = Callable[[str], str]
+_Format = Callable[[str], str]
 
 
-def _marked(table: Table, best: _Writing, second: _Writing, plain: _Writing, between: str) -> list[list[str]]:
+def _format_rows(table: Table, best: _Format, second: _Format, escape: _Format) -> list[list[str]]:
     marks = {0: best, 1: second}
     return [
-        [plain(label), *(marks.get(cell.rank, str)(plain(cell.text)) for cell in row)]
-        for (label, _), row in zip(table.rows, make_cells(table, between), strict=True)
+        [escape(label), *(marks.get(cell.rank, str)(escape(cell.text)) for cell in row)]
+        for (label, _), row in zip(table.rows, make_cells(table), strict=True)
     ]
 
 
-def _cell(value: Value | str | None, rank: int | None, shown: Shown, between: str) -> Cell:
+def _make_cell(value: Value | str | None, rank: int | None, form: ColumnFormat) -> Cell:
     if not isinstance(value, Value):
         return Cell(value or "")
-    mean = _text(value.mean, shown)
-    text = mean if value.std is None else mean + between + _text(value.std, shown)
+    mean = _format_number(value.mean, form)
+    text = mean if value.std is None else f"{mean} ± {_format_number(value.std, form)}"
     return Cell(text + value.stars, rank, value.mean if math.isfinite(value.mean) else None)
 
 
-def _text(value: float, shown: Shown) -> str:
-    return shown.text(value) if math.isfinite(value) else "not finite"
+def _format_number(value: float, form: ColumnFormat) -> str:
+    return form.text(value) if math.isfinite(value) else "not finite"
 
 
-def _ranked(values: Sequence[Value | str | None], shown: Shown) -> list[int | None]:
-    """0 for the best, 1 for the second best, ...: equal as shown is equal; nothing is best alone or where all are."""
+def _rank(values: Sequence[Value | str | None], form: ColumnFormat) -> list[int | None]:
+    """Rank the values from 0, the best. Values with the same text are equal; if all are, none has a rank."""
     finite = [v.mean if isinstance(v, Value) and math.isfinite(v.mean) else None for v in values]
-    means = {_text(mean, shown): mean for mean in finite if mean is not None}  # one of those that look alike
-    known = sorted(means, key=means.__getitem__, reverse=shown.best is max)
-    is_contest = shown.best is not None and len(known) > 1
-    return [known.index(_text(mean, shown)) if is_contest and mean is not None else None for mean in finite]
+    means = {_format_number(mean, form): mean for mean in finite if mean is not None}
+    ordered = sorted(means, key=means.__getitem__, reverse=form.best is max)
+    has_ranks = form.best is not None and len(ordered) > 1
+    return [ordered.index(_format_number(mean, form)) if has_ranks and mean is not None else None for mean in finite]
 
 
-def _in_markdown(text: str) -> str:
-    """On one line, and without what Markdown (or GitHub, which reads formulas) would take for its own."""
+def _escape_markdown(text: str) -> str:
+    """Escape what Markdown, or GitHub's formulas, would interpret, and join lines."""
     return re.sub(r"([\\`*|<$\[\]])", r"\\\1", " ".join(text.splitlines()))
 
 
-def _escaped(text: str) -> str:
+def _escape_latex(text: str) -> str:
     special = {character: f"\\{character}" for character in "&%$#_{}"}
     special |= {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
     special |= {character: f"${character}$" for character in "<>|"}
     special |= {"*": "$^*$", "±": r"$\pm$", "−": "$-$", "×": r"$\times$"}
     return " ".join(text.splitlines()).translate(str.maketrans(special))
+
+
+# ---- scores of runs --------------------------------------------------------------------------------------------------
+Figures = dict[str, dict[str, list[float]]]
+"""{row: {column: one value per seed}}, in the order of the runs."""
+
+_TITLES = {
+    "unseen": "the server's model on the domain left out",
+    "test": "the server's model on the common test set",
+    "clients": "the server's model on each client's own test examples",
+    "personal": "each client's own model on its own test examples",
+    "personal_test": "each client's own model on the common test set",
+}
+_WHEN = {"final": "after the last round", "selected": "of the round that was best on the clients' validation examples"}
+
+
+class LabeledRun(NamedTuple):
+    """A run and the label of its row in a table; runs of one row have other seeds, or leave out another domain."""
+
+    label: str
+    results: RunResults
+    left_out: str = ""  # the domain, where each is left out in turn
+
+
+def result_tables(runs: Sequence[LabeledRun]) -> list[Table]:
+    """Tabulate all scores that the runs have: after the last round, and of the selected round where there is one."""
+    tables = [_tabulate_server_scores(runs, kind, when) for when in _WHEN for kind in ("unseen", "test")]
+    return [table for table in tables + client_tables(runs) if table.columns]
+
+
+def client_tables(runs: Sequence[LabeledRun]) -> list[Table]:
+    """Tabulate the scores of the clients: one column per client."""
+    return [_tabulate_client_scores(runs, kind) for kind in ("clients", "personal", "personal_test")]
+
+
+def _tabulate_server_scores(runs: Sequence[LabeledRun], kind: str, when: str) -> Table:
+    figures: Figures = defaultdict(dict)
+    score = "accuracy"
+    for label, results, left_out in runs:
+        part = (results.summary or {}).get(when) or {}
+        part = part.get("figures", part)
+        score = score_name(part)
+        for name, figure in part.items():
+            group, _, rest = name.partition("/")
+            place, _, what = rest.rpartition("/")
+            if group == kind and what == score:
+                column = place or (f"without {left_out}" if left_out else kind)
+                figures[label].setdefault(column, []).extend(figure["seeds"])
+    name = kind if when == "final" else f"{kind}_{when}"
+    title = f"{_score_title(score)} of {_TITLES[kind]}, {_WHEN[when]}"
+    return _make_table(name, title, figures, _describe_data(runs, kind, figures))
+
+
+def _tabulate_client_scores(runs: Sequence[LabeledRun], kind: str) -> Table:
+    by_row: dict[str, list[RunResults]] = {}
+    for label, results, _ in runs:
+        if not results.clients:
+            raise InputError(f"{results.directory / PER_CLIENT}: it is gone. {CLIENTS_HINT}")
+        by_row.setdefault(label, []).append(results)
+    score = score_name(name for _, results, _ in runs for name in results.clients[0])
+    scores = {label: client_scores(of_row, kind, score) for label, of_row in by_row.items()}
+    figures = {
+        label: {client: list(seeds.values()) for client, seeds in row.items()} for label, row in scores.items() if row
+    }
+    over = ", mean over the other domains left out" if any(run.left_out for run in runs) else ""
+    title = f"{_score_title(score)} of {_TITLES[kind]}, {_WHEN['final']}{over}"
+    return _make_table(kind, title, figures, _describe_data(runs, kind, figures))
+
+
+def _score_title(score: str) -> str:
+    return {"dice": "Dice coefficient", "accuracy": "Accuracy"}[score]
+
+
+def _describe_data(runs: Sequence[LabeledRun], kind: str, figures: Figures) -> str:
+    """Describe the data that the runs with figures train on and are measured on."""
+    known = [
+        (label, left_out, results.partition)
+        for label, results, left_out in runs
+        if label in figures and results.partition
+    ]
+    return data_usage.describe_runs(known, [] if kind == "unseen" else [kind])
+
+
+def _make_table(name: str, title: str, figures: Figures, note: str) -> Table:
+    """Make a table with the mean and the worst over the columns, taken seed by seed."""
+    columns = list(dict.fromkeys(column for row in figures.values() for column in row))
+    rows = []
+    for label, row in figures.items():
+        values = [Value.of(row[column]) if column in row else None for column in columns]
+        if len(columns) > 1:
+            is_whole = len(row) == len(columns) and len({len(seeds) for seeds in row.values()}) == 1
+            stack = np.array([row[column] for column in columns]) if is_whole else None
+            values += [None, None] if stack is None else [Value.of(stack.mean(axis=0)), Value.of(stack.min(axis=0))]
+        rows.append((label, values))
+    extra = list(SUMMARIES) if len(columns) > 1 else []
+    return Table(name, title, columns + extra, rows, note=note)

@@ -14,6 +14,7 @@ from fedjax_het.errors import InputError, NonFiniteError, Unlike
 
 from ..configuration import settings
 from ..runs.run_directory import RunDirectory
+from ..runs.run_files import RESOLVED
 from ..train import Run, as_one_program, keep_programs
 
 
@@ -34,7 +35,7 @@ def train(runs: Sequence[Run]) -> None:
     while waiting:
         group = waiting.pop(0)
         try:
-            as_one_program(group, group[0].directory.read("choices.json") or {})
+            as_one_program(group, group[0].directory.read(RESOLVED) or {})
         except Unlike as error:
             waiting[:0] = [[group[index] for index in indices] for indices in error.groups]
 

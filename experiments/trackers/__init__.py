@@ -1,8 +1,8 @@
-"""Where a run can be followed while it goes on: config.live = "tensorboard,wandb".
+"""Trackers, in which a run can be followed while it trains: config.live = "tensorboard,wandb".
 
-Writers show what metrics.jsonl and diagnostics.jsonl hold, after it was written there, and decide nothing: a run with
-them is the same to the bit. A writer is a module here with `open(run) -> Writer`; it writes below the run directory.
-To add one: write the file, add the row, and an extra of the same name to pyproject.toml.
+A tracker shows what has been written to metrics.jsonl and diagnostics.jsonl, and does not change a run by a bit. It is
+a module of this package with `open(run) -> Writer`, which writes below the run directory. To add one: write the module,
+add its row to WRITERS, and an extra of the same name to pyproject.toml.
 """
 
 import importlib
@@ -15,14 +15,14 @@ from typing import Any, NamedTuple, Protocol
 
 from fedjax_het.errors import InputError
 
-from ..runs import diagnostics_log
 from ..runs.records import MetricLines, flatten
+from ..runs.run_files import DIAGNOSTICS, METRICS
 from ..runs.setting_text import parse_names
 
 
 class Tracker(NamedTuple):
-    module: str  # below experiments.trackers
-    package: str  # without it the writer cannot run; the extra is called as the writer
+    module: str  # of this package
+    package: str  # which the module needs
     folder: str  # below the run directory
 
 
@@ -35,37 +35,41 @@ WRITERS: Mapping[str, Tracker] = MappingProxyType(
 
 
 class TrackedRun(NamedTuple):
-    """What writers are told of a run."""
+    """The description of a run that a writer gets."""
 
     directory: Path
     settings: Mapping[str, Any]
     seeds: list[int]
-    began: float  # seconds since 1970, as if it had never been interrupted
+    start_time: float  # seconds since 1970, as if it had never been interrupted
 
     def hyperparameters(self, seed: int) -> dict[str, Any]:
-        """The config of one of the seeds that run side by side."""
+        """Return the config of one seed."""
         return {**self.settings, "seed": seed}
 
 
 class Writer(Protocol):
     def write(self, round: int, seed: int, figures: Mapping[str, float]) -> None:
-        """Rounds of a seed come in their order, each once, and from the first on when a run resumes."""
+        """Show figures. The rounds of a seed come in order, each once, and from the first on when a run resumes."""
 
     def close(self, is_complete: bool) -> None: ...
 
 
 def names(text: str) -> list[str]:
-    """What config.live names. Raises InputError for an unknown name."""
+    """Parse the names in config.live.
+
+    Raises:
+        InputError: A name is unknown.
+    """
     return parse_names("live", text, WRITERS)
 
 
 def folders(text: str, directory: Path) -> list[str]:
-    """Those that the writers made in a run directory: none where it was complete before they were asked for."""
+    """List the folders that the trackers of config.live have made in a run directory."""
     return [folder for name in names(text) if (directory / (folder := WRITERS[name].folder)).exists()]
 
 
 def check(names: Iterable[str]) -> None:
-    """Raises InputError where what a writer needs is not installed."""
+    """Raise InputError if the package of a tracker is not installed."""
     for name in names:
         if importlib.util.find_spec(package := WRITERS[name].package) is None:
             raise InputError(
@@ -75,15 +79,19 @@ def check(names: Iterable[str]) -> None:
 
 
 class Trackers:
-    """The writers of one run.
+    """The trackers of one run.
 
-    One that fails in the middle of the run is warned of once and left alone from there on: the run and its files do not
-    depend on it, and where the run is resumed it shows everything again.
+    A tracker that fails during the run causes one warning and is not used again: the run and its files do not depend on
+    it, and it shows everything when the run is resumed.
     """
 
     def __init__(self, names: Iterable[str], run: TrackedRun):
-        """Raises InputError for a writer that does not start, W&B without a key say. Earlier ones are closed."""
-        logs = {"": "metrics.jsonl", "diagnostics/": diagnostics_log.NAME}
+        """Start the trackers.
+
+        Raises:
+            InputError: A tracker does not start, for example W&B without a key. Those started before are closed.
+        """
+        logs = {"": METRICS, "diagnostics/": DIAGNOSTICS}
         self._logs = {prefix: MetricLines(run.directory / name) for prefix, name in logs.items()}
         self._writers: dict[str, Writer] = {}
         for name in names:
@@ -91,8 +99,10 @@ class Trackers:
                 self._writers[name] = importlib.import_module(f"{__name__}.{WRITERS[name].module}").open(run)
             except Exception as error:
                 self.close(is_complete=False)
-                why = str(error).rstrip(".")
-                raise InputError(f"config.live: {name} did not start ({why}). Mend it, or leave {name} out.") from error
+                reason = str(error).rstrip(".")
+                raise InputError(
+                    f"config.live: {name} did not start ({reason}). Mend it, or leave {name} out."
+                ) from error
 
     def __enter__(self) -> "Trackers":
         return self
@@ -101,30 +111,31 @@ class Trackers:
         self.close(is_complete=kind is None)
 
     def catch_up(self, warn: Callable[[str], None]) -> None:
-        """Show the lines that were written since the last time."""
+        """Show the lines written since the last call."""
         if self._writers:
-            for (round, seed), figures in self._points().items():
-                self._tell(methodcaller("write", round, seed, figures), warn)
+            for (round, seed), figures in self._read_points().items():
+                self._call_each(methodcaller("write", round, seed, figures), warn)
 
     def close(self, is_complete: bool) -> None:
-        self._tell(methodcaller("close", is_complete), lambda text: print(f"warning: {text}"))
+        self._call_each(methodcaller("close", is_complete), lambda text: print(f"warning: {text}"))
 
-    def _points(self) -> dict[tuple[int, int], dict[str, float]]:
-        """{(round, seed): the single numbers of its new lines}, rounds in their order. What is not finite is null in a
-        line, and a gap here."""
-        found: dict[tuple[int, int], dict[str, float]] = {}
+    def _read_points(self) -> dict[tuple[int, int], dict[str, float]]:
+        """Read {(round, seed): the numbers of its new lines}, ordered by round, without those that are not finite."""
+        points: dict[tuple[int, int], dict[str, float]] = {}
         for prefix, log in self._logs.items():
-            for line in log.read_on():
-                point = found.setdefault((line.pop("round"), line.pop("seed")), {})
+            for line in log.read_new():
+                point = points.setdefault((line.pop("round"), line.pop("seed")), {})
                 point |= {
                     key: value for key, value in flatten(line, "/", prefix).items() if isinstance(value, (int, float))
                 }
-        return dict(sorted(found.items()))
+        return dict(sorted(points.items()))
 
-    def _tell(self, action: Callable[[Writer], None], warn: Callable[[str], None]) -> None:
+    def _call_each(self, action: Callable[[Writer], None], warn: Callable[[str], None]) -> None:
         for name, writer in list(self._writers.items()):
             try:
                 action(writer)
             except Exception as error:
                 del self._writers[name]
-                warn(f"{name} failed and shows no more of this run ({type(error).__name__}: {error}); the run goes on")
+                warn(
+                    f"{name} failed and is not used again ({type(error).__name__}: {error}); the run continues"
+                )

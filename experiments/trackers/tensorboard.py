@@ -1,8 +1,8 @@
-"""TensorBoard: an event file a seed in RUN/tensorboard/seed_0, with the config as hyper-parameters.
+"""Tracking with TensorBoard: one event file per seed in RUN/tensorboard/seed_0, with the config as hyper-parameters.
 
-The files are written anew whenever the run starts, from what metrics.jsonl and diagnostics.jsonl hold then.
-tensorboardX's synchronous writer is used, not its SummaryWriter: the thread behind that dies of an error of the file
-system without a word, and then whoever adds to its queue waits forever.
+The files are written again whenever the run starts, from the lines of metrics.jsonl and diagnostics.jsonl.
+tensorboardX's synchronous writer is used, not its SummaryWriter, whose thread ends silently on an error of the file
+system; a caller that adds to its queue then waits forever.
 """
 
 import shutil
@@ -20,7 +20,7 @@ from . import TrackedRun
 
 class TensorBoard:
     def __init__(self, run: TrackedRun):
-        self._seeds = {seed: _Seed(run, seed) for seed in run.seeds}
+        self._seeds = {seed: _SeedWriter(run, seed) for seed in run.seeds}
 
     def write(self, round: int, seed: int, figures: Mapping[str, float]) -> None:
         self._seeds[seed].write(round, figures)
@@ -30,19 +30,19 @@ class TensorBoard:
             each.close(is_complete)
 
 
-class _Seed:
-    """A run in TensorBoard's sense. An event's time is the run's own, so that "relative" leaves out interruptions."""
+class _SeedWriter:
+    """One seed, a run in TensorBoard's sense. Event times are those of the run, without interruptions."""
 
     def __init__(self, run: TrackedRun, seed: int):
         folder = run.directory / "tensorboard" / f"seed_{seed}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        self._began, self._seconds, self._file = run.began, 0.0, EventsWriter(str(folder / "events"))
-        # A TensorBoard that is open meanwhile forgets what it read of the earlier file.
+        self._start_time, self._seconds, self._file = run.start_time, 0.0, EventsWriter(str(folder / "events"))
+        # A running TensorBoard then discards what it has read from the earlier file.
         self._add(session_log=SessionLog(status=SessionLog.START))
-        # Without the experiment's record: TensorBoard then finds all options of all the runs that it compares.
-        _, begins, self._ends = hparams(_plain(run.hyperparameters(seed)), {})
-        self._add(summary=begins)
+        # Without the record of the experiment TensorBoard finds all options of all runs that it compares.
+        _, start, self._end = hparams(_to_scalars(run.hyperparameters(seed)), {})
+        self._add(summary=start)
         self._file.flush()
 
     def write(self, round: int, figures: Mapping[str, float]) -> None:
@@ -53,14 +53,14 @@ class _Seed:
 
     def close(self, is_complete: bool) -> None:
         if is_complete:
-            self._add(summary=self._ends)
+            self._add(summary=self._end)
         self._file.close()
 
-    def _add(self, **what: Any) -> None:
-        self._file.write_event(Event(wall_time=self._began + self._seconds, **what))
+    def _add(self, **event: Any) -> None:
+        self._file.write_event(Event(wall_time=self._start_time + self._seconds, **event))
 
 
-def _plain(settings: Mapping[str, Any]) -> dict[str, bool | float | str]:
+def _to_scalars(settings: Mapping[str, Any]) -> dict[str, bool | float | str]:
     """{"algorithm.mu": 0.1, "model.hidden": "(64,)", ...}"""
     return {
         key: value if isinstance(value, (bool, int, float)) else str(value) for key, value in flatten(settings).items()

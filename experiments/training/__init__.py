@@ -1,1 +1,1 @@
-"""The training loop of a run, what it records, and what it prints."""
+"""The training loop of a run, its recorder and its terminal output."""

@@ -1,9 +1,8 @@
-"""What one run leaves in its directory, from the first file to the summary."""
+"""The recorder of a run: all files of its directory, from config.json to the summary."""
 
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,13 +15,16 @@ from fedjax_het.types import PyTree, State
 
 from .. import trackers
 from ..configuration.settings import Settings
-from ..distributed.collectives import ALONE, Processes
-from ..runs import diagnostics_log, json_files, plots, records, run_files
+from ..distributed.collectives import SINGLE, Processes
+from ..runs import diagnostics_log, json_files, plots, records
+from ..runs.figures import Panel, View, learning_curves, partition_heat
+from ..runs.results import RunResults
 from ..runs.run_directory import RunDirectory, run_identity
+from ..runs.run_files import METRICS, RESOLVED, SELECTED
 
 WRITTEN = (
     "config.json",
-    "choices.json",
+    RESOLVED,
     "metrics.jsonl",
     "per_client.csv",
     "summary.json",
@@ -34,97 +36,118 @@ WRITTEN = (
 
 
 class RunRecorder:
-    """The files of one run, of whose seeds a simulation trains maybe others besides.
+    """The recorder of one run, which a simulation may train beside others.
 
-    All processes save and restore; the first one writes everything else.
+    All processes save and restore checkpoints; the first one writes everything else.
     """
 
     def __init__(
         self,
         directory: RunDirectory,
         settings: Settings,
-        choices: Mapping[str, Any],
+        resolved: Mapping[str, Any],
         federation: Federation,
         facts: RunCost,
         *,
         beside: tuple[int, int] = (0, 1),
-        processes: Processes = ALONE,
+        processes: Processes = SINGLE,
     ):
-        """beside: (its place among, number of) runs that are trained side by side."""
+        """
+        Args:
+            directory: where the files are written.
+            settings: the resolved settings of the run.
+            resolved: the record of resolved.json.
+            federation: the data.
+            facts: the costs of the run.
+            beside: (its position among, number of) the runs that are trained in one program.
+            processes: those that train together.
+        """
         self.directory, self.settings, self._federation, self._facts = directory, settings, federation, facts
         self._processes, num_seeds = processes, settings["num_seeds"]
         self.seeds = [settings["seed"] + i for i in range(num_seeds)]
         place, self._is_alone = beside[0], beside[1] == 1
         self._part = slice(place * num_seeds, (place + 1) * num_seeds)
-        self._log = records.MetricLines(directory / "metrics.jsonl")
-        self._selected = records.MetricLines(directory / run_files.SELECTED)
-        self._looks = (
+        self._log = records.MetricLines(directory / METRICS)
+        self._selected = records.MetricLines(directory / SELECTED)
+        self._validation: list[records.Json] = []  # the figures of all lines by which rounds are selected
+        self._diagnostics = (
             diagnostics_log.DiagnosticsLog(self.seeds, directory / diagnostics_log.NAME)
             if settings["diagnostics"]
             else None
         )
         if processes.is_first:
-            # First of all files: a directory that holds others without it would be taken for someone else's.
+            # config.json is the first of all files: without it the others would be taken for those of another run.
             directory.write("config.json", settings)
-            directory.write("choices.json", choices)
+            directory.write(RESOLVED, resolved)
         about = {"config": run_identity(settings), "partition": federation.fingerprint}
         with processes.barrier(f"checkpoints {place}"):
             self._checkpoints = engine.Checkpoints(directory / "checkpoints", about, num_clients=federation.num_clients)
 
     def part(self, values: PyTree) -> PyTree:
-        """This run's own of leaves [all seeds of all runs, ...]; alone, it has them as they are."""
+        """Return this run's part of leaves [all seeds of all runs, ...]."""
         return values if self._is_alone else jax.tree.map(lambda x: x[self._part], values)
 
-    # ---- where it goes on --------------------------------------------------------------------------------------------
+    # ---- resuming ----------------------------------------------------------------------------------------------------
     @property
     def done(self) -> int:
-        """Rounds of the last checkpoint."""
+        """The number of rounds of the last checkpoint."""
         return self._checkpoints.latest() or 0
 
     def restore(self, like: State, done: int) -> State:
-        """Raises InputError for a checkpoint that cannot be used. Later ones are dropped: they will come again."""
+        """Restore the checkpoint after `done` rounds and drop later ones.
+
+        Raises:
+            InputError: The checkpoint cannot be used.
+        """
         state = self._checkpoints.restore(like, done)
         self._checkpoints.rewind(done)
         return state
 
     def rewind(self, done: int) -> float:
-        """Drop lines that will come again. What the run has taken before, in seconds."""
+        """Drop the lines of later rounds; return the seconds that the run has taken before."""
         self.directory.write("partition.json", records.describe_partition(self._federation))
-        if self._looks:
-            self._looks.rewind(done)
+        if self._diagnostics:
+            self._diagnostics.rewind(done)
         if self._selected.path.exists():
             self._selected.rewind(done)
-        return max((line["seconds"] for line in self._log.rewind(done)), default=0.0)
+        lines = self._log.rewind(done)
+        self._validation = list(map(records.selection_line, lines))
+        return max((line["seconds"] for line in lines), default=0.0)
 
     def follow(self, seconds: float) -> trackers.Trackers:
-        """Show it where config.live says, in the first process; it has taken so many seconds before.
+        """Start the trackers of config.live, in the first process.
 
-        Raises InputError for a writer that does not start.
+        Args:
+            seconds: the time that the run has taken before.
+
+        Raises:
+            InputError: A tracker does not start.
         """
         names = trackers.names(self.settings["live"]) if self._processes.is_first else []
         return trackers.Trackers(
             names, trackers.TrackedRun(self.directory.path, self.settings, self.seeds, time.time() - seconds)
         )
 
-    # ---- what it writes ----------------------------------------------------------------------------------------------
+    # ---- writing -----------------------------------------------------------------------------------------------------
     def add(self, round: int, seconds: float, figures: Mapping[str, np.ndarray], evaluation: Evaluation) -> None:
-        """Figures [runs] after a round that was evaluated; and its clients' rows, of the seeds that did best so far."""
-        self._log.add(records.metric_records(round, self.seeds, seconds, self.part(dict(figures))))
-        chosen = records.selected_figures(self._log.read())
-        if chosen and round in chosen["rounds"]:
-            best = [seed for seed, each in zip(self.seeds, chosen["rounds"], strict=True) if each == round]
+        """Write the figures [seeds] of an evaluated round, and the clients' rows of the seeds that are best so far."""
+        lines = records.metric_records(round, self.seeds, seconds, self.part(dict(figures)))
+        self._log.add(lines)
+        self._validation += map(records.selection_line, lines)
+        rounds = {line["seed"]: line["round"] for line in records.improving_lines(self._validation)}
+        if best := [seed for seed in self.seeds if rounds.get(seed) == round]:
             rows = records.client_rows(self.part(evaluation), self._federation, self.seeds)
             self._selected.add(records.selected_lines(round, best, rows))
 
-    def add_look(self, round: int, found: engine.DiagnosticValues, seconds: float) -> None:
-        self._looks.add(round, self.part(found), seconds)
+    def add_snapshot(self, round: int, values: engine.DiagnosticValues, seconds: float) -> None:
+        self._diagnostics.add(round, self.part(values), seconds)
 
     def save(self, round: int, state: State) -> None:
         self._checkpoints.save(round, self.part(state))
 
     def finish(self, evaluation: Evaluation) -> None:
-        """Everything that is made of the whole run. The summary marks the run as complete; pictures come after it."""
-        rows = records.per_client(self.part(evaluation), self._federation, self.seeds)
+        """Write the files of the complete run: the summary, which marks it as complete, and then the pictures."""
+        rows = records.client_csv(self.part(evaluation), self._federation, self.seeds)
         json_files.write(self.directory / "per_client.csv", rows)
         self.directory.write("summary.json", records.summarize_run(self._log.read(), self._facts, self._federation))
         for name in PICTURES:
@@ -133,22 +156,24 @@ class RunRecorder:
 
 
 def draw_pictures(directory: RunDirectory) -> None:
-    """Draw those pictures of a complete run that are not there, from its files. One that fails is a printed warning."""
-    for name, picture in PICTURES.items():
+    """Draw the missing pictures of a complete run from its files. A failure is a printed warning."""
+    results = RunResults(directory.path)
+    for name, make_view in PICTURES.items():
         if not (path := directory / name).exists():
             with plots.try_drawing(path):
-                json_files.write(path, partial(picture, directory))
+                drawing = plots.draw_view(make_view(results))
+                json_files.write(path, partial(plots.save, drawing))
+                plots.plt.close(drawing)
 
 
-def _curves(directory: RunDirectory, path: Path) -> None:
-    plots.draw_curves(records.MetricLines(directory / "metrics.jsonl").read(), path)
+def _view_partition(results: RunResults) -> View:
+    """Show the training examples by class of the clients that train."""
+    clients = [client for client in results.partition["clients"] if not client["is_newcomer"]]
+    heat = partition_heat(clients, "training examples")
+    return View("", [Panel("", "client", "class", [heat], is_wide=True)])
 
 
-def _partition(directory: RunDirectory, path: Path) -> None:
-    """Who has which classes, of the clients that train."""
-    clients = [client for client in directory.read("partition.json")["clients"] if not client["is_newcomer"]]
-    counts = np.array([list(client["classes"].values()) for client in clients])
-    plots.draw_partition(counts, [client["client"] for client in clients], list(clients[0]["classes"]), path)
-
-
-PICTURES: Mapping[str, Callable[[RunDirectory, Path], None]] = {"curves.png": _curves, "partition.png": _partition}
+PICTURES: Mapping[str, Callable[[RunResults], View]] = {
+    "curves.png": lambda results: learning_curves(results.lines),
+    "partition.png": _view_partition,
+}

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from experiments.papers import command, comparison, fedld, fedrd
-from experiments.papers.comparison import Entry
-from experiments.papers.measures import final
-from experiments.papers.spec import Experiment, Scale
+from experiments.papers import command, fedld, fedrd
+from experiments.papers.measures import read_final
+from experiments.papers.spec import Entry, Experiment, Scale
 from fedjax_het.errors import InputError
 
 
@@ -21,13 +20,13 @@ def of(row, column, printed, seeds):
 TWO = Experiment(
     title="A table",
     rows={"FedAvg": {}, "FedLD": {}},
-    measures={"accuracy": final("test/accuracy")},
+    measures={"accuracy": read_final("test/accuracy")},
     scales={
         "cpu": Scale("quickstart.py", {}, {"S1": {}, "S2": {}}, "less data", {"a": "an archive", "b": "a folder"}),
         "paper": Scale("quickstart.py", {}, {"S1": {}, "S2": {}}),
     },
     printed={"accuracy": {"FedAvg": (80.0, 70.5), "FedLD": (81.0, None)}},
-    doubts=("A misprint.",),
+    caveats=("A misprint.",),
 )
 ENTRIES = [
     of("FedAvg", "S1", 80.0, [79.0, 80.0]),
@@ -38,7 +37,7 @@ ENTRIES = [
 
 
 def test_printed_and_ours_stand_side_by_side():
-    lines = comparison.markdown(TWO, "cpu", ENTRIES).splitlines()
+    lines = command.to_markdown(TWO, "cpu", ENTRIES).splitlines()
     assert "| accuracy | S1 paper | S1 here | S1 difference | S2 paper | S2 here | S2 difference |" in lines
     assert "| FedAvg | 80 | 79.5 ± 0.5 | -0.50 | 70.5 | 71 ± 0 | +0.50 |" in lines
     assert "| FedLD | 81 | failed |  |  | 60.25 |  |" in lines
@@ -46,17 +45,17 @@ def test_printed_and_ours_stand_side_by_side():
 
 
 def test_all_digits_are_in_the_csv():
-    rows = list(csv.DictReader(io.StringIO(comparison.comma_separated(ENTRIES))))
+    rows = list(csv.DictReader(io.StringIO(command.to_csv(ENTRIES))))
     assert rows[0]["seeds"] == "79.0;80.0" and float(rows[0]["difference"]) == -0.5
     assert rows[2]["mean"] == rows[2]["std"] == rows[0]["paper std"] == ""
 
 
 def test_printed_deviations_stand_beside_printed_values():
     entry = of("FedAvg", "S1", 80.0, [79.0])._replace(deviation=0.25)
-    assert "| FedAvg | 80 ± 0.25 | 79 | -1.00 |" in comparison.markdown(
+    assert "| FedAvg | 80 ± 0.25 | 79 | -1.00 |" in command.to_markdown(
         TWO._replace(rows={"FedAvg": {}}), "paper", [entry]
     )
-    (row,) = csv.DictReader(io.StringIO(comparison.comma_separated([entry])))
+    (row,) = csv.DictReader(io.StringIO(command.to_csv([entry])))
     assert (row["paper"], row["paper std"]) == ("80.0", "0.25")
     table = fedrd.EXPERIMENTS["table2"]
     assert table.deviation("accuracy", "FedRD", "P") == 0.18 and table.deviation("accuracy", "FedRD", "Avg.") == 0.25
@@ -85,12 +84,10 @@ def test_what_the_user_set_is_said_in_the_result():
     asked = TWO._replace(scales={**TWO.scales, "paper": published})
 
     def said(experiment, scale, **common):
-        return comparison.markdown(experiment, scale, ENTRIES, {key.replace("__", "."): x for key, x in common.items()})
+        return command.to_markdown(experiment, scale, ENTRIES, {key.replace("__", "."): x for key, x in common.items()})
 
-    assert "The published setting.\n" in said(TWO, "paper") and "by hand" not in said(TWO, "paper", layout="vmapped")
-    assert "Reduced: less data.\n\nBut for what was set by hand: rounds=3." in said(
-        TWO, "cpu", rounds="3", layout="auto"
-    )
+    assert "The published setting.\n" in said(TWO, "paper") and "Set on" not in said(TWO, "paper", layout="vmapped")
+    assert "Reduced: less data.\n\nSet on the command line: rounds=3." in said(TWO, "cpu", rounds="3", layout="auto")
     assert "The published setting.\n" in said(asked, "paper", model__pretrained="weights.safetensors")
     assert "The published setting, but training starts from random weights, not from ImageNet weights.\n" in said(
         asked, "paper", model__pretrained="None"
@@ -126,7 +123,7 @@ def test_initial_weights_are_asked_for_before_anything_is_trained(tmp_path, caps
     [
         (["/x"], "reads an archive. Give --data=a=PATH"),
         (["a=/x"], "reads a folder. Give --data=b=PATH"),
-        (["a=/x", "b=/y", "c=/z"], "--data=c: nothing here reads it"),
+        (["a=/x", "b=/y", "c=/z"], "--data=c: this scale does not read it"),
     ],
 )
 def test_several_data_sets_are_named(tmp_path, given, message):
@@ -137,4 +134,4 @@ def test_several_data_sets_are_named(tmp_path, given, message):
 def test_a_scale_that_is_not_there_is_named(tmp_path, capsys):
     arguments = ["--what=table3", "--scale=cpu", f"--workdir={tmp_path}"]
     assert command.main(arguments, "fedrd", fedrd.EXPERIMENTS) == 2
-    assert "'table3' is there at smoke, paper" in capsys.readouterr().err
+    assert "'table3' exists at smoke, paper" in capsys.readouterr().err

@@ -3,15 +3,15 @@
 A fact names the tables and figures it is about (`of`, as for --what), `rows` and `columns` where it is not about all of
 theirs, and its `place`. Kinds of facts:
 
-[[told]]      `settings` that the paper, or else the released code, tells, {"algorithm.batch_size" = 50}; and
+[[stated]]    `settings` that the paper, or else the released code, states, {"algorithm.batch_size" = 50}; and
               `starts_from`, words that are in what the scale says of initial weights.
-[[untold]]    `settings` that nobody tells: the values here, and `doubt`, words of the line that says so in the output.
+[[unstated]]  `settings` that neither states: the values here, and `caveat`, words of the line of the output on them.
 [[clients]]   how many examples each client has when a data set of `train` training and `test` test examples, of that
               many `classes` and `domains`, is distributed: `each_train`, `each_valid` and `each_test`.
 [[printed]]   the values of a `measure` by `rows`, in the order of `columns`, and their `deviations` where it has any;
               nan where nothing can be read.
 
-Every number of an algorithm, and every key of ALWAYS, has to be told or untold for every run.
+Every number of an algorithm, and every key of ALWAYS, has to be stated or unstated for every run.
 """
 
 import re
@@ -59,8 +59,8 @@ NEUTRAL = {
 """Numbers of algorithms that change nothing at these values."""
 NUMBER = r"[0-9]*[.][0-9]+|[0-9]+"
 KINDS = {
-    "told": {"of", "rows", "columns", "place", "settings", "starts_from"},
-    "untold": {"of", "rows", "columns", "settings", "doubt"},
+    "stated": {"of", "rows", "columns", "place", "settings", "starts_from"},
+    "unstated": {"of", "rows", "columns", "settings", "caveat"},
     "clients": {"of", "place", "classes", "domains", "train", "test", "each_train", "each_valid", "each_test"},
     "printed": {"of", "place", "measure", "columns", "rows", "deviations"},
 }
@@ -73,7 +73,7 @@ def about(paper: str, kind: str, what: str) -> list[dict]:
 def runs(experiment: Experiment) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """(row, column, settings by dotted key) of every run at the paper's scale; no data are read."""
     paths = dict.fromkeys(experiment.scales["paper"].data, "somewhere")
-    for (row, column), cell in experiment.cells("paper", {}, paths).items():
+    for (row, column), cell in experiment.make_runs("paper", {}, paths).items():
         yield row, column, dict(flat(cell.settings()))
 
 
@@ -95,7 +95,7 @@ def test_the_facts_are_of_known_kinds_and_places(paper):
     for kind, facts in FACTS[paper].items():
         for fact in facts:
             assert fact.keys() <= KINDS[kind], fact
-            assert kind == "untold" or fact["place"], fact
+            assert kind == "unstated" or fact["place"], fact
             assert set(fact["of"]) <= PAPERS[paper].keys(), fact
             for what in fact["of"]:
                 experiment = PAPERS[paper][what]
@@ -106,13 +106,13 @@ def test_the_facts_are_of_known_kinds_and_places(paper):
 @pytest.mark.parametrize(("paper", "what"), EVERY)
 def test_every_run_has_the_settings_of_its_paper(paper, what):
     experiment = PAPERS[paper][what]
-    facts = about(paper, "told", what) + about(paper, "untold", what)
+    facts = about(paper, "stated", what) + about(paper, "unstated", what)
     wrong = []
     for row, column, settings in runs(experiment):
         expected = {}
         for fact in facts:
             if is_of(fact, row, column):
-                assert not expected.keys() & fact.get("settings", {}).keys(), f"{row}, {column}: told twice: {fact}"
+                assert not expected.keys() & fact.get("settings", {}).keys(), f"{row}, {column}: stated twice: {fact}"
                 expected |= fact.get("settings", {})
         numbers = {
             key
@@ -132,18 +132,20 @@ def test_every_run_has_the_settings_of_its_paper(paper, what):
 
 
 @pytest.mark.parametrize(("paper", "what"), EVERY)
-def test_what_nobody_tells_is_a_line_of_the_output(paper, what):
+def test_every_unstated_setting_is_a_caveat_of_the_output(paper, what):
     experiment = PAPERS[paper][what]
-    for fact in about(paper, "untold", what):
-        assert any(fact["doubt"] in doubt and "Not told" in doubt for doubt in experiment.doubts), fact["doubt"]
+    for fact in about(paper, "unstated", what):
+        assert any(fact["caveat"] in caveat and "Not in the paper" in caveat for caveat in experiment.caveats), fact[
+            "caveat"
+        ]
 
 
 @pytest.mark.parametrize(("paper", "what"), EVERY)
 def test_initial_weights_are_asked_for_where_the_paper_has_them(paper, what):
-    told = [fact["starts_from"] for fact in about(paper, "told", what) if "starts_from" in fact]
+    stated = [fact["starts_from"] for fact in about(paper, "stated", what) if "starts_from" in fact]
     words = PAPERS[paper][what].scales["paper"].pretrained
-    assert bool(words) == bool(told)
-    assert all(each in words for each in told)
+    assert bool(words) == bool(stated)
+    assert all(each in words for each in stated)
 
 
 @pytest.mark.parametrize(("paper", "what"), EVERY)
@@ -161,7 +163,7 @@ def test_clients_have_as_many_examples_as_in_the_paper(paper, what):
             is_valid=np.zeros(total, bool),
             is_test=np.arange(total) >= fact["train"],
         )
-        for cell in list(PAPERS[paper][what].cells("paper", {}, {}).values())[:1]:
+        for cell in list(PAPERS[paper][what].make_runs("paper", {}, {}).values())[:1]:
             table = cell.settings()["data"]
             _, federation = build.build_federation(table | {"unseen": names[0] if table["unseen"] else ""}, dataset)
             for part in ("train", "valid", "test"):
@@ -192,8 +194,10 @@ def test_printed_facts_stand_in_the_text_of_the_paper(paper):
     for fact in FACTS[paper].get("printed", []):
         for row, values in fact["rows"].items():
             deviations = fact.get("deviations", {}).get(row)
-            told = [x for pair in zip(values, deviations, strict=True) for x in pair] if deviations else values
-            is_there = f" {' '.join(str(float(x)) for x in told if x == x)} " in numbers
+            numbers_of_row = (
+                [x for pair in zip(values, deviations, strict=True) for x in pair] if deviations else values
+            )
+            is_there = f" {' '.join(str(float(x)) for x in numbers_of_row if x == x)} " in numbers
             assert is_there or stands_in_lines(text, row, values, deviations or []), (fact["place"], row)
 
 

@@ -8,9 +8,11 @@ import pytest
 
 from experiments.configuration import build
 from experiments.papers import command, fedld, fedmgc, fedrd, figures, harmofl, measures
-from experiments.papers.comparison import Entry
-from experiments.runs.run_directory import RunDirectory
+from experiments.papers.spec import Entry
+from experiments.runs import plots
+from experiments.runs.results import RunResults
 from fedjax_het.errors import InputError
+from tests.experiments.runs.test_results import FIGURE, SUMMARY
 
 PAPERS = {
     "fedld": fedld.EXPERIMENTS,
@@ -26,9 +28,16 @@ ALL = [
 ]
 
 
+def write_partition(folder, classes):
+    """Write a partition of clients with these numbers of training examples by class."""
+    counts = {"is_newcomer": False, "train": 1, "valid": 0, "test": 1}
+    clients = [{"client": f"client {i}", **counts, "classes": each} for i, each in enumerate(classes)]
+    (folder / "partition.json").write_text(json.dumps({"fingerprint": "f", "clients": clients}))
+
+
 @pytest.mark.parametrize(("experiment", "scale"), ALL)
 def test_every_run_has_settings_that_can_be_read(experiment, scale):
-    cells = experiment.cells(scale, {}, dict.fromkeys(experiment.scales[scale].data, "somewhere"))
+    cells = experiment.make_runs(scale, {}, dict.fromkeys(experiment.scales[scale].data, "somewhere"))
     read = {place: cell.settings() for place, cell in cells.items()}
     for chosen in read.values():
         build.build_algorithm(chosen)
@@ -48,8 +57,8 @@ def test_tables_share_the_runs_of_equal_settings_and_no_others(paper, tmp_path):
     there, shared = {}, 0
     for experiment in PAPERS[paper].values():
         for scale, chosen in experiment.scales.items():
-            for cell in experiment.cells(scale, {}, dict.fromkeys(chosen.data, "here")).values():
-                directory = command.home(cell, scale, tmp_path) / cell.name
+            for cell in experiment.make_runs(scale, {}, dict.fromkeys(chosen.data, "here")).values():
+                directory = command.runs_folder(cell, scale, tmp_path) / cell.name
                 settings = cell.settings()
                 shared += directory in there
                 assert there.setdefault(directory, settings) == settings
@@ -61,7 +70,7 @@ def test_everything_has_a_smallest_scale_that_reads_no_files(paper):
     for experiment in PAPERS[paper].values():
         scale = experiment.scales["smoke"]
         assert not scale.data and len(scale.columns) == 1
-        for cell in experiment.cells("smoke", {}, {}).values():
+        for cell in experiment.make_runs("smoke", {}, {}).values():
             assert cell.settings()["data"]["name"] == "digits" and cell.settings()["rounds"] == 3
 
 
@@ -72,11 +81,11 @@ def test_what_is_printed_has_a_value_a_column(paper, what):
     for rows in experiment.printed.values():
         assert {len(values) for values in rows.values()} == {num}
     for scale in experiment.scales.values():
-        assert bool(scale.reduced) == (scale is not experiment.scales["paper"])
+        assert bool(scale.reduction) == (scale is not experiment.scales["paper"])
 
 
 def test_what_the_user_sets_wins():
-    cells = fedld.EXPERIMENTS["table2"].cells("smoke", {"rounds": "7", "data.partition.alpha": "5"}, {})
+    cells = fedld.EXPERIMENTS["table2"].make_runs("smoke", {"rounds": "7", "data.partition.alpha": "5"}, {})
     assert {cell.settings()["rounds"] for cell in cells.values()} == {7}
     assert {cell.settings()["data"]["partition"]["alpha"] for cell in cells.values()} == {5.0}
 
@@ -84,12 +93,14 @@ def test_what_the_user_sets_wins():
 @pytest.mark.parametrize(
     "draw",
     [
-        figures.sweep("alpha"),
-        figures.curves("test/accuracy"),
-        figures.curves("unseen"),
-        figures.curves("own"),
-        figures.over_looks({"": measures.seen("a", "b"), "twice": measures.seen("a", "b")}, "b"),
-        figures.shares_of_classes,
+        figures.plot_columns("alpha"),
+        figures.plot_rounds("test/accuracy"),
+        figures.plot_rounds("unseen"),
+        figures.plot_rounds("own"),
+        figures.plot_diagnostics(
+            {"": measures.mean_quantity("a", "b"), "twice": measures.mean_quantity("a", "b")}, "b"
+        ),
+        figures.plot_class_shares,
     ],
 )
 def test_figures_are_drawn(tmp_path, draw):
@@ -99,24 +110,29 @@ def test_figures_are_drawn(tmp_path, draw):
         lines = [
             {
                 "round": r,
+                "seed": seed,
+                "seconds": 1.0,
                 "test/accuracy": 0.1 * r,
                 "unseen/x/accuracy": 0.2,
                 "clients/accuracy_mean": 0.3,
                 "a": {"b": [1.0, r]},
             }
-            for r in (1, 2, 2)
+            for r, seed in ((1, 0), (1, 1), (2, 0), (2, 1))
         ]
-        for name in ("metrics.jsonl", "diagnostics.jsonl"):
-            (tmp_path / row / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
-        clients = [{"classes": {"x": n, "y": 3}} for n in range(4)]
-        (tmp_path / row / "partition.json").write_text(json.dumps({"clients": clients}))
-        runs |= {(row, column): RunDirectory(tmp_path / row) for column in ("0.1", "10")}
+        diagnosed = [{key: line[key] for key in ("round", "seed", "a")} | {"cohort": {}} for line in lines]
+        for name, written in (("metrics.jsonl", lines), ("diagnostics.jsonl", diagnosed)):
+            drawn = [{key: x for key, x in line.items() if name != "metrics.jsonl" or key != "a"} for line in written]
+            (tmp_path / row / name).write_text("".join(json.dumps(line) + "\n" for line in drawn))
+        write_partition(tmp_path / row, [{"x": n, "y": 3} for n in range(4)])
+        runs |= {(row, column): RunResults(tmp_path / row) for column in ("0.1", "10")}
     entries = [Entry("loss", row, column, None, [1.0, 2.0]) for row, column in runs]
-    draw([*entries, Entry("loss", "FedMGC", "0.1", None, [])], runs, tmp_path / "figure.png")
+    drawing = draw([*entries, Entry("loss", "FedMGC", "0.1", None, [])], runs)
+    plots.save(drawing, tmp_path / "figure.png")
+    plots.plt.close(drawing)
     assert (tmp_path / "figure.png").stat().st_size > 5_000
 
 
-def test_what_is_read_off_a_run(tmp_path):
+def test_measures_read_the_numbers_of_a_run(tmp_path):
     final_figures = {
         "test/accuracy": [0.5, 0.6],
         "personal_test/accuracy_mean": [0.7, 0.8],
@@ -124,7 +140,8 @@ def test_what_is_read_off_a_run(tmp_path):
         "unseen/a/accuracy": [0.2, 0.4],
         "unseen/b/accuracy": [0.4, 0.6],
     }
-    summary = {"final": {name: {"seeds": seeds} for name, seeds in final_figures.items()}}
+    final = {name: FIGURE | {"seeds": seeds} for name, seeds in final_figures.items()}
+    summary = SUMMARY | {"final": final}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     rows = [
         "seed,client,is_newcomer,accuracy,personal_accuracy",
@@ -133,18 +150,18 @@ def test_what_is_read_off_a_run(tmp_path):
         "0,z,True,0.3,",
     ]
     (tmp_path / "per_client.csv").write_text("\n".join(rows) + "\n")
-    lines = [{"round": r, "seed": 0, "drift": {"gamma": r, "by_client": [r, r + 2]}} for r in (0, 5)]
+    lines = [{"round": r, "seed": 0, "cohort": {}, "drift": {"gamma": r, "by_client": [r, r + 2]}} for r in (0, 5)]
     (tmp_path / "diagnostics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    run = RunDirectory(tmp_path)
+    run = RunResults(tmp_path)
     read = {
-        "final": measures.final("test/accuracy")(run, "S1"),
-        "on test": measures.on_test()(run, "S1"),
-        "on own": measures.on_own()(run, "S1"),
-        "unseen": measures.unseen()(run, "P"),
-        "by letter": measures.own()(run, "A"),
-        "by name": measures.own()(run, "y"),
-        "first": measures.looked("drift", "gamma")(run, "-"),
-        "last": measures.looked("drift", "by_client", -1)(run, "-"),
+        "final": measures.read_final("test/accuracy")(run, "S1"),
+        "on test": measures.read_test_score()(run, "S1"),
+        "on own": measures.read_mean_client_score()(run, "S1"),
+        "unseen": measures.read_unseen_score()(run, "P"),
+        "by letter": measures.read_client_score()(run, "A"),
+        "by name": measures.read_client_score()(run, "y"),
+        "first": measures.read_diagnostic("drift", "gamma")(run, "-"),
+        "last": measures.read_diagnostic("drift", "by_client", -1)(run, "-"),
     }
     expected = {
         "final": [50, 60],
@@ -166,17 +183,16 @@ def test_the_largest_and_the_smallest_classes_that_a_client_has():
         "classes": {"losses": [[1.0, 2.0, 4.0, None], [3.0, None, None, None]], "counts": [[5, 9, 1, 0], [2, 0, 0, 0]]},
         "cohort": {"is_present": [True, False]},
     }
-    values = [measures.class_loss(chosen)(line) for chosen in (slice(0, 1), slice(0, 2), slice(-2, None))]
+    values = [measures.mean_class_loss(chosen)(line) for chosen in (slice(0, 1), slice(0, 2), slice(-2, None))]
     assert values == [2.0, 1.5, 2.5]
     line["cohort"]["is_present"] = [True, True]
-    assert measures.class_loss(slice(-1, None))(line) == 3.5
+    assert measures.mean_class_loss(slice(-1, None))(line) == 3.5
 
 
-def test_how_uneven_classes_are(tmp_path):
-    clients = [{"classes": {"x": 3, "y": 1}}, {"classes": {"x": 0, "y": 2}}, {"classes": {"x": 0, "y": 0}}]
-    (tmp_path / "partition.json").write_text(json.dumps({"clients": clients}))
-    assert measures.shares(RunDirectory(tmp_path)).tolist() == [[0.75, 0.25], [0, 1], [0, 0]]
-    assert measures.largest_share(RunDirectory(tmp_path), "1.0") == pytest.approx([100 * 1.75 / 3])
+def test_class_shares_are_those_of_each_client(tmp_path):
+    write_partition(tmp_path, [{"x": 3, "y": 1}, {"x": 0, "y": 2}, {"x": 0, "y": 0}])
+    assert measures.class_shares(RunResults(tmp_path)).tolist() == [[0.75, 0.25], [0, 1], [0, 0]]
+    assert measures.read_largest_share(RunResults(tmp_path), "1.0") == pytest.approx([100 * 1.75 / 3])
 
 
 @pytest.mark.slow
@@ -195,7 +211,7 @@ def test_a_figure_at_the_smallest_scale(tmp_path, capsys):
 @pytest.mark.parametrize("what", ["table1-nuclei", "table1-prostate", "table2"])
 def test_columns_are_clients_that_the_smallest_scale_has(what):
     experiment = harmofl.EXPERIMENTS[what]
-    chosen = next(iter(experiment.cells("smoke", {}, {}).values())).settings()
+    chosen = next(iter(experiment.make_runs("smoke", {}, {}).values())).settings()
     assert set(experiment.scales["smoke"].columns) <= set(build.build_parts(chosen).federation.client_names)
 
 
@@ -203,7 +219,7 @@ def test_a_column_without_a_client_is_named(tmp_path):
     (tmp_path / "per_client.csv").write_text("seed,client,is_newcomer,accuracy\n0,x,False,0.1\n0,y,False,0.2\n")
     for column in ("C", "client_0"):
         with pytest.raises(InputError, match=f"no client for the column '{column}'; its clients are x, y"):
-            measures.own()(RunDirectory(tmp_path), column)
+            measures.read_client_score()(RunResults(tmp_path), column)
 
 
 def smallest():

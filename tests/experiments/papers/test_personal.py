@@ -17,7 +17,7 @@ def test_what_is_personal_is_there(paper):
     seen = set()
     for experiment in paper.EXPERIMENTS.values():
         for scale, chosen in experiment.scales.items():
-            for cell in experiment.cells(scale, {}, dict.fromkeys(chosen.data, "somewhere")).values():
+            for cell in experiment.make_runs(scale, {}, dict.fromkeys(chosen.data, "somewhere")).values():
                 settings = cell.settings()
                 algorithm, table = build.build_algorithm(settings), {**settings["model"], "pretrained": None}
                 table = {key: value for key, value in table.items() if key in settings["model"]}

@@ -4,8 +4,9 @@ import shutil
 
 import pytest
 
-from experiments.report import page, run_paths
-from experiments.report.contents import contents
+from experiments.report import page
+from experiments.report.contents import make_contents
+from experiments.runs.results import read_runs
 from tests.experiments.report import written
 
 pytest.importorskip("selenium", reason="selenium is not installed")
@@ -46,10 +47,10 @@ def browser(tmp_path_factory):
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
-    written.looks(written.run(folder / "runs" / "1", finals=(0.5, 0.7)))
+    written.snapshots(written.run(folder / "runs" / "1", finals=(0.5, 0.7)))
     written.run(folder / "runs" / "2", "fedld", finals=(0.8, 0.9))
     written.run(folder / "runs" / "3", "a_rather_long_name_of_an_algorithm", finals=(0.1, 0.11), is_finished=False)
-    text = page.html(contents(*run_paths.runs([folder / "runs"])), "report_files", is_watched=False)
+    text = page.render_page(make_contents(*read_runs([folder / "runs"])), "report_files", is_watched=False)
     (folder / "report.html").write_text(text)
     return (folder / "report.html").as_uri()
 

@@ -8,8 +8,9 @@ from html.parser import HTMLParser
 import pytest
 
 from experiments.report import __main__ as command
-from experiments.report import page, run_paths, watch, writer
-from experiments.report.contents import contents
+from experiments.report import page
+from experiments.report.contents import make_contents
+from experiments.runs.results import read_runs
 from tests.experiments.report import written
 
 FETCHING = {"src", "href", "srcset", "data", "action", "poster", "background", "formaction", "ping", "manifest"}
@@ -38,13 +39,13 @@ class Reader(HTMLParser):
 
 @pytest.fixture
 def told(tmp_path):
-    written.looks(written.run(tmp_path / "runs" / "fedavg"))
+    written.snapshots(written.run(tmp_path / "runs" / "fedavg"))
     written.run(tmp_path / "runs" / "fedld", "fedld", algorithm__note="</script><img src=x>")
-    return contents(*run_paths.runs([tmp_path / "runs"]))
+    return make_contents(*read_runs([tmp_path / "runs"]))
 
 
 def test_the_page_fetches_nothing(told):
-    reader = Reader(page.html(told, "report_files", is_watched=False))
+    reader = Reader(page.render_page(told, "report_files", is_watched=False))
     assert reader.addresses and all(re.match(r"(#|data:,|report_files/)", each) for each in reader.addresses)
     styles = [text for kind, text in reader.texts if kind == "style"]
     assert styles and not any("url(" in text or "@import" in text for text in styles)
@@ -56,14 +57,14 @@ def test_the_page_fetches_nothing(told):
 
 
 def test_settings_cannot_break_out_of_the_page(told):
-    text = page.html(told, "report_files", is_watched=False)
+    text = page.render_page(told, "report_files", is_watched=False)
     assert "</script><img" not in text and "&lt;/script&gt;&lt;img src=x&gt;" in text
     data = next(text for kind, text in Reader(text).texts if text.lstrip().startswith('{"figures"'))
     assert json.loads(data)["figures"]["curves"]["title"] == "Learning curves"
 
 
 def test_every_link_of_the_page_is_a_file_beside_it(tmp_path, capsys):
-    run = written.looks(written.run(tmp_path / "fedavg"), rounds=[0])
+    run = written.snapshots(written.run(tmp_path / "fedavg"), rounds=[0])
     assert command.main([str(run), f"--out={tmp_path / 'a.html'}"]) == 0
     assert "a.html, and its tables and figures in" in capsys.readouterr().out
     text = (tmp_path / "a.html").read_text()
@@ -79,19 +80,19 @@ def test_a_run_in_progress_is_marked_and_has_what_there_is(tmp_path):
     written.run(tmp_path / "fedld", "fedld", is_finished=False)
     (tmp_path / "begun").mkdir()
     written.write(tmp_path / "begun" / "config.json", written.settings())
-    text = page.html(contents(*run_paths.runs([tmp_path])), "files", is_watched=True)
+    text = page.render_page(make_contents(*read_runs([tmp_path])), "files", is_watched=True)
     assert "running: round 10 of 10" in text and "running: round 0 of 10" in text and "2 of 2 runs are not" in text
     assert [meta["content"] for meta in Reader(text).metas if meta.get("http-equiv") == "refresh"] == ["10"]
     assert 'id="table-results"' in text and 'id="figure-curves"' in text
 
 
 def test_a_page_that_is_not_watched_does_not_reload(told):
-    assert 'http-equiv="refresh"' not in page.html(told, "files", is_watched=False)
+    assert 'http-equiv="refresh"' not in page.render_page(told, "files", is_watched=False)
 
 
 def test_watching_writes_again_what_changes_and_stands_still_in_the_end(tmp_path, monkeypatch, capsys):
     run = written.run(tmp_path / "run", is_finished=False)
-    report = writer.Report(tmp_path / "report.html")
+    report = page.Report(tmp_path / "report.html")
     steps = iter(["nothing", "grow", "break", "mend", "stop"])
     metrics, pages = (run / "metrics.jsonl").read_text(), []
     drawn = []
@@ -116,9 +117,9 @@ def test_watching_writes_again_what_changes_and_stands_still_in_the_end(tmp_path
         elif step == "stop":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(watch.time, "sleep", sleep)
-    monkeypatch.setattr(writer.matplotlib_figures, "write", draw)
-    watch.watch(report, [run])
+    monkeypatch.setattr(page.time, "sleep", sleep)
+    monkeypatch.setattr(page.plots, "write_figure", draw)
+    page.watch(report, [run])
     assert [re.search(r"round (\d+) of 10", each)[1] for each in pages] == ["10", "12", "15", "15", "15"]
     assert all('http-equiv="refresh"' in each for each in pages)
     assert 'http-equiv="refresh"' not in report.out.read_text()
@@ -127,8 +128,8 @@ def test_watching_writes_again_what_changes_and_stands_still_in_the_end(tmp_path
 
 def test_figures_that_stay_the_same_are_not_drawn_again(told, tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(writer.matplotlib_figures, "write", lambda figure, folder: drawn.append(figure.name))
-    report = writer.Report(tmp_path / "report.html")
+    monkeypatch.setattr(page.plots, "write_figure", lambda figure, folder: drawn.append(figure.name))
+    report = page.Report(tmp_path / "report.html")
     for _ in range(2):
         report.write(told)
     assert len(drawn) == len(set(drawn)) == len(told.figures)

@@ -4,24 +4,27 @@ import json
 
 import pytest
 
-from experiments.report import clients, costs, curves, diagnostics, measures, partitions, provenance
-from experiments.report.contents import contents
-from experiments.report.rows import rows
-from experiments.report.run_paths import Absent
-from experiments.report.run_reader import read
+from experiments.report import clients, costs, curves, diagnostics, measures, rows
+from experiments.report.contents import make_contents
+from experiments.report.rows import make_rows
+from experiments.runs.results import MissingRun, RunResults
 from tests.experiments.report import written
+
+
+def read_run(directory):
+    return RunResults(directory).load()
 
 
 @pytest.fixture
 def found(tmp_path):
     """fedavg, finished; fedld, still running."""
-    one = written.looks(written.run(tmp_path / "one", finals=(0.5, 0.7), valid={5: 0.9, 10: 0.2}))
+    one = written.snapshots(written.run(tmp_path / "one", finals=(0.5, 0.7), valid={5: 0.9, 10: 0.2}))
     two = written.run(tmp_path / "two", "fedld", finals=(0.6, 0.6), is_finished=False, algorithm__lam=0.1)
-    return rows([read(one), read(two)])
+    return make_rows([read_run(one), read_run(two)])
 
 
 def test_the_last_round_and_the_selected_one_stand_side_by_side(found):
-    table = measures.table(found, {("fedld", "test set", "last"): "*"}, "Stars.")
+    table = measures.make_table(found, {("fedld", "test set", "last"): "*"}, "Stars.")
     assert table.columns[:2] == ["test set, last", "test set, selected"]
     (_, (last, selected, *_)), (_, (starred, none, *_)) = table.rows
     assert (last.mean, last.std) == pytest.approx((0.6, 0.1))
@@ -35,7 +38,7 @@ def test_domains_left_out_in_turn_are_columns_with_their_mean_and_worst(tmp_path
         run = written.run(tmp_path / domain, finals=finals, data__unseen=domain)
         text = (run / "metrics.jsonl").read_text().replace("test/accuracy", f"unseen/{domain}/accuracy")
         (run / "metrics.jsonl").write_text(text)
-    table = measures.table(rows([read(tmp_path / "photo"), read(tmp_path / "sketch")]), {}, "")
+    table = measures.make_table(make_rows([read_run(tmp_path / "photo"), read_run(tmp_path / "sketch")]), {}, "")
     assert table.columns[:4] == ["unseen photo", "unseen sketch", "unseen, mean", "unseen, worst"]
     ((label, values),) = table.rows
     assert label == "fedavg" and [value.mean for value in values[:4]] == pytest.approx([0.3, 0.3, 0.3, 0.2])
@@ -46,14 +49,14 @@ def test_masks_are_scored_by_dice(tmp_path):
     run = written.run(tmp_path / "run")
     for name in ("metrics.jsonl", "per_client.csv"):
         (run / name).write_text((run / name).read_text().replace("test/accuracy", "test/dice"))
-    told = contents([read(run)])
+    told = make_contents([read_run(run)])
     assert next(table for table in told.tables if table.name == "results").title == "Final figures: Dice in per cent"
     partition = next(figure for figure in told.figures if figure.name == "partition")
     assert partition.views[0].name == "pixels"
 
 
 def test_without_validation_examples_there_is_one_column_a_figure(tmp_path):
-    table = measures.table(rows([read(written.run(tmp_path / "run"))]), {}, "")
+    table = measures.make_table(make_rows([read_run(written.run(tmp_path / "run"))]), {}, "")
     assert table.columns == ["test set", "clients", "clients, weighted"]
 
 
@@ -68,7 +71,7 @@ def test_gini_is_the_mean_difference_by_twice_the_mean(values, expected):
 
 def test_fairness_is_over_clients_and_then_over_seeds(tmp_path):
     run = written.run(tmp_path / "run", clients={"a": (0.1, 0.5), "b": (0.2, 0.5), "c": (0.3, 0.5)})
-    (table,) = clients.fairness(rows([read(run)]), "accuracy")
+    (table,) = clients.make_fairness_tables(make_rows([read_run(run)]), "accuracy")
     values = dict(zip(table.columns, table.rows[0][1], strict=True))
     assert values["Gini"].mean == pytest.approx((8 / 36 + 0) / 2)
     assert values["worst tenth"].mean == pytest.approx(0.6)
@@ -76,8 +79,8 @@ def test_fairness_is_over_clients_and_then_over_seeds(tmp_path):
 
 def test_bytes_on_the_wire_are_the_cohort_s_down_and_the_reports_up(found):
     """Ten rounds of two clients that receive 400 bytes and send 500."""
-    assert costs.wire(found[0].first, 10) == 10 * (2 * 400 + 2 * 500)
-    table = costs.table(found)
+    assert costs.count_traffic(found[0].first, 10) == 10 * (2 * 400 + 2 * 500)
+    table = costs.make_table(found)
     values = dict(zip(table.columns, table.rows[0][1], strict=True))
     assert values["on the wire"].mean == 18_000 and values["memory held"].mean == 3000
     assert values["a round"].mean == pytest.approx(2.0) and values["seconds"].mean == 20
@@ -89,8 +92,8 @@ def test_what_a_run_has_counted_itself_is_taken_as_it_is(tmp_path):
     figures = {"traffic/down": 70, "traffic/up": 30, "clients/accuracy_gini": 0.25}
     lines = [json.loads(line) | figures for line in (folder / "metrics.jsonl").read_text().splitlines()]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert costs.wire(read(folder), 10) == 100
-    (table,) = clients.fairness(rows([read(folder)]), "accuracy")
+    assert costs.count_traffic(read_run(folder), 10) == 100
+    (table,) = clients.make_fairness_tables(make_rows([read_run(folder)]), "accuracy")
     assert table.rows[0][1][table.columns.index("Gini")].mean == 0.25
 
 
@@ -98,22 +101,22 @@ def test_what_a_run_has_counted_itself_is_taken_as_it_is(tmp_path):
     ("number", "text"), [(999, "999 B"), (19_244, "19.2 kB"), (999_900, "1 MB"), (2.5e9, "2.5 GB")]
 )
 def test_sizes_have_three_digits(number, text):
-    assert costs.size(number) == text
+    assert costs.format_bytes(number) == text
 
 
 @pytest.mark.parametrize(("number", "text"), [(0.0503, "50.3 ms"), (12.34, "12.3 s"), (3725, "1 h 2 min")])
 def test_times_have_the_unit_that_they_are_read_in(number, text):
-    assert costs.seconds(number) == text
+    assert costs.format_seconds(number) == text
 
 
 def test_only_settings_that_differ_are_tabulated(found):
-    table, common = provenance.settings(found)
+    table, common = rows.tabulate_settings(found)
     assert table.rows == [("algorithm.name", ["fedavg", "fedld"]), ("algorithm.lam", ["–", "0.1"])]
     assert common["data.partition.alpha"] == "0.1" and "algorithm.name" not in common
 
 
 def test_runs_say_their_state_and_cells_without_a_run_say_why(found):
-    table = provenance.runs(found, [Absent("fedmgc", "exit status 2: no data")])
+    table = rows.tabulate_runs(found, [MissingRun("fedmgc", "exit status 2: no data")])
     states = [row[table.columns.index("state")] for _, row in table.rows]
     assert states[0] == "finished" and states[1].startswith("running: round 10 of 10")
     assert table.rows[2] == ("fedmgc", ["no run: exit status 2: no data", *[None] * 7])
@@ -121,7 +124,7 @@ def test_runs_say_their_state_and_cells_without_a_run_say_why(found):
 
 
 def test_curves_are_means_with_a_band_over_seeds(found):
-    by_rounds, by_seconds, by_bytes = curves.figure(found, "accuracy", "accuracy").views
+    by_rounds, by_seconds, by_bytes = curves.make_figure(found, "accuracy", "accuracy").views
     panel = next(panel for panel in by_rounds.panels if panel.title == "test set: accuracy")
     assert panel.marks[0].x == [5, 10] and panel.marks[0].y == pytest.approx([0.3, 0.6])
     assert (panel.marks[0].low, panel.marks[0].high) == ([0.25, 0.5], [0.35, 0.7])
@@ -130,7 +133,7 @@ def test_curves_are_means_with_a_band_over_seeds(found):
 
 
 def test_every_client_is_a_point(found):
-    by_client, ordered = clients.figure(found, "accuracy", "accuracy").views
+    by_client, ordered = clients.make_scores_figure(found, "accuracy", "accuracy").views
     (points,) = by_client.panels[0].marks
     assert points.x == ["a", "b", "c"] and points.y == pytest.approx([0.6] * 3)
     assert (points.low, points.high) == ([0.5] * 3, [0.7] * 3)
@@ -138,7 +141,7 @@ def test_every_client_is_a_point(found):
 
 
 def test_rows_of_one_partition_share_a_map(found):
-    examples, shares = partitions.figure(found, "examples").views
+    examples, shares = clients.make_partition_figure(found, "examples").views
     (panel,) = examples.panels
     assert panel.title == "all runs" and panel.rows == ("fedavg", "fedld")
     assert panel.marks[0].z == [[0, 1, 2], [9, 8, 7]]
@@ -164,8 +167,8 @@ def test_diagnostics_are_drawn_by_their_shape_and_without_absent_clients(found):
 
 
 def test_rows_of_other_data_are_no_contest(tmp_path):
-    runs = [read(written.run(tmp_path / name, data__name=name)) for name in ("digits", "cifar")]
-    told = contents(runs)
+    runs = [read_run(written.run(tmp_path / name, data__name=name)) for name in ("digits", "cifar")]
+    told = make_contents(runs)
     assert [table.name for table in told.tables if table.name.startswith("results")] == [
         "results_digits", "results_cifar",
     ]  # fmt: skip
@@ -173,6 +176,6 @@ def test_rows_of_other_data_are_no_contest(tmp_path):
 
 
 def test_the_report_says_at_a_glance_who_is_best_and_what_is_not_finished(found):
-    lead = contents([row.first for row in found]).lead
+    lead = make_contents([row.first for row in found]).lead
     assert lead[0] == "test set, last: fedavg is best with 60.0 ± 10.0 %."
     assert lead[-1] == "1 of 2 runs are not finished."

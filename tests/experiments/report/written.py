@@ -54,7 +54,7 @@ def run(
     """
     folder.mkdir(parents=True)
     write(folder / "config.json", settings(algorithm, **{"num_seeds": len(finals)} | changed))
-    write(folder / "choices.json", {"layout": "chunked(1)", "devices": "1 x cpu"})
+    write(folder / "resolved.json", {"layout": "chunked(1)", "devices": "1 x cpu"})
     lines = [line(round, seed, final, valid) for round in (5, 10) for seed, final in enumerate(finals)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     described = [
@@ -90,23 +90,23 @@ def per_client(path: Path, clients: Mapping[str, Sequence[float]]) -> None:
 
 
 def picture(folder: Path, num_clients: int = 3) -> None:
-    """Pictures of both kinds in the last look that `looks` wrote, of its first seed; c's second image is missing."""
+    """Write images of both kinds for the last of `snapshots`, of its first seed; c's second image is missing."""
     lines = [json.loads(each) for each in (folder / "diagnostics.jsonl").read_text().splitlines()]
     last = next(each for each in lines if each["round"] == lines[-1]["round"])
-    last["pictures"] = "looks/round.npz"
+    last["pictures"] = "snapshots/round.npz"
     images = np.random.default_rng(0).random((num_clients, 2, 6, 5, 1))
     masks = np.zeros((num_clients, 2, 6, 5), np.uint8)
     masks[:, :, 1:4, 1:4] = 1
     is_image = np.array([[True, True], [True, False], [True, True]])[:num_clients]
     arrays = {"images": images, "true": masks, "predicted": 1 - masks, "is_image": is_image}
     normal = {"images": images, "normalised": 1 - images, "is_image": is_image}
-    (folder / "looks").mkdir()
+    (folder / "snapshots").mkdir()
     named = {f"contours/{name}": values for name, values in arrays.items()}
-    np.savez(folder / "looks/round.npz", **named, **{f"normalisation/{name}": x for name, x in normal.items()})
+    np.savez(folder / "snapshots/round.npz", **named, **{f"normalisation/{name}": x for name, x in normal.items()})
     (folder / "diagnostics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
 
 
-def looks(folder: Path, rounds: Sequence[int] = (0, 5), seeds: Sequence[int] = (0, 1)) -> Path:
+def snapshots(folder: Path, rounds: Sequence[int] = (0, 5), seeds: Sequence[int] = (0, 1)) -> Path:
     """Clients a and c in the cohort, the third of it absent."""
     cohort = {"ids": [0, 2, 1], "is_present": [True, True, False]}
     steps = [-1.0, 0.0, 1.0]

@@ -7,9 +7,9 @@ import shutil
 import jax
 import pytest
 
+from experiments import train
 from experiments.configuration import build
 from experiments.runs import json_files, plots
-from experiments import train
 
 FILE = """
 def get_config():
@@ -21,7 +21,7 @@ def get_config():
         diagnostics="norms", diagnose_every=2,
     )
 """
-CONFIG, CHOICES, PARTITION, SUMMARY = (f"{name}.json" for name in ("config", "choices", "partition", "summary"))
+CONFIG, RESOLVED, PARTITION, SUMMARY = (f"{name}.json" for name in ("config", "resolved", "partition", "summary"))
 METRICS, DIAGNOSTICS, CLIENTS = "metrics.jsonl", "diagnostics.jsonl", "per_client.csv"
 PUT_BACK = "Put back what was there, or "
 AFRESH = "move the run away .mv "
@@ -133,25 +133,31 @@ def no_checkpoints(run):
 STOPPED = gone(SUMMARY)
 REFUSED = {
     # of a complete run
-    "config gone, no checkpoint": (both(gone(CONFIG), no_checkpoints), "config.json: it is gone, and metrics.jsonl"),
-    "config empty, no checkpoint": (both(written(CONFIG, ""), no_checkpoints), f"it is empty. No check.*{AFRESH}"),
-    "summary empty, no checkpoint": (both(written(SUMMARY, ""), no_checkpoints), "summary.json: it is empty. No check"),
+    "config gone, no checkpoint": (both(gone(CONFIG), no_checkpoints), "config.json: it is gone, but metrics.jsonl"),
+    "config empty, no checkpoint": (
+        both(written(CONFIG, ""), no_checkpoints),
+        f"it is empty. There is no check.*{AFRESH}",
+    ),
+    "summary empty, no checkpoint": (
+        both(written(SUMMARY, ""), no_checkpoints),
+        "summary.json: it is empty. There is no check",
+    ),
     "summary damaged, older checkpoint": (
         both(written(SUMMARY, "{"), gone("checkpoints/4")),
-        "summary.json: not JSON .*delete it: the run goes on from checkpoint 3",
+        "summary.json: not JSON .*delete it: the run resumes from checkpoint 3",
     ),
     "partition damaged, no checkpoint": (
         both(written(PARTITION, "[1]"), no_checkpoints),
         "partition.json: it holds a list, not a table.*delete it: the other results stay",
     ),
     "clients damaged, no checkpoint": (both(written(CLIENTS, "a,b\n1"), no_checkpoints), "no column 'seed'"),
-    "choices empty": (written(CHOICES, ""), "choices.json: it is empty. .*move it away: the results stay"),
-    "choices of another type": (written(CHOICES, "3"), "choices.json: it holds a number, not a table"),
+    "resolved empty": (written(RESOLVED, ""), "resolved.json: it is empty. .*move it away: the results stay"),
+    "resolved of another type": (written(RESOLVED, "3"), "resolved.json: it holds a number, not a table"),
     "summary is a folder": (replaced_by_folder(SUMMARY), "summary.json: it cannot be read .*directory"),
     "line torn in the middle": (
         line_changed(7, torn),
         "metrics.jsonl, line 7: not JSON .*or cut metrics.jsonl off before line 7 and delete checkpoints/4, "
-        "summary.json: the run goes on from checkpoint 3",
+        "summary.json: the run resumes from checkpoint 3",
     ),
     "metrics emptied": (written(METRICS, ""), f"no line for round 1 of seed 0, .*{PUT_BACK}{AFRESH}"),
     "metrics garbled": (lambda run: (run / METRICS).write_bytes(b"\xff\xfe\n"), "metrics.jsonl, line 1: not JSON"),
@@ -176,13 +182,13 @@ REFUSED = {
     "line gone": (both(STOPPED, line_changed(3, lambda _: "")), "no line for round 2 of seed 0"),
     "diagnostics torn": (both(STOPPED, line_changed(1, torn, DIAGNOSTICS)), "diagnostics.jsonl, line 1: not JSON"),
     "diagnostics gone": (both(STOPPED, gone(DIAGNOSTICS)), "diagnostics.jsonl: there is no line for round 0 of seed 0"),
-    "choices garbled": (
-        both(STOPPED, written(CHOICES, "{")),
-        "choices.json: not JSON .*the run goes on from checkpoint 4 .*equal within rounding",
+    "resolved garbled": (
+        both(STOPPED, written(RESOLVED, "{")),
+        "resolved.json: not JSON .*the run resumes from checkpoint 4 .*equal within rounding",
     ),
     "stray empty checkpoint": (
         both(STOPPED, lambda run: (run / "checkpoints" / "7").mkdir()),
-        "checkpoints/7: the checkpoint is damaged: 'state' is missing. Delete it: the run goes on from checkpoint 4.",
+        "checkpoints/7: the checkpoint is damaged: 'state' is missing. Delete it: the run resumes from checkpoint 4.",
     ),
     "stray file": (both(STOPPED, written("checkpoints/9", "")), "checkpoints/9: .*it is no folder. Delete it: "),
     "checkpoint under another name": (
@@ -193,7 +199,7 @@ REFUSED = {
     "about of another type": (both(STOPPED, written("checkpoints/4/about/metadata", "[]")), "'about' cannot be read"),
     "a file of the state gone": (
         both(STOPPED, gone("checkpoints/4/state/manifest.ocdbt")),
-        "checkpoints/4: .*state/manifest.ocdbt is missing. Delete it: the run goes on from checkpoint 3, and later",
+        "checkpoints/4: .*state/manifest.ocdbt is missing. Delete it: the run resumes from checkpoint 3, and later",
     ),
     "one bit of an array": (
         both(STOPPED, flipped("checkpoints/4/state/ocdbt.process_0/d/*")),
@@ -219,7 +225,7 @@ def test_a_damage_is_one_message_status_2_and_no_file_changes(workdir, command, 
     assert re.search(message, streams.err), streams.err
 
 
-# ---- what is written anew --------------------------------------------------------------------------------------------
+# ---- what is written again -------------------------------------------------------------------------------------------
 REWRITTEN = {
     "config": (CONFIG, ""),
     "config of another type": (CONFIG, "[]"),
@@ -232,10 +238,12 @@ REWRITTEN = {
 
 
 @pytest.mark.parametrize(("name", "text"), REWRITTEN.values(), ids=REWRITTEN)
-def test_what_the_last_checkpoint_tells_is_written_anew_and_said(finished, workdir, command, capsys, name, text):
+def test_a_damaged_file_is_written_again_from_the_last_checkpoint_with_a_note(
+    finished, workdir, command, capsys, name, text
+):
     (workdir / name).write_text(text)
     assert train.main(command) == 0
-    assert f"note: {workdir / name}: " in (out := capsys.readouterr().out) and "it is written anew" in out
+    assert f"note: {workdir / name}: " in (out := capsys.readouterr().out) and "it is written again" in out
     assert lines(workdir) == lines(finished)
     assert json.loads((workdir / SUMMARY).read_text())["final"] == json.loads((finished / SUMMARY).read_text())["final"]
     for each in (CONFIG, PARTITION, CLIENTS):
@@ -291,11 +299,11 @@ def test_deleting_a_damaged_checkpoint_as_told_ends_with_the_same_results(finish
     assert lines(workdir) == lines(finished)
 
 
-def test_choices_moved_away_are_made_anew_and_said(workdir, command, capsys):
-    gone(SUMMARY, CHOICES)(workdir)
+def test_a_missing_resolved_json_is_determined_again_with_a_note(workdir, command, capsys):
+    gone(SUMMARY, RESOLVED)(workdir)
     assert train.main(command) == 0
-    assert "choices.json is gone: what 'auto' comes to is found out anew" in capsys.readouterr().out
-    assert json_files.to_json(json.loads((workdir / CHOICES).read_text()))
+    assert "resolved.json is gone: the values of 'auto' are determined again" in capsys.readouterr().out
+    assert json_files.to_json(json.loads((workdir / RESOLVED).read_text()))
 
 
 def test_unknown_entries_beside_checkpoints_are_left_alone(workdir, command):

@@ -10,11 +10,12 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.configuration import build
-from experiments.runs import data_usage, records, results
 from experiments import train
-from experiments.report import contents, run_reader
-from experiments.runs.results import FinishedRun
+from experiments.configuration import build
+from experiments.report import contents
+from experiments.runs import data_usage, records
+from experiments.runs.results import RunResults
+from experiments.runs.tables import LabeledRun, result_tables
 from fedjax_het import engine
 from fedjax_het.data import assemble, by_domain, federate, iid, toy
 from fedjax_het.errors import InputError
@@ -49,7 +50,7 @@ def dataset(own_test=False, own_valid=False):
 
 def rows(federation, has_personal=False, on_test=False):
     partition = records.describe_partition(federation)
-    return data_usage.rows(partition, data_usage.measured_groups(partition, has_personal, on_test))
+    return data_usage.describe_groups(partition, data_usage.measured_groups(partition, has_personal, on_test))
 
 
 # ---- sentences -------------------------------------------------------------------------------------------------------
@@ -88,7 +89,7 @@ def test_a_data_set_s_own_splits_of_clients_are_called_so():
 def test_a_partition_of_an_older_version_says_less():
     partition = records.describe_partition(federate(dataset(), iid(), 3))
     old = {key: partition[key] for key in ("fingerprint", "clients")}
-    said = data_usage.rows(old, ["test", "clients", "unseen/sketch"])
+    said = data_usage.describe_groups(old, ["test", "clients", "unseen/sketch"])
     assert said["test/"] == "the server's model on the common test set"
     assert said["clients/"].endswith("in all") and said["unseen/sketch/"].endswith("a domain that no client has")
 
@@ -170,12 +171,12 @@ def test_figures_that_nothing_measures_are_absent_and_own_models_are_scored(fini
 
 
 def test_a_comparison_and_the_report_have_what_was_measured_and_say_on_what(finished):
-    found = {table.name: table for table in results.result_tables([FinishedRun("fedbn", finished[0])])}
+    found = {table.name: table for table in result_tables([LabeledRun("fedbn", RunResults(finished[0]))])}
     assert found.keys() == {"test", "personal_test"}
     assert all(
         "Trained on 48 examples of 3 clients (16 each), none of theirs held out" in t.note for t in found.values()
     )
-    report = {table.name: table for table in contents.contents([run_reader.read(finished[0])]).tables}
+    report = {table.name: table for table in contents.make_contents([RunResults(finished[0])]).tables}
     assert report["results"].columns == ["test set", "own models on the test set"]
     assert "test: 12 examples, the data set's own test split; personal_test: 12" in report["results"].note
     assert "fairness_personal_test" in report and "fairness_clients" not in report

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from experiments.runs import diagnostics_log
 from experiments import train
+from experiments.runs import diagnostics_log
 from experiments.runs.diagnostics_log import DiagnosticsLog, DiagnosticsSchedule
 from fedjax_het import data
 from fedjax_het.diagnostics import DIAGNOSTICS
@@ -33,7 +33,7 @@ def test_a_run_tells_what_its_diagnostics_found_and_what_they_cost(tmp_path, cap
     arguments = [f"--config={tmp_path / 'config.py'}", f"--workdir={tmp_path / 'run'}", "--no_compilation_cache"]
     assert train.main(arguments) == 0
     said = capsys.readouterr().out
-    assert "diagnostics: 2 looks of " in said and str(tmp_path / "run" / "diagnostics.jsonl") in said
+    assert "diagnostics: 2 snapshots of " in said and str(tmp_path / "run" / "diagnostics.jsonl") in said
     found = lines(tmp_path / "run" / "diagnostics.jsonl")
     assert [(line["round"], line["seed"]) for line in found] == [(0, 0), (0, 1), (2, 0), (2, 1)]
     assert found[0]["cohort"] == {"ids": [0, 1, 2], "is_present": [True] * 3}
@@ -50,9 +50,13 @@ def test_a_resumed_run_says_once_what_it_says_again(tmp_path, done, left):
         rounds=6,
         diagnostics={"drift": DIAGNOSTICS["drift"]},
     )
-    schedule, told, state = DiagnosticsSchedule(built, 2), DiagnosticsLog([0], tmp_path / "diagnostics.jsonl"), built.start()
+    schedule, told, state = (
+        DiagnosticsSchedule(built, 2),
+        DiagnosticsLog([0], tmp_path / "diagnostics.jsonl"),
+        built.start(),
+    )
     for stop in (0, 1, 2, 3, 4, 6):
-        if (found := schedule.look(state, stop)) is not None:
+        if (found := schedule.diagnose(state, stop)) is not None:
             told.add(stop, *found)
     assert [line["round"] for line in lines(tmp_path / "diagnostics.jsonl")] == [0, 2, 4]
     told.rewind(done)
@@ -63,28 +67,35 @@ def test_pictures_lie_beside_the_lines_and_are_dropped_with_them(tmp_path):
     federation = data.toy(num_clients=2, image=True)
     chosen = {"normalisation": DIAGNOSTICS["normalisation"], "drift": DIAGNOSTICS["drift"]}
     built = Simulation(algorithm("harmofl"), model(), federation, rounds=6, num_seeds=2, diagnostics=chosen)
-    schedule, told, state = DiagnosticsSchedule(built, 2), DiagnosticsLog([3, 4], tmp_path / "diagnostics.jsonl"), built.start()
+    schedule, told, state = (
+        DiagnosticsSchedule(built, 2),
+        DiagnosticsLog([3, 4], tmp_path / "diagnostics.jsonl"),
+        built.start(),
+    )
     for stop in (0, 2):
-        told.add(stop, *schedule.look(state, stop))
+        told.add(stop, *schedule.diagnose(state, stop))
     found = lines(tmp_path / "diagnostics.jsonl")
-    assert [line["pictures"] for line in found[:2]] == [f"looks/round_00000_seed_{seed}.npz" for seed in (3, 4)]
+    assert [line["pictures"] for line in found[:2]] == [f"snapshots/round_00000_seed_{seed}.npz" for seed in (3, 4)]
     assert all("normalisation" not in line and "drift" in line for line in found)
     arrays = diagnostics_log.load_images(tmp_path, found[1])["normalisation"]
     expected = built.diagnose(state)["normalisation"]
     assert arrays.keys() == expected.keys()
     for name, values in arrays.items():
         np.testing.assert_array_equal(values, expected[name][1])
-    (tmp_path / "looks" / ".partial.round_00004_seed_3.npz").touch()
+    (tmp_path / "snapshots" / ".partial.round_00004_seed_3.npz").touch()
     told.rewind(1)
-    left = {file.name for file in (tmp_path / "looks").iterdir()}
+    left = {file.name for file in (tmp_path / "snapshots").iterdir()}
     assert left == {"round_00000_seed_3.npz", "round_00000_seed_4.npz"}
     told.rewind(0)
-    assert not list((tmp_path / "looks").iterdir())
+    assert not list((tmp_path / "snapshots").iterdir())
 
 
 def test_numbers_alone_make_no_folder(tmp_path):
-    assert diagnostics_log.diagnostics_files("norms, drift") == ["diagnostics.jsonl"] and diagnostics_log.diagnostics_files("") == []
-    assert diagnostics_log.diagnostics_files("norms, contours") == ["diagnostics.jsonl", "looks"]
+    assert (
+        diagnostics_log.diagnostics_files("norms, drift") == ["diagnostics.jsonl"]
+        and diagnostics_log.diagnostics_files("") == []
+    )
+    assert diagnostics_log.diagnostics_files("norms, contours") == ["diagnostics.jsonl", "snapshots"]
     assert diagnostics_log.load_images(tmp_path, {"round": 0}) == {}
 
 

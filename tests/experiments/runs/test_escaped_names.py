@@ -8,8 +8,9 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from experiments.runs import plots
 from experiments import train
+from experiments.runs import plots
+from experiments.runs.figures import Panel, View, partition_heat
 
 FILE = """
 def get_config():
@@ -86,5 +87,9 @@ def test_a_label_is_drawn_letter_by_letter(name, shown):
 
 def test_a_long_label_leaves_room_for_the_picture(tmp_path):
     assert len(plots.escape_label("x" * 10_000)) == 60
-    plots.draw_partition(np.ones((2, 2)), ["x" * 10_000, "y"], ["z" * 10_000, "$"], tmp_path / "partition.png")
+    classes = {"z" * 10_000: 1, "$": 1}
+    heat = partition_heat([{"client": name, "classes": classes} for name in ("x" * 10_000, "y")], "examples")
+    drawing = plots.draw_view(View("", [Panel("", "client", "class", [heat])]))
+    plots.save(drawing, tmp_path / "partition.png")
+    plots.plt.close(drawing)
     assert (tmp_path / "partition.png").read_bytes()[:4] == b"\x89PNG"

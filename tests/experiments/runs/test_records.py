@@ -47,18 +47,18 @@ def test_a_resumed_run_drops_what_came_after_its_checkpoint(log, done, num_left)
 
 
 def test_reading_on_returns_each_whole_line_once(log):
-    assert log.read_on() == LINES and log.read_on() == []
+    assert log.read_new() == LINES and log.read_new() == []
     line = {"round": 6, "seed": 0, "µ": 1.0}
     text = json.dumps(line, ensure_ascii=False)
     log.path.write_text(log.path.read_text() + text[:9])
-    assert log.read_on() == []
+    assert log.read_new() == []
     log.path.write_text(log.path.read_text() + text[9:] + "\n")
-    assert log.read_on() == [line] and log.read_on() == []
+    assert log.read_new() == [line] and log.read_new() == []
 
 
 def test_nothing_written_yet_is_no_lines(tmp_path):
     log = records.MetricLines(tmp_path / "metrics.jsonl")
-    assert log.read() == [] and log.read_on() == [] and log.rewind(0) == []
+    assert log.read() == [] and log.read_new() == [] and log.rewind(0) == []
 
 
 def test_a_line_for_every_seed():
@@ -74,7 +74,7 @@ def test_a_row_for_every_seed_and_client_with_empty_cells_where_nothing_was_meas
     clients = metrics(2, 3)
     clients.num_examples[:, 1] = 0
     evaluation = Evaluation(None, clients, metrics(2, 3), None, {})
-    rows = list(csv.DictReader(records.per_client(evaluation, federation, [5, 6]).splitlines()))
+    rows = list(csv.DictReader(records.client_csv(evaluation, federation, [5, 6]).splitlines()))
     assert [(row["seed"], row["client"]) for row in rows] == [
         (seed, name) for seed in ("5", "6") for name in federation.client_names
     ]
@@ -83,7 +83,7 @@ def test_a_row_for_every_seed_and_client_with_empty_cells_where_nothing_was_meas
     assert float(rows[0]["personal_loss"]) == evaluation.personal.loss[0, 0]
     assert "personal_test_loss" not in rows[0]
     evaluation = evaluation._replace(personal=None, personal_test=metrics(2, 3))
-    rows = list(csv.DictReader(records.per_client(evaluation, federation, [5, 6]).splitlines()))
+    rows = list(csv.DictReader(records.client_csv(evaluation, federation, [5, 6]).splitlines()))
     assert rows[0]["personal_loss"] == ""
     assert float(rows[4]["personal_test_loss"]) == evaluation.personal_test.loss[1, 1]
 

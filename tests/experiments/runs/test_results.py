@@ -4,19 +4,25 @@ import json
 
 import pytest
 
-from experiments.runs.results import FinishedRun, result_tables
+from experiments.runs.results import RunResults
+from experiments.runs.tables import LabeledRun, result_tables
+
+FIGURE = {"mean": 0.0, "std": None}
+FACTS = ("cohort_size", "num_parameters", "bytes_down", "bytes_up", "compile_seconds", "held_bytes", "peak_bytes")
+SUMMARY = {"final": {}, "facts": dict.fromkeys(FACTS, 0), "versions": {}, "rounds": 1}
 
 
 def finished(folder, label, domain, seeds, selected=None, score="accuracy"):
     folder.mkdir()
-    summary = {"final": {f"unseen/{domain}/{score}": {"seeds": seeds}, "train/loss": {"seeds": [0.0]}}}
+    final = {f"unseen/{domain}/{score}": seeds, "train/loss": [0.0]}
+    summary = SUMMARY | {"final": {name: FIGURE | {"seeds": values} for name, values in final.items()}}
     if selected:
         summary["selected"] = {"figures": {f"unseen/{domain}/{score}": {"seeds": selected}}}
     (folder / "summary.json").write_text(json.dumps(summary))
     header = f"seed,client,is_newcomer,{score},personal_{score}\n"
     rows = [f"{seed},{name},False,{value},\n" for name in ("a", "b") for seed, value in enumerate(seeds)]
     (folder / "per_client.csv").write_text(header + "".join(rows) + "0,late,True,0.1,\n")
-    return FinishedRun(label, folder)
+    return LabeledRun(label, RunResults(folder))
 
 
 @pytest.fixture
@@ -51,10 +57,10 @@ def test_clients_have_columns_and_newcomers_none(runs):
 
 
 def test_own_models_on_the_common_test_set_are_a_table_of_their_own(tmp_path):
-    (tmp_path / "summary.json").write_text("{}")
+    (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))
     header = "seed,client,is_newcomer,accuracy,personal_accuracy,personal_test_accuracy\n"
     (tmp_path / "per_client.csv").write_text(f"{header}0,a,False,0.1,0.2,0.3\n0,b,False,0.1,0.2,0.5\n")
-    table = result_tables([FinishedRun("fedbn", tmp_path)])[-1]
+    table = result_tables([LabeledRun("fedbn", RunResults(tmp_path))])[-1]
     assert table.name == "personal_test" and "own model on the common test set" in table.title
     assert [value.mean for value in table.rows[0][1]] == [0.3, 0.5, 0.4, 0.3]
 
@@ -62,11 +68,12 @@ def test_own_models_on_the_common_test_set_are_a_table_of_their_own(tmp_path):
 def test_domains_left_out_in_turn_are_not_taken_for_seeds(tmp_path):
     runs = []
     for left_out, values in (("photo", [0.2, 0.4]), ("sketch", [0.4, 0.8])):
-        label, folder = finished(tmp_path / left_out, "fedavg", left_out, values)[:2]
-        summary = json.loads((folder / "summary.json").read_text())
-        summary["final"]["test/accuracy"] = {"seeds": values}
-        (folder / "summary.json").write_text(json.dumps(summary))
-        runs.append(FinishedRun(label, folder, left_out))
+        run = finished(tmp_path / left_out, "fedavg", left_out, values)
+        path = run.results.directory / "summary.json"
+        summary = json.loads(path.read_text())
+        summary["final"]["test/accuracy"] = FIGURE | {"seeds": values}
+        path.write_text(json.dumps(summary))
+        runs.append(run._replace(left_out=left_out))
     found = {table.name: table for table in result_tables(runs)}
     assert found["test"].columns == ["without photo", "without sketch", "mean", "worst"]
     assert [round(value.mean, 6) for value in found["test"].rows[0][1]] == [0.3, 0.6, 0.45, 0.3]

@@ -17,7 +17,7 @@ SETTINGS = {"rounds": 3, "model": {"name": "mlp", "hidden": (4, 4)}, **EVERY, **
 @pytest.fixture
 def directory(tmp_path):
     directory = RunDirectory(tmp_path / "runs" / "x")
-    with directory.held():
+    with directory.lock():
         directory.write("config.json", SETTINGS)
         yield directory
 
@@ -92,13 +92,13 @@ def test_differences_of_equal_tables_are_none():
 
 def test_results_without_a_config_are_not_ours_to_overwrite(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(InputError, match=r"config\.json: it is gone, and metrics\.jsonl is there"):
+    with pytest.raises(InputError, match=r"config\.json: it is gone, but metrics\.jsonl is there"):
         RunDirectory(tmp_path).check(SETTINGS)
 
 
 def test_an_unreadable_file_is_named(directory):
     (directory / "config.json").write_text("{")
-    with pytest.raises(InputError, match=r"config\.json: not JSON .*No checkpoint is there"):
+    with pytest.raises(InputError, match=r"config\.json: not JSON .*There is no checkpoint"):
         directory.check(SETTINGS)
 
 
@@ -115,5 +115,5 @@ def test_one_process_a_directory_and_leftovers_are_cleared(directory):
         RunDirectory(directory.path).open()
     directory.close()
     (directory / ".partial.summary.json").write_text("{")
-    with RunDirectory(directory.path).held():
+    with RunDirectory(directory.path).lock():
         assert [path.name for path in directory.path.iterdir()] == ["config.json"]

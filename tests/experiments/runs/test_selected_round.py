@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from experiments import train
-from experiments.runs.records import MetricLines
 from experiments.papers import measures
+from experiments.runs.records import MetricLines
+from experiments.runs.results import RunResults
 from experiments.runs.run_files import SELECTED
-from experiments.runs.run_directory import RunDirectory
 from fedjax_het.errors import InputError
+from tests.experiments.runs.test_results import SUMMARY
 
 CONFIG = """
 def get_config():
@@ -37,9 +38,9 @@ def started(folder, name):
 
 
 def test_the_selected_rows_are_those_of_the_selected_rounds(finished):
-    run = RunDirectory(finished / "run")
-    summary = run.read("summary.json")
-    chosen, lines = summary["selected"], MetricLines(run / SELECTED).read()
+    run = RunResults(finished / "run")
+    summary = run.summary
+    chosen, lines = summary["selected"], MetricLines(run.directory / SELECTED).read()
     assert chosen["by"] == "personal_valid/accuracy_mean"
     best = {line["seed"]: line for line in lines}
     assert [best[seed]["round"] for seed in (0, 1)] == chosen["rounds"] != [summary["rounds"]] * 2
@@ -49,11 +50,15 @@ def test_the_selected_rows_are_those_of_the_selected_rounds(finished):
 
 
 def test_tables_read_them(finished):
-    run = RunDirectory(finished / "run")
-    columns = {when: [measures.own(is_selected=when)(run, column) for column in "ABC"] for when in (False, True)}
+    run = RunResults(finished / "run")
+    columns = {
+        when: [measures.read_client_score(is_selected=when)(run, column) for column in "ABC"] for when in (False, True)
+    }
     assert columns[False] != columns[True]
     for when, values in columns.items():
-        assert np.mean(values, axis=0) == pytest.approx(measures.on_own(is_selected=when)(run, "-"), rel=1e-6)
+        assert np.mean(values, axis=0) == pytest.approx(
+            measures.read_mean_client_score(is_selected=when)(run, "-"), rel=1e-6
+        )
 
 
 def test_a_killed_run_goes_on_to_the_same_rows(finished):
@@ -70,10 +75,10 @@ def test_a_killed_run_goes_on_to_the_same_rows(finished):
 
 
 def test_where_nobody_has_validation_examples_that_is_said(tmp_path):
-    (tmp_path / "summary.json").write_text(json.dumps({"selected": None, "final": {}}))
-    for measure in (measures.own(is_selected=True), measures.on_own(is_selected=True)):
-        with pytest.raises(InputError, match=r"nobody has validation examples. Set data.valid_fraction"):
-            measure(RunDirectory(tmp_path), "A")
+    (tmp_path / "summary.json").write_text(json.dumps(SUMMARY | {"selected": None}))
+    for measure in (measures.read_client_score(is_selected=True), measures.read_mean_client_score(is_selected=True)):
+        with pytest.raises(InputError, match=r"no client has validation examples. Set data.valid_fraction"):
+            measure(RunResults(tmp_path), "A")
 
 
 @pytest.mark.parametrize("what", ["torn", "cut off"])

@@ -3,7 +3,17 @@
 import csv
 import io
 
-from experiments.runs.tables import PER_CENT, Shown, Table, Value, make_cells, to_csv, to_latex, to_markdown, narrow
+from experiments.runs.tables import (
+    PER_CENT,
+    ColumnFormat,
+    Table,
+    Value,
+    make_cells,
+    narrow,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
 
 TABLE = Table(
     "unseen",
@@ -55,9 +65,9 @@ def test_a_column_where_all_are_alike_has_no_best():
 
 
 def test_columns_may_be_better_the_smaller_or_no_contest_and_have_stars_and_texts():
-    shown = {"loss": Shown(PER_CENT.text, min), "rounds": Shown(lambda value: f"{value:.0f}")}
+    formats = {"loss": ColumnFormat(PER_CENT.text, min), "rounds": ColumnFormat(lambda value: f"{value:.0f}")}
     rows = [("fedavg", [Value(0.2), Value(3), "a|b"]), ("fedld", [Value(0.1, 0.01, "*"), Value(4), None])]
-    table = Table("t", "T", ["loss", "rounds", "text"], rows, shown, "A note.")
+    table = Table("t", "T", ["loss", "rounds", "text"], rows, formats, "A note.")
     assert [[cell.rank for cell in row] for row in make_cells(table)] == [[1, None, None], [0, None, None]]
     assert to_markdown(table).endswith(
         "| fedavg | <u>20.0</u> | 3 | a\\|b |\n| fedld | **10.0 ± 1.0\\*** | 4 |  |\n\nA note.\n"

@@ -4,14 +4,18 @@ import math
 
 import pytest
 
-from experiments.report import comparisons, rows, significance
-from experiments.report.run_reader import read
+from experiments.report import comparisons, rows
+from experiments.runs.results import RunResults
 from tests.experiments.report import written
+
+
+def read_run(directory):
+    return RunResults(directory).load()
 
 
 def test_the_paired_t_test_is_student_s():
     """Differences 1 ... 5: t = 3 / (sqrt(2.5) / sqrt(5)); Student's distribution of 4 degrees in closed form."""
-    found = significance.t_test([2, 4, 6, 8, 10], [1, 2, 3, 4, 5])
+    found = comparisons.paired_t_test([2, 4, 6, 8, 10], [1, 2, 3, 4, 5])
     t = 3 / math.sqrt(0.5)
     scaled = 1 + t**2 / 4
     p = 2 * (0.5 - 3 / 8 * t / math.sqrt(scaled) * (1 - t**2 / (12 * scaled)))
@@ -21,32 +25,32 @@ def test_the_paired_t_test_is_student_s():
 
 
 def test_with_too_few_seeds_there_is_an_interval_but_no_p():
-    found = significance.t_test([2, 4, 6, 8], [1, 2, 3, 4])
+    found = comparisons.paired_t_test([2, 4, 6, 8], [1, 2, 3, 4])
     assert found.p is None and found.interval is not None and found.num_pairs == 4
-    assert significance.t_test([2], [1]) == (1, None, None, 1)
+    assert comparisons.paired_t_test([2], [1]) == (1, None, None, 1)
 
 
 def test_differences_that_are_all_alike_have_no_test():
-    assert significance.t_test([2] * 6, [1] * 6) == (1, None, None, 6)
+    assert comparisons.paired_t_test([2] * 6, [1] * 6) == (1, None, None, 6)
 
 
 def test_the_signed_rank_test_counts_signs_of_ranks():
     """Of the 2^6 ways to sign six ranks one is as extreme on each side; a pair that does not differ has no say."""
     ours, theirs = [0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 0.5], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.5]
-    assert significance.signed_rank(ours, theirs).p == pytest.approx(2 / 64)
-    assert significance.signed_rank(ours, theirs).num_pairs == 7
-    assert significance.signed_rank(ours[1:], theirs[1:]).p is None
+    assert comparisons.signed_rank_test(ours, theirs).p == pytest.approx(2 / 64)
+    assert comparisons.signed_rank_test(ours, theirs).num_pairs == 7
+    assert comparisons.signed_rank_test(ours[1:], theirs[1:]).p is None
 
 
 def test_holm_takes_the_smallest_times_all_and_never_falls():
-    assert significance.holm([0.01, 0.04, None, 0.03]) == pytest.approx([0.03, 0.06, None, 0.06])
-    assert significance.holm([0.9, 0.8]) == [1.0, 1.0]
-    assert significance.holm([None]) == [None]
+    assert comparisons.correct_holm([0.01, 0.04, None, 0.03]) == pytest.approx([0.03, 0.06, None, 0.06])
+    assert comparisons.correct_holm([0.9, 0.8]) == [1.0, 1.0]
+    assert comparisons.correct_holm([None]) == [None]
 
 
 def compared(tmp_path, *some):
-    found = rows.rows([read(written.run(tmp_path / str(i), *each)) for i, each in enumerate(some)])
-    return comparisons.comparisons(found)
+    found = rows.make_rows([read_run(written.run(tmp_path / str(i), *each)) for i, each in enumerate(some)])
+    return comparisons.compare_with_baseline(found)
 
 
 FEDAVG = (0.50, 0.52, 0.54, 0.56, 0.58)
@@ -56,23 +60,24 @@ def test_a_row_is_paired_with_fedavg_seed_by_seed(tmp_path):
     better = tuple(x + 0.1 + 0.001 * i for i, x in enumerate(FEDAVG))
     found = compared(tmp_path, ("fedavg", FEDAVG), ("fedld", better), ("fedmgc", FEDAVG))
     ours = next(each for each in found if (each.label, each.column, each.pairs) == ("fedld", "test set", "seeds"))
-    assert ours.against == "fedavg" and ours.found.num_pairs == 5
-    assert ours.found.difference == pytest.approx(0.102)
-    alone = significance.t_test(better, FEDAVG).p
-    assert ours.found.p == pytest.approx(alone)  # fedmgc differs nowhere, so that it has no p and does not count
-    stars = comparisons.stars(found)
+    assert ours.against == "fedavg" and ours.test.num_pairs == 5
+    assert ours.test.difference == pytest.approx(0.102)
+    alone = comparisons.paired_t_test(better, FEDAVG).p
+    assert ours.test.p == pytest.approx(alone)  # fedmgc differs nowhere, so that it has no p and does not count
+    stars = comparisons.significance_stars(found)
     assert stars[("fedld", "test set", "last")] == "***" and stars[("fedmgc", "test set", "last")] == ""
-    assert "paired t-test over 5 seeds" in comparisons.starring(found)
+    assert "paired t-test over 5 seeds" in comparisons.describe_stars(found)
     assert not any(each.label == "fedavg" for each in found)
 
 
 def test_too_few_seeds_make_no_stars_and_say_so(tmp_path):
     found = compared(tmp_path, ("fedavg", (0.5, 0.6)), ("fedld", (0.8, 0.99)))
-    assert not any(comparisons.stars(found).values())
-    assert "No stars: too few pairs for a test against FedAvg (2 seeds; 5 are the least)." in comparisons.starring(
-        found
+    assert not any(comparisons.significance_stars(found).values())
+    assert (
+        "No stars: too few pairs for a test against FedAvg (2 seeds; at least 5 are needed)."
+        in comparisons.describe_stars(found)
     )
-    table = comparisons.table(found)
+    table = comparisons.make_table(found)
     assert table.rows[0][1][-1] == "too few pairs" and table.rows[0][1][4].mean == 2
 
 
@@ -84,8 +89,16 @@ def test_clients_are_pairs_where_both_have_the_same_data(tmp_path):
         )
         for name, level in (("fedavg", 0.5), ("fedld", 0.6))
     ]
-    found = [each for each in comparisons.comparisons(rows.rows(list(map(read, runs)))) if each.pairs == "clients"]
-    assert [(each.column, each.found.num_pairs) for each in found] == [("clients", 8)]
-    assert found[0].found.p == pytest.approx(2 / 2**8) and found[0].found.difference == pytest.approx(0.1)
+    found = [
+        each
+        for each in comparisons.compare_with_baseline(rows.make_rows(list(map(read_run, runs))))
+        if each.pairs == "clients"
+    ]
+    assert [(each.column, each.test.num_pairs) for each in found] == [("clients", 8)]
+    assert found[0].test.p == pytest.approx(2 / 2**8) and found[0].test.difference == pytest.approx(0.1)
     written.write(runs[1] / "partition.json", {"fingerprint": "f2", "clients": []})
-    assert not [each for each in comparisons.comparisons(rows.rows(list(map(read, runs)))) if each.pairs == "clients"]
+    assert not [
+        each
+        for each in comparisons.compare_with_baseline(rows.make_rows(list(map(read_run, runs))))
+        if each.pairs == "clients"
+    ]

@@ -1,23 +1,23 @@
-"""Tables 1 and 3: Mini-DomainNet, OfficeHome and VLCS."""
+"""FedRD's Tables 1 and 3: Mini-DomainNet, OfficeHome and VLCS."""
 
-from ..measures import unseen
-from ..spec import Experiment, Printed, Scale, Settings
-from .methods import (
+from .fedrd_settings import (
     AVERAGE,
     BACKBONES,
     BASELINES,
     IMAGENET,
+    INCONSISTENCIES,
     METHODS,
     PAPER,
     SMOKE,
-    UNTOLD,
-    WEAK,
-    unseen_domains,
+    UNSTATED,
+    leave_out,
     with_resnet50,
 )
+from .measures import read_unseen_score
+from .spec import Experiment, Printed, Scale, Settings
 
 
-def _elsewhere(
+def _make_experiment(
     title: str,
     source: str,
     clients: int,
@@ -26,14 +26,14 @@ def _elsewhere(
     deviations: Printed,
     *,
     penalty: str = "0.001",
-    doubts: tuple[str, ...] = (),
+    caveats: tuple[str, ...] = (),
 ) -> Experiment:
-    """On data that have to be fetched; the networks and settings are those of PACS. penalty: FedIIR's."""
+    """Make an experiment on other data, with the networks and settings of PACS; penalty: FedIIR's."""
     common = {**PAPER, "data.name": source, "data.path": f"{{{source}}}", "data.num_clients": str(clients)}
     return Experiment(
         title=title,
         rows=METHODS,
-        measures={"accuracy": unseen()},
+        measures={"accuracy": read_unseen_score()},
         scales={
             "smoke": SMOKE,
             "paper": Scale("pacs/fedrd.py", common, columns, "", {source: f"the data of '{source}'"}, IMAGENET),
@@ -42,16 +42,16 @@ def _elsewhere(
         deviations={"accuracy": deviations},
         tuned={("FedIIR", column): {"algorithm.gamma": penalty} for column in columns},
         average=AVERAGE,
-        doubts=(*doubts, WEAK[0], *UNTOLD, *BASELINES, *BACKBONES),
+        caveats=(*caveats, INCONSISTENCIES[0], *UNSTATED, *BASELINES, *BACKBONES),
     )
 
 
 _TABLES = {
-    "table1-domainnet": _elsewhere(
+    "table1-domainnet": _make_experiment(
         "FedRD, Table 1: Mini-DomainNet, accuracy on the domain left out, %",
         "mini_domainnet",
         5,
-        unseen_domains("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
+        leave_out("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
         {
             "FedAvg": (50.77, 23.46, 45.85, 41.32, 49.90, 47.74, 43.17),
             "FedProx": (52.22, 25.63, 46.47, 42.21, 51.89, 49.01, 44.58),
@@ -73,11 +73,11 @@ _TABLES = {
             "FedRD": (1.14, 0.82, 0.21, 0.37, 0.26, 1.11, 0.16),
         },
     ),
-    "table1-officehome": _elsewhere(
+    "table1-officehome": _make_experiment(
         "FedRD, Table 1: OfficeHome, accuracy on the domain left out, %",
         "office_home",
         3,
-        unseen_domains("art", "clipart", "product", "real_world"),
+        leave_out("art", "clipart", "product", "real_world"),
         {
             "FedAvg": (50.14, 40.29, 37.25, 49.85, 44.38),
             "FedProx": (50.39, 42.33, 38.97, 50.86, 45.64),
@@ -99,9 +99,9 @@ _TABLES = {
             "FedRD": (0.87, 0.22, 0.95, 1.09, 0.81),
         },
         penalty="0.0005",
-        doubts=("FedGA's row is FedBN's, digit for digit.",),
+        caveats=("FedGA's row is FedBN's, digit for digit.",),
     ),
-    "table3": _elsewhere(
+    "table3": _make_experiment(
         "FedRD, Table 3: VLCS, accuracy on the domain left out, %",
         "vlcs",
         3,
@@ -134,4 +134,4 @@ _TABLES = {
         penalty="0.005",
     ),
 }
-ELSEWHERE = _TABLES | {f"{name}-resnet50": with_resnet50(table) for name, table in _TABLES.items()}
+OTHER_DATASETS = _TABLES | {f"{name}-resnet50": with_resnet50(table) for name, table in _TABLES.items()}

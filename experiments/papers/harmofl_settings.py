@@ -1,6 +1,6 @@
-"""What HarmoFL's tables and figures compare, and the data and settings that several of them are run on."""
+"""The methods of HarmoFL's tables and figures, and the data and settings that several of them share."""
 
-from ..spec import Settings
+from .spec import Settings
 
 METHODS = {
     "FedAvg": {"algorithm.name": "fedavg"},
@@ -11,7 +11,7 @@ METHODS = {
     "MOON": {"algorithm.name": "moon"},
     "HarmoFL": {"algorithm.name": "harmofl"},
 }
-THREE = {name: METHODS[name] for name in ("FedAvg", "FedBN", "HarmoFL")}
+MAIN_METHODS = {name: METHODS[name] for name in ("FedAvg", "FedBN", "HarmoFL")}
 PARTS = {
     "FedAvg": METHODS["FedAvg"],
     "amplitude only": {"algorithm.name": "harmofl", "algorithm.alpha": "0.0"},
@@ -20,26 +20,26 @@ PARTS = {
 AVERAGE = "Avg."
 SELECTED = "of the round that is best on validation"
 NETWORKS = (
-    "Not told by the paper: the networks of the compared methods; the released code holds HarmoFL's alone, whose norms "
+    "Not in the paper: the networks of the compared methods; the released code holds HarmoFL's alone, whose norms "
     "learn and keep nothing. They have it too, but for FedBN, which would be FedAvg: its norms are those of its own "
     "authors' code, with scale, shift and running statistics."
 )
 BASELINES = (
     NETWORKS,
-    "Not told by the paper: the baselines' own settings. FedProx's mu is .01, MOON's 1 at a temperature of .5 and with "
+    "Not in the paper: the baselines' own settings. FedProx's mu is .01, MOON's 1 at a temperature of .5 and with "
     "one earlier model, FedAdam's server rate .01 and tau .001 with decays .9 and .99, FedNova without a proximal "
     "term; HarmoFL weighs clients alike, as in its code, the others by their examples.",
 )
-RELEASED = (
+RELEASED_CODE = (
     "The printed values are most likely of the released code, which replaces the mean of an image alone and keeps the "
     "first batch's for good (band 'dc', decay 0); here all amplitudes are replaced and averaged, as in the paper's "
     "equations."
 )
-LETTERS = "Not told by the paper: which letter is which site; here they are in the order of the {}."
+LETTERS = "Not in the paper: which letter is which site; here they are in the order of the {}."
 
 
-def seen_at_the_end(rounds: int, diagnostic: str) -> Settings:
-    """A look at the last of so many rounds, whose model is the run's last; and at the first."""
+def diagnose_at_end(rounds: int, diagnostic: str) -> Settings:
+    """Make the settings that measure a diagnostic in the first and in the last of so many rounds."""
     return {"diagnostics": diagnostic, "diagnose_every": str(rounds - 1)}
 
 
@@ -59,7 +59,7 @@ X_RAYS = {
     "num_seeds": "3",
     "evaluate_every": "2",
 }
-FOR_CAMELYON = (
+CAMELYON_REDUCTION = (
     "chest X-rays of four sources (48 x 48, 1,367 images, three classes) for patches of five hospitals, a small "
     "convolutional network for a DenseNet-121, 32 rounds for 100 at a rate of .005 for .001, every second one validated"
 )
@@ -74,7 +74,7 @@ DIGITS = {
     "model.hidden": "(8,)",
     "model.norm": "batch",
 }
-A_CNN = "a small convolutional network"
+CNN_NETWORK = "a small convolutional network"
 
 
 # ---- segmentation ----------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ NUCLEI = {
     "rounds": "40",
     "evaluate_every": "2",
 }
-FOR_SIX_SITES = (
+SITES_REDUCTION = (
     "three sites for six (116 tiles of 128 x 128 for 256 x 256), a quarter of the U-Net's channels, 40 rounds for 500 "
     "at a rate of .02 for .0001, every second one validated, batches of 8, one seed for three"
 )
@@ -110,4 +110,4 @@ STROKES = {
     "model.levels": "1",
     "task_loss": "dice",
 }
-A_UNET = "their strokes as masks, a U-Net of one level with an eighth of the channels"
+UNET_NETWORK = "their strokes as masks, a U-Net of one level with an eighth of the channels"
