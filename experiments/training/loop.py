@@ -26,9 +26,7 @@ class Training:
     since the last checkpoint; later lines are dropped when the run resumes, and come out the same again.
     """
 
-    def __init__(
-        self, simulation: engine.Simulation, records: Sequence[RunRecorder], processes: Processes = SINGLE
-    ):
+    def __init__(self, simulation: engine.Simulation, records: Sequence[RunRecorder], processes: Processes = SINGLE):
         """
         Args:
             simulation: the compiled simulation.
@@ -102,8 +100,8 @@ class Training:
             progress.warn(f"{num_dropped} uploads of rounds {done + 1} to {stop} were not finite and were dropped")
         if num_rejected := int(np.sum(rounds.is_rejected)):
             progress.warn(
-                f"{num_rejected} of rounds {done + 1} to {stop} had no effect: the server's result of finite uploads was "
-                "not finite"
+                f"{num_rejected} of rounds {done + 1} to {stop} had no effect: the server's result of finite uploads "
+                "was not finite"
             )
         if self.simulation.is_evaluated(stop):
             evaluation = self.simulation.evaluate(state)

@@ -120,8 +120,8 @@ def test_a_run_without_its_summary_writes_the_rest_from_its_checkpoint(config, f
 
 def test_a_resumed_run_keeps_what_auto_came_to(config, finished, monkeypatch, tmp_path):
     """Another moment might choose otherwise, and bits would differ; other devices have to choose anew."""
-    choices = json.loads((finished / "choices.json").read_text())
-    assert choices["layout"] in choices["seconds_a_round"] and choices["why"].startswith(choices["layout"])
+    choices = json.loads((finished / "resolved.json").read_text())
+    assert choices["layout"] in choices["seconds_a_round"] and choices["reason"].startswith(choices["layout"])
     seen = []
 
     def simulation(parts, chosen, folder, beside=()):
@@ -137,7 +137,7 @@ def test_a_resumed_run_keeps_what_auto_came_to(config, finished, monkeypatch, tm
         (choices["devices"], (chunked(7), OffloadPolicy("host", "device"))),
         ("8 x another kind", anew),
     ):
-        (tmp_path / "choices.json").write_text(json.dumps(choices | {"devices": devices}))
+        (tmp_path / "resolved.json").write_text(json.dumps(choices | {"devices": devices}))
         assert train.main([f"--config={config}", f"--workdir={tmp_path}"]) == 2
         assert seen.pop() == kept
 

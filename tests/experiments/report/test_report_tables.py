@@ -77,14 +77,14 @@ def test_fairness_is_over_clients_and_then_over_seeds(tmp_path):
     assert values["worst tenth"].mean == pytest.approx(0.6)
 
 
-def test_bytes_on_the_wire_are_the_cohort_s_down_and_the_reports_up(found):
+def test_traffic_is_the_cohort_s_down_and_the_reports_up(found):
     """Ten rounds of two clients that receive 400 bytes and send 500."""
     assert costs.count_traffic(found[0].first, 10) == 10 * (2 * 400 + 2 * 500)
     table = costs.make_table(found)
     values = dict(zip(table.columns, table.rows[0][1], strict=True))
-    assert values["on the wire"].mean == 18_000 and values["memory held"].mean == 3000
-    assert values["a round"].mean == pytest.approx(2.0) and values["seconds"].mean == 20
-    assert table.rows[1][1][table.columns.index("on the wire")] is None
+    assert values["traffic"].mean == 18_000 and values["memory held"].mean == 3000
+    assert values["seconds per round"].mean == pytest.approx(2.0) and values["seconds"].mean == 20
+    assert table.rows[1][1][table.columns.index("traffic")] is None
 
 
 def test_what_a_run_has_counted_itself_is_taken_as_it_is(tmp_path):

@@ -9,7 +9,8 @@ import pytest
 
 from experiments import train
 from experiments.configuration import build
-from experiments.runs import json_files, plots
+from experiments.runs import json_files
+from experiments.training import recorder
 
 FILE = """
 def get_config():
@@ -163,7 +164,7 @@ REFUSED = {
     "metrics garbled": (lambda run: (run / METRICS).write_bytes(b"\xff\xfe\n"), "metrics.jsonl, line 1: not JSON"),
     "a line of nested lists": (line_changed(2, lambda _: "[" * 100_000 + "\n"), "metrics.jsonl, line 2: not JSON"),
     # of one that was stopped
-    "checkpoints gone": (both(STOPPED, no_checkpoints), f"up to round 4, but checkpoint 3 is gone .*none.*{AFRESH}"),
+    "checkpoints gone": (both(STOPPED, no_checkpoints), f"up to round 4, but checkpoint 3 is missing .*none.*{AFRESH}"),
     "checkpoints is a file": (
         both(STOPPED, no_checkpoints, written("checkpoints", "")),
         "checkpoints: it is no folder",
@@ -178,7 +179,7 @@ REFUSED = {
         both(STOPPED, line_changed(2, lambda line: 2 * line)),
         "line 3: round 1 of seed 1 is there a second",
     ),
-    "another seed": (both(STOPPED, line_changed(2, with_key(seed=7))), "line 2: round 1 of seed 7 is none of this run"),
+    "another seed": (both(STOPPED, line_changed(2, with_key(seed=7))), "line 2: round 1 of seed 7 does not belong"),
     "line gone": (both(STOPPED, line_changed(3, lambda _: "")), "no line for round 2 of seed 0"),
     "diagnostics torn": (both(STOPPED, line_changed(1, torn, DIAGNOSTICS)), "diagnostics.jsonl, line 1: not JSON"),
     "diagnostics gone": (both(STOPPED, gone(DIAGNOSTICS)), "diagnostics.jsonl: there is no line for round 0 of seed 0"),
@@ -207,7 +208,7 @@ REFUSED = {
     ),
     "the only checkpoint": (
         both(STOPPED, gone("checkpoints/3", "checkpoints/4/state")),
-        f"checkpoints/4: .*'state' is missing. No other is whole: {AFRESH}",
+        f"checkpoints/4: .*'state' is missing. No other checkpoint is complete: {AFRESH}",
     ),
 }
 
@@ -326,7 +327,7 @@ def test_a_picture_that_fails_costs_no_result_and_is_drawn_when_it_can_be(
         raise ValueError("no such\nformula")
 
     with monkeypatch.context() as patch:
-        patch.setattr(plots, "draw_curves", fail)
+        patch.setattr(recorder, "learning_curves", fail)
         assert train.main(command) == 0
     out = capsys.readouterr().out
     assert f"warning: {workdir / 'curves.png'} could not be drawn (ValueError: no such); no result depends on it" in out

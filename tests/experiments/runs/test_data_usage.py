@@ -149,7 +149,7 @@ def test_the_header_and_the_end_say_what_trains_and_what_is_measured_on(finished
         assert "test/ the server's model on 12 examples, the data set's own test split" in text
         assert "personal_test/ each client's own model on 12 examples" in text
         assert f"clients/ {data_usage.NOT_MEASURED}" in text
-    assert "3 x 12 predictions an evaluation; personal_on_test=False does without" in " ".join(begun.split())
+    assert "3 x 12 predictions per evaluation; personal_on_test=False does without" in " ".join(begun.split())
     assert "test/accuracy 0." in ended.splitlines()[0]
 
 

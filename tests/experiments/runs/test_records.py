@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from experiments.runs import records
+from experiments.runs import json_files, records
 from fedjax_het.data import toy
 from fedjax_het.engine.evaluation.evaluate import Evaluation, Metrics
 
@@ -105,6 +105,20 @@ def test_a_seed_is_judged_in_the_round_that_was_best_on_validation():
     assert found["rounds"] == [4, 2]
     assert found["figures"]["test/accuracy"]["seeds"] == [0.1, 0.3]
     assert found["figures"].keys() == {"valid/accuracy_mean", "test/accuracy"}
+
+
+def test_reduced_lines_improve_where_the_lines_of_the_file_do():
+    scores = [(0.5, None), (float("nan"), None), (0.7, 0.1)]
+    lines = [
+        {"round": i, "seed": 0, "x": 1.0, "valid/accuracy_mean": a, "valid/dice_mean": b, "seconds": 1.0}
+        for i, (a, b) in enumerate(scores)
+    ]
+    for end in (1, 2, 3):
+        written = [json.loads(json_files.to_json(line)) for line in lines[:end]]
+        reduced = list(map(records.selection_line, lines[:end]))
+        improving = [line["round"] for line in records.improving_lines(reduced)]
+        assert improving == [line["round"] for line in records.improving_lines(written)]
+        assert (improving == [0]) == (end == 1)
 
 
 def test_nothing_is_selected_without_validation_examples():

@@ -1,4 +1,4 @@
-"""Whole files, one run a directory, and a refusal that says what differs."""
+"""A run directory has whole files and one run, and refuses another with what differs."""
 
 import json
 
@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from experiments.runs import json_files
+from experiments.runs.inspection import inspect
+from experiments.runs.results import RunResults
 from experiments.runs.run_directory import RunDirectory, describe_differences
+from experiments.runs.run_files import RESOLVED
 from fedjax_het.errors import InputError
 
 EVERY = {"evaluate_every": 1, "checkpoint_every": 1, "diagnostics": "", "seed": 0, "num_seeds": 1}
@@ -20,6 +23,16 @@ def directory(tmp_path):
     with directory.lock():
         directory.write("config.json", SETTINGS)
         yield directory
+
+
+def test_the_choices_of_an_older_version_are_read_and_a_newer_file_takes_precedence(directory):
+    old = {"layout": "vmapped", "devices": "1 x cpu", "why": "as the config says"}
+    directory.write("choices.json", old)
+    assert directory.read(RESOLVED) == {"layout": "vmapped", "devices": "1 x cpu", "reason": "as the config says"}
+    assert RunResults(directory.path).resolved["reason"] == "as the config says"
+    assert inspect(directory.path, SETTINGS).resolved["layout"] == "vmapped"
+    directory.write(RESOLVED, old | {"layout": "chunked(2)"})
+    assert directory.read(RESOLVED)["layout"] == "chunked(2)"
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):

@@ -29,7 +29,11 @@ def get_config():
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("selected")
     (folder / "config.py").write_text(CONFIG)
-    assert started(folder, "run") == 0
+    reads, read = [], MetricLines.read
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MetricLines, "read", lambda self: reads.append(self.path.name) or read(self))
+        assert started(folder, "run") == 0
+    assert reads.count("metrics.jsonl") <= 2  # at the start and at the end, not at each of the eight evaluations
     return folder
 
 

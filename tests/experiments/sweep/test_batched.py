@@ -70,7 +70,7 @@ def test_each_is_the_run_it_would_be_alone(trained, tmp_path):
 
 
 def test_what_is_another_program_is_trained_besides(trained):
-    beside = [json.loads((trained / name / "choices.json").read_text())["beside"] for name in "012"]
+    beside = [json.loads((trained / name / "resolved.json").read_text())["beside"] for name in "012"]
     assert beside == [["0", "1"], ["0", "1"], []]
     assert figures(trained / "0")[-1]["train/loss"] != figures(trained / "2")[-1]["train/loss"]
 

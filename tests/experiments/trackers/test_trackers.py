@@ -239,7 +239,7 @@ def test_a_writer_that_fails_is_warned_of_once_and_the_others_go_on(log, tmp_pat
         for round in (4, 6):
             log.add([line(round, 0, 1.0), line(round, 1, 1.0)])
             shown.catch_up(warnings.append)
-    assert warnings == ["broken failed and is not used again (OSError: no network); the run goes on"]
+    assert warnings == ["broken failed and is not used again (OSError: no network); the run continues"]
     assert curves(tmp_path / "tensorboard" / "seed_0") == expected(tmp_path, 0)
 
 
