@@ -215,7 +215,7 @@ class _Inspection:
         number = 1 + sum(line["round"] <= self.last for line in lines)
         summary = " and delete summary.json" if self._has_summary else ""
         raise InputError(
-            f"--workdir: {path} goes up to round {reached}, but checkpoint {needed} is missing in {self._folder}, where "
+            f"--workdir: {path} goes up to round {reached}, but checkpoint {needed} is missing in {self._folder}: "
             + (f"{self.last} is the last. " if self.last else "there is none. ")
             + "Put it back, or "
             + (

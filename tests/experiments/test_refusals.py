@@ -201,5 +201,5 @@ def test_a_damaged_checkpoint_is_named_and_kept(tmp_path, capsys):
     assert train.main(arguments) == 2
     message = capsys.readouterr().err
     assert f"{workdir / 'checkpoints' / '2'}: the checkpoint is damaged: state/" in message
-    assert "Delete it: the run goes on from checkpoint 1" in message
+    assert "Delete it: the run resumes from checkpoint 1" in message
     assert state.exists() and not (workdir / "summary.json").exists()

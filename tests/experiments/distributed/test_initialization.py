@@ -64,7 +64,7 @@ def test_a_checkpoint_that_cannot_be_read(place, tmp_path):
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     message = refusal(place, own)
     assert "checkpoints/8: the checkpoint is damaged" in message
-    assert "Delete it: the run goes on from checkpoint 6" in message
+    assert "Delete it: the run resumes from checkpoint 6" in message
 
 
 def as_one_of_two(index: int) -> list[str]:
@@ -74,7 +74,7 @@ def as_one_of_two(index: int) -> list[str]:
 def test_nobody_at_the_coordinator(place, tmp_path, capsys):
     flags = [*as_one_of_two(1), "--initialization_timeout=5"]
     assert train.main([*arguments(place, tmp_path, {}), *flags]) == 2
-    assert "--coordinator: nobody answered at 127.0.0.1:" in capsys.readouterr().err
+    assert "--coordinator: no answer from 127.0.0.1:" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -87,20 +87,20 @@ def test_no_job_to_be_found(place, tmp_path):
 def test_somebody_who_does_not_come(place, tmp_path):
     flags = [*as_one_of_two(0), "--initialization_timeout=5"]
     [(status, _, errors)] = ended([start(place, arguments(place, tmp_path, {}), *flags)], 60)
-    assert status == 2 and "not all processes came together within 5 s" in errors.splitlines()[-1]
+    assert status == 2 and "not all processes started within 5 s" in errors.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--coordinator=a:1"], "--coordinator comes with --num_processes and --process_id"),
-        (["--num_processes=2", "--process_id=0"], "--num_processes comes with --coordinator"),
+        (["--coordinator=a:1"], "--coordinator needs --num_processes and --process_id"),
+        (["--num_processes=2", "--process_id=0"], "--num_processes needs --coordinator"),
         (["--coordinator=a:1", "--num_processes=2", "--process_id=2"], "--process_id: 0 to 1"),
         (["--coordinator=a:1", "--num_processes=2", "--process_id=-1"], "--process_id: 0 to 1"),
         (["--coordinator=a:1", "--num_processes=0", "--process_id=0"], "--num_processes: at least 1"),
         (["--coordinator=a", "--num_processes=2", "--process_id=0"], "--coordinator: HOST:PORT"),
         (["--coordinator=a:0", "--num_processes=2", "--process_id=0"], "--coordinator: HOST:PORT"),
-        (["--distributed", "--process_id=0"], "--distributed finds out by itself"),
+        (["--distributed", "--process_id=0"], "--distributed detects what"),
         (["--distributed", "--heartbeat_timeout=1"], "--heartbeat_timeout: at least 5"),
     ],
 )
