@@ -136,6 +136,4 @@ class Trackers:
                 action(writer)
             except Exception as error:
                 del self._writers[name]
-                warn(
-                    f"{name} failed and is not used again ({type(error).__name__}: {error}); the run continues"
-                )
+                warn(f"{name} failed and is not used again ({type(error).__name__}: {error}); the run continues")
