@@ -114,7 +114,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("stopped; the same command goes on", file=sys.stderr)
+        print("stopped; the same command resumes", file=sys.stderr)
         return 130
     Console().print(Markdown("\n".join(to_markdown(narrow(table, _MOST_COLUMNS)) for table in tables)))
     print(f"written: {command.workdir / 'results.md'}, and each table as .md, .tex and .csv beside it")
