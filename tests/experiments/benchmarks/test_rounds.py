@@ -95,7 +95,7 @@ def test_every_contender_has_its_file_and_says_how_to_install_it():
 PRETENDER = """
 import json, sys
 import numpy as np
-from experiments.works import W3
+from experiments.benchmarks.workloads import W3
 said = {said}
 print(json.dumps(said or {{"versions": {{"one": "1.0"}}}}), flush=True)
 for line in sys.stdin if not said else []:
