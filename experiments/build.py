@@ -19,7 +19,7 @@ from fedjax_het.data import Dataset, Federation, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import Residence
 from fedjax_het.errors import InputError
-from fedjax_het.models import computed_in, lowerings
+from fedjax_het.models import computed_in, select_conv_impl
 from fedjax_het.types import Model
 
 
@@ -129,8 +129,8 @@ def _devices() -> str:
 
 def _lowering(precision: str, processes: Processes) -> str:
     """What "auto" is for convolutions: one way for all, so that one host without a compiler decides for the others."""
-    said = set(processes.everyones("conv", lowerings.chosen(precision)))
-    return said.pop() if len(said) == 1 else "patches"
+    said = set(processes.everyones("conv", select_conv_impl(precision)))
+    return said.pop() if len(said) == 1 else "im2col"
 
 
 def dataset(table: Mapping[str, Any]) -> Dataset:

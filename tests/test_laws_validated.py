@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_het.algorithms.fedga import RELEASED
+from fedjax_het.algorithms._fedga import RELEASED
 from fedjax_het.client.measures import validation_loss
 from fedjax_het.engine.participation import uniformly
 from fedjax_het.types import Broadcast, ClientView

@@ -1,4 +1,4 @@
-"""How a client trains in a round: batches, epochs and the local optimizer."""
+"""Local updates: how a client trains in a round, in batches and epochs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,8 +12,7 @@ import optax
 from fedjax_het import tree
 from fedjax_het.algorithm import GradientRule, LocalUpdate, Problem
 from fedjax_het.client.gradients import plain
-from fedjax_het.client.optimizers import Betas, local_optimizer
-from fedjax_het.client.restriction import restricted
+from fedjax_het.client.optimizers import Betas, local_optimizer, trainable_only
 from fedjax_het.client.schedules import Schedule, check_schedule, rate
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ClientView, Key, Params, PyTree, Rows, Trained, Variables
@@ -76,7 +75,7 @@ def sgd(
     optimizer: any optax transformation instead of SGD, or "adam", see `optimizers`.   betas: Adam's; None is .9, .999.
     gradient: the rule that feeds the optimizer.
     learning_rate_schedule: round -> what the rate is multiplied by, whatever the optimizer; see `schedules`. None: 1.
-    only: the parameters that are trained, see `restricted`.
+    only: the parameters that are trained, see `trainable_only`.
     keep_optimizer: go on with memory["optimizer"] instead of starting afresh each round (see `memories`).
     Reads: view.local, where training begins.
     Raises InputError for numbers out of range, steps beside epochs, a schedule whose values are no finite numbers of
@@ -88,7 +87,7 @@ def sgd(
     check_schedule(learning_rate_schedule)
     if keep_optimizer and only is not None:
         raise InputError("only: the optimizer is kept between rounds here. Restrict it yourself, where it is kept too.")
-    optimizer = restricted(local_optimizer(optimizer, learning_rate, momentum, weight_decay, betas), only)
+    optimizer = trainable_only(local_optimizer(optimizer, learning_rate, momentum, weight_decay, betas), only)
     step = _stepping(optimizer, gradient, batch_size, learning_rate_schedule)
 
     def train(problem: Problem, view: ClientView, key: Key, is_watched: bool = False) -> Trained:
@@ -113,6 +112,36 @@ def sgd(
         return np.where(count > 0, steps, 0) if steps else epochs * -(-count // batch_size)
 
     return LocalUpdate(train, count_steps, batch_size, partial(train, is_watched=True))
+
+
+def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
+    """One local update after the other: the second goes on from the variables where the first ended.
+
+        sequential(sgd(0.1, only="params/classifier/*"), sgd(0.01, only="!params/classifier/*"))    FedPAC: head, body
+
+    Each starts its own optimizer; the second's is handed on. view.start stays where the round began. Steps add up; the
+    round's loss, and its drift where both are watched, are weighted by them.
+    """
+
+    def train(problem: Problem, view: ClientView, key: Key, one: Callable, other: Callable) -> Trained:
+        earlier, later = jax.random.split(key)
+        begun = one(problem, view, earlier)
+        done = other(problem, view._replace(local=begun.variables), later)
+        num_steps = begun.num_steps + done.num_steps
+        share = begun.num_steps / jnp.maximum(num_steps, 1)
+        means = {
+            name: share * begun.metrics[name] + (1 - share) * done.metrics[name]
+            for name in ("loss", "drift")
+            if name in begun.metrics
+        }
+        return done._replace(num_steps=num_steps, metrics={**done.metrics, **means})
+
+    def count_steps(num_examples: Any) -> Any:
+        return first.num_steps(num_examples) + second.num_steps(num_examples)
+
+    trained = partial(train, one=first.train, other=second.train)
+    watched = partial(train, one=first.watched, other=second.watched) if first.watched and second.watched else None
+    return LocalUpdate(trained, count_steps, min(first.batch_size, second.batch_size), watched)
 
 
 def _begin(view: ClientView, opt_state: PyTree, is_watched: bool) -> _Progress:

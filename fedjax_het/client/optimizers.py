@@ -1,12 +1,14 @@
-"""Local optimizers as PyTorch defines them, for in its terms the papers' settings are given."""
+"""Local optimizers as PyTorch defines them, in whose terms the papers' settings are given, and their restriction."""
 
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 
 import jax
 import optax
 
+from fedjax_het import tree
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.types import Array
+from fedjax_het.types import Array, Params, PyTree
 from fedjax_het.validation import FractionBelowOne, NonNegative, validate_arguments
 
 Optimizer = optax.GradientTransformation
@@ -53,6 +55,29 @@ def local_optimizer(
     if choice != "adam":
         raise InputError(f"optimizer: no optimizer '{choice}'. {nearest(choice, ['adam'])} None is SGD.")
     return torch_adam(learning_rate, weight_decay, betas or BETAS)
+
+
+def trainable_only(optimizer: optax.GradientTransformation, only: str | None) -> optax.GradientTransformation:
+    """An optimizer that trains some parameters and leaves the others as they are, without decay or memory for them.
+
+    only: a pattern for paths, "params/classifier/*"; with "!" in front, all parameters but those; None is all.
+    Batch statistics move in every training pass, also those of layers that are not trained.
+    Raises InputError, when training is traced, for a pattern that matches nothing or leaves nothing to train.
+    """
+    if only is None:
+        return optimizer
+    pattern, is_trained = only.removeprefix("!"), not only.startswith("!")
+
+    def groups(params: Params) -> PyTree:
+        matches = {path: fnmatchcase(path, pattern) for path in tree.paths({"params": params})}
+        if not any(matches.values()):
+            raise InputError(f"only: no parameter of the model matches '{pattern}'. {nearest(pattern, matches)}")
+        if not any(is_match == is_trained for is_match in matches.values()):
+            raise InputError(f"only: '{only}' leaves no parameter to train. Name fewer layers after the '!'.")
+        frozen, trained = tree.partition(params, lambda path: matches[f"params/{path}"] == is_trained)
+        return tree.merge(jax.tree.map(lambda _: "frozen", frozen), jax.tree.map(lambda _: "trained", trained))
+
+    return optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, groups)
 
 
 def _decay(weight_decay: float) -> list[Optimizer]:

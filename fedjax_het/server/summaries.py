@@ -75,7 +75,7 @@ def mean_direction(weighting: str = "uniform", normalisation: str = "client") ->
 
         client:  Delta <- - sum_i p_i u_i / r_i            cohort:  Delta <- - sum_i p_i u_i / sum_i p_i r_i
 
-    Reports: r_i = K_i lr, [] (see client.measures.reach); the updates u_i come with every upload.
+    Reports: r_i = K_i lr, [] (see client.measures.effective_learning_rate); the updates u_i come with every upload.
     weighting: "uniform" or "samples".   Raises InputError for an unknown weighting or normalisation.
     """
     weighting = named(weighting)
@@ -103,7 +103,7 @@ def class_weighted_mean(weighting: str = "samples") -> Summary:
         c_k <- sum_i w_ik c_ik / sum_i w_ik,   w_ik = n_ik ("samples") or 1 for n_ik > 0 ("uniform")
 
     Reports: {"means" [class, feature], "counts" [class]}; published: {"means", "is_known" [class]}, at first unknown.
-    Raises InputError for an unknown weighting, and for a model without outline (see `models.outline`).
+    Raises InputError for an unknown weighting, and for a model without outline (see `models.with_feature_shape`).
     """
     if weighting not in PROTOTYPE_WEIGHTINGS:
         raise InputError(f"prototype_weighting: unknown '{weighting}'. {nearest(weighting, PROTOTYPE_WEIGHTINGS)}")
@@ -119,7 +119,7 @@ def class_weighted_mean(weighting: str = "samples") -> Summary:
 
     def init(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
         if "outline" not in shared:
-            raise InputError("published: class means need adapt=models.outline.outlined, which tells their shape.")
+            raise InputError("published: class means need adapt=models.with_feature_shape, which tells their shape.")
         _, num_classes, num_features = (outline := shared["outline"]["prototypes"]).shape
         return {
             "means": jnp.zeros((num_classes, num_features), outline.dtype),

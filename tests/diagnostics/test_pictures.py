@@ -11,7 +11,7 @@ from fedjax_het import data, models, sharing, tree
 from fedjax_het.diagnostics import DIAGNOSTICS, PICTURES
 from fedjax_het.engine import Simulation, uniformly
 from fedjax_het.errors import InputError
-from fedjax_het.models.spectrum import normalise
+from fedjax_het.models._amplitude import normalise
 from fedjax_het.types import Context
 from tests.harness import algorithm, is_equal, model
 from tests.test_segmentation import Pixels

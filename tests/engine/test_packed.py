@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
-from fedjax_het.client.measures import reach
+from fedjax_het.client.measures import effective_learning_rate
 from fedjax_het.engine.layout import chunked, sharded
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import principal_directions
@@ -58,7 +58,7 @@ def test_a_weighting_reads_updates_as_numbers():
 
 
 def test_sums_made_on_the_way_are_of_the_updates_themselves():
-    momentum = {"reports": {"momentum": reach(0.05)}, "published": {"momentum": mean_direction()}}
+    momentum = {"reports": {"momentum": effective_learning_rate(0.05)}, "published": {"momentum": mean_direction()}}
     rounds = [compose("fedgh", options=options, change=momentum) for options in ({}, PACKED)]
     plain, packed = (run(one, rounds=1)[0].server.published["momentum"] for one in rounds)
     assert tree.norm(plain) > 0

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.algorithms.fedld import RELEASED
+from fedjax_het.algorithms._fedld import RELEASED
 from fedjax_het.client.objectives import cross_entropy, margin
-from fedjax_het.diagnostics.decomposition import decomposition
+from fedjax_het.diagnostics import decomposition
 from fedjax_het.server.aggregators import principal_directions
 from fedjax_het.server.aggregators.principal import NORMS, principal_axes, principal_edit
 from fedjax_het.types import Batch, ForwardPass, Outputs

@@ -10,17 +10,17 @@ from flax import linen as nn
 from fedjax_het.algorithms import fedavg, fedrd
 from fedjax_het.client.local_updates import sgd
 from fedjax_het.client.objectives import debiased_cross_entropy
-from fedjax_het.client.objectives.debiased import DIVERGENCES, head_weight
+from fedjax_het.client.objectives._debiased import DIVERGENCES, head_weight
 from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.engine.participation import everyone
 from fedjax_het.engine.problem import LocalProblem
 from fedjax_het.engine.round import make_round
-from fedjax_het.models.layers import Conv
-from fedjax_het.models.model import from_flax
-from fedjax_het.models.norms import BatchNorm
+from fedjax_het.models import from_flax
+from fedjax_het.models._layers import Conv
+from fedjax_het.models._norms import BatchNorm
 from fedjax_het.server.aggregators import mean, sum_of_models
 from fedjax_het.server.weightings import parameter_guided
-from fedjax_het.server.weightings.parameter_guided import DISTANCES, NEGLIGIBLE, shares
+from fedjax_het.server.weightings._parameter_guided import DISTANCES, NEGLIGIBLE, shares
 from fedjax_het.types import Array, Batch, Broadcast, ClientView, ForwardPass, Outputs, Rows, ServerView, Upload
 from tests.golden.cases import Case, covers
 from tests.golden.released import guided_weights

@@ -11,12 +11,12 @@ from fedjax_het.algorithm import Algorithm, Weighting
 from fedjax_het.algorithms import harmofl
 from fedjax_het.client.gradients import perturbation, sharpness_aware
 from fedjax_het.client.objectives import cross_entropy
-from fedjax_het.client.objectives.dice import soft_dice
-from fedjax_het.diagnostics.drift import drift
+from fedjax_het.client.objectives._supervised import soft_dice
+from fedjax_het.diagnostics import drift
 from fedjax_het.engine.participation import everyone
 from fedjax_het.engine.problem import LocalProblem
 from fedjax_het.engine.round import make_round
-from fedjax_het.models.spectrum import normalise, update_average
+from fedjax_het.models._amplitude import normalise, update_average
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import stateless
 from fedjax_het.types import Batch, Broadcast, ClientView, Model

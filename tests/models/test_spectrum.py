@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from fedjax_het import tree
 from fedjax_het.errors import InputError
-from fedjax_het.models.spectrum import normalise, spectrum, update_average
+from fedjax_het.models._amplitude import normalise, spectrum, update_average
 from tests.shared import shared_path
 
 OFFICIAL = [

@@ -6,12 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_het.client.measures import coefficient_norm
-from fedjax_het.client.measures.coefficients import by_impulse
+from fedjax_het.client.measures._updates import impulse_response_norm
 from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.errors import InputError
 from tests.client.test_local_updates import PROBLEM, view
 
-MEASURE = jax.jit(lambda rate, momentum, mu, num_steps: by_impulse(torch_sgd(rate, momentum), rate, mu)(num_steps))
+MEASURE = jax.jit(
+    lambda rate, momentum, mu, num_steps: impulse_response_norm(torch_sgd(rate, momentum), rate, mu)(num_steps)
+)
 
 
 def norm(num_steps: int, *settings, **options) -> float:

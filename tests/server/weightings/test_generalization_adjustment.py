@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedjax_het.errors import InputError
 from fedjax_het.server.weightings import generalization_adjustment
-from fedjax_het.server.weightings.generalization_adjustment import adjusted
+from fedjax_het.server.weightings._generalization_adjustment import adjusted
 from fedjax_het.types import Broadcast, ServerView, Upload
 
 clients = st.lists(st.tuples(st.integers(0, 8), st.integers(-40, 40), st.booleans()), min_size=1, max_size=7).filter(

@@ -1,0 +1,47 @@
+"""What a client's examples ask of the head of the model it received (FedIIR)."""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Measure, Problem
+from fedjax_het.client.objectives._regularizers import gradient_of_head
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.types import Array, ClientView, Named
+
+UNITS = ("batch", "sample", "client")
+
+
+def head_gradient(batch_size: int, per: str = "batch") -> Measure:
+    """The gradient of the cross-entropy by the head over all of the client's batches at view.start, nothing updated.
+
+        {"total": sum_b a_b g_b, "weight": sum_b a_b}          the server divides the sums of both over clients
+
+    per: what counts alike in everyone's mean. "batch": a_b = 1, the last batch too, however short (the authors' code).
+    "sample": a_b = its examples.   "client": total is the mean over the client's examples, weight 1.
+    An empty client gives zeros. The pass is a training pass, as the ones it is compared with, and leaves no trace.
+    Shapes: total as params/classifier (shared leaves), weight [].   batch_size: local training's.
+    Raises InputError for an unknown `per`.
+    Guo et al., FedIIR, ICML 2023; official code YamingGuo98/FedIIR, domainbed/algorithms.py, mean_grad.
+    """
+    if per not in UNITS:
+        raise InputError(f"per: unknown option '{per}'. {nearest(per, UNITS)}")
+
+    def measure(problem: Problem, view: ClientView) -> Named:
+        rows = view.data.train
+        params = view.start["params"]
+        state = {name: leaves for name, leaves in view.start.items() if name != "params"}
+
+        def add_batch(index: Array, sums: Named) -> Named:
+            batch = problem.batch(view.data, rows.index, rows.count, index * batch_size, batch_size)
+            forward = problem.forward(params, state, batch, view, jax.random.fold_in(jax.random.key(0), index))
+            share = jnp.asarray(1.0 if per == "batch" else jnp.sum(batch.mask), float)
+            total = tree.add(sums["total"], tree.scale(share, gradient_of_head(forward)))
+            return {"total": total, "weight": sums["weight"] + share}
+
+        nothing = tree.zeros_like(view.received.shared["params"].get("classifier", {}))
+        num_batches = -(-rows.count // batch_size)
+        sums = jax.lax.fori_loop(0, num_batches, add_batch, {"total": nothing, "weight": jnp.zeros((), float)})
+        return tree.scale(1.0 / jnp.maximum(sums["weight"], 1.0), sums) if per == "client" else sums
+
+    return measure
