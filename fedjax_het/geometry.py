@@ -3,11 +3,14 @@
 Rows of clients that are absent are zero in K, and a zero vector agrees and conflicts with nobody.
 """
 
+from typing import Literal, get_args
+
 import jax.numpy as jnp
 
 from fedjax_het.types import Array
 
-AGREEMENTS = ("mean_excl", "sum_excl", "sum_incl")
+Agreement = Literal["mean_excl", "sum_excl", "sum_incl"]
+AGREEMENTS = get_args(Agreement)
 
 
 def lengths(gram: Array) -> Array:
@@ -27,7 +30,7 @@ def projections(gram: Array) -> Array:
     return gram * (inverse[:, None] + inverse) / 2 * (inverse[:, None] > 0) * (inverse > 0)
 
 
-def agreement(gram: Array, is_present: Array, mode: str = "mean_excl") -> Array:
+def agreement(gram: Array, is_present: Array, mode: Agreement = "mean_excl") -> Array:
     """p_i: how far the others go the way of client i, [m] (FedMGC, Def. 3).
 
     mode: "mean_excl" = 1/(K - 1) sum_{j != i} p_ij, K clients present | "sum_excl", without 1/(K - 1) |

@@ -20,7 +20,7 @@ from fedjax_het.data import AUGMENTATIONS, PARTITIONS, federate, toy
 from fedjax_het.errors import InputError
 from fedjax_het.models import MODELS, projected
 from fedjax_het.server import aggregators, optimizers
-from fedjax_het.validation import Count, Fraction, NonNegative, ranges, validate_arguments
+from fedjax_het.validation import Count, Fraction, NonNegative, constraints, validate_arguments
 
 NAN, INFINITY, TOO_MANY = float("nan"), float("inf"), 2**31
 GIVEN = {"num_classes"}  # by the run, not by a user
@@ -44,7 +44,7 @@ def test_every_number_that_a_user_sets_has_a_range(name, factory):
     plain = typing.get_type_hints(factory)
     plain.pop("return", None)
     numbers = {argument for argument, kind in plain.items() if holds_number(kind)} - GIVEN
-    assert numbers <= ranges(factory).keys()
+    assert numbers <= constraints(factory).keys()
 
 
 @pytest.mark.parametrize(

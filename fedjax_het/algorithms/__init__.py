@@ -1,4 +1,7 @@
-"""One recipe a paper. ALGORITHMS: the name used in a config -> its factory."""
+"""Algorithms: one factory per method.
+
+ALGORITHMS has each by the name that a config uses.
+"""
 
 from collections.abc import Callable
 
@@ -9,7 +12,7 @@ from fedjax_het.algorithms._fedcm import fedcm
 from fedjax_het.algorithms._fedga import fedga
 from fedjax_het.algorithms._fedgh import fedgh
 from fedjax_het.algorithms._fediir import fediir
-from fedjax_het.algorithms._fedld import fedld, fedld_released
+from fedjax_het.algorithms._fedld import fedld
 from fedjax_het.algorithms._fedmgc import fedavg_dgc, fedmgc, fedprox_dgc
 from fedjax_het.algorithms._fednova import fednova
 from fedjax_het.algorithms._fedopt import fedadagrad, fedadam, fedavgm, fedyogi
@@ -28,7 +31,6 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "scaffold": scaffold,
     "fedbn": fedbn,
     "fedld": fedld,
-    "fedld_released": fedld_released,
     "harmofl": harmofl,
     "fednova": fednova,
     "fedcm": fedcm,

@@ -1,31 +1,19 @@
-"""FedNova: count what a client did per unit of its work.
+"""FedNova."""
 
-    w_i - w = -lr sum_k a_ik g_ik,   d_i = (w_i - w) / |a_i|_1       a: from momentum, the proximal term, the steps
-    w <- w + eta_g tau_eff sum_i p_i d_i,   tau_eff = sum_i p_i |a_i|_1
-
-Wire: as FedAvg, and one number, |a_i|_1. With equal steps for all it is FedAvg.
-mu: of a proximal term, 0.   a_norm: "impulse" (exact) | "released", which counts double where momentum meets mu.
-tau_eff: "coefficients" | "steps", sum_i p_i tau_i (the authors' code where mu > 0) | a number.
-gmf: server momentum, 0.   server_learning_rate: eta_g, 1.   weighting: "samples" (the paper's p_i) or "uniform".
-Authors' setting: SGD .1, decay 1e-4, momentum 0 (.9 in the paper's runs), 200 rounds, Dirichlet .2.
-Deviations from the code: p_i are shares of the cohort, not of everyone; batch statistics are plainly averaged.
-Another local optimizer is refused: a is known for linear rules only.
-Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020.
-arXiv:2007.07481. Official code JYWa/FedNova.
-"""
-
-from typing import Unpack
+from typing import Literal, Unpack
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.local_updates import Training, sgd
-from fedjax_het.client.measures import coefficient_norm
+from fedjax_het.client.measures import CoefficientRule, coefficient_norm
 from fedjax_het.client.objectives import cross_entropy, proximal
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import normalized_mean
 from fedjax_het.server.optimizers import fedavgm
-from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, validate_arguments
+from fedjax_het.server.weightings import WeightingOrName
+from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, Preset, validate_arguments, with_presets
 
 
+@with_presets(released={"a_norm": "released", "tau_eff": "released"})
 @validate_arguments
 def fednova(
     learning_rate: NonNegative = 0.1,
@@ -33,19 +21,52 @@ def fednova(
     mu: NonNegative = 0.0,
     *,
     gmf: FractionBelowOne = 0.0,
-    a_norm: str = "impulse",
-    tau_eff: str | Positive = "coefficients",
+    a_norm: CoefficientRule = "impulse",
+    tau_eff: Literal["coefficients", "steps", "released"] | Positive = "coefficients",
     server_learning_rate: NonNegative = 1.0,
-    weighting: str = "samples",
+    weighting: WeightingOrName = "samples",
+    preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`."""
+    """FedNova: count what a client did per unit of its work.
+
+        w_i - w = -lr sum_k a_ik g_ik,   d_i = (w_i - w) / |a_i|_1       a: from momentum, the proximal term, the steps
+        w <- w + eta_g tau_eff sum_i p_i d_i,   tau_eff = sum_i p_i |a_i|_1
+
+    Wire: as FedAvg, and one number, |a_i|_1. With equal steps for all it is FedAvg.
+
+    Setting: SGD .1, decay 1e-4, momentum 0 (.9 in the paper's runs), 200 rounds, Dirichlet .2.
+    Deviations from the code: p_i are shares of the cohort, not of everyone; batch statistics are plainly averaged.
+    Another local optimizer is refused: a is known for linear rules only.
+
+    Args:
+        learning_rate: lr of the local steps.
+        momentum: Of the local steps.
+        mu: Of a proximal term, 0.
+        gmf: Server momentum, 0.
+        a_norm: "impulse" (exact) or "released", which counts double where momentum meets mu.
+        tau_eff: "coefficients", "steps", sum_i p_i tau_i, a number, or "released", which is "steps" where mu > 0 and
+            "coefficients" elsewhere, as in the authors' code.
+        server_learning_rate: eta_g, 1.
+        weighting: "samples" (the paper's p_i) or "uniform".
+        preset: "released" counts coefficients and effective steps as the authors' code does.
+        training: Settings of local training, see `local_updates.sgd`.
+
+    Raises:
+        InputError: Another local optimizer is given, or a number is out of range.
+
+    References:
+        Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020.
+        arXiv:2007.07481. Official code JYWa/FedNova.
+    """
     if training.get("optimizer"):
         raise InputError(
             "optimizer: FedNova knows the coefficients of SGD only. Leave optimizer out; momentum may stay."
         )
     schedule = training.get("learning_rate_schedule")
     is_pulled = not isinstance(mu, int | float) or mu != 0
+    if tau_eff == "released":
+        tau_eff = "steps" if is_pulled else "coefficients"
     return Algorithm(
         objective=(cross_entropy(), proximal(mu)) if is_pulled else (cross_entropy(),),
         local_update=sgd(learning_rate, momentum, **training),

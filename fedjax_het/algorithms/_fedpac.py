@@ -1,21 +1,4 @@
-"""FedPAC: a shared extractor with class prototypes, own mixtures of heads.
-
-    head:  head_epochs of CE, extractor fixed;   body:  CE + lam 1/d |f - c_y|^2, head fixed
-    extractor <- sum_i p_i extractor_i,   c_k <- sum_i n_ik c_ik / sum_i n_ik
-    head_i <- sum_j a_ij head_j,   a_i = argmin a^T P_i a on the simplex     (server/aggregators/collaboration.py)
-
-Wire: down the extractor, c and one's own mixture of heads; up extractor, head, class means with counts (after
-training), V_i and H_i (class means times shares, at the received model). The head is personal.
-lam: the paper's λ, 1; the term is off in round 0.   head_learning_rate, head_epochs: of the head, .1 and 1.
-threshold: weights below .001 are dropped.   collaborate: False keeps every head at home (FedRep with prototypes).
-prototype_weighting: "samples" (code) or "uniform" over the clients that have the class.
-Setting: SGD .01 (.02 CIFAR), momentum .5, decay 5e-4, batch 50, 5 epochs, 20 clients, 200 rounds.
-`training` is the body's; the head takes its momentum, weight_decay, batch_size and shuffle too.
-Deviations from the code: features are measured in evaluation mode (there the first round's are not), the program for
-a_i is solved exactly (there a repair of P_i can fail), a class that nobody has keeps its prototype (there an error).
-Xu, Tong and Huang, Personalized Federated Learning with Feature Alignment and Classifier Collaboration, ICLR 2023.
-Official code: JianXu95/FedPAC.
-"""
+"""FedPAC."""
 
 from typing import Unpack
 
@@ -26,9 +9,10 @@ from fedjax_het.client.local_updates import Training, sequential, sgd
 from fedjax_het.client.measures import class_statistics, head_statistics, own_head, prototypes
 from fedjax_het.client.objectives import alignment, cross_entropy
 from fedjax_het.errors import InputError
-from fedjax_het.models._adaptations import with_feature_shape
+from fedjax_het.models import with_feature_shape
 from fedjax_het.server.aggregators import collaborative_heads, mean
 from fedjax_het.server.summaries import class_weighted_mean
+from fedjax_het.server.weightings import WeightingName, WeightingOrName
 from fedjax_het.sharing import personal
 from fedjax_het.validation import Count, Fraction, NonNegative, validate_arguments
 
@@ -43,12 +27,45 @@ def fedpac(
     *,
     threshold: Fraction = 1e-3,
     collaborate: bool = True,
-    prototype_weighting: str = "samples",
+    prototype_weighting: WeightingName = "samples",
     server_learning_rate: NonNegative = 1.0,
-    weighting: str = "samples",
+    weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """The recipe at the top of this file. training: local training's settings, see `local_updates.sgd`."""
+    """FedPAC: a shared extractor with class prototypes, own mixtures of heads.
+
+        head:  head_epochs of CE, extractor fixed;   body:  CE + lam 1/d |f - c_y|^2, head fixed
+        extractor <- sum_i p_i extractor_i,   c_k <- sum_i n_ik c_ik / sum_i n_ik
+        head_i <- sum_j a_ij head_j,   a_i = argmin a^T P_i a on the simplex
+
+    Wire: down the extractor, c and one's own mixture of heads; up extractor, head, class means with counts (after
+    training), V_i and H_i (class means times shares, at the received model). The head is personal.
+
+    Setting: SGD .01 (.02 CIFAR), momentum .5, decay 5e-4, batch 50, 5 epochs, 20 clients, 200 rounds.
+    The settings of local training are the body's; the head takes its momentum, weight_decay, batch_size and shuffle
+    too.
+    Deviations from the code: features are measured in evaluation mode (there the first round's are not), the program
+    for a_i is solved exactly (there a repair of P_i can fail), a class that nobody has keeps its prototype (there an
+    error).
+
+    Args:
+        lam: The paper's λ, 1; the term is off in round 0.
+        head_learning_rate: Of the head, .1.
+        head_epochs: Of the head, 1.
+        threshold: Weights below it are dropped, .001.
+        collaborate: False keeps every head at home (FedRep with prototypes).
+        prototype_weighting: "samples" (code) or "uniform" over the clients that have the class.
+        server_learning_rate: By which the mean of the updates is multiplied, 1.
+        weighting: "samples" or "uniform", of the extractor.
+        training: Settings of local training, see `local_updates.sgd`.
+
+    Raises:
+        InputError: `only` is given, or a number is out of range.
+
+    References:
+        Xu, Tong and Huang, Personalized Federated Learning with Feature Alignment and Classifier Collaboration, ICLR
+        2023. Official code: JianXu95/FedPAC.
+    """
     if training.pop("only", None) is not None:
         raise InputError("only: FedPAC trains the head and then the rest. Leave `only` out.")
     both = ("momentum", "weight_decay", "batch_size", "shuffle", "learning_rate_schedule")

@@ -1,11 +1,12 @@
 """Gradient rules: from a batch to the gradient that the local optimizer is fed."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.algorithm import GradientRule, Problem
-from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, Batch, ClientView, Key, Params, Variables
 from fedjax_het.validation import NonNegative, Positive, PositiveFraction, validate_arguments
 
@@ -34,10 +35,10 @@ def controlled(
     return loss_and_state, tree.add(tree.subtract(gradient, view.memory["control"]), everyone)
 
 
-NORMS = ("whole", "tensor")
+PerturbationNorm = Literal["whole", "tensor"]
 
 
-def perturbation(gradient: Params, radius: float = 0.05, norm: str = "whole") -> Params:
+def perturbation(gradient: Params, radius: float = 0.05, norm: PerturbationNorm = "whole") -> Params:
     """delta = radius g / (||g|| + 1e-12), the norm over all parameters or tensor by tensor; 0 where g is."""
     if norm == "tensor":
         return jax.tree.map(lambda leaf: perturbation(leaf, radius), gradient)
@@ -45,7 +46,7 @@ def perturbation(gradient: Params, radius: float = 0.05, norm: str = "whole") ->
 
 
 @validate_arguments
-def sharpness_aware(radius: NonNegative = 0.05, norm: str = "whole") -> GradientRule:
+def sharpness_aware(radius: NonNegative = 0.05, norm: PerturbationNorm = "whole") -> GradientRule:
     """The gradient at the worst nearby weights, so that training ends in a flat optimum.
 
         grad l(w + delta),   delta = perturbation(grad l(w))
@@ -55,8 +56,6 @@ def sharpness_aware(radius: NonNegative = 0.05, norm: str = "whole") -> Gradient
     tensor. The weights are never changed and changed back, so there is no rounding residue as in the authors' code.
     Jiang et al., HarmoFL, AAAI 2022, Eqs. 6 and 7; official code med-air/HarmoFL, utils/weight_perturbation.py.
     """
-    if norm not in NORMS:
-        raise InputError(f"sharpness_aware: unknown norm '{norm}'. {nearest(norm, NORMS)}")
 
     def rule(
         problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key

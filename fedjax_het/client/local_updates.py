@@ -68,18 +68,32 @@ def sgd(
     epochs ceil(n_i / batch_size) steps a round; the last batch of an epoch is partial, never dropped. Every client has
     its own number of steps: one after another each takes just its own, side by side the short ones wait.
 
-    learning_rate, momentum, weight_decay: of w <- w - lr b, with b <- momentum b + g and g <- g + decay w.
-    batch_size, epochs: examples of a step and passes over all of a client's, the papers' B and E; None is one pass.
-    steps: exactly so many steps instead of epochs, going round the examples.
-    shuffle: a new order each epoch, a function of (seed, round, client, epoch); False keeps the order of the index.
-    optimizer: any optax transformation instead of SGD, or "adam", see `optimizers`.   betas: Adam's; None is .9, .999.
-    gradient: the rule that feeds the optimizer.
-    learning_rate_schedule: round -> what the rate is multiplied by, whatever the optimizer; see `schedules`. None: 1.
-    only: the parameters that are trained, see `trainable_only`.
-    keep_optimizer: go on with memory["optimizer"] instead of starting afresh each round (see `memories`).
     Reads: view.local, where training begins.
-    Raises InputError for numbers out of range, steps beside epochs, a schedule whose values are no finite numbers of
-    at least 0, and `only` with keep_optimizer.
+
+    Args:
+        learning_rate: lr of w <- w - lr b.
+        momentum: Of b <- momentum b + g.
+        weight_decay: Of g <- g + decay w.
+        batch_size: Examples per step, the papers' B.
+        epochs: Passes over all of a client's examples per round, the papers' E; None is one pass.
+        steps: Exactly so many steps instead of epochs, going round the examples.
+        shuffle: Whether each epoch has a new order, a function of (seed, round, client, epoch); False keeps the order
+            of the index.
+        optimizer: Any optax transformation instead of SGD, or "adam", see `optimizers`.
+        betas: Those of Adam; None is .9, .999.
+        learning_rate_schedule: Round -> what the rate is multiplied by, whatever the optimizer; see `schedules`. None
+            is 1.
+        only: A pattern for the parameters that are trained, see `optimizers.trainable_only`.
+        gradient: The rule that feeds the optimizer.
+        keep_optimizer: Whether training goes on with memory["optimizer"] instead of starting afresh each round, see
+            `memories.optimizer_state`.
+
+    Returns:
+        The local update.
+
+    Raises:
+        InputError: A number is out of range, steps stand beside epochs, a value of the schedule is no finite number of
+            at least 0, or `only` stands beside keep_optimizer.
     """
     if steps is not None and epochs is not None:
         raise InputError(f"steps: {steps} steps and {epochs} epochs a round are given. Set one of them to None.")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from fnmatch import fnmatchcase
+from typing import Literal
 
 import jax
 import optax
@@ -35,7 +36,7 @@ def torch_adam(learning_rate: Rate, weight_decay: NonNegative = 0.0, betas: Beta
 
 @validate_arguments
 def local_optimizer(
-    choice: Optimizer | str | None,
+    optimizer: Optimizer | Literal["adam"] | None,
     learning_rate: Rate,
     momentum: FractionBelowOne = 0.0,
     weight_decay: NonNegative = 0.0,
@@ -46,15 +47,11 @@ def local_optimizer(
     betas: of "adam"; None is PyTorch's.
     Raises InputError for another name, for betas outside 0..1, and for betas that nothing reads.
     """
-    if betas is not None and choice != "adam":
+    if betas is not None and not isinstance(optimizer, str):
         raise InputError("betas: they are Adam's. Set optimizer to 'adam', or leave betas out.")
-    if choice is None:
+    if optimizer is None:
         return torch_sgd(learning_rate, momentum, weight_decay)
-    if not isinstance(choice, str):
-        return choice
-    if choice != "adam":
-        raise InputError(f"optimizer: no optimizer '{choice}'. {nearest(choice, ['adam'])} None is SGD.")
-    return torch_adam(learning_rate, weight_decay, betas or BETAS)
+    return torch_adam(learning_rate, weight_decay, betas or BETAS) if isinstance(optimizer, str) else optimizer
 
 
 def trainable_only(optimizer: optax.GradientTransformation, only: str | None) -> optax.GradientTransformation:

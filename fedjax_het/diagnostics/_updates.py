@@ -1,15 +1,16 @@
 """Diagnostics of the clients' updates: conflict, drift, norms, spectrum and implied weights."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_het import geometry, tree
 from fedjax_het.diagnostics._toolkit import from_gram, over_rows, total_loss
-from fedjax_het.errors import InputError, nearest
+from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Batch, Look, Named, Params, Rows, Variables
+from fedjax_het.validation import validate_arguments
 
 _ROUNDING = 1e-12  # of |g_i||g_j|: a projected vector is not exactly orthogonal
 
@@ -24,7 +25,10 @@ class Conflict(NamedTuple):
     dominance: Array  # [m] z_i = p_i / l_i
 
 
-def conflict(gram: Array, losses: Array | None = None, is_present: Array | None = None, mode="mean_excl") -> Conflict:
+@validate_arguments
+def conflict(
+    gram: Array, losses: Array | None = None, is_present: Array | None = None, mode: geometry.Agreement = "mean_excl"
+) -> Conflict:
     """The measures of one round's updates, from their Gram matrix K_ij = <g_i, g_j> [m, m], in float64 if it is.
 
     losses: [m], each client's l_i; all 1 without them.   is_present: [m]; the others have zero rows; default everyone.
@@ -32,8 +36,6 @@ def conflict(gram: Array, losses: Array | None = None, is_present: Array | None 
     FedMGC, Definitions 2 to 4. The paper's Fig. 9 reads small p as good, its selection rule large p: p shrinks with
     the updates anyway, hence `relative_agreement`.
     """
-    if mode not in geometry.AGREEMENTS:
-        raise InputError(f"mode: unknown option '{mode}'. {nearest(mode, geometry.AGREEMENTS)}")
     is_present = jnp.ones(len(gram), bool) if is_present is None else is_present
     losses = jnp.ones(len(gram), gram.dtype) if losses is None else losses
     cosines, p = geometry.cosines(gram), geometry.agreement(gram, is_present, mode)
@@ -81,15 +83,14 @@ def conflict_of_round(problem, look: Look) -> Named:
 INDICES = {"after": slice(1, None), "before": slice(0, -1)}
 
 
-def drift(trajectories: Sequence[Array], index: str = "after") -> Array:
+@validate_arguments
+def drift(trajectories: Sequence[Array], index: Literal["after", "before"] = "after") -> Array:
     """Gamma = 1/N sum_i 1/K_i sum_k ||w_i,k - w||^2, over all trainable parameters.
 
     trajectories: for each client [K_i + 1, parameters], its weights before the first step (w) and after each.
     index: "after" counts w_i,k after k = 1..K steps (Eq. 7), "before" as Algorithm 1 does, where the first is w itself.
     Clients with unequal steps average over their own first.   Jiang et al., HarmoFL, AAAI 2022.
     """
-    if index not in INDICES:
-        raise InputError(f"index: unknown option '{index}'. {nearest(index, INDICES)}")
     squared = [jnp.sum(jnp.square(path - path[0]), axis=1)[INDICES[index]] for path in trajectories]
     return jnp.mean(jnp.stack([jnp.mean(values) for values in squared]))
 

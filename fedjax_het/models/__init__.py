@@ -1,7 +1,7 @@
 """Networks: a feature extractor and a head, as pure functions."""
 
 from fedjax_het.models._adaptations import computed_in, probabilistic, projected, with_feature_shape
-from fedjax_het.models._amplitude import amplitude_normalised
+from fedjax_het.models._amplitude import Band, FirstAverage, amplitude_normalised
 from fedjax_het.models._cnn import cnn, lenet
 from fedjax_het.models._conv_impl import CONV_IMPLS, select_conv_impl
 from fedjax_het.models._densenet import DENSENET_NAMES, densenet121, harmofl_densenet
@@ -37,7 +37,9 @@ __all__ = [
     "MODELS",
     "NORMS",
     "TORCH_NAMES",
+    "Band",
     "Conv",
+    "FirstAverage",
     "Naming",
     "UpConv",
     "amplitude_normalised",

@@ -1,12 +1,13 @@
 """Adaptations of models: a projection head, a probabilistic representation, a feature shape, mixed precision."""
 
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedjax_het.errors import InputError, nearest
+from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
 from fedjax_het.validation import Count, CountOrZero, validate_arguments
 
@@ -203,18 +204,18 @@ def with_feature_shape(model: Model) -> Model:
     return Model(init, encode, model.classify, model.layers)
 
 
-DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
+Precision = Literal["float32", "bfloat16", "float16"]
+DTYPES: dict[Precision, type] = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
 
 
-def computed_in(dtype: str) -> Callable[[Model], Model]:
+@validate_arguments
+def computed_in(dtype: Precision) -> Callable[[Model], Model]:
     """Compute forward and backward passes in `dtype`; weights, statistics, losses and updates stay in float32.
 
     Parameters and inputs are cast where they enter the network, features and logits cast back where they leave it, so
     objectives, optimizers and aggregators see float32. "float32" is the model itself.
     Raises InputError for an unknown dtype.
     """
-    if dtype not in DTYPES:
-        raise InputError(f"dtype: unknown '{dtype}'. {nearest(dtype, DTYPES)}")
     chosen = DTYPES[dtype]
 
     def adapt(model: Model) -> Model:

@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.errors import InputError, nearest
+from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Context, Key, Model, Named, Variables
 from fedjax_het.validation import Count, Fraction, NonNegative, validate_arguments
 
-Band = Literal["full", "dc"] | float
-INITS = ("first", "zero", "debias")
+Band = Literal["full", "dc"] | Fraction
+FirstAverage = Literal["first", "zero", "debias"]
 
 
 def spectrum(images: Array) -> tuple[Array, Array]:
@@ -33,6 +33,7 @@ def spectrum(images: Array) -> tuple[Array, Array]:
     return jnp.abs(transform), jnp.angle(transform)
 
 
+@validate_arguments
 def normalise(images: Array, amplitude: Array, *, band: Band = "full", phase_tolerance: float | None = None) -> Array:
     """Replace the images' amplitude spectrum by `amplitude` [height, width, channel] and keep their phases.
 
@@ -53,8 +54,9 @@ def normalise(images: Array, amplitude: Array, *, band: Band = "full", phase_tol
     return jnp.fft.ifft2(mixed, axes=(1, 2)).real
 
 
+@validate_arguments
 def update_average(
-    average: Array, count: Array, images: Array, mask: Array, decay: float = 0.1, init: str = "first"
+    average: Array, count: Array, images: Array, mask: Array, decay: Fraction = 0.1, init: FirstAverage = "first"
 ) -> tuple[Array, Array]:
     """(average, count) after one more batch; `count` [] is the number of batches seen, padding is left out.
 
@@ -63,7 +65,6 @@ def update_average(
     dark images at first), "debias" divides what "zero" gives by 1 - (1 - v)^count.
     A batch of nothing but padding changes neither.
     """
-    check_init(init)
     batch_mean, is_empty = _masked_mean(jnp.abs(_transform(images)), mask)
     rate = {
         "first": lambda: jnp.where(count == 0, 1.0, decay),
@@ -88,7 +89,6 @@ def _masked_mean(values: Array, mask: Array) -> tuple[Array, Array]:
 
 def _in_band(size: tuple[int, int], band: Band) -> np.ndarray:
     """[height, width]: whether a bin is replaced."""
-    check_band(band)
     if band == "full":
         return np.ones(size, bool)
     half = 0 if band == "dc" else int(min(size) * band)
@@ -96,23 +96,11 @@ def _in_band(size: tuple[int, int], band: Band) -> np.ndarray:
     return np.logical_and.outer(row, column)
 
 
-def check_band(band: Band) -> None:
-    if isinstance(band, str) and band not in ("full", "dc"):
-        raise InputError(f"amplitude: no band '{band}'. {nearest(band, ('full', 'dc'))} Or give a number.")
-    if not isinstance(band, str) and not 0 <= band <= 1:
-        raise InputError(f"amplitude: band is {band}; as a part of the image's side it lies between 0 and 1.")
-
-
-def check_init(init: str) -> None:
-    if init not in INITS:
-        raise InputError(f"amplitude: no init '{init}'. {nearest(str(init), INITS)}")
-
-
 @validate_arguments
 def amplitude_normalised(
     decay: Fraction = 0.1,
     band: Band = "full",
-    init: str = "first",
+    init: FirstAverage = "first",
     rounds: Count | None = 1,
     phase_tolerance: NonNegative | None = None,
 ) -> Callable[[Model], Model]:
@@ -128,7 +116,8 @@ def amplitude_normalised(
     training batch there twice, and in evaluation too.
     Raises InputError for values that cannot work, and for images of another size than the average.
     """
-    _check_settings(decay, band, init)
+    if not isinstance(decay, jax.core.Tracer) and decay == 0 and init != "first":
+        raise InputError("decay: must be above 0 unless init='first', not 0.")
     normalised = partial(normalise, band=band, phase_tolerance=phase_tolerance)
 
     def adapt(model: Model) -> Model:
@@ -180,10 +169,3 @@ def _check_images(inputs: Array) -> None:
             f"amplitude: inputs have shape {inputs.shape}; amplitude normalisation needs images "
             "[batch, height, width, channel]."
         )
-
-
-def _check_settings(decay: float | Array, band: Band, init: str) -> None:
-    check_init(init)
-    check_band(band)
-    if not isinstance(decay, jax.core.Tracer) and decay == 0 and init != "first":
-        raise InputError("decay: must be above 0 unless init='first', not 0.")

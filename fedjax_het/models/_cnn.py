@@ -1,6 +1,7 @@
 """Small convolutional networks, the field's usual ones."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from flax import linen as nn
 
@@ -8,9 +9,11 @@ from fedjax_het.errors import InputError
 from fedjax_het.models._conv_impl import check_conv_impl
 from fedjax_het.models._layers import Conv, max_pool
 from fedjax_het.models._model import check_images, check_num_classes, from_flax, widened
-from fedjax_het.models._norms import check_norm, norm
+from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, Positive, validate_arguments
+
+ConvPadding = Literal["SAME", "VALID"]
 
 
 class CNN(nn.Module):
@@ -74,8 +77,8 @@ def cnn(
     hidden: Sequence[Count] = (512,),
     *,
     kernel: Count = 5,
-    padding: str = "SAME",
-    norm: str = "none",
+    padding: ConvPadding = "SAME",
+    norm: NormKind = "none",
     conv: str = "auto",
     width: Positive = 1.0,
 ) -> Model:
@@ -87,9 +90,8 @@ def cnn(
     McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
     """
     check_num_classes(num_classes)
-    check_norm(norm)
     check_conv_impl(conv)
-    _check_convolution(channels, padding)
+    _check_convolutions(channels)
     channels, hidden = widened("channels", channels, width), widened("hidden", hidden, width)
     return from_flax(CNN(num_classes, channels, hidden, kernel, padding, norm, conv))
 
@@ -101,8 +103,8 @@ def lenet(
     hidden: Sequence[Count] = (120, 84),
     *,
     kernel: Count = 5,
-    padding: str = "VALID",
-    norm: str = "none",
+    padding: ConvPadding = "VALID",
+    norm: NormKind = "none",
     conv: str = "auto",
     width: Positive = 1.0,
 ) -> Model:
@@ -113,8 +115,6 @@ def lenet(
     return cnn(num_classes, channels, hidden, kernel=kernel, padding=padding, norm=norm, conv=conv, width=width)
 
 
-def _check_convolution(channels: Sequence[int], padding: str) -> None:
+def _check_convolutions(channels: Sequence[int]) -> None:
     if len(channels) == 0:
         raise InputError("channels is empty: a CNN needs at least one convolution; for none, use an MLP.")
-    if padding not in ("SAME", "VALID"):
-        raise InputError(f"padding is '{padding}': give 'SAME' or 'VALID'.")

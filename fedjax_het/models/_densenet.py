@@ -6,13 +6,11 @@ Huang, Liu, van der Maaten and Weinberger, Densely Connected Convolutional Netwo
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedjax_het.models._conv_impl import check_conv_impl
-from fedjax_het.models._layers import Conv, Stem, avg_pool, check_stem
-from fedjax_het.models._model import check_images, check_num_classes, from_flax, widened
-from fedjax_het.models._norms import check_norm, norm
-from fedjax_het.models._pretrained import Naming, starting_from
-from fedjax_het.types import Array, Model
-from fedjax_het.validation import Positive, validate_arguments
+from fedjax_het.models._layers import Conv, Stem, avg_pool, image_network
+from fedjax_het.models._model import check_images, widened
+from fedjax_het.models._norms import norm
+from fedjax_het.models._pretrained import Naming
+from fedjax_het.types import Array
 
 DENSENET_NAMES = Naming(
     {
@@ -95,45 +93,23 @@ class DenseNet(nn.Module):
         return self.classifier(features)
 
 
-@validate_arguments
-def densenet121(
-    num_classes: int,
-    *,
-    norm: str = "batch",
-    stem: str = "imagenet",
-    width: Positive = 1.0,
-    conv: str = "auto",
-    pretrained: str | None = None,
-) -> Model:
-    """Blocks of 6, 12, 24 and 16 dense layers; features [batch, 1024]. Arguments and errors as in `resnet18`."""
-    return _densenet(0, num_classes, norm, stem, width, conv, pretrained)
+def _densenet(edge: int, num_classes: int, width: float, **parts: str) -> DenseNet:
+    return DenseNet(num_classes, _DEPTHS, widened("channels", (_STEM, _GROWTH, _BOTTLENECK), width), edge, **parts)
 
 
-@validate_arguments
-def harmofl_densenet(
-    num_classes: int,
-    *,
-    norm: str = "batch_stat",
-    stem: str = "imagenet",
-    width: Positive = 1.0,
-    conv: str = "auto",
-    pretrained: str | None = None,
-) -> Model:
-    """`densenet121` as HarmoFL's authors run it on Camelyon17: two zeros around the maps after the first block, norms
-    that learn and keep nothing. Its algorithm puts amplitude normalisation in front.
+@image_network(DENSENET_NAMES)
+def densenet121(num_classes: int, width: float, **parts: str) -> DenseNet:
+    """DenseNet-121: blocks of 6, 12, 24 and 16 dense layers; features [batch, 1024]."""
+    return _densenet(0, num_classes, width, **parts)
+
+
+@image_network(DENSENET_NAMES, norm="batch_stat")
+def harmofl_densenet(num_classes: int, width: float, **parts: str) -> DenseNet:
+    """DenseNet-121 as HarmoFL's authors run it on Camelyon17.
+
+    Two zeros stand around the maps after the first block, and norms learn and keep nothing. HarmoFL puts amplitude
+    normalisation in front of it.
 
     Jiang, Wang and Dou, HarmoFL, AAAI 2022; official code med-air/HarmoFL, nets/models.py.
     """
-    return _densenet(2, num_classes, norm, stem, width, conv, pretrained)
-
-
-def _densenet(
-    edge: int, num_classes: int, norm: str, stem: str, width: float, conv: str, pretrained: str | None
-) -> Model:
-    check_num_classes(num_classes)
-    check_norm(norm)
-    check_stem(stem)
-    check_conv_impl(conv)
-    channels = widened("channels", (_STEM, _GROWTH, _BOTTLENECK), width)
-    network = DenseNet(num_classes, _DEPTHS, channels, edge, stem, norm, conv)
-    return starting_from(pretrained, DENSENET_NAMES)(from_flax(network))
+    return _densenet(2, num_classes, width, **parts)

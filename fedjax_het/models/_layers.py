@@ -1,6 +1,9 @@
 """Layers of networks: convolutions, pooling, their padding, and the stem of ResNets and DenseNets."""
 
+import inspect
+from collections.abc import Callable
 from functools import partial, reduce
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +11,13 @@ import numpy as np
 from flax import linen as nn
 from jax import lax
 
-from fedjax_het.errors import InputError, nearest
-from fedjax_het.models._conv_impl import Pads, convolve
-from fedjax_het.models._norms import norm
-from fedjax_het.types import Array
+from fedjax_het.errors import InputError
+from fedjax_het.models._conv_impl import Pads, check_conv_impl, convolve
+from fedjax_het.models._model import check_num_classes, from_flax
+from fedjax_het.models._norms import NormKind, norm
+from fedjax_het.models._pretrained import Naming, starting_from
+from fedjax_het.types import Array, Model
+from fedjax_het.validation import Positive, validate_arguments
 
 Pair = int | tuple[int, int]
 Padding = str | int | Pads
@@ -189,7 +195,7 @@ def _larger(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Ar
     return jnp.maximum(first[0], second[0]), jnp.where(first[0] >= second[0], first[1], second[1])
 
 
-STEMS = ("imagenet", "small")
+StemKind = Literal["imagenet", "small"]
 
 
 class Stem(nn.Module):
@@ -214,6 +220,52 @@ class Stem(nn.Module):
         return nn.relu(max_pool(x, 3, 2, 1) if is_large else x)
 
 
-def check_stem(kind: str) -> None:
-    if kind not in STEMS:
-        raise InputError(f"stem: no kind '{kind}'. {nearest(str(kind), STEMS)}")
+def image_network(
+    names: Naming, norm: NormKind = "batch"
+) -> Callable[[Callable[..., nn.Module]], Callable[..., Model]]:
+    """Decorate the builder of a network with a stem; the factory that results has the options that they all share.
+
+    Args:
+        names: What PyTorch code calls the layers of the network.
+        norm: The norm that it takes by default.
+
+    Returns:
+        A decorator of `build(num_classes, width, **parts)`; the parts are the fields stem, norm and impl of the module.
+    """
+    usual_norm = norm
+
+    def decorate(build: Callable[..., nn.Module]) -> Callable[..., Model]:
+        def factory(
+            num_classes: int,
+            *,
+            norm: NormKind = usual_norm,
+            stem: StemKind = "imagenet",
+            width: Positive = 1.0,
+            conv: str = "auto",
+            pretrained: str | None = None,
+        ) -> Model:
+            check_num_classes(num_classes)
+            check_conv_impl(conv)
+            network = build(num_classes, width, stem=stem, norm=norm, impl=conv)
+            return starting_from(pretrained, names)(from_flax(network))
+
+        factory.__doc__ = f"""{inspect.getdoc(build)}
+
+Args:
+    num_classes: Of the data.
+    norm: After each convolution, see `norm`.
+    stem: "imagenet", or "small" for images of 32 and 64 pixels, see `Stem`.
+    width: Multiplies every count of channels.
+    conv: How convolutions are computed: "auto", "lax", "im2col" or "native".
+    pretrained: A .safetensors or .npz file with the state dict of the network in PyTorch.
+
+Returns:
+    A model of images [batch, height, width, channel].
+
+Raises:
+    InputError: Values that cannot work."""
+        factory.__name__ = factory.__qualname__ = build.__name__
+        factory.__module__ = build.__module__
+        return validate_arguments(factory)
+
+    return decorate

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from flax import linen as nn
 
 from fedjax_het.models._model import check_num_classes, from_flax, widened
-from fedjax_het.models._norms import check_norm, norm
+from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, FractionBelowOne, Positive, validate_arguments
 
@@ -39,7 +39,7 @@ def mlp(
     num_classes: int,
     hidden: Sequence[Count] = (128,),
     *,
-    norm: str = "none",
+    norm: NormKind = "none",
     dropout: FractionBelowOne = 0.0,
     width: Positive = 1.0,
 ) -> Model:
@@ -51,5 +51,4 @@ def mlp(
     Raises InputError for values that cannot work.
     """
     check_num_classes(num_classes)
-    check_norm(norm)
     return from_flax(MLP(num_classes, widened("hidden", hidden, width), norm, dropout))

@@ -1,15 +1,17 @@
 """Normalisation layers; all are called as ``norm(x, mask, is_training)`` on x [batch, ..., channel]."""
 
 import math
+from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
-from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array
+from fedjax_het.validation import validate_arguments
 
 
 class BatchNorm(nn.BatchNorm):
@@ -127,7 +129,8 @@ class Identity(nn.Module):
         return x
 
 
-NORMS = {
+NormKind = Literal["batch", "batch_stat", "group", "none"]
+NORMS: dict[NormKind, Callable[..., nn.Module]] = {
     "batch": BatchNorm,
     "batch_stat": partial(BatchNorm, is_tracking=False, use_scale=False, use_bias=False),
     "group": GroupNorm,
@@ -135,17 +138,12 @@ NORMS = {
 }
 
 
-def norm(kind: str, name: str | None = None) -> nn.Module:
+@validate_arguments
+def norm(kind: NormKind, name: str | None = None) -> nn.Module:
     """A normalisation layer by its kind.
 
     "batch": BatchNorm. "batch_stat": the batch's own statistics always and nothing learned, so results depend on what
     else is in the batch (HarmoFL's authors' code). "group": GroupNorm. "none": Identity.
     Raises InputError for an unknown kind.
     """
-    check_norm(kind)
     return NORMS[kind](name=name)
-
-
-def check_norm(kind: str) -> None:
-    if kind not in NORMS:
-        raise InputError(f"norm: no kind '{kind}'. {nearest(str(kind), NORMS)}")

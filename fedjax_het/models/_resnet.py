@@ -5,13 +5,11 @@ He, Zhang, Ren and Sun, Deep Residual Learning for Image Recognition, CVPR 2016.
 
 from flax import linen as nn
 
-from fedjax_het.models._conv_impl import check_conv_impl
-from fedjax_het.models._layers import Conv, Stem, check_stem
-from fedjax_het.models._model import check_images, check_num_classes, from_flax, widened
-from fedjax_het.models._norms import check_norm, norm
-from fedjax_het.models._pretrained import Naming, starting_from
-from fedjax_het.types import Array, Model
-from fedjax_het.validation import Positive, validate_arguments
+from fedjax_het.models._layers import Conv, Stem, image_network
+from fedjax_het.models._model import check_images, widened
+from fedjax_het.models._norms import norm
+from fedjax_het.models._pretrained import Naming
+from fedjax_het.types import Array
 
 RESNET_NAMES = Naming(
     {
@@ -92,54 +90,17 @@ class ResNet(nn.Module):
         return self.classifier(features)
 
 
-@validate_arguments
-def resnet18(
-    num_classes: int,
-    *,
-    norm: str = "batch",
-    stem: str = "imagenet",
-    width: Positive = 1.0,
-    conv: str = "auto",
-    pretrained: str | None = None,
-) -> Model:
-    """Eight blocks of two 3x3 convolutions, on images [batch, height, width, channel]; features [batch, 512].
-
-    norm: after each convolution, see `norms.norm`.   stem: "imagenet", or "small" for images of 32 and 64 pixels, see
-    `stem.Stem`.   width: multiplies every count of channels.   conv: how convolutions are computed, see `_conv_impl`.
-    pretrained: a .safetensors or .npz file with torchvision's state dict, see `pretrained`.
-    Raises InputError for values that cannot work.
-    """
-    return _resnet((2, 2, 2, 2), False, num_classes, norm, stem, width, conv, pretrained)
+def _resnet(depths: tuple[int, ...], is_bottleneck: bool, num_classes: int, width: float, **parts: str) -> ResNet:
+    return ResNet(num_classes, depths, widened("channels", _CHANNELS, width), is_bottleneck, **parts)
 
 
-@validate_arguments
-def resnet50(
-    num_classes: int,
-    *,
-    norm: str = "batch",
-    stem: str = "imagenet",
-    width: Positive = 1.0,
-    conv: str = "auto",
-    pretrained: str | None = None,
-) -> Model:
-    """Sixteen blocks 1x1, 3x3, 1x1; features [batch, 2048]. Arguments and errors as in `resnet18`."""
-    return _resnet((3, 4, 6, 3), True, num_classes, norm, stem, width, conv, pretrained)
+@image_network(RESNET_NAMES)
+def resnet18(num_classes: int, width: float, **parts: str) -> ResNet:
+    """ResNet-18: eight blocks of two 3x3 convolutions; features [batch, 512]."""
+    return _resnet((2, 2, 2, 2), False, num_classes, width, **parts)
 
 
-def _resnet(
-    depths: tuple[int, ...],
-    is_bottleneck: bool,
-    num_classes: int,
-    norm: str,
-    stem: str,
-    width: float,
-    conv: str,
-    pretrained: str | None,
-) -> Model:
-    check_num_classes(num_classes)
-    check_norm(norm)
-    check_stem(stem)
-    check_conv_impl(conv)
-    channels = widened("channels", _CHANNELS, width)
-    network = ResNet(num_classes, depths, channels, is_bottleneck, stem, norm, conv)
-    return starting_from(pretrained, RESNET_NAMES)(from_flax(network))
+@image_network(RESNET_NAMES)
+def resnet50(num_classes: int, width: float, **parts: str) -> ResNet:
+    """ResNet-50: sixteen blocks 1x1, 3x3, 1x1; features [batch, 2048]."""
+    return _resnet((3, 4, 6, 3), True, num_classes, width, **parts)

@@ -11,7 +11,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.models._conv_impl import check_conv_impl
 from fedjax_het.models._layers import Conv, UpConv, max_pool
 from fedjax_het.models._model import check_images, check_num_classes, from_flax, widened
-from fedjax_het.models._norms import check_norm, norm
+from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.models._pretrained import Naming, starting_from
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, Positive, validate_arguments
@@ -94,7 +94,7 @@ class UNet(nn.Module):
 def unet(
     num_classes: int,
     *,
-    norm: str = "batch_stat",
+    norm: NormKind = "batch_stat",
     width: Positive = 1.0,
     levels: Count = 4,
     conv: str = "auto",
@@ -109,7 +109,6 @@ def unet(
     of HarmoFL's network, see `pretrained`.   Raises InputError for values that cannot work.
     """
     check_num_classes(num_classes)
-    check_norm(norm)
     check_conv_impl(conv)
     if not 1 <= levels < len(_CHANNELS):
         raise InputError(f"unet: levels is {levels}. Give 1 to {len(_CHANNELS) - 1}.")

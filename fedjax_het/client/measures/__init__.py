@@ -1,11 +1,30 @@
-"""What a client computes for the server or for its own memory; each reads a ClientView. One mechanism a file."""
+"""Measures: what a client computes for the server or for its own memory, from a ClientView."""
 
 from fedjax_het.client.measures._head_gradient import head_gradient
-from fedjax_het.client.measures._losses import generalization_gap, training_gain, training_loss, validation_loss
+from fedjax_het.client.measures._losses import (
+    Examples,
+    Metric,
+    Moment,
+    generalization_gap,
+    training_gain,
+    training_loss,
+    validation_loss,
+)
 from fedjax_het.client.measures._statistics import class_statistics, head_statistics, own_head, prototypes
-from fedjax_het.client.measures._updates import change_of_control, coefficient_norm, effective_learning_rate
+from fedjax_het.client.measures._updates import (
+    CoefficientRule,
+    Control,
+    change_of_control,
+    coefficient_norm,
+    effective_learning_rate,
+)
 
 __all__ = [
+    "CoefficientRule",
+    "Control",
+    "Examples",
+    "Metric",
+    "Moment",
     "change_of_control",
     "class_statistics",
     "coefficient_norm",

@@ -1,18 +1,19 @@
 """What a client's examples ask of the head of the model it received (FedIIR)."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Measure, Problem
 from fedjax_het.client.objectives._regularizers import gradient_of_head
-from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, ClientView, Named
+from fedjax_het.validation import Count, validate_arguments
 
-UNITS = ("batch", "sample", "client")
 
-
-def head_gradient(batch_size: int, per: str = "batch") -> Measure:
+@validate_arguments
+def head_gradient(batch_size: Count, per: Literal["batch", "sample", "client"] = "batch") -> Measure:
     """The gradient of the cross-entropy by the head over all of the client's batches at view.start, nothing updated.
 
         {"total": sum_b a_b g_b, "weight": sum_b a_b}          the server divides the sums of both over clients
@@ -24,8 +25,6 @@ def head_gradient(batch_size: int, per: str = "batch") -> Measure:
     Raises InputError for an unknown `per`.
     Guo et al., FedIIR, ICML 2023; official code YamingGuo98/FedIIR, domainbed/algorithms.py, mean_grad.
     """
-    if per not in UNITS:
-        raise InputError(f"per: unknown option '{per}'. {nearest(per, UNITS)}")
 
     def measure(problem: Problem, view: ClientView) -> Named:
         rows = view.data.train

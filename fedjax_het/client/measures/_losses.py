@@ -1,25 +1,31 @@
 """Losses of models on a client's examples."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from fedjax_het.algorithm import Measure, Problem
-from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, ClientData, ClientView, Rows, Variables
+from fedjax_het.validation import Count, validate_arguments
 
-METRICS: dict[str, Callable[[Array, Array], Array]] = {
+Metric = Literal["loss", "accuracy"]
+Examples = Literal["valid_or_train", "valid", "train"]
+Moment = Literal["last_epoch_mean", "round_mean", "pre_eval", "post_eval"]
+METRICS: dict[Metric, Callable[[Array, Array], Array]] = {
     "loss": optax.softmax_cross_entropy_with_integer_labels,
     "accuracy": lambda logits, labels: (jnp.argmax(logits, axis=-1) != labels).astype(logits.dtype),
 }
-EXAMPLES = ("valid_or_train", "valid", "train")
-MODELS = ("start", "local")
 
 
+@validate_arguments
 def validation_loss(
-    model: str = "local", metric: str = "loss", examples: str = "valid_or_train", batch_size: int = 50
+    model: Literal["start", "local"] = "local",
+    metric: Metric = "loss",
+    examples: Examples = "valid_or_train",
+    batch_size: Count = 50,
 ) -> Measure:
     """[]: mean loss of the client's model on its own validation examples, in evaluation mode.
 
@@ -30,9 +36,6 @@ def validation_loss(
     has no validation examples; "valid" is 0 there; "train" always takes those.   batch_size: how many at a time.
     Raises InputError for an unknown option.
     """
-    for name, value, known in (("model", model, MODELS), ("metric", metric, METRICS), ("examples", examples, EXAMPLES)):
-        if value not in known:
-            raise InputError(f"{name}: unknown option '{value}'. {nearest(value, known)}")
 
     def measure(problem: Problem, view: ClientView) -> Array:
         return _mean(problem, view, getattr(view, model), METRICS[metric], _chosen(view.data, examples), batch_size)
@@ -40,7 +43,7 @@ def validation_loss(
     return measure
 
 
-def training_gain(metric: str = "loss", examples: str = "valid_or_train", batch_size: int = 50) -> Measure:
+def training_gain(metric: Metric = "loss", examples: Examples = "valid_or_train", batch_size: int = 50) -> Measure:
     """[]: what local training won on the client's validation examples, F_i(w^t) - F_i(w_i).   FedRD's GAP_i.
 
     Options and errors as in `validation_loss`.
@@ -49,7 +52,7 @@ def training_gain(metric: str = "loss", examples: str = "valid_or_train", batch_
     return lambda problem, view: before(problem, view) - after(problem, view)
 
 
-def generalization_gap(metric: str = "loss", examples: str = "valid_or_train", batch_size: int = 50) -> Measure:
+def generalization_gap(metric: Metric = "loss", examples: Examples = "valid_or_train", batch_size: int = 50) -> Measure:
     """[]: what aggregation cost the client, F_i(w^t) - F_i(w_i) with w_i as it last trained it; 0 before. FedGA's G_i.
 
     Reads: view.start, memory["validation_loss"] (`memories.last` of `validation_loss`). The memory is of the client's
@@ -94,7 +97,8 @@ MEASURED = {"last_epoch_mean": "last_epoch_loss", "round_mean": "loss"}
 EVALUATED = {"pre_eval": lambda view: view.start, "post_eval": lambda view: view.local}
 
 
-def training_loss(moment: str = "last_epoch_mean", batch_size: int = 50) -> Measure:
+@validate_arguments
+def training_loss(moment: Moment = "last_epoch_mean", batch_size: Count = 50) -> Measure:
     """The mean of the algorithm's objective over a client's training examples, [].
 
         last_epoch_mean:  over the last local epoch, while the weights moved; costs nothing
@@ -106,8 +110,6 @@ def training_loss(moment: str = "last_epoch_mean", batch_size: int = 50) -> Meas
     batch_size: of evaluations.   Raises InputError for an unknown moment.
     Plain cross-entropy instead, whatever the objective: `validation_loss("local", examples="train")`.
     """
-    if moment not in MEASURED | EVALUATED:
-        raise InputError(f"training_loss: unknown moment '{moment}'. {nearest(moment, MEASURED | EVALUATED)}")
 
     def measure(problem: Problem, view: ClientView) -> Array:
         if moment in MEASURED:

@@ -1,6 +1,7 @@
 """Measures of a client's update: step coefficients, control variates and the effective learning rate."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,6 @@ from fedjax_het.algorithm import Measure, Problem
 from fedjax_het.client.gradients import full_gradient
 from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.client.schedules import Schedule, rate
-from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, ClientView, Params
 from fedjax_het.validation import FractionBelowOne, NonNegative, validate_arguments
 
@@ -65,7 +65,9 @@ def as_released(learning_rate: float, momentum: float = 0.0, mu: float = 0.0) ->
     return norm
 
 
-RULES = {
+CoefficientRule = Literal["impulse", "released"]
+Control = Literal["path", "start"]
+RULES: dict[CoefficientRule, Callable[[float, float, float], Coefficients]] = {
     "impulse": lambda learning_rate, momentum, mu: impulse_response_norm(
         torch_sgd(learning_rate, momentum), learning_rate, mu
     ),
@@ -78,7 +80,7 @@ def coefficient_norm(
     learning_rate: NonNegative,
     momentum: FractionBelowOne = 0.0,
     mu: NonNegative = 0.0,
-    rule: str = "impulse",
+    rule: CoefficientRule = "impulse",
     schedule: Schedule | None = None,
 ) -> Measure:
     """|a_i|_1: how many plain gradient steps a client's round of SGD amounts to.
@@ -88,8 +90,6 @@ def coefficient_norm(
     Weight decay is left out, as everywhere.   schedule: what lr is multiplied by in a round, as in `sgd`.
     Wang et al., FedNova, NeurIPS 2020. arXiv:2007.07481; official code JYWa/FedNova, distoptim/FedNova.py.
     """
-    if rule not in RULES:
-        raise InputError(f"a_norm: unknown option '{rule}'. {nearest(rule, RULES)}")
 
     def measure(problem: Problem, view: ClientView) -> Array:
         now = learning_rate if schedule is None else jnp.maximum(rate(learning_rate, schedule, view), _TINY)
@@ -98,11 +98,9 @@ def coefficient_norm(
     return measure
 
 
-CONTROLS = ("path", "start")
-
-
+@validate_arguments
 def change_of_control(
-    learning_rate: float, control: str = "path", batch_size: int = 50, schedule: Schedule | None = None
+    learning_rate: float, control: Control = "path", batch_size: int = 50, schedule: Schedule | None = None
 ) -> Measure:
     """How a client's control variate changes in the round.
 
@@ -115,8 +113,6 @@ def change_of_control(
     schedule: what lr is multiplied by in a round, as in `sgd`; where lr is 0 then, option II changes nothing.
     Karimireddy et al., SCAFFOLD, ICML 2020, Alg. 1. arXiv:1910.06378
     """
-    if control not in CONTROLS:
-        raise InputError(f"control: unknown option '{control}'. {nearest(control, CONTROLS)}")
 
     def along_path(view: ClientView) -> Params:
         moved = tree.subtract(view.start["params"], view.local["params"])

@@ -1,13 +1,26 @@
-"""What a client minimises: one mechanism a file, each a factory of terms."""
+"""Objectives: the terms that a client minimises, each made by a factory."""
 
 from fedjax_het.client.objectives._contrastive import contrastive
-from fedjax_het.client.objectives._debiased import debiased_cross_entropy
-from fedjax_het.client.objectives._regularizers import alignment, invariance, margin, proximal
+from fedjax_het.client.objectives._debiased import Divergence, Divisor, LambdaTime, debiased_cross_entropy
+from fedjax_het.client.objectives._regularizers import (
+    MarginForm,
+    ProximalForm,
+    alignment,
+    invariance,
+    margin,
+    proximal,
+)
 from fedjax_het.client.objectives._representation import conditional_information, l2_representation
-from fedjax_het.client.objectives._supervised import TASK_LOSSES, cross_entropy, dice, focal, with_task_loss
+from fedjax_het.client.objectives._supervised import TASK_LOSSES, TaskLoss, cross_entropy, dice, focal, with_task_loss
 
 __all__ = [
     "TASK_LOSSES",
+    "Divergence",
+    "Divisor",
+    "LambdaTime",
+    "MarginForm",
+    "ProximalForm",
+    "TaskLoss",
     "alignment",
     "conditional_information",
     "contrastive",

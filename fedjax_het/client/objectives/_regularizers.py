@@ -1,23 +1,26 @@
 """Regularizers: the proximal term, prototype alignment, gradient invariance and the margin."""
 
+from collections.abc import Callable
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import cross_entropy, masked_mean
-from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, ForwardPass, Params
 from fedjax_het.validation import NonNegative, validate_arguments
 
-PROXIMAL_FORMS = {
+ProximalForm = Literal["squared", "norm_per_tensor"]
+PROXIMAL_FORMS: dict[ProximalForm, Callable[[Params, float], Array]] = {
     "squared": lambda distance, mu: 0.5 * mu * tree.squared_norm(distance),
     "norm_per_tensor": lambda distance, mu: mu * sum(map(tree.norm, jax.tree.leaves(distance))),
 }
 
 
 @validate_arguments
-def proximal(mu: NonNegative = 0.01, form: str = "squared") -> Term:
+def proximal(mu: NonNegative = 0.01, form: ProximalForm = "squared") -> Term:
     """Pull each client towards where it started, so that long local training cannot drift far.
 
         squared:          mu/2 ||w - w_start||^2
@@ -27,8 +30,6 @@ def proximal(mu: NonNegative = 0.01, form: str = "squared") -> Term:
     `norm_per_tensor` is what the FedLD repository runs as its FedProx baseline: a pull of constant size.
     Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020. arXiv:1812.06127
     """
-    if form not in PROXIMAL_FORMS:
-        raise InputError(f"proximal: unknown form '{form}'. {nearest(form, PROXIMAL_FORMS)}")
 
     def proximal(forward: ForwardPass) -> Array:
         return PROXIMAL_FORMS[form](tree.subtract(forward.params, forward.view.start["params"]), mu)
@@ -114,7 +115,8 @@ def _whole_batch(scores: Array, mask: Array) -> Array:
     return jnp.log1p(jnp.sum(mask * jnp.sum(jnp.square(scores), axis=-1).reshape(mask.shape[0], -1).sum(axis=1)))
 
 
-MARGIN_FORMS = {
+MarginForm = Literal["logits_mean", "logits_batch", "softmax_mean", "softmax_batch"]
+MARGIN_FORMS: dict[MarginForm, Callable[[Array, Array], Array]] = {
     "logits_mean": _per_example,
     "logits_batch": _whole_batch,
     "softmax_mean": lambda logits, mask: _per_example(jax.nn.softmax(logits), mask),
@@ -123,7 +125,7 @@ MARGIN_FORMS = {
 
 
 @validate_arguments
-def margin(lam: NonNegative = 0.03, form: str = "logits_mean") -> Term:
+def margin(lam: NonNegative = 0.03, form: MarginForm = "logits_mean") -> Term:
     """Punish the length of the logits, so that no client grows over-confident on its own distribution.
 
         logits_mean:    lam 1/B sum_b log(1 + ||z_b||^2)                 (paper, Eq. 3)
@@ -137,8 +139,6 @@ def margin(lam: NonNegative = 0.03, form: str = "logits_mean") -> Term:
     to compare with published numbers.
     Zeng et al., FedLD, official code Zeng-Shuang/FedLD, methods/fedld.py.
     """
-    if form not in MARGIN_FORMS:
-        raise InputError(f"margin: unknown form '{form}'. {nearest(form, MARGIN_FORMS)}")
 
     def margin(forward: ForwardPass) -> Array:
         return lam * MARGIN_FORMS[form](forward.outputs.logits, forward.batch.mask)

@@ -26,8 +26,6 @@ def l2_representation(weight: NonNegative = 0.01, power: Literal[1, 2] = 1) -> T
     Raises InputError for another power.
     Nguyen et al., FedSR, NeurIPS 2022; official code atuannguyen/FedSR, src/methods/FedSR.py.
     """
-    if power not in LENGTHS:
-        raise InputError(f"l2_representation: power must be 1 or 2, not {power!r}.")
 
     def l2_representation(forward: ForwardPass) -> Array:
         squared = jnp.sum(jnp.square(forward.outputs.features), axis=-1)

@@ -1,11 +1,13 @@
 """Supervised losses: cross-entropy, focal and Dice, and the choice of the task's loss."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 import optax
 
 from fedjax_het.algorithm import Term
-from fedjax_het.errors import InputError, nearest
+from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ForwardPass
 from fedjax_het.validation import NonNegative, validate_arguments
 
@@ -96,7 +98,8 @@ def dice(weight: NonNegative = 1.0, smooth: NonNegative = 1e-5) -> Term:
     return dice
 
 
-TASK_LOSSES: dict[str, tuple[Term, ...]] = {
+TaskLoss = Literal["cross_entropy", "dice", "joint"]
+TASK_LOSSES: dict[TaskLoss, tuple[Term, ...]] = {
     "cross_entropy": (cross_entropy(),),
     "dice": (dice(),),
     "joint": (cross_entropy(0.5), dice(0.5)),
@@ -104,22 +107,21 @@ TASK_LOSSES: dict[str, tuple[Term, ...]] = {
 """joint: the mean of both, HarmoFL's for segmentation (official code med-air/HarmoFL, utils/loss.py)."""
 
 
-def with_task_loss(objective: tuple[Term, ...], name: str) -> tuple[Term, ...]:
+@validate_arguments
+def with_task_loss(objective: tuple[Term, ...], task_loss: TaskLoss) -> tuple[Term, ...]:
     """An objective with another of TASK_LOSSES in the place of its cross-entropy.
 
     Raises InputError for an unknown name, and for an objective without that term: its loss is the algorithm's own.
     """
-    if name not in TASK_LOSSES:
-        raise InputError(f"task_loss: no loss '{name}'. {nearest(name, TASK_LOSSES)}")
-    if name == "cross_entropy":
+    if task_loss == "cross_entropy":
         return objective
     if not any(map(_is_task_loss, objective)):
         own = ", ".join(term.__name__ for term in objective)
         raise InputError(
-            f"task_loss: '{name}' has no place in this algorithm, whose loss is its own ({own}). "
+            f"task_loss: '{task_loss}' has no place in this algorithm, whose loss is its own ({own}). "
             "Leave task_loss='cross_entropy', or take another algorithm."
         )
-    return tuple(each for term in objective for each in (TASK_LOSSES[name] if _is_task_loss(term) else (term,)))
+    return tuple(each for term in objective for each in (TASK_LOSSES[task_loss] if _is_task_loss(term) else (term,)))
 
 
 def _is_task_loss(term: Term) -> bool:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -68,11 +69,14 @@ def _cosine(start: Array, changes: Array) -> Array:
     return jnp.where(lengths > 0, 1 - trained @ start / jnp.where(lengths > 0, lengths, 1), 0)
 
 
-DISTANCES: dict[str, Callable[[Array, Array], Array]] = {"l2": _l2, "cosine": _cosine}
+Distance = Literal["l2", "cosine"]
+DISTANCES: dict[Distance, Callable[[Array, Array], Array]] = {"l2": _l2, "cosine": _cosine}
 
 
 @validate_arguments
-def parameter_guided(layer: str | None = None, distance: str = "l2", official_n_extra: CountOrZero = 0) -> Weighting:
+def parameter_guided(
+    layer: str | None = None, distance: Distance = "l2", official_n_extra: CountOrZero = 0
+) -> Weighting:
     """Clients count more whose low layer stayed near, and whom the received model served badly.
 
         w_i = 1/2 ((1 - beta_i) / (N - 1) + gamma_i / sum_j gamma_j)
@@ -88,8 +92,6 @@ def parameter_guided(layer: str | None = None, distance: str = "l2", official_n_
     FedRD: Reducing Divergences for Generalized Federated Learning; official code
     Kailee-WANG/NeurIPS25-FedRD, utils/fed_merge.py.
     """
-    if distance not in DISTANCES:
-        raise InputError(f"distance: unknown option '{distance}'. {nearest(distance, DISTANCES)}")
 
     def init(shared: Variables, num_clients: int) -> PyTree:
         low_layer(shared, layer)  # a wrong name is answered here, before anything runs

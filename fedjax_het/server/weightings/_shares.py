@@ -1,13 +1,17 @@
 """Weights that follow from who is present and how much it has."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_het.algorithm import Weighting
-from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, ServerView, Upload
+from fedjax_het.validation import validate_arguments
+
+WeightingName = Literal["samples", "uniform"]
+WeightingOrName = WeightingName | Weighting
 
 
 def stateless(weights: Callable[[ServerView], Array]) -> Weighting:
@@ -40,13 +44,10 @@ by_examples = separate(lambda upload: upload.num_examples)
 uniform = separate(lambda upload: jnp.ones_like(upload.num_examples))
 """1/m over the m clients that are present."""
 
-WEIGHTINGS = {"samples": by_examples, "uniform": uniform}
+WEIGHTINGS: dict[WeightingName, Weighting] = {"samples": by_examples, "uniform": uniform}
 
 
-def named(weighting: str | Weighting) -> Weighting:
+@validate_arguments
+def named(weighting: WeightingName | Weighting) -> Weighting:
     """A weighting by its name in a config, "samples" or "uniform"; any other Weighting is handed through."""
-    if isinstance(weighting, Weighting):
-        return weighting
-    if weighting not in WEIGHTINGS:
-        raise InputError(f"weighting: unknown '{weighting}'. {nearest(weighting, WEIGHTINGS)}")
-    return WEIGHTINGS[weighting]
+    return weighting if isinstance(weighting, Weighting) else WEIGHTINGS[weighting]
