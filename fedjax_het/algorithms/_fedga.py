@@ -6,7 +6,7 @@ import optax
 
 from fedjax_het.algorithm import Algorithm, OfRun
 from fedjax_het.client.local_updates import Training, sgd
-from fedjax_het.client.measures import Examples, Metric, generalization_gap, validation_loss
+from fedjax_het.client.measures import Examples, Metric, generalization_gap, mean_loss
 from fedjax_het.client.memories import last
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.server.aggregators import mean
@@ -72,7 +72,7 @@ def fedga(
     return Algorithm(
         objective=(cross_entropy(),),
         local_update=local_update,
-        memory={"validation_loss": last(validation_loss("local", **options))},
+        memory={"validation_loss": last(mean_loss("local", **options))},
         reports={"gap": generalization_gap(**options)},
         aggregator=mean(weighting),
         server_optimizer=optax.sgd(server_learning_rate),

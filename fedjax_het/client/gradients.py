@@ -98,14 +98,12 @@ def full_gradient(problem: Problem, view: ClientView, batch_size: int) -> Params
 
     A mean over examples, taken batch by batch; the collections besides params stay as they are.
     """
-    params, rows = view.start["params"], view.data.train
-    state = {name: leaves for name, leaves in view.start.items() if name != "params"}
+    params, state = tree.split_params(view.start)
+    rows = view.data.train
 
-    def add_batch(index: Array, total: Params) -> Params:
-        batch = problem.batch(view.data, rows.index, rows.count, index * batch_size, batch_size)
-        _, gradient = problem.value_and_grad(params, state, batch, view, jax.random.fold_in(jax.random.key(0), index))
+    def add(total: Params, batch: Batch, number: Array) -> Params:
+        _, gradient = problem.value_and_grad(params, state, batch, view, jax.random.fold_in(jax.random.key(0), number))
         return tree.add(total, tree.scale(jnp.sum(batch.mask), gradient))
 
-    num_batches = -(-rows.count // batch_size)
-    total = jax.lax.fori_loop(0, num_batches, add_batch, tree.zeros_like(params))
+    total = problem.fold(view.data, rows, batch_size, add, tree.zeros_like(params))
     return tree.scale(1.0 / jnp.maximum(rows.count, 1), total)

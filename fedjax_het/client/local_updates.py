@@ -159,9 +159,9 @@ def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
 
 
 def _begin(view: ClientView, opt_state: PyTree, is_watched: bool) -> _Progress:
-    state = {name: leaves for name, leaves in view.local.items() if name != "params"}
+    params, state = tree.split_params(view.local)
     zero = jnp.zeros(2, float)
-    return _Progress(view.local["params"], state, opt_state, zero, zero, jnp.zeros((), float) if is_watched else None)
+    return _Progress(params, state, opt_state, zero, zero, jnp.zeros((), float) if is_watched else None)
 
 
 def _finished(done: _Progress, num_steps: Array) -> Trained:

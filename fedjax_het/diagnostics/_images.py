@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.diagnostics._toolkit import encoded, global_models, logits, over_rows
+from fedjax_het.diagnostics._toolkit import Diagnostic, ImagePanel, Quantity, encoded, global_models, logits, over_rows
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Batch, Look, Named, PyTree, Rows, Variables
 
@@ -51,7 +51,7 @@ def amplitudes_of_round(problem, look: Look) -> Named:
     sizes = jnp.zeros(num_radii).at[radius].add(1, mode="drop")
 
     def one(row: Rows) -> Array:
-        def add(total: Array, batch: Batch) -> Array:
+        def add(total: Array, batch: Batch, number: Array) -> Array:
             logs = jnp.log1p(jnp.abs(jnp.fft.fft2(batch.inputs.astype(jnp.float32), axes=(1, 2)))).mean(axis=-1)
             return total.at[radius].add(jnp.sum(logs * batch.mask[:, None, None], axis=0), mode="drop")
 
@@ -111,3 +111,27 @@ def normalisation_of_round(problem, look: Look) -> Named:
         "normalised": jax.lax.map(normalised, (models, batches)).astype(jnp.float16),
         "is_image": batches.mask > 0,
     }
+
+
+DIAGNOSTICS = {
+    "amplitudes": Diagnostic(
+        amplitudes_of_round,
+        "Spectra of the clients' images",
+        "Mean log amplitude by frequency, per client (HarmoFL).",
+        {"log_amplitudes": Quantity("log amplitude", "radius", "cycles per image", unit="log amplitude")},
+    ),
+    "contours": Diagnostic(
+        contours_of_round,
+        "Outlines of masks",
+        "Test images of the first clients of the cohort: true outlines yellow and solid, those that the server's model "
+        "finds after the round, with a client's own leaves, blue and dashed (HarmoFL, Fig. 4).",
+        panels=(ImagePanel("image", "images", outlines=("true", "predicted")),),
+    ),
+    "normalisation": Diagnostic(
+        normalisation_of_round,
+        "What amplitude normalisation makes of images",
+        "Test images of the first clients of the cohort, as they are and with the federation's average amplitude in "
+        "place of their own, as it is after the round; black and white are the same throughout (HarmoFL, Fig. 2).",
+        panels=(ImagePanel("image", "images"), ImagePanel("normalised", "normalised")),
+    ),
+}

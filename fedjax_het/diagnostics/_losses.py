@@ -7,7 +7,16 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het import tree
-from fedjax_het.diagnostics._toolkit import BATCH, client_models, global_models, logits, mean_loss, over_rows
+from fedjax_het.diagnostics._toolkit import (
+    BATCH,
+    Diagnostic,
+    Quantity,
+    client_models,
+    global_models,
+    logits,
+    mean_loss,
+    over_rows,
+)
 from fedjax_het.types import Array, Batch, Key, Look, Named, Params, Rows
 
 
@@ -115,7 +124,7 @@ def classes_of_round(problem, look: Look) -> Named:
         a_pass = lambda: logits(problem, model, look, problem.batch(look.data, row.index, row.count, 0, 1))  # noqa: E731
         num_classes = jax.eval_shape(a_pass).shape[-1]
 
-        def add(total: Array, batch: Batch) -> Array:
+        def add(total: Array, batch: Batch, number: Array) -> Array:
             found, labels, mask = logits(problem, model, look, batch), batch.labels, batch.mask
             losses = optax.softmax_cross_entropy_with_integer_labels(found, labels)
             counted = jnp.broadcast_to(mask.reshape(mask.shape + (1,) * (labels.ndim - 1)), labels.shape).astype(float)
@@ -125,3 +134,30 @@ def classes_of_round(problem, look: Look) -> Named:
 
     sums, counts = jnp.moveaxis(jax.lax.map(lambda each: one(*each), (client_models(look), look.data.train)), 1, 0)
     return {"losses": jnp.where(counts > 0, sums / jnp.maximum(counts, 1), jnp.nan), "counts": counts}
+
+
+DIAGNOSTICS = {
+    "decomposition": Diagnostic(
+        decomposition_of_round,
+        "Where the loss comes from",
+        "local + shift + aggregation = total: what local training leaves, what other clients' data add to a client's "
+        "model, and what aggregation adds to (or takes from) the mean of all models (FedLD, Eq. 2).",
+        {"losses": Quantity("every client's model on every client's data", x_label="model of", y_label="data of")},
+    ),
+    "classes": Diagnostic(
+        classes_of_round,
+        "Which classes a client has learnt",
+        "Each client's trained model on its own training examples of a class; empty where it has none (FedMGC, Fig. "
+        "8).",
+        {
+            "losses": Quantity("loss per class", "classes", "class"),
+            "counts": Quantity("training examples per class", "classes", "class", scale="amount", unit="examples"),
+        },
+    ),
+    "landscape": Diagnostic(
+        landscape_of_round,
+        "The loss around the server's model",
+        "Along two random directions, filter-normalised; 0, 0 is the model. The flatter, the better it bears what "
+        "other data do to it (HarmoFL, Fig. 1).",
+    ),
+}

@@ -1,6 +1,9 @@
-"""What diagnostics are made of: client models, their losses on whose examples one likes, products of updates."""
+"""The record of a diagnostic, and what diagnostics are made of: client models, their losses, products of updates."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +14,66 @@ from fedjax_het.double import in_double
 from fedjax_het.types import Array, Batch, Context, Look, Named, PyTree, Rows, Variables
 
 BATCH = 256
+
+
+class Quantity(NamedTuple):
+    """How reports show one quantity of a diagnostic; one without such a record is shown by its name and shape.
+
+    Attributes:
+        title: What it is called.
+        across: What the columns of a matrix or the entries of a vector count, "clients", "classes" or another word.
+        x_label: Of a matrix.
+        y_label: Of a matrix.
+        scale: Of the colours of a matrix.
+        unit: Of the colours of a matrix.
+        parts: What the entries of a vector are called, where it is several scalars.
+    """
+
+    title: str
+    across: str = "clients"
+    x_label: str = "client"
+    y_label: str = "client"
+    scale: Literal["level", "signed", "amount"] = "level"
+    unit: str = "loss"
+    parts: tuple[str, ...] = ()
+
+
+class ImagePanel(NamedTuple):
+    """One of the pictures that a diagnostic shows of each image.
+
+    Attributes:
+        title: What stands above it, before the number of the image.
+        image: The quantity that is drawn, [clients, images, height, width, channel].
+        outlines: Quantities [clients, images, height, width] whose outlines are drawn on it: the true one and, dashed,
+            the found one.
+    """
+
+    title: str
+    image: str
+    outlines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """A diagnostic: what it measures in a round, and how reports show it.
+
+    Attributes:
+        measure: (problem, Look) -> named arrays, a pure function that is compiled with the round.
+        title: Of its figures.
+        caption: What there is to see, with the paper that has it.
+        quantities: How its arrays are shown, by name.
+        panels: The pictures of each image, for one that shows images; its arrays have "is_image" [clients, images].
+            With several, black and white are the same in all.
+    """
+
+    measure: Callable[[Any, Look], Named]
+    title: str
+    caption: str
+    quantities: Mapping[str, Quantity] = field(default_factory=lambda: MappingProxyType({}))
+    panels: tuple[ImagePanel, ...] = ()
+
+    def __call__(self, problem: Any, look: Look) -> Named:
+        return self.measure(problem, look)
 
 
 def client_models(look: Look) -> Variables:
@@ -45,21 +108,15 @@ def total_loss(problem, variables: Variables, look: Look, batch: Batch) -> Array
     return jnp.sum(jnp.where(batch.mask > 0, losses.reshape(losses.shape[0], -1).mean(axis=1), 0))
 
 
-def over_rows(problem, look: Look, rows: Rows, add: Callable[[PyTree, Batch], PyTree], total: PyTree) -> PyTree:
-    """total = add(total, batch) for batch after batch of one client's row [capacity], divided as in evaluation."""
-    size = rows.even_batch_size(BATCH)
-
-    def step(number: Array, total: PyTree) -> PyTree:
-        last = jnp.minimum(rows.count, (number + 1) * size)
-        return add(total, problem.batch(look.data, rows.index, last, number * size, BATCH))
-
-    return jax.lax.fori_loop(0, -(-rows.count // BATCH), step, total)
+def over_rows(problem, look: Look, rows: Rows, add: Callable[[PyTree, Batch, Array], PyTree], total: PyTree) -> PyTree:
+    """total = add(total, batch, number) for batch after batch of one client's row, divided as in evaluation."""
+    return problem.fold(look.data, rows, BATCH, add, total, is_even=True)
 
 
 def mean_loss(problem, variables: Variables, look: Look, rows: Rows) -> Array:
     """[] over the examples of one client's row; 0 where there is none."""
 
-    def add(total: Array, batch: Batch) -> Array:
+    def add(total: Array, batch: Batch, number: Array) -> Array:
         return total + total_loss(problem, variables, look, batch)
 
     return over_rows(problem, look, rows, add, jnp.zeros((), float)) / jnp.maximum(rows.count, 1)

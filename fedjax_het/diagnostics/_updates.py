@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import geometry, tree
-from fedjax_het.diagnostics._toolkit import from_gram, over_rows, total_loss
+from fedjax_het.diagnostics._toolkit import Diagnostic, Quantity, from_gram, over_rows, total_loss
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Batch, Look, Named, Params, Rows, Variables
 from fedjax_het.validation import validate_arguments
@@ -119,7 +119,7 @@ def norms_of_round(problem, look: Look) -> Named:
         def of_batch(params: Params, batch: Batch) -> Array:
             return total_loss(problem, {**model, "params": params}, look, batch)
 
-        def add(total: Params, batch: Batch) -> Params:
+        def add(total: Params, batch: Batch, number: Array) -> Params:
             return tree.add(total, jax.grad(of_batch)(model["params"], batch))
 
         total = over_rows(problem, look, row, add, tree.zeros_like(model["params"]))
@@ -188,3 +188,47 @@ def weights_of_round(problem, look: Look) -> Named:
         return implied_weights(gram, products, sum(v @ v for _, v in pairs))
 
     return from_gram(measure, look, updates, moved)
+
+
+DIAGNOSTICS = {
+    "conflict": Diagnostic(
+        conflict_of_round,
+        "How far updates contradict each other",
+        "Cosines of the clients' updates; pairs with a negative one are in conflict. Agreement p: how much the others "
+        "go the same way, relative: by the mean length of updates; dominance: agreement by the client's loss (FedMGC, "
+        "Defs. 2 to 4).",
+        {
+            "cosines": Quantity("cosines of updates", scale="signed", unit="cosine"),
+            "projections": Quantity("projections p_ij", scale="signed", unit="p"),
+            "num_conflicts": Quantity("pairs in conflict"),
+            "num_conflicts_after": Quantity("pairs in conflict after editing"),
+        },
+    ),
+    "drift": Diagnostic(
+        drift_of_round,
+        "How far clients wander",
+        "Γ: mean squared distance from the received model over a client's local steps (HarmoFL, Eq. 9).",
+        {"gamma": Quantity("Γ")},
+    ),
+    "spectrum": Diagnostic(
+        spectrum_of_round,
+        "In how many directions clients pull",
+        "Eigenvalues of the updates, falling; how many axes hold 80, 90 and 99 % of their sum; their entropy as a "
+        "number of directions (FedLD, Eq. 5).",
+        {
+            "eigenvalues": Quantity("eigenvalues", "axis"),
+            "num_axes": Quantity("axes", parts=tuple(f"axes for {100 * share:.0f} %" for share in SHARES)),
+        },
+    ),
+    "weights": Diagnostic(
+        weights_of_round,
+        "What each client counts for",
+        "The weights with which updates come nearest to what the server made of them, whatever the aggregator; "
+        "residual: what they leave, 0 where the server took a mean (FedGA, FedRD).",
+    ),
+    "norms": Diagnostic(
+        norms_of_round,
+        "Lengths of gradients and updates",
+        "Of each client, over the model's parameters.",
+    ),
+}

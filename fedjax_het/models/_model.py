@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from fedjax_het import tree
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
 from fedjax_het.validation import LARGEST_COUNT
@@ -26,7 +27,7 @@ def from_flax(module: nn.Module) -> Model:
         return module.init(key, inputs, method=_encode_and_classify)
 
     def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
-        state = {name: leaves for name, leaves in variables.items() if name != "params"}
+        _, state = tree.split_params(variables)
         features, changed = module.apply(
             variables,
             inputs,

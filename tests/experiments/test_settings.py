@@ -105,7 +105,7 @@ def test_another_name_drops_what_the_file_wrote_for_the_old_one_and_says_so():
         ({"evaluate_every": "0"}, r"config\.evaluate_every: .* from 1 to"),
         ({"num_seeds": "0"}, r"config\.num_seeds: .* from 1 to"),
         ({"availability": "1.5"}, r"config\.availability: must be a number in \[0, 1\], not 1.5"),
-        ({"on_nonfinite": "ignore"}, r"expected 'drop' or 'raise'"),
+        ({"on_nonfinite": "ignore"}, r"config\.on_nonfinite: unknown option 'ignore'\. Known: drop, raise"),
         ({"layout": "sharded"}, r"config\.layout: .* Write auto, vmapped"),
         ({"data.partition.name": "shards"}, r"config\.data\.partition\.classes_per_client is required"),
     ],

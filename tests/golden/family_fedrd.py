@@ -64,6 +64,8 @@ def released_aggregation(case: Case):
     models = {key: np.stack([case[f"d{i}__{key}"] for i in range(len(gaps))]) for key in keys}
     num_extra = case.meta["n_models_in_dict"] - len(gaps)
     case.meta.confirm(held_out_domain_in_model_dict=num_extra > 0)
+    if num_extra not in (0, extra := fedrd.presets["released"]["official_n_extra"]):
+        raise ValueError(f"the case counts {num_extra} models that do not take part, and the preset {extra}")
     total = float(case["weights"].sum())
     if not np.isclose(stated := case.meta.get("sum_weights", total), total, equal_nan=True):
         raise ValueError(f"meta key 'sum_weights' is {stated}, and 'weights' sum to {total}")

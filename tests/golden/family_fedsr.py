@@ -70,7 +70,7 @@ def recipe(settings: Meta) -> Algorithm:
     if settings["method"] == "FedL2R":
         return fedl2r(l2r=settings["L2R_coeff"])
     settings.confirm(method="FedSR")
-    return fedsr(l2r=settings["L2R_coeff"], cmi=settings["CMI_coeff"])
+    return fedsr(l2r=settings["L2R_coeff"], cmi=settings["CMI_coeff"], preset="released")
 
 
 VIEW = ClientView(Broadcast(jnp.zeros((), int), {}, {}), {}, {}, None, {}, {}, (), {}, jnp.zeros(()))
@@ -103,7 +103,7 @@ def communication(case: Case):
     stack = jax.tree.map(lambda *leaves: jnp.stack(leaves), *nodes)
     shared = {layer: leaves for layer, leaves in stack.items() if layer not in personal}
     counts = [float(i != master) for i in range(len(nodes))]
-    update, _ = aggregate(fedsr().aggregator, {"params": shared}, counts)
+    update, _ = aggregate(fedsr(preset="released").aggregator, {"params": shared}, counts)
     for i, node in enumerate(nodes):
         yield from compare(case, f"out{i}", node | update["params"])
 

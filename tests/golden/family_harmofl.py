@@ -234,7 +234,7 @@ def released_training(case: Case):
     settings.confirm(N=num_clients, nb=num_batches, B=batch_size)
     rates = (settings["lr"], settings["weight_decay"])
     optimizer = torch_optimizer(settings["base"], *rates, **settings.get("extra", {}))
-    options = {"decay": 0.0, "band": "dc"} | _options(case)
+    options = {"preset": "released"} | _options(case)
     algorithm = harmofl(**options, optimizer=optimizer, batch_size=batch_size, shuffle=False)
     # The released communication weighs amplitudes as it weighs models.
     algorithm = replace(algorithm, aggregator=mean(options.get("weighting", "uniform")))

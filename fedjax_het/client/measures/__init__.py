@@ -6,9 +6,9 @@ from fedjax_het.client.measures._losses import (
     Metric,
     Moment,
     generalization_gap,
+    mean_loss,
     training_gain,
     training_loss,
-    validation_loss,
 )
 from fedjax_het.client.measures._statistics import class_statistics, head_statistics, own_head, prototypes
 from fedjax_het.client.measures._updates import (
@@ -32,9 +32,9 @@ __all__ = [
     "generalization_gap",
     "head_gradient",
     "head_statistics",
+    "mean_loss",
     "own_head",
     "prototypes",
     "training_gain",
     "training_loss",
-    "validation_loss",
 ]

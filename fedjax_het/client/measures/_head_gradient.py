@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Measure, Problem
 from fedjax_het.client.objectives._regularizers import gradient_of_head
-from fedjax_het.types import Array, ClientView, Named
+from fedjax_het.types import Array, Batch, ClientView, Named
 from fedjax_het.validation import Count, validate_arguments
 
 
@@ -27,20 +27,17 @@ def head_gradient(batch_size: Count, per: Literal["batch", "sample", "client"] =
     """
 
     def measure(problem: Problem, view: ClientView) -> Named:
-        rows = view.data.train
-        params = view.start["params"]
-        state = {name: leaves for name, leaves in view.start.items() if name != "params"}
+        params, state = tree.split_params(view.start)
 
-        def add_batch(index: Array, sums: Named) -> Named:
-            batch = problem.batch(view.data, rows.index, rows.count, index * batch_size, batch_size)
-            forward = problem.forward(params, state, batch, view, jax.random.fold_in(jax.random.key(0), index))
+        def add(sums: Named, batch: Batch, number: Array) -> Named:
+            forward = problem.forward(params, state, batch, view, jax.random.fold_in(jax.random.key(0), number))
             share = jnp.asarray(1.0 if per == "batch" else jnp.sum(batch.mask), float)
             total = tree.add(sums["total"], tree.scale(share, gradient_of_head(forward)))
             return {"total": total, "weight": sums["weight"] + share}
 
         nothing = tree.zeros_like(view.received.shared["params"].get("classifier", {}))
-        num_batches = -(-rows.count // batch_size)
-        sums = jax.lax.fori_loop(0, num_batches, add_batch, {"total": nothing, "weight": jnp.zeros((), float)})
+        begin = {"total": nothing, "weight": jnp.zeros((), float)}
+        sums = problem.fold(view.data, view.data.train, batch_size, add, begin)
         return tree.scale(1.0 / jnp.maximum(sums["weight"], 1.0), sums) if per == "client" else sums
 
     return measure

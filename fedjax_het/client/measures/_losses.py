@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_het import tree
 from fedjax_het.algorithm import Measure, Problem
-from fedjax_het.types import Array, ClientData, ClientView, Rows, Variables
+from fedjax_het.types import Array, Batch, ClientData, ClientView, Rows, Variables
 from fedjax_het.validation import Count, validate_arguments
 
 Metric = Literal["loss", "accuracy"]
@@ -21,7 +22,7 @@ METRICS: dict[Metric, Callable[[Array, Array], Array]] = {
 
 
 @validate_arguments
-def validation_loss(
+def mean_loss(
     model: Literal["start", "local"] = "local",
     metric: Metric = "loss",
     examples: Examples = "valid_or_train",
@@ -46,20 +47,20 @@ def validation_loss(
 def training_gain(metric: Metric = "loss", examples: Examples = "valid_or_train", batch_size: int = 50) -> Measure:
     """[]: what local training won on the client's validation examples, F_i(w^t) - F_i(w_i).   FedRD's GAP_i.
 
-    Options and errors as in `validation_loss`.
+    Options and errors as in `mean_loss`.
     """
-    before, after = (validation_loss(model, metric, examples, batch_size) for model in ("start", "local"))
+    before, after = (mean_loss(model, metric, examples, batch_size) for model in ("start", "local"))
     return lambda problem, view: before(problem, view) - after(problem, view)
 
 
 def generalization_gap(metric: Metric = "loss", examples: Examples = "valid_or_train", batch_size: int = 50) -> Measure:
     """[]: what aggregation cost the client, F_i(w^t) - F_i(w_i) with w_i as it last trained it; 0 before. FedGA's G_i.
 
-    Reads: view.start, memory["validation_loss"] (`memories.last` of `validation_loss`). The memory is of the client's
+    Reads: view.start, memory["validation_loss"] (`memories.last` of `mean_loss`). The memory is of the client's
     own last round, which is the round before for all who take part in every round.
-    Options and errors as in `validation_loss`.
+    Options and errors as in `mean_loss`.
     """
-    now = validation_loss("start", metric, examples, batch_size)
+    now = mean_loss("start", metric, examples, batch_size)
 
     def measure(problem: Problem, view: ClientView) -> Array:
         then = view.memory["validation_loss"]
@@ -81,15 +82,14 @@ def _mean(
     problem: Problem, view: ClientView, variables: Variables, metric: Callable, rows: Rows, batch_size: int
 ) -> Array:
     """Batch by batch, so that memory does not grow with the client; 0 over no example."""
-    state = {name: leaves for name, leaves in variables.items() if name != "params"}
+    params, state = tree.split_params(variables)
 
-    def add_batch(number: Array, total: Array) -> Array:
-        batch = problem.batch(view.data, rows.index, rows.count, number * batch_size, batch_size)
-        forward = problem.forward(variables["params"], state, batch, view, jax.random.key(0), is_training=False)
+    def add(total: Array, batch: Batch, number: Array) -> Array:
+        forward = problem.forward(params, state, batch, view, jax.random.key(0), is_training=False)
         each = metric(forward.outputs.logits, batch.labels).reshape(batch_size, -1).mean(axis=1)
         return total + jnp.sum(jnp.where(batch.mask > 0, each, 0).astype(total.dtype))
 
-    total = jax.lax.fori_loop(0, -(-rows.count // batch_size), add_batch, jnp.zeros((), float))
+    total = problem.fold(view.data, rows, batch_size, add, jnp.zeros((), float))
     return total / jnp.maximum(rows.count, 1)
 
 
@@ -108,7 +108,7 @@ def training_loss(moment: Moment = "last_epoch_mean", batch_size: Count = 50) ->
 
     Reads: metrics["last_epoch_loss"] or metrics["loss"]; evaluations view.start or view.local.
     batch_size: of evaluations.   Raises InputError for an unknown moment.
-    Plain cross-entropy instead, whatever the objective: `validation_loss("local", examples="train")`.
+    Plain cross-entropy instead, whatever the objective: `mean_loss("local", examples="train")`.
     """
 
     def measure(problem: Problem, view: ClientView) -> Array:
@@ -120,14 +120,13 @@ def training_loss(moment: Moment = "last_epoch_mean", batch_size: Count = 50) ->
 
 
 def _mean_objective(problem: Problem, view: ClientView, variables: Variables, batch_size: int) -> Array:
+    params, state = tree.split_params(variables)
     rows = view.data.train
-    state = {name: leaves for name, leaves in variables.items() if name != "params"}
 
-    def add_batch(number: Array, total: Array) -> Array:
-        batch = problem.batch(view.data, rows.index, rows.count, number * batch_size, batch_size)
+    def add(total: Array, batch: Batch, number: Array) -> Array:
         key = jax.random.fold_in(jax.random.key(0), number)
-        forward = problem.forward(variables["params"], state, batch, view, key, is_training=False)
+        forward = problem.forward(params, state, batch, view, key, is_training=False)
         return total + jnp.sum(batch.mask) * sum(term(forward) for term in problem.objective)
 
-    total = jax.lax.fori_loop(0, -(-rows.count // batch_size), add_batch, jnp.zeros((), float))
+    total = problem.fold(view.data, rows, batch_size, add, jnp.zeros((), float))
     return total / jnp.maximum(rows.count, 1)

@@ -42,18 +42,17 @@ def prototypes(batch_size: int = 50) -> Measure:
 
 
 def _measured(problem: Problem, view: ClientView, variables: Variables, batch_size: int) -> ClassStatistics:
+    params, state = tree.split_params(variables)
     rows = view.data.train
-    state = {name: leaves for name, leaves in variables.items() if name != "params"}
 
-    def sums(index: Array | int) -> ClassStatistics:
-        batch = problem.batch(view.data, rows.index, rows.count, index * batch_size, batch_size)
+    def sums(batch: Batch) -> ClassStatistics:
         _check_labels(batch)
-        forward = problem.forward(variables["params"], state, batch, view, jax.random.key(0), is_training=False)
+        forward = problem.forward(params, state, batch, view, jax.random.key(0), is_training=False)
         return _sums(forward.outputs.features, batch.labels, batch.mask, forward.outputs.logits.shape[-1])
 
-    nothing = tree.zeros_like(jax.eval_shape(sums, 0))
-    num_batches = -(-rows.count // batch_size)
-    return _averaged(jax.lax.fori_loop(0, num_batches, lambda i, total: tree.add(total, sums(i)), nothing))
+    nothing = tree.zeros_like(jax.eval_shape(lambda: sums(problem.batch(view.data, rows.index, rows.count, 0, 1))))
+    total = problem.fold(view.data, rows, batch_size, lambda total, batch, _: tree.add(total, sums(batch)), nothing)
+    return _averaged(total)
 
 
 def _sums(features: Array, labels: Array, mask: Array, num_classes: int) -> ClassStatistics:

@@ -60,10 +60,8 @@ def contrastive(mu: NonNegative = 1.0, temperature: Positive = 0.5) -> Term:
 
 
 def _features(forward: ForwardPass, variables: Variables) -> Array:
-    state = {name: leaves for name, leaves in variables.items() if name != "params"}
-    again = forward.problem.forward(
-        variables["params"], state, forward.batch, forward.view, forward.key, is_training=False
-    )
+    params, state = tree.split_params(variables)
+    again = forward.problem.forward(params, state, forward.batch, forward.view, forward.key, is_training=False)
     return jax.lax.stop_gradient(again.outputs.features)
 
 
