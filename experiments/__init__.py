@@ -1,0 +1,1 @@
+"""Command lines that train, compare, report and measure."""

@@ -14,13 +14,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments import arguments, build, data_usage, found, outputs, settings, terminal
 from fedjax_het.errors import InputError
+
+from .configuration import build, settings
+from .configuration.overrides import split_overrides
+from .runs import data_usage, dataset_table, records
+from .training import terminal
 
 
 def main(argv: Sequence[str]) -> int:
     """The exit status."""
-    own, overrides = arguments.apart(argv)
+    own, overrides = split_overrides(argv)
     parser = argparse.ArgumentParser(
         prog="python -m experiments.check_data",
         description="Read, check and distribute the data of a config without training.",
@@ -29,19 +33,19 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--config", type=Path, required=True, help="a Python file with get_config()")
     known = parser.parse_args(own)
-    found.tell_progress()
+    dataset_table.print_progress()
     try:
-        chosen, notes = settings.complete(settings.load(known.config), overrides)
+        chosen, notes = settings.complete_settings(settings.load_settings(known.config), overrides)
         for note in notes:
             print(f"note: {note}")
-        dataset, federation = build.data(chosen["data"])
+        dataset, federation = build.build_federation(chosen["data"])
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    found.show(dataset, is_whole=True)
-    Console(markup=False).print(found.clients(federation))
-    partition = outputs.partition(federation)
-    print(terminal.basis(partition, data_usage.measured_groups(partition, False, False)))
+    dataset_table.print_dataset(dataset, is_whole=True)
+    Console(markup=False).print(dataset_table.client_table(federation))
+    partition = records.describe_partition(federation)
+    print(terminal.print_data_usage(partition, data_usage.measured_groups(partition, False, False)))
     return 0
 
 

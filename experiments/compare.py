@@ -17,11 +17,14 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.markdown import Markdown
 
-from experiments import arguments, cells, files, outcomes, results
-from experiments.outcomes import Outcome
-from experiments.results import Finished
-from experiments.tables import WRITERS, Table, markdown, narrowed
 from fedjax_het.errors import InputError
+
+from .configuration.overrides import split_overrides
+from .runs import json_files, results
+from .runs.results import FinishedRun
+from .runs.tables import WRITERS, Table, narrow, to_markdown
+from .sweep import grid, run_grid
+from .sweep.run_grid import GridResult
 
 _MOST_COLUMNS = 8  # that a terminal has room for
 
@@ -36,7 +39,7 @@ class Command(NamedTuple):
 
 def parse(argv: Sequence[str]) -> Command:
     """The command line. Raises InputError for what cannot be read."""
-    own, common = arguments.apart(argv)
+    own, common = split_overrides(argv)
     parser = argparse.ArgumentParser(
         prog="python -m experiments.compare",
         description="Train every config with every combination of what is varied, and tabulate the results.",
@@ -55,7 +58,7 @@ def parse(argv: Sequence[str]) -> Command:
     parser.add_argument(
         "--together",
         type=int,
-        default=outcomes.MOST,
+        default=run_grid.MOST,
         metavar="N",
         help="train at most so many in one program, where they differ in numbers of the algorithm and seeds alone "
         "(default %(default)s); 1 is each by itself",
@@ -74,29 +77,31 @@ def parse(argv: Sequence[str]) -> Command:
     return Command(known.config, common, varied, known.workdir, known.together)
 
 
-def run(command: Command) -> tuple[list[Outcome], list[Table]]:
+def run(command: Command) -> tuple[list[GridResult], list[Table]]:
     """Train what is not done yet, and write the tables of what is."""
-    chosen = cells.grid(command.configs, command.common, command.varied)
-    cells.check(chosen, command.workdir)
-    found = outcomes.told(chosen, command.workdir, command.most)
+    chosen = grid.make_grid(command.configs, command.common, command.varied)
+    grid.check_runs(chosen, command.workdir)
+    found = run_grid.run_grid(chosen, command.workdir, command.most)
     ended = sorted(found, key=lambda outcome: chosen.index(outcome.cell))
     return ended, write(ended, command.workdir)
 
 
-def write(ended: Sequence[Outcome], workdir: Path) -> list[Table]:
+def write(ended: Sequence[GridResult], workdir: Path) -> list[Table]:
     """Each table in every form, all in results.md, and grid.json: which cell is where and how it ended."""
-    labels = cells.labels([outcome.cell for outcome in ended])
+    labels = grid.label_runs([outcome.cell for outcome in ended])
     done = [
-        Finished(label, outcome.directory, outcome.cell.own.get(cells.UNSEEN, ""))
+        FinishedRun(label, outcome.directory, outcome.cell.own.get(grid.UNSEEN, ""))
         for label, outcome in zip(labels, ended, strict=True)
         if outcome.is_done
     ]
-    tables = results.tables(done)
+    tables = results.result_tables(done)
     for table in tables:
         for ending, form in WRITERS.items():
-            files.write(workdir / f"{table.name}{ending}", form(table))
-    files.write(workdir / "grid.json", files.to_json([outcomes.describe(each) for each in ended], indent=2) + "\n")
-    files.write(workdir / "results.md", "\n".join(map(markdown, tables)))
+            json_files.write(workdir / f"{table.name}{ending}", form(table))
+    json_files.write(
+        workdir / "grid.json", json_files.to_json([run_grid.result_record(each) for each in ended], indent=2) + "\n"
+    )
+    json_files.write(workdir / "results.md", "\n".join(map(to_markdown, tables)))
     return tables
 
 
@@ -111,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         return 130
-    Console().print(Markdown("\n".join(markdown(narrowed(table, _MOST_COLUMNS)) for table in tables)))
+    Console().print(Markdown("\n".join(to_markdown(narrow(table, _MOST_COLUMNS)) for table in tables)))
     print(f"written: {command.workdir / 'results.md'}, and each table as .md, .tex and .csv beside it")
     return int(not all(outcome.is_done for outcome in ended))
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import jax
 
-from experiments import build, settings
-from experiments.rundir import RunDirectory, identity
 from fedjax_het import engine, tree
-from fedjax_het.engine.scoring import typical
+from fedjax_het.engine.evaluation.scoring import mean_personal_variables
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models import TORCH_NAMES, Naming, save_state_dict, unnamed_leaves
 from fedjax_het.types import State, Variables
+
+from .configuration import build, settings
+from .runs.run_directory import RunDirectory, run_identity
 
 
 def trained(workdir: Path, seed: int | None = None) -> tuple[Variables, Naming, int]:
@@ -31,7 +32,7 @@ def trained(workdir: Path, seed: int | None = None) -> tuple[Variables, Naming, 
     written = directory.read("config.json")
     if written is None:
         raise InputError(f"--workdir: '{workdir}' holds no run. Name the directory that training printed.")
-    chosen, _ = settings.complete(written)
+    chosen, _ = settings.complete_settings(written)
     name = chosen["model"]["name"]
     if name not in TORCH_NAMES:
         raise InputError(f"--workdir: the run's model '{name}' has no counterpart. {nearest(name, TORCH_NAMES)}")
@@ -40,7 +41,7 @@ def trained(workdir: Path, seed: int | None = None) -> tuple[Variables, Naming, 
         raise InputError(f"--seed: the run has the seeds {', '.join(map(str, seeds))}, not {seed}.")
     state, rounds = _last(directory, chosen)
     one = jax.tree.map(lambda x: x[0 if seed is None else seeds.index(seed)], state)
-    mean = typical(one.clients, len(one.clients.rounds))
+    mean = mean_personal_variables(one.clients, len(one.clients.rounds))
     return tree.merge(one.server.shared, mean), TORCH_NAMES[name], rounds
 
 
@@ -49,10 +50,10 @@ def _last(directory: RunDirectory, chosen: dict[str, Any]) -> tuple[State, int]:
     if not (directory / "checkpoints").is_dir():
         raise InputError(f"--workdir: '{directory.path}' holds no checkpoint yet. Let the run come to its first.")
     choices = directory.read("choices.json") or {}
-    parts = build.parts(chosen, choices)
+    parts = build.build_parts(chosen, choices)
     federation = parts.federation
     directory.check_partition(federation.fingerprint)
-    about = {"config": identity(chosen), "partition": federation.fingerprint}
+    about = {"config": run_identity(chosen), "partition": federation.fingerprint}
     checkpoints = engine.Checkpoints(directory / "checkpoints", about, num_clients=federation.num_clients)
     round = engine.make_round(
         parts.algorithm,

@@ -16,27 +16,21 @@ import jax
 from absl.flags import argparse_flags
 from rich.console import Console
 
-from experiments import (
-    arguments,
-    build,
-    catalogue,
-    data_usage,
-    files,
-    found,
-    live,
-    looks,
-    meeting,
-    settings,
-    terminal,
-)
-from experiments.meeting import Meeting
-from experiments.processes import ALONE, RESUMES, Agreed, Processes
-from experiments.record import WRITTEN, Record, draw_pictures
-from experiments.run_files import SELECTED
-from experiments.rundir import RunDirectory, differences
-from experiments.training import Training
-from fedjax_het.cache import cache_folder
+from fedjax_het._internal.cache_folder import cache_folder
 from fedjax_het.errors import InputError, NonFiniteError
+
+from . import list_algorithms, trackers
+from .configuration import build, settings
+from .configuration.overrides import split_overrides
+from .distributed import initialization
+from .distributed.collectives import ALONE, RESUMES, Agreement, Processes
+from .distributed.initialization import DistributedConfig
+from .runs import data_usage, dataset_table, diagnostics_log, json_files
+from .runs.run_directory import RunDirectory, describe_differences
+from .runs.run_files import SELECTED
+from .training import terminal
+from .training.loop import Training
+from .training.recorder import WRITTEN, RunRecorder, draw_pictures
 
 ELSEWHERE = (
     "note: the run began on other devices, in another layout or beside other runs: equal within rounding, not to the "
@@ -55,12 +49,12 @@ class Command(NamedTuple):
     workdir: Path
     overrides: dict[str, str]  # {"algorithm.mu": "0.01"}
     is_cached: bool  # whether compiled programs are kept for other runs
-    meeting: Meeting = Meeting()
+    meeting: DistributedConfig = DistributedConfig()
 
 
 def parse(argv: Sequence[str]) -> Command:
     """The command line. `--config.<key>=<value>` sets any key of the config, whether the file sets it or not."""
-    own, overrides = arguments.apart(argv)
+    own, overrides = split_overrides(argv)
     parser = argparse_flags.ArgumentParser(
         prog="python -m experiments.train",
         description="Train from a config; the same command resumes a run that was stopped.",
@@ -76,13 +70,13 @@ def parse(argv: Sequence[str]) -> Command:
     parser.add_argument(
         "--no_compilation_cache", action="store_true", help="compile anew, and keep no program for other runs"
     )
-    meeting.add_flags(parser)
+    initialization.add_flags(parser)
     known = parser.parse_args(own)
     if known.list is not None:
-        catalogue.show(known.list)
+        list_algorithms.show(known.list)
         raise SystemExit(0)
     workdir = known.workdir or Path("runs", *_name(known.config))
-    return Command(known.config, workdir, overrides, not known.no_compilation_cache, meeting.read_flags(known))
+    return Command(known.config, workdir, overrides, not known.no_compilation_cache, initialization.read_flags(known))
 
 
 def _name(config: Path) -> tuple[str, ...]:
@@ -94,12 +88,14 @@ def _name(config: Path) -> tuple[str, ...]:
 def run(command: Command, processes: Processes = ALONE) -> None:
     """Refuse what can be refused, then compile, then write."""
     processes.check_count()
-    with processes.agreed("settings"):
-        chosen, notes = settings.complete(settings.load(command.config), command.overrides)
+    with processes.barrier("settings"):
+        chosen, notes = settings.complete_settings(settings.load_settings(command.config), command.overrides)
         directory = RunDirectory(command.workdir)
         before = directory.check(chosen, is_thorough=processes.is_first)
     _check_same(processes, "config", chosen)
-    is_complete, earlier, found_there = processes.firsts("before", [before.is_complete, before.choices, before.notes])
+    is_complete, earlier, found_there = processes.broadcast(
+        "before", [before.is_complete, before.choices, before.notes]
+    )
     for note in (*notes, *found_there):
         print(f"note: {note}")
     if not is_complete:
@@ -107,10 +103,13 @@ def run(command: Command, processes: Processes = ALONE) -> None:
     if processes.is_first:
         draw_pictures(directory)
         summary, partition = directory.read("summary.json"), directory.read("partition.json")
-        Console(markup=False).print(terminal.table(summary))
+        Console(markup=False).print(terminal.print_results(summary))
         if partition:
-            print(terminal.basis(partition, data_usage.groups_of(summary["final"])))
-        asked = *looks.written(chosen["diagnostics"]), *live.folders(chosen["live"], directory.path)
+            print(terminal.print_data_usage(partition, data_usage.groups_of(summary["final"])))
+        asked = (
+            *diagnostics_log.diagnostics_files(chosen["diagnostics"]),
+            *trackers.folders(chosen["live"], directory.path),
+        )
         names = [name for name in (*WRITTEN, *asked, SELECTED) if (directory / name).exists()]
         print(terminal.paths(directory.path, names))
 
@@ -121,11 +120,11 @@ def as_one_program(runs: Sequence[Run], earlier: Mapping[str, Any], processes: P
     earlier: the first one's choices, where it has begun. Raises Unlike for runs that differ in more.
     """
     first, directory = runs[0]
-    with processes.agreed("parts"):
+    with processes.barrier("parts"):
         if processes.is_first:
-            live.check(live.names(first["live"]))
-        parts = build.parts(first, earlier, processes)
-        runs = [each._replace(settings=build.resolved(each.settings, parts.federation)) for each in runs]
+            trackers.check(trackers.names(first["live"]))
+        parts = build.build_parts(first, earlier, processes)
+        runs = [each._replace(settings=build.resolve_auto(each.settings, parts.federation)) for each in runs]
         for each in runs:
             each.directory.check_settings(each.settings)
             each.directory.check_partition(parts.federation.fingerprint)
@@ -134,19 +133,19 @@ def as_one_program(runs: Sequence[Run], earlier: Mapping[str, Any], processes: P
     _check_same(processes, "partition", parts.federation.fingerprint)
     if earlier and (not parts.kept or earlier.get("beside", []) != beside):
         print(ELSEWHERE)
-    found.show(parts.dataset)
+    dataset_table.print_dataset(parts.dataset)
     print("compiling ...", flush=True)
-    with processes.agreed("simulation"):
-        simulation = build.simulation(parts, first, directory.path, others)
-    choices = build.choices(parts, simulation, beside)
-    print(terminal.facts(simulation, first, choices, directory.path), flush=True)
+    with processes.barrier("simulation"):
+        simulation = build.build_simulation(parts, first, directory.path, others)
+    choices = build.describe_choices(parts, simulation, beside)
+    print(terminal.print_cost(simulation, first, choices, directory.path), flush=True)
     if beside:
         print(f"one program: {', '.join(beside)}", flush=True)
     with contextlib.ExitStack() as stack:
         for each in runs:
             stack.enter_context(each.directory.held(processes))
         records = [
-            Record(
+            RunRecorder(
                 each.directory,
                 each.settings,
                 choices,
@@ -168,10 +167,10 @@ def keep_programs() -> None:
 
 def _check_same(processes: Processes, name: str, value: Any) -> None:
     """Raises InputError in all processes where one has another value than the first."""
-    first, *others = processes.everyones(name, json.loads(files.to_json(value)))
+    first, *others = processes.all_gather(name, json.loads(json_files.to_json(value)))
     for index, other in enumerate(others, 1):
-        if lines := list(differences(first, other, name)):
-            raise Agreed(
+        if lines := list(describe_differences(first, other, name)):
+            raise Agreement(
                 f"process {index} has another {name} than process 0. Give all the same command and the same data "
                 "(key: process 0 / it):\n" + "\n".join(f"  {line}" for line in lines)
             )
@@ -180,10 +179,10 @@ def _check_same(processes: Processes, name: str, value: Any) -> None:
 def main(argv: Sequence[str]) -> int:
     """The exit status."""
     processes = ALONE
-    found.tell_progress()
+    dataset_table.print_progress()
     try:
         command = parse(argv)
-        processes = meeting.attend(command.meeting)
+        processes = initialization.initialize(command.meeting)
         if command.is_cached:
             keep_programs()
         with processes.only_first_prints():

@@ -1,24 +1,38 @@
-"""fedjax_het: a simulator for heterogeneous federated learning, a whole round in one XLA program."""
+"""A simulator for heterogeneous federated learning in which a whole round is one XLA program."""
 
-from fedjax_het import algorithms, data, models, sharing
+from importlib.metadata import PackageNotFoundError, version
+
+from fedjax_het import algorithms, data, diagnostics, models, sharing
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.client import schedules
-from fedjax_het.engine import available, chunked, everyone, sharded, simulate, uniformly, vmapped
+from fedjax_het.client import measures, objectives, schedules
+from fedjax_het.engine import History, Simulation, simulate
+from fedjax_het.engine.parallel import layout
+from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
+from fedjax_het.server import aggregators, weightings
+
+try:
+    __version__ = version("fedjax-het")
+except PackageNotFoundError:  # a checkout that is not installed
+    __version__ = "0+unknown"
 
 __all__ = [
     "Algorithm",
+    "History",
     "InputError",
+    "Simulation",
+    "__version__",
+    "aggregators",
     "algorithms",
-    "available",
-    "chunked",
     "data",
-    "everyone",
+    "diagnostics",
+    "layout",
+    "measures",
     "models",
+    "objectives",
+    "participation",
     "schedules",
-    "sharded",
     "sharing",
     "simulate",
-    "uniformly",
-    "vmapped",
+    "weightings",
 ]

@@ -51,7 +51,7 @@ class LocalUpdate(NamedTuple):
     train: Callable[[Problem, ClientView, Key], Trained]
     num_steps: Callable[[Any], Any]  # number of training examples -> steps; works on arrays
     batch_size: int
-    watched: Callable[[Problem, ClientView, Key], Trained] | None = None
+    train_with_drift: Callable[[Problem, ClientView, Key], Trained] | None = None
 
 
 class Memory(NamedTuple):

@@ -8,7 +8,7 @@ class InputError(ValueError):
     """Something that was given (a file, a setting, a combination of parts) cannot work. Raised before round 1."""
 
 
-class TooLarge(InputError):
+class MemoryBudgetError(InputError):
     """What was asked for does not fit in the memory that was granted."""
 
 

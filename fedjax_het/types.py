@@ -100,7 +100,7 @@ class ServerState(NamedTuple):
     published: Named
 
 
-class Tally(NamedTuple):
+class RunCounters(NamedTuple):
     """Counts over the whole run."""
 
     reports: Array  # [] int32: uploads that the server used
@@ -110,7 +110,7 @@ class Tally(NamedTuple):
 class State(NamedTuple):
     server: ServerState
     clients: ClientState
-    tally: Tally
+    counters: RunCounters
 
 
 # ---- what a part may look at -----------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class ServerView(NamedTuple):
     on_stack: Callable | None = None  # stands in for `tree.on_one_device` where several devices share the stack
 
 
-class Look(NamedTuple):
+class RoundSnapshot(NamedTuple):
     """A round as nobody in it can see it; what diagnostics read. Leaves of clients: [cohort, ...]."""
 
     view: ServerView  # what the server saw

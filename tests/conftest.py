@@ -7,7 +7,7 @@ import jax
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from fedjax_het.data.sources import decoded
+from fedjax_het.data.sources import _decode_cache
 from tests.compilation import hasten
 
 hasten()
@@ -21,7 +21,7 @@ MOST_MAPPINGS = 30_000  # Linux allows 65,530 a process, and a program that need
 def decoded_data_stays_out_of_the_user_s_cache(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoded, "cache_folder", lambda: folder)
+        patch.setattr(_decode_cache, "cache_folder", lambda: folder)
         yield
 
 

@@ -13,10 +13,10 @@ from fedjax_het import data, models, tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.data import Federation
-from fedjax_het.engine.layout import Layout, vmapped
-from fedjax_het.engine.participation import Participation
-from fedjax_het.engine.round import Round, make_round
-from fedjax_het.engine.scoring import typical
+from fedjax_het.engine.evaluation.scoring import mean_personal_variables
+from fedjax_het.engine.parallel.layout import Layout, vmapped
+from fedjax_het.engine.round.participation import Participation
+from fedjax_het.engine.round.program import Round, make_round
 from fedjax_het.types import ClientData, Context, Model, PyTree, Rows, State
 
 TINY = {"learning_rate": 0.05, "batch_size": 8}
@@ -126,7 +126,7 @@ def task_loss(round: Round, state: State) -> float:
     """Cross-entropy of the server's model on every example, whatever the algorithm minimises besides."""
     examples = federation().data.examples
     inputs, labels = federation().prepare(examples.inputs), examples.labels
-    variables = tree.merge(state.server.shared, typical(state.clients, federation().num_clients))
+    variables = tree.merge(state.server.shared, mean_personal_variables(state.clients, federation().num_clients))
     context = Context(np.ones(len(labels), np.float32), state.server.round, jax.random.key(0), False)
     network = round.problem.model
     (features, _), _ = network.encode(variables, inputs, context)

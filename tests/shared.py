@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-_BESIDE = Path(__file__).resolve().parents[2] / "shared"
+ROOT = Path(__file__).resolve().parents[1]
+_BESIDE = ROOT.parent / "shared"
 
 
 def shared_root() -> Path:

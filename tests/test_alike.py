@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedjax_het._internal.float64 import in_double
 from fedjax_het.alike import as_one
-from fedjax_het.double import in_double
 from fedjax_het.errors import Unlike
 
 X = jnp.linspace(-1, 2, 6)

@@ -8,8 +8,8 @@ import optax
 import pytest
 
 from fedjax_het import sharing, tree
-from fedjax_het.engine.layout import chunked, sharded
-from fedjax_het.engine.participation import Participation
+from fedjax_het.engine.parallel.layout import chunked, sharded
+from fedjax_het.engine.round.participation import Participation
 from fedjax_het.models import computed_in
 from fedjax_het.types import Rows
 from tests.harness import (
@@ -86,7 +86,7 @@ def test_learns(name):
 def test_personal_leaves_stay_at_home(name):
     round = compose(name, change={"sharing": sharing.batch_norms})
     state = round.init(jax.random.key(0), federation().data)
-    after, metrics, said = jax.jit(round.explain)(state, federation().data, jax.random.key(0))
+    after, metrics, said = jax.jit(round.step_with_messages)(state, federation().data, jax.random.key(0))
     personal = set(tree.paths(state.clients.personal))
     assert personal
     assert not personal & set(tree.paths(said.received.shared))

@@ -10,7 +10,8 @@ import pytest
 
 from fedjax_het import tree
 from fedjax_het.algorithm import LocalUpdate
-from fedjax_het.engine.participation import Participation, available, uniformly
+from fedjax_het.engine.round import participation
+from fedjax_het.engine.round.participation import Participation
 from fedjax_het.types import Examples, Rows
 from tests.harness import (
     ROUNDING,
@@ -29,17 +30,17 @@ from tests.harness import (
 
 @every_algorithm
 def test_who_does_not_report_is_not_counted(name):
-    round = compose(name, participation=available(0.5, among=uniformly(4)))
+    round = compose(name, participation=participation.bernoulli(0.5, among=participation.uniform(4)))
     state, metrics = run(round, rounds=6)
     reported = [int(m.num_reporting) for m in metrics]
     assert min(reported) < 4
-    assert sum(reported) == int(state.tally.reports) == int(state.clients.rounds.sum())
+    assert sum(reported) == int(state.counters.reports) == int(state.clients.rounds.sum())
     assert bool(tree.is_finite(state))
 
 
 @every_algorithm
 def test_nobody_reports(name):
-    round = compose(name, participation=available(0.0))
+    round = compose(name, participation=participation.bernoulli(0.0))
     before = round.init(jax.random.key(0), federation().data)
     state, metrics = run(round, rounds=2)
     assert is_equal(before.server._replace(round=state.server.round), state.server)
@@ -80,7 +81,7 @@ def test_a_round_whose_aggregate_is_not_finite_changes_nothing(name):
     assert bool(tree.is_finite(state))
     assert [bool(m.is_rejected) for m in metrics] == [False, True, True]
     assert [int(m.num_reporting) for m in metrics] == [5, 0, 0]
-    assert (int(state.tally.reports), int(state.tally.nonfinite)) == (5, 10)
+    assert (int(state.counters.reports), int(state.counters.nonfinite)) == (5, 10)
 
 
 @every_algorithm
@@ -95,11 +96,11 @@ def test_nan_of_one_client_reaches_nobody_else(name):
     assert [int(m.num_nonfinite) for m in metrics] == [1, 1, 1]
     assert metrics[0].is_nonfinite.tolist() == [False, False, True, False, False]
     assert bool(tree.is_finite(state))
-    assert int(state.tally.nonfinite) == 3
+    assert int(state.counters.nonfinite) == 3
     absent = lambda key, n: (np.arange(5), np.arange(5) != 2)  # noqa: E731
     round = compose(name, prepare=lambda images: images, participation=Participation(lambda n: 5, absent))
     other, _ = run(round, data=healthy.data._replace(examples=Examples(inputs, healthy.examples.labels)))
-    assert difference(other._replace(tally=()), state._replace(tally=())) < rounding(name)
+    assert difference(other._replace(counters=()), state._replace(counters=())) < rounding(name)
 
 
 @every_algorithm
@@ -111,7 +112,7 @@ def test_where_all_clients_are_alike_the_server_goes_where_they_go(name):
     )
     round = compose(name, change={"server_optimizer": optax.sgd(1.0)})
     state = round.init(jax.random.key(0), alike)
-    after, _, said = jax.jit(round.explain)(state, alike, jax.random.key(0))
+    after, _, said = jax.jit(round.step_with_messages)(state, alike, jax.random.key(0))
     moved = tree.subtract(after.server.shared["params"], state.server.shared["params"])
     for update, step in zip(jax.tree.leaves(said.uploads.update["params"]), jax.tree.leaves(moved), strict=True):
         slack = ROUNDING * np.abs(update).max()

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_het.engine.layout import chunked, vmapped
-from fedjax_het.engine.participation import everyone
+from fedjax_het.engine.parallel.layout import chunked, vmapped
+from fedjax_het.engine.round import participation
 from fedjax_het.sharing import share_all
 from tests.harness import compose, difference, federation, is_equal, run
 
@@ -88,7 +88,7 @@ def test_harmofl_averages_amplitudes_plainly_and_models_by_its_weights(layout):
     options = {"weighting": "samples", "batch_size": 32, "shuffle": False}
     round, data = compose("harmofl", norm="none", options=options, layout=layout), federation().data
     state = round.init(jax.random.key(0), data)
-    after, _, said = jax.jit(round.explain)(state, data, jax.random.key(0))
+    after, _, said = jax.jit(round.step_with_messages)(state, data, jax.random.key(0))
     sizes, images = np.asarray(data.train.count, float), np.asarray(federation().prepare(data.examples.inputs), float)
     spectra = np.abs(np.fft.fft2(images, axes=(1, 2)))
     own = [spectra[index[:count]].mean(axis=0) for index, count in zip(data.train.index, data.train.count, strict=True)]
@@ -124,5 +124,5 @@ def test_fedld_released_in_its_first_round_is_the_plain_mean():
 
 
 def test_everyone_is_the_default(fedavg):
-    state, _ = run(compose("fedavg", norm="none", participation=everyone()), rounds=2)
+    state, _ = run(compose("fedavg", norm="none", participation=participation.full()), rounds=2)
     assert is_equal(state.server.shared, fedavg)

@@ -62,7 +62,7 @@ def test_one_client_alone_is_fedavg(name):
 def test_a_correction_reports_one_loss(moment):
     round = compose("fedmgc", options={"client_loss": moment})
     state = round.init(jax.random.key(0), federation().data)
-    *_, said = jax.jit(round.explain)(state, federation().data, jax.random.key(0))
+    *_, said = jax.jit(round.step_with_messages)(state, federation().data, jax.random.key(0))
     assert said.uploads.reports["loss"].shape == (5,)
     assert np.all(np.asarray(said.uploads.reports["loss"]) > 0)
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
-from fedjax_het.engine.evaluation import held_out, make_evaluation
-from fedjax_het.engine.layout import vmapped
-from fedjax_het.engine.round import Round
+from fedjax_het.engine.evaluation.evaluate import held_out_batches, make_evaluation
+from fedjax_het.engine.parallel.layout import vmapped
+from fedjax_het.engine.round.program import Round
 from fedjax_het.errors import InputError
 from fedjax_het.sharing import personal
 from fedjax_het.types import State, Variables
@@ -107,7 +107,7 @@ def test_fedsr_keeps_its_optimizer():
 
 def test_evaluation_is_repeatable_and_its_chances_are_chances():
     everyone = federation()
-    held, groups = held_out(everyone, 16)
+    held, groups = held_out_batches(everyone, 16)
     evaluate = jax.jit(make_evaluation(composed("fedsr").problem, groups, vmapped, 16))
     state = begun("fedsr")
     first, again = (evaluate(state, everyone.data.examples, held, {"personal": everyone.data.test}) for _ in range(2))

@@ -9,7 +9,7 @@ import pytest
 
 from fedjax_het import tree
 from fedjax_het.algorithms import fedavg
-from fedjax_het.engine.participation import uniformly
+from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from fedjax_het.models import projected
 from fedjax_het.server.aggregators.collaboration import collaboration_weights, thinned
@@ -79,14 +79,14 @@ def test_fedpac_alone_keeps_its_head():
         run(compose("fedpac", norm="none", num_clients=1, options=options), rounds=2, data=alone)[0]
         for options in ({}, {"collaborate": False})
     )
-    assert difference(mixed._replace(tally=()).clients, own.clients) < 1e-6
+    assert difference(mixed._replace(counters=()).clients, own.clients) < 1e-6
     assert difference(mixed.server.shared, own.server.shared) < 1e-6
 
 
 def test_fedpac_mixes_the_heads_that_were_sent():
     round = compose("fedpac", norm="none")
     key, data = jax.random.key(0), federation().data
-    state, _, said = jax.jit(round.explain)(round.init(key, data), data, key)
+    state, _, said = jax.jit(round.step_with_messages)(round.init(key, data), data, key)
     reports = said.uploads.reports
     told = reports["statistics"]
     weights = thinned(collaboration_weights(told["variance"], told["means"], np.ones(5, bool)))
@@ -98,7 +98,7 @@ def test_fedpac_mixes_the_heads_that_were_sent():
 
 
 def test_fedpac_leaves_the_head_of_who_is_not_asked():
-    round = compose("fedpac", norm="none", participation=uniformly(2))
+    round = compose("fedpac", norm="none", participation=participation.uniform(2))
     before = heads(round.init(jax.random.key(0), federation().data))
     state, metrics = run(round, rounds=1)
     asked = set(metrics[0].cohort.tolist())

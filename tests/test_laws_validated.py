@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_het.client.measures import mean_loss
-from fedjax_het.engine.participation import uniformly
+from fedjax_het.engine.round import participation
 from fedjax_het.types import Broadcast, ClientView
 from tests.harness import compose, difference, federation, is_equal, run
 
@@ -23,7 +23,7 @@ def held_out():
 def composed(name: str, **options):
     """A round, and `explain` compiled once for all who ask."""
     round = compose(name, norm="none", options=options)
-    return round, jax.jit(round.explain)
+    return round, jax.jit(round.step_with_messages)
 
 
 def story(name: str, rounds: int, **options):
@@ -122,7 +122,7 @@ def test_the_gap_is_what_the_average_cost_against_the_clients_own_model():
 
 @pytest.mark.parametrize("options", [{}, {"preset": "released"}])
 def test_fedgas_weights_stay_shares_whoever_takes_part(options):
-    round = compose("fedga", norm="none", options={"step": 2.0, **options}, participation=uniformly(3))
+    round = compose("fedga", norm="none", options={"step": 2.0, **options}, participation=participation.uniform(3))
     state, _ = run(round, rounds=6, data=held_out().data)
     held = state.server.aggregator
     weights = np.where(held.has_reported, held.weights, 1 / 5)

@@ -8,7 +8,7 @@ import pytest
 
 from fedjax_het import sharing, tree
 from fedjax_het.algorithms import fedadam, fedga, fedprox
-from fedjax_het.engine.round import make_round
+from fedjax_het.engine.round.program import make_round
 from tests.harness import TINY, compose, difference, federation, model, reference, run, task_loss
 
 ABLATIONS = [

@@ -52,7 +52,7 @@ def test_trains_on_masks_or_refuses(name):
 def test_evaluation_measures_overlap_of_shared_and_own_models():
     run = simulation("fedbn", model=models.unet(2, norm="batch", width=1 / 16), evaluate_every=3)
     state, _ = run.advance(run.start(), 3)
-    figures = engine.flat(run.evaluate(state))
+    figures = engine.flatten_evaluation(run.evaluate(state))
     for name in ("dice", "iou", "dice_foreground", "iou_foreground"):
         for group in ("clients", "personal"):
             assert 0 <= figures[f"{group}/{name}_mean"][0] <= 1
@@ -65,9 +65,9 @@ def test_a_perfect_prediction_has_dice_of_one():
     federation = data.toy(num_clients=2, num_classes=2, image=(16, 16, 1), masks=True, feature_shift=0.0, seed=3)
     algorithm = ALGORITHMS["fedavg"](learning_rate=0.5, batch_size=16, epochs=4)
     run = engine.Simulation(algorithm, models.from_flax(Pixels()), federation, rounds=10)
-    start = engine.flat(run.evaluate(run.start()))["test/dice"]
+    start = engine.flatten_evaluation(run.evaluate(run.start()))["test/dice"]
     state, _ = run.advance(run.start(), 10)
-    assert engine.flat(run.evaluate(state))["test/dice"][0] > max(0.8, start[0] + 0.2)
+    assert engine.flatten_evaluation(run.evaluate(state))["test/dice"][0] > max(0.8, start[0] + 0.2)
 
 
 def test_diagnostics_of_masks_agree_with_each_other():

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import settings
+from experiments.configuration import settings
 from fedjax_het import engine
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.client import objectives
@@ -40,7 +40,7 @@ GIVEN = {"num_classes"}  # by the run, not by a user
 def factories():
     for registry in (ALGORITHMS, MODELS, PARTITIONS, AUGMENTATIONS, SCHEDULES):
         yield from registry.items()
-    for one in (federate, toy, sgd, Training, settings.Run, engine.Simulation.__init__):
+    for one in (federate, toy, sgd, Training, settings.RunSettings, engine.Simulation.__init__):
         yield one.__qualname__, one
 
 
@@ -120,8 +120,8 @@ def test_every_number_that_a_user_sets_has_a_range(name, factory):
         (AUGMENTATIONS["images"], "hue", 0.6),
         (toy, "label_shift", NAN),
         (toy, "seed", -1),
-        (settings.Run, "rounds", TOO_MANY),
-        (settings.Run, "availability", NAN),
+        (settings.RunSettings, "rounds", TOO_MANY),
+        (settings.RunSettings, "availability", NAN),
         (engine.chunked, "size", 0),
     ],
 )  # fmt: skip

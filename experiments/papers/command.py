@@ -10,19 +10,22 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from experiments import arguments, cells, config, files, outcomes, plots
-from experiments.cells import Cell
-from experiments.papers import comparison
-from experiments.papers.comparison import Entry
-from experiments.papers.plan import PRETRAINED, ROOT, Experiment, Scale, Settings
-from experiments.rundir import RunDirectory
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models import MODELS
+
+from ..configuration import calls, overrides
+from ..runs import json_files, plots
+from ..runs.run_directory import RunDirectory
+from ..sweep import grid, run_grid
+from ..sweep.grid import GridRun
+from . import comparison
+from .comparison import Entry
+from .spec import PRETRAINED, ROOT, Experiment, Scale, Settings
 
 
 def main(argv: Sequence[str], paper: str, experiments: Mapping[str, Experiment]) -> int:
     """The exit status: 0 = all is done, 1 = some runs failed, 2 = something to mend, said before the first."""
-    own, common = arguments.apart(argv)
+    own, common = overrides.split_overrides(argv)
     parser = argparse.ArgumentParser(
         prog=f"python -m experiments.papers.{paper}",
         description="Train a table or figure of the paper, and compare.",
@@ -55,25 +58,25 @@ def run(
         raise InputError(f"--scale={scale}: '{what}' is there at {', '.join(experiment.scales)}. Take one of these.")
     paths = _paths(experiment.scales[scale].data, data)
     _check_asked(experiment.scales[scale].pretrained, scale, common)
-    grid = experiment.cells(scale, common, paths)
-    unique = list({cell.name: cell for cell in grid.values()}.values())
+    cell_of_place = experiment.cells(scale, common, paths)
+    unique = list({cell.name: cell for cell in cell_of_place.values()}.values())
     folder = home(unique[0], scale, workdir)
-    cells.check(unique, folder)
+    grid.check_runs(unique, folder)
     _check_weights(unique)
-    ended = outcomes.told(unique, folder)
+    ended = run_grid.run_grid(unique, folder)
     directories = {each.cell.name: RunDirectory(each.directory) for each in ended if each.is_done}
-    entries = _read(experiment, experiment.scales[scale], grid, directories)
+    entries = _read(experiment, experiment.scales[scale], cell_of_place, directories)
     text = comparison.markdown(experiment, scale, entries, common)
-    files.write(workdir / f"{what}-{scale}.md", text)
-    files.write(workdir / f"{what}-{scale}.csv", comparison.comma_separated(entries))
+    json_files.write(workdir / f"{what}-{scale}.md", text)
+    json_files.write(workdir / f"{what}-{scale}.csv", comparison.comma_separated(entries))
     if experiment.draw:
-        runs = {place: directories[cell.name] for place, cell in grid.items() if cell.name in directories}
-        with plots.attempt(picture := workdir / f"{what}-{scale}.png"):
-            files.write(picture, lambda path: experiment.draw(entries, runs, path))
+        runs = {place: directories[cell.name] for place, cell in cell_of_place.items() if cell.name in directories}
+        with plots.try_drawing(picture := workdir / f"{what}-{scale}.png"):
+            json_files.write(picture, lambda path: experiment.draw(entries, runs, path))
     return all(entry.seeds for entry in entries), text
 
 
-def home(cell: Cell, scale: str, workdir: Path) -> Path:
+def home(cell: GridRun, scale: str, workdir: Path) -> Path:
     """The folder of all runs with this cell's config and common settings: tables that have both share their runs."""
     shared = json.dumps([str(cell.config.relative_to(ROOT)), dict(cell.common)], sort_keys=True)
     return workdir / f"{scale}-{hashlib.sha256(shared.encode()).hexdigest()[:8]}"
@@ -89,18 +92,18 @@ def _check_asked(pretrained: str, scale: str, common: Settings) -> None:
         )
 
 
-def _check_weights(unique: Sequence[Cell]) -> None:
+def _check_weights(unique: Sequence[GridRun]) -> None:
     """Raises InputError for weights that cannot be read or do not fit their network."""
     tables = {json.dumps(table): table for cell in unique if (table := cell.settings()["model"]).get("pretrained")}
     for table in tables.values():
-        model = config.resolve(table, MODELS, "config.model", num_classes=2)
+        model = calls.build_from_table(table, MODELS, "config.model", num_classes=2)
         jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32))
 
 
 def _read(
     experiment: Experiment,
     scale: Scale,
-    grid: Mapping[tuple[str, str], Cell],
+    cell_of_place: Mapping[tuple[str, str], GridRun],
     done: Mapping[str, RunDirectory],
 ) -> list[Entry]:
     """Every result; beside it what was printed, an average only where it is over the paper's columns."""
@@ -109,7 +112,7 @@ def _read(
     for name, measure in experiment.measures.items():
         for row in experiment.rows:
             found = []
-            for column, cell in ((column, cell) for (of, column), cell in grid.items() if of == row):
+            for column, cell in ((column, cell) for (of, column), cell in cell_of_place.items() if of == row):
                 seeds = measure(done[cell.name], column) if cell.name in done else []
                 found.append(_entry(experiment, (name, row, column), seeds, scale.is_compared))
             entries += found

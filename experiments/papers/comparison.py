@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments import config
-from experiments.papers.plan import PRETRAINED, Experiment, Scale, Settings
-from experiments.rundir import identity
+from ..configuration import calls
+from ..runs.run_directory import run_identity
+from .spec import PRETRAINED, Experiment, Scale, Settings
 
 
 class Entry(NamedTuple):
@@ -54,9 +54,9 @@ def _setting(scale: Scale, common: Settings) -> str:
     """What was run: reduced or as published, and but for what."""
     changed = dict(common)
     text = f"Reduced: {scale.reduced}" if scale.reduced else "The published setting"
-    if scale.pretrained and config.parsed(changed.pop(PRETRAINED, "none"), str | None) is None:
+    if scale.pretrained and calls.parse_text(changed.pop(PRETRAINED, "none"), str | None) is None:
         text += f", but training starts from random weights, not from {scale.pretrained}"
-    of_result = [f"{key}={value}" for key, value in identity(changed).items() if key != "data.cache"]
+    of_result = [f"{key}={value}" for key, value in run_identity(changed).items() if key != "data.cache"]
     return f"{text}.\n" + (f"\nBut for what was set by hand: {', '.join(of_result)}.\n" if of_result else "")
 
 

@@ -10,12 +10,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from experiments import looks
-from experiments.outputs import MetricLines
-from experiments.papers.comparison import Entry
-from experiments.papers.measures import Seen, shares
-from experiments.plots import STYLE, band
-from experiments.rundir import RunDirectory
+from ..runs import diagnostics_log
+from ..runs.plots import STYLE, band
+from ..runs.records import MetricLines
+from ..runs.run_directory import RunDirectory
+from .comparison import Entry
+from .measures import Seen, shares
 
 Runs = Mapping[tuple[str, str], RunDirectory]
 """{(row, column): a finished run}"""
@@ -71,7 +71,7 @@ def over_looks(values: Mapping[str, Seen], name: str) -> Draw:
         def lines(axis: Axes, column: str) -> None:
             for (row, of), run in runs.items():
                 if of == column:
-                    told = MetricLines(run / looks.NAME).read()
+                    told = MetricLines(run / diagnostics_log.NAME).read()
                     for which, value in values.items():
                         _against_rounds(axis, told, value, f"{row}, {which}" if which else row)
             axis.set(title=column, xlabel="round", ylabel=name)

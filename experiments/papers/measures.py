@@ -6,15 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from experiments import looks
-from experiments.outputs import MetricLines, Record
-from experiments.run_files import SELECTED
-from experiments.rundir import RunDirectory
 from fedjax_het.errors import InputError
+
+from ..runs import diagnostics_log
+from ..runs.records import Json, MetricLines
+from ..runs.run_directory import RunDirectory
+from ..runs.run_files import SELECTED
 
 Measure = Callable[[RunDirectory, str], list[float]]
 """(a run, the column that is read) -> a value a seed."""
-Seen = Callable[[Record], float]
+Seen = Callable[[Json], float]
 """A line of diagnostics.jsonl -> a number."""
 
 
@@ -58,7 +59,7 @@ def unseen(score: str = "accuracy") -> Measure:
     return measure
 
 
-def _selected(run: RunDirectory, summary: Record) -> Record:
+def _selected(run: RunDirectory, summary: Json) -> Json:
     """Raises InputError where no round was selected."""
     if summary["selected"] is None:
         raise InputError(f"{run.path}: nobody has validation examples. Set data.valid_fraction, and train it anew.")
@@ -83,7 +84,7 @@ def own(score: str = "accuracy", *, is_selected: bool = False) -> Measure:
     return measure
 
 
-def _client_rows(run: RunDirectory, is_selected: bool) -> list[Record]:
+def _client_rows(run: RunDirectory, is_selected: bool) -> list[Json]:
     """After the last round, or of each seed's selected one."""
     if not is_selected:
         with (run / "per_client.csv").open(newline="") as file:
@@ -100,7 +101,7 @@ def looked(diagnostic: str, quantity: str, round: int = 0) -> Measure:
     that was looked at."""
 
     def measure(run: RunDirectory, column: str) -> list[float]:
-        lines = MetricLines(run / looks.NAME).read()
+        lines = MetricLines(run / diagnostics_log.NAME).read()
         chosen = lines[-1]["round"] if round < 0 else round
         return [value(line) for line in lines if line["round"] == chosen]
 
@@ -117,7 +118,7 @@ def class_loss(chosen: slice) -> Seen:
     """The mean of `classes`' losses over the cohort's clients and these of the classes that a client has, ordered from
     its largest to its smallest."""
 
-    def value(line: Record) -> float:
+    def value(line: Json) -> float:
         found = line["classes"]
         of_clients, present = [], line["cohort"]["is_present"]
         for losses, counts, is_present in zip(found["losses"], found["counts"], present, strict=True):
@@ -173,9 +174,9 @@ def _over_surfaces(measured: Callable[[np.ndarray, np.ndarray], float]) -> Measu
     return measure
 
 
-def last_look(run: RunDirectory) -> list[Record]:
+def last_look(run: RunDirectory) -> list[Json]:
     """The lines of the last look, a seed each."""
-    lines = MetricLines(run / looks.NAME).read()
+    lines = MetricLines(run / diagnostics_log.NAME).read()
     return [line for line in lines if line["round"] == lines[-1]["round"]]
 
 

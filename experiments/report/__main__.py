@@ -11,8 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments import files
 from fedjax_het.errors import InputError
+
+from ..runs import json_files
 
 _EXTRA = ("jinja2", "plotly")
 
@@ -31,7 +32,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if known.out.suffix not in (".html", ".htm"):
         raise InputError(f"--out: '{known.out}' is no name of a page. End it in .html.")
     try:
-        files.check_writable(known.out.parent)
+        json_files.check_writable(known.out.parent)
     except InputError as error:
         raise InputError(str(error).replace("--workdir", "--out", 1)) from error
     return known
@@ -50,13 +51,13 @@ def main(argv: Sequence[str]) -> int:
     try:
         command = parse(argv)
         check_extra()
-        from experiments.report import contents, finding, watching, writing
+        from . import contents, run_paths, watch, writer
 
-        report = writing.Report(command.out)
+        report = writer.Report(command.out)
         if command.watch:
-            watching.watch(report, command.runs)
+            watch.watch(report, command.runs)
         else:
-            report.write(contents.contents(*finding.runs(command.runs)))
+            report.write(contents.contents(*run_paths.runs(command.runs)))
     except (InputError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.report.figures import Curve, Figure, Panel, Points, View
-from experiments.report.rows import Row
-from experiments.tables import PER_CENT, Shown, Table, Value
+from ..runs.tables import PER_CENT, Shown, Table, Value
+from .figures import Curve, Figure, Panel, Points, View
+from .rows import Row
 
 KINDS = {
     "clients": "server's model, own test examples",

@@ -5,24 +5,14 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from experiments import results
-from experiments.report import (
-    against,
-    clients,
-    costs,
-    curves,
-    diagnosed,
-    measures,
-    partitions,
-    pictured,
-    provenance,
-)
-from experiments.report.figures import Figure
-from experiments.report.finding import Absent
-from experiments.report.pictured import Picture
-from experiments.report.reading import Run
-from experiments.report.rows import Row, by_data, left_out, rows
-from experiments.tables import Table
+from ..runs import results
+from ..runs.tables import Table
+from . import clients, comparisons, costs, curves, diagnostics, images, measures, partitions, provenance
+from .figures import Figure
+from .images import Picture
+from .rows import Row, by_data, left_out, rows
+from .run_paths import Absent
+from .run_reader import RunData
 
 _LONG = 16  # lines of a table that is folded away
 
@@ -58,7 +48,7 @@ class Contents(NamedTuple):
         return [picture for section in self.sections for picture in section.pictures]
 
 
-def contents(runs: Sequence[Run], absent: Sequence[Absent] = ()) -> Contents:
+def contents(runs: Sequence[RunData], absent: Sequence[Absent] = ()) -> Contents:
     """Of runs, finished or not; each data set has sections of its own."""
     found = rows(runs)
     groups = by_data(found)
@@ -81,9 +71,9 @@ def _of_data(group: Sequence[Row]) -> tuple[list[Section], list[str]]:
     """(the sections of rows of one data set, what there is to see at a glance)."""
     score = measures.score(group)
     noun = measures.noun(score)
-    compared = against.comparisons(group)
-    final = measures.table(group, against.stars(compared), against.starring(compared))
-    tests = _filled(against.table(compared))
+    compared = comparisons.comparisons(group)
+    final = measures.table(group, comparisons.stars(compared), comparisons.starring(compared))
+    tests = _filled(comparisons.table(compared))
     is_long = len(compared) > _LONG
     fairness, clientwise = clients.fairness(group, score), _by_client(group)
     sections = [
@@ -91,8 +81,8 @@ def _of_data(group: Sequence[Row]) -> tuple[list[Section], list[str]]:
         Section("learning", "Learning", figures=_known(curves.figure(group, score, noun))),
         Section("clients", "Clients", fairness, _known(clients.figure(group, score, noun)), folded=clientwise),
         Section("data", "Data", figures=_known(partitions.figure(group, "pixels" if score == "dice" else "examples"))),
-        Section("diagnostics", "Diagnostics", figures=diagnosed.figures(group)),
-        Section("pictures", "Pictures", pictures=pictured.taken(group)),
+        Section("diagnostics", "Diagnostics", figures=diagnostics.figures(group)),
+        Section("pictures", "Pictures", pictures=images.taken(group)),
         Section("costs", "Costs", [costs.table(group)]),
     ]
     return sections, _lead(final, compared)
@@ -125,9 +115,9 @@ def _filled(*tables: Table) -> list[Table]:
 
 def _by_client(found: Sequence[Row]) -> list[Table]:
     done = [
-        results.Finished(row.label, run.directory, left_out(run)) for row in found for run in row.runs if run.clients
+        results.FinishedRun(row.label, run.directory, left_out(run)) for row in found for run in row.runs if run.clients
     ]
-    return [table for table in results.by_client(done) if table.columns]
+    return [table for table in results.client_scores(done) if table.columns]
 
 
 def _title(found: Sequence[Row], data: Sequence[str]) -> str:
@@ -135,7 +125,7 @@ def _title(found: Sequence[Row], data: Sequence[str]) -> str:
     return f"{', '.join(names) if len(names) <= 4 else f'{len(names)} rows'} on {', '.join(data)}"
 
 
-def _lead(final: Table, compared: Sequence[against.Comparison]) -> list[str]:
+def _lead(final: Table, compared: Sequence[comparisons.Comparison]) -> list[str]:
     """Who does best on the first figures of the table, and by how much over FedAvg."""
     said = []
     last = [(i, column) for i, column in enumerate(final.columns) if not column.endswith(f", {measures.SELECTED}")]
@@ -149,7 +139,7 @@ def _lead(final: Table, compared: Sequence[against.Comparison]) -> list[str]:
     return said
 
 
-def _over(label: str, column: str, compared: Sequence[against.Comparison]) -> str:
+def _over(label: str, column: str, compared: Sequence[comparisons.Comparison]) -> str:
     for each in compared:
         if each.label == label and each.pairs == "seeds" and column in (each.column, f"{each.column}, {each.when}"):
             seeds = f"{each.found.num_pairs} seed{'s' * (each.found.num_pairs > 1)}"

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from experiments.report.reading import Run
-from experiments.report.rows import Row
-from experiments.tables import Shown, Table, Value
+from ..runs.tables import Shown, Table, Value
+from .rows import Row
+from .run_reader import RunData
 
 _TRAFFIC = ("traffic/down", "traffic/up")
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -39,7 +39,7 @@ _BYTES, _SECONDS = Shown(size, min), Shown(seconds, min)
 _COUNT = Shown(lambda value: f"{value:,.0f}")
 
 
-def wire(run: Run, round: int) -> float | None:
+def wire(run: RunData, round: int) -> float | None:
     """Bytes of all clients of one seed up to an evaluation, down and up, as the run has counted them. Of runs that have
     not, from what a client receives and sends: None before the end, where that is written.
     """
@@ -53,7 +53,7 @@ def wire(run: Run, round: int) -> float | None:
     return float(round * (facts["cohort_size"] * facts["bytes_down"] + reporting * facts["bytes_up"]))
 
 
-def a_round(run: Run) -> float | None:
+def a_round(run: RunData) -> float | None:
     """Seconds, between the first evaluation and the last; with a single one, up to it."""
     if not run.lines:
         return None
@@ -63,11 +63,11 @@ def a_round(run: Run) -> float | None:
     return (last["seconds"] - first["seconds"]) / (last["round"] - first["round"])
 
 
-def _fact(name: str) -> Callable[[Run], float | None]:
+def _fact(name: str) -> Callable[[RunData], float | None]:
     return lambda run: run.summary["facts"][name] if run.summary else None
 
 
-_COLUMNS: dict[str, tuple[Shown, Callable[[Run], float | None]]] = {
+_COLUMNS: dict[str, tuple[Shown, Callable[[RunData], float | None]]] = {
     "rounds": (_COUNT, lambda run: run.done),
     "parameters": (_COUNT, _fact("num_parameters")),
     "seconds": (Shown(seconds), lambda run: run.lines[-1]["seconds"] if run.lines else None),
@@ -89,6 +89,6 @@ def table(rows: Sequence[Row]) -> Table:
     return Table("costs", "Time, memory, traffic", list(_COLUMNS), body, shown, _NOTE)
 
 
-def _mean(row: Row, figure: Callable[[Run], float | None]) -> Value | None:
+def _mean(row: Row, figure: Callable[[RunData], float | None]) -> Value | None:
     known = [value for run in row.runs if (value := figure(run)) is not None]
     return Value(float(np.mean(known))) if known else None

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from experiments import plots
-from experiments.report import costs
-from experiments.report.figures import Curve, Figure, Panel, View
-from experiments.report.reading import Run
-from experiments.report.rows import Row
+from ..runs import plots
+from . import costs
+from .figures import Curve, Figure, Panel, View
+from .rows import Row
+from .run_reader import RunData
 
-_AXES: dict[str, tuple[str, Callable[[Run, int], float | None]]] = {
+_AXES: dict[str, tuple[str, Callable[[RunData, int], float | None]]] = {
     "by rounds": ("round", lambda run, round: round),
     "by seconds": ("seconds", lambda run, round: _seconds(run)[round]),
     "by bytes": ("MB on the wire", lambda run, round: _megabytes(run, round)),
@@ -46,7 +46,7 @@ def _groups(names: Sequence[str]) -> dict[str, str]:
     return {group: f"unseen {group.removeprefix('unseen/')}" for group in unseen} | plots.NAMES
 
 
-def _curve(row: Row, name: str, at: Callable[[Run, int], float | None]) -> Curve | None:
+def _curve(row: Row, name: str, at: Callable[[RunData, int], float | None]) -> Curve | None:
     """Of all runs and seeds of a row; rounds that one of its runs has not reached are left out."""
     runs = [run for run in row.runs if any(name in line for line in run.lines)]
     if not runs:
@@ -63,10 +63,10 @@ def _curve(row: Row, name: str, at: Callable[[Run, int], float | None]) -> Curve
     )
 
 
-def _megabytes(run: Run, round: int) -> float | None:
+def _megabytes(run: RunData, round: int) -> float | None:
     num_bytes = costs.wire(run, round)
     return None if num_bytes is None else num_bytes / 1e6
 
 
-def _seconds(run: Run) -> dict[int, float]:
+def _seconds(run: RunData) -> dict[int, float]:
     return {line["round"]: line["seconds"] for line in run.lines}

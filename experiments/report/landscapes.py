@@ -4,25 +4,25 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.report import looking
-from experiments.report.figures import Figure, Heat, Panel, View
-from experiments.report.rows import Row
+from . import diagnostic_lines
+from .figures import Figure, Heat, Panel, View
+from .rows import Row
 
 _NAME, _MOST_CLIENTS = "landscape", 12
 
 
 def figures(rows: Sequence[Row], rounds: Sequence[int]) -> list[Figure]:
     """Of everyone, at each of these rounds; of single clients at the last of them."""
-    record = looking.record(_NAME)
+    record = diagnostic_lines.record(_NAME)
     title, caption = record.title, record.caption + " Of the first seed."
-    views = [View(looking.before(r), _panels(rows, r)) for r in rounds if _panels(rows, r)]
+    views = [View(diagnostic_lines.before(r), _panels(rows, r)) for r in rounds if _panels(rows, r)]
     if not views:
         return []
     found = [Figure(_NAME, title, caption + " The cohort's, weighted by examples.", views, start=len(views) - 1)]
     names = [name for row in rows for name in _clients(row, rounds[-1])]
     alone = [View(name, _panels(rows, rounds[-1], name)) for name in list(dict.fromkeys(names))[:_MOST_CLIENTS]]
     if alone:
-        more = f" {looking.before(rounds[-1]).capitalize()}; at most {_MOST_CLIENTS} clients of the cohort."
+        more = f" {diagnostic_lines.before(rounds[-1]).capitalize()}; at most {_MOST_CLIENTS} clients of the cohort."
         found.append(Figure(f"{_NAME}_clients", f"{title}, per client", caption + more, alone))
     return found
 
@@ -31,7 +31,7 @@ def _panels(rows: Sequence[Row], round: int, client: str | None = None) -> list[
     found = []
     for row in rows:
         z = _clients(row, round).get(client) if client else _federation(row, round)
-        for look in looking.at(row, round, _NAME, "steps")[:1] if z is not None else ():
+        for look in diagnostic_lines.at(row, round, _NAME, "steps")[:1] if z is not None else ():
             steps = np.round(look[_NAME]["steps"], 6).tolist()
             heat = Heat(steps, steps, z, "level", "loss", is_contour=True)
             found.append(Panel(row.label, "second direction", "first direction", [heat], rows=(row.label,)))
@@ -39,12 +39,12 @@ def _panels(rows: Sequence[Row], round: int, client: str | None = None) -> list[
 
 
 def _federation(row: Row, round: int) -> list[list[float]] | None:
-    return next((look[_NAME]["federation"] for look in looking.at(row, round, _NAME, "federation")), None)
+    return next((look[_NAME]["federation"] for look in diagnostic_lines.at(row, round, _NAME, "federation")), None)
 
 
 def _clients(row: Row, round: int) -> dict[str, list[list[float]]]:
     """{client: its losses [first direction, second direction]}, those that were there."""
-    for look in looking.at(row, round, _NAME, "clients"):
-        surfaces = [look[_NAME]["clients"][i] for i in looking.present(look)]
-        return dict(zip(looking.names(row, look), surfaces, strict=True))
+    for look in diagnostic_lines.at(row, round, _NAME, "clients"):
+        surfaces = [look[_NAME]["clients"][i] for i in diagnostic_lines.present(look)]
+        return dict(zip(diagnostic_lines.names(row, look), surfaces, strict=True))
     return {}

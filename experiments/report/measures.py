@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from experiments import data_usage, outputs, results
-from experiments.report.rows import Row, left_out
-from experiments.tables import Table, Value
+from ..runs import data_usage, records, results
+from ..runs.tables import Table, Value
+from .rows import Row, left_out
 
 Seeds = dict[int, float]
 LAST, SELECTED = "last", "selected"
@@ -57,7 +57,7 @@ def measured(row: Row, when: str, score: str) -> dict[str, Seeds]:
 def _figures(lines: Sequence[Mapping], when: str) -> Mapping:
     if not lines:
         return {}
-    return outputs.final(lines) if when == LAST else (outputs.selected(lines) or {}).get("figures", {})
+    return records.final_figures(lines) if when == LAST else (records.selected_figures(lines) or {}).get("figures", {})
 
 
 def _names(figures: Mapping, score: str) -> dict[str, str]:

@@ -10,11 +10,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from experiments import files
-from experiments.report import interactive
-from experiments.report.contents import Contents
-from experiments.report.figures import DARK, LIGHT, stems
-from experiments.tables import WRITERS, Table, cells
+from ..runs import json_files
+from ..runs.tables import WRITERS, Table, make_cells
+from . import plotly_figures
+from .contents import Contents
+from .figures import DARK, LIGHT, stems
 
 _HERE = Path(__file__).parent
 _FORMS = {".md": "Markdown", ".tex": "LaTeX", ".csv": "CSV"}
@@ -51,7 +51,7 @@ def html(contents: Contents, files_folder: str, is_watched: bool) -> str:
         plotly=Markup(get_plotlyjs()),
         data=_in_script(
             {
-                "figures": {each.name: interactive.figure(each) for each in contents.figures},
+                "figures": {each.name: plotly_figures.figure(each) for each in contents.figures},
                 "light": LIGHT,
                 "dark": DARK,
             }
@@ -61,7 +61,7 @@ def html(contents: Contents, files_folder: str, is_watched: bool) -> str:
 
 
 def _shown(table: Table, colours: Mapping[str, int]) -> Shown:
-    body = [(label, colours.get(label), row) for (label, _), row in zip(table.rows, cells(table), strict=True)]
+    body = [(label, colours.get(label), row) for (label, _), row in zip(table.rows, make_cells(table), strict=True)]
     has_best = any(cell.rank is not None for _, _, row in body for cell in row)
     is_text = [all(row[i].key is None for _, _, row in body) for i in range(len(table.columns))]
     return Shown(table, body, _FORMS, has_best, is_text)
@@ -73,4 +73,4 @@ def _texts(table: Table) -> dict[str, str]:
 
 def _in_script(value: Any) -> Markup:
     """JSON that cannot end the script element it stands in."""
-    return Markup(files.to_json(value).replace("<", "\\u003c"))
+    return Markup(json_files.to_json(value).replace("<", "\\u003c"))

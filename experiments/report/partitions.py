@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.report.figures import Figure, Heat, Panel, View
-from experiments.report.rows import Row
+from .figures import Figure, Heat, Panel, View
+from .rows import Row
 
 _CAPTION = (
     "What each client (across) has of each class (down) to train on, newcomers last; one map for rows that share a "

@@ -4,11 +4,11 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments.outputs import flat
-from experiments.report.finding import Absent
-from experiments.report.reading import Run
-from experiments.report.rows import Row, data_name, left_out
-from experiments.tables import Table
+from ..runs.records import flatten
+from ..runs.tables import Table
+from .rows import Row, data_name, left_out
+from .run_paths import Absent
+from .run_reader import RunData
 
 
 def runs(rows: Sequence[Row], absent: Sequence[Absent]) -> Table:
@@ -22,7 +22,7 @@ def runs(rows: Sequence[Row], absent: Sequence[Absent]) -> Table:
     return Table("runs", "Runs", columns[:kept], [(label, values[:kept]) for label, values in body])
 
 
-def _line(run: Run, above: str) -> list[str | None]:
+def _line(run: RunData, above: str) -> list[str | None]:
     data = run.settings["data"]
     partition = data.get("partition", {})
     division = [partition["name"]] if partition else []
@@ -47,14 +47,14 @@ def _line(run: Run, above: str) -> list[str | None]:
 
 def settings(rows: Sequence[Row]) -> tuple[Table, dict[str, str]]:
     """(the settings in which rows differ, those that all have)."""
-    return _apart("settings", "Settings that differ", rows, lambda run: flat(run.settings))
+    return _apart("settings", "Settings that differ", rows, lambda run: flatten(run.settings))
 
 
 def versions(rows: Sequence[Row]) -> tuple[Table, dict[str, str]]:
     """(versions and machines in which rows differ, those that all have)."""
     machine = ("devices", "layout", "conv", "client_states", "examples")
 
-    def of(run: Run) -> Mapping[str, Any]:
+    def of(run: RunData) -> Mapping[str, Any]:
         known = (run.summary or {}).get("versions", {})
         return known | {name: run.choices[name] for name in machine if run.choices.get(name) is not None}
 
@@ -62,7 +62,7 @@ def versions(rows: Sequence[Row]) -> tuple[Table, dict[str, str]]:
 
 
 def _apart(
-    name: str, title: str, rows: Sequence[Row], of: Callable[[Run], Mapping[str, Any]]
+    name: str, title: str, rows: Sequence[Row], of: Callable[[RunData], Mapping[str, Any]]
 ) -> tuple[Table, dict[str, str]]:
     each = [[of(run) for run in row.runs] for row in rows]
     keys = dict.fromkeys(key for runs in each for run in runs for key in run)

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.outputs import flat
-from experiments.report.reading import Run
-from experiments.rundir import identity
-from experiments.words import short
+from ..runs.records import flatten
+from ..runs.run_directory import run_identity
+from ..runs.setting_text import short
+from .run_reader import RunData
 
 _READERS = ("arrays", "folders")
 _UNSEEN = "data.unseen"
@@ -21,19 +21,19 @@ class Row(NamedTuple):
 
     label: str
     number: int  # of the row, and of its colour
-    runs: list[Run]
+    runs: list[RunData]
 
     @property
     def algorithm(self) -> str:
         return self.runs[0].settings["algorithm"]["name"]
 
     @property
-    def first(self) -> Run:
+    def first(self) -> RunData:
         """The run that stands for the row where one is enough: who has which data, what was diagnosed."""
         return self.runs[0]
 
 
-def data_name(run: Run) -> str:
+def data_name(run: RunData) -> str:
     """What the data set is called: by its config, or as the file that a reader of any data was given."""
     data = run.settings["data"]
     if data["name"] in _READERS and data.get("path"):
@@ -49,13 +49,13 @@ def by_data(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def left_out(run: Run) -> str:
+def left_out(run: RunData) -> str:
     return run.settings["data"].get("unseen", "")
 
 
-def rows(runs: Sequence[Run]) -> list[Row]:
+def rows(runs: Sequence[RunData]) -> list[Row]:
     """Labels are the algorithm's name and the fewest settings that tell rows apart; for equal runs, their directory."""
-    grouped: list[list[Run]] = []
+    grouped: list[list[RunData]] = []
     for run in runs:
         of = next((group for group in grouped if _belongs(run, group)), None)
         if of is None:
@@ -69,19 +69,19 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     return [Row(label, i, group) for i, (label, group) in enumerate(zip(labels, grouped, strict=True))]
 
 
-def _belongs(run: Run, group: Sequence[Run]) -> bool:
+def _belongs(run: RunData, group: Sequence[RunData]) -> bool:
     others = {left_out(other) for other in group}
     return left_out(run) not in others and "" not in others | {left_out(run)} and _same(run, group[0], (_UNSEEN,))
 
 
-def _same(a: Run, b: Run, but: Iterable[str] = ()) -> bool:
+def _same(a: RunData, b: RunData, but: Iterable[str] = ()) -> bool:
     one, other = _telling(a), _telling(b)
     return all(one.get(key) == other.get(key) for key in one.keys() | other.keys() if key not in but)
 
 
-def _telling(run: Run) -> dict[str, Any]:
+def _telling(run: RunData) -> dict[str, Any]:
     """The settings that make it another experiment."""
-    settings = flat(identity(run.settings)) | {"data.name": data_name(run)}
+    settings = flatten(run_identity(run.settings)) | {"data.name": data_name(run)}
     return {key: value for key, value in settings.items() if key not in _OF_WATCHING + _OF_PLACE}
 
 

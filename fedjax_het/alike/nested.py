@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from fedjax_het.double import in_double
+from fedjax_het._internal.float64 import in_double
 from fedjax_het.types import Array
 
 Leaves = list[Array]

@@ -154,7 +154,11 @@ def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
         return first.num_steps(num_examples) + second.num_steps(num_examples)
 
     trained = partial(train, one=first.train, other=second.train)
-    watched = partial(train, one=first.watched, other=second.watched) if first.watched and second.watched else None
+    watched = (
+        partial(train, one=first.train_with_drift, other=second.train_with_drift)
+        if first.train_with_drift and second.train_with_drift
+        else None
+    )
     return LocalUpdate(trained, count_steps, min(first.batch_size, second.batch_size), watched)
 
 

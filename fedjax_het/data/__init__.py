@@ -1,8 +1,8 @@
 """Where examples come from, who has which, and the federation that this makes."""
 
+from fedjax_het.data._federate import federate
 from fedjax_het.data.augmentation import AUGMENTATIONS, Augmentation
 from fedjax_het.data.dataset import Dataset, assemble
-from fedjax_het.data.distribution import federate
 from fedjax_het.data.federation import Federation
 from fedjax_het.data.partition import (
     PARTITIONS,

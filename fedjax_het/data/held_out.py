@@ -27,19 +27,19 @@ def unseen_positions(dataset: Dataset, names: Sequence[str]) -> dict[str, np.nda
     return {name: np.flatnonzero(dataset.domains == dataset.domain_names.index(name)) for name in names}
 
 
-def usual_client_test_fraction(has_own_test: bool) -> float:
+def default_client_test_fraction(has_own_test: bool) -> float:
     """What AUTO stands for: 0 where the data set has a test split of its own, so that clients train on all the rest."""
     return 0.0 if has_own_test else _USUAL_FRACTION
 
 
-def has_own(is_split: np.ndarray, dataset: Dataset, unseen: dict[str, np.ndarray]) -> bool:
+def has_own_split(is_split: np.ndarray, dataset: Dataset, unseen: dict[str, np.ndarray]) -> bool:
     """Whether a split, `dataset.is_test` or `dataset.is_valid`, has examples of domains that are not held out."""
-    return bool((is_split & _is_seen(dataset, unseen)).any())
+    return bool((is_split & _is_of_seen_domain(dataset, unseen)).any())
 
 
 def drawn_fractions(dataset: Dataset, unseen: dict[str, np.ndarray], asked: Fractions, local_test: bool) -> Fractions:
     """What was asked for, but None where the data set's own split decides instead."""
-    has_test, has_valid = (has_own(each, dataset, unseen) for each in (dataset.is_test, dataset.is_valid))
+    has_test, has_valid = (has_own_split(each, dataset, unseen) for each in (dataset.is_test, dataset.is_valid))
     return Fractions(
         test=0.0 if local_test else None if has_test else asked.test,
         client_test=None if local_test else asked.client_test,
@@ -47,7 +47,7 @@ def drawn_fractions(dataset: Dataset, unseen: dict[str, np.ndarray], asked: Frac
     )
 
 
-def _is_seen(dataset: Dataset, unseen: dict[str, np.ndarray]) -> np.ndarray:
+def _is_of_seen_domain(dataset: Dataset, unseen: dict[str, np.ndarray]) -> np.ndarray:
     """[n] bool: whether an example is of no domain that is held out altogether."""
     is_seen = np.ones(len(dataset.labels), bool)
     for positions in unseen.values():
@@ -62,7 +62,7 @@ def hold_out(
 
     Raises InputError where nothing is left to train on, and for local_test without an own test split.
     """
-    is_seen = _is_seen(dataset, unseen)
+    is_seen = _is_of_seen_domain(dataset, unseen)
     is_test = dataset.is_test & is_seen
     if local_test:
         if not is_test.any():
@@ -70,16 +70,16 @@ def hold_out(
                 f"local_test: {dataset.name} has no test split of its own. Leave local_test out: client_test_fraction "
                 "draws one."
             )
-        return np.zeros(0, int), _not_empty(dataset, np.flatnonzero(is_seen))
+        return np.zeros(0, int), _check_not_empty(dataset, np.flatnonzero(is_seen))
     if fractions.test is not None:
         seen = np.flatnonzero(is_seen & ~dataset.is_valid)
         classes = np.zeros(len(seen), int) if dataset.is_segmentation else dataset.labels[seen]
         strata = dataset.domains[seen] * dataset.num_classes + classes
         is_test[seen] = rows.draw_stratified(strata, fractions.test, rng)
-    return np.flatnonzero(is_test), _not_empty(dataset, np.flatnonzero(is_seen & ~is_test))
+    return np.flatnonzero(is_test), _check_not_empty(dataset, np.flatnonzero(is_seen & ~is_test))
 
 
-def _not_empty(dataset: Dataset, rest: np.ndarray) -> np.ndarray:
+def _check_not_empty(dataset: Dataset, rest: np.ndarray) -> np.ndarray:
     if dataset.splits["train"][rest].any():
         return rest
     raise InputError(
@@ -88,7 +88,7 @@ def _not_empty(dataset: Dataset, rest: np.ndarray) -> np.ndarray:
     )
 
 
-def divide(
+def split_clients(
     dataset: Dataset,
     parts: list[np.ndarray],
     fractions: Fractions,
@@ -117,7 +117,7 @@ def test_on_all(splits: list[rows.Split], clients: np.ndarray) -> list[rows.Spli
     return moved
 
 
-def equalise(
+def equalize_sizes(
     splits: list[rows.Split], clients: np.ndarray, generators: Sequence[np.random.Generator]
 ) -> list[rows.Split]:
     """The training positions of these clients cut, at random, to as many as the smallest of them has.

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from fedjax_het.data import proportions
+from fedjax_het.data import rounding
+from fedjax_het.data._federate import federate
 from fedjax_het.data.dataset import Dataset, assemble
-from fedjax_het.data.distribution import federate
 from fedjax_het.data.federation import Federation
-from fedjax_het.data.labelled import Labelled
+from fedjax_het.data.partition import Labelled
 from fedjax_het.errors import InputError
 from fedjax_het.validation import Count, CountOrZero, Finite, Fraction, Seed, validate_arguments
 
@@ -78,7 +78,7 @@ def _sizes(num_clients: int, bounds: tuple[int, int], quantity_shift: float) -> 
 def _labels(client: int, size: int, num_classes: int, label_shift: float) -> np.ndarray:
     shares = np.full(num_classes, (1 - label_shift) / num_classes)
     shares[client % num_classes] += label_shift
-    return np.repeat(np.arange(num_classes), proportions.whole(shares, size))
+    return np.repeat(np.arange(num_classes), rounding.round_preserving_sum(shares, size))
 
 
 def _boxes(rng: np.random.Generator, labels: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Diagnostics: numbers and pictures that explain one round of a run.
 
-A diagnostic is one record: a pure function (problem, Look) -> named arrays, compiled with the round, and how reports
-show them. Add one to DIAGNOSTICS, and a config can name it and the report shows it.
+A diagnostic is one record: a pure function (problem, RoundSnapshot) -> named arrays, compiled with the round, and how
+reports show them. Add one to DIAGNOSTICS, and a config can name it and the report shows it.
 """
 
 from fedjax_het.diagnostics import _images, _losses, _updates

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 
 from fedjax_het.diagnostics._toolkit import Diagnostic, ImagePanel, Quantity, encoded, global_models, logits, over_rows
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, Batch, Look, Named, PyTree, Rows, Variables
+from fedjax_het.types import Array, Batch, Named, PyTree, RoundSnapshot, Rows, Variables
 
 MOST_CLIENTS, IMAGES = 4, 2
 
 
-def image_shape(problem, look: Look, name: str) -> tuple[int, int, int]:
+def image_shape(problem, look: RoundSnapshot, name: str) -> tuple[int, int, int]:
     """(height, width, channel) as the model takes them. Raises InputError for inputs that are no images."""
     shape = jax.eval_shape(problem.prepare, look.data.examples.inputs[:1]).shape[1:]
     if len(shape) != 3:
@@ -18,7 +18,7 @@ def image_shape(problem, look: Look, name: str) -> tuple[int, int, int]:
     return shape
 
 
-def first_images(problem, look: Look, name: str) -> tuple[Variables, Batch]:
+def first_images(problem, look: RoundSnapshot, name: str) -> tuple[Variables, Batch]:
     """(the server's new model with these clients' own leaves, their images), leaves [clients, ...].
 
     Batch leaves: [clients, IMAGES, ...], clients = min(MOST_CLIENTS, cohort); a client with fewer test images than
@@ -39,7 +39,7 @@ def first_images(problem, look: Look, name: str) -> tuple[Variables, Batch]:
     return first(global_models(look)), batches
 
 
-def amplitudes_of_round(problem, look: Look) -> Named:
+def amplitudes_of_round(problem, look: RoundSnapshot) -> Named:
     """{"log_amplitudes": [cohort, radii]}: mean of log(1 + |F x|) over a client's training images, channels, and
     frequencies whose distance from 0, in cycles an image, rounds to r = 0, 1, ...
 
@@ -60,7 +60,7 @@ def amplitudes_of_round(problem, look: Look) -> Named:
     return {"log_amplitudes": jax.lax.map(one, look.data.train)}
 
 
-def contours_of_round(problem, look: Look) -> Named:
+def contours_of_round(problem, look: RoundSnapshot) -> Named:
     """{"images": float16 [clients, images, height, width, channel], "true", "predicted": [clients, images, height,
     width], "is_image": [clients, images]}: test images as the model takes them, the class of each pixel, and the class
     to which the server's new model, with the client's own leaves, gives the largest logit.
@@ -86,7 +86,7 @@ def contours_of_round(problem, look: Look) -> Named:
     }
 
 
-def normalisation_of_round(problem, look: Look) -> Named:
+def normalisation_of_round(problem, look: RoundSnapshot) -> Named:
     """{"images", "normalised": float16 [clients, images, height, width, channel], "is_image": [clients, images]}: test
     images as the model takes them, and Psi(x) with the average amplitude after the round.
 

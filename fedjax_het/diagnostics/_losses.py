@@ -17,7 +17,7 @@ from fedjax_het.diagnostics._toolkit import (
     mean_loss,
     over_rows,
 )
-from fedjax_het.types import Array, Batch, Key, Look, Named, Params, Rows
+from fedjax_het.types import Array, Batch, Key, Named, Params, RoundSnapshot, Rows
 
 
 class Decomposition(NamedTuple):
@@ -47,7 +47,7 @@ def decomposition(losses: Array, global_losses: Array, num_examples: Array) -> D
     return Decomposition(p @ own, p @ (on_everyone - own), total - p @ on_everyone, total)
 
 
-def decomposition_of_round(problem, look: Look) -> Named:
+def decomposition_of_round(problem, look: RoundSnapshot) -> Named:
     """{"local", "shift", "aggregation", "total", "absolute_shift", "absolute_aggregation"}, [] each, and "losses".
 
     Of the round's cohort, weighted by its training examples; losses [data, model] as `decomposition` takes them. Where
@@ -88,7 +88,7 @@ def filter_normalised(key: Key, params: Params) -> Params:
     return jax.tree.unflatten(structure, [direction(*each) for each in zip(keys, leaves, strict=True)])
 
 
-def landscape_of_round(problem, look: Look) -> Named:
+def landscape_of_round(problem, look: RoundSnapshot) -> Named:
     """{"clients": [cohort, 11, 11], "federation": [11, 11], "steps": [11]}: mean cross-entropy at w + a d_1 + b d_2.
 
     w: the server's model after the round, with each client's own leaves; a, b from -1 to 1, directions by
@@ -115,7 +115,7 @@ def landscape_of_round(problem, look: Look) -> Named:
     return {"clients": losses, "federation": federation, "steps": steps}
 
 
-def classes_of_round(problem, look: Look) -> Named:
+def classes_of_round(problem, look: RoundSnapshot) -> Named:
     """{"losses": [cohort, classes], "counts": [cohort, classes]}: mean cross-entropy of each client's trained model on
     its training examples of a class, NaN where it has none; how many it has. Of masks, pixels are counted.
     """

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from fedjax_het import geometry, tree
 from fedjax_het.diagnostics._toolkit import Diagnostic, Quantity, from_gram, over_rows, total_loss
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, Batch, Look, Named, Params, Rows, Variables
+from fedjax_het.types import Array, Batch, Named, Params, RoundSnapshot, Rows, Variables
 from fedjax_het.validation import validate_arguments
 
 _ROUNDING = 1e-12  # of |g_i||g_j|: a projected vector is not exactly orthogonal
@@ -65,7 +65,7 @@ def num_conflicts(gram: Array, coefficients: Array | None = None) -> Array:
     return jnp.sum(jnp.triu(geometry.is_conflict(edited, _ROUNDING * sizes[:, None] * sizes)))
 
 
-def conflict_of_round(problem, look: Look) -> Named:
+def conflict_of_round(problem, look: RoundSnapshot) -> Named:
     """The fields of `Conflict` by name, of the updates that the clients sent; with their losses if they report them.
     Where the aggregator revises updates also "num_conflicts_after", among the revised.
     """
@@ -95,7 +95,7 @@ def drift(trajectories: Sequence[Array], index: Literal["after", "before"] = "af
     return jnp.mean(jnp.stack([jnp.mean(values) for values in squared]))
 
 
-def drift_of_round(problem, look: Look) -> Named:
+def drift_of_round(problem, look: RoundSnapshot) -> Named:
     """{"gamma": [], "by_client": [cohort]}: Gamma as above, counted after each step, over the clients that reported.
 
     Raises InputError for an algorithm whose local update cannot be watched.
@@ -106,7 +106,7 @@ def drift_of_round(problem, look: Look) -> Named:
     return {"gamma": jnp.sum(drifts) / jnp.maximum(jnp.sum(is_present), 1), "by_client": drifts}
 
 
-def norms_of_round(problem, look: Look) -> Named:
+def norms_of_round(problem, look: RoundSnapshot) -> Named:
     """{"updates": [cohort] |w_i - w|, "gradients": [cohort] |grad L_i(w)|}, over parameters.
 
     L_i: mean cross-entropy of the received model on the client's training examples, in evaluation mode.
@@ -150,7 +150,7 @@ def spectrum(gram: Array, is_present: Array) -> Named:
     }
 
 
-def spectrum_of_round(problem, look: Look) -> Named:
+def spectrum_of_round(problem, look: RoundSnapshot) -> Named:
     """`spectrum` of the updates' parameters."""
     return from_gram(lambda gram: spectrum(gram, look.view.is_present), look)
 
@@ -174,7 +174,7 @@ def implied_weights(gram: Array, products: Array, squared: Array) -> Named:
     return {"weights": weights, "residual": jnp.sqrt(jnp.maximum(left, 0) / jnp.where(squared > 0, squared, 1))}
 
 
-def weights_of_round(problem, look: Look) -> Named:
+def weights_of_round(problem, look: RoundSnapshot) -> Named:
     """`implied_weights` of the change of the server's parameters, its optimizer's step included."""
     moved = tree.subtract(look.shared["params"], look.view.received.shared["params"])
     updates = look.view.uploads.update["params"]

@@ -1,44 +1,40 @@
-"""Runs algorithms: one compiled round, laid out on hardware, repeated, evaluated and kept."""
+"""The engine: compiles an algorithm's round, runs it on devices, evaluates it and keeps its state."""
 
-from fedjax_het.engine.checkpoint import Checkpoints, SavedCheckpoint, inspect_checkpoints
-from fedjax_het.engine.cost import Facts
-from fedjax_het.engine.evaluation import Evaluation, Metrics
+from fedjax_het.engine.diagnose import DiagnosticValues
+from fedjax_het.engine.evaluation.client_statistics import flatten_evaluation, summarize_clients
+from fedjax_het.engine.evaluation.evaluate import Evaluation, Metrics
+from fedjax_het.engine.execution.cost import RunCost
+from fedjax_het.engine.execution.run_spec import OffloadPolicy
 from fedjax_het.engine.history import History, simulate
-from fedjax_het.engine.layout import Layout, chunked, sharded, vmapped
-from fedjax_het.engine.look import Measured
-from fedjax_het.engine.participation import available, everyone, uniformly
-from fedjax_het.engine.residence import Residence
-from fedjax_het.engine.round import Round, RoundMetrics, make_round
+from fedjax_het.engine.parallel.layout import Layout, chunked, sharded, vmapped
+from fedjax_het.engine.planning.autotune import LayoutChoice
+from fedjax_het.engine.round.program import Round, RoundMetrics, make_round
 from fedjax_het.engine.simulation import Simulation, is_personal_on_test
-from fedjax_het.engine.store import ClientStore
-from fedjax_het.engine.summaries import flat, summary
-from fedjax_het.engine.tuning import Choice
+from fedjax_het.engine.storage.checkpoint import Checkpoints, SavedCheckpoint, inspect_checkpoints
+from fedjax_het.engine.storage.client_store import ClientStore
 
 __all__ = [
     "Checkpoints",
-    "Choice",
     "ClientStore",
+    "DiagnosticValues",
     "Evaluation",
-    "Facts",
     "History",
     "Layout",
-    "Measured",
+    "LayoutChoice",
     "Metrics",
-    "Residence",
+    "OffloadPolicy",
     "Round",
     "RoundMetrics",
+    "RunCost",
     "SavedCheckpoint",
     "Simulation",
-    "available",
     "chunked",
-    "everyone",
-    "flat",
+    "flatten_evaluation",
     "inspect_checkpoints",
     "is_personal_on_test",
     "make_round",
     "sharded",
     "simulate",
-    "summary",
-    "uniformly",
+    "summarize_clients",
     "vmapped",
 ]

@@ -7,9 +7,9 @@ import numpy as np
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
-from fedjax_het.engine import summaries
-from fedjax_het.engine.cost import Facts
-from fedjax_het.engine.evaluation import Evaluation
+from fedjax_het.engine.evaluation import client_statistics
+from fedjax_het.engine.evaluation.evaluate import Evaluation
+from fedjax_het.engine.execution.cost import RunCost
 from fedjax_het.engine.simulation import Simulation
 from fedjax_het.types import Model, State
 
@@ -21,12 +21,14 @@ class History(NamedTuple):
     evaluation: Evaluation
     train_loss: np.ndarray  # [num_seeds, rounds]
     state: State
-    facts: Facts
+    facts: RunCost
 
     def mean_and_std(self) -> dict[str, tuple[float, float]]:
         """The last evaluation's numbers over seeds, "test/accuracy" -> (mean, population deviation)."""
         last = jax.tree.map(lambda x: x[:, -1], self.evaluation)
-        return {name: (float(v.mean()), float(v.std())) for name, v in summaries.flat(last).items()}
+        return {
+            name: (float(v.mean()), float(v.std())) for name, v in client_statistics.flatten_evaluation(last).items()
+        }
 
 
 def simulate(algorithm: Algorithm, model: Model, federation: Federation, *, rounds: int, **options) -> History:

@@ -9,15 +9,14 @@ import numpy as np
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
-from fedjax_het.engine import cost
-from fedjax_het.engine.budget import settled
-from fedjax_het.engine.evaluation import Evaluation, has_personal
-from fedjax_het.engine.job import Job
-from fedjax_het.engine.layout import Layout, vmapped
-from fedjax_het.engine.look import Diagnostic, Measured, compiled_look
-from fedjax_het.engine.participation import Participation, everyone, uniformly
-from fedjax_het.engine.residence import AUTO, CLIENT_STATES, EXAMPLES, Residence
-from fedjax_het.engine.round import RoundMetrics
+from fedjax_het.engine.diagnose import Diagnostic, DiagnosticValues, compile_diagnostics
+from fedjax_het.engine.evaluation.evaluate import Evaluation, has_personal
+from fedjax_het.engine.execution import cost
+from fedjax_het.engine.execution.run_spec import AUTO, CLIENT_STATES, EXAMPLES, OffloadPolicy, RunSpec
+from fedjax_het.engine.parallel.layout import Layout, vmapped
+from fedjax_het.engine.planning.memory_budget import build_executor
+from fedjax_het.engine.round.participation import Participation, full, uniform
+from fedjax_het.engine.round.program import RoundMetrics
 from fedjax_het.errors import InputError, NonFiniteError
 from fedjax_het.types import Model, State
 from fedjax_het.validation import LARGEST_COUNT, Count, Range, Seed, validate_arguments
@@ -89,28 +88,28 @@ class Simulation:
             raise InputError(
                 "personal_on_test: there is no common test set. Hold one out (test_fraction), or leave it."
             )
-        participation = participation or (everyone() if cohort_size is None else uniformly(cohort_size))
-        block, wishes = min(evaluate_every, rounds), Residence(client_states, examples)
-        job = Job(algorithms, model, federation, participation, rounds, block, seeds, num_seeds, personal_on_test)
+        participation = participation or (full() if cohort_size is None else uniform(cohort_size))
+        block, requested_offload = min(evaluate_every, rounds), OffloadPolicy(client_states, examples)
+        spec = RunSpec(algorithms, model, federation, participation, rounds, block, seeds, num_seeds, personal_on_test)
         folder = Path(folder or tempfile.gettempdir())
         self.federation, self.num_seeds, self.on_nonfinite = federation, num_seeds, on_nonfinite
         self.rounds, self.evaluate_every = rounds, evaluate_every
-        self.runner, self.choice = settled(job, layout, wishes, memory_budget, folder)
-        self.layout, self.residence = self.runner.wired.layout, self.runner.residence
+        self.runner, self.choice = build_executor(spec, layout, requested_offload, memory_budget, folder)
+        self.layout, self.offload = self.runner.traced.layout, self.runner.offload
         self._look, peak, self.diagnosis_seconds = None, self.runner.peak_bytes, 0.0
         if diagnostics:
-            self._look, at_look, self.diagnosis_seconds = compiled_look(self.runner, diagnostics, memory_budget)
+            self._look, at_look, self.diagnosis_seconds = compile_diagnostics(self.runner, diagnostics, memory_budget)
             peak = max(peak, at_look)
-        held, seconds = cost.held(self.runner.wired, self.residence), self.runner.compile_seconds
-        self.facts_of_each = [cost.facts(each, held, peak, seconds) for each in self.runner.wired.all]
+        held, seconds = cost.resident_bytes(self.runner.traced, self.offload), self.runner.compile_seconds
+        self.facts_of_each = [cost.run_cost(each, held, peak, seconds) for each in self.runner.traced.all]
 
     @property
     def has_personal(self) -> bool:
         """Whether a part of the model stays with its client."""
-        return has_personal(self.runner.wired.shapes.state.clients)
+        return has_personal(self.runner.traced.shapes.state.clients)
 
     @property
-    def facts(self) -> cost.Facts:
+    def facts(self) -> cost.RunCost:
         """What the run costs, of the first algorithm."""
         return self.facts_of_each[0]
 
@@ -124,7 +123,7 @@ class Simulation:
 
         Raises NonFiniteError, with round and clients, if an upload was not finite and the run is to stop for that.
         """
-        longest = self.runner.wired.job.block
+        longest = self.runner.traced.spec.block
         if not 1 <= num_rounds <= longest:
             raise ValueError(f"advance takes 1 to {longest} rounds at a time, not {num_rounds}")
         first = int(np.asarray(state.server.round)[0])
@@ -137,7 +136,7 @@ class Simulation:
         """Everything that is held out, in numpy."""
         return self.runner.evaluate(state)
 
-    def diagnose(self, state: State) -> Measured:
+    def diagnose(self, state: State) -> DiagnosticValues:
         """{diagnostic: {quantity: in numpy, leaves [runs, ...]}} of the round that comes next; the state stays."""
         return self._look(state)
 

@@ -17,7 +17,7 @@ import safetensors
 import safetensors.numpy
 from flax import traverse_util
 
-from fedjax_het import atomic
+from fedjax_het._internal import atomic
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key, Model, Variables
 

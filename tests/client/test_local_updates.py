@@ -10,7 +10,7 @@ import pytest
 from fedjax_het.client import local_updates
 from fedjax_het.client.local_updates import Training, sequential, sgd
 from fedjax_het.client.objectives import cross_entropy
-from fedjax_het.engine.problem import LocalProblem
+from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
 from fedjax_het.types import Broadcast, ClientData, ClientView, Examples, Model, Rows
 

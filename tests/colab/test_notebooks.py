@@ -3,13 +3,13 @@
 import json
 import re
 import sys
-from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.shared import ROOT
+
 SMALL = {
     "quickstart": "ROUNDS, SEEDS = 4, 2",
     "your_own_algorithm": "ROUNDS = 2",

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_het.data.label_skew import dirichlet, shards
-from fedjax_het.data.labelled import Labelled
+from fedjax_het.data.partition import Labelled, dirichlet, shards
 from fedjax_het.errors import InputError
 
 

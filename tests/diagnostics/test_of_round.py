@@ -10,9 +10,10 @@ import pytest
 from fedjax_het import data, tree
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.diagnostics import DIAGNOSTICS
-from fedjax_het.engine import Simulation, chunked, make_round, sharded, uniformly, vmapped
-from fedjax_het.engine.job import Job
-from fedjax_het.engine.look import looking
+from fedjax_het.engine import Simulation, chunked, make_round, sharded, vmapped
+from fedjax_het.engine.diagnose import make_diagnosis
+from fedjax_het.engine.execution.run_spec import RunSpec
+from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from fedjax_het.types import Context
 from tests.harness import algorithm, is_equal, model
@@ -30,13 +31,13 @@ def look():
     """(what was found, what was said in that round) of FedMGC, some rounds on: it reports losses and edits updates."""
     chosen = algorithm("fedmgc")
     built = Simulation(
-        chosen, model("none"), federation(), rounds=3, participation=uniformly(COHORT), diagnostics=NUMBERS
+        chosen, model("none"), federation(), rounds=3, participation=participation.uniform(COHORT), diagnostics=NUMBERS
     )
     state, _ = built.advance(built.start(), 2)
     first = jax.tree.map(lambda x: jnp.asarray(x)[0], state)
     everyone = federation()
-    round = make_round(chosen, model("none"), 5, participation=uniformly(COHORT), prepare=everyone.prepare)
-    after, metrics, said = jax.jit(round.explain)(first, everyone.data, jax.random.key(0))
+    round = make_round(chosen, model("none"), 5, participation=participation.uniform(COHORT), prepare=everyone.prepare)
+    after, metrics, said = jax.jit(round.step_with_messages)(first, everyone.data, jax.random.key(0))
     found = jax.tree.map(lambda x: x[0], built.diagnose(state))
     assert is_equal(metrics.cohort, found["cohort"]["ids"])
     return found, jax.tree.map(np.asarray, (after, said))
@@ -161,9 +162,9 @@ def test_drift_of_one_plain_step_is_its_square():
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_can_be_looked_at(name):
     everyone = federation()
-    job = Job((algorithm(name),), model(), everyone, uniformly(COHORT), 1, 1)
+    job = RunSpec((algorithm(name),), model(), everyone, participation.uniform(COHORT), 1, 1)
     state = jax.eval_shape(job.round(vmapped).init, jax.random.key(0), everyone.data)
-    found = jax.eval_shape(looking(job, vmapped, NUMBERS), state, everyone.data, jax.random.key(0))
+    found = jax.eval_shape(make_diagnosis(job, vmapped, NUMBERS), state, everyone.data, jax.random.key(0))
     assert found.keys() == {"cohort", *NUMBERS}
     assert found["drift"]["by_client"].shape == (COHORT,)
 

@@ -9,7 +9,8 @@ import pytest
 
 from fedjax_het import data, models, sharing, tree
 from fedjax_het.diagnostics import DIAGNOSTICS
-from fedjax_het.engine import Simulation, uniformly
+from fedjax_het.engine import Simulation
+from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from fedjax_het.models._amplitude import normalise
 from fedjax_het.types import Context
@@ -50,7 +51,7 @@ def test_a_client_with_few_test_images_leaves_places_empty():
     few = data.toy(num_clients=3, num_classes=2, image=(8, 8, 1), masks=True, examples_per_client=(5, 20))
     counts = few.data.test.count
     assert counts.min() < 2 <= counts.max()
-    built = simulation(algorithm("fedavg"), few, "contours", participation=uniformly(2), num_seeds=2)
+    built = simulation(algorithm("fedavg"), few, "contours", participation=participation.uniform(2), num_seeds=2)
     found = built.diagnose(built.start())
     ids = found["cohort"]["ids"]
     assert found["contours"]["images"].shape[:3] == (2, 2, 2)

@@ -8,9 +8,10 @@ import optax
 import pytest
 
 from fedjax_het import data, models, simulate
-from fedjax_het.engine import Simulation, available, chunked, everyone, flat, sharded, summary, uniformly, vmapped
-from fedjax_het.engine.evaluation import Metrics
-from fedjax_het.engine.job import compiled_for_once
+from fedjax_het.engine import Simulation, chunked, flatten_evaluation, sharded, summarize_clients, vmapped
+from fedjax_het.engine.evaluation.evaluate import Metrics
+from fedjax_het.engine.parallel.compilation import jit_initializer
+from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError, NonFiniteError
 from tests.harness import algorithm, difference, federation, is_equal, model, of_clients
 
@@ -46,9 +47,9 @@ def test_the_first_state_is_compiled_quickly_and_to_the_same_bits(monkeypatch):
     monkeypatch.setattr(jax, "jit", lambda *args, **kwargs: options.append(kwargs) or jit(*args, **kwargs))
     starts = lambda key: draw(key, np.zeros((2, 8, 8, 1), "float32"))  # noqa: E731
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=2")
-    compiled_for_once(starts, vmapped, None)
+    jit_initializer(starts, vmapped, None)
     monkeypatch.setenv("XLA_FLAGS", "")
-    quick = compiled_for_once(starts, vmapped, None)
+    quick = jit_initializer(starts, vmapped, None)
     in_earnest = vmapped.jit(starts, None, compiler_options={"xla_backend_optimization_level": 3})
     assert [bool(each.get("compiler_options")) for each in options] == [False, True, True]
     chex.assert_trees_all_equal(quick(jax.random.key(0)), in_earnest(jax.random.key(0)))
@@ -105,7 +106,7 @@ def test_simulations_in_other_layouts(layout):
 
 
 def flat_of(history):
-    return flat(jax.tree.map(lambda x: x[:, -1], history.evaluation))
+    return flatten_evaluation(jax.tree.map(lambda x: x[:, -1], history.evaluation))
 
 
 def test_facts(simulation):
@@ -149,7 +150,12 @@ def test_raise_names_round_and_what_was_not_finite(change, message):
 def test_participation_and_newcomers():
     held = data.toy(num_clients=4, image=(6, 6, 1), unseen_clients=2)
     history = simulate(
-        algorithm("fedbn"), model(), held, rounds=12, evaluate_every=6, participation=available(0.7, uniformly(3))
+        algorithm("fedbn"),
+        model(),
+        held,
+        rounds=12,
+        evaluate_every=6,
+        participation=participation.bernoulli(0.7, participation.uniform(3)),
     )
     assert history.rounds == [6, 12]
     assert history.evaluation.newcomers.accuracy.shape == (1, 2, 2)
@@ -186,7 +192,7 @@ def test_own_models_on_a_common_test_set_that_is_not_there():
 
 def test_summary_leaves_out_clients_without_examples():
     metrics = Metrics(np.array([[1.0, 3.0, 0.0]]), np.array([[0.5, 1.0, 0.0]]), np.array([[30.0, 10.0, 0.0]]))
-    numbers = {name: float(value[0]) for name, value in summary(metrics).items()}
+    numbers = {name: float(value[0]) for name, value in summarize_clients(metrics).items()}
     assert numbers == pytest.approx(
         {
             "accuracy_mean": 0.75,
@@ -204,20 +210,22 @@ def test_summary_leaves_out_clients_without_examples():
 def test_the_worst_tenth_of_thirty_is_three():
     accuracy = np.linspace(0, 1, 30)[None]
     ones = np.ones_like(accuracy)
-    assert summary(Metrics(ones, accuracy, ones))["accuracy_worst10"][0] == pytest.approx(accuracy[0, :3].mean())
+    assert summarize_clients(Metrics(ones, accuracy, ones))["accuracy_worst10"][0] == pytest.approx(
+        accuracy[0, :3].mean()
+    )
 
 
 def test_gini_is_the_mean_difference_of_two_clients():
     rng = np.random.default_rng(0)
     accuracy, count = rng.random((2, 7)), np.array([[3, 0, 2, 5, 1, 0, 4]] * 2)
-    ours = summary(Metrics(accuracy, accuracy, count))["accuracy_gini"]
+    ours = summarize_clients(Metrics(accuracy, accuracy, count))["accuracy_gini"]
     for values, gini in zip(accuracy[:, count[0] > 0], ours, strict=True):
         assert gini == pytest.approx(np.abs(values[:, None] - values).mean() / 2 / values.mean())
     nobody = np.zeros((1, 3))
-    assert np.isnan(summary(Metrics(nobody, nobody, nobody))["accuracy_gini"][0])
-    assert summary(Metrics(nobody, nobody, nobody + 1))["accuracy_gini"][0] == 0
+    assert np.isnan(summarize_clients(Metrics(nobody, nobody, nobody))["accuracy_gini"][0])
+    assert summarize_clients(Metrics(nobody, nobody, nobody + 1))["accuracy_gini"][0] == 0
 
 
 def test_everyone_by_default():
-    built = Simulation(algorithm("fedavg"), model("none"), federation(), rounds=1, participation=everyone())
+    built = Simulation(algorithm("fedavg"), model("none"), federation(), rounds=1, participation=participation.full())
     assert built.facts.cohort_size == 5

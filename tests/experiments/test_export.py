@@ -4,8 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import build, export, files, settings, train
-from experiments.rundir import RunDirectory
+from experiments import export, train
+from experiments.configuration import build, settings
+from experiments.runs import json_files
+from experiments.runs.run_directory import RunDirectory
 from fedjax_het import models
 from fedjax_het.types import Context
 
@@ -35,8 +37,8 @@ def test_the_exported_model_scores_what_the_run_says(finished, tmp_path, capsys,
     file = tmp_path / f"model.{ending}"
     assert export.main([f"--workdir={finished}", f"--to={file}"]) == 0
     assert "the model after 2 rounds" in capsys.readouterr().out
-    chosen, _ = settings.complete(RunDirectory(finished).read("config.json"))
-    _, federation = build.data(chosen["data"])
+    chosen, _ = settings.complete_settings(RunDirectory(finished).read("config.json"))
+    _, federation = build.build_federation(chosen["data"])
     network = models.resnet18(10, stem="small", width=1 / 32, norm="batch", conv="lax", pretrained=str(file))
     rows = federation.test.index
     inputs = federation.prepare(federation.examples.inputs[rows])
@@ -63,7 +65,7 @@ def test_what_cannot_be_exported_is_said_with_status_2(finished, tmp_path, capsy
     written = RunDirectory(finished).read("config.json")
     for name, model in (("empty", written["model"]), ("mlp", {"name": "mlp"})):
         (tmp_path / name).mkdir()
-        files.write(tmp_path / name / "config.json", files.to_json(written | {"model": model}))
+        json_files.write(tmp_path / name / "config.json", json_files.to_json(written | {"model": model}))
     places = {name: tmp_path / name for name in ("missing", "empty", "mlp")} | {"run": finished}
     assert export.main([argument.format(**places) for argument in arguments]) == 2
     assert message.replace("\\", "") in capsys.readouterr().err

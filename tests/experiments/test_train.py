@@ -9,14 +9,16 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import build, files, train
-from experiments.meeting import Meeting
-from experiments.record import WRITTEN
-from experiments.rundir import RunDirectory
-from fedjax_het.engine import Residence, chunked
+from experiments import train
+from experiments.configuration import build
+from experiments.distributed.initialization import DistributedConfig
+from experiments.runs import json_files
+from experiments.runs.run_directory import RunDirectory
+from experiments.training.recorder import WRITTEN
+from fedjax_het.engine import OffloadPolicy, chunked
 from fedjax_het.errors import InputError
+from tests.shared import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 FILE = """
 def get_config():
     return dict(
@@ -38,10 +40,10 @@ def config(tmp_path_factory):
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once(tmp_path_factory):
     """Runs of the same settings share what was compiled, and leave the user's cache alone."""
-    compile, kept = build.simulation, {}
+    compile, kept = build.build_simulation, {}
 
     def simulation(parts, chosen, folder, beside=()):
-        key = files.to_json(chosen)
+        key = json_files.to_json(chosen)
         kept[key] = kept.get(key) or compile(parts, chosen, folder, beside)
         return kept[key]
 
@@ -123,16 +125,16 @@ def test_a_resumed_run_keeps_what_auto_came_to(config, finished, monkeypatch, tm
     seen = []
 
     def simulation(parts, chosen, folder, beside=()):
-        seen.append((parts.layout, parts.residence))
+        seen.append((parts.layout, parts.offload))
         raise InputError("far enough")
 
     monkeypatch.setattr(build, "simulation", simulation)
     (tmp_path / "config.json").write_text((finished / "config.json").read_text())
     assert (choices["client_states"], choices["examples"]) == ("device", "device")
     choices |= {"layout": "chunked(7)", "client_states": "host"}
-    anew = "auto", Residence("auto", "auto")
+    anew = "auto", OffloadPolicy("auto", "auto")
     for devices, kept in (
-        (choices["devices"], (chunked(7), Residence("host", "device"))),
+        (choices["devices"], (chunked(7), OffloadPolicy("host", "device"))),
         ("8 x another kind", anew),
     ):
         (tmp_path / "choices.json").write_text(json.dumps(choices | {"devices": devices}))
@@ -205,7 +207,7 @@ def test_the_real_command_answers_with_status_2():
 # ---- the command line ------------------------------------------------------------------------------------------------
 def test_overrides_are_taken_with_and_without_an_equals_sign():
     command = train.parse(["--config=a/b.py", "--config.rounds=3", "--config.data.path", "x=y", "--workdir", "here"])
-    assert command == (Path("a/b.py"), Path("here"), {"rounds": "3", "data.path": "x=y"}, True, Meeting())
+    assert command == (Path("a/b.py"), Path("here"), {"rounds": "3", "data.path": "x=y"}, True, DistributedConfig())
     assert not train.parse(["--config=a/b.py", "--no_compilation_cache"]).is_cached
 
 

@@ -17,7 +17,7 @@ from fedjax_het.algorithms._fedpac import HEAD
 from fedjax_het.client.local_updates import sequential, sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.client.optimizers import torch_sgd
-from fedjax_het.engine.problem import LocalProblem
+from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.types import Broadcast, ClientData, ClientView, Examples, Model, Named, Rows, Trained, Variables
 from tests.golden.cases import Case, covers
 from tests.golden.stage import aggregate

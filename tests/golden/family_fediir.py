@@ -10,21 +10,10 @@ import numpy as np
 
 from fedjax_het.algorithms import fediir
 from fedjax_het.client.objectives import cross_entropy, invariance
-from fedjax_het.engine.participation import everyone
-from fedjax_het.engine.problem import LocalProblem
-from fedjax_het.engine.round import make_round
-from fedjax_het.types import (
-    Array,
-    Batch,
-    Broadcast,
-    ClientData,
-    ClientView,
-    ForwardPass,
-    Model,
-    Outputs,
-    Params,
-    State,
-)
+from fedjax_het.engine.round import participation
+from fedjax_het.engine.round.problem import LocalProblem
+from fedjax_het.engine.round.program import make_round
+from fedjax_het.types import Array, Batch, Broadcast, ClientData, ClientView, ForwardPass, Model, Outputs, Params, State
 from tests.golden.cases import Case, covers
 from tests.golden.stage import client_data
 
@@ -111,7 +100,7 @@ def rounds(case: Case):
     }
     model = network({"params": stored(case, "init")})
     algorithm = fediir(epochs=settings["local_epochs"], **options)
-    round = make_round(algorithm, model, settings["N"], participation=everyone())
+    round = make_round(algorithm, model, settings["N"], participation=participation.full())
     state, step, last = round.init(jax.random.key(0), data), jax.jit(round.step), []
     figures = _last_figures(case, model, options)
     for number in range(settings["rounds"]):
@@ -136,11 +125,11 @@ def _last_figures(case: Case, model: Model, options: dict) -> Callable[[State, C
     """Of a round from a state: loss and penalty of the last client's last batch, before the step on it."""
     num_clients, num_batches = len(case.meta["n_batches"]), case.meta["n_batches"][-1]
     size, steps = options["batch_size"], case.meta["local_epochs"] * num_batches - 1
-    round = make_round(fediir(steps=steps or 1, **options), model, num_clients, participation=everyone())
+    round = make_round(fediir(steps=steps or 1, **options), model, num_clients, participation=participation.full())
 
     @jax.jit
     def figures(state: State, data: ClientData) -> Array:
-        _, _, said = round.explain(state, data, jax.random.key(0))
+        _, _, said = round.step_with_messages(state, data, jax.random.key(0))
         params = state.server.shared["params"]
         if steps:
             params = jax.tree.map(lambda x, moved: x + moved[-1], params, said.uploads.update["params"])

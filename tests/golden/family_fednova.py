@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import fednova
-from fedjax_het.engine.round import make_round
+from fedjax_het.engine.round.program import make_round
 from fedjax_het.server.weightings import stateless
 from tests.golden.cases import Case, covers
 from tests.golden.stage import client_data, linear, vector_model
@@ -49,7 +49,7 @@ def _replay(case: Case, algorithm: Algorithm) -> tuple[np.ndarray, np.ndarray]:
         data = client_data(gradients, np.zeros(len(gradients)), taus)
         round = make_round(algorithm, vector_model(case["x0"]), len(taus))
         state = round.init(jax.random.key(0), data) if state is None else state
-        state, _, said = jax.jit(round.explain)(state, data, jax.random.key(0))
+        state, _, said = jax.jit(round.step_with_messages)(state, data, jax.random.key(0))
         weights.append(state.server.shared["params"]["w"])
         norms.append(said.uploads.reports["a_norm"])
     return np.stack(weights), np.stack(norms)

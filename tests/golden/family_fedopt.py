@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from fedjax_het.algorithms import ALGORITHMS
-from fedjax_het.engine.server_side import server_step
+from fedjax_het.engine.round.server_step import apply_server_optimizer
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.optimizers import fedadagrad, fedadam, fedavgm, fedyogi
 from fedjax_het.types import PyTree, ServerState
@@ -42,7 +42,7 @@ class Server:
     def __init__(self, optimizer: optax.GradientTransformation, start: PyTree):
         shared = {"params": jax.tree.map(jnp.asarray, start)}
         self._state = ServerState(0, shared, optimizer.init(shared["params"]), (), {})
-        self._step = jax.jit(partial(server_step, optimizer))
+        self._step = jax.jit(partial(apply_server_optimizer, optimizer))
         self._average = jax.jit(partial(_average, optimizer))
 
     def step(self, update: PyTree) -> PyTree:
@@ -66,7 +66,7 @@ class Server:
 
 def _average(optimizer: optax.GradientTransformation, state: ServerState, clients: PyTree, num_examples):
     moved = jax.tree.map(lambda x, start: x - start, clients, state.shared["params"])
-    return server_step(optimizer, state, aggregate(mean(), {"params": moved}, num_examples)[0])
+    return apply_server_optimizer(optimizer, state, aggregate(mean(), {"params": moved}, num_examples)[0])
 
 
 @covers("fedopt", "flwr_*")

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_het.client.measures._statistics import statistics_of, variance_and_means
 from fedjax_het.client.objectives import alignment
-from fedjax_het.engine.problem import Channel
+from fedjax_het.engine.round.problem import SlotView
 from fedjax_het.server.aggregators import collaborative_heads, mean
 from fedjax_het.server.aggregators.collaboration import collaboration_weights, risk_matrices, thinned
 from fedjax_het.server.summaries import class_weighted_mean
@@ -124,7 +124,7 @@ def _alignment(case: Case, published: dict):
     is_example = case["labels"][0] >= 0
     features, labels = jnp.asarray(case["features"][0][is_example]), jnp.asarray(case["labels"][0][is_example])
     classes = statistics_of(features, labels, jnp.ones(len(labels)), int(case["num_classes"]))
-    received = Broadcast(jnp.ones((), int), {}, Channel("published", {"prototypes": published}))
+    received = Broadcast(jnp.ones((), int), {}, SlotView("published", {"prototypes": published}))
     view = ClientView(received, {}, {"classes": classes}, None, {}, {}, (), {}, None)
 
     def loss(features):

@@ -12,9 +12,9 @@ from fedjax_het.client.local_updates import sgd
 from fedjax_het.client.objectives import debiased_cross_entropy
 from fedjax_het.client.objectives._debiased import DIVERGENCES, head_weight
 from fedjax_het.client.optimizers import torch_sgd
-from fedjax_het.engine.participation import everyone
-from fedjax_het.engine.problem import LocalProblem
-from fedjax_het.engine.round import make_round
+from fedjax_het.engine.round import participation
+from fedjax_het.engine.round.problem import LocalProblem
+from fedjax_het.engine.round.program import make_round
 from fedjax_het.models import from_flax
 from fedjax_het.models._layers import Conv
 from fedjax_het.models._norms import BatchNorm
@@ -200,9 +200,9 @@ def local_training(case: Case):
     model = from_flax(network)._replace(init=lambda key, inputs: variables)
 
     algorithm = fedrd(few_shot, epochs=case.meta["E"], **settings)
-    round = make_round(algorithm, model, 1, participation=everyone())
+    round = make_round(algorithm, model, 1, participation=participation.full())
     key = jax.random.key(0)
-    state, _, said = jax.jit(round.explain)(round.init(key, data), data, key)
+    state, _, said = jax.jit(round.step_with_messages)(round.init(key, data), data, key)
     yield case.compare("gap", said.uploads.reports["gap"][0], scale=1e-2)
     for name in keys:
         collection, layer, leaf = place(name)

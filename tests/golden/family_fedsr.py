@@ -8,7 +8,7 @@ import optax
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import fedl2r, fedsr
 from fedjax_het.client.objectives import conditional_information, cross_entropy, l2_representation
-from fedjax_het.engine.problem import LocalProblem
+from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.models._adaptations import probabilistic
 from fedjax_het.sharing import personal_paths
 from fedjax_het.types import Batch, Broadcast, ClientView, Context, ForwardPass, Model, Params

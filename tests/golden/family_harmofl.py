@@ -13,9 +13,9 @@ from fedjax_het.client.gradients import perturbation, sharpness_aware
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.client.objectives._supervised import soft_dice
 from fedjax_het.diagnostics import drift
-from fedjax_het.engine.participation import everyone
-from fedjax_het.engine.problem import LocalProblem
-from fedjax_het.engine.round import make_round
+from fedjax_het.engine.round import participation
+from fedjax_het.engine.round.problem import LocalProblem
+from fedjax_het.engine.round.program import make_round
 from fedjax_het.models._amplitude import normalise, update_average
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import stateless
@@ -220,8 +220,8 @@ def _rounds(case: Case, algorithm: Algorithm, model: Model):
     num_clients, num_batches, batch_size = images.shape[:3]
     counts = [num_batches * batch_size] * num_clients
     data = client_data(images.reshape(-1, *images.shape[3:]), case["Y"].reshape(-1), counts)
-    round = make_round(algorithm, model, num_clients, participation=everyone())
-    state, explain = round.init(jax.random.key(0), data), jax.jit(round.explain)
+    round = make_round(algorithm, model, num_clients, participation=participation.full())
+    state, explain = round.init(jax.random.key(0), data), jax.jit(round.step_with_messages)
     for _ in range(case.meta["rounds"]):
         before = state.server.shared
         state, _, said = explain(state, data, jax.random.key(0))

@@ -9,10 +9,10 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import moon
 from fedjax_het.client.objectives import contrastive, cross_entropy
 from fedjax_het.client.objectives._contrastive import model_contrast
-from fedjax_het.engine.participation import everyone
-from fedjax_het.engine.problem import LocalProblem
-from fedjax_het.engine.round import make_round
-from fedjax_het.engine.server_side import server_step
+from fedjax_het.engine.round import participation
+from fedjax_het.engine.round.problem import LocalProblem
+from fedjax_het.engine.round.program import make_round
+from fedjax_het.engine.round.server_step import apply_server_optimizer
 from fedjax_het.types import Batch, Broadcast, ClientView, Model, ServerState
 from tests.golden.cases import Case, covers
 from tests.golden.stage import aggregate, client_data, torch_optimizer
@@ -102,7 +102,7 @@ def _trained(case: Case, algorithm: Algorithm, start: dict, previous: dict) -> d
     """The parameters after a round of the single client."""
     inputs, labels = case["X"].reshape(-1, case["X"].shape[-1]), case["Y"].reshape(-1)
     data = client_data(inputs, labels, [len(labels)])
-    round = make_round(algorithm, network(case), 1, participation=everyone())
+    round = make_round(algorithm, network(case), 1, participation=participation.full())
     state = round.init(jax.random.key(0), data)
     # Without the term, mu = 0, nothing is remembered.
     memory = {name: jax.tree.map(lambda x: x[None], previous) for name in algorithm.memory}
@@ -146,6 +146,8 @@ def server_momentum(case: Case):
         models = {name: np.stack([case[f"r{number}_c{i}_{name}"] for i in range(num_clients)]) for name in names}
         stack = {"params": jax.tree.map(lambda new, old: new - old, models, shared["params"])}
         update, _ = aggregate(algorithm.aggregator, stack, case.meta["num_examples"])
-        shared, state = server_step(algorithm.server_optimizer, ServerState(number, shared, state, (), {}), update)
+        shared, state = apply_server_optimizer(
+            algorithm.server_optimizer, ServerState(number, shared, state, (), {}), update
+        )
         for name in names:
             yield case.compare(f"r{number}_out_{name}", shared["params"][name])

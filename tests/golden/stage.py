@@ -10,8 +10,8 @@ import optax
 
 from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory
 from fedjax_het.client.optimizers import torch_sgd
-from fedjax_het.engine.participation import Participation
-from fedjax_het.engine.round import RoundMetrics, make_round
+from fedjax_het.engine.round.participation import Participation
+from fedjax_het.engine.round.program import RoundMetrics, make_round
 from fedjax_het.types import (
     Broadcast,
     ClientData,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_het.double import in_double
+from fedjax_het._internal.float64 import in_double
 from fedjax_het.server.aggregators import (
     dominant_correction,
     harmonized_mean,

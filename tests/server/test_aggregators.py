@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_het.double import in_double
+from fedjax_het._internal.float64 import in_double
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import mean, principal_directions
 from fedjax_het.server.aggregators.gram import edited_mean

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_het import tree
-from fedjax_het.engine.server_side import summed
+from fedjax_het.engine.round.server_step import sum_reports
 from fedjax_het.errors import InputError
 from fedjax_het.server.summaries import ema, head
 from fedjax_het.types import Upload
@@ -21,7 +21,7 @@ def after(rounds, decay, totals=TOTALS, weights=WEIGHTS, is_present=PRESENT):
     value = summary.init(None, SHARED, 3, 3)
     reports = {"total": {"kernel": jnp.asarray(totals)}, "weight": jnp.asarray(weights)}
     present = tree.where(jnp.asarray(is_present), reports, tree.zeros_like(reports))
-    sums = summed({"mean": summary}, Upload({}, {"mean": present}, jnp.ones(3), jnp.ones(3)))["mean"]
+    sums = sum_reports({"mean": summary}, Upload({}, {"mean": present}, jnp.ones(3), jnp.ones(3)))["mean"]
     for _ in range(rounds):
         value = summary.update(value, sums, None)
     return np.asarray(value["mean"]["kernel"]), float(value["mass"])

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
-from fedjax_het.engine.server_side import summed
+from fedjax_het.engine.round.server_step import sum_reports
 from fedjax_het.errors import InputError
 from fedjax_het.server.summaries import mean_direction
 from fedjax_het.types import Upload
@@ -17,7 +17,7 @@ def direction(is_present=(True, True, True), reaches=REACHES, **options):
     summary, shared = mean_direction(**options), {"params": {"w": jnp.zeros(2)}}
     uploads = Upload({"params": {"w": jnp.asarray(UPDATES)}}, {"momentum": reaches}, COUNTS, jnp.ones(3))
     uploads = tree.where(jnp.array(is_present), uploads, tree.zeros_like(uploads))
-    sums = summed({"momentum": summary}, uploads)["momentum"]
+    sums = sum_reports({"momentum": summary}, uploads)["momentum"]
     return np.asarray(summary.update(summary.init(None, shared, 9, 3), sums, None)["w"])
 
 

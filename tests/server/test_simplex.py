@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_het.double import in_double
+from fedjax_het._internal.float64 import in_double
 from fedjax_het.server.simplex import least_on_simplex
 
 SIZE = 5

@@ -1,6 +1,8 @@
 """Tables 1 and 3: all methods."""
 
-from experiments.papers.fedld.setting import (
+from ..measures import on_test
+from ..spec import Experiment, Scale, smoke
+from .setting import (
     BASELINES,
     FOR_RETINA,
     IMAGENET,
@@ -16,8 +18,6 @@ from experiments.papers.fedld.setting import (
     X_RAYS,
     splits,
 )
-from experiments.papers.measures import on_test
-from experiments.papers.plan import Experiment, Scale, smoke
 
 TABLE_1 = Experiment(
     title="FedLD, Table 1: accuracy on Retina's common test set, %",

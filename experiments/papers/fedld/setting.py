@@ -1,6 +1,6 @@
 """The methods of FedLD's tables and figure, and the data that they are compared on."""
 
-from experiments.papers.plan import Scale, smoke
+from ..spec import Scale, smoke
 
 METHODS = {
     "FedAvg": {"algorithm.name": "fedavg"},

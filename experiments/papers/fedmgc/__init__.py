@@ -3,7 +3,7 @@
 python -m experiments.papers.fedmgc --what=fig12 --scale=cpu --data=cifar10=cifar10.npz --data=fmnist=fmnist.npz
 """
 
-from experiments.papers.fedmgc.accuracy import ACCURACY
-from experiments.papers.fedmgc.clients import CLIENTS
+from .accuracy import ACCURACY
+from .clients import CLIENTS
 
 EXPERIMENTS = {**CLIENTS, **ACCURACY}

@@ -1,7 +1,7 @@
 """Figs. 6, 7 and 10 to 12: test accuracy."""
 
-from experiments.papers.fedmgc.plan import ABLATION, METHODS, figure
-from experiments.papers.figures import curves, sweep
+from ..figures import curves, sweep
+from .spec import ABLATION, METHODS, figure
 
 _EVERYONE = {"data.num_clients": "10", "cohort_size": "0"}
 _BOTH = ("CIFAR-10", "FMNIST")

@@ -1,9 +1,9 @@
 """Figs. 5, 8 and 9: what clients have, what they learn of it, and how far they agree."""
 
-from experiments.papers.fedmgc.plan import CE, METHODS, figure
-from experiments.papers.figures import over_looks, shares_of_classes
-from experiments.papers.measures import class_loss, largest_share, last_look_of, looked, seen
-from experiments.papers.plan import Settings
+from ..figures import over_looks, shares_of_classes
+from ..measures import class_loss, largest_share, last_look_of, looked, seen
+from ..spec import Settings
+from .spec import CE, METHODS, figure
 
 _ALPHAS = {alpha: {"data.partition.alpha": alpha} for alpha in ("0.01", "0.1", "0.5", "1.0", "10.0")}
 _TWO: dict[str, Settings] = {"FedAvg (ce)": CE, "FedMGC": METHODS["FedMGC"]}

@@ -6,7 +6,7 @@ Every domain is left out in turn. Tables are counted as in the published text: 1
 2 PACS, 3 VLCS, 4 local epochs, 5 ablation. What ends in -resnet50 is the same with ResNet-50.
 """
 
-from experiments.papers.fedrd.elsewhere import ELSEWHERE
-from experiments.papers.fedrd.pacs import ON_PACS
+from .other_datasets import ELSEWHERE
+from .pacs import ON_PACS
 
 EXPERIMENTS = {**ELSEWHERE, **ON_PACS}

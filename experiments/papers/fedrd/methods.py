@@ -1,6 +1,6 @@
 """The methods of FedRD's tables and figures, and the smallest scale of all of them."""
 
-from experiments.papers.plan import Experiment, Settings, smoke
+from ..spec import Experiment, Settings, smoke
 
 METHODS = {
     "FedAvg": {"algorithm.name": "fedavg"},

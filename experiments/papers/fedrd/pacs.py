@@ -1,6 +1,9 @@
 """Tables 2, 4 and 5 and the figures: PACS."""
 
-from experiments.papers.fedrd.methods import (
+from ..figures import Draw, curves, sweep
+from ..measures import unseen
+from ..spec import Experiment, Printed, Scale, Settings
+from .methods import (
     ABLATION,
     AVERAGE,
     BACKBONES,
@@ -15,9 +18,6 @@ from experiments.papers.fedrd.methods import (
     unseen_domains,
     with_resnet50,
 )
-from experiments.papers.figures import Draw, curves, sweep
-from experiments.papers.measures import unseen
-from experiments.papers.plan import Experiment, Printed, Scale, Settings
 
 _PACS = unseen_domains("photo", "art_painting", "cartoon", "sketch")
 _SMALL = {

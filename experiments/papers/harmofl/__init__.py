@@ -3,9 +3,9 @@
 python -m experiments.papers.harmofl --what=table1-nuclei --scale=cpu --data=nuclei.npz --workdir=runs/harmofl
 """
 
-from experiments.papers.harmofl.classification import FIGURE_5, TABLE_2
-from experiments.papers.harmofl.pictured import FIGURE_1, FIGURE_4
-from experiments.papers.harmofl.segmentation import NUCLEI_TABLE, PROSTATE_TABLE
+from .classification import FIGURE_5, TABLE_2
+from .images import FIGURE_1, FIGURE_4
+from .segmentation import NUCLEI_TABLE, PROSTATE_TABLE
 
 EXPERIMENTS = {
     "table1-nuclei": NUCLEI_TABLE,

@@ -1,7 +1,7 @@
 import sys
 
-from experiments.papers.command import main
-from experiments.papers.harmofl import EXPERIMENTS
+from ..command import main
+from . import EXPERIMENTS
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:], "harmofl", EXPERIMENTS))

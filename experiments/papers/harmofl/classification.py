@@ -1,7 +1,9 @@
 """Table 2 and Fig. 5: accuracy on Camelyon17."""
 
-from experiments.papers.figures import Draw, curves, sweep
-from experiments.papers.harmofl.methods import (
+from ..figures import Draw, curves, sweep
+from ..measures import on_own, own
+from ..spec import Experiment, Scale, Settings, smoke
+from .methods import (
     A_CNN,
     AVERAGE,
     BASELINES,
@@ -18,8 +20,6 @@ from experiments.papers.harmofl.methods import (
     X_RAY_DATA,
     X_RAYS,
 )
-from experiments.papers.measures import on_own, own
-from experiments.papers.plan import Experiment, Scale, Settings, smoke
 
 SPLIT = (
     "The authors' lists of training and test patches are not those of WILDS' table, which are read here; a fifth of a "

@@ -1,6 +1,6 @@
 """What HarmoFL's tables and figures compare, and the data and settings that several of them are run on."""
 
-from experiments.papers.plan import Settings
+from ..spec import Settings
 
 METHODS = {
     "FedAvg": {"algorithm.name": "fedavg"},

@@ -1,6 +1,8 @@
 """Table 1: Dice on nuclei and on prostate MRI."""
 
-from experiments.papers.harmofl.methods import (
+from ..measures import own
+from ..spec import Experiment, Scale, smoke
+from .methods import (
     A_UNET,
     AVERAGE,
     BASELINES,
@@ -17,8 +19,6 @@ from experiments.papers.harmofl.methods import (
     STROKES,
     seen_at_the_end,
 )
-from experiments.papers.measures import own
-from experiments.papers.plan import Experiment, Scale, smoke
 
 _PUBLISHED = {"num_seeds": "3", "evaluate_every": "1", **seen_at_the_end(500, "contours")}
 NUCLEI_UNTOLD = (

@@ -5,16 +5,15 @@ import inspect
 from collections.abc import Callable
 
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.sources.arrays import arrays
-from fedjax_het.data.sources.camelyon17 import camelyon17
-from fedjax_het.data.sources.domain_generalisation import digits_dg, office_home, pacs, vlcs
-from fedjax_het.data.sources.domainnet import mini_domainnet
-from fedjax_het.data.sources.embedded import digits
-from fedjax_het.data.sources.folders import folders
-from fedjax_het.data.sources.nuclei import nuclei
-from fedjax_het.data.sources.prepared import tfds
-from fedjax_het.data.sources.prostate import prostate
-from fedjax_het.data.sources.ssl_fl import covid_fl, retina
+from fedjax_het.data.sources._arrays import arrays
+from fedjax_het.data.sources._camelyon17 import camelyon17
+from fedjax_het.data.sources._domain_generalization import digits_dg, mini_domainnet, office_home, pacs, vlcs
+from fedjax_het.data.sources._folders import folders
+from fedjax_het.data.sources._nuclei import nuclei
+from fedjax_het.data.sources._prostate import prostate
+from fedjax_het.data.sources._sklearn_digits import digits
+from fedjax_het.data.sources._ssl_fl import covid_fl, retina
+from fedjax_het.data.sources._tfds import tfds
 from fedjax_het.errors import InputError, nearest
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from fedjax_het import native
+from fedjax_het._internal import kernels
 from fedjax_het.types import Array
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
@@ -32,7 +32,7 @@ _LARGE, _FEW = 1 << 15, 64  # entries of a kernel, pixels of an image: see `suit
 @functools.cache
 def why_not() -> str | None:
     """None where the kernels can be used, else the reason that they cannot. The first call may compile them."""
-    return native.register(SOURCE, {symbol: _PREFIX + symbol for symbol in _SYMBOLS})
+    return kernels.register(SOURCE, {symbol: _PREFIX + symbol for symbol in _SYMBOLS})
 
 
 def convolve(x: Array, kernel: Array, stride: int = 1, pads: Pads = ((0, 0), (0, 0))) -> Array:

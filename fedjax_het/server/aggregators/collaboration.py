@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from fedjax_het._internal.float64 import in_double
 from fedjax_het.algorithm import Aggregator, Problem
-from fedjax_het.double import in_double
 from fedjax_het.server.simplex import least_on_simplex
 from fedjax_het.types import Aggregate, Array, PyTree, ServerView
 from fedjax_het.validation import Fraction, validate_arguments

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
+from fedjax_het._internal.float64 import in_double
 from fedjax_het.algorithm import Aggregator, Problem
-from fedjax_het.double import in_double
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.server.aggregators.gram import BUFFERS
 from fedjax_het.server.aggregators.projection import resolved

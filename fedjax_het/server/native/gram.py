@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from fedjax_het import native
+from fedjax_het._internal import kernels
 from fedjax_het.types import Array
 
 SOURCE = Path(__file__).with_name("gram.cc")
@@ -18,7 +18,7 @@ def why_not() -> str | None:
     """None where the kernels can be used, else the reason that they cannot. The first call may compile them."""
     if jax.default_backend() != "cpu":
         return f"they are for CPUs, and this is a {jax.default_backend()}"
-    return native.register(SOURCE, _TARGETS)
+    return kernels.register(SOURCE, _TARGETS)
 
 
 def gram(rows: Array) -> Array:

@@ -5,7 +5,7 @@ import pytest
 
 from fedjax_het.client.measures import class_statistics, own_head, prototypes
 from fedjax_het.client.measures._statistics import ClassStatistics, statistics_of, variance_and_means
-from fedjax_het.engine.problem import LocalProblem
+from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
 from fedjax_het.types import Broadcast, ClientData, ClientView, Examples, Model, Rows
 

@@ -7,7 +7,7 @@ import pytest
 from fedjax_het import tree
 from fedjax_het.client.measures import head_gradient
 from fedjax_het.client.objectives import cross_entropy
-from fedjax_het.engine.problem import LocalProblem
+from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
 from fedjax_het.models import mlp
 from fedjax_het.types import Broadcast, ClientData, ClientView, Examples, Rows

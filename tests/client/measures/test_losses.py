@@ -6,7 +6,7 @@ import pytest
 
 from fedjax_het import models
 from fedjax_het.client.measures import generalization_gap, mean_loss, training_gain
-from fedjax_het.engine.problem import LocalProblem
+from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
 from fedjax_het.types import Broadcast, ClientData, ClientView, Examples, Rows
 

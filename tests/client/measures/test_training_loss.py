@@ -15,7 +15,7 @@ def reported(moment: str, batch_size: int = 50, **options):
         "fedavg", norm="none", options=options, change={"reports": {"loss": training_loss(moment, batch_size)}}
     )
     state = round.init(jax.random.key(0), federation().data)
-    _, metrics, said = jax.jit(round.explain)(state, federation().data, jax.random.key(0))
+    _, metrics, said = jax.jit(round.step_with_messages)(state, federation().data, jax.random.key(0))
     return np.asarray(said.uploads.reports["loss"]), metrics, np.asarray(said.uploads.num_examples)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedjax_het.data import by_domain, federate, load
 from fedjax_het.errors import InputError
-from tests.data.sources.pictures import draw
+from tests.data.sources.image_files import draw
 
 HEADER = ["", "patient", "node", "x_coord", "y_coord", "tumor", "slide", "center", "split"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedjax_het.data import by_domain, federate, load
 from fedjax_het.errors import InputError
-from tests.data.sources.pictures import draw
+from tests.data.sources.image_files import draw
 from tests.shared import shared_path
 
 PACS = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")

@@ -7,7 +7,7 @@ import pytest
 
 from fedjax_het.data import federate, iid, load
 from fedjax_het.errors import InputError
-from tests.data.sources.pictures import draw
+from tests.data.sources.image_files import draw
 
 CLASSES = ("ant", "bee hive", "cat")
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedjax_het.data import assemble, by_domain, federate, iid, load
 from fedjax_het.errors import InputError
-from tests.data.sources.pictures import draw
+from tests.data.sources.image_files import draw
 
 IMAGES = np.arange(6 * 4 * 4, dtype=np.uint8).reshape(6, 4, 4)
 LABELS = np.array([0, 1, 2, 0, 1, 2])

@@ -5,7 +5,7 @@ import pytest
 
 from fedjax_het.data import load
 from fedjax_het.errors import InputError
-from tests.data.sources.pictures import draw
+from tests.data.sources.image_files import draw
 from tests.shared import shared_path
 
 

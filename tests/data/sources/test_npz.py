@@ -5,7 +5,7 @@ import pytest
 
 from fedjax_het.data import load
 from fedjax_het.errors import InputError
-from tests.data.sources.pictures import save as save_image
+from tests.data.sources.image_files import save as save_image
 from tests.shared import jpegpack, shared_path
 
 IMAGES = np.arange(6 * 4 * 4, dtype=np.uint8).reshape(6, 4, 4)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fedjax_het.data import by_domain, federate, load
-from fedjax_het.data.sources.masks import filled_polygons
+from fedjax_het.data.sources._masks import fill_polygons
 from fedjax_het.errors import InputError
-from tests.data.sources.pictures import draw, save
+from tests.data.sources.image_files import draw, save
 from tests.shared import jpegpack
 
 RNG = np.random.default_rng(0)
@@ -83,7 +83,7 @@ def test_polygons(tmp_path):
     path.write_text(annotation([(0, 0), (1, 1)], [(-5, -5), (2, -5), (2, 1), (-5, 1)], [(8.2, 8), (30, 8), (30, 30)]))
     expected = np.zeros((9, 12), np.uint8)
     expected[:2, :3] = expected[8, 8:] = 1
-    np.testing.assert_array_equal(filled_polygons(path, (9, 12)), expected)
+    np.testing.assert_array_equal(fill_polygons(path, (9, 12)), expected)
 
 
 @pytest.mark.parametrize(

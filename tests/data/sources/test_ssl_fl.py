@@ -8,7 +8,7 @@ import pytest
 
 from fedjax_het.data import by_domain, federate, load
 from fedjax_het.errors import InputError
-from tests.data.sources.pictures import draw
+from tests.data.sources.image_files import draw
 
 CLIENTS = {"client_1": ["a.npy", "b.npy"], "client_2": ["c.npy"], "client_10": ["d.npy"]}
 

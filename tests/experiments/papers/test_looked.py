@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from experiments import looks
-from experiments.papers import looked, measures
-from experiments.rundir import RunDirectory
+from experiments.papers import diagnostics, measures
+from experiments.runs import diagnostics_log
+from experiments.runs.run_directory import RunDirectory
 
 STEPS = np.linspace(-1, 1, 11)
 DISTANCE = np.hypot(STEPS[:, None], STEPS)
@@ -15,7 +15,7 @@ DISTANCE = np.hypot(STEPS[:, None], STEPS)
 
 def run(folder, surfaces, is_present=(True, True)):
     """Two looks, whose second has these surfaces of clients, and pictures."""
-    (folder / looks.FOLDER).mkdir(parents=True)
+    (folder / diagnostics_log.FOLDER).mkdir(parents=True)
     clients = [{"client": name, "is_newcomer": False} for name in ("a", "b")]
     (folder / "partition.json").write_text(json.dumps({"clients": clients}))
     images = np.random.default_rng(0).random((2, 2, 12, 10, 3))
@@ -24,13 +24,13 @@ def run(folder, surfaces, is_present=(True, True)):
     for round in (0, 9):
         arrays = {"images": images, "true": true, "predicted": np.roll(true, round, axis=2)}
         arrays["is_image"] = np.array([[True, True], [True, False]])
-        place = f"{looks.FOLDER}/round_{round:05d}_seed_0.npz"
+        place = f"{diagnostics_log.FOLDER}/round_{round:05d}_seed_0.npz"
         np.savez(folder / place, **{f"contours/{name}": values for name, values in arrays.items()})
         told = surfaces if round else [np.zeros_like(STEPS[:, None] * STEPS)] * 2
         landscape = {"clients": np.array(told).tolist(), "steps": STEPS.tolist()}
         cohort = {"ids": [1, 0], "is_present": list(is_present)}
         line = {"round": round, "seed": 0, "cohort": cohort, "landscape": landscape, "pictures": place}
-        with (folder / looks.NAME).open("a") as file:
+        with (folder / diagnostics_log.NAME).open("a") as file:
             file.write(json.dumps(line) + "\n")
     return RunDirectory(folder)
 
@@ -49,7 +49,7 @@ def test_the_lowest_loss_of_who_was_there_is_found(tmp_path):
     assert measures.offset(run(tmp_path / "first", [moved, DISTANCE], (True, False)), "-") == pytest.approx([1.0])
 
 
-@pytest.mark.parametrize("draw", [looked.landscapes, looked.segmentations])
+@pytest.mark.parametrize("draw", [diagnostics.landscapes, diagnostics.segmentations])
 def test_a_figure_has_a_row_a_client_or_image_and_a_column_a_method(tmp_path, draw, monkeypatch):
     drawn = {}
 
@@ -57,12 +57,12 @@ def test_a_figure_has_a_row_a_client_or_image_and_a_column_a_method(tmp_path, dr
         drawn["rows"], drawn["columns"] = list(rows), list(columns)
         return real(rows, columns, *arguments, **options)
 
-    real = looked.pictures.grid
-    monkeypatch.setattr(looked.pictures, "grid", grid)
+    real = diagnostics.images.grid
+    monkeypatch.setattr(diagnostics.images, "grid", grid)
     surfaces = [1 + DISTANCE, 2 + DISTANCE**2]
     runs = {(name, "clients"): run(tmp_path / name, surfaces) for name in ("FedAvg", "HarmoFL")}
     draw([], runs, tmp_path / "figure.png")
-    is_map = draw is looked.landscapes
+    is_map = draw is diagnostics.landscapes
     assert drawn["rows"] == (["b", "a"] if is_map else ["b", "b", "a"])
     assert drawn["columns"] == ([] if is_map else ["truth"]) + ["FedAvg", "HarmoFL"]
     assert (tmp_path / "figure.png").stat().st_size > 10_000
@@ -70,6 +70,6 @@ def test_a_figure_has_a_row_a_client_or_image_and_a_column_a_method(tmp_path, dr
 
 def test_overlap_of_outlines():
     true = np.array([[1, 1, 0], [0, 2, 2]])
-    assert looked._dice(true, true) == 1
-    assert looked._dice(true, np.array([[1, 0, 0], [0, 1, 2]])) == pytest.approx(2 * 2 / 7)
-    assert looked._dice(np.zeros((2, 2)), np.zeros((2, 2))) == 1
+    assert diagnostics._dice(true, true) == 1
+    assert diagnostics._dice(true, np.array([[1, 0, 0], [0, 1, 2]])) == pytest.approx(2 * 2 / 7)
+    assert diagnostics._dice(np.zeros((2, 2)), np.zeros((2, 2))) == 1

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from experiments import build
+from experiments.configuration import build
 from experiments.papers import command, fedld, fedmgc, fedrd, figures, harmofl, measures
 from experiments.papers.comparison import Entry
-from experiments.rundir import RunDirectory
+from experiments.runs.run_directory import RunDirectory
 from fedjax_het.errors import InputError
 
 PAPERS = {
@@ -31,7 +31,7 @@ def test_every_run_has_settings_that_can_be_read(experiment, scale):
     cells = experiment.cells(scale, {}, dict.fromkeys(experiment.scales[scale].data, "somewhere"))
     read = {place: cell.settings() for place, cell in cells.items()}
     for chosen in read.values():
-        build.algorithm(chosen)
+        build.build_algorithm(chosen)
     assert len(cells) == len(experiment.rows) * len(experiment.scales[scale].columns)
     for name in experiment.measures:
         for row in experiment.printed.get(name, {}):
@@ -196,7 +196,7 @@ def test_a_figure_at_the_smallest_scale(tmp_path, capsys):
 def test_columns_are_clients_that_the_smallest_scale_has(what):
     experiment = harmofl.EXPERIMENTS[what]
     chosen = next(iter(experiment.cells("smoke", {}, {}).values())).settings()
-    assert set(experiment.scales["smoke"].columns) <= set(build.parts(chosen).federation.client_names)
+    assert set(experiment.scales["smoke"].columns) <= set(build.build_parts(chosen).federation.client_names)
 
 
 def test_a_column_without_a_client_is_named(tmp_path):

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from experiments.report import finding, page
+from experiments.report import page, run_paths
 from experiments.report.contents import contents
 from tests.experiments.report import written
 
@@ -49,7 +49,7 @@ def address(tmp_path_factory):
     written.looks(written.run(folder / "runs" / "1", finals=(0.5, 0.7)))
     written.run(folder / "runs" / "2", "fedld", finals=(0.8, 0.9))
     written.run(folder / "runs" / "3", "a_rather_long_name_of_an_algorithm", finals=(0.1, 0.11), is_finished=False)
-    text = page.html(contents(*finding.runs([folder / "runs"])), "report_files", is_watched=False)
+    text = page.html(contents(*run_paths.runs([folder / "runs"])), "report_files", is_watched=False)
     (folder / "report.html").write_text(text)
     return (folder / "report.html").as_uri()
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from experiments import train
-from experiments.report import finding, page
+from experiments.report import page, run_paths
 from experiments.report.contents import contents
 
 CONFIG = """
@@ -29,7 +29,7 @@ def run(tmp_path_factory):
 
 
 def test_the_report_says_what_the_summary_says(run):
-    told = contents(*finding.runs([run]))
+    told = contents(*run_paths.runs([run]))
     summary = json.loads((run / "summary.json").read_text())
     results = next(table for table in told.tables if table.name == "results")
     found = dict(zip(results.columns, results.rows[0][1], strict=True))
@@ -42,7 +42,7 @@ def test_the_report_says_what_the_summary_says(run):
 
 
 def test_everything_that_a_run_writes_is_drawn(run):
-    told = contents(*finding.runs([run]))
+    told = contents(*run_paths.runs([run]))
     names = {figure.name for figure in told.figures}
     assert {"curves", "clients", "partition", "conflict", "conflict_cosines", "norms_values", "landscape"} <= names
     assert "conflict_cosines" in page.html(told, "files", is_watched=False)
@@ -51,5 +51,5 @@ def test_everything_that_a_run_writes_is_drawn(run):
     for name in ("config.json", "choices.json", "partition.json", "diagnostics.jsonl"):
         (while_running / name).write_text((run / name).read_text())
     (while_running / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text()[:-10])
-    told = contents(*finding.runs([while_running]))
+    told = contents(*run_paths.runs([while_running]))
     assert told.rows[0].first.done == 2 and told.lead == ["1 of 1 runs are not finished."]

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from experiments.report import __main__ as command
-from experiments.report import finding, page, watching, writing
+from experiments.report import page, run_paths, watch, writer
 from experiments.report.contents import contents
 from tests.experiments.report import written
 
@@ -40,7 +40,7 @@ class Reader(HTMLParser):
 def told(tmp_path):
     written.looks(written.run(tmp_path / "runs" / "fedavg"))
     written.run(tmp_path / "runs" / "fedld", "fedld", algorithm__note="</script><img src=x>")
-    return contents(*finding.runs([tmp_path / "runs"]))
+    return contents(*run_paths.runs([tmp_path / "runs"]))
 
 
 def test_the_page_fetches_nothing(told):
@@ -79,7 +79,7 @@ def test_a_run_in_progress_is_marked_and_has_what_there_is(tmp_path):
     written.run(tmp_path / "fedld", "fedld", is_finished=False)
     (tmp_path / "begun").mkdir()
     written.write(tmp_path / "begun" / "config.json", written.settings())
-    text = page.html(contents(*finding.runs([tmp_path])), "files", is_watched=True)
+    text = page.html(contents(*run_paths.runs([tmp_path])), "files", is_watched=True)
     assert "running: round 10 of 10" in text and "running: round 0 of 10" in text and "2 of 2 runs are not" in text
     assert [meta["content"] for meta in Reader(text).metas if meta.get("http-equiv") == "refresh"] == ["10"]
     assert 'id="table-results"' in text and 'id="figure-curves"' in text
@@ -91,7 +91,7 @@ def test_a_page_that_is_not_watched_does_not_reload(told):
 
 def test_watching_writes_again_what_changes_and_stands_still_in_the_end(tmp_path, monkeypatch, capsys):
     run = written.run(tmp_path / "run", is_finished=False)
-    report = writing.Report(tmp_path / "report.html")
+    report = writer.Report(tmp_path / "report.html")
     steps = iter(["nothing", "grow", "break", "mend", "stop"])
     metrics, pages = (run / "metrics.jsonl").read_text(), []
     drawn = []
@@ -116,9 +116,9 @@ def test_watching_writes_again_what_changes_and_stands_still_in_the_end(tmp_path
         elif step == "stop":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(watching.time, "sleep", sleep)
-    monkeypatch.setattr(writing.printed, "write", draw)
-    watching.watch(report, [run])
+    monkeypatch.setattr(watch.time, "sleep", sleep)
+    monkeypatch.setattr(writer.matplotlib_figures, "write", draw)
+    watch.watch(report, [run])
     assert [re.search(r"round (\d+) of 10", each)[1] for each in pages] == ["10", "12", "15", "15", "15"]
     assert all('http-equiv="refresh"' in each for each in pages)
     assert 'http-equiv="refresh"' not in report.out.read_text()
@@ -127,8 +127,8 @@ def test_watching_writes_again_what_changes_and_stands_still_in_the_end(tmp_path
 
 def test_figures_that_stay_the_same_are_not_drawn_again(told, tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(writing.printed, "write", lambda figure, folder: drawn.append(figure.name))
-    report = writing.Report(tmp_path / "report.html")
+    monkeypatch.setattr(writer.matplotlib_figures, "write", lambda figure, folder: drawn.append(figure.name))
+    report = writer.Report(tmp_path / "report.html")
     for _ in range(2):
         report.write(told)
     assert len(drawn) == len(set(drawn)) == len(told.figures)

@@ -4,9 +4,9 @@ import base64
 
 import pytest
 
-from experiments.report import finding, page, pictured
+from experiments.report import images, page, run_paths
 from experiments.report.contents import contents
-from experiments.report.writing import Report
+from experiments.report.writer import Report
 from fedjax_het.errors import InputError
 from tests.experiments.report import written
 
@@ -19,7 +19,7 @@ def run(tmp_path):
 
 
 def test_the_page_shows_the_pictures_of_the_last_look(run, tmp_path):
-    told = contents(*finding.runs([run]))
+    told = contents(*run_paths.runs([run]))
     section = next(each for each in told.sections if each.name == "pictures")
     assert [each.name for each in section.pictures] == ["contours_0", "normalisation_0"]
     assert all("Round 6, seed 0." in each.caption for each in section.pictures)
@@ -36,17 +36,17 @@ def test_the_page_shows_the_pictures_of_the_last_look(run, tmp_path):
 
 def test_a_row_is_a_client_and_images_that_are_missing_stay_empty(run, monkeypatch):
     shown = []
-    monkeypatch.setattr(pictured.pictures, "show", lambda axis, image, ends=None: shown.append((axis, ends)))
-    row = contents(*finding.runs([run])).rows[0]
+    monkeypatch.setattr(images.images, "show", lambda axis, image, ends=None: shown.append((axis, ends)))
+    row = contents(*run_paths.runs([run])).rows[0]
     shown.clear()
-    pictured.taken([row])
+    images.taken([row])
     assert len(shown) == 5 + 2 * 5  # contours, then images and what is made of them
     assert {axis.get_ylabel() for axis, _ in shown} - {""} == {"a", "b", "c"}
     assert len({ends for _, ends in shown[5:]}) == 1
 
 
 def test_runs_without_pictures_have_no_such_section(tmp_path):
-    told = contents(*finding.runs([written.looks(written.run(tmp_path / "run"))]))
+    told = contents(*run_paths.runs([written.looks(written.run(tmp_path / "run"))]))
     assert not told.pictures and "pictures" not in {section.name for section in told.sections}
     assert "picture-" not in page.html(told, "files", is_watched=False)
 
@@ -54,7 +54,7 @@ def test_runs_without_pictures_have_no_such_section(tmp_path):
 def test_a_file_that_cannot_be_read_is_named(run):
     (run / "looks/round.npz").write_bytes(b"PK torn")
     with pytest.raises(InputError, match=r"looks/round\.npz: cannot be read"):
-        contents(*finding.runs([run]))
+        contents(*run_paths.runs([run]))
     (run / "looks/round.npz").unlink()
     with pytest.raises(InputError, match=r"looks/round\.npz: cannot be read"):
-        contents(*finding.runs([run]))
+        contents(*run_paths.runs([run]))

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from experiments.report import finding, rows
-from experiments.report.reading import read
+from experiments.report import rows, run_paths
+from experiments.report.run_reader import read
 from fedjax_het.errors import InputError
 from tests.experiments.report import written
 
@@ -72,23 +72,23 @@ def test_files_of_another_version_are_named_with_what_is_missing(tmp_path, name,
 
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"no config.json and no grid.json. Name a directory"):
-        finding.runs([tmp_path])
+        run_paths.runs([tmp_path])
     with pytest.raises(InputError, match="is no directory"):
-        finding.runs([tmp_path / "none"])
+        run_paths.runs([tmp_path / "none"])
 
 
 def test_a_grid_is_its_cells_and_says_which_have_no_run(tmp_path):
     for name in ("one", "two", "stale"):
         written.run(tmp_path / name)
-    assert len(finding.runs([tmp_path])[0]) == 3  # before compare has written its grid
+    assert len(run_paths.runs([tmp_path])[0]) == 3  # before compare has written its grid
     cells = [{"cell": name, "status": "done"} for name in ("two", "one")]
     written.write(tmp_path / "grid.json", [*cells, {"cell": "three", "status": "exit status 2: error: no data"}])
-    found, absent = finding.runs([tmp_path, tmp_path / "one"])
+    found, absent = run_paths.runs([tmp_path, tmp_path / "one"])
     assert [run.directory.name for run in found] == ["two", "one"]
-    assert absent == [finding.Absent("three", "exit status 2: error: no data")]
+    assert absent == [run_paths.Absent("three", "exit status 2: error: no data")]
     written.write(tmp_path / "grid.json", [{"cell": "three", "status": "failed"}])
     with pytest.raises(InputError, match="no cell has been started"):
-        finding.runs([tmp_path])
+        run_paths.runs([tmp_path])
 
 
 def labels(tmp_path, *changed):

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from experiments.report import clients, costs, curves, diagnosed, measures, partitions, provenance
+from experiments.report import clients, costs, curves, diagnostics, measures, partitions, provenance
 from experiments.report.contents import contents
-from experiments.report.finding import Absent
-from experiments.report.reading import read
 from experiments.report.rows import rows
+from experiments.report.run_paths import Absent
+from experiments.report.run_reader import read
 from tests.experiments.report import written
 
 
@@ -146,7 +146,7 @@ def test_rows_of_one_partition_share_a_map(found):
 
 
 def test_diagnostics_are_drawn_by_their_shape_and_without_absent_clients(found):
-    drawn = {figure.name: figure for figure in diagnosed.figures(found)}
+    drawn = {figure.name: figure for figure in diagnostics.figures(found)}
     assert set(drawn) == {
         "conflict", "conflict_values", "conflict_cosines", "classes_losses", "spectrum", "spectrum_values",
         "landscape", "landscape_clients",

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from experiments.report import against, rows, significance
-from experiments.report.reading import read
+from experiments.report import comparisons, rows, significance
+from experiments.report.run_reader import read
 from tests.experiments.report import written
 
 
@@ -46,7 +46,7 @@ def test_holm_takes_the_smallest_times_all_and_never_falls():
 
 def compared(tmp_path, *some):
     found = rows.rows([read(written.run(tmp_path / str(i), *each)) for i, each in enumerate(some)])
-    return against.comparisons(found)
+    return comparisons.comparisons(found)
 
 
 FEDAVG = (0.50, 0.52, 0.54, 0.56, 0.58)
@@ -60,17 +60,19 @@ def test_a_row_is_paired_with_fedavg_seed_by_seed(tmp_path):
     assert ours.found.difference == pytest.approx(0.102)
     alone = significance.t_test(better, FEDAVG).p
     assert ours.found.p == pytest.approx(alone)  # fedmgc differs nowhere, so that it has no p and does not count
-    stars = against.stars(found)
+    stars = comparisons.stars(found)
     assert stars[("fedld", "test set", "last")] == "***" and stars[("fedmgc", "test set", "last")] == ""
-    assert "paired t-test over 5 seeds" in against.starring(found)
+    assert "paired t-test over 5 seeds" in comparisons.starring(found)
     assert not any(each.label == "fedavg" for each in found)
 
 
 def test_too_few_seeds_make_no_stars_and_say_so(tmp_path):
     found = compared(tmp_path, ("fedavg", (0.5, 0.6)), ("fedld", (0.8, 0.99)))
-    assert not any(against.stars(found).values())
-    assert "No stars: too few pairs for a test against FedAvg (2 seeds; 5 are the least)." in against.starring(found)
-    table = against.table(found)
+    assert not any(comparisons.stars(found).values())
+    assert "No stars: too few pairs for a test against FedAvg (2 seeds; 5 are the least)." in comparisons.starring(
+        found
+    )
+    table = comparisons.table(found)
     assert table.rows[0][1][-1] == "too few pairs" and table.rows[0][1][4].mean == 2
 
 
@@ -82,8 +84,8 @@ def test_clients_are_pairs_where_both_have_the_same_data(tmp_path):
         )
         for name, level in (("fedavg", 0.5), ("fedld", 0.6))
     ]
-    found = [each for each in against.comparisons(rows.rows(list(map(read, runs)))) if each.pairs == "clients"]
+    found = [each for each in comparisons.comparisons(rows.rows(list(map(read, runs)))) if each.pairs == "clients"]
     assert [(each.column, each.found.num_pairs) for each in found] == [("clients", 8)]
     assert found[0].found.p == pytest.approx(2 / 2**8) and found[0].found.difference == pytest.approx(0.1)
     written.write(runs[1] / "partition.json", {"fingerprint": "f2", "clients": []})
-    assert not [each for each in against.comparisons(rows.rows(list(map(read, runs)))) if each.pairs == "clients"]
+    assert not [each for each in comparisons.comparisons(rows.rows(list(map(read, runs)))) if each.pairs == "clients"]

@@ -1,0 +1,1 @@
+"""Measurements of rounds, aggregators, streaming and scaling."""

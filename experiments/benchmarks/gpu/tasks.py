@@ -1,0 +1,211 @@
+"""The measurements of `experiments.benchmarks.gpu`, each in a process of its own.
+
+    python -m experiments.benchmarks.gpu.tasks TASK '{"argument": ...}'
+
+A task writes a line of JSON for each figure as soon as it has it; whatever libraries print goes to standard error.
+"""
+
+import collections
+import gc
+import gzip
+import json
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_het import algorithms, engine, models
+from fedjax_het.engine.parallel.layout import vmapped
+from fedjax_het.engine.planning import autotune
+from fedjax_het.models import CONV_IMPLS
+from fedjax_het.types import Array, Model
+
+from ...configuration.build import read_layout
+from ..aggregators import measure as measure_edits
+from ..peers import ours
+from ..peers.worker import answers_apart, say, version
+from ..workloads import NUM_CLASSES, W2, WORKLOADS
+
+Record = dict[str, Any]
+_STEMS = {"resnet18": "small", "resnet18_imagenet": "imagenet"}
+PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "flax", "optax", "numpy", "torch")
+PACKAGES += ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cublas")
+
+
+def with_shifts(x: Array, kernel: Array, strides: tuple[int, int], pads: Sequence[tuple[int, int]]) -> Array:
+    """A convolution as a product for each entry of the kernel, with the image shifted to where that entry sees it.
+
+    Nothing is copied side by side as "im2col" does, but the result is added up as often as the kernel has entries.
+    """
+    x, (height, width, *_) = jnp.pad(x, ((0, 0), *pads, (0, 0))), kernel.shape
+    rows, columns = ((n - k) // s + 1 for n, k, s in zip(x.shape[1:3], (height, width), strides, strict=True))
+    last = (rows - 1) * strides[0] + 1, (columns - 1) * strides[1] + 1
+
+    def seen(i: int, j: int) -> Array:
+        end = (x.shape[0], i + last[0], j + last[1], x.shape[3])
+        return lax.slice(x, (0, i, j, 0), end, (1, *strides, 1))
+
+    return sum(seen(i, j) @ kernel[i, j] for i in range(height) for j in range(width))
+
+
+CONV_IMPLS["shifts"] = with_shifts  # tried out here; a way for everybody once it has won somewhere
+
+
+class Setting(NamedTuple):
+    """What a round is made of, whatever way it is computed."""
+
+    model: str  # a work's network, or a ResNet-18 with group norm: resnet18, resnet18_imagenet, by their stems
+    num_clients: int
+    cohort_size: int
+    num_examples: int  # a client
+    epochs: int
+    precision: str
+    width: float = 1.0  # of a ResNet's channels
+
+
+def model_of(setting: Setting, conv: str) -> Model:
+    if setting.model in WORKLOADS:
+        return ours.model_of(WORKLOADS[setting.model], conv)
+    stem = _STEMS[setting.model]
+    return models.resnet18(NUM_CLASSES, norm="group", stem=stem, width=setting.width, conv=conv)
+
+
+def simulation_of(setting: Setting, layout: str, conv: str, block: int) -> engine.Simulation:
+    """FedAvg on synthetic examples; a ResNet takes the images and batches of w2."""
+    work = WORKLOADS.get(setting.model, W2).resized(setting.num_clients, setting.num_examples)
+    return engine.Simulation(
+        algorithms.fedavg(learning_rate=work.learning_rate, batch_size=work.batch_size, epochs=setting.epochs),
+        ours.computed_products(setting.precision)(model_of(setting, conv)),
+        ours.federation_of(work),
+        rounds=1_000_000,
+        evaluate_every=block,
+        cohort_size=setting.cohort_size,
+        layout=read_layout(layout),
+    )
+
+
+# ---- tasks -----------------------------------------------------------------------------------------------------------
+def about() -> Iterator[Record]:
+    device = jax.devices()[0]
+    versions = {name: found for name in PACKAGES if (found := version(name))}
+    yield {
+        "device": device.device_kind,
+        "backend": jax.default_backend(),
+        "count": jax.device_count(),
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def rounds(
+    setting: list, ways: list[tuple[str, str, str]], num: int = 5, seconds: float = 6.0, block: int = 1
+) -> Iterator[Record]:
+    """Seconds a round of each way (name, layout, conv): `num` calls of `block` rounds, fewer after so many seconds."""
+    for name, layout, conv in ways:
+        before = ours.peak_device_mb() or 0
+        try:
+            simulation = simulation_of(Setting(*setting), layout, conv, block)
+            facts, times = simulation.facts, autotune.time_rounds(simulation.runner, num, seconds, block)
+        except jax.errors.JaxRuntimeError as error:  # mostly too little memory; the others may fit
+            yield {"name": name, "error": str(error).strip().splitlines()[0][:300]}
+            continue
+        peak = ours.peak_device_mb() or 0
+        yield {
+            "name": name,
+            "layout": str(simulation.layout),
+            "conv": conv,
+            **spread(times),
+            "compile_s": facts.compile_seconds,
+            "planned_mb": facts.peak_bytes / 1e6,
+            "peak_device_mb": peak if peak > before else None,  # else that of an earlier way of this process
+        }
+        del simulation
+        gc.collect()
+
+
+def spread(times: list[float]) -> Record:
+    return {"median_s": median(times), "min_s": min(times), "max_s": max(times), "rounds": len(times)}
+
+
+def aggregators(names: Mapping[str, int], entries: int, repeats: int) -> Iterator[Record]:
+    """What editing updates takes beside their mean, for {name: clients}; see `experiments.benchmarks.aggregators`."""
+    ours.computed_products("float32")
+    for name, num_clients in names.items():
+        rows, rate = measure_edits(num_clients, entries, vmapped, ("float32", "bfloat16"), repeats)
+        for row in rows:
+            of = {"name": f"{name} {row.aggregator}", "clients": num_clients, "entries": entries}
+            times = {"median_s": row.seconds, "min_s": row.least, "max_s": row.most}
+            rest = {"gb_a_s": row.gigabytes_a_second, "passes_beyond_mean": row.passes_beyond}
+            yield of | times | rest | {"temporary_mb": row.temporary_mb, "float64_product_tflops": rate / 1e12}
+        yield {"name": name, "is_done": True}
+
+
+def profile(name: str, setting: list, layout: str, conv: str, most: int = 12) -> Iterator[Record]:
+    """The kernels that a round's time goes to, and how long none was running."""
+    simulation = simulation_of(Setting(*setting), layout, conv, 1)
+    state, _ = simulation.advance(simulation.start(), 1)
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            simulation.advance(state, 1)
+        file = next(Path(folder).rglob("*.trace.json.gz"))
+        events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    yield {"name": name, "layout": layout, "conv": conv} | of_kernels(events, most)
+
+
+def of_kernels(events: list[Record], most: int) -> Record:
+    """Times of the events on the GPU's streams in a trace, in ms; {} where there are none."""
+    processes = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name"}
+    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e.get("name") == "thread_name"}
+    on_streams = [
+        e
+        for e in events
+        if e.get("ph") == "X"
+        and processes.get(e["pid"], "").startswith("/device:")
+        and "Stream" in threads.get((e["pid"], e["tid"]), "")
+    ]
+    if not on_streams:
+        return {"kernels": []}
+    total, count = collections.Counter(), collections.Counter()
+    for event in on_streams:
+        total[event["name"]] += event["dur"] / 1e3
+        count[event["name"]] += 1
+    begun, ended = min(e["ts"] for e in on_streams), max(e["ts"] + e["dur"] for e in on_streams)
+    return {
+        "span_ms": (ended - begun) / 1e3,
+        "busy_ms": _covered(on_streams) / 1e3,
+        "launches": len(on_streams),
+        "kernels": [{"name": kernel[:80], "ms": ms, "times": count[kernel]} for kernel, ms in total.most_common(most)],
+    }
+
+
+def _covered(events: list[Record]) -> float:
+    """Microseconds in which at least one of them was running."""
+    covered, until = 0.0, float("-inf")
+    for event in sorted(events, key=lambda e: e["ts"]):
+        end = event["ts"] + event["dur"]
+        covered += max(0.0, end - max(event["ts"], until))
+        until = max(until, end)
+    return covered
+
+
+TASKS: Mapping[str, Callable[..., Iterator[Record]]] = MappingProxyType(
+    {each.__name__: each for each in (about, rounds, aggregators, profile)}
+)
+
+
+def main(name: str, arguments: str) -> None:
+    answers = answers_apart()
+    for record in TASKS[name](**json.loads(arguments)):
+        say(answers, **record)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,81 @@
+"""The other end of `worker.py`: starting a contender's process, asking it, ending it with all that it has started."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+PATIENCE = 1800  # seconds for one answer
+_LAST_WORDS = 4000  # characters of what a process wrote before it crashed
+
+
+class Failed(RuntimeError):
+    """A contender ended, or fell silent, instead of answering; the message is the end of what it wrote."""
+
+
+class Process:
+    """A contender's worker, in a session of its own. It computes only between a question and its answer."""
+
+    def __init__(self, contender: str, arguments: list[str], python: str, directory: Path, patience: float = PATIENCE):
+        self._log, self._patience = directory / f"{contender}.log", patience
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [python, "-m", "experiments.benchmarks.peers.worker", contender, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+                env=_environment(),
+                start_new_session=True,
+                bufsize=0,
+            )
+
+    def greeting(self) -> dict[str, Any]:
+        """Its first words, and `seconds` since it was started. Raises Failed."""
+        before = time.perf_counter()
+        words = self._answer()
+        return words | {"seconds": time.perf_counter() - before}
+
+    def ask(self, *words: str) -> dict[str, Any]:
+        """Raises Failed."""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(" ".join(words).encode() + b"\n")
+        return self._answer()
+
+    def end(self) -> None:
+        """Let it close what it opened; what is left after that is killed."""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=30)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._process.stdout.close()
+
+    def _answer(self) -> dict[str, Any]:
+        is_there, _, _ = select.select([self._process.stdout], [], [], self._patience)
+        if not is_there:
+            raise Failed(f"no answer in {self._patience} s. {self._last_words()}")
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            if not (part := self._process.stdout.read(65536)):
+                raise Failed(self._last_words() or "it ended without a word")
+            line += part
+        return json.loads(line)
+
+    def _last_words(self) -> str:
+        return self._log.read_text(errors="replace")[-_LAST_WORDS:].strip()
+
+
+def _environment() -> dict[str, str]:
+    """On the CPU unless JAX_PLATFORMS says otherwise; a peer gets no accelerator that ours does not use."""
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    chosen = {"JAX_PLATFORMS": "cpu"} | dict(os.environ) | {"PYTHONPATH": paths}
+    return chosen | ({"CUDA_VISIBLE_DEVICES": ""} if chosen["JAX_PLATFORMS"] == "cpu" else {})

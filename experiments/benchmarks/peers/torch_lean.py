@@ -1,0 +1,62 @@
+"""PyTorch without what costs time: examples by index, channels last, one model for all clients, updates by foreach."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ..workloads import Workload
+from . import Contender, Settings
+from .torch_network import device, facts, from_torch, network, tensors, wait
+
+
+class Loop:
+    """Clients one after another on one model; what they end with is added up."""
+
+    def __init__(self, work: Workload, device: torch.device | str = "cpu"):
+        self.work, self.data = work, tensors(work, device)
+        self.model = network(work).to(device, memory_format=torch.channels_last)
+        self.parameters = list(self.model.parameters())
+        self.server = [parameter.detach().clone() for parameter in self.parameters]
+        self.total = [torch.zeros_like(parameter) for parameter in self.parameters]
+
+    def train(self, clients: Iterable[int]) -> None:
+        """Leaves the sum of the clients' models, each trained from `server`, in `total`."""
+        with torch.no_grad():
+            torch._foreach_zero_(self.total)
+        for client in clients:
+            self.add_one(self.data.clients[client])
+
+    def add_one(self, positions: Tensor) -> None:
+        """Train the model from `server` on these examples, and add it to `total`."""
+        with torch.no_grad():
+            torch._foreach_copy_(self.parameters, self.server)
+        self._train_one(positions)
+        with torch.no_grad():
+            torch._foreach_add_(self.total, self.parameters)
+
+    def _train_one(self, positions: Tensor) -> None:
+        inputs, labels = self.data.inputs[positions], self.data.labels[positions]
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+        size = self.work.batch_size
+        for x, y in zip(inputs.split(size), labels.split(size), strict=True):
+            gradients = torch.autograd.grad(cross_entropy(self.model(x), y), self.parameters)
+            with torch.no_grad():
+                torch._foreach_add_(self.parameters, gradients, alpha=-self.work.learning_rate)
+
+
+def prepare(work: Workload, settings: Settings) -> Contender:
+    chosen = device(settings)
+    return contender(Loop(work, chosen), chosen)
+
+
+def contender(loop: Loop, device: torch.device) -> Contender:
+    work = loop.work
+
+    def round() -> None:
+        loop.train(range(work.num_clients))
+        torch._foreach_copy_(loop.server, torch._foreach_div(loop.total, work.num_clients))
+        wait(device)
+
+    return Contender(round, lambda: from_torch(work, loop.server), facts=lambda: facts(device))

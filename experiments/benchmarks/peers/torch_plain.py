@@ -1,0 +1,36 @@
+"""PyTorch as a researcher writes it: a DataLoader and a copy of the model a client, the mean of the state dicts."""
+
+import copy
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+from ..workloads import Workload
+from . import Contender, Settings
+from .torch_network import from_torch, network, tensors
+
+
+def prepare(work: Workload, settings: Settings) -> Contender:
+    torch.set_num_threads(settings.cores)
+    data, model, loss = tensors(work), network(work), nn.CrossEntropyLoss()
+    everything = TensorDataset(data.inputs.contiguous(), data.labels)
+    loaders = [
+        DataLoader(Subset(everything, positions.tolist()), batch_size=work.batch_size) for positions in data.clients
+    ]
+
+    def trained(loader: DataLoader) -> dict[str, torch.Tensor]:
+        local = copy.deepcopy(model)
+        optimizer = torch.optim.SGD(local.parameters(), lr=work.learning_rate)
+        for inputs, labels in loader:
+            optimizer.zero_grad()
+            loss(local(inputs), labels).backward()
+            optimizer.step()
+        return local.state_dict()
+
+    def round() -> None:
+        uploads = [trained(loader) for loader in loaders]
+        mean = {name: torch.stack([upload[name] for upload in uploads]).mean(dim=0) for name in uploads[0]}
+        model.load_state_dict(mean)
+
+    return Contender(round, lambda: from_torch(work, model.parameters()))

@@ -1,0 +1,44 @@
+"""PyTorch's own vectorisation: torch.func.vmap of a client's step over clients, a chunk of them at a time."""
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
+
+from ..workloads import Workload
+from . import Contender, Settings
+from .torch_network import device, facts, from_torch, network, tensors, wait
+
+CHUNK = 100  # clients side by side; on a GPU all of them where there are no convolutions, whose outputs fill it
+
+
+def prepare(work: Workload, settings: Settings) -> Contender:
+    chosen = device(settings)
+    data, model = tensors(work, chosen), network(work).to(chosen)
+    chunk = CHUNK if work.convolutions or chosen.type == "cpu" else work.num_clients
+    server = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+    def loss(parameters: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(functional_call(model, parameters, (inputs,)), labels)
+
+    gradients = vmap(grad(loss))
+
+    def trained(clients: Tensor) -> dict[str, Tensor]:
+        """The sum of the models of a chunk of clients [chunk, examples]."""
+        parameters = {
+            name: value.expand(len(clients), *value.shape).clone(memory_format=torch.contiguous_format)
+            for name, value in server.items()
+        }
+        for positions in clients.split(work.batch_size, dim=1):
+            step = gradients(parameters, data.inputs[positions], data.labels[positions])
+            directions = [step[name] for name in parameters]
+            torch._foreach_add_(list(parameters.values()), directions, alpha=-work.learning_rate)
+        return {name: value.sum(dim=0) for name, value in parameters.items()}
+
+    def round() -> None:
+        sums = [trained(clients) for clients in data.clients.split(chunk)]
+        for name, value in server.items():
+            value.copy_(sum(each[name] for each in sums) / work.num_clients)
+        wait(chosen)
+
+    return Contender(round, lambda: from_torch(work, server.values()), facts=lambda: facts(chosen))

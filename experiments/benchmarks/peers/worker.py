@@ -1,0 +1,120 @@
+"""One contender's process: python -m experiments.benchmarks.peers.worker CONTENDER WORK --cores=2
+
+It answers each line of standard input with a line of JSON: `round` with the seconds it took, `weights FILE` when the
+server's model is written there, `memory` with the peak of this process and of those below it, and with what else the
+contender knows of itself. Before the first, it says that it is ready, or which package is missing. Between answers it
+waits in a blocking read and computes nothing.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from ..workloads import WORKLOADS
+from . import CONTENDERS, PRECISIONS, Contender, Settings, Unusable
+
+
+def main() -> None:
+    arguments = _arguments()
+    answers = answers_apart()
+    entry = CONTENDERS[arguments.contender]
+    absent = [name for name in entry.packages if version(name) is None]
+    if absent:
+        say(answers, missing=absent)
+        return
+    work = WORKLOADS[arguments.work].resized(arguments.clients, arguments.examples)
+    try:
+        module = importlib.import_module(f"experiments.benchmarks.peers.{entry.module}")
+        settings = Settings(arguments.cores, arguments.layout, arguments.conv, arguments.precision)
+        contender = module.prepare(work, settings)
+    except Unusable as error:
+        say(answers, unusable=str(error))
+        return
+    say(answers, versions={name: version(name) for name in entry.packages})
+    try:
+        for line in sys.stdin:
+            say(answers, **_carried_out(contender, *line.split()))
+    finally:
+        contender.close()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="One contender of the benchmark, driven through standard input.")
+    parser.add_argument("contender", choices=CONTENDERS)
+    parser.add_argument("work", choices=WORKLOADS)
+    parser.add_argument("--cores", type=int, required=True)
+    parser.add_argument("--layout", default="")
+    parser.add_argument("--conv", default="auto")
+    parser.add_argument("--precision", default="float32", choices=PRECISIONS)
+    parser.add_argument("--clients", type=int, default=0)
+    parser.add_argument("--examples", type=int, default=0)
+    return parser.parse_args()
+
+
+def answers_apart() -> TextIO:
+    """The stream of answers; whatever frameworks print goes to standard error instead."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return answers
+
+
+def say(answers: TextIO, **words: Any) -> None:
+    answers.write(json.dumps(words) + "\n")
+
+
+def _carried_out(contender: Contender, order: str, *operands: str) -> dict[str, Any]:
+    if order == "weights":
+        np.savez(operands[0], *contender.weights())
+        return {}
+    if order == "memory":
+        return {"peak_rss_mb": peak_rss_mb(), "facts": contender.facts()}
+    before = time.perf_counter()
+    contender.round()
+    return {"seconds": time.perf_counter() - before}
+
+
+def version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def peak_rss_mb() -> float:
+    """Peak resident memory of this process and of every process below it, added up; shared pages count in each."""
+    peaks = [_peak(pid) for pid in _family(os.getpid())]
+    known = [peak for peak in peaks if peak is not None]
+    return sum(known) / 1024 if known else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _peak(pid: int) -> int | None:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0])
+    except (OSError, IndexError):
+        return None
+
+
+def _family(pid: int) -> Iterator[int]:
+    yield pid
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = listed.read_text().split()
+        except OSError:
+            continue
+        for child in children:
+            yield from _family(int(child))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""How much of the traffic between host and device rounds hide: python -m experiments.benchmarks.streaming
+
+Times rounds of SCAFFOLD on LeNet: with everything on the device; streamed, images read from a file and client states
+kept in another; and streamed without overlap, the host doing its part between rounds. They take turns, so that what
+else the machine does meets all of them, and before every turn the system's cache forgets the images. Says how much of
+the host's part overlap saves, and whether all three came to the same model.
+Exit status: 0 = done, 2 = a mistake in the arguments.
+"""
+
+import mmap
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+
+import jax
+import numpy as np
+from absl.flags import argparse_flags
+
+from fedjax_het import algorithms, data, models
+from fedjax_het.engine import Simulation
+from fedjax_het.errors import InputError
+from fedjax_het.types import State
+
+from ..configuration import build
+
+SHAPE, NUM_CLASSES, BATCH_SIZE = (32, 32, 3), 10, 50
+ON_DEVICE, STREAMED, IN_TURN = "on the device", "streamed", "without overlap"
+
+
+class AtOnce(Executor):
+    """Does what it is asked before anything else goes on, and adds up how long that takes."""
+
+    seconds = 0.0
+
+    def submit(self, function, /, *arguments) -> Future:
+        jax.block_until_ready(arguments)  # rounds are no part of it
+        begun, done = time.perf_counter(), Future()
+        done.set_result(jax.block_until_ready(function(*arguments)))
+        self.seconds += time.perf_counter() - begun
+        return done
+
+
+@contextmanager
+def images(num: int) -> Iterator[tuple[np.ndarray, Callable[[], None]]]:
+    """(images of noise, mapped from a file; a function that drops them from memory)."""
+    generator = np.random.default_rng(0)
+    with tempfile.TemporaryFile() as file:
+        for start in range(0, num, 1000):
+            file.write(generator.integers(0, 256, (min(1000, num - start), *SHAPE), np.uint8))
+        file.flush()
+        os.fsync(file.fileno())
+        mapped = np.memmap(file, np.uint8, "r", shape=(num, *SHAPE))
+
+        def forget() -> None:
+            mapped._mmap.madvise(mmap.MADV_DONTNEED)
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+        yield mapped, forget
+
+
+def federation(inputs: np.ndarray, num_clients: int) -> data.Federation:
+    labels = np.random.default_rng(1).integers(0, NUM_CLASSES, len(inputs))
+    names = [str(label) for label in range(NUM_CLASSES)]
+    evenly = lambda labelled, num_clients, rng: np.split(np.arange(len(labels)), num_clients)  # noqa: E731
+    dataset = data.assemble("noise", inputs, labels, class_names=names)
+    return data.federate(dataset, evenly, num_clients, test_fraction=0.0, client_test_fraction=0.0)
+
+
+def run(num_clients: int, cohort_size: int, num_examples: int, block: int, turns: int, layout: str) -> None:
+    with images(num_clients * num_examples) as (inputs, forget):
+        federated = federation(inputs, num_clients)
+        options = {"rounds": 10**6, "evaluate_every": block, "cohort_size": cohort_size}
+        options["layout"] = build.read_layout(layout)
+        algorithm = algorithms.ALGORITHMS["scaffold"](learning_rate=0.01, batch_size=BATCH_SIZE)
+        model = models.lenet(NUM_CLASSES)
+        resident = Simulation(algorithm, model, federated, **options)
+        options |= {"layout": resident.layout, "client_states": "disk", "examples": "stream"}
+        streamed = Simulation(algorithm, model, federated, **options)
+        ahead, at_once = streamed.runner.executor, AtOnce()
+        contenders = {ON_DEVICE: (resident, None), STREAMED: (streamed, ahead), IN_TURN: (streamed, at_once)}
+        states = {name: simulation.start() for name, (simulation, _) in contenders.items()}
+        seconds, hosts_part = {name: [] for name in contenders}, []
+        for turn in range(1 + turns):
+            for name, (simulation, executor) in contenders.items():
+                forget()
+                simulation.runner.executor = executor
+                begun, at_once.seconds = time.perf_counter(), 0.0
+                states[name], _ = simulation.advance(states[name], block)
+                if turn:
+                    seconds[name].append((time.perf_counter() - begun) / block)
+                    hosts_part += [at_once.seconds / block] if name == IN_TURN else []
+        peaks = {name: simulation.facts.peak_bytes for name, (simulation, _) in contenders.items()}
+        report(seconds, peaks, float(np.median(hosts_part)))
+        print(f"{resident.layout}; after all rounds the same model to the bit: {is_same(list(states.values()))}")
+
+
+def is_same(states: Sequence[State]) -> bool:
+    servers = [jax.tree.leaves((state.server, state.counters)) for state in states]
+    return all(np.array_equal(x, first) for leaves in servers for x, first in zip(leaves, servers[0], strict=True))
+
+
+def report(seconds: dict[str, list[float]], peaks: dict[str, int], hosts_part: float) -> None:
+    medians = {name: float(np.median(times)) for name, times in seconds.items()}
+    print(f"{'':16s} {'seconds a round':>15s} {'least':>8s} {'most':>8s} {'MB on a device':>15s}")
+    for name, times in seconds.items():
+        least, most = min(times), max(times)
+        print(f"{name:16s} {medians[name]:15.4f} {least:8.4f} {most:8.4f} {peaks[name] / 1e6:15.1f}")
+    saved = medians[IN_TURN] - medians[STREAMED]
+    print(f"the host's part takes {1e3 * hosts_part:.1f} ms a round, of which overlap hides {saved / hosts_part:.0%}")
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse_flags.ArgumentParser(prog="python -m experiments.benchmarks.streaming", allow_abbrev=False)
+    defaults = {"clients": 1000, "cohort": 20, "examples": 200, "block": 5, "turns": 7}
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--layout", default="auto")
+    known = parser.parse_args(list(argv))
+    try:
+        for name in defaults:
+            if getattr(known, name) < 1:
+                raise InputError(f"--{name}: must be 1 or more, not {getattr(known, name)}.")
+        run(known.clients, known.cohort, known.examples, known.block, known.turns, known.layout)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

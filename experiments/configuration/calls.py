@@ -1,0 +1,218 @@
+"""A config table is a call: {"name": "fedprox", "mu": 0.1} means ALGORITHMS["fedprox"](mu=0.1).
+
+The factory's signature is the only schema: which options there are, their types, their defaults.
+"""
+
+import ast
+import contextlib
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedjax_het.algorithm import OfRun
+from fedjax_het.errors import InputError, nearest, shorten
+from fedjax_het.validation import keywords_of, unknown_option
+
+Registry = Mapping[str, Callable[..., Any]]
+_MISSING = inspect.Parameter.empty
+_PLAIN = (bool, int, float, str)
+_SCALARS = (*_PLAIN, type(None))
+_WORDS = {"true": True, "false": False, "none": None}
+
+
+class Setting(NamedTuple):
+    """One argument of a factory, as a config may set it."""
+
+    kind: Any  # its annotation
+    default: Any = _MISSING
+    is_required: bool = False
+    of_run: str | None = None  # the setting of the run that it follows where nothing is set, see `algorithm.OfRun`
+    table: Mapping[str, Any] | None = None  # Settings by name, where it is a table, see `validation.KeywordsOf`
+    function: Callable[..., Any] | None = None  # whose arguments the table's are
+
+
+def read_signature(factory: Callable[..., Any], given: Iterable[str] = (), preset: Any = None) -> dict[str, Setting]:
+    """What a config may set of a factory: its named arguments, and the keys of `**rest: Unpack[SomeTypedDict]`.
+
+    Args:
+        factory: A function, or a class.
+        given: Arguments that the run provides, which are left out, as those are that no plain value fits (callables).
+        preset: The name of a preset of the factory (see `validation.with_presets`), whose values are then the defaults.
+    """
+    annotated = factory.__init__ if inspect.isclass(factory) else factory
+    kinds, marked = typing.get_type_hints(annotated), typing.get_type_hints(annotated, include_extras=True)
+    found: dict[str, Setting] = {}
+    for name, argument in inspect.signature(factory).parameters.items():
+        kind = kinds.get(name, Any)
+        if argument.kind is argument.VAR_KEYWORD:
+            found |= _keys(kind)
+        elif argument.kind is argument.VAR_POSITIONAL or name in given:
+            continue
+        elif table := keywords_of(marked.get(name)):
+            inner = read_signature(table.function, table.given)
+            found[name] = Setting(kind, argument.default, table=inner, function=table.function)
+        elif _is_plain(kind):
+            followed = _followed_setting(marked.get(name))
+            found[name] = Setting(kind, argument.default, argument.default is _MISSING, followed)
+    chosen = factory.presets.get(preset, {}) if has_presets(factory) and isinstance(preset, str) else {}
+    return {name: option._replace(default=chosen.get(name, option.default)) for name, option in found.items()}
+
+
+def has_presets(factory: Callable[..., Any] | None) -> bool:
+    """Whether a factory has an argument `preset` that stands for other defaults."""
+    return hasattr(factory, "presets")
+
+
+def _followed_setting(kind: Any) -> str | None:
+    """The setting of the run that an annotation is marked with."""
+    return next((mark.setting for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, OfRun)), None)
+
+
+def _keys(kind: Any) -> dict[str, Setting]:
+    if typing.get_origin(kind) is not typing.Unpack:
+        return {}
+    (keys,) = typing.get_args(kind)
+    required = keys.__required_keys__
+    hints = typing.get_type_hints(keys)
+    return {name: Setting(hint, is_required=name in required) for name, hint in hints.items() if _is_plain(hint)}
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return typing.get_args(kind) if is_union else (kind,)
+
+
+def _is_plain(kind: Any) -> bool:
+    return any(
+        one is Any or one in _PLAIN or typing.get_origin(one) in (tuple, list, Sequence, typing.Literal)
+        for one in _alternatives(kind)
+    )
+
+
+# ---- one value -------------------------------------------------------------------------------------------------------
+def convert(value: Any, kind: Any) -> Any:
+    """The value as the annotation wants it: an int is a float, a list is a tuple. Raises TypeError where it is not."""
+    for one in _alternatives(kind):
+        try:
+            return _convert_one(value, one)
+        except TypeError:
+            continue
+    if message := unknown_option(value, kind):
+        raise TypeError(message.removesuffix("."))
+    raise TypeError(f"expected {_describe_kind(kind)}, got {shorten(value)}")
+
+
+def _convert_one(value: Any, kind: Any) -> Any:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind is float and is_number:
+        with contextlib.suppress(OverflowError):
+            return float(value)
+    if origin in (tuple, list, Sequence) and isinstance(value, (tuple, list)):
+        kinds = inner if origin is tuple and inner[-1] is not Ellipsis else inner[:1] * len(value)
+        if len(kinds) == len(value):
+            return tuple(convert(v, k) for v, k in zip(value, kinds, strict=True))
+    if kind is Any or (origin is typing.Literal and value in inner) or (kind in _SCALARS and type(value) is kind):
+        return value
+    raise TypeError
+
+
+def _describe_kind(kind: Any) -> str:
+    words = []
+    for one in _alternatives(kind):
+        if typing.get_origin(one) is typing.Literal:
+            words += map(repr, typing.get_args(one))
+        elif typing.get_origin(one) in (tuple, list, Sequence):
+            words.append(f"a list of {_describe_kind(typing.get_args(one)[0])}")
+        elif _is_plain(one) or one is type(None):
+            words.append({type(None): "None", bool: "true or false"}.get(one) or getattr(one, "__name__", str(one)))
+    return " or ".join(words)
+
+
+def parse_text(text: str, kind: Any) -> Any:
+    """A value written on the command line, read as the annotation wants it: "0.1", "true", "none", "6,16", "dc"."""
+    if kind is str:
+        return text
+    try:
+        value = _WORDS[text.lower()] if text.lower() in _WORDS else ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # all of them ways to say: no literal
+        return convert(text, kind)
+    for one in (value, text, (value,)):  # a single number may be a list of one
+        with contextlib.suppress(TypeError):
+            return convert(one, kind)
+    return convert(text, kind)
+
+
+# ---- a table ---------------------------------------------------------------------------------------------------------
+def choose_factory(table: Mapping[str, Any], registry: Registry, where: str) -> Callable[..., Any]:
+    """The factory that a table names. Raises InputError for a missing or an unknown name."""
+    name = table.get("name")
+    if name in registry:
+        return registry[name]
+    wrong = "is missing" if name is None else f"is unknown: {name!r}"
+    raise InputError(f"{where}.name {wrong}. {nearest(str(name or ''), registry)}")
+
+
+def check_table(table: Mapping[str, Any], schema: Mapping[str, Setting], where: str) -> dict[str, Any]:
+    """The table with every value converted and every default filled in, in the schema's order.
+
+    Raises InputError for an unknown key, a missing one, or a value of another type.
+    """
+    for key in table:
+        if key not in schema:
+            raise InputError(f"{where}.{key} is unknown. {nearest(key, schema)}")
+    filled = {}
+    for key, option in schema.items():
+        if option.table is not None:
+            filled[key] = _nested(table.get(key, {}), option, f"{where}.{key}")
+        elif key in table:
+            try:
+                filled[key] = convert(table[key], option.kind)
+            except TypeError as error:
+                raise InputError(f"{where}.{key}: {error}.") from error
+        elif option.is_required:
+            raise InputError(
+                f"{where}.{key} is required and not set. Set it in the config, or with --{where}.{key}=..."
+            )
+        elif option.default is not _MISSING:
+            filled[key] = option.default
+    return filled
+
+
+def _nested(table: Any, option: Setting, where: str) -> dict[str, Any]:
+    """A table inside another one; what it leaves out is as the outer one's default has it."""
+    if not isinstance(table, Mapping):
+        raise InputError(f"{where} must be a table, got {shorten(table)}. Known: {', '.join(option.table)}.")
+    return check_table({**option.default, **table}, option.table, where)
+
+
+def call_factory(factory: Callable[..., Any], arguments: Mapping[str, Any], where: str, **given: Any) -> Any:
+    """Call a factory; a ValueError of its own is reported as InputError, at the key that its message speaks of."""
+    try:
+        return factory(**given, **arguments)
+    except ValueError as error:
+        key = _find_key(str(error), arguments)
+        place = f"{where}.{key}" if key else where
+        raise InputError(f"{place}: {str(error).removeprefix(f'{key}: ')}") from error
+
+
+def _find_key(message: str, arguments: Mapping[str, Any]) -> str | None:
+    """The key that comes first in a message; else one that begins a word ("unseen" in "unseen_domains"); else one
+    whose text is quoted there, as a path is."""
+    for ending in (r"\b", ""):
+        found = {key: match.start() for key in arguments if (match := re.search(rf"\b{key}{ending}", message))}
+        if found:
+            return min(found, key=found.get)
+    return next(
+        (key for key, value in arguments.items() if isinstance(value, str) and value and value in message), None
+    )
+
+
+def build_from_table(table: Mapping[str, Any], registry: Registry, where: str, **given: Any) -> Any:
+    """What a table stands for: its factory, called with the table's values and with what the run gives."""
+    factory = choose_factory(table, registry, where)
+    arguments = {key: value for key, value in table.items() if key != "name"}
+    return call_factory(factory, check_table(arguments, read_signature(factory, given), where), where, **given)

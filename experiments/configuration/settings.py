@@ -1,0 +1,258 @@
+"""From a config file and the command line to one complete, checked table of settings."""
+
+import importlib.util
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from ml_collections import ConfigDict
+
+from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.client.objectives import TaskLoss
+from fedjax_het.client.schedules import SCHEDULES
+from fedjax_het.data import AUGMENTATIONS, PARTITIONS, SOURCES, federate
+from fedjax_het.diagnostics import DIAGNOSTICS
+from fedjax_het.errors import InputError, nearest, shorten
+from fedjax_het.models import MODELS
+from fedjax_het.validation import Count, CountOrZero, Fraction, Seed, check_constraints, constraints
+
+from .. import trackers
+from ..runs import setting_text
+from . import calls
+
+Settings = dict[str, Any]
+SCHEDULE = "learning_rate_schedule"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """What is set at the top of a config."""
+
+    rounds: Count = 100
+    cohort_size: CountOrZero = 0  # clients a round; 0 = everyone
+    availability: Fraction = 1.0  # chance that a client of the cohort answers
+    seed: Seed = 0
+    num_seeds: Count = 1  # runs side by side, seeds seed, seed + 1, ...
+    precision: Literal["float32", "bfloat16"] = "float32"  # of the forward and backward passes
+    task_loss: TaskLoss = "cross_entropy"  # or "dice", or "joint", the mean of both, for masks
+    layout: str = "auto"  # or "vmapped", "chunked(4)", "sharded(2)", "sharded(2, 4)": devices, chunk
+    evaluate_every: Count = 10  # and after the last round
+    checkpoint_every: CountOrZero = 10  # and after the last round; 0 = only then
+    personal_on_test: bool | Literal["auto"] = "auto"  # score own models on the common test set too; auto: where
+    # clients have no test examples of their own
+    diagnostics: str = ""  # names with commas between, see fedjax_het/diagnostics
+    diagnose_every: Count = 10  # rounds; and before the first
+    live: str = ""  # where to follow the run, names with commas between, see experiments/live
+    on_nonfinite: Literal["drop", "raise"] = "drop"
+    memory_budget: str | None = None  # of each device, "8GB"; None = what it has
+    client_states: Literal["auto", "device", "host", "disk"] = (
+        "auto"  # where they lie; auto: on the device if it can be
+    )
+    examples: Literal["auto", "device", "stream"] = "auto"  # all on the device, or each round's alone
+
+    def __post_init__(self):
+        check_constraints(constraints(RunSettings), vars(self))
+        setting_text.parse_layout(self.layout)
+        setting_text.parse_names("diagnostics", self.diagnostics, DIAGNOSTICS)
+        trackers.names(self.live)
+        setting_text.parse_size("memory_budget", self.memory_budget)
+
+
+# ---- the tables of a config ------------------------------------------------------------------------------------------
+class TableSpec(NamedTuple):
+    """Where a table's options come from: the factory it names, and `fixed`, options that it has whatever it names."""
+
+    registry: calls.Registry
+    given: tuple[str, ...] = ()
+    fixed: Mapping[str, calls.Setting] = MappingProxyType({})
+
+    def schema(self, table: Mapping[str, Any], where: str) -> dict[str, calls.Setting]:
+        factory = calls.choose_factory(table, self.registry, where)
+        own = calls.read_signature(factory, self.given, table.get("preset"))
+        return {"name": calls.Setting(str)} | own | dict(self.fixed)
+
+
+_SPLIT = calls.read_signature(federate, given=("dataset", "partition", "unseen_domains", "augment")) | {
+    "unseen": calls.Setting(str, ""),  # domains to hold out, "sketch" or "photo, sketch"
+}
+TABLES = {
+    "algorithm": TableSpec(ALGORITHMS),
+    f"algorithm.{SCHEDULE}": TableSpec(SCHEDULES),
+    "model": TableSpec(MODELS, given=("num_classes",)),
+    "data": TableSpec(SOURCES, given=("name",), fixed=_SPLIT),
+    "data.partition": TableSpec(PARTITIONS),
+    "data.augment": TableSpec(AUGMENTATIONS),
+}
+# Tables inside tables, and what stands for one that a file leaves out.
+_INNER = {
+    f"algorithm.{SCHEDULE}": {"name": "constant"},
+    "data.partition": {},
+    "data.augment": {"name": "none"},
+}
+
+
+def defaults() -> ConfigDict:
+    """Every section with its default; a config file may start from this, or from an empty ConfigDict."""
+    sections = {
+        "algorithm": {"name": "fedavg"},
+        "model": {"name": "mlp"},
+        "data": {"name": "digits", "num_clients": 10, "partition": {"name": "iid"}},
+    }
+    return ConfigDict(sections | {field.name: field.default for field in fields(RunSettings)})
+
+
+def load_settings(path: str | Path) -> Settings:
+    """What a config file's get_config() returns, as plain dicts.
+
+    Raises:
+        InputError: There is no such file, Python refuses or fails to run it (with the line of the file and the error's
+            own words), or get_config() is missing, takes arguments, or returns something else than a table.
+    """
+    path = Path(path)
+    try:
+        is_file = path.suffix == ".py" and path.is_file()
+    except OSError as error:
+        raise InputError(f"--config: cannot read {shorten(str(path))}: {error.strerror}.") from error
+    if not is_file:
+        raise InputError(f"--config: there is no Python file '{path}'. Start from configs/quickstart.py.")
+    spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    _run_file(path, lambda: spec.loader.exec_module(module))
+    get_config = getattr(module, "get_config", None)
+    if not callable(get_config):
+        raise InputError(f"--config: '{path}' defines no get_config(). It must return a ConfigDict.")
+    try:
+        inspect.signature(get_config).bind()
+    except TypeError as error:
+        raise InputError(f"--config: '{path}': get_config() is called without arguments: {error}.") from error
+    table = _run_file(path, get_config)
+    if not isinstance(table, Mapping | ConfigDict):
+        raise InputError(f"--config: '{path}': get_config() must return a ConfigDict or a dict, not {shorten(table)}.")
+    table = _run_file(path, lambda: ConfigDict(table).to_dict())
+    if wrong := [key for key in _keys(table) if not isinstance(key, str)]:
+        raise InputError(f"--config: '{path}': keys are names, and {shorten(wrong[0])} is none.")
+    return table
+
+
+def _keys(table: Mapping[Any, Any]) -> Iterator[Any]:
+    for key, value in table.items():
+        yield key
+        yield from _keys(value) if isinstance(value, Mapping) else ()
+
+
+def _run_file(path: Path, function: Callable[[], Any]) -> Any:
+    """Call a part of a config file. Raises InputError for whatever it raises, at the last line of its own that ran."""
+    try:
+        return function()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+        said = str(error)
+        if isinstance(error, SyntaxError):
+            places.append((error.filename or "<", error.lineno))
+            said = error.msg
+        places = [(Path(file), line) for file, line in places if line and not file.startswith("<") and file != __file__]
+        own = [line for file, line in places if file == path.absolute()]
+        line = f", line {own[-1]}" if own else ""
+        at = f" ({places[-1][0]}, line {places[-1][1]})" if places and places[-1][0] != path.absolute() else ""
+        said = f"{type(error).__name__}: {' '.join(said.split()) or 'no message'}{at}"
+        raise InputError(f"--config: '{path}'{line}: {said}") from error
+
+
+def complete_settings(
+    settings: Settings, overrides: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Settings, list[str]]:
+    """(the settings, every value checked against the signature it goes to, every default filled in; notes).
+
+    `overrides` are dotted keys and texts from the command line, {"algorithm.mu": "0.01"}. Where they give a table
+    another name, options that the file wrote for the old name are dropped, and a note says so. Arguments that follow
+    the run (see `algorithm.OfRun`) take its settings where nothing else is set.
+    Raises InputError for unknown sections and keys, missing keys, and values of another type.
+    """
+    tables, overrides, notes = _apart(settings), dict(overrides), []
+    for where, table in TABLES.items():
+        if (name := overrides.pop(f"{where}.name", None)) not in (None, tables[where].get("name")):
+            notes += _rename(tables[where], table, name, f"config.{where}")
+        if f"{where}.preset" in overrides and calls.has_presets(table.registry.get(tables[where].get("name"))):
+            tables[where]["preset"] = overrides.pop(f"{where}.preset")
+    schemas = {where: table.schema(tables[where], f"config.{where}") for where, table in TABLES.items()}
+    schemas[""] = calls.read_signature(RunSettings)
+    for key, text in overrides.items():
+        _override(tables, schemas, key, text)
+    tables[""] = calls.check_table(tables[""], schemas[""], _at(""))
+    for where, schema in schemas.items():
+        followed = {name: tables[""][option.of_run] for name, option in schema.items() if option.of_run}
+        tables[where] = calls.check_table(followed | tables[where], schema, _at(where))
+    calls.call_factory(RunSettings, tables[""], "config")
+    return _together(tables), notes
+
+
+def _at(where: str) -> str:
+    return f"config.{where}".rstrip(".")
+
+
+def _apart(settings: Settings) -> dict[str, Settings]:
+    """The tables side by side, by their dotted place; sections that the file leaves out take their default."""
+    settings = defaults().to_dict() | settings
+    tables = {}
+    for where in ("algorithm", "model", "data"):
+        tables[where] = _table(settings.pop(where), where)
+    for where, default in _INNER.items():
+        outer, _, name = where.partition(".")
+        tables[where] = _table(tables[outer].pop(name, default), where)
+    for key in settings.keys() - calls.read_signature(RunSettings).keys():
+        raise InputError(
+            f"config.{key} is unknown. "
+            f"{nearest(key, [*calls.read_signature(RunSettings), 'algorithm', 'model', 'data'])}"
+        )
+    return tables | {"": settings}
+
+
+def _table(value: Any, where: str) -> Settings:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise InputError(f"config.{where} must be a table, got {value!r}. Write {where} = dict(name={value!r}).")
+
+
+def _together(tables: Mapping[str, Settings]) -> Settings:
+    whole = {name: dict(tables[name]) for name in ("algorithm", "model", "data")}
+    for where in _INNER:
+        outer, _, name = where.partition(".")
+        whole[outer][name] = tables[where]
+    return whole | tables[""]
+
+
+def _rename(table: Settings, kind: TableSpec, name: str, where: str) -> list[str]:
+    old, table["name"] = table.get("name"), name
+    schema = kind.schema(table, where)
+    for key, option in schema.items():
+        if option.table is not None and isinstance(table.get(key), Mapping):
+            table[key] = {inner: value for inner, value in table[key].items() if inner in option.table}
+    unknown = [key for key in table if key not in schema]
+    return [f"{where}.{key} = {table.pop(key)!r} belongs to {old}, not to {name}: dropped." for key in unknown]
+
+
+def _override(tables: dict[str, Settings], schemas: Mapping[str, Mapping[str, calls.Setting]], key: str, text: str):
+    where, _, name = key.rpartition(".")
+    outer, _, inner = where.rpartition(".")
+    if (option := schemas.get(outer, {}).get(inner)) and option.table is not None:  # a table inside an algorithm's
+        tables[outer][inner] = dict(tables[outer].get(inner, {}))
+        tables, schemas = {where: tables[outer][inner]}, {where: option.table}
+    if key in TABLES:
+        raise InputError(f"--config.{key} is a table. Set --config.{key}.name={text}")
+    if where not in schemas:
+        raise InputError(f"--config.{key}: there is no table '{where}'. {nearest(where, TABLES)}")
+    if name not in schemas[where]:
+        known = schemas[where] if where else [*schemas[where], *TABLES]
+        raise InputError(f"--config.{key} is unknown. {nearest(name, known)}")
+    if (table := schemas[where][name].table) is not None:
+        raise InputError(f"--config.{key} is a table of options. Set one: --config.{key}.{next(iter(table))}=...")
+    try:
+        tables[where][name] = calls.parse_text(text, schemas[where][name].kind)
+    except TypeError as error:
+        raise InputError(f"--config.{key}: {error}.") from error

@@ -1,0 +1,165 @@
+"""The directory of one run: who may use it, what was there before, and where a resumed run goes on."""
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import json_files, inspection
+from ..distributed.collectives import ALONE, Processes
+from .run_files import DamagedFileError, read_json, read_table
+from fedjax_het.data.held_out import AUTO, default_client_test_fraction
+from fedjax_het.errors import InputError
+
+_OF_MACHINE = ("layout", "memory_budget", "client_states", "examples")
+_OF_WATCHING = ("live",)
+_SIGN = ".partial.sign"
+_SEEN_WITHIN = 30  # seconds: network file systems remember for a while that a file is not there
+
+
+class RunDirectory:
+    """`check` before anything costly, `open` before the first file is written."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self._lock: int | None = None
+        self._before: inspection.DirectoryState | None = None  # as `check` found it
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    def check(self, settings: Mapping[str, Any], is_thorough: bool = True) -> inspection.DirectoryState:
+        """Read what an earlier start has left, as `inspection.inspect` does.
+
+        Raises:
+            InputError: Where the directory cannot be written, holds the run of other settings, or is damaged.
+        """
+        json_files.check_writable(self.path)
+        self.check_settings(settings)  # first: the other files of another run could only look damaged
+        self._before = inspection.inspect(self.path, settings, is_thorough)
+        self.check_settings(settings)
+        return self._before
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raises InputError where the directory holds the run of other settings, by config.json or by a checkpoint.
+
+        Settings that are "auto" until the data have been read are compared as far as the directory tells what they come
+        to; `build.resolved` gives settings that are compared in full. A damaged file tells nothing here.
+        """
+        partition = self._undamaged("partition.json")
+        for before in (self._undamaged("config.json"), self._before and self._before.identity):
+            if before:
+                self._check_same(before, _resolved_there(json.loads(json_files.to_json(settings)), before, partition))
+
+    def _undamaged(self, name: str) -> dict[str, Any] | None:
+        with contextlib.suppress(DamagedFileError):
+            return read_table(self / name)
+
+    def _check_same(self, before: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+        if differing := list(describe_differences(run_identity(before), run_identity(here))):
+            raise InputError(
+                f"--workdir: '{self.path}' holds a run of another config. Choose another directory, or go back to its"
+                " settings (key: there / here):\n" + "\n".join(f"  {line}" for line in differing)
+            )
+
+    def check_partition(self, fingerprint: str) -> None:
+        """Raises InputError where the run in the directory was made on another partition: its data have changed."""
+        before = self._before.partition if self._before else (self.read("partition.json") or {}).get("fingerprint")
+        if before not in (None, fingerprint):
+            raise InputError(
+                f"--workdir: the run in '{self.path}' was made on other data: partition {before[:12]} there,"
+                f" {fingerprint[:12]} here. Restore the data, or choose another directory."
+            )
+
+    @contextlib.contextmanager
+    def held(self, processes: Processes = ALONE) -> Iterator[None]:
+        """`open` by the first process. Raises InputError in all where it does, and where one sees another directory."""
+        with processes.barrier("directory"):
+            if processes.is_first:
+                self.open()
+        try:
+            if processes.count > 1:
+                self._check_shared(processes)
+            yield
+        finally:
+            self.close()
+
+    def _check_shared(self, processes: Processes) -> None:
+        sign, text = self / _SIGN, processes.broadcast("sign", uuid.uuid4().hex)
+        if processes.is_first:
+            sign.write_text(text)
+        with processes.barrier("sign"):
+            until = time.monotonic() + _SEEN_WITHIN
+            while not sign.exists() or sign.read_text() != text:
+                if time.monotonic() > until:
+                    raise InputError(
+                        f"--workdir: '{self.path}' is not the same directory for all processes. Choose one on a file "
+                        "system that their hosts share."
+                    )
+                time.sleep(0.1)
+        if processes.is_first:
+            sign.unlink()
+
+    def open(self) -> None:
+        """Make the directory, and keep other processes out of it for as long as this one lives."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.close()
+            raise InputError(f"--workdir: another process runs in '{self.path}'. Wait for it.") from error
+        for leftover in self.path.glob(".partial.*"):
+            leftover.unlink()
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def read(self, name: str) -> Any:
+        """A JSON file of the directory, or None. Raises InputError where it is not JSON."""
+        try:
+            return read_json(self / name)
+        except DamagedFileError as error:
+            raise InputError(f"--workdir: {error} Let the run's own command say how to go on.") from error
+
+    def write(self, name: str, value: Any) -> None:
+        json_files.write(self / name, json_files.to_json(value, indent=2) + "\n")
+
+
+def run_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes it the same run: all but the layout and where things lie, which may change with the machine, and where
+    it is followed."""
+    return {key: value for key, value in settings.items() if key not in _OF_MACHINE + _OF_WATCHING}
+
+
+def _resolved_there(settings: dict[str, Any], before: Mapping[str, Any], partition: Any) -> dict[str, Any]:
+    """The settings, with what a directory's own config and partition have in the place of "auto".
+
+    The partitions of older versions do not tell whether the data set has a test split of its own, on which it depends
+    how much of their examples clients hold out.
+    """
+    data, data_before = settings.get("data", {}), before.get("data", {})
+    if data.get("client_test_fraction") == AUTO and "client_test_fraction" in data_before:
+        fraction = data_before["client_test_fraction"]
+        if isinstance(partition, dict) and (fractions := partition.get("fractions")) is not None:
+            fraction = default_client_test_fraction(None in (fractions["test"], fractions["client_test"]))
+        settings = settings | {"data": data | {"client_test_fraction": fraction}}
+    if settings.get("personal_on_test") == AUTO and "personal_on_test" in before:
+        settings = settings | {"personal_on_test": before["personal_on_test"]}
+    return settings
+
+
+def describe_differences(there: Any, here: Any, key: str = "config") -> Iterator[str]:
+    """A line "key: there / here" for every leaf in which two tables differ."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for name in there | here:
+            yield from describe_differences(there.get(name, "unset"), here.get(name, "unset"), f"{key}.{name}")
+    elif there != here:
+        yield f"{key}: {there} / {here}"

@@ -1,0 +1,1 @@
+"""Grids of runs, trained one after another or as one program."""

@@ -1,0 +1,1 @@
+"""The training loop of a run, what it records, and what it prints."""

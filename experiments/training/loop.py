@@ -1,0 +1,119 @@
+"""A simulation from the last checkpoint to the last round, stop by stop, in the directories of its runs."""
+
+import contextlib
+import time
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_het import engine
+from fedjax_het.types import State
+
+from .. import trackers
+from ..distributed.collectives import ALONE, Processes
+from ..runs import diagnostics_log
+from . import terminal
+from .recorder import RunRecorder
+
+
+class Training:
+    """One run, or several side by side. All processes train, evaluate and save; the first one writes everything else.
+
+    At a stop: evaluate, write the metric lines, then the checkpoint, then show the lines where config.live says. A kill
+    costs at most the rounds since the last checkpoint; lines later than it are dropped when the run resumes, and come
+    out the same again.
+    """
+
+    def __init__(self, simulation: engine.Simulation, records: Sequence[RunRecorder], processes: Processes = ALONE):
+        """records: one for each algorithm of the simulation; what is not of the algorithm is set alike in all."""
+        self.simulation, self.records, self.processes = simulation, records, processes
+        settings = records[0].settings
+        self.rounds = settings["rounds"]
+        self.every = settings["checkpoint_every"] or self.rounds
+        self.looks = diagnostics_log.DiagnosticsSchedule(
+            simulation, settings["diagnose_every"] if settings["diagnostics"] else 0
+        )
+        self.also_every = settings["checkpoint_every"], self.looks.every
+
+    def run(self) -> None:
+        """Raises InputError for a checkpoint that cannot be used, before anything is written, and for a writer of
+        config.live that does not start."""
+        state, done = self.simulation.start(), self.processes.broadcast("done", min(each.done for each in self.records))
+        if done:
+            with self.processes.barrier("restored"):
+                state = self._restored(state, done)
+        seconds = 0.0
+        if self.processes.is_first:
+            seconds = max([each.rewind(done) for each in self.records])
+        with contextlib.ExitStack() as stack:
+            with self.processes.barrier("live"):
+                followed = [stack.enter_context(each.follow(seconds)) for each in self.records]
+            self._began = time.perf_counter() - seconds
+            state = self._train(state, done, followed)
+            evaluation = self.simulation.evaluate(state)
+            for each in self.records if self.processes.is_first else []:
+                each.finish(evaluation)
+
+    def _restored(self, like: State, done: int) -> State:
+        """Of several runs, killed between the checkpoints of one and the next, that which all of them have."""
+        parts = [each.restore(each.part(like), done) for each in self.records]
+        if len(parts) == 1:
+            return parts[0]
+        return jax.tree.map(lambda x, *each: jax.device_put(jnp.concatenate(each), x.sharding), like, *parts)
+
+    def _train(self, state: State, done: int, followed: Sequence[trackers.Trackers]) -> State:
+        if not done:
+            self._look(state, 0)
+        with terminal.print_trackers(done, self.rounds) as tracker:
+            for each in followed:
+                each.catch_up(tracker.warn)
+            for stop in self.simulation.stops(done, *self.also_every):
+                state = self._advance(state, done, stop, tracker)
+                for each in followed:
+                    each.catch_up(tracker.warn)
+                done = stop
+        if self.looks.every:
+            print(self.looks.cost())
+        return state
+
+    def _advance(self, state: State, done: int, stop: int, tracker: terminal.Tracker) -> State:
+        before, dropped = time.perf_counter(), np.array(state.counters.nonfinite)
+        state, rounds = self.simulation.advance(state, stop - done)
+        figures = {
+            "train/loss": np.asarray(rounds.loss)[:, -1],
+            "num_reporting": np.asarray(rounds.num_reporting)[:, -1],
+            "num_dropped": np.asarray(state.counters.nonfinite),
+            **self._traffic(state),
+        }
+        a_round = (time.perf_counter() - before) / (stop - done)
+        if num_dropped := int(np.sum(figures["num_dropped"] - dropped)):
+            tracker.warn(f"{num_dropped} uploads of rounds {done + 1} to {stop} were not finite and were dropped")
+        if num_rejected := int(np.sum(rounds.is_rejected)):
+            tracker.warn(
+                f"{num_rejected} of rounds {done + 1} to {stop} were left without effect: what the server made of "
+                "finite uploads was not finite"
+            )
+        if self.simulation.is_evaluated(stop):
+            evaluation = self.simulation.evaluate(state)
+            figures |= engine.flatten_evaluation(evaluation)
+            for each in self.records if self.processes.is_first else []:
+                each.add(stop, time.perf_counter() - self._began, figures, evaluation)
+        tracker.show(stop, figures, a_round)
+        self._look(state, stop)
+        if stop == self.rounds or stop % self.every == 0:
+            for each in self.records:
+                each.save(stop, state)
+        return state
+
+    def _look(self, state: State, done: int) -> None:
+        if (found := self.looks.look(state, done)) is not None and self.processes.is_first:
+            for each in self.records:
+                each.add_look(done, *found)
+
+    def _traffic(self, state: State) -> dict[str, np.ndarray]:
+        """Bytes that all clients have received and sent since the first round; what was dropped was sent, too."""
+        num_uploads = np.asarray(state.counters.reports, np.int64) + np.asarray(state.counters.nonfinite)
+        facts = self.simulation.facts
+        return {"traffic/down": num_uploads * facts.bytes_down, "traffic/up": num_uploads * facts.bytes_up}

@@ -1,0 +1,194 @@
+"""Examples in numpy's .npz: one file, or a directory with a file for each domain."""
+
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_het.data.dataset import Dataset, assemble, number_names
+from fedjax_het.data.sources._growable_npy import check_header
+from fedjax_het.data.sources._image_listing import SPLITS
+from fedjax_het.data.sources._images import conform_images, resize_mask
+from fedjax_het.data.sources._io_errors import check_regular, reporting_read_errors, require_path
+from fedjax_het.errors import InputError, nearest
+
+_KEYS = "images with labels or masks; or for each part train_images, train_labels, ..."
+
+
+class _Contents(NamedTuple):
+    inputs: np.ndarray
+    labels: np.ndarray
+    splits: np.ndarray  # [n] "train", "valid", "test"
+    domains: np.ndarray  # [n] int
+    domain_names: list[str]
+    class_names: list[str] | None
+
+
+_FORMS: dict[str, Callable[[_Contents], object]] = {
+    "the shape of an example": lambda contents: contents.inputs.shape[1:],
+    "the type of an example": lambda contents: contents.inputs.dtype,
+    "the shape of a label": lambda contents: contents.labels.shape[1:],
+}
+
+
+def npz_file(path: Path, title: str | None, size: int | None, channels: int | None) -> Dataset:
+    """One file, with `images` and `labels` or `masks`, or with several parts of them, <part>_images and so on.
+
+    Parts called train, valid (val, ...) and test are splits; others are domains. Optional are `class_names`; `split`
+    [n] (or <part>_split) with the names of splits; and beside `images`, `domains` [n] as names, or as integers into
+    `domain_names`.
+    Raises InputError for a missing key, arrays that cannot be, parts of both kinds, and a damaged file.
+    """
+    return _dataset(title or path.stem, _read(path, size, channels))
+
+
+def npz_directory(path: Path, title: str | None, size: int | None, channels: int | None) -> Dataset:
+    """A file for each domain, called after its file; each as `npz_file` reads them.
+
+    Raises InputError where the files do not agree on class_names, or on the shape and type of an example.
+    """
+    files = sorted(path.glob("*.npz"))
+    contents = [_read(file, size, channels) for file in files]
+    for file, each in zip(files, contents, strict=True):
+        if len(each.domain_names) > 1:
+            raise InputError(f"{file} holds the domains {', '.join(each.domain_names)}. Load it alone.")
+        _check_agreement("class_names", files[0], contents[0].class_names, file, each.class_names)
+    named = [each._replace(domain_names=[file.stem]) for file, each in zip(files, contents, strict=True)]
+    return _dataset(title or path.name, _joined(files, named))
+
+
+def _dataset(name: str, contents: _Contents) -> Dataset:
+    return assemble(
+        name,
+        contents.inputs,
+        contents.labels,
+        class_names=contents.class_names,
+        domains=contents.domains,
+        domain_names=contents.domain_names,
+        is_valid=contents.splits == "valid",
+        is_test=contents.splits == "test",
+    )
+
+
+def _joined(origins: Sequence[object], parts: Sequence[_Contents]) -> _Contents:
+    """Parts one after the other; those of one domain name are one domain."""
+    for what, form in _FORMS.items():
+        for origin, part in zip(origins, parts, strict=True):
+            _check_agreement(what, origins[0], form(parts[0]), origin, form(part))
+    if len(parts) == 1:
+        return parts[0]
+    names = list(dict.fromkeys(part.domain_names[0] for part in parts))
+    return _Contents(
+        *(np.concatenate([getattr(part, field) for part in parts]) for field in ("inputs", "labels", "splits")),
+        domains=np.repeat([names.index(part.domain_names[0]) for part in parts], [len(part.inputs) for part in parts]),
+        domain_names=names,
+        class_names=parts[0].class_names,
+    )
+
+
+def _read(path: Path, size: int | None, channels: int | None) -> _Contents:
+    check_regular(require_path(path))
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"{path} is not a whole .npz file. It is cut short or of another format; fetch it again.")
+    with reporting_read_errors(path), np.load(path) as file:
+        class_names = _names(path, file, "class_names") if "class_names" in file else None
+        if "images" in file:
+            domains, domain_names = _domains(path, file)
+            contents = _part(path, file, "", size, channels)._replace(class_names=class_names)
+            return contents if domains is None else contents._replace(domains=domains, domain_names=domain_names)
+        names = [key.removesuffix("_images") for key in file.files if key.endswith("_images")]
+        if not names:
+            raise InputError(f"{path} has no images; it has {', '.join(file.files)}. Give {_KEYS}")
+        if len({name in SPLITS for name in names}) > 1:
+            raise InputError(f"{path} has the parts {', '.join(names)}: splits and domains. Give one kind.")
+        if names[0] in SPLITS:
+            names = sorted(names, key=lambda name: ("train", "valid", "test").index(SPLITS[name]))
+        parts = [_named_part(path, file, name, size, channels) for name in names]
+        return _joined([f"{name}_images" for name in names], parts)._replace(class_names=class_names)
+
+
+def _named_part(path: Path, file: np.lib.npyio.NpzFile, name: str, size: int | None, channels: int | None) -> _Contents:
+    part = _part(path, file, f"{name}_", size, channels)
+    if name in SPLITS:
+        return part._replace(splits=np.full(len(part.inputs), SPLITS[name]))
+    return part._replace(domain_names=[name])
+
+
+def _part(path: Path, file: np.lib.npyio.NpzFile, prefix: str, size: int | None, channels: int | None) -> _Contents:
+    """One part, of one domain and of the split that is named beside it."""
+    inputs = conform_images(_images(path, file, f"{prefix}images"), size, channels)
+    if f"{prefix}masks" in file:
+        labels = _masks(path, _read_member(file, f"{prefix}masks"), size)
+    else:
+        labels = _array(path, file, f"{prefix}labels")
+    splits = _names(path, file, f"{prefix}split") if f"{prefix}split" in file else ["train"] * len(inputs)
+    return _Contents(inputs, labels, _spelt(path, splits), np.zeros(len(inputs), int), ["all"], None)
+
+
+def _masks(path: Path, masks: np.ndarray, size: int | None) -> np.ndarray:
+    if masks.dtype.kind not in "iub" or masks.ndim != 3 or masks.min(initial=0) < 0 or masks.max(initial=0) > 255:
+        raise InputError(
+            f"{path} has masks {masks.dtype} {masks.shape}. Give [n, height, width], the class of each pixel in 0..255."
+        )
+    return np.stack([resize_mask(mask, size) for mask in masks.astype(np.uint8)])
+
+
+def _spelt(path: Path, splits: Sequence[str]) -> np.ndarray:
+    for name in set(splits):
+        if name not in SPLITS:
+            raise InputError(f"{path}: no split is called '{name}'. {nearest(str(name), SPLITS)}")
+    return np.array([SPLITS[name] for name in splits], "U5")
+
+
+def _array(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
+    if key not in file:
+        raise InputError(f"{path} has no '{key}'; it has {', '.join(file.files)}. Give {_KEYS}")
+    return _read_member(file, key)
+
+
+def _read_member(file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
+    """One array. Raises ValueError where the member does not hold what its header announces."""
+    if (name := f"{key}.npy") in file.zip.namelist():
+        with file.zip.open(name) as member:
+            check_header(member, file.zip.getinfo(name).file_size, is_read=True)
+    return file[key]
+
+
+def _images(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
+    images = _array(path, file, key)
+    if images.ndim < 2 or 0 in images.shape:
+        raise InputError(
+            f"{path}: '{key}' has the shape {images.shape}. Give [n, ...], at least one of at least a pixel."
+        )
+    return images
+
+
+def _names(path: Path, file: np.lib.npyio.NpzFile, key: str) -> list[str]:
+    values = _read_member(file, key)
+    if values.ndim != 1 or values.dtype.kind not in "Uiu":
+        raise InputError(
+            f"{path}: '{key}' is {values.dtype} of shape {values.shape}. Give one axis of text, np.array([...], str)."
+        )
+    return [str(each) for each in values.tolist()]
+
+
+def _domains(path: Path, file: np.lib.npyio.NpzFile) -> tuple[np.ndarray | None, list[str]]:
+    if "domains" not in file:
+        return None, ["all"]
+    domains = _read_member(file, "domains")
+    if domains.dtype.kind not in "iu":
+        names, domains = np.unique(_names(path, file, "domains"), return_inverse=True)
+        return domains, names.tolist()
+    if "domain_names" in file:
+        return domains, _names(path, file, "domain_names")
+    return domains, number_names("domains", int(domains.max(initial=0)), len(domains), "domain_")
+
+
+def _check_agreement(what: str, first: object, first_value: object, second: object, second_value: object) -> None:
+    if first_value != second_value:
+        raise InputError(
+            f"{what} differs: {first_value} in {first}, {second_value} in {second}. Bring them to one form (images: "
+            "give size and channels), or load them apart."
+        )

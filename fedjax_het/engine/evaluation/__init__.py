@@ -1,0 +1,1 @@
+"""Scores of models on held-out examples, and their statistics over clients."""

@@ -1,0 +1,67 @@
+"""What an array of clients' metrics says in a few numbers."""
+
+import numpy as np
+
+from fedjax_het.engine.evaluation.evaluate import Evaluation, Metrics
+
+_BY_CLIENT = ("clients", "personal", "personal_test", "personal_valid", "newcomers", "valid")
+
+
+def summarize_clients(metrics: Metrics) -> dict[str, np.ndarray]:
+    """Over the clients (last axis) that have examples; other axes (seeds) stay.
+
+    accuracy_mean: every client counts alike; _weighted: every example does; _std: population deviation over clients;
+    _worst10: mean of the worst tenth of the clients (at least one); _min, _max; _gini: half the mean difference of two
+    clients over the mean, 0 = all alike; the same of each overlap of masks; loss_mean. NaN where no client has any.
+    """
+    count, numbers = np.asarray(metrics.num_examples, np.float64), {}
+    for name, values in _scores(metrics).items():
+        numbers |= {f"{name}_{key}": value for key, value in _statistics_over_clients(values, count).items()}
+    return numbers | {"loss_mean": _statistics_over_clients(np.asarray(metrics.loss, np.float64), count)["mean"]}
+
+
+def _scores(metrics: Metrics) -> dict[str, np.ndarray]:
+    """What is the better the larger it is."""
+    scores = {"accuracy": metrics.accuracy} | (metrics.overlap or {})
+    return {name: np.asarray(values, np.float64) for name, values in scores.items()}
+
+
+def _statistics_over_clients(values: np.ndarray, count: np.ndarray) -> dict[str, np.ndarray]:
+    has_examples = count > 0
+    values = np.where(has_examples, values, np.nan)
+    num = has_examples.sum(axis=-1)
+    ranked = np.sort(values, axis=-1)  # NaN, the clients without examples, last
+    num_worst = np.ceil(num / 10)[..., None]
+    positions = 2 * np.arange(1, ranked.shape[-1] + 1) - num[..., None] - 1
+    apart, total = _sum_where(positions * ranked, ~np.isnan(ranked)), _sum_where(values, has_examples)
+    worst = np.where(np.arange(ranked.shape[-1]) < num_worst, ranked, 0).sum(axis=-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = total / num
+        return {
+            "mean": mean,
+            "weighted": _sum_where(values * count, has_examples) / count.sum(axis=-1),
+            "std": np.sqrt(_sum_where((values - mean[..., None]) ** 2, has_examples) / num),
+            "worst10": worst / num_worst[..., 0],
+            "min": ranked[..., 0],
+            "gini": np.where(total > 0, apart / (num * np.where(total > 0, total, 1)), np.where(num > 0, 0.0, np.nan)),
+            "max": np.where(num > 0, np.where(has_examples, values, -np.inf).max(axis=-1), np.nan),
+        }
+
+
+def flatten_evaluation(evaluation: Evaluation) -> dict[str, np.ndarray]:
+    """All of an evaluation as named numbers: "test/accuracy", "clients/accuracy_mean", "unseen/sketch/loss", ..."""
+    singles = {"test": evaluation.test} | {f"unseen/{name}": part for name, part in evaluation.unseen.items()}
+    groups = {name: getattr(evaluation, name) for name in _BY_CLIENT}
+    numbers = {}
+    for name, part in singles.items():
+        if part is not None:
+            scores = {"loss": np.asarray(part.loss)} | _scores(part)
+            numbers |= {f"{name}/{key}": value for key, value in scores.items()}
+    for name, part in groups.items():
+        if part is not None and np.any(np.asarray(part.num_examples) > 0):
+            numbers |= {f"{name}/{key}": value for key, value in summarize_clients(part).items()}
+    return numbers
+
+
+def _sum_where(values: np.ndarray, where: np.ndarray) -> np.ndarray:
+    return np.where(where, values, 0).sum(axis=-1)

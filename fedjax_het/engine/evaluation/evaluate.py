@@ -1,0 +1,195 @@
+"""The server's model on everything that is held out, and personal models on their own clients' data and on all's."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_het import tree
+from fedjax_het.data.federation import Federation
+from fedjax_het.engine.evaluation import scoring
+from fedjax_het.engine.evaluation.scoring import Batches, HeldOut
+from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS
+from fedjax_het.engine.parallel.layout import Layout
+from fedjax_het.engine.round.problem import LocalProblem
+from fedjax_het.types import Array, ClientState, Examples, Rows, State
+
+BATCH = 256
+_WORTH_COMPILING = 4096  # places of padding: fewer are evaluated sooner than another program is compiled
+
+
+class Metrics(NamedTuple):
+    """Means over examples; 0 where there is none."""
+
+    loss: Array
+    accuracy: Array
+    num_examples: Array
+    overlap: dict[str, Array] | None = None  # of masks: "dice", "iou", "dice_foreground", "iou_foreground"
+
+
+class Evaluation(NamedTuple):
+    """Leaves of clients, valid, personal, personal_test, personal_valid: [clients]; newcomers: [newcomers]; test, each
+    unseen: []."""
+
+    test: Metrics | None  # the server's model on the common test set
+    clients: Metrics  # the server's model on each client's test examples
+    personal: Metrics | None  # each client's own model on its own; None where nothing is personal
+    newcomers: Metrics | None  # the server's model on clients that never trained
+    unseen: dict[str, Metrics]  # the server's model on domains that nobody has
+    valid: Metrics | None = None  # the server's model on each client's validation examples, where anyone has some
+    personal_test: Metrics | None = None  # each client's own model on the common test set, where that was asked for
+    personal_valid: Metrics | None = None  # each client's own model on its validation examples, where anyone has some
+
+
+Groups = list[tuple[str, int]]
+"""The segments' groups in order, ("clients", 20), ("test", 1), ..."""
+
+
+def held_out_batches(federation: Federation, batch_size: int) -> tuple[HeldOut, Groups]:
+    """Every held-out example once, in batches that belong to one client and one split, and whom each counts for."""
+    groups = [("clients", federation.data.test)]
+    if federation.newcomers is not None:
+        groups.append(("newcomers", federation.newcomers.test))
+    if federation.test is not None:
+        groups.append(("test", _make_table(federation.test)))
+    if np.any(federation.data.valid.count):
+        groups.append(("valid", federation.data.valid))
+    groups += [(f"unseen/{name}", _make_table(rows)) for name, rows in federation.unseen.items()]
+    is_held = [np.arange(rows.index.shape[1]) < np.asarray(rows.count)[:, None] for _, rows in groups]
+    positions = np.concatenate([np.asarray(rows.index)[held] for (_, rows), held in zip(groups, is_held, strict=True)])
+    counts = np.concatenate([rows.count for _, rows in groups])
+    return _make_batches(positions, counts, batch_size), [(name, len(rows.count)) for name, rows in groups]
+
+
+def _make_batches(positions: np.ndarray, counts: np.ndarray, batch_size: int) -> HeldOut:
+    """positions: of all examples, segment after segment; counts: of each segment."""
+    nobody, sizes = len(counts), Rows(positions, counts).even_batch_size(batch_size)
+    num_batches = -(-counts // batch_size)
+    segment = np.repeat(np.arange(nobody), num_batches)
+    number = np.arange(len(segment)) - np.repeat(np.cumsum(num_batches) - num_batches, num_batches)
+    within = number * sizes[segment]
+    count = np.minimum(sizes[segment], counts[segment] - within)
+    begin = (np.cumsum(counts) - counts)[segment] + within
+    held, chosen = [], _padded_sizes(count)
+    for smaller, size in zip([0, *chosen], chosen, strict=False):
+        fits = (smaller < count) & (count <= size)
+        places = np.arange(size)
+        index = np.where(places < count[fits, None], begin[fits, None] + places, 0)
+        side_by_side = max(1, min(batch_size // size, np.count_nonzero(fits)))
+        parts = Batches(positions[index], count[fits], segment[fits])
+        held.append(_group_into_steps(parts, side_by_side, nobody))
+    return tuple(held) or (Batches(np.zeros((1, 1, 1), np.int32), *np.array([[[0]], [[nobody]]], np.int32)),)
+
+
+def _padded_sizes(counts: np.ndarray) -> list[int]:
+    """The sizes to which batches of so many examples are padded: one or two, since each is compiled by itself.
+
+    Two where that leaves out a quarter of all places, and enough to make up for the compiler's time: many small clients
+    beside a large test set.
+    """
+    candidates, num = np.unique(counts, return_counts=True)
+    if not len(candidates):
+        return []
+    smaller = np.cumsum(num)
+    places = smaller * candidates + (smaller[-1] - smaller) * candidates[-1]
+    best = int(np.argmin(places))
+    is_worth_it = 4 * places[best] <= 3 * places[-1] and places[-1] - places[best] >= _WORTH_COMPILING
+    return [int(candidates[best]), int(candidates[-1])] if is_worth_it else [int(candidates[-1])]
+
+
+def _group_into_steps(batches: Batches, side_by_side: int, nobody: int) -> Batches:
+    missing = -len(batches.count) % side_by_side
+
+    def cut(x: np.ndarray, fill: int) -> np.ndarray:
+        padded = np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), constant_values=fill)
+        return padded.reshape(-1, side_by_side, *x.shape[1:]).astype(np.int32)
+
+    return Batches(cut(batches.index, 0), cut(batches.count, 0), cut(batches.segment, nobody))
+
+
+def personal_rows(federation: Federation, personal_on_test: bool) -> dict[str, Rows]:
+    """What personal models are scored on: tables of a row for each client, or of one row, which is everybody's."""
+    tables = {"personal": federation.data.test}
+    if personal_on_test:
+        tables["personal_test"] = _make_table(federation.test)
+    if np.any(federation.data.valid.count):
+        tables["personal_valid"] = federation.data.valid
+    return tables
+
+
+def _make_table(rows: Rows) -> Rows:
+    return Rows(np.asarray(rows.index)[None], np.asarray(rows.count)[None])
+
+
+def make_evaluation(
+    problem: LocalProblem, groups: Groups, layout: Layout, batch_size: int, at_a_time: int | None = None
+) -> Callable[[State, Examples, HeldOut, dict[str, Rows]], Evaluation]:
+    """(state, examples, held-out examples, the tables of `of_own`) -> Evaluation.
+
+    The server's model is completed, where leaves are personal, by their mean over the clients that have trained (over
+    all while nobody has): that is what a newcomer would be given.
+    at_a_time: so many personal models side by side, a number that the layout is padded to; None is all.
+    """
+
+    def evaluate(state: State, examples: Examples, held: HeldOut, tables: dict[str, Rows]) -> Evaluation:
+        server, clients = state.server, state.clients
+        num_clients = tables["personal"].count.shape[0]
+        size = at_a_time or layout.round_up(num_clients)
+        variables = tree.merge(server.shared, scoring.mean_personal_variables(clients, num_clients, size))
+        totals = scoring.add_batches(
+            problem, variables, server.round, examples, zero_totals(groups, examples.labels), held
+        )
+        own = tables if has_personal(clients) else {}
+        return collect_scores(
+            groups, totals, {name: own_models(state, examples, rows, num_clients, size) for name, rows in own.items()}
+        )
+
+    def own_models(state: State, examples: Examples, rows: Rows, num_clients: int, size: int) -> Array:
+        common = (state.server.shared, state.server.round, examples)
+
+        def some(number: Array) -> Array:
+            ids, is_client = scoring.client_block(number, size, num_clients)
+            of = ids % rows.count.shape[0]
+            own = Rows(rows.index[of], jnp.where(is_client, rows.count[of], 0))
+            personal = tree.take(state.clients.personal, ids)
+            return scoring.score_personal_models(problem, layout, batch_size, common, personal, own)
+
+        num_blocks = -(-num_clients // size)
+        return jax.lax.map(some, jnp.arange(num_blocks)).reshape(num_blocks * size, -1)[:num_clients]
+
+    return evaluate
+
+
+def zero_totals(groups: Groups, labels: Array) -> Array:
+    return jnp.zeros((sum(size for _, size in groups) + 1, len(scoring.score_names(labels))), float)
+
+
+def has_personal(clients: ClientState) -> bool:
+    return bool(jax.tree.leaves(clients.personal))
+
+
+def collect_scores(groups: Groups, totals: Array, own: dict[str, Array]) -> Evaluation:
+    """From sums to an Evaluation; leading axes (seeds) stay. Works in JAX and in NumPy."""
+    bounds = np.cumsum([0] + [size for _, size in groups])
+    parts = {
+        name: _mean_scores(totals[..., a:b, :]) for (name, _), a, b in zip(groups, bounds, bounds[1:], strict=False)
+    }
+    single = {name: jax.tree.map(lambda x: x[..., 0], part) for name, part in parts.items()}
+    return Evaluation(
+        test=single.get("test"),
+        clients=parts["clients"],
+        personal=_mean_scores(own["personal"]) if "personal" in own else None,
+        personal_test=_mean_scores(own["personal_test"]) if "personal_test" in own else None,
+        personal_valid=_mean_scores(own["personal_valid"]) if "personal_valid" in own else None,
+        newcomers=parts.get("newcomers"),
+        valid=parts.get("valid"),
+        unseen={name.removeprefix("unseen/"): part for name, part in single.items() if name.startswith("unseen/")},
+    )
+
+
+def _mean_scores(totals: Array) -> Metrics:
+    count = totals[..., 0]
+    loss, accuracy, *overlaps = (totals[..., i] / (count + (count == 0)) for i in range(1, totals.shape[-1]))
+    return Metrics(loss, accuracy, count, dict(zip(OVERLAP_METRICS, overlaps, strict=True)) if overlaps else None)

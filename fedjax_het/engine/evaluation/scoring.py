@@ -1,0 +1,136 @@
+"""Scores of models on held-out examples, in pieces: some batches, or some clients, at a time.
+
+What is summed is summed in the same order however the pieces are cut, so that it makes no difference to any bit whether
+all examples and client states are at hand, or come and go.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_het import tree
+from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS, overlap_metrics
+from fedjax_het.engine.parallel.layout import Layout
+from fedjax_het.engine.round.problem import LocalProblem
+from fedjax_het.types import Array, ClientState, Context, Examples, Rows, Variables
+
+
+class Batches(NamedTuple):
+    """Held-out examples in batches of one segment each (a client's, a test set's), some batches per step of a loop.
+
+    A network that normalises by its batch thus scores a client by that client's examples alone.
+    """
+
+    index: Array  # [steps, batches, size]
+    count: Array  # [steps, batches] so many of them are examples, the rest is padding
+    segment: Array  # [steps, batches]; the last segment is nobody's, for padding
+
+
+HeldOut = tuple[Batches, ...]
+"""All held-out examples once; one entry per size to which batches are padded."""
+
+
+def score_names(labels: Array) -> tuple[str, ...]:
+    """What is summed over examples: their number, and the scores whose means are reported; of masks also overlaps."""
+    return ("num_examples", "loss", "accuracy", *(OVERLAP_METRICS if labels.ndim > 1 else ()))
+
+
+def add_batches(
+    problem: LocalProblem, variables: Variables, round: Array, examples: Examples, totals: Array, held: HeldOut
+) -> Array:
+    """`totals` [segments, columns], sums over the examples of each segment, with these added; see `columns`."""
+
+    def sums(index: Array, count: Array) -> Array:
+        return _sum_scores(problem, variables, round, examples, index, jnp.arange(len(index)) < count)
+
+    def add(totals: Array, step: Batches) -> tuple[Array, None]:
+        if len(step.count) == 1:
+            return totals.at[step.segment[0]].add(sums(step.index[0], step.count[0])), None
+        return totals.at[step.segment].add(jax.vmap(sums)(step.index, step.count)), None
+
+    for batches in held:
+        totals, _ = jax.lax.scan(add, totals, batches)
+    return totals
+
+
+def score_personal_models(
+    problem: LocalProblem,
+    layout: Layout,
+    batch_size: int,
+    common: tuple[Variables, Array, Examples],
+    personal: Variables,
+    rows: Rows,
+) -> Array:
+    """[clients, columns]: the same sums over each client's rows, with its own model. As many as the layout pads to.
+
+    common: (shared variables, round, examples).
+    """
+
+    def one(common: tuple[Variables, Array, Examples], client: tuple[Variables, Rows]) -> Array:
+        shared, round, examples = common
+        personal, own = client
+        variables, size = tree.merge(shared, personal), own.even_batch_size(batch_size)
+
+        def add_batch(number: Array, totals: Array) -> Array:
+            places = number * size + jnp.arange(batch_size)
+            index = own.index[jnp.minimum(places, own.index.shape[0] - 1)]
+            is_example = places < jnp.minimum(own.count, (number + 1) * size)
+            return totals + _sum_scores(problem, variables, round, examples, index, is_example)
+
+        return jax.lax.fori_loop(
+            0, -(-own.count // batch_size), add_batch, jnp.zeros(len(score_names(examples.labels)), float)
+        )
+
+    return layout.map(one, common, (personal, rows))
+
+
+def trained_client_weights(rounds: Array) -> Array:
+    """[clients] what each counts for in the typical client: all alike that have trained, or all while nobody has."""
+    has_trained = (rounds > 0) | ~jnp.any(rounds > 0)
+    return has_trained / jnp.sum(has_trained)
+
+
+def add_weighted(total: Variables, personal: Variables, shares: Array) -> Variables:
+    return tree.add(total, tree.weighted_sum(personal, shares))
+
+
+def mean_personal_variables(clients: ClientState, num_clients: int, at_a_time: int | None = None) -> Variables:
+    """The mean of the personal leaves over the clients that have trained; over all while nobody has.
+
+    clients: leaves [num_clients or more, ...]; the first are meant.
+    """
+    at_a_time, weights = at_a_time or num_clients, trained_client_weights(jnp.asarray(clients.rounds)[:num_clients])
+    personal = jax.tree.map(jnp.asarray, clients.personal)
+
+    def add(total: Variables, number: Array) -> tuple[Variables, None]:
+        ids, is_client = client_block(number, at_a_time, num_clients)
+        return add_weighted(total, tree.take(personal, ids), jnp.where(is_client, weights[ids], 0)), None
+
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), personal)
+    return jax.lax.scan(add, zeros, jnp.arange(-(-num_clients // at_a_time)))[0]
+
+
+def client_block(number: Array | int, size: int, num_clients: int) -> tuple[Array, Array]:
+    """(ids, whether they are clients; else padding) of the block with this number. Works in JAX and in NumPy."""
+    ids = number * size + jnp.arange(size)
+    return jnp.minimum(ids, num_clients - 1), ids < num_clients
+
+
+def _sum_scores(
+    problem: LocalProblem, variables: Variables, round: Array, examples: Examples, index: Array, is_example: Array
+) -> Array:
+    """[columns] over the examples of a batch; of a mask's pixels, loss and accuracy are means."""
+    inputs = problem.prepare(examples.inputs[index])
+    context = Context(is_example.astype(inputs.dtype), round, jax.random.key(0), False)
+    (features, _), _ = problem.model.encode(variables, inputs, context)
+    logits, labels = problem.model.classify(variables["params"], features), examples.labels[index]
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    predicted = jnp.argmax(logits, -1)
+    correct = (predicted == labels).astype(losses.dtype)
+    scores = [x.reshape(x.shape[0], -1).mean(axis=1) for x in (jnp.ones_like(losses), losses, correct)]
+    if labels.ndim > 1:
+        overlaps = overlap_metrics(predicted, labels, logits.shape[-1])
+        scores += [overlaps[name] for name in OVERLAP_METRICS]
+    return jnp.sum(jnp.where(is_example[:, None], jnp.stack(scores, axis=-1).astype(float), 0), axis=0)

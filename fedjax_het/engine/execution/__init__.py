@@ -1,0 +1,1 @@
+"""The execution of compiled rounds, with everything on the device or streamed from the host."""

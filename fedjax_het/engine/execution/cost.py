@@ -1,0 +1,111 @@
+"""What a run costs, known before its first round."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from jax.stages import Compiled
+
+from fedjax_het import tree
+from fedjax_het.engine.evaluation.evaluate import BATCH, held_out_batches, personal_rows
+from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE, OffloadPolicy
+from fedjax_het.engine.execution.trace import TracedRound
+from fedjax_het.engine.parallel.runs import count_concurrent_runs
+from fedjax_het.engine.round.program import RoundMessages
+
+
+class RunCost(NamedTuple):
+    num_clients: int
+    cohort_size: int
+    num_parameters: int
+    steps_per_client: tuple[int, int]  # (fewest, most) in a round
+    bytes_down: int  # a client a round
+    bytes_up: int
+    compile_seconds: float  # rounds and evaluation
+    held_bytes: Mapping[str, int]  # what must be on each device, by what it is
+    peak_bytes: int  # what is there at the most: that, and what the programs need on their way
+
+
+def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int, compile_seconds: float) -> RunCost:
+    spec, state, messages = traced.spec, traced.shapes.state, traced.shapes.messages
+    steps = np.asarray(spec.algorithm.local_update.num_steps(np.asarray(spec.federation.data.train.count)))
+    own = tree.num_entries(state.clients.personal.get("params", {})) // spec.num_clients
+    down, up = bytes_per_client(messages)
+    return RunCost(
+        num_clients=spec.num_clients,
+        cohort_size=spec.cohort_size,
+        num_parameters=tree.num_entries(state.server.shared["params"]) + own,
+        steps_per_client=(int(steps.min()), int(steps.max())),
+        bytes_down=down,
+        bytes_up=up,
+        compile_seconds=compile_seconds,
+        held_bytes=held_bytes,
+        peak_bytes=peak_bytes,
+    )
+
+
+def bytes_per_client(messages: RoundMessages) -> tuple[int, int]:
+    """(down, up): bytes that cross the wire for one client in a round, from the records themselves."""
+    cohort_size = messages.uploads.num_examples.shape[0]
+    down = tree.num_bytes(messages.received) + tree.num_bytes(messages.replies) // cohort_size
+    return down, tree.num_bytes((messages.answers, messages.uploads)) // cohort_size
+
+
+# ---- memory of a device ----------------------------------------------------------------------------------------------
+UPDATES = "updates of a cohort"
+
+
+def resident_bytes(traced: TracedRound, offload: OffloadPolicy) -> dict[str, int]:
+    """Bytes that must be on each device, by what they are, from shapes alone: nothing has been compiled.
+
+    Off the device, client states are there three cohorts at a time (of the round before, of this one, of the next),
+    examples and index tables two.
+    """
+    spec, state, messages = traced.spec, traced.shapes.state, traced.shapes.messages
+    layout, data, seeds = traced.layout, spec.federation.data, spec.num_runs
+    slots = layout.round_up(spec.cohort_size)
+    a_client, tables = tree.num_bytes(state.clients) // spec.num_clients, (data.train, data.valid)
+    sizes = {"server's state": seeds * tree.num_bytes((state.server, state.counters))}
+    if offload.client_states == "device":
+        sizes["client states"] = seeds * layout.count_client_rows(spec.num_clients) * a_client // layout.num_devices
+    else:
+        sizes["client states of 3 cohorts"] = 3 * seeds * slots * a_client // layout.num_devices
+    if offload.examples == "device":
+        sizes["examples"] = tree.num_bytes(data.examples)
+    else:
+        an_example = sum(x.dtype.itemsize * math.prod(x.shape[1:]) for x in data.examples)
+        sizes["examples of 2 cohorts"] = 2 * spec.most_examples * an_example
+    if offload == ALL_ON_DEVICE:
+        tested = held_out_batches(spec.federation, BATCH)[0], personal_rows(spec.federation, spec.personal_on_test)
+        sizes["index tables"] = tree.num_bytes((tables, tested))
+    else:
+        sizes["index tables of 2 cohorts"] = 2 * seeds * slots * tree.num_bytes(tables) // spec.num_clients
+    if spec.algorithm.aggregator.summand is None:
+        sizes[UPDATES] = seeds * tree.num_bytes(messages.uploads.update) // layout.num_devices
+    return sizes
+
+
+def training_bytes(traced: TracedRound) -> int:
+    """Bytes of one client's model and one batch of inputs, of every run that trains at a time: each step needs both."""
+    spec, state = traced.spec, traced.shapes.state
+    inputs = spec.federation.data.examples.inputs
+    batch = 4 * spec.algorithm.local_update.batch_size * math.prod(inputs.shape[1:])
+    model = tree.num_bytes(state.server.shared) + tree.num_bytes(state.clients.personal) // spec.num_clients
+    return count_concurrent_runs(len(spec.algorithms), spec.num_seeds) * (model + batch)
+
+
+def bytes_before_round(held_bytes: Mapping[str, int]) -> int:
+    """What of it is there before a round begins: all but the updates."""
+    return sum(size for name, size in held_bytes.items() if name != UPDATES)
+
+
+def temporary_bytes(program: Compiled) -> int:
+    """What a program needs besides its arguments: temporaries, and results that take no argument's place."""
+    memory = program.memory_analysis()
+    return int(memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes)
+
+
+def format_megabytes(size: int) -> str:
+    """As messages give it."""
+    return f"{size / 1e6:,.1f}"

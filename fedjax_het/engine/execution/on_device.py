@@ -1,0 +1,144 @@
+"""Everything on the device: the rounds between two evaluations are a loop inside one program."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.stages import Compiled
+
+from fedjax_het import tree
+from fedjax_het.engine.evaluation.evaluate import BATCH, Evaluation, held_out_batches, make_evaluation, personal_rows
+from fedjax_het.engine.evaluation.scoring import HeldOut
+from fedjax_het.engine.execution import cost
+from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE
+from fedjax_het.engine.execution.trace import TracedRound
+from fedjax_het.engine.parallel import sharding
+from fedjax_het.engine.parallel.compilation import compile_program, jit_initializer, replicated_shapes
+from fedjax_het.engine.round import client_step
+from fedjax_het.engine.round.program import RoundMetrics
+from fedjax_het.types import Array, ClientData, Key, PyTree, Rows, State
+
+
+class OnDeviceExecutor:
+    """A job's rounds and its evaluation, each one program. The data go to the device when they are first needed."""
+
+    residence = ALL_ON_DEVICE
+
+    def __init__(self, traced: TracedRound):
+        """Compile the rounds; the evaluation when it is asked for, or when `peak_bytes` are."""
+        self.traced, begun = traced, time.perf_counter()
+        spec, layout = traced.spec, traced.layout
+        at_rest = sharding.state_shardings(layout, has_seeds=True)
+        self._keys, self._shapes = layout.replicate(spec.keys()), replicated_shapes(spec.federation.data, layout)
+        inits = [sharding.initialize_with_padding(each.round.init, layout) for each in traced.all]
+        self.init = jit_initializer(spec.map_over_runs(inits, (0, None)), layout, at_rest)
+        state = jax.eval_shape(self.init, self._keys, self._shapes)
+        self.shapes = sharding.with_shardings(state, layout, has_seeds=True)
+        self.program = compile_program(
+            spec.map_over_runs([partial(_run_rounds, each) for each in traced.all], (0, None, 0, None)),
+            layout,
+            *(self.shapes, self._shapes, self._keys, layout.replicate(np.int32(1))),
+            results=at_rest and (at_rest, layout.sharding),
+            donate=(0,),
+        )
+        self.compile_seconds = time.perf_counter() - begun
+
+    def start(self) -> State:
+        return self.init(self._keys, self._data)
+
+    def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
+        """`state` is consumed. Metrics, in numpy, have leaves [runs, num_rounds, ...]."""
+        state, metrics = self.program(state, self._data, self._keys, self.traced.layout.replicate(np.int32(num_rounds)))
+        return state, jax.tree.map(lambda x: np.asarray(x)[:, :num_rounds], metrics)
+
+    def evaluate(self, state: State) -> Evaluation:
+        """Everything that is held out, in numpy."""
+        program, data = self._evaluation, self._data
+        return jax.tree.map(np.asarray, program(state, data.examples, self._held_out, self._of_own))
+
+    def compile_measures(
+        self, measures: Sequence[Callable[[State, ClientData, Key], PyTree]]
+    ) -> tuple[Callable[[State], PyTree], int]:
+        """A measure an algorithm, of each run's state, data and key, compiled; in numpy. The state is left as it is.
+        And the bytes that lie on a device at the most while it measures."""
+        spec, layout = self.traced.spec, self.traced.layout
+        program = compile_program(
+            spec.map_over_runs(measures, (0, None, 0)), layout, self.shapes, self._shapes, self._keys
+        )
+        return lambda state: jax.tree.map(np.asarray, program(state, self._data, self._keys)), self._peak(program)
+
+    def release(self) -> None:
+        """Take the data off the device."""
+        for name in ("_data", "_held_out", "_of_own"):
+            self.__dict__.pop(name, None)
+
+    @property
+    def peak_bytes(self) -> int:
+        """What lies on a device at the most, in rounds or in evaluation."""
+        return self._peak(self.program, self._evaluation)
+
+    @property
+    def round_bytes(self) -> int:
+        """What lies on a device at the most in rounds."""
+        return self._peak(self.program)
+
+    def _peak(self, *programs: Compiled) -> int:
+        return cost.bytes_before_round(cost.resident_bytes(self.traced, self.offload)) + max(
+            map(cost.temporary_bytes, programs)
+        )
+
+    # ---- programs and data -------------------------------------------------------------------------------------------
+    @cached_property
+    def _evaluation(self) -> Compiled:
+        begun, traced, spec = time.perf_counter(), self.traced, self.traced.spec
+        held, groups = held_out_batches(spec.federation, BATCH)
+        own = personal_rows(spec.federation, spec.personal_on_test)
+        slots = traced.layout.round_up(traced.round.cohort_size)
+        evaluates = [make_evaluation(each.round.problem, groups, traced.layout, BATCH, slots) for each in traced.all]
+        program = compile_program(
+            spec.map_over_runs(evaluates, (0, None, None, None)),
+            traced.layout,
+            *(
+                self.shapes,
+                self._shapes.examples,
+                replicated_shapes(held, traced.layout),
+                replicated_shapes(own, traced.layout),
+            ),
+        )
+        self.compile_seconds += time.perf_counter() - begun
+        return program
+
+    @cached_property
+    def _held_out(self) -> HeldOut:
+        return self.traced.layout.replicate(held_out_batches(self.traced.spec.federation, BATCH)[0])
+
+    @cached_property
+    def _of_own(self) -> dict[str, Rows]:
+        spec = self.traced.spec
+        tables = personal_rows(spec.federation, spec.personal_on_test)
+        tables.pop("personal")  # it lies on the devices already
+        return self.traced.layout.replicate(tables) | {"personal": self._data.test}
+
+    @cached_property
+    def _data(self) -> ClientData:
+        return self.traced.layout.replicate(self.traced.spec.federation.data)
+
+
+def _run_rounds(
+    traced: TracedRound, state: State, data: ClientData, key: Key, num_rounds: Array
+) -> tuple[State, RoundMetrics]:
+    """`num_rounds` rounds in a loop of the program; metrics are kept for the longest block."""
+    empty = jax.tree.map(lambda x: jnp.zeros((traced.spec.block, *x.shape), x.dtype), traced.shapes.metrics)
+    opaque_one = jnp.minimum(num_rounds, 1)
+
+    def one(index: Array, carry: tuple[State, RoundMetrics]) -> tuple[State, RoundMetrics]:
+        cohort = traced.round.draw(key, carry[0].server.round)
+        state, metrics = traced.with_population(
+            carry[0], cohort, client_step.cohort_data(data, cohort), key, opaque_one
+        )
+        return state, tree.put(carry[1], index, metrics)
+
+    return jax.lax.fori_loop(0, num_rounds, one, (state, empty))

@@ -1,0 +1,171 @@
+"""Where things go so that they fit, decided before anything runs."""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+
+import jax
+
+from fedjax_het import tree
+from fedjax_het._internal.machine_memory import describe_bytes, physical_memory
+from fedjax_het.engine.execution import cost
+from fedjax_het.engine.execution.cost import format_megabytes
+from fedjax_het.engine.execution.on_device import OnDeviceExecutor
+from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE, AUTO, OffloadPolicy, RunSpec
+from fedjax_het.engine.execution.streaming import StreamingExecutor
+from fedjax_het.engine.execution.trace import TracedRound, trace_round
+from fedjax_het.engine.parallel.layout import Layout
+from fedjax_het.engine.planning import autotune
+from fedjax_het.engine.planning.autotune import LayoutChoice, Runner
+from fedjax_het.engine.storage.records import nearest_existing_folder
+from fedjax_het.errors import InputError, MemoryBudgetError
+
+_ON_DEVICES = " Several {} keep everything on their devices."
+
+
+def build_executor(
+    spec: RunSpec, layout: Layout | str, requested_offload: OffloadPolicy, budget: int | None, folder: Path
+) -> tuple[Runner, LayoutChoice | None]:
+    """Compile the job where it fits: all on the device if that can be, in the quickest layout if `layout` is "auto".
+
+    budget: bytes on each device; None is what it has.   wishes: "auto" leaves the device only for want of memory.
+    folder: where client states go that are to lie on the disk.
+    Raises InputError where nothing fits, with what everything takes; without a budget, where it clearly exceeds the
+    memory of the devices.
+    """
+    requested_offload = _check_offload(requested_offload, len(spec.algorithms))
+    layouts = autotune.candidates(spec.cohort_size) if layout == AUTO else [layout]
+    first, refusals = trace_round(spec, layouts[0]), []
+    capacity = device_capacity(spec, layouts[0])
+    limit = capacity if budget is None else min(budget, capacity)
+
+    def build(layout: Layout) -> Runner:
+        its = first if layout is layouts[0] else trace_round(spec, layout)
+        runner = _build_within(its, offload, folder)
+        # To read `peak_bytes` compiles the evaluation, which without a budget only the layout that is taken needs.
+        peak = runner.round_bytes if budget is None else runner.peak_bytes
+        if peak > (device_capacity(spec, layout) if budget is None else limit):
+            held = cost.resident_bytes(its, offload)
+            raise MemoryBudgetError(
+                _describe_plan(layout, offload, held | {"on the way": peak - cost.bytes_before_round(held)})
+            )
+        return runner
+
+    for offload in _offload_policies(first, requested_offload, budget, folder):
+        held = cost.resident_bytes(first, offload) | {"a client in training": cost.training_bytes(first)}
+        try:
+            if sum(held.values()) > limit:
+                raise MemoryBudgetError(_describe_plan(layouts[0], offload, held))
+            runner, choice = (build(layout), None) if layout != AUTO else _build_fastest(layouts, build, spec)
+            if (peak := runner.peak_bytes) > device_capacity(spec, runner.traced.layout):
+                raise MemoryBudgetError(_describe_plan(runner.traced.layout, offload, {"with evaluation": peak}))
+            return runner, choice
+        except MemoryBudgetError as error:
+            refusals.append(str(error))
+    if budget is None or capacity < budget:
+        raise InputError(_explain_memory(capacity, refusals[-1]))
+    raise InputError(_explain_budget(budget, refusals))
+
+
+def device_capacity(spec: RunSpec, layout: Layout) -> float:
+    """The bytes that one device of the layout can hold at the most; infinity where that is not known.
+
+    On CPUs: an equal part of the machine's memory and swap, and the examples, which JAX shares with NumPy or which are
+    mapped from a file.
+    """
+    is_shared = jax.default_backend() == "cpu"
+    return layout.device_memory + (tree.num_bytes(spec.federation.data.examples) if is_shared else 0)
+
+
+def _explain_memory(capacity: float, plan: str) -> str:
+    return (
+        f"memory: this run takes more than the {describe_bytes(capacity)} that a device has. In MB: {plan}. Take a "
+        "smaller model, batch_size or cohort_size, or fewer seeds; on accelerators memory_budget streams what may wait."
+    )
+
+
+def _explain_budget(budget: int, refusals: list[str]) -> str:
+    return (
+        f"memory_budget: {format_megabytes(budget)} MB on each device are too little. In MB:\n  "
+        + "\n  ".join(refusals)
+        + "\nTake a smaller cohort_size, batch_size or model, fewer seeds, layout 'auto' or chunked(1), or raise it."
+        + (_ON_DEVICES.format("processes") if jax.process_count() > 1 else "")
+    )
+
+
+def _check_offload(requested_offload: OffloadPolicy, num_algorithms: int) -> OffloadPolicy:
+    """Raises InputError for what several processes cannot do, nor several algorithms."""
+    if jax.process_count() == 1 and num_algorithms == 1:
+        return requested_offload
+    one, several = ("algorithm", "algorithms") if num_algorithms > 1 else ("process", "processes")
+    for name, wish in requested_offload._asdict().items():
+        if wish not in (AUTO, "device"):
+            rule = _ON_DEVICES.format(several)
+            raise InputError(f"{name}: '{wish}' is for a single {one}.{rule} Write auto or device.")
+    return ALL_ON_DEVICE
+
+
+def _build_within(wired: TracedRound, offload: OffloadPolicy, folder: Path) -> Runner:
+    """Compiled to run with things where they are to be."""
+    return OnDeviceExecutor(wired) if offload == ALL_ON_DEVICE else StreamingExecutor(wired, offload, folder)
+
+
+def _build_fastest(layouts: list[Layout], build, spec: RunSpec) -> tuple[Runner, LayoutChoice]:
+    """The candidates; if all are too large, the first that fits of those with fewer clients at a time."""
+    try:
+        return autotune.find_fastest(layouts, build, spec.rounds)
+    except MemoryBudgetError as error:
+        too_large = error
+    for layout in autotune.smaller_layouts(layouts, spec.cohort_size):
+        try:
+            return autotune.find_fastest([layout], build, spec.rounds)
+        except MemoryBudgetError as error:
+            too_large = error
+    raise too_large
+
+
+def _offload_policies(
+    first: TracedRound, requested_offload: OffloadPolicy, budget: int | None, folder: Path
+) -> Iterator[OffloadPolicy]:
+    """What the wishes allow, the quickest first."""
+    for client_states, examples in product(
+        ("device", _has_room(first)) if requested_offload.client_states == AUTO else (requested_offload.client_states,),
+        ("device", "stream") if requested_offload.examples == AUTO else (requested_offload.examples,),
+    ):
+        offload = OffloadPolicy(client_states, examples)
+        _check_room(first, offload, folder)
+        yield offload
+        if budget is None:
+            return
+
+
+# ---- the host --------------------------------------------------------------------------------------------------------
+def _stored_bytes(first: TracedRound) -> int:
+    """Of all client states that could ever differ from the first."""
+    spec = first.spec
+    num_touched = min(spec.num_clients, spec.rounds * spec.cohort_size)
+    return spec.num_runs * num_touched * tree.num_bytes(first.shapes.state.clients) // spec.num_clients
+
+
+def _has_room(first: TracedRound) -> str:
+    return "host" if 2 * _stored_bytes(first) < physical_memory() else "disk"
+
+
+def _check_room(first: TracedRound, offload: OffloadPolicy, folder: Path) -> None:
+    size = _stored_bytes(first)
+    if offload.client_states == "host" and size > physical_memory():
+        raise InputError(
+            f"client_states: 'host' could come to {format_megabytes(size)} MB, and this machine has "
+            f"{format_megabytes(physical_memory())} of memory. Take 'disk'."
+        )
+    if offload.client_states == "disk" and size > (free := shutil.disk_usage(nearest_existing_folder(folder)).free):
+        raise InputError(
+            f"client_states: 'disk' could come to {format_megabytes(size)} MB, and {folder} has "
+            f"{format_megabytes(free)} free. Choose another place, a smaller model or fewer rounds."
+        )
+
+
+def _describe_plan(layout: Layout, offload: OffloadPolicy, sizes: Mapping[str, int]) -> str:
+    parts = ", ".join(f"{name} {format_megabytes(size)}" for name, size in sizes.items())
+    return f"{format_megabytes(sum(sizes.values()))} with {offload}, {layout}: {parts}"

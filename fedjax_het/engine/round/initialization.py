@@ -1,0 +1,42 @@
+"""The state before the first round."""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het import sharing, tree
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.engine.round.problem import LocalProblem
+from fedjax_het.types import Array, ClientState, Key, RunCounters, ServerState, State
+
+
+def initial_state(
+    algorithm: Algorithm, problem: LocalProblem, num_clients: int, cohort_size: int, key: Key, inputs: Array
+) -> State:
+    """What the server begins with, and what any one client does: `clients` has no leading axis.
+
+    inputs: a batch of one example or more, as stored; only their shape matters.
+    Raises InputError for a sharing rule that chooses no leaf; `share_all` may.
+    """
+    example = problem.prepare(inputs[:1])
+    variables = problem.model.init(key, example)
+    chosen = sharing.personal_paths(algorithm.sharing, tree.paths(variables), problem.model.layers(example))
+    shared, personal = tree.partition(variables, chosen.__contains__)
+    memory = {name: kept.init(variables) for name, kept in algorithm.memory.items()}
+    zero = jnp.zeros((), jnp.int32)
+    server = ServerState(
+        round=zero,
+        shared=shared,
+        optimizer=algorithm.server_optimizer.init(shared["params"]),
+        aggregator=algorithm.aggregator.init(shared, num_clients),
+        published={
+            name: summary.init(problem, shared, num_clients, cohort_size)
+            for name, summary in algorithm.published.items()
+        },
+    )
+    return State(server, ClientState(personal, memory, zero), RunCounters(zero, zero))
+
+
+def broadcast_clients(state: State, num_clients: int) -> State:
+    """The same with a client state each, leaves [clients, ...]."""
+    clients = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_clients, *jnp.shape(x))), state.clients)
+    return state._replace(clients=clients)

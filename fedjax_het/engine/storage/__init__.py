@@ -1,0 +1,1 @@
+"""Client states off the device, and checkpoints."""

@@ -1,0 +1,213 @@
+"""The whole state of a run on disk, through Orbax: written beside, then renamed, so that a kill leaves no half."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+from fedjax_het.engine.storage.checksums import find_damage, write_checksums
+from fedjax_het.engine.storage.client_store import ClientStore
+from fedjax_het.engine.storage.incremental import IncrementalCheckpoint
+from fedjax_het.errors import InputError
+from fedjax_het.types import State
+
+FORMAT = 2  # 1: until the counters of a state were renamed
+
+
+class SavedCheckpoint(NamedTuple):
+    """A checkpoint as it lies on the disk."""
+
+    round: int
+    about: dict[str, Any]  # format, identity, leaves; {} where it is damaged
+    damage: str | None = None  # what is wrong with it
+
+
+def inspect_checkpoints(directory: Path, is_thorough: bool = True) -> list[SavedCheckpoint]:
+    """The checkpoints in a directory, damaged ones too, the oldest first. Nothing is written, and no device is used.
+
+    Args:
+        directory: That of `Checkpoints`. Entries whose names are no number are passed over.
+        is_thorough: Whether the checksums of all files are compared, for which they are read.
+    """
+    names = [each.name for each in directory.iterdir()] if directory.is_dir() else []
+    rounds = sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
+    return [_inspect(directory, round, is_thorough) for round in rounds]
+
+
+def _inspect(directory: Path, round: int, is_thorough: bool) -> SavedCheckpoint:
+    folder = directory / str(round)
+    if not folder.is_dir():
+        return SavedCheckpoint(round, {}, "it is no folder")
+    if missing := next((name for name in ("state", "about") if not (folder / name).is_dir()), None):
+        return SavedCheckpoint(round, {}, f"'{missing}' is missing")
+    try:
+        about = json.loads((folder / "about" / "metadata").read_bytes())
+        there = about.get("round", round)
+        if not {"format", "identity", "leaves"} <= about.keys():
+            return SavedCheckpoint(round, {}, "'about' is not what a run writes there")
+    except (OSError, ValueError, AttributeError) as error:
+        return SavedCheckpoint(round, {}, f"'about' cannot be read ({error})")
+    if there != round:
+        return SavedCheckpoint(round, {}, f"it is the checkpoint of round {there} under another name")
+    damage = find_damage(folder) if is_thorough else None
+    damage = damage or IncrementalCheckpoint(directory / "clients").find_damage(about.get("segments", []), is_thorough)
+    return SavedCheckpoint(round, {} if damage else about, damage)
+
+
+class Checkpoints:
+    """A directory of checkpoints, named by the number of rounds done; the newest `keep` stay.
+
+    identity: what must be equal for a checkpoint to be continued (the resolved config, say).
+    num_clients: rows of the client states beyond it tell nothing: on other devices there are more or fewer of them.
+    Several processes share the directory, and all of them save and restore.
+    """
+
+    def __init__(self, directory: str | Path, identity: Any = None, *, num_clients: int | None = None, keep: int = 2):
+        """Raises InputError if the directory cannot be made or written."""
+        self._directory, self._num_clients = Path(directory).absolute(), num_clients
+        self._identity, self._segments = (
+            json.loads(json.dumps(identity)),
+            IncrementalCheckpoint(self._directory / "clients"),
+        )
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._manager = ocp.CheckpointManager(self._directory, options=options)
+        except OSError as error:
+            raise InputError(f"{directory}: checkpoints cannot be written there ({error.strerror}).") from error
+
+    def save(self, round: int, state: State) -> None:
+        """Write the state after so many rounds; done when this returns. Of a ClientStore, what has changed since."""
+        about = {"format": FORMAT, "round": round, "identity": self._identity}
+        about["leaves"] = _leaves(state, self._num_clients)
+        state, store = _split_clients(state)
+        about |= {"num_rows": _num_rows(state)} if store is None else {"segments": self._segments.write(round, store)}
+        self._manager.save(
+            round,
+            args=ocp.args.Composite(
+                state=ocp.args.StandardSave(_restore_leaves(state)), about=ocp.args.JsonSave(about)
+            ),
+        )
+        self._manager.wait_until_finished()
+        if jax.process_index() == 0:
+            write_checksums(self._directory / str(round))
+        if store is not None:
+            self._segments.prune(each for kept in self._manager.all_steps() for each in self._about(kept)["segments"])
+
+    def latest(self) -> int | None:
+        """How many rounds the newest checkpoint has done; None if there is none."""
+        return self._manager.latest_step()
+
+    def restore(self, like: State, round: int | None = None) -> State:
+        """The state of the newest checkpoint (or of `round`), with the structure and placement of `like`.
+
+        Raises InputError for one of a newer or older version, of another run or algorithm, or damaged.
+        """
+        round = self.latest() if round is None else round
+        where, about = self._directory / str(round), self._about(round)
+        if about["format"] > FORMAT:
+            raise InputError(
+                f"{where}: written by a newer version (format {about['format']}, this one reads up to {FORMAT}). "
+                "Upgrade fedjax-het, or train into another directory."
+            )
+        if about["format"] < FORMAT:
+            raise InputError(
+                f"{where}: written by an older version (format {about['format']}, this one reads {FORMAT}). "
+                "Continue it with that version, or train into another directory."
+            )
+        if about["identity"] != self._identity:
+            raise InputError(
+                f"{where}: the checkpoint is of another run. Give its settings again, or another directory."
+            )
+        _check_leaves(where, about["leaves"], _leaves(like, self._num_clients))
+        with _reporting_damage(where):
+            if damage := find_damage(where):
+                raise OSError(damage)
+        like, store = _split_clients(like)
+        if ("segments" in about) != (store is not None):
+            there, here = ("on", "off") if store is not None else ("off", "on")
+            raise InputError(f"{where}: its client states were {there} the device, not {here} it. Set client_states.")
+        target = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), _restore_leaves(like)
+        )
+        # Where it is not strict, Orbax cuts rows behind the last client off, or adds zeros there; all else was checked.
+        is_alike = store is not None or about.get("num_rows", _num_rows(like)) == _num_rows(like)
+        state = self._read(where, "state", ocp.args.StandardRestore(target, strict=is_alike))
+        state = jax.tree.map(lambda read, wanted: read if wanted.size else wanted, state, like)
+        if store is None:
+            return state
+        with _reporting_damage(where):
+            self._segments.read(about["segments"], store)
+        return state._replace(clients=store)
+
+    def rewind(self, round: int) -> None:
+        """Delete what is newer than this."""
+        for step in [step for step in self._manager.all_steps() if step > round]:
+            self._manager.delete(step)
+
+    def close(self) -> None:
+        self._manager.close()
+
+    def _about(self, round: int) -> dict[str, Any]:
+        return self._read(self._directory / str(round), "about", ocp.args.JsonRestore())
+
+    def _read(self, where: Path, item: str, how: Any) -> Any:
+        with _reporting_damage(where):
+            return self._manager.restore(int(where.name), args=ocp.args.Composite(**{item: how}))[item]
+
+
+@contextmanager
+def _reporting_damage(where: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file; all mean this
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(
+            f"{where}: the checkpoint cannot be read ({reason[:200]}). Delete that folder to go back to the one "
+            "before it, or the run directory to start afresh."
+        ) from error
+
+
+def _split_clients(state: State) -> tuple[State, ClientStore | None]:
+    """(what Orbax keeps, the store if there is one)."""
+    is_stored = isinstance(state.clients, ClientStore)
+    return (state._replace(clients={}), state.clients) if is_stored else (state, None)
+
+
+def _restore_leaves(state: State) -> State:
+    """Orbax refuses leaves without an entry, which only tell a shape: one zero stands for each."""
+    everywhere = state.server.round.sharding
+    return jax.tree.map(lambda x: x if x.size else jnp.zeros(1, x.dtype, device=everywhere), state)
+
+
+def _num_rows(state: State) -> int:
+    return state.clients.rounds.shape[1]
+
+
+def _leaves(state: State, num_clients: int | None) -> dict[str, str]:
+    """Every leaf's path and what it holds: "server/shared/params/classifier/bias": "float32[1, 10]"."""
+    clients = state.clients.shapes if isinstance(state.clients, ClientStore) else state.clients
+    clients = jax.eval_shape(lambda clients: jax.tree.map(lambda x: x[:, :num_clients], clients), clients)
+    return {
+        "/".join(_name(key) for key in path): f"{leaf.dtype}{list(leaf.shape)}"
+        for path, leaf in jax.tree.leaves_with_path(state._replace(clients=clients))
+    }
+
+
+def _name(key: Any) -> str:
+    return str(next(getattr(key, field) for field in ("name", "key", "idx") if hasattr(key, field)))
+
+
+def _check_leaves(where: Path, stored: dict[str, str], wanted: dict[str, str]) -> None:
+    for name in sorted(stored.keys() | wanted.keys()):
+        there, here = stored.get(name, "absent"), wanted.get(name, "absent")
+        if there != here:
+            raise InputError(
+                f"{where}: the checkpoint is of another algorithm, model or number of clients: {name} is {there} "
+                f"there and {here} here. Train into another directory."
+            )

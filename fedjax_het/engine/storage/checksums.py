@@ -1,0 +1,46 @@
+"""Checksums of the files in a folder, so that a damaged file is noticed before its content is used."""
+
+import json
+import zlib
+from pathlib import Path
+
+from fedjax_het._internal.atomic import write
+
+NAME = "checksums.json"
+_BLOCK = 1 << 24  # bytes read at one time
+
+
+def write_checksums(folder: Path) -> None:
+    """Write down the checksum of every file below a folder; what is there then is what `find_damage` expects."""
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file != folder / NAME]
+    found = {file.relative_to(folder).as_posix(): crc32_of(file) for file in files}
+    write(folder / NAME, json.dumps(found))
+
+
+def find_damage(folder: Path) -> str | None:
+    """Compare the files below a folder with their checksums.
+
+    Returns:
+        What is wrong with the first file that is missing or differs; None where all are whole, and for a folder
+        without checksums (of an earlier version, or of a process that was killed before it wrote them).
+    """
+    try:
+        expected = json.loads((folder / NAME).read_bytes())
+        for name, crc in expected.items():
+            if crc32_of(folder / name) != crc:
+                return f"{name} has another checksum than when it was written"
+    except FileNotFoundError as error:
+        missing = Path(error.filename).relative_to(folder).as_posix()
+        return None if missing == NAME else f"{missing} is missing"
+    except (OSError, ValueError, AttributeError) as error:
+        return f"it cannot be read ({error})"
+    return None
+
+
+def crc32_of(file: Path) -> int:
+    """The CRC-32 of a file."""
+    crc = 0
+    with file.open("rb") as opened:
+        while block := opened.read(_BLOCK):
+            crc = zlib.crc32(block, crc)
+    return crc

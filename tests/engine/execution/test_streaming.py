@@ -1,0 +1,152 @@
+"""Client states and examples off the device: another way to hold the same run."""
+
+import functools
+from concurrent.futures import Executor, Future
+
+import jax
+import numpy as np
+import pytest
+
+from fedjax_het import data, models
+from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.engine import ClientStore, Layout, Simulation, chunked, sharded, vmapped
+from fedjax_het.engine.round import participation
+from fedjax_het.types import Model, State
+from tests.harness import algorithm, is_equal, model, of_clients
+
+# Tests are compiled in a hurry, in which the same operations may be rounded otherwise from one program to the next.
+# These are as a user's are.
+EARNEST = {
+    "xla_cpu_use_fusion_emitters": True,
+    "xla_backend_optimization_level": 3,
+    "xla_llvm_disable_expensive_passes": False,
+}
+LAYOUTS = {"chunked(1)": lambda: chunked(1), "sharded(2, 1)": lambda: sharded(2, 1), "vmapped": lambda: vmapped}
+ELSEWHERE = [
+    ("chunked(1)", ("host", "device")),
+    ("sharded(2, 1)", ("disk", "stream")),
+    ("vmapped", ("device", "stream")),
+]
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture
+def in_earnest(monkeypatch):
+    jit = Layout.jit
+    monkeypatch.setattr(
+        Layout, "jit", lambda *arguments, **options: jit(*arguments, compiler_options=EARNEST, **options)
+    )
+
+
+def simple() -> dict:
+    """What compiles quickly."""
+    return {"network": models.mlp(3, hidden=()), "shuffle": False}
+
+
+@functools.cache
+def federation():
+    return data.toy(
+        num_clients=7, image=(6, 6, 1), examples_per_client=(7, 24), valid_fraction=0.2, unseen_clients=1, num_classes=3
+    )
+
+
+def build(
+    name: str,
+    client_states: str = "device",
+    examples: str = "device",
+    network: Model | None = None,
+    shuffle: bool = True,
+    **options,
+) -> Simulation:
+    """Few clients, some away: one that was there a round ago, or two rounds ago, is often there again."""
+    options = {"layout": chunked(1), "participation": participation.bernoulli(0.7, participation.uniform(3))} | options
+    options |= {"rounds": 9, "evaluate_every": 5, "client_states": client_states, "examples": examples}
+    options["personal_on_test"] = True
+    return Simulation(algorithm(name, shuffle=shuffle), network or model(), federation(), **options)
+
+
+def everything(state: State) -> State:
+    return state._replace(clients=state.clients.everyone()) if isinstance(state.clients, ClientStore) else state
+
+
+def run(simulation: Simulation, blocks: tuple[int, ...] = (5, 4)) -> tuple:
+    """Everything that comes out of a run."""
+    state, out = simulation.start(), []
+    for num_rounds in blocks:
+        state, metrics = simulation.advance(state, num_rounds)
+        out.append((metrics, simulation.evaluate(state)))
+    return jax.tree.map(np.array, (of_clients(everything(state), federation().num_clients), out))
+
+
+@pytest.mark.usefixtures("in_earnest")
+@pytest.mark.parametrize(
+    ("name", "options", "layout", "residence"),
+    [
+        ("fedavg", simple, "chunked(1)", ("device", "stream")),
+        ("scaffold", simple, "sharded(2, 1)", ("disk", "stream")),
+        *(pytest.param(name, dict, *where, marks=SLOW) for name in ALGORITHMS for where in ELSEWHERE),
+    ],
+)
+def test_it_is_the_same_run_bit_for_bit(name, options, layout, residence):
+    options = options() | {"layout": LAYOUTS[layout]()}
+    assert is_equal(run(build(name, **options)), run(build(name, *residence, **options)))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_earnest")
+@pytest.mark.parametrize("residence", [("host", "stream"), ("device", "stream")], ids=str)
+def test_seeds_side_by_side_bit_for_bit(residence):
+    options = {"num_seeds": 2, "seed": 3}
+    assert is_equal(run(build("fedbn", **options)), run(build("fedbn", *residence, **options)))
+
+
+# ---- how it comes about ----------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def streamed():
+    return build("scaffold", "disk", "stream", **simple())
+
+
+def test_blocks_change_nothing(streamed):
+    whole, parts = streamed.start(), streamed.start()
+    whole, _ = streamed.advance(whole, 5)
+    for num_rounds in (1, 3, 1):
+        parts, _ = streamed.advance(parts, num_rounds)
+    assert is_equal(everything(whole), everything(parts))
+
+
+def test_two_states_take_turns(streamed):
+    """What was read ahead for one must not be taken for the other."""
+    one, other = streamed.start(), streamed.start()
+    one, _ = streamed.advance(one, 4)
+    other, _ = streamed.advance(other, 2)
+    one, _ = streamed.advance(one, 1)
+    other, _ = streamed.advance(other, 3)
+    assert is_equal(everything(one), everything(other))
+
+
+class AtOnce(Executor):
+    def submit(self, function, /, *arguments) -> Future:
+        done = Future()
+        done.set_result(function(*arguments))
+        return done
+
+
+def test_overlap_changes_nothing(streamed):
+    overlapped = run(streamed)
+    streamed.runner.executor, thread = AtOnce(), streamed.runner.executor
+    in_turn = run(streamed)
+    streamed.runner.executor = thread
+    assert is_equal(overlapped, in_turn)
+
+
+def test_nothing_is_compiled_on_the_way(streamed):
+    run(streamed)
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **_: compiled.append(event) if event.endswith("backend_compile_duration") else None
+    )
+    try:
+        run(streamed, blocks=(3, 2))
+    finally:
+        jax.monitoring.clear_event_listeners()
+    assert not compiled

@@ -1,0 +1,76 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from fedjax_het.engine.parallel.layout import Layout, chunked, sharded, vmapped
+from fedjax_het.errors import InputError
+
+LAYOUTS = [vmapped, chunked(1), chunked(3), chunked(100), sharded(2), sharded(4, 1), sharded(3, 2)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("num_clients", [1, 4, 7, 12])
+def test_every_layout_maps_every_client(layout, num_clients):
+    padded = layout.round_up(num_clients)
+    assert padded >= num_clients
+    values, common = jnp.arange(padded, dtype=jnp.float32), jnp.array([2.0, 3.0])
+    out = jax.jit(lambda c, v: layout.map(lambda c, x: {"y": c * x}, c, v))(common, values)
+    np.testing.assert_allclose(out["y"], np.outer(np.arange(padded), [2, 3]))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_every_layout_adds_up(layout):
+    values = jnp.arange(layout.round_up(7), dtype=jnp.float32)
+    double_and_square = lambda common, x: (common * x, {"squares": x * x})  # noqa: E731
+    stacked, summed = jax.jit(lambda v: layout.map_and_sum(double_and_square, 2.0, v))(values)
+    np.testing.assert_allclose(stacked, 2 * values)
+    np.testing.assert_allclose(summed["squares"], np.sum(np.square(values)))
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"), [(vmapped, 10), (chunked(4), 12), (chunked(99), 10), (sharded(4), 12), (sharded(2, 3), 12)]
+)
+def test_padding_is_the_least_that_fills(layout, expected):
+    assert layout.round_up(10) == expected
+
+
+def test_a_mesh_can_be_given():
+    mesh = Mesh(np.array(jax.devices()[:2]), ("anything",))
+    assert sharded(mesh).num_devices == 2 and str(sharded(mesh, 3)) == "sharded(2, 3)"
+
+
+@pytest.mark.parametrize("make", [lambda: chunked(0), lambda: sharded(99), lambda: sharded(0), lambda: sharded(1, 0)])
+def test_layouts_that_cannot_be(make):
+    with pytest.raises(InputError, match=r"layout: 99|(size|devices|chunk): must be"):
+        make()
+
+
+def test_random_keys_travel():
+    keys = jax.vmap(jax.random.key)(jnp.arange(4))
+    out = [
+        jax.jit(lambda k, layout=layout: layout.map(lambda c, key: jax.random.uniform(key), (), k))(keys)
+        for layout in (Layout(), sharded(2))
+    ]
+    np.testing.assert_array_equal(*out)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("num_clients", [1, 4, 7])
+def test_a_stack_adds_up_over_columns_and_clients_wherever_it_lies(layout, num_clients, monkeypatch):
+    monkeypatch.setattr("fedjax_het.engine.parallel.sums._TRADED", 50)
+    generator = np.random.default_rng(0)
+    stack = {"a": generator.normal(size=(num_clients, 3, 5)), "b": generator.normal(size=(num_clients, 81))}
+    rows = np.concatenate([x.reshape(num_clients, -1) for x in stack.values()], axis=1)
+    factors = generator.normal(size=num_clients)
+
+    def read(sums, stack, factors):
+        gram = sums.over_columns(lambda rows: rows @ rows.T, stack)
+        combined = sums.over_clients(lambda factors, stack: factors @ stack["b"], factors, stack)
+        return gram, combined, sums.once(lambda gram: 2 * gram, gram)
+
+    gram, combined, doubled = jax.jit(lambda stack, factors: layout.on_stack(read, stack, factors))(stack, factors)
+    np.testing.assert_allclose(gram, rows @ rows.T, atol=1e-4)
+    np.testing.assert_allclose(combined, factors @ stack["b"], atol=1e-5)
+    np.testing.assert_array_equal(doubled, 2 * gram)

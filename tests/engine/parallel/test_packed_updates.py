@@ -1,0 +1,71 @@
+"""Updates that are stacked in bfloat16."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_het import tree
+from fedjax_het.client.measures import effective_learning_rate
+from fedjax_het.engine.parallel.layout import chunked, sharded
+from fedjax_het.errors import InputError
+from fedjax_het.server.aggregators import principal_directions
+from fedjax_het.server.summaries import mean_direction
+from fedjax_het.server.weightings import stateless
+from tests.golden.stage import aggregate
+from tests.harness import algorithm, compose, difference, federation, reference, run
+
+NAMES = ["fedld", "fedmgc", "fedgh"]
+STACK = {"stack": "bfloat16"}
+PACKED = {"aggregation": STACK}
+each = pytest.mark.parametrize("name", NAMES)
+
+
+@each
+def test_a_run_stays_near_the_one_in_float32(name):
+    shared = run(compose(name, options=PACKED))[0].server.shared
+    assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(shared))
+    assert 1e-6 < difference(reference(name)[0].server.shared, shared) < 1e-2
+
+
+@each
+def test_whatever_the_layout(name):
+    alone, shared = (run(compose(name, options=PACKED, layout=one))[0] for one in (chunked(2), sharded(2)))
+    assert difference(alone.server.shared, shared.server.shared) < 1e-3
+
+
+def test_an_upload_is_half_as_large():
+    bytes_up = []
+    for options in ({}, PACKED):
+        round, data, key = compose("fedld", options=options, norm="none"), federation().data, jax.random.key(0)
+        said = jax.eval_shape(round.step_with_messages, round.init(key, data), data, key)[2]
+        bytes_up.append(tree.num_bytes(said.uploads.update))
+    assert bytes_up[1] == bytes_up[0] / 2
+
+
+def test_statistics_that_are_averaged_stay_in_float32():
+    round, data, key = compose("fedld", options=PACKED), federation().data, jax.random.key(0)
+    update = jax.eval_shape(round.step_with_messages, round.init(key, data), data, key)[2].uploads.update
+    assert {leaf.dtype for leaf in jax.tree.leaves(update["params"])} == {np.dtype("uint16")}
+    assert {leaf.dtype for leaf in jax.tree.leaves(update["batch_stats"])} == {np.dtype("float32")}
+
+
+def test_a_weighting_reads_updates_as_numbers():
+    by_length = stateless(lambda view: jax.nn.softmax(jnp.sum(jnp.square(view.uploads.update["params"]["w"]), axis=1)))
+    update = {"params": {"w": jnp.asarray(np.random.default_rng(0).normal(size=(5, 30)), jnp.float32)}}
+    plain, packed = principal_directions(weighting=by_length), principal_directions(weighting=by_length, **STACK)
+    ours, wanted = aggregate(packed, packed.pack(update))[0], aggregate(plain, update)[0]
+    assert difference(wanted, ours) < 1e-2
+
+
+def test_sums_made_on_the_way_are_of_the_updates_themselves():
+    momentum = {"reports": {"momentum": effective_learning_rate(0.05)}, "published": {"momentum": mean_direction()}}
+    rounds = [compose("fedgh", options=options, change=momentum) for options in ({}, PACKED)]
+    plain, packed = (run(one, rounds=1)[0].server.published["momentum"] for one in rounds)
+    assert tree.norm(plain) > 0
+    assert difference(plain, packed) < 1e-6
+
+
+def test_an_unknown_stack_is_refused():
+    with pytest.raises(InputError, match=r"stack: unknown option 'float16'. Did you mean 'bfloat16'"):
+        algorithm("fedgh", aggregation={"stack": "float16"})

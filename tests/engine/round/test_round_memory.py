@@ -1,0 +1,86 @@
+"""What a round keeps at once, read off the compiled program."""
+
+import math
+import re
+from dataclasses import replace
+
+import jax
+import pytest
+
+from fedjax_het import models, tree
+from fedjax_het.engine.parallel.layout import chunked, sharded
+from fedjax_het.engine.parallel.sums import _TRADED
+from fedjax_het.engine.round.program import make_round
+from tests.harness import algorithm, difference, federation, plain, run
+
+HIDDEN = 50_000  # the model outweighs everything else; nothing is run
+
+
+def compiled(name: str, num_clients: int, layout, **options):
+    """(a round's program, the bytes of a model)."""
+    federated, chosen = federation(num_clients), algorithm(name, **options)
+    round = make_round(chosen, models.mlp(3, hidden=(HIDDEN,)), num_clients, layout=layout, prepare=federated.prepare)
+    state = jax.eval_shape(round.init, jax.random.key(0), federated.data)
+    step = jax.jit(round.step, donate_argnums=0).lower(state, federated.data, jax.random.key(0)).compile()
+    return step, tree.num_bytes(state.server.shared)
+
+
+def models_in_memory(name: str, num_clients: int, layout, **options) -> float:
+    """Temporaries of a round's program, in models."""
+    step, model = compiled(name, num_clients, layout, **options)
+    return step.memory_analysis().temp_size_in_bytes / model
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedadam", "fediir", "fedcm", "fednova"])
+def test_a_mean_by_weights_known_beforehand_stacks_no_updates(name):
+    few, many = (models_in_memory(name, size, chunked(1)) for size in (4, 12))
+    assert many - few < 1
+    assert many < 6
+
+
+def test_a_sum_of_reports_stacks_none_of_them():
+    """SCAFFOLD's clients leave the round with their states, one model each."""
+    few, many = (models_in_memory("scaffold", size, chunked(1)) for size in (4, 12))
+    assert 7 < many - few < 9
+
+
+def test_nor_does_it_where_devices_share_the_cohort():
+    assert models_in_memory("fedavg", 12, sharded(2, 1)) < 6
+
+
+@pytest.mark.parametrize("name", ["fedld", "fedmgc", "fedgh", "hierarchical"])
+def test_an_aggregator_that_edits_updates_stacks_them_once(name):
+    few, many = (models_in_memory(name, size, chunked(1)) for size in (4, 12))
+    assert 7 < many - few < 9
+
+
+def test_in_half_the_memory_where_it_is_asked_to():
+    few, many = (models_in_memory("fedld", size, chunked(1), aggregation={"stack": "bfloat16"}) for size in (4, 12))
+    assert 3.5 < many - few < 4.5
+
+
+@pytest.mark.parametrize(("stack", "share"), [("float32", 4), ("bfloat16", 2)])
+def test_each_device_stacks_its_own_share(stack, share):
+    few, many = (models_in_memory("fedmgc", size, sharded(2, 1), aggregation={"stack": stack}) for size in (4, 12))
+    assert share - 0.5 < many - few < share + 0.5
+
+
+@pytest.mark.parametrize("name", ["fedld", "fedmgc", "hierarchical"])
+def test_devices_gather_no_stack(name):
+    """They trade blocks, and add up one model and what is clients by clients."""
+    step, model = compiled(name, 12, sharded(2, 1))
+    collectives = re.findall(r"= (\S.*?) (all-gather|all-to-all|all-reduce)(?:-start)?\(", step.as_text())
+    assert {kind for _, kind in collectives} == {"all-gather", "all-to-all", "all-reduce"}
+    most = {"all-gather": 12, "all-to-all": _TRADED, "all-reduce": model / 4 + 12 * 12 + 100}
+    assert all(num_entries(shapes) <= most[kind] for shapes, kind in collectives)
+
+
+def num_entries(shapes: str) -> int:
+    return sum(math.prod(map(int, shape.split(","))) for shape in re.findall(r"\[([\d,]+)\]", shapes))
+
+
+def test_the_sum_on_the_way_is_the_mean_of_the_stack():
+    fedavg = algorithm("fedavg")
+    stacking = replace(fedavg, aggregator=fedavg.aggregator._replace(summand=None))
+    from_stack = make_round(stacking, plain("fedavg").problem.model, 5, prepare=federation().prepare)
+    assert difference(run(from_stack)[0], run(plain("fedavg"))[0]) < 1e-6

@@ -1,0 +1,49 @@
+import pytest
+
+from experiments.benchmarks import aggregators
+from fedjax_het.engine.parallel.layout import sharded, vmapped
+
+
+@pytest.mark.parametrize("layout", [vmapped, sharded(2)], ids=str)
+def test_every_aggregator_beside_the_mean(layout):
+    rows, rate = aggregators.measure(4, 4000, layout, ["float32", "bfloat16"], repeats=2)
+    wanted = ["fedavg", *(f"{name} {stack}" for stack in aggregators.STACKS for name in aggregators.EDITING)]
+    assert [row.aggregator for row in rows] == wanted
+    assert rows[0].passes_beyond == 0
+    assert rate > 1e8
+    for row in rows:
+        assert 0 < row.least <= row.seconds <= row.most
+        assert row.passes_beyond == pytest.approx(row.seconds / rows[0].seconds - 1)
+        num_bytes = 4000 * (2 if "bfloat16" in row.aggregator else 4)
+        assert row.gigabytes_a_second == pytest.approx(num_bytes / row.seconds / 1e9)
+        assert 0 < row.small_share <= 1
+
+
+def test_the_table_is_printed(capsys):
+    assert aggregators.main(["--clients=2,4", "--entries=800", "--stack=float32", "--repeats=1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "2",
+        "fedavg",
+        *aggregators.EDITING,
+        "4",
+        "fedavg",
+        *aggregators.EDITING,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--clients=ten", "ten"),
+        ("--clients=0", "multiple"),
+        ("--stack=float16", "float16"),
+        ("--devices=99", "99 devices"),
+        ("--clients=3 --devices=2", "multiple of the 2 devices"),
+        ("--entries=5 --clients=10", "--entries"),
+        ("--repeats=0", "--repeats"),
+    ],
+)
+def test_mistakes_are_status_2(argument, message, capsys):
+    assert aggregators.main(argument.split()) == 2
+    assert message in capsys.readouterr().err

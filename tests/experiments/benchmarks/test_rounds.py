@@ -1,0 +1,222 @@
+"""The benchmark: what its works say of themselves, what it refuses, and a tiny work from beginning to end."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from experiments.benchmarks import report, rounds
+from experiments.benchmarks.harness import Benchmark, BenchmarkRules
+from experiments.benchmarks.measurement import Measurement
+from experiments.benchmarks.peers import CONTENDERS, MATMUL, OURS, PEERS, ours
+from experiments.benchmarks.peers.process import ROOT
+from experiments.benchmarks.workloads import W1, W2, W3, WORKLOADS
+from fedjax_het.types import Context
+
+KEYS = {
+    "work",
+    "peer",
+    "seconds_median",
+    "seconds_min",
+    "seconds_max",
+    "rounds",
+    "startup_seconds",
+    "peak_rss_mb",
+    "versions",
+}
+TINY = W2.resized(num_clients=3, num_examples=70)  # the last batch is partial, and cores do not divide the clients
+
+
+# ---- works -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("work", "giga", "steps"), [(W1, 434, 120), (W2, 16, 100), (W3, 3, 5000)])
+def test_the_stated_flop_and_steps_follow_from_the_shapes(work, giga, steps):
+    assert round(work.flop() / 1e9) == giga and work.num_steps == steps
+
+
+def test_w1_has_the_layers_that_it_is_said_to_have():
+    kernels = [weights.shape for weights in W1.initial()[::2]]
+    assert kernels == [(5, 5, 1, 32), (5, 5, 32, 64), (7 * 7 * 64, 512), (512, 10)]
+
+
+def test_everybody_draws_the_same_work_and_every_example_has_one_client():
+    first, second = TINY.examples(), TINY.examples()
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    assert np.array_equal(np.sort(first.clients.ravel()), np.arange(3 * 70))
+    assert all(np.array_equal(a, b) for a, b in zip(TINY.initial(), W2.initial(), strict=True))
+
+
+def test_a_smaller_work_does_not_bear_the_name_of_the_whole():
+    assert W2.resized().name == "w2" and TINY.name == "w2-3x70" and W2.resized(num_clients=10).name == "w2"
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--work=w4"], "--work: there is no 'w4'. Did you mean 'w3'?"),
+        (["--work=w1", "--peers=torch_lan"], "Did you mean 'torch_lean'?"),
+        (["--work=none"], "--work: there is no 'none'"),
+        (["--work=w1", "--peers="], "--peers: there is no ''"),
+        (["--work=w1", "--rounds=0"], "--rounds: must be 1 or more"),
+        (["--work=w1", "--layout=shard(2)"], "layout cannot be read"),
+        (["--work=w1", "--json=/nowhere/at/all.json"], "--json: cannot write"),
+        (["--work=w1", "--python=torch_lean=/nowhere"], "--python: '/nowhere' is no program"),
+        (["--work=w1", "--python=torch=/bin/sh"], "--python: there is no 'torch'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_message_and_status_2_before_anything_runs(monkeypatch, capsys, arguments, message):
+    monkeypatch.setattr(rounds, "Contest", None)
+    assert rounds.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error
+
+
+def test_names_are_read_in_their_order_and_once():
+    command = rounds.parse(["--work=all", "--peers=flower, torch_lean,flower"])
+    assert [work.name for work in command.works] == list(WORKLOADS)
+    assert command.peers == ["flower", "torch_lean"]
+    assert rounds.parse(["--work=w1"]).peers == list(PEERS) and rounds.parse(["--work=w1", "--peers=none"]).peers == []
+
+
+def test_every_contender_has_its_file_and_says_how_to_install_it():
+    for name, entry in CONTENDERS.items():
+        assert (ROOT / "experiments" / "peers" / f"{entry.module}.py").is_file()
+        assert entry.install or name in (OURS, MATMUL)
+
+
+# ---- a contest, with contenders that only pretend --------------------------------------------------------------------
+PRETENDER = """
+import json, sys
+import numpy as np
+from experiments.works import W3
+said = {said}
+print(json.dumps(said or {{"versions": {{"one": "1.0"}}}}), flush=True)
+for line in sys.stdin if not said else []:
+    order, *operands = line.split()
+    if order == "weights":
+        np.savez(operands[0], *(value + {step} for value in W3.initial()))
+    if order == "round" and {crashes}:
+        raise RuntimeError("out of luck")
+    answers = {{"round": {{"seconds": {seconds}}}, "memory": {{"peak_rss_mb": 100.0}}}}
+    print(json.dumps(answers.get(order, {{}})), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def standings(tmp_path_factory):
+    """Ours takes 2 s a round; one peer takes 1, one 4 and computes something else, one crashes, one is not there."""
+
+    def pretender(name, seconds=1.0, step=0.1, crashes=False, said=None):
+        path = tmp_path_factory.mktemp("python") / name
+        text = PRETENDER.format(seconds=seconds, step=step, crashes=crashes, messages=said)
+        path.write_text(f"#!{sys.executable}{text}")
+        path.chmod(0o755)
+        return str(path)
+
+    pythons = {
+        OURS: pretender(OURS, 2.0),
+        MATMUL: pretender(MATMUL, 1.0),
+        "torch_lean": pretender("torch_lean", 1.0, 0.10001),
+        "torch_plain": pretender("torch_plain", 4.0, 0.2),
+        "flower": pretender("flower", crashes=True),
+        "pfl_research": pretender("pfl_research", messages={"missing": ["pfl", "torch"]}),
+        "fedjax": pretender("fedjax", messages={"unusable": "it needs an older one"}),
+    }
+    return Benchmark(W3, [name for name in pythons if name in PEERS], BenchmarkRules(cores=2, pythons=pythons)).run()
+
+
+def test_a_crash_or_an_absence_is_said_and_the_rest_go_on(standings):
+    assert "out of luck" in standings["flower"].crashed
+    assert [len(standings[name].seconds) for name in (OURS, "torch_lean", "flower", "fedjax")] == [7, 7, 0, 0]
+    said = "\n".join(report.make_remarks(standings, BenchmarkRules(cores=2)))
+    assert "flower: crashed" in said and "out of luck" in said
+    assert "pfl_research: skipped, pfl and torch not installed: pip install pfl torch, in an environment" in said
+    assert "fedjax: skipped, it needs an older one" in said
+
+
+def test_who_computes_something_else_is_marked_and_gets_no_record(standings):
+    assert standings["torch_lean"].gap.update == pytest.approx(1e-4, rel=0.1) and standings["torch_lean"].is_comparable
+    assert standings["torch_plain"].gap.norm == pytest.approx(1.0, rel=0.01)
+    assert "torch_plain (!): not comparable" in report.make_remarks(standings, BenchmarkRules(cores=2))[0]
+    assert [record["peer"] for record in report.to_records(W3, standings)] == ["torch_lean", OURS]
+
+
+def test_records(standings):
+    record = report.to_records(W3, standings)[1]
+    assert record.keys() == KEYS
+    assert record["work"] == "w3" and record["rounds"] == 7 and record["seconds_median"] == 2.0
+    assert record["versions"] == {"one": "1.0"} and record["peak_rss_mb"] == 100.0 and record["startup_seconds"] > 0
+
+
+def test_the_table_is_sorted_and_its_ratios_are_to_ours(standings):
+    console = Console(width=80)
+    with console.capture() as printed:
+        console.print(report.make_table(W3, standings, BenchmarkRules(cores=2)))
+    text = printed.get()
+    rows = [
+        line.replace(" (!)", "(!)").split() for line in text.splitlines() if line.strip().startswith(tuple(CONTENDERS))
+    ]
+    assert [[row[0], row[4]] for row in rows] == [["torch_lean", "0.50"], [OURS, "1.00"], ["torch_plain(!)", "2.00"]]
+    assert "1000 clients x 100 examples" in text and "69 GFLOP/s" in text
+
+
+def test_what_only_the_first_round_pays_is_part_of_the_start():
+    standing = Measurement("flower", ready_seconds=1.0, warmup=[12.0, 2.0], seconds=[2.0, 2.0, 2.5])
+    assert standing.startup_seconds == 11.0
+
+
+def test_the_command_prints_and_writes(standings, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(Benchmark, "run", lambda self: standings)
+    assert rounds.main(["--work=w3,w1", "--rounds=2", f"--json={tmp_path / 'found.json'}"]) == 0
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [record["work"] for record in found] == ["w3", "w3", "w1", "w1"] and all(r.keys() == KEYS for r in found)
+    assert "for trying out" in capsys.readouterr().out
+
+
+# ---- contenders ------------------------------------------------------------------------------------------------------
+def test_ours_takes_the_step_that_the_work_describes(tmp_path):
+    """One step of a client on all its examples, through the worker's pipe, against the gradient by hand."""
+    sizes = ["--clients=3", "--examples=20"]
+    asked = f"round\nweights {tmp_path / 'weights.npz'}\nmemory\n"
+    command = [sys.executable, "-m", "experiments.benchmarks.peers.worker", OURS, "w3", "--cores=2", *sizes]
+    done = subprocess.run(command, input=asked, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    ready, timed, written, memory = map(json.loads, done.stdout.splitlines())
+    assert ready["versions"].keys() == set(CONTENDERS[OURS].packages) and timed["seconds"] > 0 and written == {}
+    assert 50 < memory["peak_rss_mb"] < 10_000
+
+    work = W3.resized(num_clients=3, num_examples=20)
+    examples, (kernel, bias) = work.examples(), work.initial()
+    x = examples.inputs.reshape(60, 784) / 255
+    odds = np.exp(x @ kernel + bias)
+    error = (odds / odds.sum(axis=1, keepdims=True) - np.eye(10)[examples.labels]) / 60
+    with np.load(tmp_path / "weights.npz") as held:
+        np.testing.assert_allclose(held["arr_0"] - kernel, -work.learning_rate * x.T @ error, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(held["arr_1"] - bias, -work.learning_rate * error.sum(axis=0), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("work", [TINY, W1.resized(num_clients=1, num_examples=4), W3.resized(num_clients=1)])
+def test_the_loss_that_judges_is_that_of_our_model(work):
+    examples, weights = work.examples(), work.initial()
+    model, params = ours.model_of(work), ours.params_of(work)
+    inputs = jnp.asarray(examples.inputs[:4], float) / 255
+    context = Context(jnp.ones(4), jnp.zeros((), int), jax.random.key(0), is_training=True)
+    (features, _), _ = model.encode({"params": params}, inputs, context)
+    logits = jax.nn.log_softmax(model.classify(params, features))
+    expected = -np.mean(np.asarray(logits)[np.arange(4), examples.labels[:4]])
+    assert work.loss(weights, examples.inputs[:4], examples.labels[:4]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_pytorch_computes_what_ours_does():
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed: pip install torch")
+    peers = ["torch_plain", "torch_lean", "torch_vmap"]
+    found = Benchmark(TINY, peers, BenchmarkRules(rounds=1, warmup=0, cores=2)).run()
+    assert {name: found[name].crashed for name in peers} == dict.fromkeys(peers, "")
+    assert max(found[name].gap.update for name in peers) < 1e-3

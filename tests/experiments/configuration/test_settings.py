@@ -1,0 +1,216 @@
+"""From a file and a command line to complete settings."""
+
+from inspect import signature
+
+import pytest
+from ml_collections import ConfigDict
+
+from experiments.configuration import build, settings
+from experiments.runs import setting_text
+from fedjax_het.data import SOURCES
+from fedjax_het.errors import InputError
+from tests.shared import ROOT
+
+FILES = sorted(path for path in ROOT.glob("configs/**/*.py") if path.stem not in ("__init__", "base"))
+
+
+def complete(overrides=None, **sections):
+    return settings.complete_settings(sections, overrides or {})
+
+
+def test_nothing_set_is_the_defaults_with_every_option_filled_in():
+    chosen, notes = complete()
+    assert notes == []
+    assert chosen["rounds"] == 100 and chosen["algorithm"]["name"] == "fedavg"
+    assert chosen["data"]["partition"] == {"name": "iid"} and chosen["data"]["test_fraction"] == 0.2
+    assert settings.complete_settings(chosen)[0] == chosen
+
+
+def test_a_config_may_start_from_the_defaults_or_from_nothing():
+    config = settings.defaults()
+    config.rounds = 3
+    assert settings.complete_settings(config.to_dict()) == settings.complete_settings(
+        ConfigDict({"rounds": 3}).to_dict()
+    )
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_config_that_we_ship_is_complete_but_for_its_path(path):
+    chosen = settings.load_settings(path)
+    needs_path = "path" in signature(SOURCES[chosen["data"]["name"]]).parameters
+    if needs_path:
+        with pytest.raises(InputError, match=r"config\.data\.path is required.*--config\.data\.path="):
+            settings.complete_settings(chosen)
+    chosen, notes = settings.complete_settings(chosen, {"data.path": "somewhere"} if needs_path else {})
+    assert notes == [] and chosen["rounds"] > 0
+    assert chosen["layout"] == "auto"  # a fixed one refuses several processes, or leaves cores idle
+
+
+def test_overrides_reach_options_that_the_file_does_not_set():
+    chosen, _ = complete(
+        {
+            "algorithm.learning_rate": "1",
+            "num_seeds": "3",
+            "data.partition.name": "dirichlet",
+            "data.partition.alpha": "0.5",
+            "model.hidden": "8,8",
+        }
+    )
+    assert chosen["algorithm"]["learning_rate"] == 1.0 and chosen["num_seeds"] == 3
+    assert chosen["data"]["partition"]["alpha"] == 0.5 and chosen["model"]["hidden"] == (8, 8)
+
+
+def test_the_local_rate_follows_a_schedule_that_the_config_names():
+    of_file = {"name": "fedld", "learning_rate_schedule": {"name": "steps", "at": (8,)}}
+    chosen, notes = complete({"algorithm.learning_rate_schedule.factor": "0.5"}, algorithm=of_file)
+    assert chosen["algorithm"]["learning_rate_schedule"] == {"name": "steps", "at": (8,), "factor": 0.5} and not notes
+    assert settings.complete_settings(chosen)[0] == chosen
+    assert build.build_algorithm(chosen).local_update.num_steps(7) > 0
+    assert complete()[0]["algorithm"]["learning_rate_schedule"] == {"name": "constant"}
+    late = {"algorithm.learning_rate_schedule.at": "9,8"}
+    with pytest.raises(InputError, match=r"config\.algorithm\.learning_rate_schedule\.at: .*later than the one before"):
+        build.build_algorithm(complete(late, algorithm=of_file)[0])
+
+
+def test_what_follows_the_run_takes_its_rounds_unless_something_else_is_set():
+    for overrides, rounds in (({}, 20), ({"rounds": "30"}, 30), ({"algorithm.rounds": "7"}, 7)):
+        chosen, notes = settings.complete_settings({"rounds": 20, "algorithm": {"name": "fedga"}}, overrides)
+        assert chosen["algorithm"]["rounds"] == rounds and not notes
+        assert settings.complete_settings(chosen)[0] == chosen
+    cosine = {"algorithm.learning_rate_schedule.name": "cosine"}
+    assert complete({**cosine, "rounds": "9"})[0]["algorithm"]["learning_rate_schedule"]["rounds"] == 9
+    warm_up = {"algorithm.learning_rate_schedule.name": "warm_up"}
+    assert complete({**warm_up, "rounds": "9"})[0]["algorithm"]["learning_rate_schedule"]["rounds"] == 5
+
+
+def test_another_name_drops_what_the_file_wrote_for_the_old_one_and_says_so():
+    algorithm = {"name": "fedld", "lam": 0.5, "learning_rate": 0.2}
+    chosen, notes = complete({"algorithm.name": "fedprox", "algorithm.mu": "1"}, algorithm=algorithm)
+    assert chosen["algorithm"]["mu"] == 1.0 and chosen["algorithm"]["learning_rate"] == 0.2
+    assert notes == ["config.algorithm.lam = 0.5 belongs to fedld, not to fedprox: dropped."]
+    with pytest.raises(InputError, match=r"--config\.algorithm\.lam is unknown"):
+        complete({"algorithm.name": "fedprox", "algorithm.lam": "1"}, algorithm=algorithm)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"rouds": "5"}, r"--config\.rouds is unknown. Did you mean 'rounds'"),
+        ({"algoritm.mu": "5"}, r"no table 'algoritm'. Did you mean 'algorithm'"),
+        ({"algorithm": "fedprox"}, r"Set --config\.algorithm\.name=fedprox"),
+        ({"algorithm.name": "fedproxx"}, r"Did you mean 'fedprox'"),
+        ({"algorithm.learning_rate": "fast"}, r"--config\.algorithm\.learning_rate: expected float, got 'fast'"),
+        ({"rounds": "0"}, r"config\.rounds: must be a whole number from 1 to 2147483647, not 0"),
+        ({"evaluate_every": "0"}, r"config\.evaluate_every: .* from 1 to"),
+        ({"num_seeds": "0"}, r"config\.num_seeds: .* from 1 to"),
+        ({"availability": "1.5"}, r"config\.availability: must be a number in \[0, 1\], not 1.5"),
+        ({"on_nonfinite": "ignore"}, r"config\.on_nonfinite: unknown option 'ignore'\. Known: drop, raise"),
+        ({"layout": "sharded"}, r"config\.layout: .* Write auto, vmapped"),
+        ({"data.partition.name": "shards"}, r"config\.data\.partition\.classes_per_client is required"),
+    ],
+)
+def test_mistakes_on_the_command_line(overrides, message):
+    with pytest.raises(InputError, match=message):
+        complete(overrides)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"rouds": 5}, r"config\.rouds is unknown. Did you mean 'rounds'"),
+        ({"rounds": 5.0}, r"config\.rounds: expected int, got 5.0"),
+        ({"model": "mlp"}, r"config\.model must be a table"),
+        ({"data": {"name": "digits", "partition": {"name": "iid"}}}, r"config\.data\.num_clients is required"),
+        ({"data": {"name": "digits", "num_clients": 3}}, r"config\.data\.partition\.name is missing"),
+    ],
+)
+def test_mistakes_in_a_file(sections, message):
+    with pytest.raises(InputError, match=message):
+        complete(**sections)
+
+
+def test_files_that_are_no_config(tmp_path):
+    with pytest.raises(InputError, match="no Python file"):
+        settings.load_settings(tmp_path / "missing.py")
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    with pytest.raises(InputError, match=r"defines no get_config\(\)"):
+        settings.load_settings(tmp_path / "empty.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def get_config():\n    return dict(rounds=2\n", r"line 2: SyntaxError: '\(' was never closed$"),
+        ("def helper():\n    return 1 / 0\n\n\nget_config = helper\n", r"line 2: ZeroDivisionError: division by zero$"),
+        ("import no_such_module\n", r"line 1: ModuleNotFoundError: No module named 'no_such_module'$"),
+        (
+            "import json\n\ndef get_config():\n    return json.loads('{')\n",
+            r"line 4: JSONDecodeError: .* \(.*json.*line \d+\)$",
+        ),
+        ("def get_config():\n    raise SystemExit('stop')\n", r"line 2: SystemExit: stop$"),
+        ("def get_config(scale):\n    return {}\n", r"called without arguments: missing a required argument: 'scale'"),
+        ("def get_config():\n    return [1]\n", r"must return a ConfigDict or a dict, not \[1\]"),
+        ("def get_config():\n    pass\n", r"must return a ConfigDict or a dict, not None"),
+        ("def get_config():\n    return {1: 2}\n", r"keys are names, and 1 is none"),
+        ("get_config = 3\n", r"defines no get_config\(\)"),
+        (b"\x89PNG\x00", r"SyntaxError: "),
+        (b"\xff\xfe", r"SyntaxError: .*codec can't decode byte 0xff"),
+    ],
+)
+def test_what_fails_inside_a_config_file_is_said_with_its_own_line(tmp_path, text, message):
+    path = tmp_path / "own.py"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InputError, match=message) as refusal:
+        settings.load_settings(path)
+    assert str(refusal.value).startswith(f"--config: '{path}'") and "\n" not in str(refusal.value)
+
+
+def test_a_config_whose_name_the_file_system_does_not_take():
+    with pytest.raises(InputError, match=r"--config: cannot read .*name too long"):
+        settings.load_settings(f"{'x' * 300}.py")
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "9" * 5000, "(" * 5000])
+def test_numbers_without_end_are_no_numbers(text):
+    with pytest.raises(InputError, match=r"--config\.algorithm\.learning_rate: expected float, got ") as refusal:
+        complete({"algorithm.learning_rate": text})
+    assert len(str(refusal.value)) < 200
+
+
+@pytest.mark.parametrize("text", ["9" * 400 + "GB", "0GB", "8", "99999999999999TB"])
+def test_amounts_of_memory_that_cannot_be_read(text):
+    with pytest.raises(InputError, match=r"memory_budget cannot be read: .* Write a number and KB"):
+        setting_text.parse_size("memory_budget", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("vmapped", ("vmapped", ())),
+        ("chunked(4)", ("chunked", (4,))),
+        ("sharded(2)", ("sharded", (2,))),
+        ("sharded( 2, 4 )", ("sharded", (2, 4))),
+    ],
+)
+def test_layouts(text, parts):
+    assert setting_text.parse_layout(text) == parts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "vmaped",
+        "vmapped(1)",
+        "chunked",
+        "chunked()",
+        "chunked(0)",
+        "chunked(1,2)",
+        "sharded(2",
+        "sharded(1,0)",
+        f"sharded({10**30})",
+    ],
+)
+def test_layouts_that_cannot_be_read(text):
+    with pytest.raises(InputError, match="Write auto, vmapped, chunked"):
+        setting_text.parse_layout(text)

@@ -1,0 +1,117 @@
+"""How processes find one another, what of theirs has to agree, and what they say where it does not."""
+
+import socket
+
+import numpy as np
+import pytest
+
+from experiments import train
+from fedjax_het.errors import InputError
+from tests.experiments.distributed.launch import arguments, ended, free_port, furnish, refusal, start, train_together
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return furnish(tmp_path_factory.mktemp("processes"))
+
+
+# ---- what is found ---------------------------------------------------------------------------------------------------
+@pytest.mark.slow
+def test_a_slurm_job_is_found(place, tmp_path):
+    job = {"SLURM_JOB_ID": "1", "SLURM_STEP_NODELIST": "127.0.0.1", "SLURM_NTASKS": "2"}
+    job["JAX_COORDINATOR_PORT"] = str(free_port())
+    own = [*arguments(place, tmp_path, {}), "--distributed"]
+    tasks = [start(place, own, SLURM_PROCID=rank, SLURM_LOCALID=rank, **job) for rank in ("0", "1")]
+    (status, printed, errors), (other, _, _) = ended(tasks)
+    assert status == other == 0 and "sharded(2" in printed, errors
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+def test_a_mistake_of_one_is_said_once_and_ends_both(place, tmp_path):
+    own = arguments(place, tmp_path / "run", {"data.path": "examples.npz"})
+    assert refusal(place, own, [place, tmp_path]).startswith("error: process 1 of 2: config.data.path: ")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_other_data_under_the_same_name(place, tmp_path):
+    with np.load(place / "examples.npz") as found:
+        np.savez(tmp_path / "examples.npz", images=found["images"], labels=found["labels"][::-1])
+    own = arguments(place, tmp_path / "run", {"data.path": "examples.npz"})
+    assert "process 1 has another partition than process 0" in refusal(place, own, [place, tmp_path])
+
+
+@pytest.mark.slow
+def test_another_config_under_the_same_name(place, tmp_path):
+    (tmp_path / "config.py").write_text("def get_config():\n    return {'seed': 1}\n")
+    own = ["--config=config.py", *arguments(place, tmp_path / "run", {})[1:]]
+    assert "config.seed: 0 / 1" in refusal(place, own, [place, tmp_path])
+
+
+@pytest.mark.slow
+def test_a_directory_that_is_not_shared(place, tmp_path):
+    message = refusal(place, [*arguments(place, tmp_path, {}), "--workdir=run"], [place, tmp_path])
+    assert "'run' is not the same directory for all processes" in message
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_cannot_be_read(place, tmp_path):
+    own = arguments(place, tmp_path, {})
+    train_together(place, 2, own)
+    (tmp_path / "summary.json").unlink()
+    for path in (tmp_path / "checkpoints" / "8" / "state").rglob("*"):
+        if path.is_file() and path.stat().st_size > 8:
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    message = refusal(place, own)
+    assert "checkpoints/8: the checkpoint is damaged" in message
+    assert "Delete it: the run goes on from checkpoint 6" in message
+
+
+def as_one_of_two(index: int) -> list[str]:
+    return [f"--coordinator=127.0.0.1:{free_port()}", "--num_processes=2", f"--process_id={index}"]
+
+
+def test_nobody_at_the_coordinator(place, tmp_path, capsys):
+    flags = [*as_one_of_two(1), "--initialization_timeout=5"]
+    assert train.main([*arguments(place, tmp_path, {}), *flags]) == 2
+    assert "--coordinator: nobody answered at 127.0.0.1:" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_no_job_to_be_found(place, tmp_path):
+    [(status, _, errors)] = ended([start(place, [*arguments(place, tmp_path, {}), "--distributed"])], 60)
+    assert status == 2 and errors.startswith("error: --distributed: JAX finds no job to join")
+
+
+@pytest.mark.slow
+def test_somebody_who_does_not_come(place, tmp_path):
+    flags = [*as_one_of_two(0), "--initialization_timeout=5"]
+    [(status, _, errors)] = ended([start(place, arguments(place, tmp_path, {}), *flags)], 60)
+    assert status == 2 and "not all processes came together within 5 s" in errors.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--coordinator=a:1"], "--coordinator comes with --num_processes and --process_id"),
+        (["--num_processes=2", "--process_id=0"], "--num_processes comes with --coordinator"),
+        (["--coordinator=a:1", "--num_processes=2", "--process_id=2"], "--process_id: 0 to 1"),
+        (["--coordinator=a:1", "--num_processes=2", "--process_id=-1"], "--process_id: 0 to 1"),
+        (["--coordinator=a:1", "--num_processes=0", "--process_id=0"], "--num_processes: at least 1"),
+        (["--coordinator=a", "--num_processes=2", "--process_id=0"], "--coordinator: HOST:PORT"),
+        (["--coordinator=a:0", "--num_processes=2", "--process_id=0"], "--coordinator: HOST:PORT"),
+        (["--distributed", "--process_id=0"], "--distributed finds out by itself"),
+        (["--distributed", "--heartbeat_timeout=1"], "--heartbeat_timeout: at least 5"),
+    ],
+)
+def test_flags_that_do_not_go_together(flags, message):
+    with pytest.raises(InputError, match=message):
+        train.parse(["--config=a.py", *flags])
+
+
+def test_a_port_that_is_taken(place, tmp_path, capsys):
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        flags = [f"--coordinator=localhost:{port}", "--num_processes=2", "--process_id=0"]
+        assert train.main([*arguments(place, tmp_path / "run", {}), *flags]) == 2
+    assert f"port {port} of this host is taken" in capsys.readouterr().err

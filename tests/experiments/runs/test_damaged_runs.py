@@ -1,0 +1,329 @@
+"""Run directories that are damaged: one line says which file, what is wrong, and how to go on; what is good is kept."""
+
+import json
+import re
+import shutil
+
+import jax
+import pytest
+
+from experiments.configuration import build
+from experiments.runs import json_files, plots
+from experiments import train
+
+FILE = """
+def get_config():
+    return dict(
+        algorithm=dict(name="fedavg", batch_size=20),
+        model=dict(name="mlp", hidden=()),
+        data=dict(name="digits", num_clients=3, partition=dict(name="iid")),
+        rounds=4, num_seeds=2, evaluate_every=1, checkpoint_every=1, layout="vmapped",
+        diagnostics="norms", diagnose_every=2,
+    )
+"""
+CONFIG, CHOICES, PARTITION, SUMMARY = (f"{name}.json" for name in ("config", "choices", "partition", "summary"))
+METRICS, DIAGNOSTICS, CLIENTS = "metrics.jsonl", "diagnostics.jsonl", "per_client.csv"
+PUT_BACK = "Put back what was there, or "
+AFRESH = "move the run away .mv "
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("config") / "small.py"
+    path.write_text(FILE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(config, tmp_path_factory):
+    """The directory of a complete run; what it compiled serves those that go on from copies of it."""
+    compile, kept = build.build_simulation, []
+
+    def simulation(*arguments):
+        kept.extend([] if kept else [compile(*arguments)])
+        return kept[0]
+
+    cache = jax.config.jax_compilation_cache_dir
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "simulation", simulation)
+        patch.setattr(train, "cache_folder", lambda: tmp_path_factory.mktemp("cache"))
+        workdir = tmp_path_factory.mktemp("runs") / "whole"
+        assert train.main([f"--config={config}", f"--workdir={workdir}"]) == 0
+        yield workdir
+    jax.config.update("jax_compilation_cache_dir", cache)
+
+
+@pytest.fixture
+def workdir(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.fixture
+def command(config, workdir):
+    return [f"--config={config}", f"--workdir={workdir}"]
+
+
+def contents(directory):
+    return {path.relative_to(directory): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def lines(directory, name=METRICS):
+    found = [json.loads(line) for line in (directory / name).read_text().splitlines()]
+    return [line | {"seconds": None} for line in found]
+
+
+# ---- what damages ----------------------------------------------------------------------------------------------------
+def written(name, text):
+    return lambda run: (run / name).write_text(text)
+
+
+def gone(*names):
+    def remove(run):
+        for name in names:
+            shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink()
+
+    return remove
+
+
+def replaced_by_folder(name):
+    return both(gone(name), lambda run: (run / name).mkdir())
+
+
+def line_changed(number, change, name=METRICS):
+    def spoil(run):
+        all_lines = (run / name).read_text().splitlines(keepends=True)
+        all_lines[number - 1] = change(all_lines[number - 1])
+        (run / name).write_text("".join(all_lines))
+
+    return spoil
+
+
+def both(*damages):
+    def spoil(run):
+        for each in damages:
+            each(run)
+
+    return spoil
+
+
+def with_key(**values):
+    return lambda line: json.dumps(json.loads(line) | values) + "\n"
+
+
+def flipped(pattern):
+    """One bit of the largest file that there is."""
+
+    def spoil(run):
+        path = max(run.glob(pattern), key=lambda path: path.stat().st_size)
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(bytes(data))
+
+    return spoil
+
+
+def torn(line):
+    return line[: len(line) // 2] + "\n"
+
+
+def no_checkpoints(run):
+    shutil.rmtree(run / "checkpoints")
+
+
+STOPPED = gone(SUMMARY)
+REFUSED = {
+    # of a complete run
+    "config gone, no checkpoint": (both(gone(CONFIG), no_checkpoints), "config.json: it is gone, and metrics.jsonl"),
+    "config empty, no checkpoint": (both(written(CONFIG, ""), no_checkpoints), f"it is empty. No check.*{AFRESH}"),
+    "summary empty, no checkpoint": (both(written(SUMMARY, ""), no_checkpoints), "summary.json: it is empty. No check"),
+    "summary damaged, older checkpoint": (
+        both(written(SUMMARY, "{"), gone("checkpoints/4")),
+        "summary.json: not JSON .*delete it: the run goes on from checkpoint 3",
+    ),
+    "partition damaged, no checkpoint": (
+        both(written(PARTITION, "[1]"), no_checkpoints),
+        "partition.json: it holds a list, not a table.*delete it: the other results stay",
+    ),
+    "clients damaged, no checkpoint": (both(written(CLIENTS, "a,b\n1"), no_checkpoints), "no column 'seed'"),
+    "choices empty": (written(CHOICES, ""), "choices.json: it is empty. .*move it away: the results stay"),
+    "choices of another type": (written(CHOICES, "3"), "choices.json: it holds a number, not a table"),
+    "summary is a folder": (replaced_by_folder(SUMMARY), "summary.json: it cannot be read .*directory"),
+    "line torn in the middle": (
+        line_changed(7, torn),
+        "metrics.jsonl, line 7: not JSON .*or cut metrics.jsonl off before line 7 and delete checkpoints/4, "
+        "summary.json: the run goes on from checkpoint 3",
+    ),
+    "metrics emptied": (written(METRICS, ""), f"no line for round 1 of seed 0, .*{PUT_BACK}{AFRESH}"),
+    "metrics garbled": (lambda run: (run / METRICS).write_bytes(b"\xff\xfe\n"), "metrics.jsonl, line 1: not JSON"),
+    "a line of nested lists": (line_changed(2, lambda _: "[" * 100_000 + "\n"), "metrics.jsonl, line 2: not JSON"),
+    # of one that was stopped
+    "checkpoints gone": (both(STOPPED, no_checkpoints), f"up to round 4, but checkpoint 3 is gone .*none.*{AFRESH}"),
+    "checkpoints is a file": (
+        both(STOPPED, no_checkpoints, written("checkpoints", "")),
+        "checkpoints: it is no folder",
+    ),
+    "first line torn": (both(STOPPED, line_changed(1, torn)), f"line 1: not JSON .*{PUT_BACK}{AFRESH}"),
+    "line of another type": (both(STOPPED, line_changed(8, lambda _: "[]\n")), "line 8: it holds a list, not a table"),
+    "blank line": (both(STOPPED, line_changed(2, lambda line: line + "\n")), "line 3: it is empty"),
+    "round as text": (both(STOPPED, line_changed(2, with_key(round="2"))), "line 2: 'round' is text"),
+    "figure as text": (both(STOPPED, line_changed(2, with_key(**{"test/loss": "x"}))), "line 2: 'test/loss' is text"),
+    "another figure": (both(STOPPED, line_changed(2, with_key(x=1))), "line 2: 'x' is in this line or in the first"),
+    "line twice": (
+        both(STOPPED, line_changed(2, lambda line: 2 * line)),
+        "line 3: round 1 of seed 1 is there a second",
+    ),
+    "another seed": (both(STOPPED, line_changed(2, with_key(seed=7))), "line 2: round 1 of seed 7 is none of this run"),
+    "line gone": (both(STOPPED, line_changed(3, lambda _: "")), "no line for round 2 of seed 0"),
+    "diagnostics torn": (both(STOPPED, line_changed(1, torn, DIAGNOSTICS)), "diagnostics.jsonl, line 1: not JSON"),
+    "diagnostics gone": (both(STOPPED, gone(DIAGNOSTICS)), "diagnostics.jsonl: there is no line for round 0 of seed 0"),
+    "choices garbled": (
+        both(STOPPED, written(CHOICES, "{")),
+        "choices.json: not JSON .*the run goes on from checkpoint 4 .*equal within rounding",
+    ),
+    "stray empty checkpoint": (
+        both(STOPPED, lambda run: (run / "checkpoints" / "7").mkdir()),
+        "checkpoints/7: the checkpoint is damaged: 'state' is missing. Delete it: the run goes on from checkpoint 4.",
+    ),
+    "stray file": (both(STOPPED, written("checkpoints/9", "")), "checkpoints/9: .*it is no folder. Delete it: "),
+    "checkpoint under another name": (
+        both(STOPPED, lambda run: shutil.copytree(run / "checkpoints/4", run / "checkpoints/5")),
+        "checkpoints/5: .*it is the checkpoint of round 4 under another name",
+    ),
+    "about emptied": (both(STOPPED, written("checkpoints/4/about/metadata", "")), "checkpoints/4: .*'about' cannot be"),
+    "about of another type": (both(STOPPED, written("checkpoints/4/about/metadata", "[]")), "'about' cannot be read"),
+    "a file of the state gone": (
+        both(STOPPED, gone("checkpoints/4/state/manifest.ocdbt")),
+        "checkpoints/4: .*state/manifest.ocdbt is missing. Delete it: the run goes on from checkpoint 3, and later",
+    ),
+    "one bit of an array": (
+        both(STOPPED, flipped("checkpoints/4/state/ocdbt.process_0/d/*")),
+        "checkpoints/4: .*has another checksum than when it was written. Delete it",
+    ),
+    "the only checkpoint": (
+        both(STOPPED, gone("checkpoints/3", "checkpoints/4/state")),
+        f"checkpoints/4: .*'state' is missing. No other is whole: {AFRESH}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), REFUSED.values(), ids=REFUSED)
+def test_a_damage_is_one_message_status_2_and_no_file_changes(workdir, command, capsys, damage, message):
+    damage(workdir)
+    before = contents(workdir)
+    assert train.main(command) == 2
+    streams = capsys.readouterr()
+    assert streams.err.startswith("error: --workdir: ") and streams.err.count("\n") == 1
+    assert "compil" not in streams.out
+    assert contents(workdir) == before
+
+    assert re.search(message, streams.err), streams.err
+
+
+# ---- what is written anew --------------------------------------------------------------------------------------------
+REWRITTEN = {
+    "config": (CONFIG, ""),
+    "config of another type": (CONFIG, "[]"),
+    "partition": (PARTITION, "{"),
+    "partition of another shape": (PARTITION, '{"fingerprint": "x", "clients": {}}'),
+    "summary": (SUMMARY, "null"),
+    "summary without figures": (SUMMARY, '{"rounds": 4, "final": {"x": 1}, "facts": {}, "versions": {}}'),
+    "clients": (CLIENTS, "seed,client,is_newcomer,loss\n0,a,False\n"),
+}
+
+
+@pytest.mark.parametrize(("name", "text"), REWRITTEN.values(), ids=REWRITTEN)
+def test_what_the_last_checkpoint_tells_is_written_anew_and_said(finished, workdir, command, capsys, name, text):
+    (workdir / name).write_text(text)
+    assert train.main(command) == 0
+    assert f"note: {workdir / name}: " in (out := capsys.readouterr().out) and "it is written anew" in out
+    assert lines(workdir) == lines(finished)
+    assert json.loads((workdir / SUMMARY).read_text())["final"] == json.loads((finished / SUMMARY).read_text())["final"]
+    for each in (CONFIG, PARTITION, CLIENTS):
+        assert (workdir / each).read_bytes() == (finished / each).read_bytes()
+
+
+def test_a_damaged_config_does_not_let_another_run_in(workdir, command, capsys):
+    (workdir / CONFIG).write_text("")
+    assert train.main([*command, "--config.algorithm.batch_size=10"]) == 2
+    assert "config.algorithm.batch_size: 20 / 10" in capsys.readouterr().err
+
+
+def test_checkpoints_of_another_run_are_refused_before_compiling(workdir, command, capsys):
+    STOPPED(workdir)
+    path = workdir / "checkpoints/4/about/metadata"
+    path.write_text(path.read_text().replace('"batch_size": 20', '"batch_size": 30'))
+    gone("checkpoints/4/checksums.json")(workdir)
+    assert train.main(command) == 2
+    streams = capsys.readouterr()
+    assert "config.algorithm.batch_size: 30 / 20" in streams.err and "compil" not in streams.out
+
+
+def test_a_complete_run_needs_no_checkpoint(workdir, command, capsys):
+    no_checkpoints(workdir)
+    before = contents(workdir)
+    assert train.main(command) == 0
+    assert "test/accuracy" in capsys.readouterr().out and contents(workdir) == before
+
+
+# ---- the advice that messages give -----------------------------------------------------------------------------------
+def test_a_torn_last_line_is_what_a_kill_leaves_and_is_mended(finished, workdir, command):
+    gone(SUMMARY, "checkpoints/4")(workdir)
+    whole = (workdir / METRICS).read_text().splitlines(keepends=True)
+    (workdir / METRICS).write_text("".join(whole[:6]) + whole[6][:20])
+    assert train.main(command) == 0
+    assert lines(workdir) == lines(finished)
+
+
+def test_cutting_a_file_off_as_told_ends_with_the_same_results(finished, workdir, command, capsys):
+    line_changed(7, torn)(workdir)
+    assert train.main(command) == 2
+    assert "before line 7 and delete checkpoints/4, summary.json:" in capsys.readouterr().err
+    (workdir / METRICS).write_text("".join((workdir / METRICS).read_text().splitlines(keepends=True)[:6]))
+    gone("checkpoints/4", SUMMARY)(workdir)
+    assert train.main(command) == 0
+    assert lines(workdir) == lines(finished) and lines(workdir, DIAGNOSTICS) == lines(finished, DIAGNOSTICS)
+    assert (workdir / CLIENTS).read_bytes() == (finished / CLIENTS).read_bytes()
+
+
+def test_deleting_a_damaged_checkpoint_as_told_ends_with_the_same_results(finished, workdir, command):
+    both(STOPPED, gone("checkpoints/4"))(workdir)
+    assert train.main(command) == 0
+    assert lines(workdir) == lines(finished)
+
+
+def test_choices_moved_away_are_made_anew_and_said(workdir, command, capsys):
+    gone(SUMMARY, CHOICES)(workdir)
+    assert train.main(command) == 0
+    assert "choices.json is gone: what 'auto' comes to is found out anew" in capsys.readouterr().out
+    assert json_files.to_json(json.loads((workdir / CHOICES).read_text()))
+
+
+def test_unknown_entries_beside_checkpoints_are_left_alone(workdir, command):
+    STOPPED(workdir)
+    (workdir / "checkpoints" / "notes.txt").write_text("mine")
+    (workdir / "checkpoints" / ".DS_Store").write_text("")
+    shutil.copytree(workdir / "checkpoints/4", workdir / "checkpoints/5.orbax-checkpoint-tmp-3")  # of a killed run
+    assert train.main(command) == 0
+    assert (workdir / "checkpoints" / "notes.txt").read_text() == "mine"
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+def test_a_picture_that_fails_costs_no_result_and_is_drawn_when_it_can_be(
+    finished, workdir, command, capsys, monkeypatch
+):
+    gone(SUMMARY, CLIENTS)(workdir)
+
+    def fail(*_):
+        assert (workdir / SUMMARY).exists() and (workdir / CLIENTS).exists()
+        raise ValueError("no such\nformula")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(plots, "curves", fail)
+        assert train.main(command) == 0
+    out = capsys.readouterr().out
+    assert f"warning: {workdir / 'curves.png'} could not be drawn (ValueError: no such); no result depends on it" in out
+    assert f"  {workdir / 'partition.png'}" in out and f"  {workdir / 'curves.png'}" not in out
+    assert (workdir / CLIENTS).read_bytes() == (finished / CLIENTS).read_bytes()
+    assert not [path.name for path in workdir.iterdir() if path.name.startswith((".partial", "curves"))]
+    assert train.main(command) == 0
+    assert (workdir / "curves.png").read_bytes() == (finished / "curves.png").read_bytes()

@@ -1,0 +1,236 @@
+"""What a run says of the examples that it trains on and is measured on, and runs whose clients hold nothing out."""
+
+import contextlib
+import csv
+import io
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.configuration import build
+from experiments.runs import data_usage, records, results
+from experiments import train
+from experiments.report import contents, run_reader
+from experiments.runs.results import FinishedRun
+from fedjax_het import engine
+from fedjax_het.data import assemble, by_domain, federate, iid, toy
+from fedjax_het.errors import InputError
+
+CONFIG = """
+def get_config():
+    return dict(
+        algorithm=dict(name="fedbn", batch_size=8),
+        model=dict(name="mlp", hidden=(4,), norm="batch"),
+        data=dict(name="arrays", num_clients=3, partition=dict(name="iid")),
+        rounds=2, evaluate_every=1, layout="chunked(1)",
+    )
+"""
+
+
+KINDS = ("images", "labels")
+SOME = {"client_test_fraction": 0.5}
+
+
+def images(num, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, (num, 6, 6), dtype=np.uint8), rng.permutation(np.arange(num) % 3)
+
+
+def dataset(own_test=False, own_valid=False):
+    inputs, labels = images(90)
+    is_valid = np.arange(90) < 18 if own_valid else None
+    is_test = np.arange(90) >= 78 if own_test else None
+    domains = {"domains": np.arange(90) % 3, "domain_names": ("art", "photo", "sketch")}
+    return assemble("x", inputs, labels, is_valid=is_valid, is_test=is_test, **domains)
+
+
+def rows(federation, has_personal=False, on_test=False):
+    partition = records.describe_partition(federation)
+    return data_usage.rows(partition, data_usage.measured_groups(partition, has_personal, on_test))
+
+
+# ---- sentences -------------------------------------------------------------------------------------------------------
+def test_an_own_test_split_leaves_all_else_to_train_on():
+    assert rows(federate(dataset(own_test=True), iid(), 4), has_personal=True, on_test=True) == {
+        "trains on": "78 examples of 4 clients (19 to 20 each), none of theirs held out",
+        "test/": "the server's model on 12 examples, the data set's own test split",
+        "personal_test/": "each client's own model on 12 examples, the data set's own test split",
+        "clients/": data_usage.NOT_MEASURED,
+    }
+
+
+def test_what_is_drawn_is_told_with_its_fraction():
+    federation = federate(dataset(), by_domain(), 2, unseen_domains="sketch", unseen_clients=1, valid_fraction=0.25)
+    said = rows(federation, has_personal=True)
+    train, test = federation.data.train.count, federation.data.test.count
+    assert said["trains on"].startswith(f"{train.sum()} examples of 2 clients (") and "none" not in said["trains on"]
+    assert said["test/"] == "the server's model on 12 examples, 20 %, held out at random before clients got theirs"
+    own = f"each client's own test examples: {test.sum()} in all, 20 % of each client's, held out at random"
+    assert (
+        said["clients/"] == f"the server's model on {own}" and said["personal/"] == f"each client's own model on {own}"
+    )
+    assert "own validation examples" in said["valid/"] and "25 % of each client's" in said["valid/"]
+    num = federation.newcomers.test.count.sum()
+    assert said["newcomers/"] == f"the server's model on {num} examples of 1 client that never train"
+    assert said["unseen/sketch/"] == "the server's model on sketch, a domain that no client has: 30 examples"
+
+
+def test_a_data_set_s_own_splits_of_clients_are_called_so():
+    local = rows(federate(dataset(own_test=True, own_valid=True), by_domain(), 3, local_test=True))
+    assert "test/" not in local
+    assert local["clients/"].endswith("12 in all, the data set's own test split")
+    assert local["valid/"].endswith("18 in all, the data set's own validation split")
+
+
+def test_a_partition_of_an_older_version_says_less():
+    partition = records.describe_partition(federate(dataset(), iid(), 3))
+    old = {key: partition[key] for key in ("fingerprint", "clients")}
+    said = data_usage.rows(old, ["test", "clients", "unseen/sketch"])
+    assert said["test/"] == "the server's model on the common test set"
+    assert said["clients/"].endswith("in all") and said["unseen/sketch/"].endswith("a domain that no client has")
+
+
+def test_runs_are_named_where_they_differ():
+    one, other = (records.describe_partition(federate(dataset(own_test=True), iid(), 3, **each)) for each in ({}, SOME))
+    same = data_usage.describe_runs([("a", "", one), ("b", "", one)], ["test"])
+    assert same == (
+        "Trained on 78 examples of 3 clients (26 each), none of theirs held out; measured on 12 examples, the data "
+        "set's own test split."
+    )
+    by_label = data_usage.describe_runs([("a", "", one), ("b", "", other), ("c", "", one)], ["test"])
+    assert by_label.startswith("a, c: trained on 78 examples") and " b: trained on 39 examples" in by_label
+    runs = [("a", "p", one), ("b", "p", one), ("a", "q", other)]
+    assert (
+        data_usage.describe_runs(runs, []).startswith("without p: trained") and data_usage.describe_runs([], []) == ""
+    )
+    crossed = data_usage.describe_runs([("a", "p", one), ("b", "p", other), ("a", "q", other)], [])
+    assert "a without p: " in crossed and "b without p, a without q: " in crossed
+
+
+def test_own_models_are_scored_on_the_common_test_set_where_nothing_else_scores_them():
+    own, common, nothing = toy(), toy(client_test_fraction=0.0), toy(client_test_fraction=0.0, test_fraction=0.0)
+    assert [engine.is_personal_on_test("auto", each) for each in (own, common, nothing)] == [False, True, False]
+    assert engine.is_personal_on_test(True, own) and not engine.is_personal_on_test(False, common)
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def command(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("given")
+    (folder / "config.py").write_text(CONFIG)
+    parts = {"train": images(48), "test": images(12, seed=1)}
+    np.savez(folder / "x.npz", **{f"{n}_{k}": v for n, part in parts.items() for k, v in zip(KINDS, part, strict=True)})
+    return [f"--config={folder / 'config.py'}", f"--config.data.path={folder / 'x.npz'}"]
+
+
+@pytest.fixture(scope="module")
+def finished(command, tmp_path_factory):
+    """(the directory of a complete run, what it printed)."""
+    workdir = tmp_path_factory.mktemp("runs") / "fedbn"
+    cache = jax.config.jax_compilation_cache_dir
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert train.main([*command, f"--workdir={workdir}", "--no_compilation_cache"]) == 0
+    jax.config.update("jax_compilation_cache_dir", cache)
+    return workdir, out.getvalue()
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def test_the_header_and_the_end_say_what_trains_and_what_is_measured_on(finished):
+    begun, _, ended = finished[1].partition("round 1/2")
+    for text in (" ".join(begun.split()), " ".join(ended.split())):
+        assert "trains on 48 examples of 3 clients (16 each), none of theirs held out" in text
+        assert "test/ the server's model on 12 examples, the data set's own test split" in text
+        assert "personal_test/ each client's own model on 12 examples" in text
+        assert f"clients/ {data_usage.NOT_MEASURED}" in text
+    assert "3 x 12 predictions an evaluation; personal_on_test=False does without" in " ".join(begun.split())
+    assert "test/accuracy 0." in ended.splitlines()[0]
+
+
+def test_the_config_holds_what_auto_came_to(finished):
+    config, partition = read(finished[0] / "config.json"), read(finished[0] / "partition.json")
+    assert config["data"]["client_test_fraction"] == 0.0 and config["personal_on_test"] is True
+    assert (partition["test"], partition["unseen"]) == (12, {})
+    assert partition["fractions"] == {"test": None, "client_test": 0.0, "client_valid": 0.0}
+
+
+def test_figures_that_nothing_measures_are_absent_and_own_models_are_scored(finished):
+    lines = [json.loads(line) for line in (finished[0] / "metrics.jsonl").read_text().splitlines()]
+    groups = {name.rpartition("/")[0] for name in lines[-1]}
+    assert groups == {"", "train", "traffic", "test", "personal_test"}
+    assert all(value is not None for line in lines for value in line.values())
+    rows = list(csv.DictReader((finished[0] / "per_client.csv").read_text().splitlines()))
+    assert all(row["accuracy"] == row["personal_accuracy"] == "" for row in rows)
+    assert all(0 <= float(row["personal_test_accuracy"]) <= 1 for row in rows)
+
+
+def test_a_comparison_and_the_report_have_what_was_measured_and_say_on_what(finished):
+    found = {table.name: table for table in results.result_tables([FinishedRun("fedbn", finished[0])])}
+    assert found.keys() == {"test", "personal_test"}
+    assert all(
+        "Trained on 48 examples of 3 clients (16 each), none of theirs held out" in t.note for t in found.values()
+    )
+    report = {table.name: table for table in contents.contents([run_reader.read(finished[0])]).tables}
+    assert report["results"].columns == ["test set", "own models on the test set"]
+    assert "test: 12 examples, the data set's own test split; personal_test: 12" in report["results"].note
+    assert "fairness_personal_test" in report and "fairness_clients" not in report
+
+
+def test_a_complete_run_is_that_of_auto_and_of_what_auto_came_to_only(finished, command, capsys):
+    again = [*command, f"--workdir={finished[0]}"]
+    resolved = ["--config.data.client_test_fraction=0", "--config.personal_on_test=true"]
+    for arguments in (again, [*again, *resolved]):
+        assert train.main(arguments) == 0
+        assert "none of theirs held out" in capsys.readouterr().out
+    assert train.main([*again, "--config.data.client_test_fraction=0.1"]) == 2
+    assert "config.data.client_test_fraction: 0.0 / 0.1" in capsys.readouterr().err
+    assert train.main([*again, "--config.personal_on_test=false"]) == 2
+
+
+def test_a_complete_run_of_another_fraction_is_not_that_of_auto(finished, command, tmp_path, capsys):
+    other = shutil.copytree(finished[0], tmp_path / "other")
+    config, partition = read(other / "config.json"), read(other / "partition.json")
+    config["data"]["client_test_fraction"] = partition["fractions"]["client_test"] = 0.2
+    (other / "config.json").write_text(json.dumps(config))
+    (other / "partition.json").write_text(json.dumps(partition))
+    assert train.main([*command, f"--workdir={other}"]) == 2
+    assert "config.data.client_test_fraction: 0.2 / 0.0" in capsys.readouterr().err
+
+
+# ---- directories of older versions, whose default was a fifth whatever the data set has ------------------------------
+def older(finished, folder, **data):
+    """A run that has begun, as an older version wrote it."""
+    folder.mkdir()
+    config = read(finished[0] / "config.json")
+    config |= {"personal_on_test": False, "data": config["data"] | {"client_test_fraction": 0.2} | data}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_an_older_run_goes_on_where_auto_is_what_it_was_and_is_refused_in_a_line_elsewhere(
+    finished, command, tmp_path, capsys, monkeypatch
+):
+    seen = []
+
+    def simulation(parts, settings, folder, beside=()):
+        seen.append((settings["data"]["client_test_fraction"], settings["personal_on_test"]))
+        raise InputError("far enough")
+
+    monkeypatch.setattr(build, "simulation", simulation)
+    begun = older(finished, tmp_path / "split")
+    again = [*command, f"--workdir={begun}"]
+    assert train.main(again) == 2 and not seen
+    said = capsys.readouterr()
+    assert "config.data.client_test_fraction: 0.2 / 0.0" in said.err and "compiling" not in said.out
+    asked = ["--config.data.client_test_fraction=0.2"]
+    assert train.main([*again, *asked]) == 2 and seen.pop() == (0.2, False)
+    path = tmp_path / "no_split.npz"
+    np.savez(path, **dict(zip(KINDS, images(60), strict=True)))
+    begun = older(finished, tmp_path / "no_split", path=str(path))
+    arguments = [command[0], f"--config.data.path={path}", f"--workdir={begun}"]
+    assert train.main(arguments) == 2 and seen.pop() == (0.2, False)

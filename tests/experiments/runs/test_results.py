@@ -1,0 +1,81 @@
+"""From run directories to tables."""
+
+import json
+
+import pytest
+
+from experiments.runs.results import FinishedRun, result_tables
+
+
+def finished(folder, label, domain, seeds, selected=None, score="accuracy"):
+    folder.mkdir()
+    summary = {"final": {f"unseen/{domain}/{score}": {"seeds": seeds}, "train/loss": {"seeds": [0.0]}}}
+    if selected:
+        summary["selected"] = {"figures": {f"unseen/{domain}/{score}": {"seeds": selected}}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    header = f"seed,client,is_newcomer,{score},personal_{score}\n"
+    rows = [f"{seed},{name},False,{value},\n" for name in ("a", "b") for seed, value in enumerate(seeds)]
+    (folder / "per_client.csv").write_text(header + "".join(rows) + "0,late,True,0.1,\n")
+    return FinishedRun(label, folder)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return [
+        finished(tmp_path / "1", "fedavg", "photo", [0.6, 0.8], [0.7, 0.7]),
+        finished(tmp_path / "2", "fedavg", "sketch", [0.4, 0.2], [0.5, 0.5]),
+        finished(tmp_path / "3", "fedbn", "photo", [0.5, 0.5]),
+    ]
+
+
+def test_every_domain_left_out_is_a_column_and_means_are_taken_seed_by_seed(runs):
+    table = result_tables(runs)[0]
+    assert table.name == "unseen" and table.columns == ["photo", "sketch", "mean", "worst"]
+    (label, values), (_, incomplete) = table.rows
+    assert label == "fedavg"
+    assert [round(value.mean, 6) for value in values] == [0.7, 0.3, 0.5, 0.3]
+    assert [round(value.std, 6) for value in values] == [0.1, 0.1, 0.0, 0.1]
+    assert incomplete[0].mean == 0.5 and incomplete[1:] == [None, None, None]
+
+
+def test_selection_is_a_table_of_its_own_that_says_so(runs):
+    table = next(table for table in result_tables(runs) if table.name == "unseen_selected")
+    assert "validation" in table.title
+    assert [value.mean for value in table.rows[0][1][:2]] == [0.7, 0.5]
+
+
+def test_clients_have_columns_and_newcomers_none(runs):
+    table = next(table for table in result_tables(runs) if table.name == "clients")
+    assert table.columns == ["a", "b", "mean", "worst"]
+    assert not {"personal", "personal_test"} & {table.name for table in result_tables(runs)}
+
+
+def test_own_models_on_the_common_test_set_are_a_table_of_their_own(tmp_path):
+    (tmp_path / "summary.json").write_text("{}")
+    header = "seed,client,is_newcomer,accuracy,personal_accuracy,personal_test_accuracy\n"
+    (tmp_path / "per_client.csv").write_text(f"{header}0,a,False,0.1,0.2,0.3\n0,b,False,0.1,0.2,0.5\n")
+    table = result_tables([FinishedRun("fedbn", tmp_path)])[-1]
+    assert table.name == "personal_test" and "own model on the common test set" in table.title
+    assert [value.mean for value in table.rows[0][1]] == [0.3, 0.5, 0.4, 0.3]
+
+
+def test_domains_left_out_in_turn_are_not_taken_for_seeds(tmp_path):
+    runs = []
+    for left_out, values in (("photo", [0.2, 0.4]), ("sketch", [0.4, 0.8])):
+        label, folder = finished(tmp_path / left_out, "fedavg", left_out, values)[:2]
+        summary = json.loads((folder / "summary.json").read_text())
+        summary["final"]["test/accuracy"] = {"seeds": values}
+        (folder / "summary.json").write_text(json.dumps(summary))
+        runs.append(FinishedRun(label, folder, left_out))
+    found = {table.name: table for table in result_tables(runs)}
+    assert found["test"].columns == ["without photo", "without sketch", "mean", "worst"]
+    assert [round(value.mean, 6) for value in found["test"].rows[0][1]] == [0.3, 0.6, 0.45, 0.3]
+    assert "mean over the other domains left out" in found["clients"].title
+    (client, *_) = found["clients"].rows[0][1]
+    assert (round(client.mean, 6), round(client.std, 6)) == (0.45, 0.15)
+
+
+def test_masks_are_scored_by_dice(tmp_path):
+    run = finished(tmp_path / "1", "fedavg", "photo", [0.6], score="dice")
+    assert all(table.title.startswith("Dice") for table in result_tables([run]))
+    assert {table.name for table in result_tables([run])} == {"unseen", "clients"}

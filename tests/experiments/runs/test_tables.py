@@ -1,0 +1,91 @@
+"""Tables of results."""
+
+import csv
+import io
+
+from experiments.runs.tables import PER_CENT, Shown, Table, Value, make_cells, to_csv, to_latex, to_markdown, narrow
+
+TABLE = Table(
+    "unseen",
+    "Accuracy on the domain left out",
+    ["art_painting", "mean"],
+    [
+        ("fedavg", [Value(0.5, 0.01), Value(0.4)]),
+        ("fedbn", [Value(0.7004, 0.02), Value(0.4)]),
+        ("fedld", [None, Value(0.3)]),
+        ("harmofl", [Value(0.7001, 0.0), Value(float("nan"))]),
+    ],
+)
+
+
+def test_markdown_marks_the_best_and_the_second_of_each_column():
+    assert to_markdown(TABLE).splitlines()[2:] == [
+        "|  | art_painting | mean |",
+        "| --- | ---: | ---: |",
+        "| fedavg | <u>50.0 ± 1.0</u> | **40.0** |",
+        "| fedbn | **70.0 ± 2.0** | **40.0** |",
+        "| fedld |  | <u>30.0</u> |",
+        "| harmofl | **70.0 ± 0.0** | not finite |",
+    ]
+
+
+def test_a_column_with_one_value_has_no_best():
+    alone = Table("t", "", ["a"], [("fedavg", [Value(0.5)]), ("fedbn", [None])])
+    assert "| fedavg | 50.0 |" in to_markdown(alone)
+
+
+def test_latex_is_escaped_and_ruled():
+    text = to_latex(TABLE)
+    assert r" & art\_painting & mean \\" in text
+    assert r"fedbn & \textbf{70.0 $\pm$ 2.0} & \textbf{40.0} \\" in text
+    assert text.index(r"\toprule") < text.index(r"\midrule") < text.index("fedavg") < text.index(r"\bottomrule")
+    assert r"a\textbackslash{}b\{\%" in to_latex(Table("t", "", ["a\\b{%"], []))
+
+
+def test_csv_has_all_digits_and_a_line_a_cell():
+    rows = list(csv.DictReader(io.StringIO(to_csv(TABLE))))
+    assert len(rows) == 8
+    assert rows[2] == {"row": "fedbn", "column": "art_painting", "mean": "0.7004", "std": "0.02"}
+    assert rows[4]["mean"] == ""
+
+
+def test_a_column_where_all_are_alike_has_no_best():
+    alike = Table("t", "", ["a"], [("fedavg", [Value(0.5)]), ("fedbn", [Value(0.5001)])])
+    assert [row[0].rank for row in make_cells(alike)] == [None, None]
+
+
+def test_columns_may_be_better_the_smaller_or_no_contest_and_have_stars_and_texts():
+    shown = {"loss": Shown(PER_CENT.text, min), "rounds": Shown(lambda value: f"{value:.0f}")}
+    rows = [("fedavg", [Value(0.2), Value(3), "a|b"]), ("fedld", [Value(0.1, 0.01, "*"), Value(4), None])]
+    table = Table("t", "T", ["loss", "rounds", "text"], rows, shown, "A note.")
+    assert [[cell.rank for cell in row] for row in make_cells(table)] == [[1, None, None], [0, None, None]]
+    assert to_markdown(table).endswith(
+        "| fedavg | <u>20.0</u> | 3 | a\\|b |\n| fedld | **10.0 ± 1.0\\*** | 4 |  |\n\nA note.\n"
+    )
+    assert r"fedld & \textbf{10.0 $\pm$ 1.0$^*$} & 4 &  \\" in to_latex(table) and "% A note." in to_latex(table)
+    assert "fedavg,text,a|b," in to_csv(table)
+
+
+def test_a_wide_table_is_narrowed_to_its_summaries():
+    wide = Table("clients", "Accuracy", ["a", "b", "mean", "worst"], [("fedavg", [Value(0.1), None, Value(0.5), None])])
+    assert narrow(wide, 4) is wide
+    result = narrow(wide, 3)
+    assert result.columns == ["mean", "worst"] and result.rows == [("fedavg", [Value(0.5), None])]
+    assert result.title == "Accuracy (all 2 columns: clients.md)"
+    assert narrow(TABLE, 1) is TABLE  # it has no column of the worst
+
+
+def test_names_break_no_table_and_say_nothing_but_themselves():
+    table = Table("x", "a\nb", ["$x_{", "^"], [("a\nb | <b>", [Value(0.5), Value(0.25)])])
+    assert to_markdown(table).splitlines() == [
+        "a b",
+        "",
+        r"|  | \$x_{ | ^ |",
+        "| --- | ---: | ---: |",
+        r"| a b \| \<b> | 50.0 | 25.0 |",
+    ]
+    lines = to_latex(table).splitlines()
+    assert lines[0] == "% a b" and lines[3] == r" & \$x\_\{ & \textasciicircum{} \\"
+    assert lines[5] == r"a b $|$ $<$b$>$ & 50.0 & 25.0 \\"
+    rows = list(csv.reader(io.StringIO(to_csv(table))))
+    assert rows[1][:2] == ["a\nb | <b>", "$x_{"]

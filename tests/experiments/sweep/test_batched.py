@@ -1,0 +1,117 @@
+"""Runs that differ in numbers alone, trained by one process."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from experiments import compare, train
+from experiments.runs.records import MetricLines
+from experiments.sweep import batched, grid, run_grid
+from tests.shared import ROOT
+
+QUICK = ROOT / "configs" / "quickstart.py"
+SMALL = {
+    "data.num_clients": "4",
+    "cohort_size": "2",
+    "rounds": "6",
+    "evaluate_every": "2",
+    "checkpoint_every": "2",
+    "layout": "vmapped",
+    "num_seeds": "2",
+    "algorithm.name": "fedprox",
+    "diagnostics": "norms",
+    "diagnose_every": "4",
+}
+
+
+def written(folder: Path, *overrides: dict[str, str]) -> Path:
+    """RUNS.json for runs 0, 1, ... in this folder."""
+    runs = [
+        {"config": str(QUICK), "set": SMALL | each, "workdir": str(folder / str(i))} for i, each in enumerate(overrides)
+    ]
+    folder.mkdir(exist_ok=True)
+    (folder / "RUNS.json").write_text(json.dumps(runs))
+    return folder / "RUNS.json"
+
+
+def figures(run: Path) -> list[dict]:
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in MetricLines(run / "metrics.jsonl").read()]
+
+
+def looks(run: Path) -> list:
+    return [line["norms"] for line in MetricLines(run / "diagnostics.jsonl").read()]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of two runs of FedProx that were trained together with one of FedAvg."""
+    folder = tmp_path_factory.mktemp("together")
+    runs = {"algorithm.mu": "0.01"}, {"algorithm.mu": "0.5", "seed": "3"}, {"algorithm.name": "fedavg"}
+    assert batched.main([str(written(folder, *runs))]) == 0
+    return folder
+
+
+def test_each_is_the_run_it_would_be_alone(trained, tmp_path):
+    overrides = SMALL | {"algorithm.mu": "0.5", "seed": "3"}
+    flags = [f"--config.{key}={text}" for key, text in overrides.items()]
+    assert train.main([f"--config={QUICK}", f"--workdir={tmp_path / 'alone'}", *flags]) == 0
+    alone, beside = figures(tmp_path / "alone"), figures(trained / "1")
+    assert [line["seed"] for line in beside] == [3, 4] * 3
+    for mine, other in zip(beside, alone, strict=True):
+        assert mine == pytest.approx(other, rel=1e-4, abs=1e-5, nan_ok=True)
+    for mine, other in zip(looks(trained / "1"), looks(tmp_path / "alone"), strict=True):
+        assert {k: pytest.approx(v, rel=1e-3, abs=1e-5) for k, v in other.items()} == mine
+    same = ("config.json", "partition.json")
+    assert all((trained / "1" / name).read_text() == (tmp_path / "alone" / name).read_text() for name in same)
+    files = {path.name for path in (tmp_path / "alone").iterdir()}
+    assert files == {path.name for path in (trained / "1").iterdir()}
+
+
+def test_what_is_another_program_is_trained_besides(trained):
+    beside = [json.loads((trained / name / "choices.json").read_text())["beside"] for name in "012"]
+    assert beside == [["0", "1"], ["0", "1"], []]
+    assert figures(trained / "0")[-1]["train/loss"] != figures(trained / "2")[-1]["train/loss"]
+
+
+def test_killed_between_two_checkpoints_they_go_on_from_the_last_that_all_have(trained, tmp_path):
+    folder = tmp_path / "again"
+    for name in "01":
+        shutil.copytree(trained / name, folder / name)
+        (folder / name / "summary.json").unlink()
+    shutil.rmtree(folder / "1" / "checkpoints" / "6")
+    runs = {"algorithm.mu": "0.01"}, {"algorithm.mu": "0.5", "seed": "3"}
+    assert batched.main([str(written(folder, *runs))]) == 0
+    for name in "01":
+        assert figures(folder / name) == figures(trained / name)
+        assert looks(folder / name) == looks(trained / name)
+        assert (folder / name / "checkpoints" / "6").exists() and (folder / name / "summary.json").exists()
+
+
+def test_a_run_that_began_beside_others_says_so_when_it_goes_on_alone(trained, tmp_path, capsys):
+    shutil.copytree(trained / "0", tmp_path / "0")
+    (tmp_path / "0" / "summary.json").unlink()
+    assert batched.main([str(written(tmp_path, {"algorithm.mu": "0.01"}))]) == 0
+    assert "beside other runs: equal within rounding" in capsys.readouterr().out
+
+
+def test_another_config_in_the_directory_is_refused(trained, capsys):
+    assert batched.main([str(written(trained, {"algorithm.mu": "0.7"}))]) == 2
+    assert "holds a run of another config" in capsys.readouterr().err
+
+
+def test_groups_are_of_what_differs_in_numbers_and_seeds():
+    varied = {"algorithm.mu": ["0", "1"], "seed": ["0", "1"], "rounds": ["5", "6"]}
+    found = run_grid.group_runs(grid.make_grid([QUICK], {"algorithm.name": "fedprox"}, varied), most=3)
+    assert [len(group) for group in found] == [3, 1, 3, 1]
+    assert len({cell.settings()["rounds"] for cell in found[0]}) == 1
+    names = grid.make_grid([QUICK], {}, {"algorithm.name": ["fedavg", "fedprox"]})
+    assert [len(group) for group in run_grid.group_runs(names, most=8)] == [1, 1]
+    switches = grid.make_grid([QUICK], {"algorithm.name": "fedld"}, {"algorithm.principal": ["True", "False"]})
+    assert [len(group) for group in run_grid.group_runs(switches, most=8)] == [1, 1]
+
+
+def test_at_least_one_at_a_time(tmp_path, capsys):
+    assert compare.main([f"--config={QUICK}", "--together=0", f"--workdir={tmp_path}"]) == 2
+    assert "--together=0: at least 1" in capsys.readouterr().err

@@ -1,0 +1,138 @@
+"""The catalogue of algorithms: an overview, and all of one, at any width."""
+
+import inspect
+import re
+import subprocess
+import sys
+
+import pytest
+
+from experiments import list_algorithms, train
+from experiments.configuration import calls
+from fedjax_het import data
+from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.client.local_updates import Training
+from tests.shared import ROOT
+
+
+@pytest.fixture
+def listed(capsys, monkeypatch):
+    def listed(*arguments, columns=80):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with pytest.raises(SystemExit) as stopped:
+            train.parse(["--list", *arguments])
+        assert stopped.value.code == 0
+        return capsys.readouterr().out
+
+    return listed
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_recipe_says_what_it_is_and_whose(name):
+    text = list_algorithms.parse(ALGORITHMS[name])
+    assert text.title.endswith(".") and len(text.title) > 20
+    assert len(text.references) > 40 and text.wire and text.formula
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_option_of_a_recipe_is_explained(name):
+    meanings = list_algorithms.parse(ALGORITHMS[name]).arguments
+    assert meanings.keys() == inspect.signature(ALGORITHMS[name]).parameters.keys()
+    assert all(re.search(r"[a-z]", meaning, re.IGNORECASE) for meaning in meanings.values()), meanings
+
+
+def test_traffic_is_that_of_the_records():
+    federation = data.toy(num_clients=2, image=(12, 12, 1))
+    plain, double = (list_algorithms.traffic(ALGORITHMS[name], federation) for name in ("fedavg", "scaffold"))
+    assert 1.9 < double / plain < 2.0  # its statistics of batch norm have no control variate
+
+
+def test_the_overview_is_a_line_each_that_fits_eighty_columns(listed):
+    lines = listed().splitlines()
+    assert [line.split()[0] for line in lines[: len(ALGORITHMS)]] == list(ALGORITHMS)
+    assert all(len(line) <= 80 and line.endswith(".") for line in lines[: len(ALGORITHMS)])
+    assert "--list NAME" in lines[-1] and len(lines) == len(ALGORITHMS) + 2
+
+
+@pytest.mark.parametrize(("name", "columns"), [("fedld", 80), ("fedld", 40), ("fedl2r", 200), ("scaffold", 80)])
+def test_one_is_shown_whole_at_any_width(listed, name, columns):
+    out = listed(name, columns=columns)
+    words = out.split()
+    assert all(len(line) <= columns or " " not in line.strip() for line in out.splitlines())
+    text = " ".join(words)
+    parts = list_algorithms.parse(ALGORITHMS[name])
+    assert parts.title in text and parts.references in text and parts.wire[1:] in text
+    for key, option in calls.read_signature(ALGORITHMS[name]).items():
+        shown = f"{key} = that of the run (config.{option.of_run})" if option.of_run else f"{key} = {option.default!r}"
+        assert shown in text or key in Training.__annotations__ or option.table
+        assert all(f"{key}.{inner} = " in text for inner in option.table or ())
+    for option in Training.__annotations__:
+        assert f" {option} = " in text
+    doc = re.sub(r"(Args|Raises|References):\n|    (training|InputError): .*\n", "", inspect.getdoc(ALGORITHMS[name]))
+    every, shown = (
+        {word.rstrip(".") for word in re.findall(r"[\w|^{}<>+*/()=.-]+", part.replace("Wire: as", "As"))}
+        for part in (doc, text)
+    )
+    assert every <= shown
+
+
+def test_one_tells_what_is_sent_and_how_much(listed):
+    out = " ".join(listed("scaffold").split())
+    assert "Down w and c, up y_i - w and c_i+ - c_i" in out
+    assert "Kept by a client: c_i, the size of the shared parameters." in out
+    assert re.search(r"1\.9\d times FedAvg's traffic", out)
+    assert "FedAvg's: down w, up w_i - w and n_i." in " ".join(listed("fedprox").split())
+
+
+def test_with_an_equals_sign_it_is_the_same(capsys):
+    for arguments in (["--list=fedavg"], ["--list", "fedavg"]):
+        with pytest.raises(SystemExit):
+            train.parse(arguments)
+    first, second = capsys.readouterr().out.split("fedavg\n\n")[1:]
+    assert first == second
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    command = f"{sys.executable} -m experiments.train --list fedld | head -1"
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("fedld\n", "")
+
+
+def test_an_unknown_name_is_answered_with_the_nearest(capsys):
+    assert train.main(["--list", "fedlt"]) == 2
+    assert capsys.readouterr().err.startswith("error: --list: there is no algorithm 'fedlt'. Did you mean 'fed")
+
+
+def test_a_docstring_is_taken_apart():
+    def factory(a, b):
+        """Title.
+
+            w <- w + eta d
+
+        Wire: as usual,
+        and more.
+
+        First. Still the first.
+        Second.
+
+        Args:
+            a: One of
+                two lines: here.
+            b: The other.
+
+        Raises:
+            InputError: Never.
+
+        References:
+            Somebody,
+            2020.
+        """
+
+    assert list_algorithms.parse(factory) == list_algorithms.Text(
+        title="Title.",
+        formula=["    w <- w + eta d"],
+        wire="as usual, and more.",
+        prose=["First. Still the first.", "Second."],
+        arguments={"a": "One of two lines: here.", "b": "The other."},
+        references="Somebody, 2020.",
+    )

@@ -1,0 +1,30 @@
+"""What a run says on the terminal."""
+
+import io
+
+from rich.console import Console
+
+from experiments.training import terminal
+
+
+def printed(figures):
+    summary = {"rounds": 3, "final": {name: {"mean": 0.25, "std": None} for name in figures}}
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(terminal.print_results(summary))
+    return console.export_text()
+
+
+def test_a_few_figures_are_all_shown():
+    text = printed(["train/loss", "clients/accuracy_min"])
+    assert "after round 3" in text and "clients/accuracy_min" in text and "summary.json" not in text
+
+
+def test_of_many_figures_the_telling_ones_are_shown_and_where_the_others_are():
+    endings = ("mean", "weighted", "std", "worst10", "min", "max")
+    names = [f"clients/{score}_{end}" for score in ("accuracy", "dice", "dice_foreground", "iou") for end in endings]
+    text = printed([*names, *(f"unseen/{domain}/{score}" for domain in "abcdefghij" for score in ("dice", "iou"))])
+    for name in ("clients/dice_mean", "clients/dice_foreground_worst10", "unseen/j/dice"):
+        assert name in text
+    for name in ("clients/dice_max", "clients/iou_mean", "unseen/j/iou"):
+        assert name not in text
+    assert "all 44 figures: summary.json" in text

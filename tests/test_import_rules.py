@@ -1,0 +1,127 @@
+"""The rules of imports between packages, read from the source."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.shared import ROOT
+
+PACKAGE = ROOT / "fedjax_het"
+FILES = sorted(PACKAGE.rglob("*.py"))
+BASE = {"types", "tree", "sharing", "errors", "geometry", "validation", "_internal", "alike"}
+PARTS = {"algorithm", "client", "server", "models", "data", "diagnostics"}
+TOP = {"algorithms", "engine"}
+
+
+def imports(path: Path) -> set[str]:
+    """The modules that a file imports, as dotted names; `from package import a` counts as package.a too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def package_of(path: Path) -> str:
+    """The module or package directly below fedjax_het."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def packages_imported(path: Path) -> set[str]:
+    names = {name.split(".")[1] for name in imports(path) if name.startswith("fedjax_het.")}
+    return names & (BASE | PARTS | TOP)
+
+
+def files_in(*packages: str) -> list[Path]:
+    return [path for path in FILES if package_of(path) in packages]
+
+
+@pytest.mark.parametrize("path", files_in(*BASE), ids=str)
+def test_base_modules_import_no_other_layer(path):
+    assert packages_imported(path) <= BASE
+
+
+@pytest.mark.parametrize("path", files_in(*PARTS), ids=lambda path: path.name)
+def test_parts_import_the_base_and_themselves_only(path):
+    shared = {"algorithm"} if package_of(path) in ("client", "server") else set()
+    assert packages_imported(path) <= BASE | {package_of(path)} | shared
+
+
+def test_client_and_server_do_not_import_each_other():
+    for path in files_in("client"):
+        assert "server" not in packages_imported(path)
+    for path in files_in("server"):
+        assert "client" not in packages_imported(path)
+
+
+@pytest.mark.parametrize("path", files_in("engine"), ids=lambda path: path.name)
+def test_the_engine_imports_no_part_of_an_algorithm(path):
+    assert not packages_imported(path) & {"client", "server", "algorithms"}
+
+
+def test_algorithms_do_not_import_the_engine():
+    assert not any("engine" in packages_imported(path) for path in files_in("algorithms"))
+
+
+def test_an_algorithm_imports_no_other():
+    for path in files_in("algorithms"):
+        if path.stem != "__init__":
+            assert not any(name.startswith("fedjax_het.algorithms") for name in imports(path)), path
+
+
+def test_the_package_imports_no_command_line_or_plotting():
+    forbidden = ("experiments", "configs", "matplotlib", "absl", "ml_collections", "argparse", "rich")
+    for path in FILES:
+        assert not any(name.split(".")[0] in forbidden for name in imports(path)), path
+
+
+def test_shard_map_is_used_in_the_layout_alone():
+    rewrites_programs = PACKAGE / "alike" / "nested.py"
+    allowed = {PACKAGE / "engine" / "parallel" / "layout.py", rewrites_programs}
+    for path in FILES:
+        words = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+        if path not in allowed:
+            assert "shard_map" not in words, path
+    for path in [*files_in("client"), *files_in("algorithms")]:
+        assert "axis_name" not in path.read_text(), path
+
+
+def test_the_server_never_touches_data():
+    for path in files_in("server"):
+        assert not any(name.endswith(("ClientData", "ClientView", ".Examples", ".Rows")) for name in imports(path)), (
+            path
+        )
+
+
+def test_no_module_is_named_utils():
+    assert not [path for path in FILES if path.stem in ("utils", "common", "misc", "helpers")]
+
+
+def test_no_comparison_with_the_name_of_an_algorithm():
+    """No comparison of `name`, `algorithm`, `model` or `dataset` with a string."""
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name | ast.Attribute):
+                left = node.left.id if isinstance(node.left, ast.Name) else node.left.attr
+                strings = [c for c in node.comparators if isinstance(c, ast.Constant) and isinstance(c.value, str)]
+                assert not (strings and left in ("algorithm", "model", "dataset")), f"{path}:{node.lineno}"
+
+
+def test_files_have_at_most_300_lines():
+    assert not [(path.name, n) for path in FILES if (n := len(path.read_text().splitlines())) > 300]
+
+
+ENGINE = ("parallel", "round", "evaluation", "storage", "execution", "planning", "diagnose", "simulation", "history")
+
+
+@pytest.mark.parametrize("path", files_in("engine"), ids=lambda path: path.name)
+def test_engine_packages_import_those_before_them_only(path):
+    place = path.relative_to(PACKAGE / "engine").parts[0].removesuffix(".py")
+    if place == "__init__":
+        return
+    imported = {name.split(".")[2] for name in imports(path) if name.startswith("fedjax_het.engine.")}
+    assert imported <= set(ENGINE[: ENGINE.index(place) + 1]), path
