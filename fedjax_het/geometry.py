@@ -33,8 +33,11 @@ def projections(gram: Array) -> Array:
 def agreement(gram: Array, is_present: Array, mode: Agreement = "mean_excl") -> Array:
     """p_i: how far the others go the way of client i, [m] (FedMGC, Def. 3).
 
-    mode: "mean_excl" = 1/(K - 1) sum_{j != i} p_ij, K clients present | "sum_excl", without 1/(K - 1) |
-    "sum_incl" = sum_j p_ij, with p_ii = |g_i|.
+    Args:
+        gram: [m, m].
+        is_present: [m].
+        mode: "mean_excl" = 1/(K - 1) sum_{j != i} p_ij, K clients present | "sum_excl", without 1/(K - 1) | "sum_incl"
+            = sum_j p_ij, with p_ii = |g_i|.
     """
     pairs = projections(gram)
     if mode == "sum_incl":

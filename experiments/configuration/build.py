@@ -57,7 +57,8 @@ def build_parts(
         layout = read_layout(kept["layout"], processes)
     table = dict(settings["model"])
     if table.get("conv") == "auto":
-        table["conv"] = kept.get("conv") or _choose_convolution(settings["precision"], processes)
+        former = {"patches": "im2col"}.get(kept.get("conv"), kept.get("conv"))  # as earlier versions wrote it
+        table["conv"] = former or _choose_convolution(settings["precision"], processes)
     dataset, federation = build_federation(settings["data"])
     participation = _build_participation(settings, federation.num_clients)
     model = calls.build_from_table(table, TABLES["model"].registry, "config.model", num_classes=federation.num_classes)

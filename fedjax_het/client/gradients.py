@@ -28,7 +28,9 @@ def controlled(
         g(y) - c_i + c
 
     Reads: memory["control"] (c_i), published["control"] (c, shared leaves; personal ones are left uncorrected).
-    Karimireddy et al., SCAFFOLD, ICML 2020. arXiv:1910.06378
+
+    References:
+        Karimireddy et al., SCAFFOLD, ICML 2020. arXiv:1910.06378
     """
     loss_and_state, gradient = problem.value_and_grad(params, state, batch, view, key)
     everyone = tree.merge(tree.zeros_like(params), view.received.published["control"])
@@ -52,9 +54,15 @@ def sharpness_aware(radius: NonNegative = 0.05, norm: PerturbationNorm = "whole"
         grad l(w + delta),   delta = perturbation(grad l(w))
 
     Both passes see the batch alike: they start from the same state, and the state that stays is the first pass's, so
-    running statistics are updated once a step.   radius: HarmoFL's α, 0.05.   norm: over all parameters, or tensor by
-    tensor. The weights are never changed and changed back, so there is no rounding residue as in the authors' code.
-    Jiang et al., HarmoFL, AAAI 2022, Eqs. 6 and 7; official code med-air/HarmoFL, utils/weight_perturbation.py.
+    running statistics are updated once per step. The weights are never changed and changed back, so there is no
+    rounding residue as in the authors' code.
+
+    Args:
+        radius: HarmoFL's α, 0.05.
+        norm: Over the "whole" model, or "tensor" by tensor.
+
+    References:
+        Jiang et al., HarmoFL, AAAI 2022, Eqs. 6 and 7; official code med-air/HarmoFL, utils/weight_perturbation.py.
     """
 
     def rule(
@@ -75,9 +83,16 @@ def mixed(alpha: PositiveFraction = 0.1, clip: Positive | None = None) -> Gradie
         v = alpha g(y) + (1 - alpha) Delta,   then, with clip, v min(1, clip / (||v|| + 1e-6))
 
     Reads: published["momentum"] (Delta, shared leaves; personal ones follow g alone).
-    alpha: in (0, 1], the paper's α, .1; 1 is the gradient alone.   clip: FL-Simulator's 10; None in the paper.
-    Raises InputError for an alpha outside (0, 1], or a clip that is not above 0.
-    Xu et al., FedCM: Federated Learning with Client-level Momentum, 2021. arXiv:2106.10874
+
+    Args:
+        alpha: In (0, 1], the paper's α, .1; 1 is the gradient alone.
+        clip: FL-Simulator's 10; None in the paper.
+
+    Raises:
+        InputError: An alpha outside (0, 1], or a clip that is not above 0.
+
+    References:
+        Xu et al., FedCM: Federated Learning with Client-level Momentum, 2021. arXiv:2106.10874
     """
 
     def rule(

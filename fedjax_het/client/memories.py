@@ -32,7 +32,8 @@ def optimizer_state(optimizer: optax.GradientTransformation) -> Memory:
 def last(measure: Measure, empty: Callable[[Variables], PyTree] = lambda variables: jnp.zeros((), float)) -> Memory:
     """What a client measured last, and whether it ever did: {"value", "is_known"}, zeros and False at first.
 
-    empty: from the initial variables to a tree of the value's shapes; by default one number.
+    Args:
+        empty: From the initial variables to a tree of the value's shapes; by default one number.
     """
     return Memory(
         lambda variables: {"value": tree.zeros_like(empty(variables)), "is_known": jnp.zeros((), bool)},
@@ -51,9 +52,12 @@ def last_head() -> Memory:
 def previous_models(size: Count = 1, first: Literal["none", "init"] = "none") -> Memory:
     """The last models that a client trained, newest first: {"models": leaves [size, ...], "count": how many}.
 
-    size: so many rounds of the client are remembered.   first: before its first round a client has no earlier model
-    ("none"), or the initial one ("init").
-    Raises InputError for an unknown option, and a size below 1.
+    Args:
+        size: So many rounds of the client are remembered.
+        first: Before its first round a client has no earlier model ("none"), or the initial one ("init").
+
+    Raises:
+        InputError: An unknown option, or a size below 1.
     """
 
     def init(variables: Variables) -> PyTree:

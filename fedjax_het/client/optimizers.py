@@ -44,8 +44,15 @@ def local_optimizer(
 ) -> Optimizer:
     """What a recipe's `optimizer` stands for: None is `torch_sgd`, "adam" is `torch_adam`, which reads no momentum.
 
-    betas: of "adam"; None is PyTorch's.
-    Raises InputError for another name, for betas outside 0..1, and for betas that nothing reads.
+    Args:
+        optimizer: None, "adam", or any optax transformation, which is taken as it is.
+        learning_rate: Of SGD and Adam.
+        momentum: Of SGD.
+        weight_decay: Of SGD and Adam.
+        betas: Of "adam"; None is PyTorch's.
+
+    Raises:
+        InputError: Another name, betas outside 0..1, or betas that nothing reads.
     """
     if betas is not None and not isinstance(optimizer, str):
         raise InputError("betas: they are Adam's. Set optimizer to 'adam', or leave betas out.")
@@ -57,9 +64,14 @@ def local_optimizer(
 def trainable_only(optimizer: optax.GradientTransformation, only: str | None) -> optax.GradientTransformation:
     """An optimizer that trains some parameters and leaves the others as they are, without decay or memory for them.
 
-    only: a pattern for paths, "params/classifier/*"; with "!" in front, all parameters but those; None is all.
     Batch statistics move in every training pass, also those of layers that are not trained.
-    Raises InputError, when training is traced, for a pattern that matches nothing or leaves nothing to train.
+
+    Args:
+        optimizer: What trains the others.
+        only: A pattern for paths, "params/classifier/*"; with "!" in front, all parameters but those; None is all.
+
+    Raises:
+        InputError: A pattern matches nothing or leaves nothing to train; raised when training is traced.
     """
     if only is None:
         return optimizer

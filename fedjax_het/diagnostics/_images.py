@@ -23,7 +23,9 @@ def first_images(problem, look: RoundSnapshot, name: str) -> tuple[Variables, Ba
 
     Batch leaves: [clients, IMAGES, ...], clients = min(MOST_CLIENTS, cohort); a client with fewer test images than
     IMAGES has mask 0 where one is missing.
-    Raises InputError for inputs that are no images, and where no client has test examples of its own.
+
+    Raises:
+        InputError: Inputs that are no images, or where no client has test examples of its own.
     """
     image_shape(problem, look, name)
     if look.data.test is None:
@@ -41,9 +43,13 @@ def first_images(problem, look: RoundSnapshot, name: str) -> tuple[Variables, Ba
 
 def amplitudes_of_round(problem, look: RoundSnapshot) -> Named:
     """{"log_amplitudes": [cohort, radii]}: mean of log(1 + |F x|) over a client's training images, channels, and
+
     frequencies whose distance from 0, in cycles an image, rounds to r = 0, 1, ...
 
-    x: as the model takes them, [height, width, channel].   Raises InputError for inputs that are no images.
+    x: as the model takes them, [height, width, channel].
+
+    Raises:
+        InputError: Inputs that are no images.
     """
     height, width, _ = image_shape(problem, look, "amplitudes")
     radius = jnp.round(jnp.hypot(jnp.fft.fftfreq(height)[:, None] * height, jnp.fft.fftfreq(width) * width))
@@ -62,10 +68,14 @@ def amplitudes_of_round(problem, look: RoundSnapshot) -> Named:
 
 def contours_of_round(problem, look: RoundSnapshot) -> Named:
     """{"images": float16 [clients, images, height, width, channel], "true", "predicted": [clients, images, height,
+
     width], "is_image": [clients, images]}: test images as the model takes them, the class of each pixel, and the class
     to which the server's new model, with the client's own leaves, gives the largest logit.
 
-    Reads: data.test. Raises InputError for labels that are no masks, and as `first_images` does.
+    Reads: data.test.
+
+    Raises:
+        InputError: Labels that are no masks, or as `first_images` does.
     """
     if look.data.examples.labels.ndim < 3:
         raise InputError(
@@ -88,10 +98,13 @@ def contours_of_round(problem, look: RoundSnapshot) -> Named:
 
 def normalisation_of_round(problem, look: RoundSnapshot) -> Named:
     """{"images", "normalised": float16 [clients, images, height, width, channel], "is_image": [clients, images]}: test
+
     images as the model takes them, and Psi(x) with the average amplitude after the round.
 
     Reads: data.test, and outputs.extras["normalised"] of a pass in evaluation mode.
-    Raises InputError for a model that normalises no images, and as `first_images` does.
+
+    Raises:
+        InputError: A model that normalises no images, or as `first_images` does.
     """
     models, batches = first_images(problem, look, "normalisation")
 

@@ -36,10 +36,17 @@ def decomposition(losses: Array, global_losses: Array, num_examples: Array) -> D
         shift       = sum_ij p_i p_j (L_j(w_i) - L_i(w_i))
         aggregation = sum_i p_i (L(w) - L(w_i)),   L(v) = sum_j p_j L_j(v)
 
-    losses: [data, model], client i's model on client j's training data at [j, i]; global_losses: [data], the
-    aggregated model; num_examples: [data]. Mean cross-entropies in evaluation mode, after one round from one w.
-    Deviation: the printed Eq. 2 has L(w) - L_i(w_i) in its last term, which breaks the identity by exactly `shift`;
-    the sentence below it has the form used here.   Zeng et al., FedLD.
+    Losses are mean cross-entropies in evaluation mode, after one round from one w.
+    Deviation: the printed Eq. 2 has L(w) - L_i(w_i) in its last term, which breaks the identity by exactly `shift`; the
+    sentence below it has the form used here.
+
+    Args:
+        losses: [data, model], client i's model on client j's training data at [j, i].
+        global_losses: [data], the aggregated model.
+        num_examples: [data].
+
+    References:
+        Zeng et al., FedLD.
     """
     p = num_examples / jnp.sum(num_examples)
     own, on_everyone = jnp.diag(losses), p @ losses
@@ -73,7 +80,9 @@ def filter_normalised(key: Key, params: Params) -> Params:
     """A Gaussian direction whose every filter is as long as the model's own, zero for biases and norms.
 
     d_f <- d_f |w_f| / |d_f|, f the last axis of a kernel: an output channel.
-    Li et al., Visualizing the Loss Landscape of Neural Nets, 2018.
+
+    References:
+        Li et al., Visualizing the Loss Landscape of Neural Nets, 2018.
     """
     leaves, structure = jax.tree.flatten(params)
 

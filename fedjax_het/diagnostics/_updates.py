@@ -31,10 +31,20 @@ def conflict(
 ) -> Conflict:
     """The measures of one round's updates, from their Gram matrix K_ij = <g_i, g_j> [m, m], in float64 if it is.
 
-    losses: [m], each client's l_i; all 1 without them.   is_present: [m]; the others have zero rows; default everyone.
-    mode: of p_i, see `geometry.agreement`. Raises InputError for an unknown one.
-    FedMGC, Definitions 2 to 4. The paper's Fig. 9 reads small p as good, its selection rule large p: p shrinks with
-    the updates anyway, hence `relative_agreement`.
+    The paper's Fig. 9 reads small p as good, its selection rule large p: p shrinks with the updates anyway, hence
+    `relative_agreement`.
+
+    Args:
+        gram: [m, m].
+        losses: [m], each client's l_i; all 1 without them.
+        is_present: [m]; the others have zero rows; default everyone.
+        mode: Of p_i, see `geometry.agreement`.
+
+    Raises:
+        InputError: An unknown mode.
+
+    References:
+        FedMGC, Definitions 2 to 4.
     """
     is_present = jnp.ones(len(gram), bool) if is_present is None else is_present
     losses = jnp.ones(len(gram), gram.dtype) if losses is None else losses
@@ -87,9 +97,15 @@ INDICES = {"after": slice(1, None), "before": slice(0, -1)}
 def drift(trajectories: Sequence[Array], index: Literal["after", "before"] = "after") -> Array:
     """Gamma = 1/N sum_i 1/K_i sum_k ||w_i,k - w||^2, over all trainable parameters.
 
-    trajectories: for each client [K_i + 1, parameters], its weights before the first step (w) and after each.
-    index: "after" counts w_i,k after k = 1..K steps (Eq. 7), "before" as Algorithm 1 does, where the first is w itself.
-    Clients with unequal steps average over their own first.   Jiang et al., HarmoFL, AAAI 2022.
+    Clients with unequal steps average over their own first.
+
+    Args:
+        trajectories: For each client [K_i + 1, parameters], its weights before the first step (w) and after each.
+        index: "after" counts w_i,k after k = 1..K steps (Eq. 7), "before" as Algorithm 1 does, where the first is w
+            itself.
+
+    References:
+        Jiang et al., HarmoFL, AAAI 2022.
     """
     squared = [jnp.sum(jnp.square(path - path[0]), axis=1)[INDICES[index]] for path in trajectories]
     return jnp.mean(jnp.stack([jnp.mean(values) for values in squared]))
@@ -98,7 +114,8 @@ def drift(trajectories: Sequence[Array], index: Literal["after", "before"] = "af
 def drift_of_round(problem, look: RoundSnapshot) -> Named:
     """{"gamma": [], "by_client": [cohort]}: Gamma as above, counted after each step, over the clients that reported.
 
-    Raises InputError for an algorithm whose local update cannot be watched.
+    Raises:
+        InputError: An algorithm whose local update cannot be watched.
     """
     if "drift" not in look.view.uploads.reports:
         raise InputError("diagnostics: 'drift' needs a local update that can be watched. Give it `watched`.")
@@ -135,9 +152,15 @@ SHARES = (0.8, 0.9, 0.99)
 def spectrum(gram: Array, is_present: Array) -> Named:
     """Of A = 1/m G G^T, from K = G G^T [m, m] in float64; m counts those present.
 
-    eigenvalues: [m], falling.   num_axes: [3], so many of the largest hold 80, 90 and 99 % of their sum.
-    entropy: [] of the shares, as a number of directions: exp(-sum_l q_l log q_l), 1 = one direction, m = all alike.
-    FedLD keeps floor(fraction m) axes, whatever they hold.   Zeng et al., FedLD, Eq. 5.
+    FedLD keeps floor(fraction m) axes, whatever they hold.
+
+    Returns:
+        eigenvalues: [m], falling.
+        num_axes: [3], so many of the largest hold 80, 90 and 99 % of their sum.
+        entropy: [] of the shares, as a number of directions: exp(-sum_l q_l log q_l), 1 = one direction, m = all alike.
+
+    References:
+        Zeng et al., FedLD, Eq. 5.
     """
     values = jnp.maximum(jnp.linalg.eigvalsh(gram)[::-1], 0) / jnp.maximum(jnp.sum(is_present), 1)
     shares = values / jnp.where(values[0] > 0, jnp.sum(values), 1)
@@ -163,9 +186,14 @@ def implied_weights(gram: Array, products: Array, squared: Array) -> Named:
 
         w = K^+ b,   residual = |u - sum_i w_i u_i| / |u|
 
-    squared: |u|^2. Where updates depend on each other, w is the shortest of those that do as well. The weights of
-    FedGA, FedRD and any other mean come out as they are, with residual 0; of aggregators that edit updates, what each
-    counts for in the end, which may be negative.
+    Where updates depend on each other, w is the shortest of those that do as well. The weights of FedGA, FedRD and any
+    other mean come out as they are, with residual 0; of aggregators that edit updates, what each counts for in the end,
+    which may be negative.
+
+    Args:
+        gram: K.
+        products: b.
+        squared: |u|^2.
     """
     values, vectors = jnp.linalg.eigh(gram)
     is_kept = values > _RANK * jnp.maximum(values[-1], 0)

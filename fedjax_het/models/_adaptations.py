@@ -19,8 +19,12 @@ def projected(width: Count = 256) -> Callable[[Model], Model]:
         z = W_2 relu(W_1 h + b_1) + b_2,   h [batch, feature] -> z [batch, width],   W_1 square
 
     Adds params/projection/{hidden,output}; params/classifier becomes as wide as z. All of it is trained and shared.
-    width: MOON's 256.
-    Raises InputError for a width below 1, and for a model whose classifier is not one dense layer.
+
+    Args:
+        width: MOON's 256.
+
+    Raises:
+        InputError: A width below 1; a model whose classifier is not one dense layer.
     """
 
     def adapt(model: Model) -> Model:
@@ -81,21 +85,27 @@ def probabilistic(
 
         (mu_b, s_b) = W h_b + v,   sigma_b = softplus(s_b),   z_b = mu_b + sigma_b eps_b,   eps_b ~ N(0, I)
 
-    h_b [feature] are the encoder's features, mu, s, z [D]. The noise comes from `context.key`.
-    In training one draw an example, features [batch, D]. In evaluation `num_samples` draws, features [batch, samples,
-    D], and the logits are the log of the draws' mean softmax; 0 samples: the mean mu instead. Evaluation always draws
-    with the key of its context, so evaluating twice gives the same numbers.
-    extras: "mean" (mu) and "scale" (sigma), each [batch, D].
+    h_b [feature] are the encoder's features, mu, s, z [D]. The noise comes from `context.key`. In training one draw an
+    example, features [batch, D]. In evaluation `num_samples` draws, features [batch, samples, D], and the logits are
+    the log of the draws' mean softmax; 0 samples: the mean mu instead. Evaluation always draws with the key of its
+    context, so evaluating twice gives the same numbers. extras: "mean" (mu) and "scale" (sigma), each [batch, D].
 
     Adds params: representation/kernel [feature, 2 D] and bias [2 D]; with `has_reference`, which the term
-    `conditional_information` needs and nothing else reads, reference/mean [class, D] (from 0), reference/scale
-    [class, D] (before its softplus, from 1) and, with `learn_scale`, reference/factor [] (from 1).
+    `conditional_information` needs and nothing else reads, reference/mean [class, D] (from 0), reference/scale [class,
+    D] (before its softplus, from 1) and, with `learn_scale`, reference/factor [] (from 1).
 
-    num_samples: the authors' code takes 20.   num_features: D; None is as many as the model has features, which is
-    512 for a ResNet-18 and 2048 for a ResNet-50, the authors' choices.   draw: (key, shape, dtype) -> standard noise.
-    Raises InputError for values that cannot work, features that are maps, and a head that cannot be made D wide.
-    Nguyen, Torr and Lim, FedSR: A Simple and Effective Domain Generalization Method for Federated Learning, NeurIPS
-    2022. Authors' code: atuannguyen/FedSR, src/methods/base.py.
+    Args:
+        num_samples: The authors' code takes 20.
+        num_features: D; None is as many as the model has features, which is 512 for a ResNet-18 and 2048 for a
+            ResNet-50, the authors' choices.
+        draw: (key, shape, dtype) -> standard noise.
+
+    Raises:
+        InputError: Values that cannot work, features that are maps, or a head that cannot be made D wide.
+
+    References:
+        Nguyen, Torr and Lim, FedSR: A Simple and Effective Domain Generalization Method for Federated Learning, NeurIPS
+        2022. Authors' code: atuannguyen/FedSR, src/methods/base.py.
     """
 
     def adapt(model: Model) -> Model:
@@ -182,7 +192,9 @@ def with_feature_shape(model: Model) -> Model:
     """Add the shared leaf outline/prototypes, of shape [0, class, feature]: no number, but a shape.
 
     Where the head is personal no shared leaf has its size, and a summary of features could not be laid out.
-    Raises InputError for features that are maps.
+
+    Raises:
+        InputError: Features that are maps.
     """
 
     def init(key: Key, inputs: Array) -> Variables:
@@ -214,7 +226,9 @@ def computed_in(dtype: Precision) -> Callable[[Model], Model]:
 
     Parameters and inputs are cast where they enter the network, features and logits cast back where they leave it, so
     objectives, optimizers and aggregators see float32. "float32" is the model itself.
-    Raises InputError for an unknown dtype.
+
+    Raises:
+        InputError: An unknown dtype.
     """
     chosen = DTYPES[dtype]
 

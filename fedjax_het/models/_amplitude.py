@@ -37,11 +37,13 @@ def spectrum(images: Array) -> tuple[Array, Array]:
 def normalise(images: Array, amplitude: Array, *, band: Band = "full", phase_tolerance: float | None = None) -> Array:
     """Replace the images' amplitude spectrum by `amplitude` [height, width, channel] and keep their phases.
 
-    band: "full" replaces every frequency, as the paper's equations say. "dc" replaces the mean alone, as the authors'
-    code does: it shifts each image and channel by a constant. A number L replaces the centred square of frequencies up
-    to floor(min(height, width) L). Data centred around zero need "full": elsewhere the mean's sign is that of noise.
-    phase_tolerance: bins whose amplitude is at most this part of the channel's largest hold rounding noise, and get
-    phase 0; 1e-12 in float64 and 1e-6 in float32 unless given.
+    Args:
+        band: "full" replaces every frequency, as the paper's equations say. "dc" replaces the mean alone, as the
+            authors' code does: it shifts each image and channel by a constant. A number L replaces the centred square
+            of frequencies up to floor(min(height, width) L). Data centred around zero need "full": elsewhere the mean's
+            sign is that of noise.
+        phase_tolerance: Bins whose amplitude is at most this part of the channel's largest hold rounding noise, and get
+            phase 0; 1e-12 in float64 and 1e-6 in float32 unless given.
     """
     transform = _transform(images)
     size = jnp.abs(transform)
@@ -60,10 +62,12 @@ def update_average(
 ) -> tuple[Array, Array]:
     """(average, count) after one more batch; `count` [] is the number of batches seen, padding is left out.
 
-    decay: paper's v, 0.1; the authors' code writes 0.1 and acts as 0, so that the first batch stays.
-    init: what the first batch does. "first" stores its mean as it is, "zero" is the paper's letter (v times the mean:
-    dark images at first), "debias" divides what "zero" gives by 1 - (1 - v)^count.
     A batch of nothing but padding changes neither.
+
+    Args:
+        decay: The paper's v, 0.1; the authors' code writes 0.1 and acts as 0, so that the first batch stays.
+        init: What the first batch does. "first" stores its mean as it is, "zero" is the paper's letter (v times the
+            mean: dark images at first), "debias" divides what "zero" gives by 1 - (1 - v)^count.
     """
     batch_mean, is_empty = _masked_mean(jnp.abs(_transform(images)), mask)
     rate = {
@@ -106,15 +110,22 @@ def amplitude_normalised(
 ) -> Callable[[Model], Model]:
     """Put amplitude normalisation in front of a model; it learns nothing and passes no gradient.
 
-    Adds the collection "amplitude": average [height, width, channel], and count [], the batches in it (0: none yet).
-    A training batch updates the average and is normalised by the new one while the round is below `rounds` (None:
-    always; the paper uses 1 in practice) or the average is empty; later, and in evaluation, the average stays. An
-    empty average leaves evaluated images alone. What the network is given is in extras["normalised"].
+    Adds the collection "amplitude": average [height, width, channel], and count [], the batches in it (0: none yet). A
+    training batch updates the average and is normalised by the new one while the round is below `rounds` (None: always;
+    the paper uses 1 in practice) or the average is empty; later, and in evaluation, the average stays. An empty average
+    leaves evaluated images alone. What the network is given is in extras["normalised"].
+    As the authors' code acts: decay=0, band="dc". It differs in that an all-black first batch counts as a batch here,
+    and that the average changes once per training batch, where it changes twice there, and in evaluation too.
 
-    decay, band, init, phase_tolerance: see `update_average` and `normalise`. As the authors' code acts: decay=0,
-    band="dc". It differs in that an all-black first batch counts as a batch here, and that the average changes once a
-    training batch there twice, and in evaluation too.
-    Raises InputError for values that cannot work, and for images of another size than the average.
+    Args:
+        decay: The paper's v, see `update_average`.
+        band: The frequencies that are replaced, see `normalise`.
+        init: What the first batch does, see `update_average`.
+        rounds: For so many rounds the average moves; None is every round.
+        phase_tolerance: See `normalise`.
+
+    Raises:
+        InputError: Values that cannot work; images of another size than the average.
     """
     if not isinstance(decay, jax.core.Tracer) and decay == 0 and init != "first":
         raise InputError("decay: must be above 0 unless init='first', not 0.")

@@ -84,10 +84,16 @@ def cnn(
 ) -> Model:
     """The two-layer network of FedAvg's MNIST experiments, on images [batch, height, width, channel].
 
-    norm: after each convolution, see `norms.norm`. conv: how convolutions are computed, see `_conv_impl`.
-    width: multiplies every entry of `channels` and `hidden`.
-    Raises InputError for values that cannot work, and for images that leave nothing to pool.
-    McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
+    Args:
+        norm: After each convolution, see `norm`.
+        conv: How convolutions are computed: "auto", "lax", "im2col" or "native".
+        width: Multiplies every entry of `channels` and `hidden`.
+
+    Raises:
+        InputError: Values that cannot work; images that leave nothing to pool.
+
+    References:
+        McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
     """
     check_num_classes(num_classes)
     check_conv_impl(conv)
@@ -110,7 +116,8 @@ def lenet(
 ) -> Model:
     """The LeNet-like network of many CIFAR-10 experiments (FedMGC's among them); arguments and errors as in `cnn`.
 
-    LeCun et al., Gradient-Based Learning Applied to Document Recognition, Proceedings of the IEEE 1998.
+    References:
+        LeCun et al., Gradient-Based Learning Applied to Document Recognition, Proceedings of the IEEE 1998.
     """
     return cnn(num_classes, channels, hidden, kernel=kernel, padding=padding, norm=norm, conv=conv, width=width)
 

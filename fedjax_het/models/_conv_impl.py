@@ -31,7 +31,8 @@ def convolve(
 ) -> Array:
     """[n, h, w, c], [kh, kw, c, f] and, where there is one, [f] -> [n, h', w', f].
 
-    Raises InputError for an unknown name, and for "native" where it can not be had.
+    Raises:
+        InputError: An unknown name; "native" where it can not be had.
     """
     if name == "auto":
         name = select_conv_impl(x.dtype, strides)

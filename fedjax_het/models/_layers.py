@@ -31,7 +31,8 @@ def pair(value: Pair) -> tuple:
 def pads_of(layer: str, size: Pair, window: Pair, strides: Pair, padding: Padding) -> Pads:
     """((top, bottom), (left, right)) for "SAME", "VALID", one count for every side, or such pairs themselves.
 
-    Raises InputError where the window is larger than the padded image.
+    Raises:
+        InputError: The window is larger than the padded image.
     """
     if isinstance(padding, str):
         pads = tuple(lax.padtype_to_pads(size, window, strides, padding))

@@ -45,10 +45,14 @@ def mlp(
 ) -> Model:
     """A multilayer perceptron on inputs [batch, ...] of any shape.
 
-    hidden: units of each layer; () is logistic regression, whose features are the inputs themselves.
-    norm: see `norms.norm`. dropout: part of each hidden layer that is dropped in training.
-    width: multiplies every entry of `hidden`.
-    Raises InputError for values that cannot work.
+    Args:
+        hidden: Units of each layer; () is logistic regression, whose features are the inputs themselves.
+        norm: See `norms.norm`.
+        dropout: Part of each hidden layer that is dropped in training.
+        width: Multiplies every entry of `hidden`.
+
+    Raises:
+        InputError: Values that cannot work.
     """
     check_num_classes(num_classes)
     return from_flax(MLP(num_classes, widened("hidden", hidden, width), norm, dropout))

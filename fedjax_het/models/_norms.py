@@ -144,6 +144,8 @@ def norm(kind: NormKind, name: str | None = None) -> nn.Module:
 
     "batch": BatchNorm. "batch_stat": the batch's own statistics always and nothing learned, so results depend on what
     else is in the batch (HarmoFL's authors' code). "group": GroupNorm. "none": Identity.
-    Raises InputError for an unknown kind.
+
+    Raises:
+        InputError: An unknown kind.
     """
     return NORMS[kind](name=name)

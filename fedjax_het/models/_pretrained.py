@@ -70,7 +70,9 @@ def from_torch(state: StateDict, variables: Variables, naming: Naming) -> Variab
     """These variables with the state dict's values, in their own dtypes; leaves that the naming does not know stay.
 
     The head stays too where the state dict's is for another number of classes.
-    Raises InputError that lists every key that is missing, surplus or of another shape.
+
+    Raises:
+        InputError: A key is missing, surplus or of another shape; the message lists them all.
     """
     state = {_renamed(key, naming): value for key, value in state.items() if not key.endswith(_COUNTER)}
     leaves = traverse_util.flatten_dict(variables, sep="/")
@@ -161,8 +163,10 @@ def starting_from(path: str | Path | None, naming: Naming) -> Callable[[Model], 
     """Begin with the weights of a file instead of random ones; None changes nothing.
 
     A head for another number of classes is left out: the model keeps its own, drawn as ever.
-    Raises InputError for a file that cannot be read, now, and where the weights do not fit, when the model is
-    initialised, with every key that is missing, surplus or of another shape.
+
+    Raises:
+        InputError: A file that cannot be read, now, or where the weights do not fit, when the model is initialised,
+            with every key that is missing, surplus or of another shape.
     """
     if path is None:
         return lambda model: model
@@ -180,7 +184,8 @@ def starting_from(path: str | Path | None, naming: Naming) -> Callable[[Model], 
 def read_state_dict(path: str | Path) -> StateDict:
     """A state dict from a .safetensors or .npz file.
 
-    Raises InputError for other kinds, with how to convert a pickle of PyTorch's, and for a file that cannot be read.
+    Raises:
+        InputError: Other kinds, with how to convert a pickle of PyTorch's; a file that cannot be read.
     """
     path = Path(path)
     if path.suffix in _PICKLES:
@@ -202,7 +207,8 @@ def read_state_dict(path: str | Path) -> StateDict:
 def save_state_dict(path: str | Path, variables: Variables, naming: Naming) -> None:
     """Write variables as a state dict that PyTorch's network of that naming loads; whole or not at all.
 
-    Raises InputError for another ending than .safetensors or .npz, and where it cannot be written.
+    Raises:
+        InputError: Another ending than .safetensors or .npz, or where it cannot be written.
     """
     path = Path(path)
     _check_kind(path)

@@ -102,11 +102,16 @@ def unet(
 ) -> Model:
     """Levels of 32, 64, 128 and 256 channels and a bottleneck of 512, on images whose sides are multiples of 16.
 
-    norm: HarmoFL's "batch_stat", see `norms.norm`.   width: multiplies every count of channels.
-    levels: the first so many of the four alone, and the bottleneck twice as wide as the last; sides are then multiples
-    of 2^levels.
-    conv: how convolutions are computed, see `_conv_impl`.   pretrained: a .safetensors or .npz file with the state dict
-    of HarmoFL's network, see `pretrained`.   Raises InputError for values that cannot work.
+    Args:
+        norm: HarmoFL's "batch_stat", see `norm`.
+        width: Multiplies every count of channels.
+        levels: The first so many of the four alone, and the bottleneck twice as wide as the last; sides are then
+            multiples of 2^levels.
+        conv: How convolutions are computed: "auto", "lax", "im2col" or "native".
+        pretrained: A .safetensors or .npz file with the state dict of HarmoFL's network.
+
+    Raises:
+        InputError: Values that cannot work.
     """
     check_num_classes(num_classes)
     check_conv_impl(conv)

@@ -50,7 +50,11 @@ def fedavgm(
 ) -> optax.GradientTransformation:
     """Server momentum: b <- momentum b + D;  w <- w + eta b.
 
-    momentum_damping: b <- momentum b + (1 - momentum) D instead, so that the step does not grow (MOON's repository).
+    Args:
+        learning_rate: The paper's eta.
+        momentum: Of the server.
+        momentum_damping: b <- momentum b + (1 - momentum) D instead, so that the step does not grow (MOON's
+            repository).
     """
 
     def update(gradient: Params, state: Momentum, params: Params | None = None) -> tuple[Params, Momentum]:
@@ -81,10 +85,13 @@ def fedadam(
 ) -> optax.GradientTransformation:
     """A moving average of squares.
 
-    learning_rate: the paper's eta.   tau: how adaptive, 1e-5 to 1e-1; above 0.
-    v0: first value of v; "tau2" is tau^2, which the paper's Algorithm 2 asks for; its experiments and Flower take 0.
-    bias_correction: None (the paper) | "adam", eta sqrt(1 - b2^t) / (1 - b1^t) with t = 1 at first (the authors'
-    code, by Keras) | "flower", the same with t = 2 at first.
+    Args:
+        learning_rate: The paper's eta.
+        tau: How adaptive, 1e-5 to 1e-1; above 0.
+        v0: First value of v; "tau2" is tau^2, which the paper's Algorithm 2 asks for; its experiments and Flower take
+            0.
+        bias_correction: None (the paper) | "adam", eta sqrt(1 - b2^t) / (1 - b1^t) with t = 1 at first (the authors'
+            code, by Keras) | "flower", the same with t = 2 at first.
     """
     return _adaptive(lambda v, square: b2 * v + (1 - b2) * square, learning_rate, b1, b2, tau, v0, bias_correction)
 

@@ -42,8 +42,13 @@ def ema(decay: Fraction, like: Callable[[Variables], PyTree]) -> Summary:
         g = sum_i total_i / sum_i weight_i,   mean <- decay mean + (1 - decay) g,   mass <- decay mass + (1 - decay)
 
     Reports: {"total": as like(shared), "weight": []}; the published value is {"mean", "mass"}, and mean / mass has no
-    trace left of the zero it started from. A round without weight changes nothing.   decay: FedIIR's ema, .95.
-    Raises InputError for a decay outside 0 to 1.
+    trace left of the zero it started from. A round without weight changes nothing.
+
+    Args:
+        decay: FedIIR's ema, .95.
+
+    Raises:
+        InputError: A decay outside 0 to 1.
     """
 
     def update(old: PyTree, sums: PyTree, view: ServerView) -> PyTree:
@@ -77,7 +82,13 @@ def mean_direction(
         client:  Delta <- - sum_i p_i u_i / r_i            cohort:  Delta <- - sum_i p_i u_i / sum_i p_i r_i
 
     Reports: r_i = K_i lr, [] (see client.measures.effective_learning_rate); the updates u_i come with every upload.
-    weighting: "uniform" or "samples".   Raises InputError for an unknown weighting or normalisation.
+
+    Args:
+        weighting: "uniform" or "samples".
+        normalisation: "client" or "cohort", as above.
+
+    Raises:
+        InputError: An unknown weighting or normalisation.
     """
     weighting = named(weighting)
 
@@ -106,7 +117,9 @@ def class_weighted_mean(weighting: WeightingName = "samples") -> Summary:
         c_k <- sum_i w_ik c_ik / sum_i w_ik,   w_ik = n_ik ("samples") or 1 for n_ik > 0 ("uniform")
 
     Reports: {"means" [class, feature], "counts" [class]}; published: {"means", "is_known" [class]}, at first unknown.
-    Raises InputError for an unknown weighting, and for a model without outline (see `models.with_feature_shape`).
+
+    Raises:
+        InputError: An unknown weighting; a model without outline (see `models.with_feature_shape`).
     """
 
     def update(old: PyTree, reports: PyTree, view: ServerView) -> PyTree:

@@ -18,12 +18,19 @@ def head_gradient(batch_size: Count, per: Literal["batch", "sample", "client"] =
 
         {"total": sum_b a_b g_b, "weight": sum_b a_b}          the server divides the sums of both over clients
 
-    per: what counts alike in everyone's mean. "batch": a_b = 1, the last batch too, however short (the authors' code).
-    "sample": a_b = its examples.   "client": total is the mean over the client's examples, weight 1.
     An empty client gives zeros. The pass is a training pass, as the ones it is compared with, and leaves no trace.
-    Shapes: total as params/classifier (shared leaves), weight [].   batch_size: local training's.
-    Raises InputError for an unknown `per`.
-    Guo et al., FedIIR, ICML 2023; official code YamingGuo98/FedIIR, domainbed/algorithms.py, mean_grad.
+    Shapes: total as params/classifier (shared leaves), weight [].
+
+    Args:
+        batch_size: That of local training.
+        per: What counts alike in everyone's mean. "batch": a_b = 1, the last batch too, however short (the authors'
+            code). "sample": a_b = its examples. "client": total is the mean over the client's examples, weight 1.
+
+    Raises:
+        InputError: An unknown `per`.
+
+    References:
+        Guo et al., FedIIR, ICML 2023; official code YamingGuo98/FedIIR, domainbed/algorithms.py, mean_grad.
     """
 
     def measure(problem: Problem, view: ClientView) -> Named:

@@ -32,10 +32,15 @@ def mean_loss(
 
         1/n sum_j l(f(x_j), y_j)
 
-    model: view.start or view.local.   metric: "loss" (cross-entropy) or "accuracy", counted as the share of mistakes,
-    so that less is better in both.   examples: "valid_or_train" falls back to the training examples where a client
-    has no validation examples; "valid" is 0 there; "train" always takes those.   batch_size: how many at a time.
-    Raises InputError for an unknown option.
+    Args:
+        model: "start" is view.start, "local" view.local.
+        metric: "loss" (cross-entropy) or "accuracy", counted as the share of mistakes, so that less is better in both.
+        examples: "valid_or_train" falls back to the training examples where a client has no validation examples;
+            "valid" is 0 there; "train" always takes those.
+        batch_size: How many at a time.
+
+    Raises:
+        InputError: An unknown option.
     """
 
     def measure(problem: Problem, view: ClientView) -> Array:
@@ -106,9 +111,15 @@ def training_loss(moment: Moment = "last_epoch_mean", batch_size: Count = 50) ->
         pre_eval:         of the model as the round began, in evaluation mode
         post_eval:        of the model after training, in evaluation mode
 
-    Reads: metrics["last_epoch_loss"] or metrics["loss"]; evaluations view.start or view.local.
-    batch_size: of evaluations.   Raises InputError for an unknown moment.
-    Plain cross-entropy instead, whatever the objective: `mean_loss("local", examples="train")`.
+    Reads: metrics["last_epoch_loss"] or metrics["loss"]; evaluations view.start or view.local. Plain cross-entropy
+    instead, whatever the objective: `mean_loss("local", examples="train")`.
+
+    Args:
+        moment: When, as above.
+        batch_size: Of evaluations.
+
+    Raises:
+        InputError: An unknown moment.
     """
 
     def measure(problem: Problem, view: ClientView) -> Array:

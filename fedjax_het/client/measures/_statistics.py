@@ -25,8 +25,14 @@ def statistics_of(features: Array, labels: Array, mask: Array, num_classes: int)
 def class_statistics(batch_size: int = 50) -> Measure:
     """ClassStatistics of the client's training examples under view.start, in evaluation mode.
 
-    batch_size: how many at a time, nothing else.   Raises InputError where examples have not one label each.
-    Xu, Tong and Huang, FedPAC, ICLR 2023.
+    Args:
+        batch_size: How many at a time, nothing else.
+
+    Raises:
+        InputError: Where examples have not one label each.
+
+    References:
+        Xu, Tong and Huang, FedPAC, ICLR 2023.
     """
     return lambda problem, view: _measured(problem, view, view.start, batch_size)
 
@@ -92,7 +98,9 @@ def head_statistics(problem: Problem, view: ClientView) -> Named:
     """`variance_and_means` of what the client measured before training.
 
     Reads: answers["classes"] (`class_statistics`).
-    Xu, Tong and Huang, FedPAC, ICLR 2023, section 4; code JianXu95/FedPAC, methods/fedpac.py.
+
+    References:
+        Xu, Tong and Huang, FedPAC, ICLR 2023, section 4; code JianXu95/FedPAC, methods/fedpac.py.
     """
     return variance_and_means(view.answers["classes"])
 

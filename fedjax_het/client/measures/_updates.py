@@ -27,9 +27,13 @@ def impulse_response_norm(
 
         w_tau - w = -lr sum_k a_k g_k,   a_k = h_(tau-k),   |a|_1 = sum_{j=1..tau} |h_j|
 
-    h_j: how far (in learning rates) the weights are j steps after a single gradient of 1.   mu: the factor of a
-    proximal term, which pulls them back meanwhile. Not for rules that change with the step (schedules) or with the
-    size of the gradient (Adam).
+    h_j: how far (in learning rates) the weights are j steps after a single gradient of 1. It is not for rules that
+    change with the step (schedules) or with the size of the gradient (Adam).
+
+    Args:
+        optimizer: The local rule.
+        learning_rate: Its rate.
+        mu: The factor of a proximal term, which pulls the weights back meanwhile.
     """
 
     def norm(num_steps: Array) -> Array:
@@ -85,10 +89,19 @@ def coefficient_norm(
 ) -> Measure:
     """|a_i|_1: how many plain gradient steps a client's round of SGD amounts to.
 
-    tau_i for plain SGD, more with momentum, less with a proximal term.   Shape: [].   Reads: num_steps.
-    rule: "impulse" (exact) or "released" (the authors' sum, too large where momentum meets mu).
-    Weight decay is left out, as everywhere.   schedule: what lr is multiplied by in a round, as in `sgd`.
-    Wang et al., FedNova, NeurIPS 2020. arXiv:2007.07481; official code JYWa/FedNova, distoptim/FedNova.py.
+    tau_i for plain SGD, more with momentum, less with a proximal term.
+    Shape: [].
+    Reads: num_steps. Weight decay is left out, as everywhere.
+
+    Args:
+        learning_rate: Of the local steps.
+        momentum: Of the local steps.
+        mu: Of the proximal term.
+        rule: "impulse" (exact) or "released" (the authors' sum, too large where momentum meets mu).
+        schedule: What lr is multiplied by in a round, as in `sgd`.
+
+    References:
+        Wang et al., FedNova, NeurIPS 2020. arXiv:2007.07481; official code JYWa/FedNova, distoptim/FedNova.py.
     """
 
     def measure(problem: Problem, view: ClientView) -> Array:
@@ -107,11 +120,19 @@ def change_of_control(
         path (option II):   c_i+ - c_i = -c + (w - y) / (K_i lr)
         start (option I):   c_i+ - c_i = grad F_i(w) - c_i
 
-    Shared leaves only.   Reads: view.start, view.local, num_steps, memory["control"], published["control"].
-    (w - y)/(K lr) is the mean of the corrected gradients only for plain SGD with a constant rate, so that the change
-    can do without c_i. No step, no change.   batch_size: over which option I accumulates, nothing else.
-    schedule: what lr is multiplied by in a round, as in `sgd`; where lr is 0 then, option II changes nothing.
-    Karimireddy et al., SCAFFOLD, ICML 2020, Alg. 1. arXiv:1910.06378
+    Shared leaves only.
+    Reads: view.start, view.local, num_steps, memory["control"], published["control"]. (w - y)/(K lr) is the mean of the
+    corrected gradients only for plain SGD with a constant rate, so that the change can do without c_i. No step, no
+    change.
+
+    Args:
+        learning_rate: lr of the local steps.
+        control: "path" (option II) or "start" (option I).
+        batch_size: Over which option I accumulates, nothing else.
+        schedule: What lr is multiplied by in a round, as in `sgd`; where lr is 0 then, option II changes nothing.
+
+    References:
+        Karimireddy et al., SCAFFOLD, ICML 2020, Alg. 1. arXiv:1910.06378
     """
 
     def along_path(view: ClientView) -> Params:
@@ -141,8 +162,15 @@ def _shared(params: Params, view: ClientView) -> Params:
 def effective_learning_rate(learning_rate: float, schedule: Schedule | None = None) -> Measure:
     """K_i lr: an update of plain SGD divided by it is minus the mean direction along the path.
 
-    Shape: [].   Reads: num_steps.   schedule: what lr is multiplied by in a round, as in `sgd`.
-    Xu et al., FedCM, 2021. arXiv:2106.10874
+    Shape: [].
+    Reads: num_steps.
+
+    Args:
+        learning_rate: lr of the local steps.
+        schedule: What lr is multiplied by in a round, as in `sgd`.
+
+    References:
+        Xu et al., FedCM, 2021. arXiv:2106.10874
     """
 
     def measure(problem: Problem, view: ClientView) -> Array:

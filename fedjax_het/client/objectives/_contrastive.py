@@ -40,11 +40,18 @@ def contrastive(mu: NonNegative = 1.0, temperature: Positive = 0.5) -> Term:
         mu 1/B sum_b model_contrast(z_b, z_g,b, z_p,b),   z_g = features under view.start, z_p under memory["previous"]
 
     Both are constants, computed in evaluation mode. A client without an earlier model has no term.
-    Reads: outputs.features, view.start, memory["previous"] (see `memories.previous_models`).
-    mu: the paper's μ, tuned in .001, .01, .1, 1, 5, 10; 0 is FedAvg.   temperature: the paper's τ, .5.
-    Two more passes forward a step, and one more for every further earlier model.
-    Raises InputError for a negative mu, and a temperature that is not above 0.
-    Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021. arXiv:2103.16257; code QinbinLi/MOON.
+    Reads: outputs.features, view.start, memory["previous"] (see `memories.previous_models`). Two more passes forward a
+    step, and one more for every further earlier model.
+
+    Args:
+        mu: The paper's μ, tuned in .001, .01, .1, 1, 5, 10; 0 is FedAvg.
+        temperature: The paper's τ, .5.
+
+    Raises:
+        InputError: A negative mu, or a temperature that is not above 0.
+
+    References:
+        Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021. arXiv:2103.16257; code QinbinLi/MOON.
     """
 
     def contrastive(forward: ForwardPass) -> Array:

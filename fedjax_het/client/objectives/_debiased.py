@@ -40,15 +40,22 @@ def debiased_cross_entropy(
     W: the head's last weight, bias excluded; lambda is not differentiated through.
     Shapes: logits [batch, class] with labels [batch], or maps of both as in `cross_entropy`.
     Reads: view.start, the examples' labels, and view.local or memory["head"] (`memories.last_head`) by lambda_every.
-    few_shot: S_i, one list for all clients, or a list of lists by client id (clients beyond it have none); None takes
-    the classes c with 0 < n_ic < share n_i / (classes present).
-    lambda_every: W_now is the head when the "epoch" began (code; with one epoch a round lambda stays 0), at the
-    "step", or as the client last trained it in the "prev_round" (0 before it ever did).
-    divergence: "row_l2_mean", "frobenius" ||W_start - W_now||, or "per_class" w_c = 1 + ||row c||.
-    normalise: by the sum of "weights" (code), or by the number of examples of the "batch".
-    Raises InputError for unknown options, classes that are none, and, when traced, classes that the head has not.
-    FedRD: Reducing Divergences for Generalized Federated Learning; official code Kailee-WANG/NeurIPS25-FedRD,
-    utils/trainval_func.py.
+
+    Args:
+        few_shot: S_i, one list for all clients, or a list of lists by client id (clients beyond it have none); None
+            takes the classes c with 0 < n_ic < share n_i / (classes present).
+        lambda_every: W_now is the head when the "epoch" began (code; with one epoch a round lambda stays 0), at the
+            "step", or as the client last trained it in the "prev_round" (0 before it ever did).
+        divergence: "row_l2_mean", "frobenius" ||W_start - W_now||, or "per_class" w_c = 1 + ||row c||.
+        normalise: By the sum of "weights" (code), or by the number of examples of the "batch".
+        share: Of the mean number of examples per class, below which few_shot=None takes a class for few-shot.
+
+    Raises:
+        InputError: Unknown options, classes that are none, and, when traced, classes that the head has not.
+
+    References:
+        FedRD: Reducing Divergences for Generalized Federated Learning; official code Kailee-WANG/NeurIPS25-FedRD,
+        utils/trainval_func.py.
     """
 
     def debiased_cross_entropy(forward: ForwardPass) -> Array:

@@ -26,9 +26,15 @@ def proximal(mu: NonNegative = 0.01, form: ProximalForm = "squared") -> Term:
         squared:          mu/2 ||w - w_start||^2
         norm_per_tensor:  mu sum_t ||w_t - w_start,t||, with gradient 0 at 0
 
-    Trainable parameters only.   Reads: view.start.   mu: the paper's μ, 0.001 to 1; 0 is FedAvg.
-    `norm_per_tensor` is what the FedLD repository runs as its FedProx baseline: a pull of constant size.
-    Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020. arXiv:1812.06127
+    Trainable parameters only.
+    Reads: view.start. `norm_per_tensor` is what the FedLD repository runs as its FedProx baseline: a pull of constant
+    size.
+
+    Args:
+        mu: The paper's μ, 0.001 to 1; 0 is FedAvg.
+
+    References:
+        Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020. arXiv:1812.06127
     """
 
     def proximal(forward: ForwardPass) -> Array:
@@ -49,9 +55,14 @@ def alignment(lam: NonNegative = 1.0) -> Term:
         lam 1/B sum_b 1/d |f_b - c_{y_b}|^2,   c_k: the global prototype, else the client's own from before training
 
     Off in round 0, when no global prototypes have been made.
-    Shapes: features [batch, feature].   Reads: outputs.features, published["prototypes"], answers["classes"].
-    lam: the paper's λ, 1; 0 leaves the cross-entropy alone.
-    Xu, Tong and Huang, FedPAC, ICLR 2023, Eq. 6; code JianXu95/FedPAC, methods/fedpac.py.
+    Shapes: features [batch, feature].
+    Reads: outputs.features, published["prototypes"], answers["classes"].
+
+    Args:
+        lam: The paper's λ, 1; 0 leaves the cross-entropy alone.
+
+    References:
+        Xu, Tong and Huang, FedPAC, ICLR 2023, Eq. 6; code JianXu95/FedPAC, methods/fedpac.py.
     """
 
     def alignment(forward: ForwardPass) -> Array:
@@ -74,12 +85,17 @@ def invariance(gamma: NonNegative = 0.001, debias: bool = False) -> Term:
         gamma || grad_head CE(batch) - gbar ||^2
 
     gbar stays fixed for the round; the term is differentiated through the gradient (second order), and so reaches the
-    head and the features.   Reads: outputs.features, published["mean_gradient"] (`server.summaries.ema`): mean, and
-    mass if debias.   gamma: the code's penalty, .01 (RotatedMNIST), .005 (VLCS), .001 (PACS), .0005 (Office-Home).
-    debias: divide gbar by its mass 1 - decay^t; without it, as in the code, gbar starts at 0 and has a twentieth of
-    its strength in the first round.
-    Guo et al., Out-of-Distribution Generalization of Federated Learning via Implicit Invariant Relationships, ICML
-    2023; official code YamingGuo98/FedIIR, domainbed/algorithms.py.
+    head and the features.
+    Reads: outputs.features, published["mean_gradient"] (`server.summaries.ema`): mean, and mass if debias.
+
+    Args:
+        gamma: The code's penalty, .01 (RotatedMNIST), .005 (VLCS), .001 (PACS), .0005 (Office-Home).
+        debias: Divide gbar by its mass 1 - decay^t; without it, as in the code, gbar starts at 0 and has a twentieth of
+            its strength in the first round.
+
+    References:
+        Guo et al., Out-of-Distribution Generalization of Federated Learning via Implicit Invariant Relationships, ICML
+        2023; official code YamingGuo98/FedIIR, domainbed/algorithms.py.
     """
 
     def invariance(forward: ForwardPass) -> Array:
@@ -133,11 +149,14 @@ def margin(lam: NonNegative = 0.03, form: MarginForm = "logits_mean") -> Term:
         softmax_mean:   logits_mean  of softmax(z_b)
         softmax_batch:  logits_batch of softmax(z_b)                     (released code)
 
-    Reads: outputs.logits [batch, class].   lam: the paper's λ, .1 / .03 / .03 on Retina splits 1 / 2 / 3, .01 on
-    COVID-FL; 0 is cross-entropy alone.
-    The released form is bounded, depends on the batch size and punishes confidence rather than length: choose it only
-    to compare with published numbers.
-    Zeng et al., FedLD, official code Zeng-Shuang/FedLD, methods/fedld.py.
+    Reads: outputs.logits [batch, class]. The released form is bounded, depends on the batch size and punishes
+    confidence rather than length: choose it only to compare with published numbers.
+
+    Args:
+        lam: The paper's λ, .1 / .03 / .03 on Retina splits 1 / 2 / 3, .01 on COVID-FL; 0 is cross-entropy alone.
+
+    References:
+        Zeng et al., FedLD, official code Zeng-Shuang/FedLD, methods/fedld.py.
     """
 
     def margin(forward: ForwardPass) -> Array:

@@ -21,10 +21,17 @@ def l2_representation(weight: NonNegative = 0.01, power: Literal[1, 2] = 1) -> T
 
         weight 1/B sum_b ||z_b||^power
 
-    Reads: outputs.features z [batch, D].   weight: FedSR's α for L2R, .01.   power: 1 (the authors' code; gradient 0
-    at z = 0) or 2 (the paper's squared norm).
-    Raises InputError for another power.
-    Nguyen et al., FedSR, NeurIPS 2022; official code atuannguyen/FedSR, src/methods/FedSR.py.
+    Reads: outputs.features z [batch, D].
+
+    Args:
+        weight: FedSR's α for L2R, .01.
+        power: 1 (the authors' code; gradient 0 at z = 0) or 2 (the paper's squared norm).
+
+    Raises:
+        InputError: Another power.
+
+    References:
+        Nguyen et al., FedSR, NeurIPS 2022; official code atuannguyen/FedSR, src/methods/FedSR.py.
     """
 
     def l2_representation(forward: ForwardPass) -> Array:
@@ -42,12 +49,20 @@ def conditional_information(weight: NonNegative = 0.001, floor: Positive = 1e-6)
         = weight 1/B sum_b sum_d  ln(r / |c| sigma) + ((c sigma)^2 + (c mu - r_mu)^2) / (2 r^2) - 1/2,
           r = softplus(r_s)
 
-    Analytic: no draw enters.   Reads: outputs.extras["mean"] mu and ["scale"] sigma [batch, D], params/reference
-    (r_mu "mean", r_s "scale" [class, D], c "factor" [], 1 where there is none): `models.probabilistic` has them all.
-    weight: FedSR's α for CMI, .001.   floor: standard deviations below it count as it, without gradient, so that
-    neither c = 0 nor an underflow of softplus gives NaN; the authors' code has NaN there, and for any c < 0.
-    Raises InputError for a model without a distribution.
-    Nguyen et al., FedSR, NeurIPS 2022; official code atuannguyen/FedSR, src/methods/FedSR.py.
+    Analytic: no draw enters.
+    Reads: outputs.extras["mean"] mu and ["scale"] sigma [batch, D], params/reference (r_mu "mean", r_s "scale" [class,
+    D], c "factor" [], 1 where there is none): `models.probabilistic` has them all.
+
+    Args:
+        weight: FedSR's α for CMI, .001.
+        floor: Standard deviations below it count as it, without gradient, so that neither c = 0 nor an underflow of
+            softplus gives NaN; the authors' code has NaN there, and for any c < 0.
+
+    Raises:
+        InputError: A model without a distribution.
+
+    References:
+        Nguyen et al., FedSR, NeurIPS 2022; official code atuannguyen/FedSR, src/methods/FedSR.py.
     """
 
     def conditional_information(forward: ForwardPass) -> Array:

@@ -19,7 +19,10 @@ def cross_entropy(weight: NonNegative = 1.0) -> Term:
         1/B sum_b -log softmax(z_b)[y_b]
 
     Shapes: logits [batch, class] with labels [batch], or [batch, height, width, class] with [batch, height, width].
-    Reads: outputs.logits.   weight: factor of the term.
+    Reads: outputs.logits.
+
+    Args:
+        weight: Factor of the term.
     """
 
     def cross_entropy(forward: ForwardPass) -> Array:
@@ -55,10 +58,19 @@ def focal(gamma: NonNegative = 0.5, beta: NonNegative = 1.5, weight: NonNegative
 
         1/B sum_b -beta (1 - p_b)^gamma log p_b,   p_b = softmax(z_b)[y_b]
 
-    Shapes: as `cross_entropy`, at least two classes.   Reads: outputs.logits.   gamma: .1 / .2 / .5 / 1, beta: 1 / 1.2
-    / 1.5 / 2 are the paper's grids; what it used where is not said, so the defaults are their middle. gamma=0 with
-    beta=1 is cross-entropy.   weight: factor of the term.
-    Raises InputError for a negative gamma or beta.   FedMGC; no code was released.
+    Shapes: as `cross_entropy`, at least two classes.
+    Reads: outputs.logits.
+
+    Args:
+        gamma: The paper's γ; its grid is .1 / .2 / .5 / 1. What it used where is not said, so the default is mid-grid.
+        beta: The paper's β; its grid is 1 / 1.2 / 1.5 / 2, likewise. gamma=0 with beta=1 is cross-entropy.
+        weight: Factor of the term.
+
+    Raises:
+        InputError: A negative gamma or beta.
+
+    References:
+        FedMGC; no code was released.
     """
 
     def focal(forward: ForwardPass) -> Array:
@@ -88,8 +100,15 @@ def soft_dice(logits: Array, labels: Array, mask: Array, smooth: float = 1e-5) -
 def dice(weight: NonNegative = 1.0, smooth: NonNegative = 1e-5) -> Term:
     """Soft Dice loss over the whole batch, background included; see `soft_dice`.
 
-    HarmoFL's joint loss is (cross_entropy(0.5), dice(0.5)).   Reads: outputs.logits.   smooth: the code's 1e-5.
-    Jiang et al., HarmoFL, AAAI 2022; official code med-air/HarmoFL, utils/loss.py.
+    HarmoFL's joint loss is (cross_entropy(0.5), dice(0.5)).
+    Reads: outputs.logits.
+
+    Args:
+        weight: Factor of the term.
+        smooth: The code's 1e-5.
+
+    References:
+        Jiang et al., HarmoFL, AAAI 2022; official code med-air/HarmoFL, utils/loss.py.
     """
 
     def dice(forward: ForwardPass) -> Array:
@@ -111,7 +130,8 @@ TASK_LOSSES: dict[TaskLoss, tuple[Term, ...]] = {
 def with_task_loss(objective: tuple[Term, ...], task_loss: TaskLoss) -> tuple[Term, ...]:
     """An objective with another of TASK_LOSSES in the place of its cross-entropy.
 
-    Raises InputError for an unknown name, and for an objective without that term: its loss is the algorithm's own.
+    Raises:
+        InputError: An unknown name; an objective without that term: its loss is the algorithm's own.
     """
     if task_loss == "cross_entropy":
         return objective

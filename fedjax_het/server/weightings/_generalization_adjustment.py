@@ -39,16 +39,25 @@ def generalization_adjustment(
 
     Shapes: [cohort] from a [clients], at first 1/N, N being the clients that have training examples. Gaps that do not
     differ beyond rounding change nothing.
-    Reads: reports["gap"] [cohort], G_i of the round before (`measures.generalization_gap`): the adjustment after
-    round r of the paper is made in round r + 1, before its average, with the same numbers.
-    step, rounds: the authors' d, .2, and R, the rounds of the run, 40; after R rounds d_r is 0.
-    centre: False (code) leaves mean G out.   schedule: d_r = d (1 - r/R) "linear", d (1 - (r - 1)/R) "released",
-    d "constant".   scale: a factor, or "1/n" over all clients; released: 1/3.   ceiling: released: 1, paper: none.
-    Partial participation: who takes part, and did before, is adjusted; they share out the weight that they hold
-    together, and everybody else keeps their own. The average takes a over those present, or equal parts if that is 0.
-    Raises InputError for unknown options and numbers out of range.
-    Zhang et al., Federated Domain Generalization with Generalization Adjustment, CVPR 2023; official code
-    MediaBrain-SJTU/FedDG-GA, utils/weight_adjust.py.
+    Reads: reports["gap"] [cohort], G_i of the round before (`measures.generalization_gap`): the adjustment after round
+    r of the paper is made in round r + 1, before its average, with the same numbers. Partial participation: who takes
+    part, and did before, is adjusted; they share out the weight that they hold together, and everybody else keeps their
+    own. The average takes a over those present, or equal parts if that is 0.
+
+    Args:
+        step: The authors' d, .2.
+        rounds: R, the rounds of the run, 40; after R rounds d_r is 0.
+        centre: False (code) leaves mean G out.
+        schedule: d_r = d (1 - r/R) "linear", d (1 - (r - 1)/R) "released", d "constant".
+        scale: A factor, or "1/n" over all clients; released: 1/3.
+        ceiling: Of the weights before they are normalised; released: 1, paper: none.
+
+    Raises:
+        InputError: Unknown options and numbers out of range.
+
+    References:
+        Zhang et al., Federated Domain Generalization with Generalization Adjustment, CVPR 2023; official code
+        MediaBrain-SJTU/FedDG-GA, utils/weight_adjust.py.
     """
 
     def init(shared: Variables, num_clients: int) -> Adjustment:
@@ -85,7 +94,13 @@ def adjusted(
 ) -> Array:
     """[cohort]: weights after one step; those adjusted hold together what they held before. All cut to 0: equal parts.
 
-    size: of the largest step.   centre, ceiling: see `generalization_adjustment`.
+    Args:
+        weights: [cohort] a_i before the step.
+        gaps: [cohort] G_i.
+        is_adjusted: [cohort], whose weight may change.
+        size: Of the largest step.
+        centre: See `generalization_adjustment`.
+        ceiling: See `generalization_adjustment`.
     """
     num = jnp.maximum(jnp.sum(is_adjusted), 1)
     gaps = jnp.where(is_adjusted, gaps, 0).astype(weights.dtype)

@@ -21,11 +21,15 @@ _SHORTCUT = re.compile(r"shortcut|downsample")
 def low_layer(shared: Variables, layer: str | None = None) -> str:
     """The path of one shared weight, "params/conv_0/kernel"; biases, scales and statistics are none.
 
-    layer: such a path, with or without "params/" and the last name ("conv_0").
     None: the last convolution of the first residual stage (a stage_0 or layer1) outside its shortcuts; without stages
     the convolution with the fewest input channels, which is the first; without convolutions the encoder's first dense
     layer; without an encoder the head.
-    Raises InputError for a layer that is not among the shared weights, and where there is none.
+
+    Args:
+        layer: Such a path, with or without "params/" and the last name ("conv_0").
+
+    Raises:
+        InputError: A layer that is not among the shared weights, or where there is none.
     """
     leaves = traverse_util.flatten_dict({"params": shared.get("params", {})}, sep="/")
     weights = {path: leaves[path].shape for path in sorted(leaves, key=_naturally) if leaves[path].ndim >= 2}
@@ -85,12 +89,19 @@ def parameter_guided(
     Shapes: [cohort]. N counts the clients present; alone, a client has weight 1. Distances that sum to less than 1e-8
     count as equal, and so do gammas that have all underflowed.
     Reads: uploads.update of the layer, reports["gap"] [cohort] (`measures.training_gain`).
-    layer: of Phi, a path or None, see `low_layer`; its bias is left out.   distance: "l2", or "cosine" 1 - cos.
-    official_n_extra: models that the authors' code counts in N although they are no participants (1: the domain held
-    out). The weights then sum to less than one, 5/6 for three clients: aggregate with `sum_of_models`.
-    Raises InputError for an unknown distance, an unknown layer, and official_n_extra that is no count.
-    FedRD: Reducing Divergences for Generalized Federated Learning; official code
-    Kailee-WANG/NeurIPS25-FedRD, utils/fed_merge.py.
+
+    Args:
+        layer: Of Phi, a path or None, see `low_layer`; its bias is left out.
+        distance: "l2", or "cosine" 1 - cos.
+        official_n_extra: Models that the authors' code counts in N although they are no participants (1: the domain
+            held out). The weights then sum to less than one, 5/6 for three clients: aggregate with `sum_of_models`.
+
+    Raises:
+        InputError: An unknown distance, an unknown layer, or official_n_extra that is no count.
+
+    References:
+        FedRD: Reducing Divergences for Generalized Federated Learning; official code Kailee-WANG/NeurIPS25-FedRD,
+        utils/fed_merge.py.
     """
 
     def init(shared: Variables, num_clients: int) -> PyTree:
