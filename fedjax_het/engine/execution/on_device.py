@@ -25,7 +25,7 @@ from fedjax_het.types import Array, ClientData, Key, PyTree, Rows, State
 class OnDeviceExecutor:
     """A job's rounds and its evaluation, each one program. The data go to the device when they are first needed."""
 
-    residence = ALL_ON_DEVICE
+    offload = ALL_ON_DEVICE
 
     def __init__(self, traced: TracedRound):
         """Compile the rounds; the evaluation when it is asked for, or when `peak_bytes` are."""

@@ -1,0 +1,1 @@
+"""Run directories: their files, their inspection, and what is read from them."""
