@@ -5,7 +5,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import records
-from .run_files import DIAGNOSTICS, METRICS, PER_CLIENT, SELECTED, DamagedFileError, Json, read_lines, read_rows, read_table
+from .run_files import (
+    DIAGNOSTICS,
+    METRICS,
+    PER_CLIENT,
+    SELECTED,
+    DamagedFileError,
+    Json,
+    read_lines,
+    read_rows,
+    read_table,
+)
 from fedjax_het import engine
 from fedjax_het.errors import InputError
 

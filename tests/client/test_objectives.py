@@ -61,5 +61,5 @@ def test_proximal_forms():
 
 @pytest.mark.parametrize("factory", [proximal, margin])
 def test_unknown_forms(factory):
-    with pytest.raises(InputError, match="unknown form"):
+    with pytest.raises(InputError, match="form: unknown option"):
         factory(0.1, "cubic")

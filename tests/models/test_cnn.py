@@ -61,7 +61,7 @@ def test_inputs_must_be_images():
         ({"conv": "im2co"}, "Did you mean 'im2col'"),
         ({"channels": ()}, "channels is empty"),
         ({"kernel": 0}, "kernel: must be a whole number from 1"),
-        ({"padding": "same"}, "padding is 'same'"),
+        ({"padding": "same"}, "padding: unknown option 'same'"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, message):

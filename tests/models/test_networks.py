@@ -148,9 +148,9 @@ def test_normalised_amplitude_reaches_the_network():
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("resnet18", {"stem": "smal"}, "stem: no kind 'smal'. Did you mean 'small'"),
+        ("resnet18", {"stem": "smal"}, "stem: unknown option 'smal'. Did you mean 'small'"),
         ("resnet50", {"conv": "im2co"}, "Did you mean 'im2col'"),
-        ("densenet121", {"stem": "large"}, "stem: no kind 'large'"),
+        ("densenet121", {"stem": "large"}, "stem: unknown option 'large'"),
         ("unet", {"conv": "fft"}, "conv: no implementation 'fft'"),
         ("unet", {"levels": 5}, "unet: levels is 5. Give 1 to 4"),
     ],

@@ -63,5 +63,5 @@ def test_the_released_sum_counts_double_where_momentum_meets_a_pull():
 
 
 def test_unknown_rule():
-    with pytest.raises(InputError, match=r"a_norm: unknown option 'impulses'\. Did you mean 'impulse'"):
+    with pytest.raises(InputError, match=r"rule: unknown option 'impulses'\. Did you mean 'impulse'"):
         coefficient_norm(0.1, rule="impulses")
