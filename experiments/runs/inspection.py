@@ -4,6 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedjax_het import engine
+from fedjax_het.errors import InputError
+
 from . import records
 from .run_files import (
     DIAGNOSTICS,
@@ -16,8 +19,6 @@ from .run_files import (
     read_rows,
     read_table,
 )
-from fedjax_het import engine
-from fedjax_het.errors import InputError
 
 OURS = (METRICS, "summary.json", "checkpoints")
 """What is never written over in a directory that does not tell whose run it holds."""

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from experiments.runs import diagnostics_log
 from experiments import train
+from experiments.runs import diagnostics_log
 from experiments.runs.diagnostics_log import DiagnosticsLog, DiagnosticsSchedule
 from fedjax_het import data
 from fedjax_het.diagnostics import DIAGNOSTICS
