@@ -142,7 +142,7 @@ def run_second(weighting):
     ("options", "message"),
     [
         ({"schedule": "lineer"}, "schedule: unknown option 'lineer'. Did you mean 'linear'"),
-        ({"scale": "1/N"}, "scale: a number or '1/n', not '1/N'"),
+        ({"scale": "1/N"}, "scale: unknown option '1/N'. Did you mean '1/n'"),
         ({"rounds": 0}, "rounds: must be a whole number from 1 to 2147483647, not 0"),
         ({"rounds": 2.5}, "rounds: must be a whole number"),
         ({"step": -0.1}, "step: must be a finite number of at least 0"),
