@@ -40,7 +40,7 @@ SecondMoment = Callable[[Array, Array], Array]
 """(v, squared pseudo-gradient) -> new v."""
 
 BiasCorrection = Literal["adam", "flower"]
-InitialMoment = Literal["tau2"] | NonNegative
+InitialMoment = NonNegative | Literal["tau2"]
 LATER: dict[BiasCorrection, int] = {"adam": 0, "flower": 1}  # Flower counts the first step as its second
 
 
