@@ -47,7 +47,7 @@ def test_what_is_in_the_file_is_not_measured_again_and_what_failed_says_why(tmp_
     path = tmp_path / "gpu.json"
     file = gpu.File(path)
     file.describe(ABOUT)
-    broken, asked = piece("a", "b", messages=[{"name": "a", "median_s": 0.5}], error="out of luck")
+    broken, asked = piece("a", "b", said=[{"name": "a", "median_s": 0.5}], error="out of luck")
     assert gpu.measure(file, [broken], time.monotonic() + 60) == [] and asked == [["a", "b"]]
 
     again = gpu.File(path)
@@ -55,13 +55,13 @@ def test_what_is_in_the_file_is_not_measured_again_and_what_failed_says_why(tmp_
         {"part": "ways", "name": "a", "median_s": 0.5},
         {"part": "ways", "name": "b", "error": "out of luck"},
     ]
-    more, asked = piece("a", "b", "c", messages=[{"name": "c"}])
+    more, asked = piece("a", "b", "c", said=[{"name": "c"}])
     assert gpu.measure(again, [more, broken], time.monotonic() + 60) == [] and asked == [["c"]]
 
 
 def test_what_there_is_no_time_for_is_left_and_not_called_a_failure(tmp_path):
     file = gpu.File(tmp_path / "gpu.json")
-    long, asked = piece("a", messages=[{"name": "a"}], seconds=1000.0)
+    long, asked = piece("a", said=[{"name": "a"}], seconds=1000.0)
     assert gpu.measure(file, [long], time.monotonic() + 60) == ["a"] and not asked and not file.records
 
 
