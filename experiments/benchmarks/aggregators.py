@@ -51,7 +51,7 @@ class Program(NamedTuple):
     temporary: int = 0  # bytes
 
 
-def program(name: str, options: dict[str, str], updates: Array, layout: Layout) -> Program:
+def program(name: str, options: dict[str, Any], updates: Array, layout: Layout) -> Program:
     """An algorithm's aggregator, compiled for these updates [clients, parameters]."""
     aggregator, num_clients = ALGORITHMS[name](**options).aggregator, updates.shape[0]
     losses, counts = jnp.linspace(0.5, 1.5, num_clients), jnp.ones(num_clients)
@@ -85,7 +85,7 @@ def measure(
 ) -> tuple[list[Row], float]:
     """(a row an aggregator, the mean first; FLOP a second of a float64 matrix product)."""
     named = {"fedavg": ("fedavg", {})}
-    named |= {f"{name} {stack}": (name, {"stack": stack}) for stack in stacks for name in EDITING}
+    named |= {f"{name} {stack}": (name, {"aggregation": {"stack": stack}}) for stack in stacks for name in EDITING}
     large, small = (noise(num_clients, count, layout) for count in (entries // num_clients, num_clients))
     programs = {label: program(*chosen, large, layout) for label, chosen in named.items()}
     few = {label: program(*chosen, small, layout) for label, chosen in named.items()}

@@ -15,7 +15,7 @@ from fedjax_het.data import Dataset, Federation, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import OffloadPolicy
 from fedjax_het.errors import InputError
-from fedjax_het.models import computed_in, lowerings
+from fedjax_het.models import computed_in, select_conv_impl
 from fedjax_het.types import Model
 
 from ..distributed import cpu_devices
@@ -57,7 +57,8 @@ def build_parts(
         layout = read_layout(kept["layout"], processes)
     table = dict(settings["model"])
     if table.get("conv") == "auto":
-        table["conv"] = kept.get("conv") or _choose_convolution(settings["precision"], processes)
+        former = {"patches": "im2col"}.get(kept.get("conv"), kept.get("conv"))  # as earlier versions wrote it
+        table["conv"] = former or _choose_convolution(settings["precision"], processes)
     dataset, federation = build_federation(settings["data"])
     participation = _build_participation(settings, federation.num_clients)
     model = calls.build_from_table(table, TABLES["model"].registry, "config.model", num_classes=federation.num_classes)
@@ -135,8 +136,8 @@ def _describe_devices() -> str:
 
 def _choose_convolution(precision: str, processes: Processes) -> str:
     """What "auto" is for convolutions: one way for all, so that one host without a compiler decides for the others."""
-    said = set(processes.all_gather("conv", lowerings.chosen(precision)))
-    return said.pop() if len(said) == 1 else "patches"
+    said = set(processes.all_gather("conv", select_conv_impl(precision)))
+    return said.pop() if len(said) == 1 else "im2col"
 
 
 def read_dataset(table: Mapping[str, Any]) -> Dataset:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from . import captions, diagnostic_lines
+from . import diagnostic_lines
 from .figures import Figure, Heat, Panel, View
 from .rows import Row
 
@@ -13,7 +13,8 @@ _NAME, _MOST_CLIENTS = "landscape", 12
 
 def figures(rows: Sequence[Row], rounds: Sequence[int]) -> list[Figure]:
     """Of everyone, at each of these rounds; of single clients at the last of them."""
-    title, caption = captions.title(_NAME), captions.caption(_NAME) + " Of the first seed."
+    record = diagnostic_lines.record(_NAME)
+    title, caption = record.title, record.caption + " Of the first seed."
     views = [View(diagnostic_lines.before(r), _panels(rows, r)) for r in rounds if _panels(rows, r)]
     if not views:
         return []
@@ -22,7 +23,7 @@ def figures(rows: Sequence[Row], rounds: Sequence[int]) -> list[Figure]:
     alone = [View(name, _panels(rows, rounds[-1], name)) for name in list(dict.fromkeys(names))[:_MOST_CLIENTS]]
     if alone:
         more = f" {diagnostic_lines.before(rounds[-1]).capitalize()}; at most {_MOST_CLIENTS} clients of the cohort."
-        found.append(Figure(f"{_NAME}_clients", f"{title}, a client", caption + more, alone))
+        found.append(Figure(f"{_NAME}_clients", f"{title}, per client", caption + more, alone))
     return found
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import json_files, records, setting_text
 from fedjax_het import engine
-from fedjax_het.diagnostics import DIAGNOSTICS, PICTURES
+from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.types import State
+
+from . import json_files, records, setting_text
 
 NAME = "diagnostics.jsonl"
 FOLDER = "looks"
@@ -64,7 +65,7 @@ class DiagnosticsLog:
         lines = []
         for i, seed in enumerate(self._seeds):
             of_seed = jax.tree.map(lambda x, i=i: x[i], found)
-            numbers = {name: part for name, part in of_seed.items() if name not in PICTURES}
+            numbers = {name: part for name, part in of_seed.items() if not _is_picture(name)}
             place = self._save_pictures(f"round_{done:05d}_seed_{seed}.npz", of_seed)
             lines.append({"round": done, "seed": seed, **numbers, **place, "seconds": seconds})
         self._log.add(lines)
@@ -72,7 +73,7 @@ class DiagnosticsLog:
     def _save_pictures(self, name: str, found: engine.DiagnosticValues) -> dict[str, str]:
         arrays = {
             f"{diagnostic}/{quantity}": values
-            for diagnostic in PICTURES.keys() & found.keys()
+            for diagnostic in filter(_is_picture, found)
             for quantity, values in found[diagnostic].items()
         }
         if not arrays:
@@ -86,7 +87,11 @@ class DiagnosticsLog:
 def diagnostics_files(diagnostics: str) -> list[str]:
     """What a run with this setting leaves behind."""
     chosen = setting_text.parse_names("diagnostics", diagnostics, DIAGNOSTICS)
-    return [NAME] * bool(chosen) + [FOLDER] * bool(PICTURES.keys() & set(chosen))
+    return [NAME] * bool(chosen) + [FOLDER] * any(map(_is_picture, chosen))
+
+
+def _is_picture(name: str) -> bool:
+    return name in DIAGNOSTICS and bool(DIAGNOSTICS[name].panels)
 
 
 def load_images(directory: Path, line: Mapping[str, Any]) -> dict[str, dict[str, np.ndarray]]:

@@ -9,7 +9,7 @@ import pytest
 
 from fedjax_het import data, tree
 from fedjax_het.algorithms import ALGORITHMS
-from fedjax_het.diagnostics import NUMBERS
+from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import Simulation, chunked, make_round, sharded, vmapped
 from fedjax_het.engine.diagnose import make_diagnosis
 from fedjax_het.engine.execution.run_spec import RunSpec
@@ -19,6 +19,7 @@ from fedjax_het.types import Context
 from tests.harness import algorithm, is_equal, model
 
 COHORT = 3
+NUMBERS = {name: one for name, one in DIAGNOSTICS.items() if not one.panels}
 
 
 def federation():
@@ -171,7 +172,13 @@ def test_every_algorithm_can_be_looked_at(name):
 def test_what_cannot_be_looked_at_is_refused():
     norms = {"norms": NUMBERS["norms"]}
     with pytest.raises(InputError, match=r"diagnostics: .*packs updates.*stack='float32'"):
-        Simulation(ALGORITHMS["fedld"](stack="bfloat16"), model("none"), federation(), rounds=1, diagnostics=norms)
+        Simulation(
+            ALGORITHMS["fedld"](aggregation={"stack": "bfloat16"}),
+            model("none"),
+            federation(),
+            rounds=1,
+            diagnostics=norms,
+        )
     with pytest.raises(InputError, match=r"diagnostics: they need both on the device.*examples on 'stream'"):
         Simulation(algorithm("fedavg"), model("none"), federation(), rounds=1, examples="stream", diagnostics=norms)
 

@@ -88,8 +88,8 @@ class Plan(NamedTuple):
 # ---- the parts -------------------------------------------------------------------------------------------------------
 def ways(plan: Plan) -> Iterator[Piece]:
     """Every way on w1 and w2, 100 clients a round; in other precisions than the first those that may win there."""
-    few = [("vmapped", "lax"), ("vmapped", "patches"), ("vmapped", "shifts"), ("chunked(1)", "lax")]
-    more = [("chunked(10)", "lax"), ("chunked(10)", "patches"), ("chunked(10)", "shifts")]
+    few = [("vmapped", "lax"), ("vmapped", "im2col"), ("vmapped", "shifts"), ("chunked(1)", "lax")]
+    more = [("chunked(10)", "lax"), ("chunked(10)", "im2col"), ("chunked(10)", "shifts")]
     for i, precision in enumerate(plan.precisions):
         for model in ("w2",) if plan.is_tiny else ("w1", "w2"):
             setting = plan.setting(model, 100, 100, WORKLOADS[model].num_examples, 1, precision)
@@ -138,7 +138,7 @@ def _contested(work: Workload, rules: BenchmarkRules, of: str) -> Iterator[Recor
 def resnet(plan: Plan) -> Iterator[Piece]:
     """10 of 100 clients x 500 images of 32 pixels, batch 50, 5 epochs; with either stem, since reports do not tell."""
     ways = {
-        "resnet18": [("chunked(1)", "lax"), ("vmapped", "lax"), ("vmapped", "patches"), ("chunked(1)", "patches")],
+        "resnet18": [("chunked(1)", "lax"), ("vmapped", "lax"), ("vmapped", "im2col"), ("chunked(1)", "im2col")],
         "resnet18_imagenet": [("chunked(1)", "lax"), ("vmapped", "lax")],
     }
     for precision in [p for p in ("tf32", "bfloat16", "float32") if p in plan.precisions]:

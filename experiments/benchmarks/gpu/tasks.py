@@ -12,7 +12,7 @@ import json
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -25,7 +25,7 @@ from jax import lax
 from fedjax_het import algorithms, engine, models
 from fedjax_het.engine.parallel.layout import vmapped
 from fedjax_het.engine.planning import autotune
-from fedjax_het.models.lowerings import LOWERINGS, Pads
+from fedjax_het.models import CONV_IMPLS
 from fedjax_het.types import Array, Model
 
 from ...configuration.build import read_layout
@@ -40,10 +40,10 @@ PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "flax", "
 PACKAGES += ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cublas")
 
 
-def with_shifts(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> Array:
+def with_shifts(x: Array, kernel: Array, strides: tuple[int, int], pads: Sequence[tuple[int, int]]) -> Array:
     """A convolution as a product for each entry of the kernel, with the image shifted to where that entry sees it.
 
-    Nothing is copied side by side as "patches" does, but the result is added up as often as the kernel has entries.
+    Nothing is copied side by side as "im2col" does, but the result is added up as often as the kernel has entries.
     """
     x, (height, width, *_) = jnp.pad(x, ((0, 0), *pads, (0, 0))), kernel.shape
     rows, columns = ((n - k) // s + 1 for n, k, s in zip(x.shape[1:3], (height, width), strides, strict=True))
@@ -56,7 +56,7 @@ def with_shifts(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -
     return sum(seen(i, j) @ kernel[i, j] for i in range(height) for j in range(width))
 
 
-LOWERINGS["shifts"] = with_shifts  # tried out here; a way for everybody once it has won somewhere
+CONV_IMPLS["shifts"] = with_shifts  # tried out here; a way for everybody once it has won somewhere
 
 
 class Setting(NamedTuple):

@@ -55,7 +55,7 @@ FOR_RETINA = (
 SPLITS = "The splits' alpha is printed as 100, .1, .5; split 2 is called moderate, so .1 is taken for a misprint of 1."
 RELEASED = (
     "The released code trains in evaluation mode, warms the rate up, and departs from the paper's FedLD (here "
-    "`fedld_released`). The rows are of the paper's FedLD, without either.",
+    "preset='released'). The rows are of the paper's FedLD, without either.",
     "Not told by the paper: momentum, weight decay and initial weights; here .5, .0005 and ImageNet's, as in the "
     "released code. How many seeds; here 3 (one in the code). No deviations are printed.",
 )

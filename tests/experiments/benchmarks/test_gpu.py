@@ -10,7 +10,7 @@ import pytest
 
 from experiments.benchmarks.gpu import __main__ as gpu
 from experiments.benchmarks.gpu import parts, tasks
-from fedjax_het.models.lowerings import lowered
+from fedjax_het.models._conv_impl import convolve
 
 ABOUT = {"device": "a card", "versions": {}}
 
@@ -21,7 +21,7 @@ def test_shifted_products_are_the_convolution_and_its_gradients(strides, pads):
     x, kernel = draw((2, 9, 8, 3)).astype(np.float32), draw((5, 3, 3, 4)).astype(np.float32)
 
     def of(name):
-        result = lambda x, kernel: lowered(name, x, kernel, strides, pads)  # noqa: E731
+        result = lambda x, kernel: convolve(name, x, kernel, strides, pads)  # noqa: E731
         total = lambda x, kernel: (result(x, kernel) ** 2).sum()  # noqa: E731
         return jax.jit(lambda x, kernel: (result(x, kernel), *jax.grad(total, (0, 1))(x, kernel)))(x, kernel)
 
