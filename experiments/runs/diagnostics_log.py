@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import json_files, records, setting_text
 from fedjax_het import engine
 from fedjax_het.diagnostics import DIAGNOSTICS, PICTURES
 from fedjax_het.types import State
+
+from . import json_files, records, setting_text
 
 NAME = "diagnostics.jsonl"
 FOLDER = "looks"

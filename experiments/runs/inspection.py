@@ -4,10 +4,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import records
-from .run_files import DIAGNOSTICS, METRICS, PER_CLIENT, SELECTED, DamagedFileError, Json, read_lines, read_rows, read_table
 from fedjax_het import engine
 from fedjax_het.errors import InputError
+
+from . import records
+from .run_files import (
+    DIAGNOSTICS,
+    METRICS,
+    PER_CLIENT,
+    SELECTED,
+    DamagedFileError,
+    Json,
+    read_lines,
+    read_rows,
+    read_table,
+)
 
 OURS = (METRICS, "summary.json", "checkpoints")
 """What is never written over in a directory that does not tell whose run it holds."""

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from . import json_files
 from fedjax_het import engine
 from fedjax_het.data import Federation
+
+from . import json_files
 
 Json = dict[str, Any]
 _PACKAGES = ("fedjax-het", "jax", "jaxlib", "flax", "optax", "numpy")

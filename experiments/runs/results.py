@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import data_usage
-from .run_files import PER_CLIENT, DamagedFileError, read_rows
-from .run_directory import RunDirectory
-from .tables import SUMMARIES, Table, Value
 from fedjax_het.errors import InputError
+
+from . import data_usage
+from .run_directory import RunDirectory
+from .run_files import PER_CLIENT, DamagedFileError, read_rows
+from .tables import SUMMARIES, Table, Value
 
 Seeds = list[float]
 Figures = dict[str, dict[str, Seeds]]

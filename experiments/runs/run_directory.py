@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import json_files, inspection
-from ..distributed.collectives import ALONE, Processes
-from .run_files import DamagedFileError, read_json, read_table
 from fedjax_het.data.held_out import AUTO, default_client_test_fraction
 from fedjax_het.errors import InputError
+
+from ..distributed.collectives import ALONE, Processes
+from . import inspection, json_files
+from .run_files import DamagedFileError, read_json, read_table
 
 _OF_MACHINE = ("layout", "memory_budget", "client_states", "examples")
 _OF_WATCHING = ("live",)

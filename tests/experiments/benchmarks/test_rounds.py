@@ -79,10 +79,13 @@ def test_a_mistake_is_one_message_and_status_2_before_anything_runs(monkeypatch,
 
 
 def test_names_are_read_in_their_order_and_once():
-    command = rounds.parse(["--work=all", "--peers=flower, torch_lean,flower"])
+    command = rounds.parse_command(["--work=all", "--peers=flower, torch_lean,flower"])
     assert [work.name for work in command.works] == list(WORKLOADS)
     assert command.peers == ["flower", "torch_lean"]
-    assert rounds.parse(["--work=w1"]).peers == list(PEERS) and rounds.parse(["--work=w1", "--peers=none"]).peers == []
+    assert (
+        rounds.parse_command(["--work=w1"]).peers == list(PEERS)
+        and rounds.parse_command(["--work=w1", "--peers=none"]).peers == []
+    )
 
 
 def test_every_contender_has_its_file_and_says_how_to_install_it():
@@ -204,7 +207,7 @@ def test_ours_takes_the_step_that_the_work_describes(tmp_path):
 @pytest.mark.parametrize("work", [TINY, W1.resized(num_clients=1, num_examples=4), W3.resized(num_clients=1)])
 def test_the_loss_that_judges_is_that_of_our_model(work):
     examples, weights = work.examples(), work.initial()
-    model, params = ours.model_of(work), ours.params_of(work)
+    model, params = ours.build_model(work), ours.to_params(work)
     inputs = jnp.asarray(examples.inputs[:4], float) / 255
     context = Context(jnp.ones(4), jnp.zeros((), int), jax.random.key(0), is_training=True)
     (features, _), _ = model.encode({"params": params}, inputs, context)

@@ -18,7 +18,7 @@ def test_a_point(residence):
     measured = measure(Point("scaffold", 50, 4, 700, *residence, calls=2), chunked(1))
     assert 600 < measured["parameters"] < 800
     assert 0 < measured["seconds_min"] <= measured["seconds_median"] <= measured["seconds_max"]
-    assert measured["client_steps_a_second"] == pytest.approx(4 * 2 / measured["seconds_median"])
+    assert measured["client_steps_per_second"] == pytest.approx(4 * 2 / measured["seconds_median"])
     assert measured["state_mb"] == pytest.approx(50 * (measured["parameters"] + 1) * 4 / 1e6)
 
 

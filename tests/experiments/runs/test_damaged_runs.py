@@ -7,9 +7,9 @@ import shutil
 import jax
 import pytest
 
+from experiments import train
 from experiments.configuration import build
 from experiments.runs import json_files, plots
-from experiments import train
 
 FILE = """
 def get_config():

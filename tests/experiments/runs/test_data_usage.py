@@ -10,10 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.configuration import build
-from experiments.runs import data_usage, records, results
 from experiments import train
+from experiments.configuration import build
 from experiments.report import contents, run_reader
+from experiments.runs import data_usage, records, results
 from experiments.runs.results import FinishedRun
 from fedjax_het import engine
 from fedjax_het.data import assemble, by_domain, federate, iid, toy

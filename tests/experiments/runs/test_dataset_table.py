@@ -88,7 +88,11 @@ def test_many_classes_are_summed_up_unless_all_are_asked_for():
 
 
 def test_many_domains_are_taken_together():
-    assert text(dataset_table.dataset_table(dataset(num_domains=40)))[:3] == [["", "40 domains"], ["train", "10"], ["valid", "1"]]
+    assert text(dataset_table.dataset_table(dataset(num_domains=40)))[:3] == [
+        ["", "40 domains"],
+        ["train", "10"],
+        ["valid", "1"],
+    ]
 
 
 def test_masks_are_told_in_parts_of_their_pixels():

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from experiments.runs import diagnostics_log
 from experiments import train
+from experiments.runs import diagnostics_log
 from experiments.runs.diagnostics_log import DiagnosticsLog, DiagnosticsSchedule
 from fedjax_het import data
 from fedjax_het.diagnostics import DIAGNOSTICS
@@ -50,7 +50,11 @@ def test_a_resumed_run_says_once_what_it_says_again(tmp_path, done, left):
         rounds=6,
         diagnostics={"drift": DIAGNOSTICS["drift"]},
     )
-    schedule, told, state = DiagnosticsSchedule(built, 2), DiagnosticsLog([0], tmp_path / "diagnostics.jsonl"), built.start()
+    schedule, told, state = (
+        DiagnosticsSchedule(built, 2),
+        DiagnosticsLog([0], tmp_path / "diagnostics.jsonl"),
+        built.start(),
+    )
     for stop in (0, 1, 2, 3, 4, 6):
         if (found := schedule.look(state, stop)) is not None:
             told.add(stop, *found)
@@ -63,7 +67,11 @@ def test_pictures_lie_beside_the_lines_and_are_dropped_with_them(tmp_path):
     federation = data.toy(num_clients=2, image=True)
     chosen = {"normalisation": DIAGNOSTICS["normalisation"], "drift": DIAGNOSTICS["drift"]}
     built = Simulation(algorithm("harmofl"), model(), federation, rounds=6, num_seeds=2, diagnostics=chosen)
-    schedule, told, state = DiagnosticsSchedule(built, 2), DiagnosticsLog([3, 4], tmp_path / "diagnostics.jsonl"), built.start()
+    schedule, told, state = (
+        DiagnosticsSchedule(built, 2),
+        DiagnosticsLog([3, 4], tmp_path / "diagnostics.jsonl"),
+        built.start(),
+    )
     for stop in (0, 2):
         told.add(stop, *schedule.look(state, stop))
     found = lines(tmp_path / "diagnostics.jsonl")
@@ -83,7 +91,10 @@ def test_pictures_lie_beside_the_lines_and_are_dropped_with_them(tmp_path):
 
 
 def test_numbers_alone_make_no_folder(tmp_path):
-    assert diagnostics_log.diagnostics_files("norms, drift") == ["diagnostics.jsonl"] and diagnostics_log.diagnostics_files("") == []
+    assert (
+        diagnostics_log.diagnostics_files("norms, drift") == ["diagnostics.jsonl"]
+        and diagnostics_log.diagnostics_files("") == []
+    )
     assert diagnostics_log.diagnostics_files("norms, contours") == ["diagnostics.jsonl", "looks"]
     assert diagnostics_log.load_images(tmp_path, {"round": 0}) == {}
 

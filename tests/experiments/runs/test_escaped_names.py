@@ -8,8 +8,8 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from experiments.runs import plots
 from experiments import train
+from experiments.runs import plots
 
 FILE = """
 def get_config():

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from experiments import train
-from experiments.runs.records import MetricLines
 from experiments.papers import measures
-from experiments.runs.run_files import SELECTED
+from experiments.runs.records import MetricLines
 from experiments.runs.run_directory import RunDirectory
+from experiments.runs.run_files import SELECTED
 from fedjax_het.errors import InputError
 
 CONFIG = """

@@ -3,7 +3,7 @@
 import csv
 import io
 
-from experiments.runs.tables import PER_CENT, Shown, Table, Value, make_cells, to_csv, to_latex, to_markdown, narrow
+from experiments.runs.tables import PER_CENT, Shown, Table, Value, make_cells, narrow, to_csv, to_latex, to_markdown
 
 TABLE = Table(
     "unseen",
