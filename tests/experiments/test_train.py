@@ -49,7 +49,7 @@ def compiled_once(tmp_path_factory):
 
     cache = jax.config.jax_compilation_cache_dir
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "simulation", simulation)
+        patch.setattr(build, "build_simulation", simulation)
         patch.setattr(train, "cache_folder", lambda: tmp_path_factory.mktemp("cache"))
         yield
     jax.config.update("jax_compilation_cache_dir", cache)
@@ -128,7 +128,7 @@ def test_a_resumed_run_keeps_what_auto_came_to(config, finished, monkeypatch, tm
         seen.append((parts.layout, parts.offload))
         raise InputError("far enough")
 
-    monkeypatch.setattr(build, "simulation", simulation)
+    monkeypatch.setattr(build, "build_simulation", simulation)
     (tmp_path / "config.json").write_text((finished / "config.json").read_text())
     assert (choices["client_states"], choices["examples"]) == ("device", "device")
     choices |= {"layout": "chunked(7)", "client_states": "host"}
@@ -191,7 +191,7 @@ def test_a_directory_that_cannot_be_written_is_refused(config, tmp_path, capsys)
 
 
 def test_an_unexpected_error_keeps_its_traceback(tmp_path, monkeypatch):
-    monkeypatch.setattr(train.settings, "load", lambda *_: 1 / 0)
+    monkeypatch.setattr(train.settings, "load_settings", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         train.main(["--config=configs/quickstart.py", f"--workdir={tmp_path / 'run'}"])
 

@@ -45,7 +45,7 @@ def chosen(monkeypatch, seconds: dict, rounds: int, too_large: tuple = ()) -> tu
             raise MemoryBudgetError(str(layout))
         return Built(layout)
 
-    monkeypatch.setattr(autotune, "timed", lambda runner, *_: [seconds[runner.layout], 99.0])
+    monkeypatch.setattr(autotune, "time_rounds", lambda runner, *_: [seconds[runner.layout], 99.0])
     return autotune.find_fastest(list(seconds), build, rounds)
 
 

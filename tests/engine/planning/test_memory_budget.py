@@ -45,9 +45,9 @@ def traced(layout: Layout) -> TracedRound:
 @pytest.fixture
 def settle(monkeypatch, tmp_path):
     """Where a job of sixty clients, eight a round, ends up."""
-    monkeypatch.setattr(memory_budget, "wired", lambda _, layout: traced(layout))
-    monkeypatch.setattr(memory_budget, "built", Built)
-    monkeypatch.setattr(autotune, "timed", lambda runner, *_: [1.0])
+    monkeypatch.setattr(memory_budget, "trace_round", lambda _, layout: traced(layout))
+    monkeypatch.setattr(memory_budget, "_build_within", Built)
+    monkeypatch.setattr(autotune, "time_rounds", lambda runner, *_: [1.0])
 
     def settle(layout, budget_kb, wishes=AUTO):
         size = None if budget_kb is None else 1000 * budget_kb
@@ -101,7 +101,7 @@ def test_the_refusal_says_what_everything_takes(settle):
 
 
 def test_what_cannot_fit_is_refused_before_anything_is_compiled(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory_budget, "built", lambda *_: pytest.fail("compiled"))
+    monkeypatch.setattr(memory_budget, "_build_within", lambda *_: pytest.fail("compiled"))
     with pytest.raises(InputError, match="memory_budget"):
         Simulation(algorithm("scaffold"), model(), federation(), rounds=2, memory_budget=2000)
 
@@ -115,7 +115,7 @@ def test_states_too_many_for_the_hosts_memory_lie_on_the_disk(settle, monkeypatc
 
 @pytest.mark.parametrize("budget_kb", [None, 10**9])
 def test_a_run_that_exceeds_the_machine_is_refused_before_it_is_compiled(settle, monkeypatch, budget_kb):
-    monkeypatch.setattr(memory_budget, "built", None)
+    monkeypatch.setattr(memory_budget, "_build_within", None)
     monkeypatch.setattr(Layout, "device_memory", 1000)
     with pytest.raises(InputError, match=r"^memory: this run takes more than .*server's state .*a client in training"):
         settle(vmapped, budget_kb)

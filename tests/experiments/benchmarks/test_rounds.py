@@ -72,7 +72,7 @@ def test_a_smaller_work_does_not_bear_the_name_of_the_whole():
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_mistake_is_one_message_and_status_2_before_anything_runs(monkeypatch, capsys, arguments, message):
-    monkeypatch.setattr(rounds, "Contest", None)
+    monkeypatch.setattr(rounds, "Benchmark", None)
     assert rounds.main(arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error
@@ -90,7 +90,7 @@ def test_names_are_read_in_their_order_and_once():
 
 def test_every_contender_has_its_file_and_says_how_to_install_it():
     for name, entry in CONTENDERS.items():
-        assert (ROOT / "experiments" / "peers" / f"{entry.module}.py").is_file()
+        assert (ROOT / "experiments" / "benchmarks" / "peers" / f"{entry.module}.py").is_file()
         assert entry.install or name in (OURS, MATMUL)
 
 

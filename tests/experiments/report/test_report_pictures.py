@@ -36,7 +36,7 @@ def test_the_page_shows_the_pictures_of_the_last_look(run, tmp_path):
 
 def test_a_row_is_a_client_and_images_that_are_missing_stay_empty(run, monkeypatch):
     shown = []
-    monkeypatch.setattr(images.images, "show", lambda axis, image, ends=None: shown.append((axis, ends)))
+    monkeypatch.setattr(images.images, "show_image", lambda axis, image, ends=None: shown.append((axis, ends)))
     row = contents(*run_paths.runs([run])).rows[0]
     shown.clear()
     images.taken([row])

@@ -45,7 +45,7 @@ def finished(config, tmp_path_factory):
 
     cache = jax.config.jax_compilation_cache_dir
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "simulation", simulation)
+        patch.setattr(build, "build_simulation", simulation)
         patch.setattr(train, "cache_folder", lambda: tmp_path_factory.mktemp("cache"))
         workdir = tmp_path_factory.mktemp("runs") / "whole"
         assert train.main([f"--config={config}", f"--workdir={workdir}"]) == 0
@@ -318,7 +318,7 @@ def test_a_picture_that_fails_costs_no_result_and_is_drawn_when_it_can_be(
         raise ValueError("no such\nformula")
 
     with monkeypatch.context() as patch:
-        patch.setattr(plots, "curves", fail)
+        patch.setattr(plots, "draw_curves", fail)
         assert train.main(command) == 0
     out = capsys.readouterr().out
     assert f"warning: {workdir / 'curves.png'} could not be drawn (ValueError: no such); no result depends on it" in out

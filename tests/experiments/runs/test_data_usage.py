@@ -221,7 +221,7 @@ def test_an_older_run_goes_on_where_auto_is_what_it_was_and_is_refused_in_a_line
         seen.append((settings["data"]["client_test_fraction"], settings["personal_on_test"]))
         raise InputError("far enough")
 
-    monkeypatch.setattr(build, "simulation", simulation)
+    monkeypatch.setattr(build, "build_simulation", simulation)
     begun = older(finished, tmp_path / "split")
     again = [*command, f"--workdir={begun}"]
     assert train.main(again) == 2 and not seen
