@@ -39,7 +39,7 @@ class Benchmark:
         rules: BenchmarkRules,
         report: Callable[[str], None] = lambda text: None,
     ):
-        """say: takes what there is to tell, piece by piece."""
+        """report: called with each piece of progress text."""
         self.work, self.rules, self._report = work, rules, report
         yardstick = (MATMUL,) if rules.is_rated else ()
         self.measurements = {name: Measurement(name) for name in (OURS, *yardstick, *peers)}

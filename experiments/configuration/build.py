@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedjax_het import engine
+from fedjax_het import engine, participation
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.objectives import with_task_loss
 from fedjax_het.data import Dataset, Federation, federate
@@ -171,8 +171,8 @@ def _build_participation(settings: Mapping[str, Any], num_clients: int) -> Any:
             f"config.cohort_size: {size} clients a round of {num_clients} altogether."
             f" Set it to {num_clients} or less (0 = everyone), or raise config.data.num_clients."
         )
-    among = engine.uniform(size) if size else engine.full()
-    return among if availability == 1 else engine.bernoulli(availability, among=among)
+    among = participation.uniform(size) if size else participation.full()
+    return among if availability == 1 else participation.bernoulli(availability, among=among)
 
 
 def read_layout(text: str, processes: Processes = ALONE) -> engine.Layout | str:

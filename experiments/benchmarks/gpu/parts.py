@@ -260,7 +260,7 @@ def _run_tests(
 def read_lines(
     command: list[str], seconds: float, flags: str = "", environment: Mapping[str, str] | None = None
 ) -> Iterator[str]:
-    """What a process prints. Raises Ended, behind the last line, if it fails or takes longer."""
+    """Yield the lines that a process prints. Raises TaskFailedError at the end if it fails or takes too long."""
     whole = os.environ | (environment or {}) | {"PYTHONUNBUFFERED": "1"}
     whole |= {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
     with tempfile.TemporaryFile("w+") as log:

@@ -48,9 +48,10 @@ def prepare(work: Workload, settings: ContenderSettings) -> Contender:
 
 
 def with_matmul_precision(precision: str) -> Callable[[Model], Model]:
-    """Has this process compute products of float32 so, and says how a model is changed for it.
+    """Set the precision of this process's float32 matrix products, and return the matching change of a model.
 
-    JAX's own choice on GPUs is TF32, so float32 is asked for there. Raises Unusable for TF32 where there is none.
+    JAX computes float32 products in TF32 on GPUs unless it is told otherwise. Raises UnusableError for TF32 on other
+    devices.
     """
     has_tf32 = jax.default_backend() == "gpu"
     if precision == "tf32" and not has_tf32:

@@ -39,13 +39,13 @@ class ContenderProcess:
             )
 
     def read_greeting(self) -> dict[str, Any]:
-        """Its first words, and `seconds` since it was started. Raises Failed."""
+        """Its first answer, with `seconds` since the start. Raises ContenderError."""
         before = time.perf_counter()
         words = self._answer()
         return words | {"seconds": time.perf_counter() - before}
 
     def ask(self, *words: str) -> dict[str, Any]:
-        """Raises Failed."""
+        """Send a command and return its answer. Raises ContenderError."""
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(" ".join(words).encode() + b"\n")
         return self._answer()

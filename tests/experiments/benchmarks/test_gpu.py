@@ -47,7 +47,7 @@ def test_what_is_in_the_file_is_not_measured_again_and_what_failed_says_why(tmp_
     path = tmp_path / "gpu.json"
     file = gpu.FigureFile(path)
     file.describe(ABOUT)
-    broken, asked = piece("a", "b", messages=[{"name": "a", "median_s": 0.5}], error="out of luck")
+    broken, asked = piece("a", "b", said=[{"name": "a", "median_s": 0.5}], error="out of luck")
     assert gpu.measure(file, [broken], time.monotonic() + 60) == [] and asked == [["a", "b"]]
 
     again = gpu.FigureFile(path)
@@ -55,31 +55,31 @@ def test_what_is_in_the_file_is_not_measured_again_and_what_failed_says_why(tmp_
         {"part": "variants", "name": "a", "median_s": 0.5},
         {"part": "variants", "name": "b", "error": "out of luck"},
     ]
-    more, asked = piece("a", "b", "c", messages=[{"name": "c"}])
+    more, asked = piece("a", "b", "c", said=[{"name": "c"}])
     assert gpu.measure(again, [more, broken], time.monotonic() + 60) == [] and asked == [["c"]]
 
 
 def test_what_there_is_no_time_for_is_left_and_not_called_a_failure(tmp_path):
     file = gpu.FigureFile(tmp_path / "gpu.json")
-    long, asked = piece("a", messages=[{"name": "a"}], seconds=1000.0)
+    long, asked = piece("a", said=[{"name": "a"}], seconds=1000.0)
     assert gpu.measure(file, [long], time.monotonic() + 60) == ["a"] and not asked and not file.records
 
 
 def test_a_file_is_of_one_device(tmp_path, capsys):
     file = gpu.FigureFile(tmp_path / "gpu.json")
     file.describe(ABOUT)
-    with pytest.raises(ValueError, match="is of 'a card', and this is 'another'"):
+    with pytest.raises(ValueError, match="measured on 'a card', and this is 'another'"):
         gpu.FigureFile(tmp_path / "gpu.json").describe({"device": "another"})
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--parts=variant"], "--parts: there is no 'variant'. Did you mean 'variants'?"),
-        (["--minutes=0"], "--minutes: more than 0"),
+        (["--parts=variant"], "--parts: 'variant' is unknown. Did you mean 'variants'?"),
+        (["--minutes=0"], "--minutes: must be more than 0"),
         (["--layout=all"], "layout cannot be read"),
         (["--json=/nowhere/at/all.json"], "--json: cannot write"),
-        (["--json=other.json"], "holds no figures of this command"),
+        (["--json=other.json"], "not written by this command"),
     ],
 )
 def test_a_mistake_is_one_message_and_status_2(tmp_path, monkeypatch, capsys, arguments, message):

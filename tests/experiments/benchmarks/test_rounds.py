@@ -118,7 +118,7 @@ def standings(tmp_path_factory):
 
     def pretender(name, seconds=1.0, step=0.1, crashes=False, said=None):
         path = tmp_path_factory.mktemp("python") / name
-        text = PRETENDER.format(seconds=seconds, step=step, crashes=crashes, messages=said)
+        text = PRETENDER.format(seconds=seconds, step=step, crashes=crashes, said=said)
         path.write_text(f"#!{sys.executable}{text}")
         path.chmod(0o755)
         return str(path)
@@ -129,8 +129,8 @@ def standings(tmp_path_factory):
         "torch_lean": pretender("torch_lean", 1.0, 0.10001),
         "torch_plain": pretender("torch_plain", 4.0, 0.2),
         "flower": pretender("flower", crashes=True),
-        "pfl_research": pretender("pfl_research", messages={"missing": ["pfl", "torch"]}),
-        "fedjax": pretender("fedjax", messages={"unusable": "it needs an older one"}),
+        "pfl_research": pretender("pfl_research", said={"missing": ["pfl", "torch"]}),
+        "fedjax": pretender("fedjax", said={"unusable": "it needs an older one"}),
     }
     return Benchmark(W3, [name for name in pythons if name in PEERS], BenchmarkRules(cores=2, pythons=pythons)).run()
 

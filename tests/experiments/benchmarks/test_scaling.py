@@ -31,7 +31,7 @@ def fake(point):
 
 
 def test_a_failing_point_is_named_and_costs_no_other(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(scaling, "_measured", fake)
+    monkeypatch.setattr(scaling, "_measure_in_process", fake)
     assert scaling.main(["--study=aggregators", f"--out={tmp_path}"]) == 1
     rows = list(csv.DictReader((tmp_path / "scaling.csv").open()))
     assert [row["algorithm"] for row in rows] == ["fedavg"] * 3 + ["fedld"] * 3 + ["fedmgc"] * 3

@@ -57,7 +57,7 @@ def test_a_figure_has_a_row_a_client_or_image_and_a_column_a_method(tmp_path, dr
         drawn["rows"], drawn["columns"] = list(rows), list(columns)
         return real(rows, columns, *arguments, **options)
 
-    real = diagnostics.images.grid
+    real = diagnostics.images.draw_grid
     monkeypatch.setattr(diagnostics.images, "draw_grid", grid)
     surfaces = [1 + DISTANCE, 2 + DISTANCE**2]
     runs = {(name, "clients"): run(tmp_path / name, surfaces) for name in ("FedAvg", "HarmoFL")}
