@@ -104,7 +104,7 @@ def run_command(command: Command) -> int:
     console, records, status = Console(), [], 0
     for work in command.works:
         measurements = Benchmark(
-            work, command.peers, command.rules, say=lambda text: print(text, end="", flush=True)
+            work, command.peers, command.rules, report=lambda text: print(text, end="", flush=True)
         ).run()
         console.print(report.make_table(work, measurements, command.rules))
         for remark in report.make_remarks(measurements, command.rules):

@@ -122,7 +122,7 @@ def peers(plan: Plan) -> Iterator[Piece]:
 
 
 def _measure_peers(work: Workload, rules: BenchmarkRules, of: str) -> Iterator[Record]:
-    standings = Benchmark(work, PEERS, rules, say=lambda text: print(text, end="", flush=True)).run()
+    standings = Benchmark(work, PEERS, rules, report=lambda text: print(text, end="", flush=True)).run()
     ours = standings[OURS]
     for name, standing in standings.items():
         record = {"name": f"{of}: {name}", "precision": rules.precision}

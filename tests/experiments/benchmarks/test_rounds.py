@@ -59,15 +59,15 @@ def test_a_smaller_work_does_not_bear_the_name_of_the_whole():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--work=w4"], "--work: there is no 'w4'. Did you mean 'w3'?"),
+        (["--work=w4"], "--work: 'w4' is unknown. Did you mean 'w3'?"),
         (["--work=w1", "--peers=torch_lan"], "Did you mean 'torch_lean'?"),
-        (["--work=none"], "--work: there is no 'none'"),
-        (["--work=w1", "--peers="], "--peers: there is no ''"),
+        (["--work=none"], "--work: 'none' is unknown"),
+        (["--work=w1", "--peers="], "--peers: '' is unknown"),
         (["--work=w1", "--rounds=0"], "--rounds: must be 1 or more"),
         (["--work=w1", "--layout=shard(2)"], "layout cannot be read"),
         (["--work=w1", "--json=/nowhere/at/all.json"], "--json: cannot write"),
-        (["--work=w1", "--python=torch_lean=/nowhere"], "--python: '/nowhere' is no program"),
-        (["--work=w1", "--python=torch=/bin/sh"], "--python: there is no 'torch'"),
+        (["--work=w1", "--python=torch_lean=/nowhere"], "--python: '/nowhere' is not an executable file"),
+        (["--work=w1", "--python=torch=/bin/sh"], "--python: 'torch' is unknown"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -98,7 +98,7 @@ def test_every_contender_has_its_file_and_says_how_to_install_it():
 PRETENDER = """
 import json, sys
 import numpy as np
-from experiments.works import W3
+from experiments.benchmarks.workloads import W3
 said = {said}
 print(json.dumps(said or {{"versions": {{"one": "1.0"}}}}), flush=True)
 for line in sys.stdin if not said else []:
@@ -180,7 +180,7 @@ def test_the_command_prints_and_writes(standings, monkeypatch, tmp_path, capsys)
     assert rounds.main(["--work=w3,w1", "--rounds=2", f"--json={tmp_path / 'found.json'}"]) == 0
     found = json.loads((tmp_path / "found.json").read_text())
     assert [record["work"] for record in found] == ["w3", "w3", "w1", "w1"] and all(r.keys() == KEYS for r in found)
-    assert "for trying out" in capsys.readouterr().out
+    assert "a trial" in capsys.readouterr().out
 
 
 # ---- contenders ------------------------------------------------------------------------------------------------------
