@@ -39,7 +39,7 @@ class Row(NamedTuple):
     seconds: float
     least: float
     most: float
-    gigabytes_a_second: float
+    gigabytes_per_second: float
     passes_beyond: float
     small_share: float
     temporary_mb: float
@@ -120,7 +120,7 @@ def _table(num_clients: int, entries: int, rows: Sequence[Row], rate: float) -> 
     for row in rows:
         lines.append(
             f"  {row.aggregator:16s} {row.seconds:8.4f} s [{row.least:.4f} to {row.most:.4f}]  "
-            f"{row.gigabytes_a_second:6.2f} GB/s  {row.passes_beyond:7.2f} passes beyond  "
+            f"{row.gigabytes_per_second:6.2f} GB/s  {row.passes_beyond:7.2f} passes beyond  "
             f"{row.small_share:4.0%} on m x m  {row.temporary_mb:7.1f} MB"
         )
     return "\n".join(lines)

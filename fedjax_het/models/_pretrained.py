@@ -36,7 +36,7 @@ class Naming(NamedTuple):
     """
 
     layers: Mapping[str, str]
-    convolved: tuple[str, ...] = ()
+    output_size: tuple[str, ...] = ()
     former: Mapping[str, str] = MappingProxyType({})
 
 
@@ -94,7 +94,7 @@ def _entries(leaves: Mapping[str, Array], naming: Naming) -> Iterator[tuple[str,
         name = _name(layer, naming)
         if name is not None and kind in _LEAVES:
             shape = tuple(leaf.shape[axis] for axis in _axes(leaf.ndim))
-            if layer in naming.convolved and leaf.ndim == 2:
+            if layer in naming.output_size and leaf.ndim == 2:
                 shape = (*shape, 1, 1)
             yield path, _Entry(f"{name}.{_LEAVES[kind]}", shape, path.startswith(_HEAD))
 

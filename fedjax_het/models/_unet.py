@@ -27,7 +27,7 @@ UNET_NAMES = Naming(
         "decoder_#/norm_#": "decoder<1+>.dec<1+>_bn<2+>",
         "classifier": "conv",
     },
-    convolved=("classifier",),
+    output_size=("classifier",),
 )
 """HarmoFL's."""
 
