@@ -3,12 +3,13 @@
 from fedjax_het import algorithms, data, models, sharing
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.client import schedules
-from fedjax_het.engine import bernoulli, chunked, full, sharded, simulate, uniform, vmapped
+from fedjax_het.engine import Sweep, bernoulli, chunked, full, sharded, simulate, uniform, vmapped
 from fedjax_het.errors import InputError
 
 __all__ = [
     "Algorithm",
     "InputError",
+    "Sweep",
     "algorithms",
     "bernoulli",
     "chunked",

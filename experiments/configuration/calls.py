@@ -42,7 +42,7 @@ def read_signature(factory: Callable[..., Any], given: Iterable[str] = ()) -> di
     for name, argument in inspect.signature(factory).parameters.items():
         kind = kinds.get(name, Any)
         if argument.kind is argument.VAR_KEYWORD:
-            found |= _keys(kind)
+            found |= {key: option for key, option in _keys(kind).items() if key not in given}
         elif argument.kind is not argument.VAR_POSITIONAL and name not in given and _is_plain(kind):
             found[name] = Setting(
                 kind, argument.default, argument.default is _MISSING, _followed_setting(marked.get(name))

@@ -10,7 +10,7 @@ import pytest
 from fedjax_het import data, tree
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.diagnostics import NUMBERS
-from fedjax_het.engine import Simulation, chunked, make_round, sharded, uniform, vmapped
+from fedjax_het.engine import Simulation, Sweep, chunked, make_round, sharded, uniform, vmapped
 from fedjax_het.engine.diagnose import make_diagnosis
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.errors import InputError
@@ -160,9 +160,9 @@ def test_drift_of_one_plain_step_is_its_square():
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_can_be_looked_at(name):
     everyone = federation()
-    job = RunSpec((algorithm(name),), model(), everyone, uniform(COHORT), 1, 1)
+    job = RunSpec(Sweep(lambda: algorithm(name)), model(), everyone, uniform(COHORT), 1, 1)
     state = jax.eval_shape(job.round(vmapped).init, jax.random.key(0), everyone.data)
-    found = jax.eval_shape(make_diagnosis(job, vmapped, NUMBERS), state, everyone.data, jax.random.key(0))
+    found = jax.eval_shape(make_diagnosis(job, vmapped, NUMBERS), {}, state, everyone.data, jax.random.key(0))
     assert found.keys() == {"cohort", *NUMBERS}
     assert found["drift"]["by_client"].shape == (COHORT,)
 
