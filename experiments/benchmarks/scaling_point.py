@@ -19,7 +19,7 @@ from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.data import Federation
 from fedjax_het.data.federation import Fractions
 from fedjax_het.data.preparation import Preparation
-from fedjax_het.engine import OffloadPolicy
+from fedjax_het.engine import OffloadPolicy, Sweep
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.execution.trace import trace_round
@@ -52,12 +52,17 @@ def measure(point: Point, layout: Layout) -> dict[str, Any]:
     hidden = max(1, round((point.parameters - NUM_CLASSES) / (NUM_INPUTS + 1 + NUM_CLASSES)))
     algorithm = ALGORITHMS[point.algorithm](learning_rate=0.01, batch_size=BATCH_SIZE)
     model, rounds = models.mlp(NUM_CLASSES, hidden=(hidden,)), BLOCK * (1 + point.calls)
-    job = RunSpec(
-        (algorithm,), model, noise_federation(point.population), participation.uniform(point.cohort), rounds, BLOCK
+    spec = RunSpec(
+        Sweep(lambda: algorithm),
+        model,
+        noise_federation(point.population),
+        participation.uniform(point.cohort),
+        rounds,
+        BLOCK,
     )
-    traced, residence = trace_round(job, layout), OffloadPolicy(point.client_states, point.examples)
-    runner = _build_within(traced, residence, Path(tempfile.gettempdir()))
-    seconds, held = autotune.time_rounds(runner, point.calls, block=BLOCK), cost.resident_bytes(traced, residence)
+    traced, offload = trace_round(spec, layout), OffloadPolicy(point.client_states, point.examples)
+    runner = _build_within(traced, offload, Path(tempfile.gettempdir()))
+    seconds, held = autotune.time_rounds(runner, point.calls, block=BLOCK), cost.resident_bytes(traced, offload)
     median, state = float(np.median(seconds)), traced.shapes.state
     steps = int(algorithm.local_update.num_steps(np.array(EXAMPLES_PER_CLIENT)))
     return point._asdict() | {

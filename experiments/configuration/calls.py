@@ -48,7 +48,7 @@ def read_signature(factory: Callable[..., Any], given: Iterable[str] = (), prese
     for name, argument in inspect.signature(factory).parameters.items():
         kind = kinds.get(name, Any)
         if argument.kind is argument.VAR_KEYWORD:
-            found |= _keys(kind)
+            found |= {key: option for key, option in _keys(kind).items() if key not in given}
         elif argument.kind is argument.VAR_POSITIONAL or name in given:
             continue
         elif table := keywords_of(marked.get(name)):

@@ -27,7 +27,7 @@ class Training:
     """
 
     def __init__(self, simulation: engine.Simulation, records: Sequence[RunRecorder], processes: Processes = ALONE):
-        """records: one for each algorithm of the simulation; what is not of the algorithm is set alike in all."""
+        """records: one for each first seed or value of the simulation's sweep; all else is set alike in all."""
         self.simulation, self.records, self.processes = simulation, records, processes
         settings = records[0].settings
         self.rounds = settings["rounds"]
