@@ -3,9 +3,9 @@
     python -m experiments.compare --config=configs/pacs/fedavg.py --config=configs/pacs/fedbn.py \\
         --config.data.path=PACS --vary=data.unseen=all --workdir=runs/pacs
 
-Cells that differ in seeds and numbers of the algorithm alone are trained together, as one program where it is one. What
-is finished is not trained again; a cell that fails is told and does not stop the rest. Exit status: 0 = all cells are
-done, 1 = some failed, 2 = something to mend, said before the first was trained.
+Cells that differ in seeds and real numbers of the algorithm alone are trained together, as one program; where that
+fails, each by itself. What is finished is not trained again; a cell that fails is told and does not stop the rest. Exit
+status: 0 = all cells are done, 1 = some failed, 2 = something to mend, said before the first was trained.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def parse(argv: Sequence[str]) -> Command:
         type=int,
         default=run_grid.MOST,
         metavar="N",
-        help="train at most so many in one program, where they differ in numbers of the algorithm and seeds alone "
+        help="train at most so many in one program, where they differ in seeds and real numbers of the algorithm alone "
         "(default %(default)s); 1 is each by itself",
     )
     known = parser.parse_args(own)

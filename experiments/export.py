@@ -15,9 +15,7 @@ import jax
 from fedjax_het import engine, tree
 from fedjax_het.engine.evaluation.scoring import mean_personal_variables
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.models import TORCH_NAMES
-from fedjax_het.models.pretrained import save
-from fedjax_het.models.state_dict import Naming, unnamed
+from fedjax_het.models import TORCH_NAMES, Naming, save_state_dict, unnamed_leaves
 from fedjax_het.types import State, Variables
 
 from .configuration import build, settings
@@ -85,12 +83,12 @@ def main(argv: Sequence[str]) -> int:
     known = parser.parse_args(argv)
     try:
         variables, naming, rounds = trained(known.workdir, known.seed)
-        save(known.to, variables, naming)
+        save_state_dict(known.to, variables, naming)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"{known.to}: the model after {rounds} rounds")
-    if rest := unnamed(variables, naming):
+    if rest := unnamed_leaves(variables, naming):
         print(f"left out, for want of a name in PyTorch: {', '.join(rest)}")
     return 0
 

@@ -1,8 +1,4 @@
-"""The catalogue of what can be trained: a line for every algorithm, and all that is known of one.
-
-What is said of an algorithm is read from docstrings: that of its file, that of its factory, and for an option that
-these explain by naming another function, that function's.
-"""
+"""The list of algorithms: a line for every algorithm, and all that is known of one, from docstrings."""
 
 import inspect
 import os
@@ -10,8 +6,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
-from types import ModuleType
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -26,61 +21,30 @@ from fedjax_het.errors import InputError, nearest
 
 from .configuration import calls
 
-_REFERENCE = re.compile(r"^[A-Z][\w-]+(?:,? [A-Z][\w-]+)*(?: and [A-Z][\w-]+| et al\.?),", re.MULTILINE)
-_MENTIONED = re.compile(r"`(?:\w+\.)*(\w+)[`(]")
-_REFERRAL = re.compile(r"(?:[,;] )?see `[\w.]+`[.;]? ?")
-_END = re.compile(r"\s{3}|(?<=\.)\s(?=[A-Z][\w']*(?: \w+)?: )")  # of what is said of an option
-_WIRE = "Wire"
+_SECTION = re.compile(r"^(Args|Returns|Raises|References):\n((?:[ ]{4}.*\n|\n)*)", re.MULTILINE)
+_ENTRY = re.compile(r"^(\w+): ", re.MULTILINE)
+_WIRE = "Wire: "
 
 
 class Text(NamedTuple):
-    """A docstring in parts: "Wire" and options by their names, each with what is said of it."""
+    """A docstring in parts."""
 
     title: str
     formula: list[str]
-    meanings: dict[str, str]
+    wire: str  # what is sent and kept
     prose: list[str]  # the other paragraphs
-
-
-def description(factory: Callable[..., Algorithm]) -> tuple[str, str]:
-    """(the first sentence of a recipe's file, the reference that ends it: at least its last two lines).
-
-    A factory that speaks for itself, as `fedld_released` does, is described by its own first line.
-    """
-    text = inspect.getdoc(sys.modules[factory.__module__]) or ""
-    title = text.split("\n")[0]
-    if _speaks_for_itself(factory):
-        title = inspect.getdoc(factory).split("\n")[0]
-    return title, " ".join(text[_start_of_reference(text) :].split())
-
-
-def _speaks_for_itself(factory: Callable[..., Algorithm]) -> bool:
-    return factory.__name__ != factory.__module__.rsplit(".", 1)[-1]
-
-
-def _start_of_reference(text: str) -> int:
-    starts = [match.start() for match in _REFERENCE.finditer(text)]
-    return starts[-1] if starts else len(text) - len("\n".join(text.splitlines()[-2:]))
-
-
-def _module(name: str) -> ModuleType:
-    return sys.modules[ALGORITHMS[name].__module__]
-
-
-def _body(module: ModuleType) -> str:
-    """What a recipe's file says of it, without the reference."""
-    text = inspect.getdoc(module) or ""
-    return text[: _start_of_reference(text)]
+    arguments: dict[str, str]  # what each argument means
+    references: str
 
 
 def own_options(factory: Callable[..., Algorithm]) -> dict[str, calls.Setting]:
-    """The recipe's own options; those of local training are every recipe's."""
+    """The algorithm's own options; those of local training are every algorithm's."""
     training = set(Training.__annotations__)
     return {name: option for name, option in calls.read_signature(factory).items() if name not in training}
 
 
 def traffic(factory: Callable[..., Algorithm], federation: data.Federation) -> int:
-    """Bytes down and up, a client a round, for a small convolutional network with batch norm."""
+    """Bytes down and up, per client and round, for a small convolutional network with batch norm."""
     model = models.cnn(federation.num_classes, channels=(8, 16), hidden=(32,), norm="batch")
     round = make_round(factory(), model, federation.num_clients, prepare=federation.prepare)
     key = jax.random.key(0)
@@ -88,78 +52,25 @@ def traffic(factory: Callable[..., Algorithm], federation: data.Federation) -> i
     return sum(bytes_per_client(jax.eval_shape(round.step_with_messages, state, federation.data, key)[2]))
 
 
-# ---- docstrings ------------------------------------------------------------------------------------------------------
-def parse(text: str, names: Iterable[str]) -> Text:
-    """Take a docstring apart.
+def parse(function: Callable) -> Text:
+    """Take the docstring of a function apart.
 
-    Args:
-        text: the docstring. Its first line is the title, indented lines are the formula. An entry "lam: the weight"
-            begins a line, or follows three spaces or a sentence; "eta: lam, 0.1" says that eta is the formula's name.
-        names: the options that entries may explain.
+    The first line is the title, indented lines outside sections are the formula, a paragraph that begins with "Wire: "
+    tells what is sent; Args and References are sections as Google's style guide has them.
     """
-    title, _, rest = text.partition("\n")
+    title, _, rest = (inspect.getdoc(function) or "").partition("\n")
+    sections = {name: textwrap.dedent(body) for name, body in _SECTION.findall(f"{rest}\n")}
+    rest = _SECTION.sub("", f"{rest}\n")
     formula = [line for line in rest.splitlines() if line.startswith("    ")]
-    plain = "\n".join(line for line in rest.splitlines() if not line.startswith("    ")).strip()
-    known = "|".join(map(re.escape, names)) or "$^"
-    start = re.compile(
-        rf'(?:^|\s{{3}}|(?<=[.;"])\s)(?:(?P<names>(?:{_WIRE}|{known})(?:, (?:{known}))*): '
-        rf"|(?P<alias>\w+): (?P<name>{known})(?=[,.; ]))"
-    )
-    meanings, prose = {}, []
-    for paragraph in re.split(r"(?<=\.)\n+|\n\n", plain):
-        line = " ".join(paragraph.split("\n"))
-        found = list(start.finditer(line))
-        prose += [line[: found[0].start()] if found else line]
-        ends = [each.start() for each in found[1:]] + [len(line)]
-        for match, end in zip(found, ends, strict=False):  # one more end than there are entries where there is none
-            meaning, *more = _END.split(line[match.end() : end].strip().rstrip(";"), maxsplit=1)
-            prose += more
-            if match["alias"]:
-                meanings.setdefault(match["name"], match["alias"] + meaning)
-            for name in (match["names"] or "").split(", "):
-                meanings.setdefault(name, meaning)
-    meanings.pop("", None)
-    return Text(title, formula, meanings, [each.strip() for each in prose if each.strip()])
-
-
-def meaning(option: str, texts: Iterable[str], names: Iterable[str]) -> str:
-    """What docstrings say of an option, and where they name a function instead, what its docstring says.
-
-    Args:
-        option: its name.
-        texts: the docstrings, the first that speaks of it decides.
-        names: all options that they may speak of.
-    """
-    found, mentioned = "", []
-    for text in texts:
-        found = parse(text, [option, *names]).meanings.get(option, "")
-        mentioned += [function for name in _MENTIONED.findall(found or text) for function in _functions(name)]
-        if found:
-            break
-    if found and not _REFERRAL.search(found):
-        return found
-    for function in dict.fromkeys(mentioned):
-        parameters = inspect.signature(function).parameters
-        if option in parameters and (inner := meaning(option, [inspect.getdoc(function) or ""], parameters)):
-            before, after = _REFERRAL.split(found, maxsplit=1) if found else ("", "")
-            return " ".join(filter(None, [f"{before}:" if before else "", inner, after[:1].upper() + after[1:]]))
-    return found
-
-
-def meaning_of(option: str, factory: Callable[..., Algorithm]) -> str:
-    """What is said of a recipe's own option by its file, its factory and the file's first factory, else by FedAvg's."""
-    module = sys.modules[factory.__module__]
-    first = getattr(module, module.__name__.rsplit(".", 1)[-1])
-    texts = [_body(module), *(inspect.getdoc(each) or "" for each in (factory, first))]
-    names = {name for each in (factory, first) for name in own_options(each)}
-    return meaning(option, texts, names) or meaning(option, [_body(_module("fedavg"))], names)
-
-
-def _functions(name: str) -> Iterator[Callable]:
-    """Functions of the package by this name."""
-    for module in [module for key, module in sys.modules.items() if key.startswith("fedjax_het.")]:
-        if inspect.isfunction(function := getattr(module, name, None)):
-            yield function
+    plain = "\n".join(line for line in rest.splitlines() if not line.startswith("    "))
+    prose = [" ".join(paragraph.split()) for paragraph in re.split(r"(?<=\.)\n|\n\n", plain) if paragraph.strip()]
+    paragraphs = [" ".join(each.split()) for each in plain.split("\n\n") if each.strip()]
+    wire = next((each for each in paragraphs if each.startswith(_WIRE)), "")
+    prose = [each for each in prose if each not in wire]
+    _, *entries = _ENTRY.split(sections.get("Args", ""))
+    arguments = {name: " ".join(said.split()) for name, said in zip(entries[::2], entries[1::2], strict=True)}
+    references = " ".join(sections.get("References", "").split())
+    return Text(title, formula, wire.removeprefix(_WIRE), prose, arguments, references)
 
 
 # ---- what is printed -------------------------------------------------------------------------------------------------
@@ -179,8 +90,7 @@ def show(name: str) -> None:
 def _show_all() -> None:
     width = max(map(len, ALGORITHMS)) + 1
     for name, factory in ALGORITHMS.items():
-        title, _ = description(factory)
-        print(f"{name:<{width}} {title if _speaks_for_itself(factory) else title.partition(': ')[2]}")
+        print(f"{name:<{width}} {parse(factory).title.partition(': ')[2]}")
     print("\n--list NAME shows one with its formula, options, traffic and references.")
 
 
@@ -188,41 +98,34 @@ def _show_one(name: str) -> None:
     if name not in ALGORITHMS:
         raise InputError(f"--list: there is no algorithm '{name}'. {nearest(name, ALGORITHMS)}")
     factory = ALGORITHMS[name]
-    title, reference = description(factory)
-    options = own_options(factory)
-    parts = parse(_body(_module(name)), options)
+    text, options = parse(factory), own_options(factory)
     print(f"{name}\n")
-    if title != parts.title:
-        _show([*(inspect.getdoc(factory) or "").split("\n\n"), parts.title])
-    else:
-        _show([title])
-    _show_formula(parts.formula)
+    _show([text.title])
+    _show_formula(text.formula)
     _wrap("Wire: what is sent in a round, and what is kept")
-    _show(_of_wire(name, parts))
+    _show(_of_wire(name, text.wire))
     print("Options")
-    for key, option in options.items():
-        _show_option(key, option.default, meaning_of(key, factory), option.of_run)
+    _show_options(options, text.arguments)
     print()
     _wrap("Options of local training (defaults unless the text says otherwise)")
     training = inspect.signature(sgd).parameters
-    for option in Training.__annotations__:
-        _show_option(option, training[option].default, meaning(option, [inspect.getdoc(sgd) or ""], training))
+    shared = {name: calls.Setting(None, training[name].default) for name in Training.__annotations__}
+    _show_options(shared, parse(sgd).arguments)
     print("\nNotes")
-    _show(parts.prose)
+    _show(text.prose)
     print("Reference")
-    _show([reference])
-    first = next(iter(options))
+    _show([text.references])
+    first = next(name for name, option in options.items() if option.table is None)
     flags = f"--config.algorithm.name={name} --config.algorithm.{first}={options[first].default}"
     _wrap(f"{flags} choose it and set one.")
 
 
-def _of_wire(name: str, parts: Text) -> list[str]:
-    said = parts.meanings.get(_WIRE, "")
+def _of_wire(name: str, said: str) -> list[str]:
     if said.startswith("as FedAvg"):
-        said += f" (FedAvg's: {parse(_body(_module('fedavg')), ['server_learning_rate']).meanings[_WIRE].rstrip('.')}.)"
+        said += f" (FedAvg's: {parse(ALGORITHMS['fedavg']).wire.rstrip('.')}.)"
     federation = data.toy(num_clients=3, image=(12, 12, 1), valid_fraction=0.2)
     ratio = traffic(ALGORITHMS[name], federation) / traffic(ALGORITHMS["fedavg"], federation)
-    measured = "a client a round, bytes down and up of a small convolutional network with batch norm"
+    measured = "per client and round, bytes down and up of a small convolutional network with batch norm"
     return [said[:1].upper() + said[1:], f"{ratio:.2f} times FedAvg's traffic: {measured}."]
 
 
@@ -241,10 +144,14 @@ def _show_formula(lines: Iterable[str]) -> None:
     print()
 
 
-def _show_option(name: str, default: object, said: str, of_run: str | None = None) -> None:
-    value = f"that of the run (config.{of_run})" if of_run else repr(default)
-    _wrap(f"{name} = {value}", "  ", "      ")
-    _wrap(said, "      ", "      ")
+def _show_options(options: Mapping[str, calls.Setting], meanings: Mapping[str, str], inside: str = "") -> None:
+    """Each with its default and what is said of it; those of a table stand below it, "aggregation.scope"."""
+    for name, option in options.items():
+        value = f"that of the run (config.{option.of_run})" if option.of_run else repr(option.default)
+        _wrap(f"{inside}{name}" + (" = " + value if option.table is None else ""), "  ", "      ")
+        _wrap(meanings.get(name, ""), "      ", "      ")
+        if option.table is not None:
+            _show_options(option.table, parse(option.function).arguments, f"{inside}{name}.")
 
 
 def _wrap(text: str, first: str = "", others: str = "") -> None:

@@ -115,9 +115,9 @@ def run(command: Command, processes: Processes = SINGLE) -> None:
 
 
 def as_one_program(runs: Sequence[Run], earlier: Mapping[str, Any], processes: Processes = SINGLE) -> None:
-    """Refuse, compile and train a run, or several that differ in numbers alone, as one program.
+    """Refuse, compile and train a run, or several that differ in seeds and numbers alone, as one program.
 
-    earlier: the first one's choices, where it has begun. Raises Unlike for runs that differ in more.
+    earlier: the first one's choices, where it has begun. Raises InputError for runs that differ in more.
     """
     first, directory = runs[0]
     with processes.barrier("parts"):
@@ -150,11 +150,11 @@ def as_one_program(runs: Sequence[Run], earlier: Mapping[str, Any], processes: P
                 each.settings,
                 choices,
                 parts.federation,
-                facts,
+                simulation.facts,
                 beside=(i, len(runs)),
                 processes=processes,
             )
-            for i, (each, facts) in enumerate(zip(runs, simulation.facts_of_each, strict=True))
+            for i, each in enumerate(runs)
         ]
         Training(simulation, records, processes).run()
 

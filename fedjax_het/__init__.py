@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from fedjax_het import algorithms, data, diagnostics, models, sharing
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.client import measures, objectives, schedules
-from fedjax_het.engine import History, Simulation, simulate
+from fedjax_het.engine import History, Simulation, Sweep, simulate
 from fedjax_het.engine.parallel import layout
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
@@ -21,6 +21,7 @@ __all__ = [
     "History",
     "InputError",
     "Simulation",
+    "Sweep",
     "__version__",
     "aggregators",
     "algorithms",

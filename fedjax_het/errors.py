@@ -12,14 +12,6 @@ class MemoryBudgetError(InputError):
     """What was asked for does not fit in the memory that was granted."""
 
 
-class Unlike(InputError):
-    """Programs that are to be one differ in more than numbers.   groups: the indices of those that do not."""
-
-    def __init__(self, message: str, groups: list[list[int]]):
-        super().__init__(message)
-        self.groups = groups
-
-
 class NonFiniteError(FloatingPointError):
     """A client sent NaN or infinity, and the run was asked to stop for that."""
 

@@ -3,11 +3,14 @@
 Rows of clients that are absent are zero in K, and a zero vector agrees and conflicts with nobody.
 """
 
+from typing import Literal, get_args
+
 import jax.numpy as jnp
 
 from fedjax_het.types import Array
 
-AGREEMENTS = ("mean_excl", "sum_excl", "sum_incl")
+Agreement = Literal["mean_excl", "sum_excl", "sum_incl"]
+AGREEMENTS = get_args(Agreement)
 
 
 def lengths(gram: Array) -> Array:
@@ -27,11 +30,14 @@ def projections(gram: Array) -> Array:
     return gram * (inverse[:, None] + inverse) / 2 * (inverse[:, None] > 0) * (inverse > 0)
 
 
-def agreement(gram: Array, is_present: Array, mode: str = "mean_excl") -> Array:
+def agreement(gram: Array, is_present: Array, mode: Agreement = "mean_excl") -> Array:
     """p_i: how far the others go the way of client i, [m] (FedMGC, Def. 3).
 
-    mode: "mean_excl" = 1/(K - 1) sum_{j != i} p_ij, K clients present | "sum_excl", without 1/(K - 1) |
-    "sum_incl" = sum_j p_ij, with p_ii = |g_i|.
+    Args:
+        gram: [m, m].
+        is_present: [m].
+        mode: "mean_excl" = 1/(K - 1) sum_{j != i} p_ij, K clients present | "sum_excl", without 1/(K - 1) | "sum_incl"
+            = sum_j p_ij, with p_ii = |g_i|.
     """
     pairs = projections(gram)
     if mode == "sum_incl":

@@ -120,6 +120,11 @@ def paths(variables: Variables) -> list[str]:
     return list(traverse_util.flatten_dict(variables, sep="/"))
 
 
+def split_params(variables: Variables) -> tuple[PyTree, Variables]:
+    """(params, the other collections) of a model's variables."""
+    return variables["params"], {name: leaves for name, leaves in variables.items() if name != "params"}
+
+
 def partition(variables: Variables, is_chosen: Callable[[str], bool]) -> tuple[Variables, Variables]:
     """(the rest, the chosen): two trees that hold between them every leaf once. `merge` puts them together again."""
     flat = traverse_util.flatten_dict(variables, sep="/")

@@ -1,10 +1,11 @@
-"""Ranges of numeric settings, written as annotations, and their check.
+"""Validation of the arguments of factories: ranges of numbers, names of options, tables of keywords, and presets.
 
     @validate_arguments
-    def proximal(mu: NonNegative = 0.01, form: str = "squared") -> Term: ...
+    def proximal(mu: NonNegative = 0.01, form: Literal["squared", "norm_per_tensor"] = "squared") -> Term: ...
 
-A factory that is called with a number outside its range raises an InputError that begins with the argument's name.
-Numbers that are not known yet (JAX tracers) pass, so that a factory may be called inside a transformed function.
+A factory that is called with a number outside its range or with an unknown name raises an InputError that begins with
+the argument's name. Numbers that are not known yet (JAX tracers) pass, so that a factory may be called inside a
+transformed function.
 """
 
 import functools
@@ -14,12 +15,12 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import numpy as np
 
-from fedjax_het.errors import InputError, shorten
+from fedjax_het.errors import InputError, nearest, shorten
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,20 +74,43 @@ FractionBelowOne = Annotated[float, Range(0, 1, excludes_high=True)]
 Count = Annotated[int, Range(1, LARGEST_COUNT, is_whole=True)]
 CountOrZero = Annotated[int, Range(0, LARGEST_COUNT, is_whole=True)]
 Seed = CountOrZero
+Preset = Literal["default", "released"]
+"""Of a factory's options: its signature's defaults, or what the code that the authors released does."""
+
+
+Keywords = Mapping[str, Any]
+
+
+class KeywordsOf(NamedTuple):
+    """Marks an argument that is a table of keyword arguments of another function.
+
+        aggregation: Annotated[Keywords, KeywordsOf(principal_directions, given=("fraction",))] = MappingProxyType({})
+
+    Args:
+        function: The function whose keyword arguments the table may hold; each is checked as its signature says.
+        given: Arguments of that function that the table may not hold, because the factory gives them itself.
+    """
+
+    function: Callable[..., Any]
+    given: tuple[str, ...] = ()
+
+    def names(self) -> list[str]:
+        """The arguments that the table may hold."""
+        return [name for name in inspect.signature(self.function).parameters if name not in self.given]
 
 
 def validate_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function so that every call checks its arguments against the ranges in their annotations.
+    """Decorate a function so that every call checks its arguments against the constraints in their annotations.
 
     The keys of `**rest: Unpack[SomeTypedDict]` are checked too. Defaults are taken as they are.
 
     Args:
-        function: A function whose annotations hold ranges, alone, in unions or in sequences.
+        function: A function whose annotations hold constraints, see `constraints`.
 
     Returns:
-        The function with the same signature; it raises InputError for the first argument outside its range.
+        The function with the same signature; it raises InputError for the first argument that its annotation forbids.
     """
-    kinds, signature = ranges(function), inspect.signature(function)
+    kinds, signature = constraints(function), inspect.signature(function)
 
     @functools.wraps(function)
     def validated(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -94,31 +118,98 @@ def validate_arguments(function: Callable[P, R]) -> Callable[P, R]:
         for name, value in signature.bind(*args, **kwargs).arguments.items():
             is_rest = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
             given |= value if is_rest else {name: value}
-        check_ranges(kinds, given)
+        check_constraints(kinds, given)
         return function(*args, **kwargs)
 
     return validated
 
 
-def ranges(owner: Callable[..., Any] | type) -> dict[str, Any]:
-    """The annotations of a function's arguments, or of a class's fields, that hold ranges, by name."""
+def with_presets(**presets: Mapping[str, Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a factory that has an argument `preset` with what each name stands for.
+
+    An argument that the caller passes wins over the preset, also inside a table of keywords. The decorated function
+    has the attribute `presets`, from which configs take their defaults.
+
+    Args:
+        presets: Arguments of the factory by the name of the preset; "default", the signature's own, is always there.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def chosen(*args: P.args, **kwargs: P.kwargs) -> R:
+            given = signature.bind(*args, **kwargs).arguments
+            preset = kwargs.get("preset")
+            for name, value in presets.get(preset, {}).items() if isinstance(preset, str) else ():
+                if name not in given:
+                    kwargs[name] = value
+                elif isinstance(value, Mapping) and isinstance(given[name], Mapping):
+                    kwargs[name] = {**value, **given[name]}
+            return function(*args, **kwargs)
+
+        chosen.presets = presets
+        return chosen
+
+    return decorate
+
+
+def constraints(owner: Callable[..., Any] | type) -> dict[str, Any]:
+    """The annotations of a function's arguments, or of a class's fields, that can be checked, by name.
+
+    Those are annotations that hold a `Range`, a `Literal` or `KeywordsOf`, alone, in unions or in sequences.
+    """
     kinds = typing.get_type_hints(owner, include_extras=True)
     for kind in list(kinds.values()):
         if typing.get_origin(kind) is typing.Unpack:
             kinds |= typing.get_type_hints(typing.get_args(kind)[0], include_extras=True)
-    return {name: kind for name, kind in kinds.items() if name != "return" and _has_range(kind)}
+    return {name: kind for name, kind in kinds.items() if name != "return" and _is_constrained(kind)}
 
 
-def check_ranges(kinds: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Raise InputError for the first value that is outside the range of its name.
+def check_constraints(kinds: Mapping[str, Any], values: Mapping[str, Any], where: str = "") -> None:
+    """Raise InputError for the first value that the annotation of its name forbids.
 
     Args:
-        kinds: Annotations with ranges by name, see `ranges`.
+        kinds: Annotations by name, see `constraints`.
         values: What was given by name; names without an annotation are not looked at.
+        where: What stands before the names in messages, "aggregation.".
     """
     for name, value in values.items():
-        if name in kinds and (expected := _mismatch(value, kinds[name])):
-            raise InputError(f"{name}: must be {expected}, not {_describe(value)}.")
+        if name not in kinds:
+            continue
+        table = keywords_of(kinds[name])
+        if table and isinstance(value, Mapping):
+            for key in value:
+                if key not in table.names():
+                    raise InputError(f"{where}{name}.{key} is unknown. {nearest(str(key), table.names())}")
+            check_constraints(constraints(table.function), value, f"{where}{name}.")
+        elif message := unknown_option(value, kinds[name]):
+            raise InputError(f"{where}{name}: {message}")
+        elif expected := _mismatch(value, kinds[name]):
+            raise InputError(f"{where}{name}: must be {expected}, not {_describe(value)}.")
+
+
+def keywords_of(kind: Any) -> KeywordsOf | None:
+    """The mark of an annotation that stands for a table of keyword arguments."""
+    return next((mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, KeywordsOf)), None)
+
+
+def unknown_option(value: Any, kind: Any) -> str:
+    """A sentence about text that is none of an annotation's names, with the nearest of them; "" where it is fine."""
+    alternatives = _alternatives(kind)
+    names = [name for one in alternatives if typing.get_origin(one) is Literal for name in typing.get_args(one)]
+    names = [name for name in names if isinstance(name, str)]
+    if not isinstance(value, str) or not names or not _mismatch(value, kind):
+        return ""
+    others = [_mismatch(object(), one) for one in alternatives if typing.get_origin(one) is not Literal]
+    hint = f" Or give {' or '.join(others)}." if others else ""
+    return f"unknown option {shorten(value)}. {nearest(value, names)}{hint}"
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    """The members of a union, those of unions inside it too; of another annotation, itself."""
+    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return tuple(inner for one in typing.get_args(kind) for inner in _alternatives(one)) if is_union else (kind,)
 
 
 def _describe(value: Any) -> str:
@@ -126,31 +217,34 @@ def _describe(value: Any) -> str:
     return f"{shorten(value)}{', which is infinite in float32' if is_too_large else ''}"
 
 
-def _has_range(kind: Any) -> bool:
-    return any(isinstance(one, Range) for one in getattr(kind, "__metadata__", ())) or any(
-        map(_has_range, typing.get_args(kind))
-    )
+def _is_constrained(kind: Any) -> bool:
+    if typing.get_origin(kind) is Literal:
+        return True
+    marks = getattr(kind, "__metadata__", ())
+    return any(isinstance(one, Range | KeywordsOf) for one in marks) or any(map(_is_constrained, typing.get_args(kind)))
 
 
 def _mismatch(value: Any, kind: Any) -> str:
     """What the annotation wants where the value is not of it, and else nothing."""
     if isinstance(value, jax.core.Tracer):
         return ""
-    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    kinds = sorted(typing.get_args(kind) if is_union else (kind,), key=lambda one: not _has_range(one))
+    kinds = sorted(_alternatives(kind), key=lambda one: not _is_constrained(one))
     wanted = [_mismatch_one(value, one) for one in kinds]
     return "" if "" in wanted else " or ".join(dict.fromkeys(wanted))
 
 
 def _mismatch_one(value: Any, kind: Any) -> str:
+    if keywords_of(kind):
+        return "" if isinstance(value, Mapping) else "a table of options"
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     for limits in getattr(kind, "__metadata__", ()):
         if isinstance(limits, Range):
             return "" if value in limits else str(limits)
     if kind is types.NoneType:
         return "" if value is None else "None"
-    if origin is typing.Literal:
-        return "" if isinstance(value, str | bool) and value in inner else " or ".join(map(repr, inner))
+    if origin is Literal:
+        is_known = isinstance(value, str | bool | Integral) and (type(value), value) in [(type(x), x) for x in inner]
+        return "" if is_known else " or ".join(map(repr, inner))
     if origin in (tuple, list, Sequence):
         return _mismatch_in_sequence(value, origin, inner)
     if origin is Callable:

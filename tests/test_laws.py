@@ -118,7 +118,7 @@ def test_fedld_with_one_client_is_fedavg():
 def test_fedld_released_in_its_first_round_is_the_plain_mean():
     released, plain = (
         after(name, rounds=1, **options)
-        for name, options in (("fedld_released", {"lam": 0.0}), ("fedavg", {"weighting": "uniform"}))
+        for name, options in (("fedld", {"lam": 0.0, "preset": "released"}), ("fedavg", {"weighting": "uniform"}))
     )
     assert difference(released, plain) < 1e-6
 

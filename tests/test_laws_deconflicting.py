@@ -72,17 +72,17 @@ def test_focal_alone_reports_nothing():
 
 
 def test_fedgh_runs_alike_twice_with_random_pairs():
-    options = {"conflict_test": "sequential", "pair_order": "random"}
+    options = {"aggregation": {"conflict_test": "sequential", "pair_order": "random"}}
     assert is_equal(after("fedgh", **options), after("fedgh", **options))
 
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("fedmgc", {"client_loss": "mean"}, "training_loss: unknown moment"),
+        ("fedmgc", {"client_loss": "mean"}, "client_loss: unknown option 'mean'"),
         ("fedmgc", {"gamma": -1.0}, "gamma: must be a finite number of at least 0"),
         ("fedavg_dgc", {"fraction": 2.0}, "fraction"),
-        ("fedgh", {"conflict_test": "none"}, "conflict_test"),
+        ("fedgh", {"aggregation": {"conflict_test": "none"}}, "conflict_test: unknown option"),
         ("hierarchical", {"decay": 2.0}, "decay"),
     ],
 )

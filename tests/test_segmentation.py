@@ -9,7 +9,7 @@ from fedjax_het import data, engine, models
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.errors import InputError
-from fedjax_het.models.norms import norm
+from fedjax_het.models._norms import norm
 from tests.harness import every_algorithm
 
 FEDERATION = data.toy(num_clients=3, num_classes=2, image=(16, 16, 1), masks=True, examples_per_client=(12, 16))

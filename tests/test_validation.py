@@ -3,7 +3,8 @@
 import functools
 import inspect
 import typing
-from typing import Literal
+from types import MappingProxyType
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,17 @@ from fedjax_het.data import AUGMENTATIONS, PARTITIONS, federate, toy
 from fedjax_het.errors import InputError
 from fedjax_het.models import MODELS, projected
 from fedjax_het.server import aggregators, optimizers
-from fedjax_het.validation import Count, Fraction, NonNegative, ranges, validate_arguments
+from fedjax_het.validation import (
+    Count,
+    Fraction,
+    Keywords,
+    KeywordsOf,
+    NonNegative,
+    Preset,
+    constraints,
+    validate_arguments,
+    with_presets,
+)
 
 NAN, INFINITY, TOO_MANY = float("nan"), float("inf"), 2**31
 GIVEN = {"num_classes"}  # by the run, not by a user
@@ -44,7 +55,7 @@ def test_every_number_that_a_user_sets_has_a_range(name, factory):
     plain = typing.get_type_hints(factory)
     plain.pop("return", None)
     numbers = {argument for argument, kind in plain.items() if holds_number(kind)} - GIVEN
-    assert numbers <= ranges(factory).keys()
+    assert numbers <= constraints(factory).keys()
 
 
 @pytest.mark.parametrize(
@@ -70,14 +81,14 @@ def test_every_number_that_a_user_sets_has_a_range(name, factory):
         (ALGORITHMS["fednova"], "gmf", 1.0),
         (ALGORITHMS["fedld"], "lam", -0.1),
         (ALGORITHMS["fedld"], "fraction", 0.0),
-        (ALGORITHMS["fedld"], "warmup_mean_rounds", -1),
+        (aggregators.principal_directions, "warmup_mean_rounds", -1),
         (ALGORITHMS["fedcm"], "alpha", 0.0),
         (ALGORITHMS["fedcm"], "clip", INFINITY),
         (ALGORITHMS["fedadam"], "b2", 1.0),
         (ALGORITHMS["fedadam"], "v0", -1.0),
         (ALGORITHMS["fedavgm"], "server_momentum", -0.1),
         (ALGORITHMS["fedga"], "rounds", 0),
-        (ALGORITHMS["fedgh"], "seed", TOO_MANY),
+        (aggregators.harmonized_mean, "seed", TOO_MANY),
         (ALGORITHMS["fediir"], "decay", 1.5),
         (ALGORITHMS["fedpac"], "head_learning_rate", -0.1),
         (ALGORITHMS["fedpac"], "threshold", 2.0),
@@ -167,3 +178,52 @@ def test_a_long_value_is_shown_short():
     with pytest.raises(InputError) as refusal:
         ALGORITHMS["fedprox"](mu=10**5000)
     assert len(str(refusal.value)) < 200
+
+
+@validate_arguments
+def part(size: Count = 1, *, scope: Literal["model", "tensor"] = "model") -> tuple:
+    return size, scope
+
+
+@with_presets(released={"form": "long", "inner": {"size": 3, "scope": "tensor"}})
+@validate_arguments
+def whole(
+    form: Literal["short", "long"] | None = "short",
+    *,
+    inner: Annotated[Keywords, KeywordsOf(part)] = MappingProxyType({}),
+    preset: Preset = "default",
+) -> tuple:
+    return form, part(**inner)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"form": "sort"}, r"form: unknown option 'sort'\. Did you mean 'short'\? Known: long, short\. Or give None\."),
+        ({"form": 3}, r"form: must be 'short' or 'long' or None, not 3\."),
+        ({"inner": {"scop": "model"}}, r"inner\.scop is unknown\. Did you mean 'scope'\? Known: scope, size\."),
+        ({"inner": {"scope": "models"}}, r"inner\.scope: unknown option 'models'\. Did you mean 'model'\?"),
+        ({"inner": {"size": 0}}, r"inner\.size: must be a whole number from 1"),
+        ({"inner": 3}, r"inner: must be a table of options, not 3\."),
+        ({"preset": "relesed"}, r"preset: unknown option 'relesed'\. Did you mean 'released'\?"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest(arguments, message):
+    with pytest.raises(InputError, match=f"^{message}"):
+        whole(**arguments)
+
+
+def test_what_is_passed_wins_over_the_preset():
+    assert whole() == ("short", (1, "model"))
+    assert whole(preset="released") == ("long", (3, "tensor"))
+    assert whole("short", inner={"size": 2}, preset="released") == ("short", (2, "tensor"))
+
+
+PRESETS = [(name, factory.presets) for name, factory in ALGORITHMS.items() if hasattr(factory, "presets")]
+
+
+@pytest.mark.parametrize(("name", "presets"), PRESETS)
+def test_an_algorithm_with_a_preset_takes_it(name, presets):
+    assert presets.keys() == {"released"}
+    assert presets["released"].keys() < inspect.signature(ALGORITHMS[name]).parameters.keys()
+    ALGORITHMS[name](preset="released")

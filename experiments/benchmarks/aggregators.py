@@ -39,7 +39,7 @@ class Row(NamedTuple):
     seconds: float
     least: float
     most: float
-    gigabytes_a_second: float
+    gigabytes_per_second: float
     passes_beyond: float
     small_share: float
     temporary_mb: float
@@ -51,7 +51,7 @@ class Program(NamedTuple):
     temporary: int = 0  # bytes
 
 
-def program(name: str, options: dict[str, str], updates: Array, layout: Layout) -> Program:
+def program(name: str, options: dict[str, Any], updates: Array, layout: Layout) -> Program:
     """An algorithm's aggregator, compiled for these updates [clients, parameters]."""
     aggregator, num_clients = ALGORITHMS[name](**options).aggregator, updates.shape[0]
     losses, counts = jnp.linspace(0.5, 1.5, num_clients), jnp.ones(num_clients)
@@ -85,7 +85,7 @@ def measure(
 ) -> tuple[list[Row], float]:
     """(a row an aggregator, the mean first; FLOP a second of a float64 matrix product)."""
     named = {"fedavg": ("fedavg", {})}
-    named |= {f"{name} {stack}": (name, {"stack": stack}) for stack in stacks for name in EDITING}
+    named |= {f"{name} {stack}": (name, {"aggregation": {"stack": stack}}) for stack in stacks for name in EDITING}
     large, small = (noise(num_clients, count, layout) for count in (entries // num_clients, num_clients))
     programs = {label: program(*chosen, large, layout) for label, chosen in named.items()}
     few = {label: program(*chosen, small, layout) for label, chosen in named.items()}
@@ -120,7 +120,7 @@ def _table(num_clients: int, entries: int, rows: Sequence[Row], rate: float) -> 
     for row in rows:
         lines.append(
             f"  {row.aggregator:16s} {row.seconds:8.4f} s [{row.least:.4f} to {row.most:.4f}]  "
-            f"{row.gigabytes_a_second:6.2f} GB/s  {row.passes_beyond:7.2f} passes beyond  "
+            f"{row.gigabytes_per_second:6.2f} GB/s  {row.passes_beyond:7.2f} passes beyond  "
             f"{row.small_share:4.0%} on m x m  {row.temporary_mb:7.1f} MB"
         )
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Contenders side by side in one work: a round in turn, so that the machine's drift meets them alike."""
+"""The benchmark of one workload; contenders take turns, so that drift of the machine affects all of them alike."""
 
 import sys
 import tempfile
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from .measurement import Measurement, gap
+from .measurement import Measurement, measure_discrepancy
 from .peers import CONTENDERS, MATMUL, OURS
-from .peers.process import PATIENCE, Failed, Process
+from .peers.process import ANSWER_TIMEOUT, ContenderError, ContenderProcess
 from .workloads import Weights, Workload
 
-_CHECKED = 200  # examples whose loss is compared
+_NUM_COMPARED = 200  # examples on which the loss of the weights is compared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,104 +24,106 @@ class BenchmarkRules:
     layout: str = ""
     conv: str = "auto"
     precision: str = "float32"
-    patience: float = PATIENCE  # seconds for one answer
-    is_rated: bool = True  # whether the machine's matmul rate is measured too
+    answer_timeout: float = ANSWER_TIMEOUT  # seconds for one answer
+    is_rated: bool = True  # whether the machine's matrix-product rate is measured, too
     pythons: Mapping[str, str] = field(default_factory=dict)  # the interpreter of a contender, where it is not this one
 
 
 class Benchmark:
-    """One work. The matmul rate of the machine is measured among the contenders, as if it were one."""
+    """One workload and its contenders; the machine's matrix-product rate is measured among them."""
 
     def __init__(
         self,
         work: Workload,
         peers: Sequence[str],
         rules: BenchmarkRules,
-        say: Callable[[str], None] = lambda text: None,
+        report: Callable[[str], None] = lambda text: None,
     ):
-        """say: takes what there is to tell, piece by piece."""
-        self.work, self.rules, self._say = work, rules, say
+        """report: called with each piece of progress text."""
+        self.work, self.rules, self._report = work, rules, report
         yardstick = (MATMUL,) if rules.is_rated else ()
-        self.standings = {name: Measurement(name) for name in (OURS, *yardstick, *peers)}
-        self._processes: dict[str, Process] = {}
+        self.measurements = {name: Measurement(name) for name in (OURS, *yardstick, *peers)}
+        self._processes: dict[str, ContenderProcess] = {}
         self._reference: tuple[np.ndarray, float] | None = None
 
     def run(self) -> dict[str, Measurement]:
-        """Every contender's standing; one that is missing, crashes or falls silent does not keep the others."""
+        """Measure every contender; one that is missing, crashes or stops answering does not affect the others."""
         with tempfile.TemporaryDirectory() as directory:
             try:
-                self._hold(Path(directory))
+                self._run_rounds(Path(directory))
             finally:
                 for process in self._processes.values():
                     process.end()
-        return self.standings
+        return self.measurements
 
-    def _hold(self, directory: Path) -> None:
-        self._say(f"{self.work.name} ready:")
-        for name in self.standings:
-            self._attempt(name, self._begin, directory)
-        self._say("\n")
+    def _run_rounds(self, directory: Path) -> None:
+        self._report(f"{self.work.name} ready:")
+        for name in self.measurements:
+            self._call(name, self._start_contender, directory)
+        self._report("\n")
         num = self.rules.warmup + self.rules.rounds
         for number in range(num):
-            self._say(f"{self.work.name} round {number + 1}/{num}:")
+            self._report(f"{self.work.name} round {number + 1}/{num}:")
             for name in list(self._processes):
-                self._attempt(name, self._round, number, directory)
-            self._say("\n")
+                self._call(name, self._time_round, number, directory)
+            self._report("\n")
         for name in list(self._processes):
-            self._attempt(name, self._end)
+            self._call(name, self._measure_memory)
 
-    def _attempt(self, name: str, action: Callable, *arguments) -> None:
+    def _call(self, name: str, action: Callable, *arguments) -> None:
         try:
-            action(self.standings[name], *arguments)
-        except Failed as failure:
-            self.standings[name].crashed = str(failure)
-            self._say(f" {name} crashed")
+            action(self.measurements[name], *arguments)
+        except ContenderError as failure:
+            self.measurements[name].crashed = str(failure)
+            self._report(f" {name} crashed")
             self._processes.pop(name).end()
 
-    def _begin(self, standing: Measurement, directory: Path) -> None:
-        name, rules = standing.contender, self.rules
+    def _start_contender(self, measurement: Measurement, directory: Path) -> None:
+        name, rules = measurement.contender, self.rules
         sizes = [f"--clients={self.work.num_clients}", f"--examples={self.work.num_examples}"]
         chosen = {"cores": rules.cores, "layout": rules.layout, "conv": rules.conv, "precision": rules.precision}
         arguments = [self.work.base, *(f"--{option}={value}" for option, value in chosen.items()), *sizes]
-        process = Process(name, arguments, rules.pythons.get(name, sys.executable), directory, rules.patience)
+        process = ContenderProcess(
+            name, arguments, rules.pythons.get(name, sys.executable), directory, rules.answer_timeout
+        )
         self._processes[name] = process
-        greeting = process.greeting()
+        greeting = process.read_greeting()
         if absent := greeting.get("missing"):
-            standing.skipped = f"{' and '.join(absent)} not installed: {CONTENDERS[name].install}"
+            measurement.skipped = f"{' and '.join(absent)} not installed: {CONTENDERS[name].install}"
         else:
-            standing.skipped = greeting.get("unusable", "")
-        if standing.skipped:
+            measurement.skipped = greeting.get("unusable", "")
+        if measurement.skipped:
             self._processes.pop(name).end()
             return
-        standing.ready_seconds, standing.versions = greeting["seconds"], greeting["versions"]
-        self._say(f" {name} ({standing.ready_seconds:.1f} s)")
+        measurement.ready_seconds, measurement.versions = greeting["seconds"], greeting["versions"]
+        self._report(f" {name} ({measurement.ready_seconds:.1f} s)")
 
-    def _round(self, standing: Measurement, number: int, directory: Path) -> None:
-        process = self._processes[standing.contender]
+    def _time_round(self, measurement: Measurement, number: int, directory: Path) -> None:
+        process = self._processes[measurement.contender]
         seconds = process.ask("round")["seconds"]
-        (standing.warmup if number < self.rules.warmup else standing.seconds).append(seconds)
-        self._say(f" {standing.contender} {seconds:.3f}")
-        if number == 0 and standing.contender != MATMUL:
-            file = directory / f"{standing.contender}.npz"
+        (measurement.warmup if number < self.rules.warmup else measurement.seconds).append(seconds)
+        self._report(f" {measurement.contender} {seconds:.3f}")
+        if number == 0 and measurement.contender != MATMUL:
+            file = directory / f"{measurement.contender}.npz"
             process.ask("weights", str(file))
-            self._compare(standing, file)
+            self._compare(measurement, file)
 
-    def _compare(self, standing: Measurement, file: Path) -> None:
+    def _compare(self, measurement: Measurement, file: Path) -> None:
         with np.load(file) as held:
             weights = [held[f"arr_{i}"] for i in range(len(held.files))]
         examples = self.work.examples()
-        loss = self.work.loss(weights, examples.inputs[:_CHECKED], examples.labels[:_CHECKED])
-        update = _update(weights, self.work.initial())
-        if standing.contender == OURS:
+        loss = self.work.loss(weights, examples.inputs[:_NUM_COMPARED], examples.labels[:_NUM_COMPARED])
+        update = _flat_update(weights, self.work.initial())
+        if measurement.contender == OURS:
             self._reference = update, loss
         elif self._reference is not None:
-            standing.gap = gap(update, loss, *self._reference)
+            measurement.gap = measure_discrepancy(update, loss, *self._reference)
 
-    def _end(self, standing: Measurement) -> None:
-        process = self._processes[standing.contender]
+    def _measure_memory(self, measurement: Measurement) -> None:
+        process = self._processes[measurement.contender]
         answer = process.ask("memory")
-        standing.peak_rss_mb, standing.facts = answer["peak_rss_mb"], answer.get("facts", {})
+        measurement.peak_rss_mb, measurement.facts = answer["peak_rss_mb"], answer.get("facts", {})
 
 
-def _update(weights: Weights, initial: Weights) -> np.ndarray:
+def _flat_update(weights: Weights, initial: Weights) -> np.ndarray:
     return np.concatenate([(new - old).ravel() for new, old in zip(weights, initial, strict=True)])

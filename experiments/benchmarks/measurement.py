@@ -1,4 +1,4 @@
-"""What was seen of a contender, and whether it computed what ours did."""
+"""Measurements of a contender, and the comparison of its first round with that of fedjax_het."""
 
 from dataclasses import dataclass, field
 from statistics import median
@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
-class Gap(NamedTuple):
-    """How far a contender is from ours after the first round, relative to ours.
+class Discrepancy(NamedTuple):
+    """Relative difference between a contender and fedjax_het after the first round.
 
-    Norm of the update and loss tell whether both did the same. The updates themselves tell less: where rounding puts a
-    ReLU or a maximum on its other side, two float32 programs part by up to some per cent, and float64 from both.
+    The norm of the update and the loss show whether both did the same work. The updates themselves show less: where
+    rounding moves the input of a ReLU or a maximum across its kink, two float32 programs differ by a few per cent, and
+    float64 differs from both.
     """
 
     norm: float
@@ -23,14 +24,14 @@ class Gap(NamedTuple):
         return self.norm <= 1e-3 and self.loss <= 1e-3 and self.update <= 5e-2
 
 
-def gap(update: np.ndarray, loss: float, our_update: np.ndarray, our_loss: float) -> Gap:
+def measure_discrepancy(update: np.ndarray, loss: float, our_update: np.ndarray, our_loss: float) -> Discrepancy:
     norm, ours, apart = (float(np.linalg.norm(each)) for each in (update, our_update, update - our_update))
-    return Gap(abs(norm / ours - 1), abs(loss / our_loss - 1), apart / ours)
+    return Discrepancy(abs(norm / ours - 1), abs(loss / our_loss - 1), apart / ours)
 
 
 @dataclass
 class Measurement:
-    """What was seen of one contender."""
+    """Measurements of one contender."""
 
     contender: str
     ready_seconds: float = 0.0
@@ -38,10 +39,12 @@ class Measurement:
     seconds: list[float] = field(default_factory=list)  # of the timed rounds
     peak_rss_mb: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)  # what the contender told of itself at the end
-    gap: Gap | None = None
-    skipped: str = ""  # why it does not take part
-    crashed: str = ""  # the end of what it wrote
+    facts: dict[str, Any] = field(
+        default_factory=dict
+    )  # what the contender reports at the end: peak device memory, seconds to compile
+    gap: Discrepancy | None = None
+    skipped: str = ""  # why it does not take part; empty if it does
+    crashed: str = ""  # the end of its output, if it crashed
 
     @property
     def is_timed(self) -> bool:
@@ -49,7 +52,7 @@ class Measurement:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether its first round had the same result as ours; unknown, where ours has none, counts as yes."""
+        """Whether its first round had the result of fedjax_het; true if fedjax_het has no result to compare with."""
         return self.gap is None or self.gap.is_small
 
     @property
@@ -58,6 +61,6 @@ class Measurement:
 
     @property
     def startup_seconds(self) -> float:
-        """Until it was ready, and what its first round took longer than others: some compile or connect only then."""
+        """Seconds until it was ready, and the excess of its first round, in which some compile or connect."""
         first = [*self.warmup, *self.seconds][0]
         return self.ready_seconds + max(0.0, first - self.median)

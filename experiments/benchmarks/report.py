@@ -1,4 +1,4 @@
-"""What a contest says: records for a file, a table and remarks for the terminal."""
+"""Results of a benchmark: records for a file, and a table with remarks for the terminal."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,82 +12,84 @@ from .peers import MATMUL, OURS
 from .peers.matmul import FLOP
 from .workloads import Workload
 
-Standings = Mapping[str, Measurement]
-FEWEST = BenchmarkRules(cores=1)  # fewer rounds than these defaults are for trying out
+Measurements = Mapping[str, Measurement]
+DEFAULT_RULES = BenchmarkRules(cores=1)  # a trial has fewer rounds than these
 
 
-def to_records(work: Workload, standings: Standings) -> list[dict[str, Any]]:
-    """One for everybody who was timed, fastest first; who computed something else is left out."""
+def to_records(work: Workload, measurements: Measurements) -> list[dict[str, Any]]:
+    """One record per contender that was timed and computed the same result, the fastest first."""
     return [
         {
             "work": work.name,
-            "peer": standing.contender,
-            "seconds_median": standing.median,
-            "seconds_min": min(standing.seconds),
-            "seconds_max": max(standing.seconds),
-            "rounds": len(standing.seconds),
-            "startup_seconds": standing.startup_seconds,
-            "peak_rss_mb": standing.peak_rss_mb,
-            "versions": standing.versions,
+            "peer": measurement.contender,
+            "seconds_median": measurement.median,
+            "seconds_min": min(measurement.seconds),
+            "seconds_max": max(measurement.seconds),
+            "rounds": len(measurement.seconds),
+            "startup_seconds": measurement.startup_seconds,
+            "peak_rss_mb": measurement.peak_rss_mb,
+            "versions": measurement.versions,
         }
-        for standing in _timed(standings)
-        if standing.is_comparable
+        for measurement in _sort_timed(measurements)
+        if measurement.is_comparable
     ]
 
 
-def make_table(work: Workload, standings: Standings, rules: BenchmarkRules) -> Table:
-    """Fastest first. The ratio is of medians: this one's over ours."""
-    rate = _matmul_rate(standings)
+def make_table(work: Workload, measurements: Measurements, rules: BenchmarkRules) -> Table:
+    """A table of the timed contenders, the fastest first. The ratio is of medians, relative to fedjax_het."""
+    rate = _best_matmul_rate(measurements)
     measured = f"its float32 matmul: {rate / 1e9:.0f} GFLOP/s" if rate else "its float32 matmul was not measured"
     title = (
         f"{work.name}: {work.num_clients} clients x {work.num_examples} examples, {work.num_steps} steps and "
-        f"{work.flop() / 1e9:.3g} GFLOP a round\n{rules.rounds} rounds after {rules.warmup}; {rules.cores} cores, "
+        f"{work.flop() / 1e9:.3g} GFLOP per round\n{rules.rounds} rounds after {rules.warmup}; {rules.cores} cores, "
         f"{measured}"
     )
     shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     shown.add_column("contender", no_wrap=True)
     for name in ("median\ns", "min\ns", "max\ns", "ratio", "start\ns", "peak\nMB", "GFLOP\n/s", "of\nmatmul"):
         shown.add_column(name, justify="right")
-    ours = standings[OURS]
-    for standing in _timed(standings):
-        flops = work.flop() / standing.median
+    ours = measurements[OURS]
+    for measurement in _sort_timed(measurements):
+        flops = work.flop() / measurement.median
         shown.add_row(
-            standing.contender + ("" if standing.is_comparable else " (!)"),
-            *(f"{seconds:.3f}" for seconds in (standing.median, min(standing.seconds), max(standing.seconds))),
-            f"{standing.median / ours.median:.2f}" if ours.is_timed else "",
-            f"{standing.startup_seconds:.1f}",
-            f"{standing.peak_rss_mb:.0f}",
+            measurement.contender + ("" if measurement.is_comparable else " (!)"),
+            *(f"{seconds:.3f}" for seconds in (measurement.median, min(measurement.seconds), max(measurement.seconds))),
+            f"{measurement.median / ours.median:.2f}" if ours.is_timed else "",
+            f"{measurement.startup_seconds:.1f}",
+            f"{measurement.peak_rss_mb:.0f}",
             f"{flops / 1e9:.1f}",
             f"{flops / rate:.1%}" if rate else "",
-            style="bold" if standing is ours else None,
+            style="bold" if measurement is ours else None,
         )
     return shown
 
 
-def make_remarks(standings: Standings, rules: BenchmarkRules) -> list[str]:
-    """Who is missing from the table and why, and what in it is to be taken with care."""
-    said = []
-    for name, standing in standings.items():
-        if standing.skipped:
-            said.append(f"{name}: skipped, {standing.skipped}")
-        if standing.crashed:
-            said.append(f"{name}: crashed, after {len(standing.seconds)} timed rounds:\n{standing.crashed}")
-        if not standing.is_comparable:
-            said.append(
-                f"{name} (!): not comparable, its first round ended elsewhere: relative to ours, "
-                + ", ".join(f"{what} {gap:.1e}" for what, gap in standing.gap._asdict().items())
+def make_remarks(measurements: Measurements, rules: BenchmarkRules) -> list[str]:
+    """Remarks on contenders that are missing from the table, and on results that cannot be compared."""
+    remarks = []
+    for name, measurement in measurements.items():
+        if measurement.skipped:
+            remarks.append(f"{name}: skipped, {measurement.skipped}")
+        if measurement.crashed:
+            remarks.append(f"{name}: crashed, after {len(measurement.seconds)} timed rounds:\n{measurement.crashed}")
+        if not measurement.is_comparable:
+            remarks.append(
+                f"{name} (!): not comparable, its first round had another result; relative differences to fedjax_het: "
+                + ", ".join(f"{what} {gap:.1e}" for what, gap in measurement.gap._asdict().items())
             )
-    if rules.rounds < FEWEST.rounds or rules.warmup < FEWEST.warmup:
-        said.append(f"fewer than {FEWEST.rounds} rounds after {FEWEST.warmup}: for trying out, not for comparing")
-    return said
+    if rules.rounds < DEFAULT_RULES.rounds or rules.warmup < DEFAULT_RULES.warmup:
+        remarks.append(
+            f"fewer than {DEFAULT_RULES.rounds} rounds after {DEFAULT_RULES.warmup}: a trial, not a comparison"
+        )
+    return remarks
 
 
-def _timed(standings: Standings) -> list[Measurement]:
-    timed = [standing for name, standing in standings.items() if name != MATMUL and standing.is_timed]
-    return sorted(timed, key=lambda standing: standing.median)
+def _sort_timed(measurements: Measurements) -> list[Measurement]:
+    timed = [measurement for name, measurement in measurements.items() if name != MATMUL and measurement.is_timed]
+    return sorted(timed, key=lambda measurement: measurement.median)
 
 
-def _matmul_rate(standings: Standings) -> float | None:
-    """FLOP a second, the best of the run."""
-    standing = standings.get(MATMUL)
-    return FLOP / min(standing.seconds) if standing and standing.is_timed else None
+def _best_matmul_rate(measurements: Measurements) -> float | None:
+    """The best rate of the run in FLOP per second."""
+    measurement = measurements.get(MATMUL)
+    return FLOP / min(measurement.seconds) if measurement and measurement.is_timed else None

@@ -1,10 +1,12 @@
-"""What a round costs as things grow: python -m experiments.benchmarks.scaling --study=population --out=runs/scaling
+"""Scaling studies, the cost of a round as one size grows:
 
-Studies: population (clients altogether, a fixed cohort; states on the disk, examples streamed), states (the same, with
-states in host memory, examples on the device), cohort (a fixed population), parameters, aggregators (how many updates
-are edited at once). Writes scaling.csv and a plot a study, with the line of what would be ideal: no growth in the first
-two, growth in proportion in the others.
-Exit status: 0 = done, 1 = a point failed (it is named, and the others are there), 2 = a mistake.
+    python -m experiments.benchmarks.scaling --study=population --out=runs/scaling
+
+Studies: population (all clients, for a fixed cohort, with states on disk and streamed examples), states (the same, with
+states in host memory and examples on the device), cohort (for a fixed population), parameters, and aggregators (the
+number of updates that are edited at once). Writes scaling.csv and one plot per study, with the ideal as a line: no
+growth in the first two, proportional growth in the others.
+Exit status: 0 = done, 1 = a point failed (it is named; the others are written), 2 = a mistake in the arguments.
 """
 
 import csv
@@ -29,36 +31,44 @@ class Study(NamedTuple):
     values: tuple[int, ...]
     algorithms: tuple[str, ...]
     fixed: Mapping[str, Any]
-    is_flat: bool = False  # what would be ideal: no growth at all, instead of growth in proportion
+    is_flat: bool = False  # whether the ideal is no growth instead of proportional growth
 
     def points(self, largest: int | None) -> list[Point]:
         values = [value for value in self.values if largest is None or value <= largest]
         vary = lambda name, value: {**self.fixed, self.varied: value, "algorithm": name}  # noqa: E731
-        return [_whole(vary(name, value)) for name in self.algorithms for value in values]
+        return [_make_point(vary(name, value)) for name in self.algorithms for value in values]
 
 
-def _whole(fields: dict[str, Any]) -> Point:
-    """A study of cohorts without a population takes everyone."""
+def _make_point(fields: dict[str, Any]) -> Point:
+    """A point whose cohort is the whole population unless the study says otherwise."""
     return Point(**{"population": fields["cohort"]} | fields)
 
 
-_TENS = tuple(10**power for power in range(7))
+_POWERS_OF_TEN = tuple(10**power for power in range(7))
 _OFF_DEVICE = {"client_states": "disk", "examples": "stream"}
 STUDIES = {
     "population": Study(
-        "population", _TENS[2:], ("fedavg", "scaffold"), {"cohort": 100, "parameters": 10_000} | _OFF_DEVICE, True
+        "population",
+        _POWERS_OF_TEN[2:],
+        ("fedavg", "scaffold"),
+        {"cohort": 100, "parameters": 10_000} | _OFF_DEVICE,
+        True,
     ),
     "states": Study(
-        "population", _TENS[3:6], ("scaffold",), {"cohort": 100, "parameters": 1_000, "client_states": "host"}, True
+        "population",
+        _POWERS_OF_TEN[3:6],
+        ("scaffold",),
+        {"cohort": 100, "parameters": 1_000, "client_states": "host"},
+        True,
     ),
-    "cohort": Study("cohort", _TENS[1:5], ("fedavg",), {"population": 10_000, "parameters": 10_000}),
-    "parameters": Study("parameters", (*_TENS[4:], 10**7), ("fedavg",), {"population": 100, "cohort": 10}),
+    "cohort": Study("cohort", _POWERS_OF_TEN[1:5], ("fedavg",), {"population": 10_000, "parameters": 10_000}),
+    "parameters": Study("parameters", (*_POWERS_OF_TEN[4:], 10**7), ("fedavg",), {"population": 100, "cohort": 10}),
     "aggregators": Study("cohort", (10, 100, 1000), ("fedavg", "fedld", "fedmgc", "fedgh"), {"parameters": 10_000}),
 }
 
 
-def run(studies: Sequence[str], out: Path, largest: int | None) -> int:
-    """The exit status. The table is written anew after every point."""
+def run_studies(studies: Sequence[str], out: Path, largest: int | None) -> int:
+    """Measure all points and return the exit status; the table is written again after every point."""
     records, status = [], 0
     for name in studies:
         for point in STUDIES[name].points(largest):
@@ -66,19 +76,19 @@ def run(studies: Sequence[str], out: Path, largest: int | None) -> int:
                 f"{name:12s} {point.algorithm:9s} {STUDIES[name].varied} {getattr(point, STUDIES[name].varied):>9,}",
                 end="",
             )
-            measured = _measured(point)
+            measured = _measure_in_process(point)
             if measured is None:
                 status = 1
                 continue
-            print(f"  {measured['seconds_median']:9.4f} s a round  {measured['peak_rss_mb']:8.0f} MB", flush=True)
+            print(f"  {measured['seconds_median']:9.4f} s per round  {measured['peak_rss_mb']:8.0f} MB", flush=True)
             records.append({"study": name} | measured)
-            json_files.write(out / "scaling.csv", _as_csv(records))
+            json_files.write(out / "scaling.csv", _to_csv(records))
         if found := [record for record in records if record["study"] == name]:
             _plot(STUDIES[name], found, out / f"{name}.png")
     return status
 
 
-def _measured(point: Point) -> dict[str, Any] | None:
+def _measure_in_process(point: Point) -> dict[str, Any] | None:
     command = [sys.executable, "-m", "experiments.benchmarks.scaling_point", json.dumps(point._asdict())]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -88,7 +98,7 @@ def _measured(point: Point) -> dict[str, Any] | None:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _as_csv(records: Sequence[Mapping[str, Any]]) -> str:
+def _to_csv(records: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
     writer.writeheader()
@@ -103,14 +113,14 @@ def _plot(study: Study, records: Sequence[Mapping[str, Any]], path: Path) -> Non
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse_flags.ArgumentParser(prog="python -m experiments.benchmarks.scaling", allow_abbrev=False)
-    parser.add_argument("--study", default="all", help=f"{', '.join(STUDIES)}, with commas between, or all")
+    parser.add_argument("--study", default="all", help=f"{', '.join(STUDIES)}, comma-separated, or all")
     parser.add_argument("--out", type=Path, default=Path("runs/scaling"))
-    parser.add_argument("--largest", type=int, help="leave out points beyond this value of what is varied")
+    parser.add_argument("--largest", type=int, help="the largest value of the varied size")
     known = parser.parse_args(list(argv))
     names = list(STUDIES) if known.study == "all" else known.study.split(",")
     for name in names:
         if name not in STUDIES:
-            print(f"error: --study: there is no '{name}'. {nearest(name, [*STUDIES, 'all'])}", file=sys.stderr)
+            print(f"error: --study: '{name}' is unknown. {nearest(name, [*STUDIES, 'all'])}", file=sys.stderr)
             return 2
     try:
         json_files.check_writable(known.out)
@@ -118,7 +128,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     known.out.mkdir(parents=True, exist_ok=True)
-    return run(names, known.out, known.largest)
+    return run_studies(names, known.out, known.largest)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""One point of a scaling study, measured in a process of its own:
+"""Measurement of one point of a scaling study in a process of its own:
 
     python -m experiments.benchmarks.scaling_point '{"algorithm": ...}'
 
-Its peak memory is then its own. Prints one JSON object.
+The process's peak memory is then that of the point. Prints one JSON object.
 """
 
 import json
@@ -19,7 +19,7 @@ from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.data import Federation
 from fedjax_het.data.federation import Fractions
 from fedjax_het.data.preparation import Preparation
-from fedjax_het.engine import OffloadPolicy
+from fedjax_het.engine import OffloadPolicy, Sweep
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.execution.trace import trace_round
@@ -32,9 +32,9 @@ from fedjax_het.types import ClientData, Examples, Rows
 from ..distributed import cpu_devices
 
 NUM_INPUTS, NUM_CLASSES = 54, 10
-EXAMPLES_A_CLIENT, POOL = 20, 10_000  # rows of a table into a common pool: who has what does not matter here
+EXAMPLES_PER_CLIENT, POOL_SIZE = 20, 10_000  # clients' rows point into a common pool of examples
 BATCH_SIZE = 10
-BLOCK = 5  # rounds a call
+BLOCK = 5  # rounds per call
 
 
 class Point(NamedTuple):
@@ -48,23 +48,30 @@ class Point(NamedTuple):
 
 
 def measure(point: Point, layout: Layout) -> dict[str, Any]:
-    """Seconds a round after a call to warm up, what a device needs, and what the process held at most."""
+    """Seconds per round after one call for warming up, the memory of a device, and the peak memory of the process."""
     hidden = max(1, round((point.parameters - NUM_CLASSES) / (NUM_INPUTS + 1 + NUM_CLASSES)))
     algorithm = ALGORITHMS[point.algorithm](learning_rate=0.01, batch_size=BATCH_SIZE)
     model, rounds = models.mlp(NUM_CLASSES, hidden=(hidden,)), BLOCK * (1 + point.calls)
-    job = RunSpec((algorithm,), model, federation(point.population), participation.uniform(point.cohort), rounds, BLOCK)
-    traced, residence = trace_round(job, layout), OffloadPolicy(point.client_states, point.examples)
-    runner = _build_within(traced, residence, Path(tempfile.gettempdir()))
-    seconds, held = autotune.time_rounds(runner, point.calls, block=BLOCK), cost.resident_bytes(traced, residence)
+    spec = RunSpec(
+        Sweep(lambda: algorithm),
+        model,
+        noise_federation(point.population),
+        participation.uniform(point.cohort),
+        rounds,
+        BLOCK,
+    )
+    traced, offload = trace_round(spec, layout), OffloadPolicy(point.client_states, point.examples)
+    runner = _build_within(traced, offload, Path(tempfile.gettempdir()))
+    seconds, held = autotune.time_rounds(runner, point.calls, block=BLOCK), cost.resident_bytes(traced, offload)
     median, state = float(np.median(seconds)), traced.shapes.state
-    steps = int(algorithm.local_update.num_steps(np.array(EXAMPLES_A_CLIENT)))
+    steps = int(algorithm.local_update.num_steps(np.array(EXAMPLES_PER_CLIENT)))
     return point._asdict() | {
         "parameters": tree.num_entries(state.server.shared["params"]),
         "layout": str(layout),
         "seconds_median": median,
         "seconds_min": min(seconds),
         "seconds_max": max(seconds),
-        "client_steps_a_second": point.cohort * steps / median,
+        "client_steps_per_second": point.cohort * steps / median,
         "compile_seconds": runner.compile_seconds,
         "device_mb": (cost.bytes_before_round(held) + cost.temporary_bytes(runner.program)) / 1e6,
         "state_mb": tree.num_bytes(state.clients) / 1e6,
@@ -72,14 +79,14 @@ def measure(point: Point, layout: Layout) -> dict[str, Any]:
     }
 
 
-def federation(population: int) -> Federation:
-    """Noise: a scaling study measures what a round costs, not what it learns. Rows overlap, and take no memory."""
+def noise_federation(population: int) -> Federation:
+    """A federation of noise, since only the cost of a round is measured. Clients' rows overlap and take no memory."""
     generator = np.random.default_rng(0)
-    inputs = generator.normal(size=(POOL, NUM_INPUTS)).astype(np.float32)
-    labels = generator.integers(0, NUM_CLASSES, POOL).astype(np.int32)
-    places = generator.integers(0, POOL, population + EXAMPLES_A_CLIENT - 1, dtype=np.int32)
-    index = np.lib.stride_tricks.sliding_window_view(places, EXAMPLES_A_CLIENT)
-    rows = Rows(index, np.full(population, EXAMPLES_A_CLIENT, np.int32))
+    inputs = generator.normal(size=(POOL_SIZE, NUM_INPUTS)).astype(np.float32)
+    labels = generator.integers(0, NUM_CLASSES, POOL_SIZE).astype(np.int32)
+    places = generator.integers(0, POOL_SIZE, population + EXAMPLES_PER_CLIENT - 1, dtype=np.int32)
+    index = np.lib.stride_tricks.sliding_window_view(places, EXAMPLES_PER_CLIENT)
+    rows = Rows(index, np.full(population, EXAMPLES_PER_CLIENT, np.int32))
     nothing = Rows(np.zeros((population, 1), np.int32), np.zeros(population, np.int32))
     data = ClientData(Examples(inputs, labels), rows, nothing, nothing)
     class_names = tuple(map(str, range(NUM_CLASSES)))

@@ -1,9 +1,9 @@
-"""How much of the traffic between host and device rounds hide: python -m experiments.benchmarks.streaming
+"""Benchmark of streaming, the host-device traffic that rounds overlap: python -m experiments.benchmarks.streaming
 
-Times rounds of SCAFFOLD on LeNet: with everything on the device; streamed, images read from a file and client states
-kept in another; and streamed without overlap, the host doing its part between rounds. They take turns, so that what
-else the machine does meets all of them, and before every turn the system's cache forgets the images. Says how much of
-the host's part overlap saves, and whether all three came to the same model.
+Times rounds of SCAFFOLD on LeNet in three ways: with everything on the device; streamed, with images and client states
+in files; and streamed without overlap, where the host works between rounds. They take turns, so that the load of the
+machine affects all of them, and the page cache of the images is dropped before every turn. Prints how much of the
+host's time is hidden by overlap, and whether all three end with the same model.
 Exit status: 0 = done, 2 = a mistake in the arguments.
 """
 
@@ -28,16 +28,16 @@ from fedjax_het.types import State
 from ..configuration import build
 
 SHAPE, NUM_CLASSES, BATCH_SIZE = (32, 32, 3), 10, 50
-ON_DEVICE, STREAMED, IN_TURN = "on the device", "streamed", "without overlap"
+ON_DEVICE, STREAMED, WITHOUT_OVERLAP = "on the device", "streamed", "without overlap"
 
 
-class AtOnce(Executor):
-    """Does what it is asked before anything else goes on, and adds up how long that takes."""
+class BlockingExecutor(Executor):
+    """An executor that runs each call at once, and sums the seconds of all calls."""
 
     seconds = 0.0
 
     def submit(self, function, /, *arguments) -> Future:
-        jax.block_until_ready(arguments)  # rounds are no part of it
+        jax.block_until_ready(arguments)  # the time of rounds is not counted
         begun, done = time.perf_counter(), Future()
         done.set_result(jax.block_until_ready(function(*arguments)))
         self.seconds += time.perf_counter() - begun
@@ -45,8 +45,8 @@ class AtOnce(Executor):
 
 
 @contextmanager
-def images(num: int) -> Iterator[tuple[np.ndarray, Callable[[], None]]]:
-    """(images of noise, mapped from a file; a function that drops them from memory)."""
+def mapped_noise_images(num: int) -> Iterator[tuple[np.ndarray, Callable[[], None]]]:
+    """Images of noise that are mapped from a file, and a function that drops them from memory."""
     generator = np.random.default_rng(0)
     with tempfile.TemporaryFile() as file:
         for start in range(0, num, 1000):
@@ -62,7 +62,7 @@ def images(num: int) -> Iterator[tuple[np.ndarray, Callable[[], None]]]:
         yield mapped, forget
 
 
-def federation(inputs: np.ndarray, num_clients: int) -> data.Federation:
+def noise_federation(inputs: np.ndarray, num_clients: int) -> data.Federation:
     labels = np.random.default_rng(1).integers(0, NUM_CLASSES, len(inputs))
     names = [str(label) for label in range(NUM_CLASSES)]
     evenly = lambda labelled, num_clients, rng: np.split(np.arange(len(labels)), num_clients)  # noqa: E731
@@ -70,9 +70,11 @@ def federation(inputs: np.ndarray, num_clients: int) -> data.Federation:
     return data.federate(dataset, evenly, num_clients, test_fraction=0.0, client_test_fraction=0.0)
 
 
-def run(num_clients: int, cohort_size: int, num_examples: int, block: int, turns: int, layout: str) -> None:
-    with images(num_clients * num_examples) as (inputs, forget):
-        federated = federation(inputs, num_clients)
+def compare_executors(
+    num_clients: int, cohort_size: int, num_examples: int, block: int, turns: int, layout: str
+) -> None:
+    with mapped_noise_images(num_clients * num_examples) as (inputs, forget):
+        federated = noise_federation(inputs, num_clients)
         options = {"rounds": 10**6, "evaluate_every": block, "cohort_size": cohort_size}
         options["layout"] = build.read_layout(layout)
         algorithm = algorithms.ALGORITHMS["scaffold"](learning_rate=0.01, batch_size=BATCH_SIZE)
@@ -80,8 +82,8 @@ def run(num_clients: int, cohort_size: int, num_examples: int, block: int, turns
         resident = Simulation(algorithm, model, federated, **options)
         options |= {"layout": resident.layout, "client_states": "disk", "examples": "stream"}
         streamed = Simulation(algorithm, model, federated, **options)
-        ahead, at_once = streamed.runner.executor, AtOnce()
-        contenders = {ON_DEVICE: (resident, None), STREAMED: (streamed, ahead), IN_TURN: (streamed, at_once)}
+        ahead, at_once = streamed.runner.executor, BlockingExecutor()
+        contenders = {ON_DEVICE: (resident, None), STREAMED: (streamed, ahead), WITHOUT_OVERLAP: (streamed, at_once)}
         states = {name: simulation.start() for name, (simulation, _) in contenders.items()}
         seconds, hosts_part = {name: [] for name in contenders}, []
         for turn in range(1 + turns):
@@ -92,25 +94,25 @@ def run(num_clients: int, cohort_size: int, num_examples: int, block: int, turns
                 states[name], _ = simulation.advance(states[name], block)
                 if turn:
                     seconds[name].append((time.perf_counter() - begun) / block)
-                    hosts_part += [at_once.seconds / block] if name == IN_TURN else []
+                    hosts_part += [at_once.seconds / block] if name == WITHOUT_OVERLAP else []
         peaks = {name: simulation.facts.peak_bytes for name, (simulation, _) in contenders.items()}
-        report(seconds, peaks, float(np.median(hosts_part)))
-        print(f"{resident.layout}; after all rounds the same model to the bit: {is_same(list(states.values()))}")
+        print_report(seconds, peaks, float(np.median(hosts_part)))
+        print(f"{resident.layout}; after all rounds the same model to the bit: {are_equal(list(states.values()))}")
 
 
-def is_same(states: Sequence[State]) -> bool:
+def are_equal(states: Sequence[State]) -> bool:
     servers = [jax.tree.leaves((state.server, state.counters)) for state in states]
     return all(np.array_equal(x, first) for leaves in servers for x, first in zip(leaves, servers[0], strict=True))
 
 
-def report(seconds: dict[str, list[float]], peaks: dict[str, int], hosts_part: float) -> None:
+def print_report(seconds: dict[str, list[float]], peaks: dict[str, int], hosts_part: float) -> None:
     medians = {name: float(np.median(times)) for name, times in seconds.items()}
-    print(f"{'':16s} {'seconds a round':>15s} {'least':>8s} {'most':>8s} {'MB on a device':>15s}")
+    print(f"{'':16s} {'seconds per round':>17s} {'least':>8s} {'most':>8s} {'MB on a device':>17s}")
     for name, times in seconds.items():
         least, most = min(times), max(times)
-        print(f"{name:16s} {medians[name]:15.4f} {least:8.4f} {most:8.4f} {peaks[name] / 1e6:15.1f}")
-    saved = medians[IN_TURN] - medians[STREAMED]
-    print(f"the host's part takes {1e3 * hosts_part:.1f} ms a round, of which overlap hides {saved / hosts_part:.0%}")
+        print(f"{name:16s} {medians[name]:17.4f} {least:8.4f} {most:8.4f} {peaks[name] / 1e6:15.1f}")
+    saved = medians[WITHOUT_OVERLAP] - medians[STREAMED]
+    print(f"the host's part takes {1e3 * hosts_part:.1f} ms per round, of which overlap hides {saved / hosts_part:.0%}")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -124,7 +126,7 @@ def main(argv: Sequence[str]) -> int:
         for name in defaults:
             if getattr(known, name) < 1:
                 raise InputError(f"--{name}: must be 1 or more, not {getattr(known, name)}.")
-        run(known.clients, known.cohort, known.examples, known.block, known.turns, known.layout)
+        compare_executors(known.clients, known.cohort, known.examples, known.block, known.turns, known.layout)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,7 +1,7 @@
-"""The benchmark's works as data: shapes, layers, examples, initial weights, who has what, and FLOP.
+"""Workloads of the benchmark as data: shapes, layers, examples, initial weights, the partition, and FLOP.
 
-NumPy only: contenders that share no other package with this one, each in its own process, read the same numbers here.
-Everything follows from the work itself, so nothing has to be handed from process to process.
+It needs NumPy alone, so that contenders in other environments read the same numbers. Everything follows from the
+workload itself, so no data passes between processes.
 """
 
 import itertools
@@ -26,20 +26,20 @@ class Conv(NamedTuple):
     features: int
     padding: str  # "SAME" or "VALID"
 
-    def convolved(self, image: Shape) -> tuple[int, int]:
+    def output_size(self, image: Shape) -> tuple[int, int]:
         """Height and width before pooling."""
         lost = self.kernel - 1 if self.padding == "VALID" else 0
         return image[0] - lost, image[1] - lost
 
-    def pooled(self, image: Shape) -> Shape:
-        height, width = self.convolved(image)
+    def output_shape(self, image: Shape) -> Shape:
+        height, width = self.output_size(image)
         return height // 2, width // 2, self.features
 
 
 class Examples(NamedTuple):
-    inputs: np.ndarray  # [n, height, width, channel] uint8; what is learned from is inputs / 255 as float32
+    inputs: np.ndarray  # [n, height, width, channel] uint8; networks take inputs / 255 as float32
     labels: np.ndarray  # [n] int32
-    clients: np.ndarray  # [clients, examples] int32: positions, in the order in which batches take them, every round
+    clients: np.ndarray  # [clients, examples] int32: positions, in the order of the batches of every round
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Workload:
 
     base: str  # w1, w2, w3
     num_clients: int
-    num_examples: int  # a client
+    num_examples: int  # per client
     shape: Shape
     convolutions: tuple[Conv, ...]
     units: tuple[int, ...]  # of the fully connected layers
@@ -61,22 +61,22 @@ class Workload:
 
     @property
     def name(self) -> str:
-        """`base`, and the sizes where they are not those of the published figures."""
+        """`base`, followed by the sizes if they are not those of the published figures."""
         is_whole = self == WORKLOADS.get(self.base)
         return self.base if is_whole else f"{self.base}-{self.num_clients}x{self.num_examples}"
 
     def resized(self, num_clients: int = 0, num_examples: int = 0) -> "Workload":
-        """With so many clients and examples a client; 0 leaves them."""
+        """The same workload with other numbers of clients and of examples per client; 0 keeps a number."""
         return replace(
             self, num_clients=num_clients or self.num_clients, num_examples=num_examples or self.num_examples
         )
 
     @property
     def flattened(self) -> Shape:
-        """The image that the first fully connected layer sees."""
+        """The shape that is flattened for the first fully connected layer."""
         image = self.shape
         for layer in self.convolutions:
-            image = layer.pooled(image)
+            image = layer.output_shape(image)
         return image
 
     @property
@@ -85,8 +85,8 @@ class Workload:
         return self.num_clients * -(-self.num_examples // self.batch_size)
 
     def flop(self) -> int:
-        """Multiplications and additions of a round's convolutions and products: forward, gradients of the weights,
-        and of the inputs except the first layer's, which nobody needs."""
+        """Multiplications and additions of a round's convolutions and matrix products: forward, gradients of the
+        weights, and gradients of the inputs of all layers but the first."""
         shapes = self._shapes()
         forward = [2 * int(np.prod(kernel)) * positions for kernel, positions in shapes]
         an_example = sum(3 * each for each in forward) - forward[0]
@@ -102,8 +102,8 @@ class Workload:
         return weights
 
     def examples(self) -> Examples:
-        """A pattern a class and as much noise: with something to learn clients move together, and a ReLU that rounding
-        puts on its other side changes less of a round's update."""
+        """A pattern per class with noise of the same size. As there is something to learn, the clients' updates agree,
+        and a ReLU whose input rounding moves across zero changes less of a round's update."""
         rng = np.random.default_rng([11, *self.shape])
         num = self.num_clients * self.num_examples
         patterns = rng.integers(0, 128, (NUM_CLASSES, *self.shape), np.uint8)
@@ -113,11 +113,11 @@ class Workload:
         return Examples(inputs, labels, np.sort(parts, axis=1))
 
     def loss(self, weights: Weights, inputs: np.ndarray, labels: np.ndarray) -> float:
-        """The mean cross-entropy on these examples, in NumPy: what a contender's weights are judged by."""
+        """Mean cross-entropy of the weights on these examples, in NumPy; contenders are compared by it."""
         x, remaining = inputs.astype(np.float32) / 255, list(weights)
         for layer in self.convolutions:
             kernel, bias, *remaining = remaining
-            x = np.maximum(_pooled(_convolved(x, kernel, layer.padding)) + bias, 0)
+            x = np.maximum(_max_pool(_convolve(x, kernel, layer.padding)) + bias, 0)
         x = x.reshape(len(x), -1)
         while remaining:
             kernel, bias, *remaining = remaining
@@ -127,24 +127,24 @@ class Workload:
         return float(np.mean(np.log(np.exp(x).sum(axis=1)) - x[np.arange(len(x)), labels]))
 
     def _shapes(self) -> list[tuple[tuple[int, ...], int]]:
-        """(shape of the kernel, how many positions it is applied at) of each layer."""
+        """The shape of each layer's kernel, and the number of positions at which it is applied."""
         image, shapes = self.shape, []
         for layer in self.convolutions:
-            height, width = layer.convolved(image)
+            height, width = layer.output_size(image)
             shapes.append(((layer.kernel, layer.kernel, image[2], layer.features), height * width))
-            image = layer.pooled(image)
+            image = layer.output_shape(image)
         sizes = [int(np.prod(image)), *self.units]
         return shapes + [(pair, 1) for pair in itertools.pairwise(sizes)]
 
 
-def _convolved(x: np.ndarray, kernel: np.ndarray, padding: str) -> np.ndarray:
+def _convolve(x: np.ndarray, kernel: np.ndarray, padding: str) -> np.ndarray:
     size = kernel.shape[0]
     margin = (size // 2, size // 2) if padding == "SAME" else (0, 0)
     windows = sliding_window_view(np.pad(x, ((0, 0), margin, margin, (0, 0))), (size, size), axis=(1, 2))
     return np.tensordot(windows, kernel, axes=([4, 5, 3], [0, 1, 2]))
 
 
-def _pooled(x: np.ndarray) -> np.ndarray:
+def _max_pool(x: np.ndarray) -> np.ndarray:
     num, height, width, channels = x.shape
     cropped = x[:, : height // 2 * 2, : width // 2 * 2]
     return cropped.reshape(num, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -13,13 +14,14 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.objectives import with_task_loss
 from fedjax_het.data import Dataset, Federation, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
-from fedjax_het.engine import OffloadPolicy
+from fedjax_het.engine import OffloadPolicy, Sweep
 from fedjax_het.errors import InputError
-from fedjax_het.models import computed_in, lowerings
-from fedjax_het.types import Model
+from fedjax_het.models import computed_in, select_conv_impl
+from fedjax_het.types import Array, Model
 
 from ..distributed import cpu_devices
 from ..distributed.collectives import SINGLE, Processes
+from ..runs.run_directory import describe_differences
 from ..runs.setting_text import parse_layout, parse_names, parse_size
 from . import calls
 from .settings import SCHEDULE, TABLES
@@ -57,7 +59,8 @@ def build_parts(
         layout = read_layout(kept["layout"], processes)
     table = dict(settings["model"])
     if table.get("conv") == "auto":
-        table["conv"] = kept.get("conv") or _choose_convolution(settings["precision"], processes)
+        former = {"patches": "im2col"}.get(kept.get("conv"), kept.get("conv"))  # as earlier versions wrote it
+        table["conv"] = former or _choose_convolution(settings["precision"], processes)
     dataset, federation = build_federation(settings["data"])
     participation = _build_participation(settings, federation.num_clients)
     model = calls.build_from_table(table, TABLES["model"].registry, "config.model", num_classes=federation.num_classes)
@@ -67,15 +70,43 @@ def build_parts(
     return RunParts(dataset, federation, model, build_algorithm(settings), layout, residence, participation, conv, kept)
 
 
-def build_algorithm(settings: Mapping[str, Any]) -> Algorithm:
-    """Raises InputError for values that its factory refuses."""
-    table = dict(settings["algorithm"])
+def build_algorithm(settings: Mapping[str, Any], **hyper_parameters: float | Array) -> Algorithm:
+    """Of the settings, but for these hyper-parameters. Raises InputError for values that its factory refuses."""
+    table = {key: value for key, value in settings["algorithm"].items() if key not in hyper_parameters}
     schedule = calls.build_from_table(
         table.pop(SCHEDULE), TABLES[f"algorithm.{SCHEDULE}"].registry, f"config.algorithm.{SCHEDULE}"
     )
     given = {SCHEDULE: schedule} if schedule else {}
-    chosen = calls.build_from_table(table, TABLES["algorithm"].registry, "config.algorithm", **given)
+    chosen = calls.build_from_table(
+        table, TABLES["algorithm"].registry, "config.algorithm", **given, **hyper_parameters
+    )
     return replace(chosen, objective=with_task_loss(chosen.objective, settings["task_loss"]))
+
+
+def common_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What runs have in common that can be one program: all but the seed and the algorithm's real numbers.
+
+    Whole numbers are sizes and counts, which the program itself depends on, and numbers of inner tables stay what they
+    are. A real number on which the program depends all the same is refused when the sweep over it is traced.
+    """
+    of_algorithm = {key: value for key, value in settings["algorithm"].items() if not isinstance(value, float)}
+    return {**settings, "seed": None, "algorithm": of_algorithm}
+
+
+def sweep(runs: Sequence[Mapping[str, Any]]) -> Sweep:
+    """The algorithm of runs with the same `common_settings`.
+
+    Raises InputError for runs that differ in more, and for numbers that the algorithm's factory refuses.
+    """
+    first, *others = map(common_settings, runs)
+    for other in others:
+        if lines := list(describe_differences(first, other)):
+            raise InputError("these runs cannot be one program (key: in the first / in another): " + "; ".join(lines))
+    for each in runs:
+        build_algorithm(each)  # which names the setting where it is refused
+    tables = [each["algorithm"] for each in runs]
+    values = {key: [table[key] for table in tables] for key in tables[0] if key not in first["algorithm"]}
+    return Sweep(partial(build_algorithm, runs[0]), {key: each for key, each in values.items() if len(set(each)) > 1})
 
 
 def resolve_auto(settings: Mapping[str, Any], federation: Federation) -> dict[str, Any]:
@@ -96,12 +127,12 @@ def build_simulation(
     """Check the wiring and compile.   folder: for client states that are kept on the disk.   beside: settings with
     other numbers for the algorithm, or another seed, whose runs are trained in the same program.
 
-    Raises Unlike where more than numbers differ.
+    Raises InputError where they differ in more, or in numbers on which the program depends.
     """
     chosen = parse_names("diagnostics", settings["diagnostics"], DIAGNOSTICS)
     names = ("rounds", "num_seeds", "evaluate_every", "on_nonfinite", "personal_on_test")
     return engine.Simulation(
-        [parts.algorithm, *map(build_algorithm, beside)],
+        sweep([settings, *beside]),
         parts.model,
         parts.federation,
         participation=parts.participation,
@@ -135,8 +166,8 @@ def _describe_devices() -> str:
 
 def _choose_convolution(precision: str, processes: Processes) -> str:
     """What "auto" is for convolutions: one way for all, so that one host without a compiler decides for the others."""
-    said = set(processes.all_gather("conv", lowerings.chosen(precision)))
-    return said.pop() if len(said) == 1 else "patches"
+    said = set(processes.all_gather("conv", select_conv_impl(precision)))
+    return said.pop() if len(said) == 1 else "im2col"
 
 
 def read_dataset(table: Mapping[str, Any]) -> Dataset:

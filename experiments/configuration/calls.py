@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from fedjax_het.algorithm import OfRun
 from fedjax_het.errors import InputError, nearest, shorten
+from fedjax_het.validation import keywords_of, unknown_option
 
 Registry = Mapping[str, Callable[..., Any]]
 _MISSING = inspect.Parameter.empty
@@ -29,12 +30,17 @@ class Setting(NamedTuple):
     default: Any = _MISSING
     is_required: bool = False
     of_run: str | None = None  # the setting of the run that it follows where nothing is set, see `algorithm.OfRun`
+    table: Mapping[str, Any] | None = None  # Settings by name, where it is a table, see `validation.KeywordsOf`
+    function: Callable[..., Any] | None = None  # whose arguments the table's are
 
 
-def read_signature(factory: Callable[..., Any], given: Iterable[str] = ()) -> dict[str, Setting]:
+def read_signature(factory: Callable[..., Any], given: Iterable[str] = (), preset: Any = None) -> dict[str, Setting]:
     """What a config may set of a factory: its named arguments, and the keys of `**rest: Unpack[SomeTypedDict]`.
 
-    Arguments in `given` (the run provides them) and those that no plain value fits (callables) are left out.
+    Args:
+        factory: A function, or a class.
+        given: Arguments that the run provides, which are left out, as those are that no plain value fits (callables).
+        preset: The name of a preset of the factory (see `validation.with_presets`), whose values are then the defaults.
     """
     annotated = factory.__init__ if inspect.isclass(factory) else factory
     kinds, marked = typing.get_type_hints(annotated), typing.get_type_hints(annotated, include_extras=True)
@@ -42,12 +48,22 @@ def read_signature(factory: Callable[..., Any], given: Iterable[str] = ()) -> di
     for name, argument in inspect.signature(factory).parameters.items():
         kind = kinds.get(name, Any)
         if argument.kind is argument.VAR_KEYWORD:
-            found |= _keys(kind)
-        elif argument.kind is not argument.VAR_POSITIONAL and name not in given and _is_plain(kind):
-            found[name] = Setting(
-                kind, argument.default, argument.default is _MISSING, _followed_setting(marked.get(name))
-            )
-    return found
+            found |= {key: option for key, option in _keys(kind).items() if key not in given}
+        elif argument.kind is argument.VAR_POSITIONAL or name in given:
+            continue
+        elif table := keywords_of(marked.get(name)):
+            inner = read_signature(table.function, table.given)
+            found[name] = Setting(kind, argument.default, table=inner, function=table.function)
+        elif _is_plain(kind):
+            followed = _followed_setting(marked.get(name))
+            found[name] = Setting(kind, argument.default, argument.default is _MISSING, followed)
+    chosen = factory.presets.get(preset, {}) if has_presets(factory) and isinstance(preset, str) else {}
+    return {name: option._replace(default=chosen.get(name, option.default)) for name, option in found.items()}
+
+
+def has_presets(factory: Callable[..., Any] | None) -> bool:
+    """Whether a factory has an argument `preset` that stands for other defaults."""
+    return hasattr(factory, "presets")
 
 
 def _followed_setting(kind: Any) -> str | None:
@@ -84,6 +100,8 @@ def convert(value: Any, kind: Any) -> Any:
             return _convert_one(value, one)
         except TypeError:
             continue
+    if message := unknown_option(value, kind):
+        raise TypeError(message.removesuffix("."))
     raise TypeError(f"expected {_describe_kind(kind)}, got {shorten(value)}")
 
 
@@ -148,7 +166,9 @@ def check_table(table: Mapping[str, Any], schema: Mapping[str, Setting], where: 
             raise InputError(f"{where}.{key} is unknown. {nearest(key, schema)}")
     filled = {}
     for key, option in schema.items():
-        if key in table:
+        if option.table is not None:
+            filled[key] = _nested(table.get(key, {}), option, f"{where}.{key}")
+        elif key in table:
             try:
                 filled[key] = convert(table[key], option.kind)
             except TypeError as error:
@@ -160,6 +180,13 @@ def check_table(table: Mapping[str, Any], schema: Mapping[str, Setting], where: 
         elif option.default is not _MISSING:
             filled[key] = option.default
     return filled
+
+
+def _nested(table: Any, option: Setting, where: str) -> dict[str, Any]:
+    """A table inside another one; what it leaves out is as the outer one's default has it."""
+    if not isinstance(table, Mapping):
+        raise InputError(f"{where} must be a table, got {shorten(table)}. Known: {', '.join(option.table)}.")
+    return check_table({**option.default, **table}, option.table, where)
 
 
 def call_factory(factory: Callable[..., Any], arguments: Mapping[str, Any], where: str, **given: Any) -> Any:

@@ -12,12 +12,13 @@ from typing import Any, Literal, NamedTuple
 from ml_collections import ConfigDict
 
 from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.client.objectives import TaskLoss
 from fedjax_het.client.schedules import SCHEDULES
 from fedjax_het.data import AUGMENTATIONS, PARTITIONS, SOURCES, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.errors import InputError, nearest, shorten
 from fedjax_het.models import MODELS
-from fedjax_het.validation import Count, CountOrZero, Fraction, Seed, check_ranges, ranges
+from fedjax_het.validation import Count, CountOrZero, Fraction, Seed, check_constraints, constraints
 
 from .. import trackers
 from ..runs import setting_text
@@ -37,7 +38,7 @@ class RunSettings:
     seed: Seed = 0
     num_seeds: Count = 1  # runs side by side, seeds seed, seed + 1, ...
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward and backward passes
-    task_loss: str = "cross_entropy"  # or "dice", or "joint", the mean of both, for masks
+    task_loss: TaskLoss = "cross_entropy"  # or "dice", or "joint", the mean of both, for masks
     layout: str = "auto"  # or "vmapped", "chunked(4)", "sharded(2)", "sharded(2, 4)": devices, chunk
     evaluate_every: Count = 10  # and after the last round
     checkpoint_every: CountOrZero = 10  # and after the last round; 0 = only then
@@ -54,7 +55,7 @@ class RunSettings:
     examples: Literal["auto", "device", "stream"] = "auto"  # all on the device, or each round's alone
 
     def __post_init__(self):
-        check_ranges(ranges(RunSettings), vars(self))
+        check_constraints(constraints(RunSettings), vars(self))
         setting_text.parse_layout(self.layout)
         setting_text.parse_names("diagnostics", self.diagnostics, DIAGNOSTICS)
         trackers.names(self.live)
@@ -71,7 +72,8 @@ class TableSpec(NamedTuple):
 
     def schema(self, table: Mapping[str, Any], where: str) -> dict[str, calls.Setting]:
         factory = calls.choose_factory(table, self.registry, where)
-        return {"name": calls.Setting(str)} | calls.read_signature(factory, self.given) | dict(self.fixed)
+        own = calls.read_signature(factory, self.given, table.get("preset"))
+        return {"name": calls.Setting(str)} | own | dict(self.fixed)
 
 
 _SPLIT = calls.read_signature(federate, given=("dataset", "partition", "unseen_domains", "augment")) | {
@@ -176,6 +178,8 @@ def complete_settings(
     for where, table in TABLES.items():
         if (name := overrides.pop(f"{where}.name", None)) not in (None, tables[where].get("name")):
             notes += _rename(tables[where], table, name, f"config.{where}")
+        if f"{where}.preset" in overrides and calls.has_presets(table.registry.get(tables[where].get("name"))):
+            tables[where]["preset"] = overrides.pop(f"{where}.preset")
     schemas = {where: table.schema(tables[where], f"config.{where}") for where, table in TABLES.items()}
     schemas[""] = calls.read_signature(RunSettings)
     for key, text in overrides.items():
@@ -225,12 +229,20 @@ def _together(tables: Mapping[str, Settings]) -> Settings:
 
 def _rename(table: Settings, kind: TableSpec, name: str, where: str) -> list[str]:
     old, table["name"] = table.get("name"), name
-    unknown = [key for key in table if key not in kind.schema(table, where)]
+    schema = kind.schema(table, where)
+    for key, option in schema.items():
+        if option.table is not None and isinstance(table.get(key), Mapping):
+            table[key] = {inner: value for inner, value in table[key].items() if inner in option.table}
+    unknown = [key for key in table if key not in schema]
     return [f"{where}.{key} = {table.pop(key)!r} belongs to {old}, not to {name}: dropped." for key in unknown]
 
 
 def _override(tables: dict[str, Settings], schemas: Mapping[str, Mapping[str, calls.Setting]], key: str, text: str):
     where, _, name = key.rpartition(".")
+    outer, _, inner = where.rpartition(".")
+    if (option := schemas.get(outer, {}).get(inner)) and option.table is not None:  # a table inside an algorithm's
+        tables[outer][inner] = dict(tables[outer].get(inner, {}))
+        tables, schemas = {where: tables[outer][inner]}, {where: option.table}
     if key in TABLES:
         raise InputError(f"--config.{key} is a table. Set --config.{key}.name={text}")
     if where not in schemas:
@@ -238,6 +250,8 @@ def _override(tables: dict[str, Settings], schemas: Mapping[str, Mapping[str, ca
     if name not in schemas[where]:
         known = schemas[where] if where else [*schemas[where], *TABLES]
         raise InputError(f"--config.{key} is unknown. {nearest(name, known)}")
+    if (table := schemas[where][name].table) is not None:
+        raise InputError(f"--config.{key} is a table of options. Set one: --config.{key}.{next(iter(table))}=...")
     try:
         tables[where][name] = calls.parse_text(text, schemas[where][name].kind)
     except TypeError as error:

@@ -65,7 +65,7 @@ SPLIT_CAVEAT = (
 )
 RELEASED_CODE = (
     "The released code trains in evaluation mode, warms the rate up, and departs from the paper's FedLD (here "
-    "`fedld_released`). The rows are of the paper's FedLD, without either.",
+    "preset='released'). The rows are of the paper's FedLD, without either.",
     "Not in the paper: momentum, weight decay and initial weights; here .5, .0005 and ImageNet's, as in the "
     "released code. How many seeds; here 3 (one in the code). No deviations are printed.",
 )

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_het.diagnostics import DIAGNOSTICS, Diagnostic
+
 from .rows import Row
 
 DiagnosticLine = Mapping[str, Any]
@@ -42,3 +44,8 @@ def cohort(row: Row, look: DiagnosticLine) -> list[str]:
     """Names of all clients of the cohort, in its order."""
     known = [client["client"] for client in row.first.partition["clients"]] if row.first.partition else []
     return [known[i] if i < len(known) else f"client {i}" for i in look["cohort"]["ids"]]
+
+
+def record(name: str) -> Diagnostic:
+    """What is known of a diagnostic; of one that this version does not have, its name."""
+    return DIAGNOSTICS.get(name) or Diagnostic(lambda problem, look: {}, name.capitalize(), "")

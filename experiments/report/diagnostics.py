@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fedjax_het.diagnostics import Quantity
+
 from ..runs.figures import Curve, Figure, Heat, Panel, Points, View
-from . import captions, diagnostic_lines, landscapes
+from . import diagnostic_lines, landscapes
 from .rows import Row
 
 _MAPS = " Of the first seed; clients of that round's cohort."
@@ -32,32 +34,42 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 def _of(name: str, shapes: Mapping[str, tuple[int, ...]], rows: Sequence[Row], rounds: Sequence[int]) -> list[Figure]:
     if name == "landscape":
         return landscapes.figures(rows, diagnostic_lines.thin_out(rounds))
-    title, caption, found = captions.title(name), captions.caption(name), []
-    scalars = [((quantity, None), captions.spoken(quantity)) for quantity, shape in shapes.items() if not shape]
-    for quantity in shapes:
-        scalars += [((quantity, i), said) for i, said in enumerate(captions.SHARES.get(f"{name}/{quantity}", ()))]
+    record, found = diagnostic_lines.record(name), []
+    title, caption = record.title, record.caption
+    kinds = {quantity: record.quantities.get(quantity, _unknown(quantity, shape)) for quantity, shape in shapes.items()}
+    scalars = [((quantity, None), kinds[quantity].title) for quantity, shape in shapes.items() if not shape]
+    for quantity, kind in kinds.items():
+        scalars += [((quantity, i), said) for i, said in enumerate(kind.parts)]
     if scalars:
         panels = [_over_rounds(name, *of, said, rows) for of, said in scalars]
         found.append(Figure(name, title, caption + _SEEDS, [View("", panels)]))
-    vectors = [q for q, shape in shapes.items() if len(shape) == 1 and f"{name}/{q}" not in captions.SHARES]
+    vectors = [q for q, shape in shapes.items() if len(shape) == 1 and not kinds[q].parts]
     if vectors:
         views = [
-            View(diagnostic_lines.before(r), [_vector(name, q, rows, r) for q in vectors])
+            View(diagnostic_lines.before(r), [_vector(name, q, kinds[q], rows, r) for q in vectors])
             for r in diagnostic_lines.thin_out(rounds)
         ]
         more = " The mean over the seeds in whose cohort a client is, and a bar from the lowest to the highest."
-        series = [captions.SERIES[f"{name}/{q}"][0] for q in vectors if f"{name}/{q}" in captions.SERIES]
+        series = [kinds[q].title for q in vectors if kinds[q].across != "clients"]
         found.append(
             _figure(f"{name}_values", f"{title}: {', '.join(series) or 'client by client'}", caption + more, views)
         )
     for quantity in (quantity for quantity, shape in shapes.items() if len(shape) == 2):
-        kind = captions.matrix(name, quantity, shapes[quantity][0] == shapes[quantity][1])
+        kind = kinds[quantity]
         views = [
             View(diagnostic_lines.before(r), _maps(name, quantity, kind, rows, r))
             for r in diagnostic_lines.thin_out(rounds)
         ]
         found.append(_figure(f"{name}_{quantity}", f"{title}: {kind.title}", caption + _MAPS, views))
     return found
+
+
+def _unknown(quantity: str, shape: tuple[int, ...]) -> Quantity:
+    """A quantity that its diagnostic says nothing of, by its name and shape."""
+    title = quantity.replace("_", " ")
+    if len(shape) == 2 and shape[0] != shape[1]:
+        return Quantity(title, "index", "index", unit=title)
+    return Quantity(title, unit=title)
 
 
 def _figure(name: str, title: str, caption: str, views: Sequence[View]) -> Figure:
@@ -78,11 +90,11 @@ def _over_rounds(name: str, quantity: str, index: int | None, said: str, rows: S
     return Panel(said, "round", said, curves)
 
 
-def _vector(name: str, quantity: str, rows: Sequence[Row], round: int) -> Panel:
-    said, counts = captions.SERIES.get(f"{name}/{quantity}", (captions.spoken(quantity), ""))
-    if counts:
+def _vector(name: str, quantity: str, kind: Quantity, rows: Sequence[Row], round: int) -> Panel:
+    said = kind.title
+    if kind.across != "clients":
         curves = [_series(row, name, quantity, round) for row in rows]
-        return Panel(said, counts, said, list(filter(None, curves)), (0, None), is_wide=True)
+        return Panel(said, kind.across, said, list(filter(None, curves)), (0, None), is_wide=True)
     points = list(filter(None, (_by_client(row, name, quantity, round) for row in rows)))
     names = sorted({client for each in points for client in each.x})
     return Panel(said, "client", said, points, x_names=names, is_wide=True)
@@ -108,7 +120,7 @@ def _by_client(row: Row, name: str, quantity: str, round: int) -> Points | None:
     return Points(row.label, row.number, list(values), *ends) if values else None
 
 
-def _maps(name: str, quantity: str, kind: captions.Matrix, rows: Sequence[Row], round: int) -> list[Panel]:
+def _maps(name: str, quantity: str, kind: Quantity, rows: Sequence[Row], round: int) -> list[Panel]:
     """A panel a row that has a look at this round."""
     found = []
     for row in rows:

@@ -2,7 +2,7 @@
 
 import io
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
@@ -10,11 +10,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
+from fedjax_het.diagnostics import ImagePanel
 from fedjax_het.errors import InputError
 
 from ..runs import diagnostics_log, plots
 from ..runs.results import HINT
-from . import captions, diagnostic_lines
+from . import diagnostic_lines
 from .rows import Row
 
 Arrays = Mapping[str, np.ndarray]
@@ -36,15 +37,18 @@ def taken(rows: Sequence[Row]) -> list[Picture]:
 
     Raises InputError for a file that cannot be read.
     """
-    found: dict[str, list[Picture]] = {name: [] for name in _DRAWN}
+    found: dict[str, list[Picture]] = {}
     for row in rows[:_MOST_ROWS]:
         look = next((each for each in _by_round(row) if "pictures" in each), None)
         for name, arrays in _arrays(row, look).items() if look else ():
+            record = diagnostic_lines.record(name)
+            if not record.panels:
+                continue
             when = f" {diagnostic_lines.before(look['round']).capitalize()}, seed {look['seed']}."
-            title = f"{captions.title(name)}: {row.label}"
+            title = f"{record.title}: {row.label}"
             with plots.try_drawing(title):
-                files = _files(_DRAWN[name](diagnostic_lines.cohort(row, look), arrays))
-                found[name].append(Picture(f"{name}_{row.number}", title, captions.caption(name) + when, files))
+                files = _files(_drawn(record.panels, diagnostic_lines.cohort(row, look), arrays))
+                found.setdefault(name, []).append(Picture(f"{name}_{row.number}", title, record.caption + when, files))
     return [picture for each in found.values() for picture in each]
 
 
@@ -60,39 +64,26 @@ def _arrays(row: Row, look: diagnostic_lines.DiagnosticLine) -> dict[str, Arrays
         raise InputError(f"{row.first.directory / look['pictures']}: cannot be read ({error}). {HINT}") from error
 
 
-def _contours(clients: Sequence[str], arrays: Arrays) -> Drawing:
-    """A row a client, a column an image."""
-
-    def draw(axis: Axes, client: int, image: int) -> None:
-        if arrays["is_image"][client, image]:
-            plots.show_image(axis, arrays["images"][client, image])
-            plots.draw_outline(axis, arrays["true"][client, image], plots.TRUE)
-            plots.draw_outline(axis, arrays["predicted"][client, image], plots.PREDICTED, "dashed")
-
-    num_clients, num_images = arrays["is_image"].shape
-    return plots.draw_grid(clients[:num_clients], [f"image {i + 1}" for i in range(num_images)], draw, side=2.2)
-
-
-def _normalisation(clients: Sequence[str], arrays: Arrays) -> Drawing:
-    """A row a client, each image beside what is made of it; black and white are the same in all."""
-    kinds, is_image = ("images", "normalised"), arrays["is_image"]
-    raw = np.asarray(arrays["images"][is_image], np.float32)
-    ends = (float(raw.min()), float(raw.max())) if raw.size else (0.0, 1.0)
+def _drawn(panels: Sequence[ImagePanel], clients: Sequence[str], arrays: Arrays) -> Drawing:
+    """A row per client, and for each image the panels side by side; with several, black and white are the same."""
+    is_image, ends = arrays["is_image"], None
+    if len(panels) > 1:
+        raw = np.asarray(arrays[panels[0].image][is_image], np.float32)
+        ends = (float(raw.min()), float(raw.max())) if raw.size else (0.0, 1.0)
 
     def draw(axis: Axes, client: int, column: int) -> None:
-        image, kind = divmod(column, 2)
+        image, number = divmod(column, len(panels))
         if is_image[client, image]:
-            plots.show_image(axis, arrays[kinds[kind]][client, image], ends)
+            plots.show_image(axis, arrays[panels[number].image][client, image], *(() if ends is None else (ends,)))
+            for name, style in zip(panels[number].outlines, _OUTLINES, strict=False):
+                plots.draw_outline(axis, arrays[name][client, image], *style)
 
     num_clients, num_images = is_image.shape
-    columns = [f"{kind} {i + 1}" for i in range(num_images) for kind in ("image", "normalised")]
-    return plots.draw_grid(clients[:num_clients], columns, draw)
+    columns = [f"{panel.title} {i + 1}" for i in range(num_images) for panel in panels]
+    return plots.draw_grid(clients[:num_clients], columns, draw, **({"side": 2.2} if len(panels) == 1 else {}))
 
 
-_DRAWN: dict[str, Callable[[Sequence[str], Arrays], Drawing]] = {
-    "contours": _contours,
-    "normalisation": _normalisation,
-}
+_OUTLINES = ((plots.TRUE,), (plots.PREDICTED, "dashed"))
 
 
 def _files(drawn: Drawing) -> dict[str, bytes]:

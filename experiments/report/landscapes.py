@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..runs.figures import Figure, Heat, Panel, View
-from . import captions, diagnostic_lines
+from . import diagnostic_lines
 from .rows import Row
 
 _NAME, _MOST_CLIENTS = "landscape", 12
@@ -13,7 +13,8 @@ _NAME, _MOST_CLIENTS = "landscape", 12
 
 def figures(rows: Sequence[Row], rounds: Sequence[int]) -> list[Figure]:
     """Draw the loss of the federation at each of these rounds, and of single clients at the last of them."""
-    title, caption = captions.title(_NAME), captions.caption(_NAME) + " Of the first seed."
+    record = diagnostic_lines.record(_NAME)
+    title, caption = record.title, record.caption + " Of the first seed."
     views = [View(diagnostic_lines.before(r), _panels(rows, r)) for r in rounds if _panels(rows, r)]
     if not views:
         return []
@@ -23,7 +24,7 @@ def figures(rows: Sequence[Row], rounds: Sequence[int]) -> list[Figure]:
     single = [View(name, _panels(rows, rounds[-1], name)) for name in list(dict.fromkeys(names))[:_MOST_CLIENTS]]
     if single:
         more = f" {diagnostic_lines.before(rounds[-1]).capitalize()}; at most {_MOST_CLIENTS} clients of the cohort."
-        drawn.append(Figure(f"{_NAME}_clients", f"{title}, by client", caption + more, single))
+        drawn.append(Figure(f"{_NAME}_clients", f"{title}, per client", caption + more, single))
     return drawn
 
 

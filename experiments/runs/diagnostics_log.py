@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fedjax_het import engine
-from fedjax_het.diagnostics import DIAGNOSTICS, PICTURES
+from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.types import State
 
 from . import json_files, records, setting_text
@@ -70,7 +70,7 @@ class DiagnosticsLog:
         lines = []
         for i, seed in enumerate(self._seeds):
             of_seed = jax.tree.map(lambda x, i=i: x[i], values)
-            numbers = {name: part for name, part in of_seed.items() if name not in PICTURES}
+            numbers = {name: part for name, part in of_seed.items() if not _has_images(name)}
             images = self._save_images(f"round_{done:05d}_seed_{seed}.npz", of_seed)
             lines.append({"round": done, "seed": seed, **numbers, **images, "seconds": seconds})
         self._log.add(lines)
@@ -78,7 +78,7 @@ class DiagnosticsLog:
     def _save_images(self, name: str, values: engine.DiagnosticValues) -> dict[str, str]:
         arrays = {
             f"{diagnostic}/{quantity}": array
-            for diagnostic in PICTURES.keys() & values.keys()
+            for diagnostic in filter(_has_images, values)
             for quantity, array in values[diagnostic].items()
         }
         if not arrays:
@@ -92,7 +92,11 @@ class DiagnosticsLog:
 def diagnostics_files(diagnostics: str) -> list[str]:
     """Return the files and folders that a run with this setting writes."""
     chosen = setting_text.parse_names("diagnostics", diagnostics, DIAGNOSTICS)
-    return [NAME] * bool(chosen) + [FOLDER] * bool(PICTURES.keys() & set(chosen))
+    return [NAME] * bool(chosen) + [FOLDER] * any(map(_has_images, chosen))
+
+
+def _has_images(diagnostic: str) -> bool:
+    return diagnostic in DIAGNOSTICS and bool(DIAGNOSTICS[diagnostic].panels)
 
 
 def load_images(directory: Path, line: Mapping[str, Any]) -> dict[str, dict[str, np.ndarray]]:

@@ -1,7 +1,7 @@
-"""Train runs that differ in numbers alone side by side, as one program: python -m experiments.sweep.batched RUNS.json
+"""Train runs side by side, as one program: python -m experiments.sweep.batched RUNS.json
 
-RUNS.json: [{"config": a file, "set": {"algorithm.lam": "0.1"}, "workdir": a directory}, ...]. Each becomes the run that
-`experiments.train` makes, in a directory of its own; what differs in more than numbers becomes programs of its own.
+RUNS.json: [{"config": a file, "set": {"algorithm.lam": "0.1"}, "workdir": a directory}, ...], which differ in seeds and
+real numbers of the algorithm alone. Each becomes the run that `experiments.train` makes, in a directory of its own.
 Written and started by `experiments.compare`. Exit status as of `experiments.train`.
 """
 
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedjax_het.errors import InputError, NonFiniteError, Unlike
+from fedjax_het.errors import InputError, NonFiniteError
 
 from ..configuration import settings
 from ..runs.run_directory import RunDirectory
@@ -29,22 +29,12 @@ def read(path: Path) -> list[Run]:
     return runs
 
 
-def train(runs: Sequence[Run]) -> None:
-    """As few programs as there can be, one after another."""
-    waiting = [list(runs)]
-    while waiting:
-        group = waiting.pop(0)
-        try:
-            as_one_program(group, group[0].directory.read(RESOLVED) or {})
-        except Unlike as error:
-            waiting[:0] = [[group[index] for index in indices] for indices in error.groups]
-
-
 def main(argv: Sequence[str]) -> int:
     """The exit status."""
     keep_programs()
     try:
-        train(read(Path(*argv)))
+        runs = read(Path(*argv))
+        as_one_program(runs, runs[0].directory.read(RESOLVED) or {})
     except (InputError, NonFiniteError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1

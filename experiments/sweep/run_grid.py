@@ -1,4 +1,4 @@
-"""Cells of a grid, trained in processes of their own: those that differ in numbers alone together, as one program."""
+"""Cells of a grid, trained in processes of their own: those that can be one program together."""
 
 import json
 import subprocess
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..configuration import build
 from ..runs import json_files
 from ..runs.run_directory import RunDirectory
 from .grid import GridRun
@@ -52,18 +53,12 @@ def run_grid_silently(cells: Sequence[GridRun], workdir: Path, most: int = MOST)
 
 
 def group_runs(cells: Sequence[GridRun], most: int) -> list[list[GridRun]]:
-    """Cells that differ in their algorithm's numbers and the seed alone, at most so many together."""
-    alike: dict[str, list[GridRun]] = {}
+    """Cells with the same `build.common_settings`, at most so many together."""
+    of_program: dict[str, list[GridRun]] = {}
     for cell in cells:
-        alike.setdefault(_all_but_numbers(cell), []).append(cell)
-    return [each[i : i + most] for each in alike.values() for i in range(0, len(each), most)]
-
-
-def _all_but_numbers(cell: GridRun) -> str:
-    chosen = dict(cell.settings(), seed=None)
-    is_number = lambda value: isinstance(value, (int, float)) and not isinstance(value, bool)  # noqa: E731
-    of_algorithm = {key: None if is_number(value) else value for key, value in chosen["algorithm"].items()}
-    return json.dumps(chosen | {"algorithm": of_algorithm}, sort_keys=True, default=str)
+        common = json.dumps(build.common_settings(cell.settings()), sort_keys=True, default=str)
+        of_program.setdefault(common, []).append(cell)
+    return [each[i : i + most] for each in of_program.values() for i in range(0, len(each), most)]
 
 
 def _is_done(cell: GridRun, workdir: Path) -> bool:

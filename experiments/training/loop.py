@@ -30,7 +30,7 @@ class Training:
         """
         Args:
             simulation: the compiled simulation.
-            records: one for each run; their settings differ in the algorithm alone.
+            records: one for each first seed or value of the simulation's sweep; all else is set alike in all.
             processes: those that train together.
         """
         self.simulation, self.records, self.processes = simulation, records, processes

@@ -1,29 +1,29 @@
-"""One recipe a paper. ALGORITHMS: the name used in a config -> its factory."""
+"""Algorithms: one factory per method.
+
+ALGORITHMS has each by the name that a config uses.
+"""
 
 from collections.abc import Callable
 
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.algorithms.fedadagrad import fedadagrad
-from fedjax_het.algorithms.fedadam import fedadam
-from fedjax_het.algorithms.fedavg import fedavg
-from fedjax_het.algorithms.fedavgm import fedavgm
-from fedjax_het.algorithms.fedbn import fedbn
-from fedjax_het.algorithms.fedcm import fedcm
-from fedjax_het.algorithms.fedga import fedga
-from fedjax_het.algorithms.fedgh import fedgh
-from fedjax_het.algorithms.fediir import fediir
-from fedjax_het.algorithms.fedld import fedld, fedld_released
-from fedjax_het.algorithms.fedmgc import fedavg_dgc, fedmgc, fedprox_dgc
-from fedjax_het.algorithms.fednova import fednova
-from fedjax_het.algorithms.fedpac import fedpac
-from fedjax_het.algorithms.fedprox import fedprox
-from fedjax_het.algorithms.fedrd import fedrd
-from fedjax_het.algorithms.fedsr import fedl2r, fedsr
-from fedjax_het.algorithms.fedyogi import fedyogi
-from fedjax_het.algorithms.harmofl import harmofl
-from fedjax_het.algorithms.hierarchical import hierarchical
-from fedjax_het.algorithms.moon import moon
-from fedjax_het.algorithms.scaffold import scaffold
+from fedjax_het.algorithms._fedavg import fedavg
+from fedjax_het.algorithms._fedbn import fedbn
+from fedjax_het.algorithms._fedcm import fedcm
+from fedjax_het.algorithms._fedga import fedga
+from fedjax_het.algorithms._fedgh import fedgh
+from fedjax_het.algorithms._fediir import fediir
+from fedjax_het.algorithms._fedld import fedld
+from fedjax_het.algorithms._fedmgc import fedavg_dgc, fedmgc, fedprox_dgc
+from fedjax_het.algorithms._fednova import fednova
+from fedjax_het.algorithms._fedopt import fedadagrad, fedadam, fedavgm, fedyogi
+from fedjax_het.algorithms._fedpac import fedpac
+from fedjax_het.algorithms._fedprox import fedprox
+from fedjax_het.algorithms._fedrd import fedrd
+from fedjax_het.algorithms._fedsr import fedl2r, fedsr
+from fedjax_het.algorithms._harmofl import harmofl
+from fedjax_het.algorithms._hierarchical import hierarchical
+from fedjax_het.algorithms._moon import moon
+from fedjax_het.algorithms._scaffold import scaffold
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedavg": fedavg,
@@ -31,7 +31,6 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "scaffold": scaffold,
     "fedbn": fedbn,
     "fedld": fedld,
-    "fedld_released": fedld_released,
     "harmofl": harmofl,
     "fednova": fednova,
     "fedcm": fedcm,

@@ -1,11 +1,12 @@
 """Gradient rules: from a batch to the gradient that the local optimizer is fed."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.algorithm import GradientRule, Problem
-from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, Batch, ClientView, Key, Params, Variables
 from fedjax_het.validation import NonNegative, Positive, PositiveFraction, validate_arguments
 
@@ -27,17 +28,19 @@ def controlled(
         g(y) - c_i + c
 
     Reads: memory["control"] (c_i), published["control"] (c, shared leaves; personal ones are left uncorrected).
-    Karimireddy et al., SCAFFOLD, ICML 2020. arXiv:1910.06378
+
+    References:
+        Karimireddy et al., SCAFFOLD, ICML 2020. arXiv:1910.06378
     """
     loss_and_state, gradient = problem.value_and_grad(params, state, batch, view, key)
     everyone = tree.merge(tree.zeros_like(params), view.received.published["control"])
     return loss_and_state, tree.add(tree.subtract(gradient, view.memory["control"]), everyone)
 
 
-NORMS = ("whole", "tensor")
+PerturbationNorm = Literal["whole", "tensor"]
 
 
-def perturbation(gradient: Params, radius: float = 0.05, norm: str = "whole") -> Params:
+def perturbation(gradient: Params, radius: float = 0.05, norm: PerturbationNorm = "whole") -> Params:
     """delta = radius g / (||g|| + 1e-12), the norm over all parameters or tensor by tensor; 0 where g is."""
     if norm == "tensor":
         return jax.tree.map(lambda leaf: perturbation(leaf, radius), gradient)
@@ -45,18 +48,22 @@ def perturbation(gradient: Params, radius: float = 0.05, norm: str = "whole") ->
 
 
 @validate_arguments
-def sharpness_aware(radius: NonNegative = 0.05, norm: str = "whole") -> GradientRule:
+def sharpness_aware(radius: NonNegative = 0.05, norm: PerturbationNorm = "whole") -> GradientRule:
     """The gradient at the worst nearby weights, so that training ends in a flat optimum.
 
         grad l(w + delta),   delta = perturbation(grad l(w))
 
     Both passes see the batch alike: they start from the same state, and the state that stays is the first pass's, so
-    running statistics are updated once a step.   radius: HarmoFL's α, 0.05.   norm: over all parameters, or tensor by
-    tensor. The weights are never changed and changed back, so there is no rounding residue as in the authors' code.
-    Jiang et al., HarmoFL, AAAI 2022, Eqs. 6 and 7; official code med-air/HarmoFL, utils/weight_perturbation.py.
+    running statistics are updated once per step. The weights are never changed and changed back, so there is no
+    rounding residue as in the authors' code.
+
+    Args:
+        radius: HarmoFL's α, 0.05.
+        norm: Over the "whole" model, or "tensor" by tensor.
+
+    References:
+        Jiang et al., HarmoFL, AAAI 2022, Eqs. 6 and 7; official code med-air/HarmoFL, utils/weight_perturbation.py.
     """
-    if norm not in NORMS:
-        raise InputError(f"sharpness_aware: unknown norm '{norm}'. {nearest(norm, NORMS)}")
 
     def rule(
         problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
@@ -76,9 +83,16 @@ def mixed(alpha: PositiveFraction = 0.1, clip: Positive | None = None) -> Gradie
         v = alpha g(y) + (1 - alpha) Delta,   then, with clip, v min(1, clip / (||v|| + 1e-6))
 
     Reads: published["momentum"] (Delta, shared leaves; personal ones follow g alone).
-    alpha: in (0, 1], the paper's α, .1; 1 is the gradient alone.   clip: FL-Simulator's 10; None in the paper.
-    Raises InputError for an alpha outside (0, 1], or a clip that is not above 0.
-    Xu et al., FedCM: Federated Learning with Client-level Momentum, 2021. arXiv:2106.10874
+
+    Args:
+        alpha: In (0, 1], the paper's α, .1; 1 is the gradient alone.
+        clip: FL-Simulator's 10; None in the paper.
+
+    Raises:
+        InputError: An alpha outside (0, 1], or a clip that is not above 0.
+
+    References:
+        Xu et al., FedCM: Federated Learning with Client-level Momentum, 2021. arXiv:2106.10874
     """
 
     def rule(
@@ -99,14 +113,12 @@ def full_gradient(problem: Problem, view: ClientView, batch_size: int) -> Params
 
     A mean over examples, taken batch by batch; the collections besides params stay as they are.
     """
-    params, rows = view.start["params"], view.data.train
-    state = {name: leaves for name, leaves in view.start.items() if name != "params"}
+    params, state = tree.split_params(view.start)
+    rows = view.data.train
 
-    def add_batch(index: Array, total: Params) -> Params:
-        batch = problem.batch(view.data, rows.index, rows.count, index * batch_size, batch_size)
-        _, gradient = problem.value_and_grad(params, state, batch, view, jax.random.fold_in(jax.random.key(0), index))
+    def add(total: Params, batch: Batch, number: Array) -> Params:
+        _, gradient = problem.value_and_grad(params, state, batch, view, jax.random.fold_in(jax.random.key(0), number))
         return tree.add(total, tree.scale(jnp.sum(batch.mask), gradient))
 
-    num_batches = -(-rows.count // batch_size)
-    total = jax.lax.fori_loop(0, num_batches, add_batch, tree.zeros_like(params))
+    total = problem.fold(view.data, rows, batch_size, add, tree.zeros_like(params))
     return tree.scale(1.0 / jnp.maximum(rows.count, 1), total)

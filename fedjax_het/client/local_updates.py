@@ -1,4 +1,4 @@
-"""How a client trains in a round: batches, epochs and the local optimizer."""
+"""Local updates: how a client trains in a round, in batches and epochs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,8 +12,7 @@ import optax
 from fedjax_het import tree
 from fedjax_het.algorithm import GradientRule, LocalUpdate, Problem
 from fedjax_het.client.gradients import plain
-from fedjax_het.client.optimizers import Betas, local_optimizer
-from fedjax_het.client.restriction import restricted
+from fedjax_het.client.optimizers import Betas, local_optimizer, trainable_only
 from fedjax_het.client.schedules import Schedule, check_schedule, rate
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ClientView, Key, Params, PyTree, Rows, Trained, Variables
@@ -69,18 +68,32 @@ def sgd(
     epochs ceil(n_i / batch_size) steps a round; the last batch of an epoch is partial, never dropped. Every client has
     its own number of steps: one after another each takes just its own, side by side the short ones wait.
 
-    learning_rate, momentum, weight_decay: of w <- w - lr b, with b <- momentum b + g and g <- g + decay w.
-    batch_size, epochs: examples of a step and passes over all of a client's, the papers' B and E; None is one pass.
-    steps: exactly so many steps instead of epochs, going round the examples.
-    shuffle: a new order each epoch, a function of (seed, round, client, epoch); False keeps the order of the index.
-    optimizer: any optax transformation instead of SGD, or "adam", see `optimizers`.   betas: Adam's; None is .9, .999.
-    gradient: the rule that feeds the optimizer.
-    learning_rate_schedule: round -> what the rate is multiplied by, whatever the optimizer; see `schedules`. None: 1.
-    only: the parameters that are trained, see `restricted`.
-    keep_optimizer: go on with memory["optimizer"] instead of starting afresh each round (see `memories`).
     Reads: view.local, where training begins.
-    Raises InputError for numbers out of range, steps beside epochs, a schedule whose values are no finite numbers of
-    at least 0, and `only` with keep_optimizer.
+
+    Args:
+        learning_rate: lr of w <- w - lr b.
+        momentum: Of b <- momentum b + g.
+        weight_decay: Of g <- g + decay w.
+        batch_size: Examples per step, the papers' B.
+        epochs: Passes over all of a client's examples per round, the papers' E; None is one pass.
+        steps: Exactly so many steps instead of epochs, going round the examples.
+        shuffle: Whether each epoch has a new order, a function of (seed, round, client, epoch); False keeps the order
+            of the index.
+        optimizer: Any optax transformation instead of SGD, or "adam", see `optimizers`.
+        betas: Those of Adam; None is .9, .999.
+        learning_rate_schedule: Round -> what the rate is multiplied by, whatever the optimizer; see `schedules`. None
+            is 1.
+        only: A pattern for the parameters that are trained, see `optimizers.trainable_only`.
+        gradient: The rule that feeds the optimizer.
+        keep_optimizer: Whether training goes on with memory["optimizer"] instead of starting afresh each round, see
+            `memories.optimizer_state`.
+
+    Returns:
+        The local update.
+
+    Raises:
+        InputError: A number is out of range, steps stand beside epochs, a value of the schedule is no finite number of
+            at least 0, or `only` stands beside keep_optimizer.
     """
     if steps is not None and epochs is not None:
         raise InputError(f"steps: {steps} steps and {epochs} epochs a round are given. Set one of them to None.")
@@ -88,7 +101,7 @@ def sgd(
     check_schedule(learning_rate_schedule)
     if keep_optimizer and only is not None:
         raise InputError("only: the optimizer is kept between rounds here. Restrict it yourself, where it is kept too.")
-    optimizer = restricted(local_optimizer(optimizer, learning_rate, momentum, weight_decay, betas), only)
+    optimizer = trainable_only(local_optimizer(optimizer, learning_rate, momentum, weight_decay, betas), only)
     step = _stepping(optimizer, gradient, batch_size, learning_rate_schedule)
 
     def train(problem: Problem, view: ClientView, key: Key, is_watched: bool = False) -> Trained:
@@ -115,10 +128,44 @@ def sgd(
     return LocalUpdate(train, count_steps, batch_size, partial(train, is_watched=True))
 
 
+def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
+    """One local update after the other: the second goes on from the variables where the first ended.
+
+        sequential(sgd(0.1, only="params/classifier/*"), sgd(0.01, only="!params/classifier/*"))    FedPAC: head, body
+
+    Each starts its own optimizer; the second's is handed on. view.start stays where the round began. Steps add up; the
+    round's loss, and its drift where both are watched, are weighted by them.
+    """
+
+    def train(problem: Problem, view: ClientView, key: Key, one: Callable, other: Callable) -> Trained:
+        earlier, later = jax.random.split(key)
+        begun = one(problem, view, earlier)
+        done = other(problem, view._replace(local=begun.variables), later)
+        num_steps = begun.num_steps + done.num_steps
+        share = begun.num_steps / jnp.maximum(num_steps, 1)
+        means = {
+            name: share * begun.metrics[name] + (1 - share) * done.metrics[name]
+            for name in ("loss", "drift")
+            if name in begun.metrics
+        }
+        return done._replace(num_steps=num_steps, metrics={**done.metrics, **means})
+
+    def count_steps(num_examples: Any) -> Any:
+        return first.num_steps(num_examples) + second.num_steps(num_examples)
+
+    trained = partial(train, one=first.train, other=second.train)
+    watched = (
+        partial(train, one=first.train_with_drift, other=second.train_with_drift)
+        if first.train_with_drift and second.train_with_drift
+        else None
+    )
+    return LocalUpdate(trained, count_steps, min(first.batch_size, second.batch_size), watched)
+
+
 def _begin(view: ClientView, opt_state: PyTree, is_watched: bool) -> _Progress:
-    state = {name: leaves for name, leaves in view.local.items() if name != "params"}
+    params, state = tree.split_params(view.local)
     zero = jnp.zeros(2, float)
-    return _Progress(view.local["params"], state, opt_state, zero, zero, jnp.zeros((), float) if is_watched else None)
+    return _Progress(params, state, opt_state, zero, zero, jnp.zeros((), float) if is_watched else None)
 
 
 def _finished(done: _Progress, num_steps: Array) -> Trained:

@@ -1,6 +1,7 @@
 """What a client keeps between the rounds in which it takes part."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,6 @@ import optax
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Measure, Memory, Problem
-from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import ClientView, Params, PyTree, Variables
 from fedjax_het.validation import Count, validate_arguments
 
@@ -32,7 +32,8 @@ def optimizer_state(optimizer: optax.GradientTransformation) -> Memory:
 def last(measure: Measure, empty: Callable[[Variables], PyTree] = lambda variables: jnp.zeros((), float)) -> Memory:
     """What a client measured last, and whether it ever did: {"value", "is_known"}, zeros and False at first.
 
-    empty: from the initial variables to a tree of the value's shapes; by default one number.
+    Args:
+        empty: From the initial variables to a tree of the value's shapes; by default one number.
     """
     return Memory(
         lambda variables: {"value": tree.zeros_like(empty(variables)), "is_known": jnp.zeros((), bool)},
@@ -47,19 +48,17 @@ def last_head() -> Memory:
     )
 
 
-FIRST_MODELS = ("none", "init")
-
-
 @validate_arguments
-def previous_models(size: Count = 1, first: str = "none") -> Memory:
+def previous_models(size: Count = 1, first: Literal["none", "init"] = "none") -> Memory:
     """The last models that a client trained, newest first: {"models": leaves [size, ...], "count": how many}.
 
-    size: so many rounds of the client are remembered.   first: before its first round a client has no earlier model
-    ("none"), or the initial one ("init").
-    Raises InputError for an unknown option, and a size below 1.
+    Args:
+        size: So many rounds of the client are remembered.
+        first: Before its first round a client has no earlier model ("none"), or the initial one ("init").
+
+    Raises:
+        InputError: An unknown option, or a size below 1.
     """
-    if first not in FIRST_MODELS:
-        raise InputError(f"first: unknown option '{first}'. {nearest(first, FIRST_MODELS)}")
 
     def init(variables: Variables) -> PyTree:
         models = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape)), variables)

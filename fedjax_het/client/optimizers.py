@@ -1,12 +1,15 @@
-"""Local optimizers as PyTorch defines them, for in its terms the papers' settings are given."""
+"""Local optimizers as PyTorch defines them, in whose terms the papers' settings are given, and their restriction."""
 
 from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Literal
 
 import jax
 import optax
 
+from fedjax_het import tree
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.types import Array
+from fedjax_het.types import Array, Params, PyTree
 from fedjax_het.validation import FractionBelowOne, NonNegative, validate_arguments
 
 Optimizer = optax.GradientTransformation
@@ -33,7 +36,7 @@ def torch_adam(learning_rate: Rate, weight_decay: NonNegative = 0.0, betas: Beta
 
 @validate_arguments
 def local_optimizer(
-    choice: Optimizer | str | None,
+    optimizer: Optimizer | Literal["adam"] | None,
     learning_rate: Rate,
     momentum: FractionBelowOne = 0.0,
     weight_decay: NonNegative = 0.0,
@@ -41,18 +44,49 @@ def local_optimizer(
 ) -> Optimizer:
     """What a recipe's `optimizer` stands for: None is `torch_sgd`, "adam" is `torch_adam`, which reads no momentum.
 
-    betas: of "adam"; None is PyTorch's.
-    Raises InputError for another name, for betas outside 0..1, and for betas that nothing reads.
+    Args:
+        optimizer: None, "adam", or any optax transformation, which is taken as it is.
+        learning_rate: Of SGD and Adam.
+        momentum: Of SGD.
+        weight_decay: Of SGD and Adam.
+        betas: Of "adam"; None is PyTorch's.
+
+    Raises:
+        InputError: Another name, betas outside 0..1, or betas that nothing reads.
     """
-    if betas is not None and choice != "adam":
+    if betas is not None and not isinstance(optimizer, str):
         raise InputError("betas: they are Adam's. Set optimizer to 'adam', or leave betas out.")
-    if choice is None:
+    if optimizer is None:
         return torch_sgd(learning_rate, momentum, weight_decay)
-    if not isinstance(choice, str):
-        return choice
-    if choice != "adam":
-        raise InputError(f"optimizer: no optimizer '{choice}'. {nearest(choice, ['adam'])} None is SGD.")
-    return torch_adam(learning_rate, weight_decay, betas or BETAS)
+    return torch_adam(learning_rate, weight_decay, betas or BETAS) if isinstance(optimizer, str) else optimizer
+
+
+def trainable_only(optimizer: optax.GradientTransformation, only: str | None) -> optax.GradientTransformation:
+    """An optimizer that trains some parameters and leaves the others as they are, without decay or memory for them.
+
+    Batch statistics move in every training pass, also those of layers that are not trained.
+
+    Args:
+        optimizer: What trains the others.
+        only: A pattern for paths, "params/classifier/*"; with "!" in front, all parameters but those; None is all.
+
+    Raises:
+        InputError: A pattern matches nothing or leaves nothing to train; raised when training is traced.
+    """
+    if only is None:
+        return optimizer
+    pattern, is_trained = only.removeprefix("!"), not only.startswith("!")
+
+    def groups(params: Params) -> PyTree:
+        matches = {path: fnmatchcase(path, pattern) for path in tree.paths({"params": params})}
+        if not any(matches.values()):
+            raise InputError(f"only: no parameter of the model matches '{pattern}'. {nearest(pattern, matches)}")
+        if not any(is_match == is_trained for is_match in matches.values()):
+            raise InputError(f"only: '{only}' leaves no parameter to train. Name fewer layers after the '!'.")
+        frozen, trained = tree.partition(params, lambda path: matches[f"params/{path}"] == is_trained)
+        return tree.merge(jax.tree.map(lambda _: "frozen", frozen), jax.tree.map(lambda _: "trained", trained))
+
+    return optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, groups)
 
 
 def _decay(weight_decay: float) -> list[Optimizer]:

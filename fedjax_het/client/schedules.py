@@ -51,7 +51,9 @@ def steps(at: Sequence[Count], factor: NonNegative = 0.1) -> Schedule:
     """Multiplied by `factor` once more from each round in `at` on; PyTorch's MultiStepLR, a round an epoch.
 
     FedRD and FedGA: a tenth after 80 % of the rounds, steps((32,)) of 40.
-    Raises InputError for rounds below 1 or not in ascending order, and a negative factor.
+
+    Raises:
+        InputError: Rounds below 1 or not in ascending order, or a negative factor.
     """
     if len(at) == 0 or list(at) != sorted(set(at)):
         raise InputError(f"at: rounds of 1 and more, each later than the one before, not {tuple(at)}.")
@@ -69,7 +71,9 @@ def cosine(rounds: Annotated[Count, OfRun("rounds")], final: NonNegative = 0.0) 
     """From 1 to `final` in so many rounds: final + (1 - final) (1 + cos(pi round / rounds)) / 2; `final` after them.
 
     In a config `rounds` are those of the run unless it sets others.
-    Raises InputError for rounds below 1 and a negative `final`.
+
+    Raises:
+        InputError: Rounds below 1, or a negative `final`.
     """
     return optax.cosine_decay_schedule(1.0, rounds, alpha=final)
 
@@ -79,7 +83,9 @@ def warm_up(rounds: Count = 5, first: NonNegative = 0.0) -> Schedule:
     """From `first` to 1 in so many rounds: first + (1 - first) round / rounds; 1 after them.
 
     warm_up(5) is what FedLD's released code does, whatever its flag says; in its round 0 nothing moves.
-    Raises InputError for rounds below 1 and a negative `first`.
+
+    Raises:
+        InputError: Rounds below 1, or a negative `first`.
     """
     return lambda round: first + (1 - first) * jnp.minimum(round / rounds, 1.0)
 

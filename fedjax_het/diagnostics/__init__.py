@@ -1,38 +1,25 @@
-"""Numbers and pictures that explain a run: each looks at one round, which is trained for its eyes and then forgotten.
+"""Diagnostics: numbers and pictures that explain one round of a run.
 
-A diagnostic is a pure function (problem, Look) -> named arrays, compiled with the round. Add one to NUMBERS, or to
-PICTURES where it shows images, and a config can name it.
+A diagnostic is one record: a pure function (problem, RoundSnapshot) -> named arrays, compiled with the round, and how
+reports show them. Add one to DIAGNOSTICS, and a config can name it and the report shows it.
 """
 
-from fedjax_het.diagnostics import (
-    amplitudes,
-    classes,
-    conflict,
-    contours,
-    decomposition,
-    drift,
-    landscape,
-    normalisation,
-    norms,
-    spectrum,
-    weights,
-)
+from fedjax_het.diagnostics import _images, _losses, _updates
+from fedjax_het.diagnostics._losses import decomposition
+from fedjax_het.diagnostics._toolkit import Diagnostic, ImagePanel, Quantity
+from fedjax_het.diagnostics._updates import conflict, drift, implied_weights, num_conflicts, spectrum
 
-NUMBERS = {
-    "decomposition": decomposition.of_round,
-    "conflict": conflict.of_round,
-    "drift": drift.of_round,
-    "spectrum": spectrum.of_round,
-    "weights": weights.of_round,
-    "norms": norms.of_round,
-    "classes": classes.of_round,
-    "amplitudes": amplitudes.of_round,
-    "landscape": landscape.of_round,
-}
-PICTURES = {
-    "contours": contours.of_round,
-    "normalisation": normalisation.of_round,
-}
-DIAGNOSTICS = NUMBERS | PICTURES
+DIAGNOSTICS: dict[str, Diagnostic] = _losses.DIAGNOSTICS | _updates.DIAGNOSTICS | _images.DIAGNOSTICS
 
-__all__ = ["DIAGNOSTICS", "NUMBERS", "PICTURES"]
+__all__ = [
+    "DIAGNOSTICS",
+    "Diagnostic",
+    "ImagePanel",
+    "Quantity",
+    "conflict",
+    "decomposition",
+    "drift",
+    "implied_weights",
+    "num_conflicts",
+    "spectrum",
+]

@@ -7,6 +7,7 @@ from fedjax_het.engine.execution.cost import RunCost
 from fedjax_het.engine.execution.run_spec import OffloadPolicy
 from fedjax_het.engine.history import History, simulate
 from fedjax_het.engine.parallel.layout import Layout, chunked, sharded, vmapped
+from fedjax_het.engine.parallel.runs import Sweep
 from fedjax_het.engine.planning.autotune import LayoutChoice
 from fedjax_het.engine.round.program import Round, RoundMetrics, make_round
 from fedjax_het.engine.simulation import Simulation, is_personal_on_test
@@ -28,6 +29,7 @@ __all__ = [
     "RunCost",
     "SavedCheckpoint",
     "Simulation",
+    "Sweep",
     "chunked",
     "flatten_evaluation",
     "inspect_checkpoints",

@@ -19,7 +19,7 @@ from fedjax_het.engine.round import client_step
 from fedjax_het.engine.round.population import gather_cohort
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
-from fedjax_het.types import ClientData, Key, Named, PyTree, RoundSnapshot, ServerView, State
+from fedjax_het.types import Array, ClientData, Key, Named, PyTree, RoundSnapshot, ServerView, State
 
 Diagnostic = Callable[[LocalProblem, RoundSnapshot], Named]
 DiagnosticValues = dict[str, Named]
@@ -37,9 +37,7 @@ def compile_diagnostics(
         where = f"client states are on '{offload.client_states}', examples on '{offload.examples}'"
         raise InputError(f"diagnostics: they need both on the device, and {where}. Leave them out, or stream nothing.")
     traced = runner.traced
-    look, peak = runner.compile_measures(
-        [make_diagnosis(spec, traced.layout, diagnostics) for spec in traced.spec.split_by_algorithm()]
-    )
+    look, peak = runner.compile_measures(make_diagnosis(traced.spec, traced.layout, diagnostics))
     if budget is not None and peak > budget:
         needed, allowed, rounds = (f"{cost.format_megabytes(size)} MB" for size in (peak, budget, runner.peak_bytes))
         raise InputError(
@@ -51,19 +49,20 @@ def compile_diagnostics(
 
 def make_diagnosis(
     spec: RunSpec, layout: Layout, diagnostics: Mapping[str, Diagnostic]
-) -> Callable[[State, ClientData, Key], DiagnosticValues]:
-    """(state, everyone's data, the run's key) -> what each diagnostic says of the round that comes next.
+) -> Callable[[Mapping[str, Array], State, ClientData, Key], DiagnosticValues]:
+    """(the run's hyper-parameters, state, everyone's data, its key) -> what each diagnostic says of the round that
+    comes next.
 
     It is that round: the same cohort, batches and noise. Client models are kept side by side until all is measured.
     Raises InputError for an algorithm whose updates are stacked in a form of its own.
     """
-    algorithm = _report_drift(spec.algorithm)
-    round, is_everyone = replace(spec, algorithms=(algorithm,)).round(layout), spec.participation.is_everyone
-    has_tests = bool(np.any(spec.federation.data.test.count))
-    if algorithm.aggregator.pack:
+    is_everyone, has_tests = spec.participation.is_everyone, bool(np.any(spec.federation.data.test.count))
+    if spec.algorithm.aggregator.pack:
         raise InputError("diagnostics: this algorithm packs updates, which cannot be looked into. Set stack='float32'.")
 
-    def measure(state: State, data: ClientData, key: Key) -> DiagnosticValues:
+    def measure(hyper_parameters: Mapping[str, Array], state: State, data: ClientData, key: Key) -> DiagnosticValues:
+        algorithm = _report_drift(spec.sweep.build(hyper_parameters))
+        round = spec.round(layout, algorithm)
         cohort = round.draw(key, state.server.round)
         seen, clients = client_step.cohort_data(data, cohort), gather_cohort(state.clients, cohort.ids, is_everyone)
         test = tree.take(data.test, cohort.ids) if has_tests else None

@@ -10,6 +10,7 @@ from fedjax_het.data.federation import Federation
 from fedjax_het.engine.evaluation import client_statistics
 from fedjax_het.engine.evaluation.evaluate import Evaluation
 from fedjax_het.engine.execution.cost import RunCost
+from fedjax_het.engine.parallel.runs import Sweep
 from fedjax_het.engine.simulation import Simulation
 from fedjax_het.types import Model, State
 
@@ -31,7 +32,7 @@ class History(NamedTuple):
         }
 
 
-def simulate(algorithm: Algorithm, model: Model, federation: Federation, *, rounds: int, **options) -> History:
+def simulate(algorithm: Algorithm | Sweep, model: Model, federation: Federation, *, rounds: int, **options) -> History:
     """Train, and evaluate every so often. options: those of `Simulation`."""
     simulation = Simulation(algorithm, model, federation, rounds=rounds, **options)
     state, done, evaluations, losses = simulation.start(), 0, [], []

@@ -14,6 +14,7 @@ from fedjax_het.engine.evaluation.evaluate import Evaluation, has_personal
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.run_spec import AUTO, CLIENT_STATES, EXAMPLES, OffloadPolicy, RunSpec
 from fedjax_het.engine.parallel.layout import Layout, vmapped
+from fedjax_het.engine.parallel.runs import Sweep
 from fedjax_het.engine.planning.memory_budget import build_executor
 from fedjax_het.engine.round.participation import Participation, full, uniform
 from fedjax_het.engine.round.program import RoundMetrics
@@ -29,15 +30,15 @@ class Simulation:
     """A training that is wired, checked and compiled: its rounds, and its evaluation.
 
     The leaves of every state, metric and evaluation that come out carry a leading axis of runs, [num_seeds], or
-    [algorithms * num_seeds], an algorithm's beside each other. Seed s of a run is `seed + s`: initial weights, cohorts
-    and batches follow from it; who has which data does not. Where client states are kept off the device, the `clients`
-    of a state are a ClientStore.
+    [values * num_seeds] of a sweep, the seeds of a value beside each other. Seed s of a run is `seed + s`: initial
+    weights, cohorts and batches follow from it; who has which data does not. Where client states are kept off the
+    device, the `clients` of a state are a ClientStore.
     """
 
     @validate_arguments
     def __init__(
         self,
-        algorithm: Algorithm | Sequence[Algorithm],
+        algorithm: Algorithm | Sweep,
         model: Model,
         federation: Federation,
         *,
@@ -58,8 +59,9 @@ class Simulation:
     ):
         """Wire, check and compile.
 
-        algorithm: one, or several that differ in numbers alone, [fedprox(mu=mu) for mu in (0.01, 0.1)]: they are
-        trained side by side, as one program.   seed: the first one's; for several algorithms also one each.
+        algorithm: one, or a sweep over its hyper-parameters, Sweep(fedprox, {"mu": [0.01, 0.1]}), which is trained side
+        by side, as one program.   seed: of the first run; a list has one for each value of the sweep, or begins as many
+        runs of a single algorithm.
         cohort_size: so many clients a round, drawn uniformly; None is everyone.   participation: any other rule.
         personal_on_test: score every client's own model on the common test set too; that takes as many evaluations as
         there are clients. "auto": where clients have no test examples of their own, which would score them otherwise.
@@ -69,13 +71,14 @@ class Simulation:
         client_states: "device", "host" (its memory), "disk" (a file in `folder`, by default where temporary files go).
         examples: "device", or "stream": those of one round after the other, from host memory or what is mapped there.
         `residence` tells where things are; it makes no difference to any result.
-        Raises InputError, before anything runs, for what cannot work, a budget that nothing fits in included; Unlike,
-        which is one, for algorithms that differ in more than numbers.
+        Raises InputError, before anything runs, for what cannot work, a budget that nothing fits in included, and a
+        sweep over what the program depends on.
         """
-        algorithms = (algorithm,) if isinstance(algorithm, Algorithm) else tuple(algorithm)
-        seeds = (seed,) * len(algorithms) if isinstance(seed, int) else tuple(seed)
-        if not algorithms or len(seeds) != len(algorithms):
-            raise InputError(f"seed: {len(seeds)} for {len(algorithms)} algorithms. Give one for all, or one each.")
+        sweep = algorithm if isinstance(algorithm, Sweep) else Sweep(lambda: algorithm)
+        num_values = len(sweep.algorithms)
+        seeds = (seed,) * num_values if isinstance(seed, int) else tuple(seed)
+        if not seeds or (sweep.values and len(seeds) != num_values):
+            raise InputError(f"seed: {len(seeds)} for {num_values} values of a sweep. Give one for all, or one each.")
         if (last := max(seeds) + num_seeds - 1) > LARGEST_COUNT:
             raise InputError(f"num_seeds: seeds go on from {max(seeds)} to {last}; the last there is {LARGEST_COUNT}.")
         _check_one_of("on_nonfinite", on_nonfinite, ON_NONFINITE)
@@ -90,7 +93,7 @@ class Simulation:
             )
         participation = participation or (full() if cohort_size is None else uniform(cohort_size))
         block, requested_offload = min(evaluate_every, rounds), OffloadPolicy(client_states, examples)
-        spec = RunSpec(algorithms, model, federation, participation, rounds, block, seeds, num_seeds, personal_on_test)
+        spec = RunSpec(sweep, model, federation, participation, rounds, block, seeds, num_seeds, personal_on_test)
         folder = Path(folder or tempfile.gettempdir())
         self.federation, self.num_seeds, self.on_nonfinite = federation, num_seeds, on_nonfinite
         self.rounds, self.evaluate_every = rounds, evaluate_every
@@ -101,17 +104,12 @@ class Simulation:
             self._look, at_look, self.diagnosis_seconds = compile_diagnostics(self.runner, diagnostics, memory_budget)
             peak = max(peak, at_look)
         held, seconds = cost.resident_bytes(self.runner.traced, self.offload), self.runner.compile_seconds
-        self.facts_of_each = [cost.run_cost(each, held, peak, seconds) for each in self.runner.traced.all]
+        self.facts = cost.run_cost(self.runner.traced, held, peak, seconds)
 
     @property
     def has_personal(self) -> bool:
         """Whether a part of the model stays with its client."""
         return has_personal(self.runner.traced.shapes.state.clients)
-
-    @property
-    def facts(self) -> cost.RunCost:
-        """What the run costs, of the first algorithm."""
-        return self.facts_of_each[0]
 
     # ---- running -----------------------------------------------------------------------------------------------------
     def start(self) -> State:

@@ -1,13 +1,17 @@
 """Networks: a feature extractor and a head, as pure functions."""
 
-from fedjax_het.models.cnn import cnn, lenet
-from fedjax_het.models.densenet import DENSENET_NAMES, densenet121, harmofl_densenet
-from fedjax_het.models.mlp import mlp
-from fedjax_het.models.model import from_flax
-from fedjax_het.models.precision import computed_in
-from fedjax_het.models.projection import projected
-from fedjax_het.models.resnet import RESNET_NAMES, resnet18, resnet50
-from fedjax_het.models.unet import UNET_NAMES, unet
+from fedjax_het.models._adaptations import computed_in, probabilistic, projected, with_feature_shape
+from fedjax_het.models._amplitude import Band, FirstAverage, amplitude_normalised
+from fedjax_het.models._cnn import cnn, lenet
+from fedjax_het.models._conv_impl import CONV_IMPLS, select_conv_impl
+from fedjax_het.models._densenet import DENSENET_NAMES, densenet121, harmofl_densenet
+from fedjax_het.models._layers import Conv, UpConv, avg_pool, max_pool
+from fedjax_het.models._mlp import mlp
+from fedjax_het.models._model import from_flax
+from fedjax_het.models._norms import NORMS, norm
+from fedjax_het.models._pretrained import Naming, read_state_dict, save_state_dict, starting_from, unnamed_leaves
+from fedjax_het.models._resnet import RESNET_NAMES, resnet18, resnet50
+from fedjax_het.models._unet import UNET_NAMES, unet
 
 MODELS = {
     "mlp": mlp,
@@ -26,20 +30,38 @@ TORCH_NAMES = {
     "harmofl_densenet": DENSENET_NAMES,
     "unet": UNET_NAMES,
 }
-"""What PyTorch code calls the layers of a model, for `pretrained.save`; those that are missing have no names there."""
+"""What PyTorch code calls the layers of a model, for `save`; those that are missing have no names there."""
 
 __all__ = [
+    "CONV_IMPLS",
     "MODELS",
+    "NORMS",
     "TORCH_NAMES",
+    "Band",
+    "Conv",
+    "FirstAverage",
+    "Naming",
+    "UpConv",
+    "amplitude_normalised",
+    "avg_pool",
     "cnn",
     "computed_in",
     "densenet121",
     "from_flax",
     "harmofl_densenet",
     "lenet",
+    "max_pool",
     "mlp",
+    "norm",
+    "probabilistic",
     "projected",
+    "read_state_dict",
     "resnet18",
     "resnet50",
+    "save_state_dict",
+    "select_conv_impl",
+    "starting_from",
     "unet",
+    "unnamed_leaves",
+    "with_feature_shape",
 ]

@@ -15,14 +15,13 @@ Non-Identical Data Distribution for Federated Visual Classification, 2019. arXiv
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from fedjax_het import tree
-from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, Params
 from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, validate_arguments
 
@@ -40,8 +39,9 @@ class Moments(NamedTuple):
 SecondMoment = Callable[[Array, Array], Array]
 """(v, squared pseudo-gradient) -> new v."""
 
-LATER = {"adam": 0, "flower": 1}  # Flower counts the first step as its second
-INITIAL = ("tau2",)
+BiasCorrection = Literal["adam", "flower"]
+InitialMoment = NonNegative | Literal["tau2"]
+LATER: dict[BiasCorrection, int] = {"adam": 0, "flower": 1}  # Flower counts the first step as its second
 
 
 @validate_arguments
@@ -50,7 +50,11 @@ def fedavgm(
 ) -> optax.GradientTransformation:
     """Server momentum: b <- momentum b + D;  w <- w + eta b.
 
-    momentum_damping: b <- momentum b + (1 - momentum) D instead, so that the step does not grow (MOON's repository).
+    Args:
+        learning_rate: The paper's eta.
+        momentum: Of the server.
+        momentum_damping: b <- momentum b + (1 - momentum) D instead, so that the step does not grow (MOON's
+            repository).
     """
 
     def update(gradient: Params, state: Momentum, params: Params | None = None) -> tuple[Params, Momentum]:
@@ -63,7 +67,7 @@ def fedavgm(
 
 @validate_arguments
 def fedadagrad(
-    learning_rate: NonNegative = 0.1, tau: Positive = 1e-3, v0: str | NonNegative = 0.0
+    learning_rate: NonNegative = 0.1, tau: Positive = 1e-3, v0: InitialMoment = 0.0
 ) -> optax.GradientTransformation:
     """A sum of squares: v never falls, so steps only become shorter.   tau, v0: see `fedadam`."""
     return _adaptive(lambda v, square: v + square, learning_rate, 0.0, 0.0, tau, v0, None)
@@ -76,15 +80,18 @@ def fedadam(
     b2: FractionBelowOne = 0.99,
     tau: Positive = 1e-3,
     *,
-    v0: str | NonNegative = 0.0,
-    bias_correction: str | None = None,
+    v0: InitialMoment = 0.0,
+    bias_correction: BiasCorrection | None = None,
 ) -> optax.GradientTransformation:
     """A moving average of squares.
 
-    learning_rate: the paper's eta.   tau: how adaptive, 1e-5 to 1e-1; above 0.
-    v0: first value of v; "tau2" is tau^2, which the paper's Algorithm 2 asks for; its experiments and Flower take 0.
-    bias_correction: None (the paper) | "adam", eta sqrt(1 - b2^t) / (1 - b1^t) with t = 1 at first (the authors'
-    code, by Keras) | "flower", the same with t = 2 at first.
+    Args:
+        learning_rate: The paper's eta.
+        tau: How adaptive, 1e-5 to 1e-1; above 0.
+        v0: First value of v; "tau2" is tau^2, which the paper's Algorithm 2 asks for; its experiments and Flower take
+            0.
+        bias_correction: None (the paper) | "adam", eta sqrt(1 - b2^t) / (1 - b1^t) with t = 1 at first (the authors'
+            code, by Keras) | "flower", the same with t = 2 at first.
     """
     return _adaptive(lambda v, square: b2 * v + (1 - b2) * square, learning_rate, b1, b2, tau, v0, bias_correction)
 
@@ -96,8 +103,8 @@ def fedyogi(
     b2: FractionBelowOne = 0.99,
     tau: Positive = 1e-3,
     *,
-    v0: str | NonNegative = 0.0,
-    bias_correction: str | None = None,
+    v0: InitialMoment = 0.0,
+    bias_correction: BiasCorrection | None = None,
 ) -> optax.GradientTransformation:
     """Squares that pull v towards them at a rate of their own size, so that it forgets slowly. Arguments: `fedadam`."""
     return _adaptive(
@@ -112,11 +119,9 @@ def _adaptive(
     b2: float,
     tau: float,
     v0: str | float,
-    bias_correction: str | None,
+    bias_correction: BiasCorrection | None,
 ) -> optax.GradientTransformation:
     initial = _initial(v0, tau)
-    if bias_correction is not None and bias_correction not in LATER:
-        raise InputError(f"bias_correction: unknown option '{bias_correction}'. {nearest(bias_correction, LATER)}")
 
     def init(params: Params) -> Moments:
         second = jax.tree.map(lambda x: jnp.full_like(x, initial), params)
@@ -137,8 +142,4 @@ def _adaptive(
 
 
 def _initial(v0: str | float, tau: float) -> float:
-    if isinstance(v0, str):
-        if v0 not in INITIAL:
-            raise InputError(f"v0: unknown option '{v0}', nor a number. {nearest(v0, INITIAL)}")
-        return tau**2
-    return v0
+    return tau**2 if isinstance(v0, str) else v0

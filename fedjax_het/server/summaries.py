@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
-from fedjax_het.algorithm import Problem, Summary
-from fedjax_het.errors import InputError, nearest
-from fedjax_het.server.weightings import named
+from fedjax_het.algorithm import Problem, Summary, Weighting
+from fedjax_het.errors import InputError
+from fedjax_het.server.weightings import WeightingName, named
 from fedjax_het.types import Array, Params, PyTree, ServerView, Upload, Variables
 from fedjax_het.validation import Fraction, validate_arguments
 
@@ -41,8 +42,13 @@ def ema(decay: Fraction, like: Callable[[Variables], PyTree]) -> Summary:
         g = sum_i total_i / sum_i weight_i,   mean <- decay mean + (1 - decay) g,   mass <- decay mass + (1 - decay)
 
     Reports: {"total": as like(shared), "weight": []}; the published value is {"mean", "mass"}, and mean / mass has no
-    trace left of the zero it started from. A round without weight changes nothing.   decay: FedIIR's ema, .95.
-    Raises InputError for a decay outside 0 to 1.
+    trace left of the zero it started from. A round without weight changes nothing.
+
+    Args:
+        decay: FedIIR's ema, .95.
+
+    Raises:
+        InputError: A decay outside 0 to 1.
     """
 
     def update(old: PyTree, sums: PyTree, view: ServerView) -> PyTree:
@@ -67,20 +73,24 @@ def head(shared: Variables) -> Params:
     return shared["params"]["classifier"]
 
 
-NORMALISATIONS = ("client", "cohort")
-
-
-def mean_direction(weighting: str = "uniform", normalisation: str = "client") -> Summary:
+@validate_arguments
+def mean_direction(
+    weighting: WeightingName | Weighting = "uniform", normalisation: Literal["client", "cohort"] = "client"
+) -> Summary:
     """The mean gradient along the paths of this round's clients, from zero (FedCM's Delta).
 
         client:  Delta <- - sum_i p_i u_i / r_i            cohort:  Delta <- - sum_i p_i u_i / sum_i p_i r_i
 
-    Reports: r_i = K_i lr, [] (see client.measures.reach); the updates u_i come with every upload.
-    weighting: "uniform" or "samples".   Raises InputError for an unknown weighting or normalisation.
+    Reports: r_i = K_i lr, [] (see client.measures.effective_learning_rate); the updates u_i come with every upload.
+
+    Args:
+        weighting: "uniform" or "samples".
+        normalisation: "client" or "cohort", as above.
+
+    Raises:
+        InputError: An unknown weighting or normalisation.
     """
     weighting = named(weighting)
-    if normalisation not in NORMALISATIONS:
-        raise InputError(f"normalisation: unknown option '{normalisation}'. {nearest(normalisation, NORMALISATIONS)}")
 
     def summand(reach: Array, upload: Upload) -> dict[str, PyTree]:
         weight = jnp.where(reach > 0, weighting.weigh(upload), 0)
@@ -94,19 +104,23 @@ def mean_direction(weighting: str = "uniform", normalisation: str = "client") ->
     return Summary(lambda problem, shared, num_clients, cohort_size: tree.zeros_like(shared["params"]), update, summand)
 
 
-PROTOTYPE_WEIGHTINGS = {"samples": lambda counts: counts, "uniform": lambda counts: (counts > 0).astype(counts.dtype)}
+PROTOTYPE_WEIGHTINGS: dict[WeightingName, Callable[[Array], Array]] = {
+    "samples": lambda counts: counts,
+    "uniform": lambda counts: (counts > 0).astype(counts.dtype),
+}
 
 
-def class_weighted_mean(weighting: str = "samples") -> Summary:
+@validate_arguments
+def class_weighted_mean(weighting: WeightingName = "samples") -> Summary:
     """Each class's mean over the clients of the round that have it; a class that nobody has keeps its old one.
 
         c_k <- sum_i w_ik c_ik / sum_i w_ik,   w_ik = n_ik ("samples") or 1 for n_ik > 0 ("uniform")
 
     Reports: {"means" [class, feature], "counts" [class]}; published: {"means", "is_known" [class]}, at first unknown.
-    Raises InputError for an unknown weighting, and for a model without outline (see `models.outline`).
+
+    Raises:
+        InputError: An unknown weighting; a model without outline (see `models.with_feature_shape`).
     """
-    if weighting not in PROTOTYPE_WEIGHTINGS:
-        raise InputError(f"prototype_weighting: unknown '{weighting}'. {nearest(weighting, PROTOTYPE_WEIGHTINGS)}")
 
     def update(old: PyTree, reports: PyTree, view: ServerView) -> PyTree:
         counts = jnp.where(view.is_present[:, None], reports["counts"], 0)
@@ -119,7 +133,7 @@ def class_weighted_mean(weighting: str = "samples") -> Summary:
 
     def init(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
         if "outline" not in shared:
-            raise InputError("published: class means need adapt=models.outline.outlined, which tells their shape.")
+            raise InputError("published: class means need adapt=models.with_feature_shape, which tells their shape.")
         _, num_classes, num_features = (outline := shared["outline"]["prototypes"]).shape
         return {
             "means": jnp.zeros((num_classes, num_features), outline.dtype),

@@ -3,7 +3,7 @@
 import pytest
 
 from fedjax_het._internal import kernels
-from fedjax_het.models.native.convolution import SOURCE
+from fedjax_het.models._native.convolution import SOURCE
 
 
 def test_kernels_say_why_they_are_not_there(monkeypatch, tmp_path):

@@ -27,7 +27,7 @@ def test_the_scale_of_the_loss_does_not_matter():
 
 
 def test_unknown_norm():
-    with pytest.raises(InputError, match="unknown norm"):
+    with pytest.raises(InputError, match="norm: unknown option"):
         sharpness_aware(0.1, "layer")
 
 

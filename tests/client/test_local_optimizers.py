@@ -47,7 +47,7 @@ def test_a_choice_is_a_name_a_transformation_or_nothing():
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(InputError, match=r"no optimizer 'adma'.*'adam'"):
+    with pytest.raises(InputError, match=r"optimizer: unknown option 'adma'.*'adam'"):
         local_optimizer("adma", 0.1)
 
 

@@ -8,8 +8,7 @@ import optax
 import pytest
 
 from fedjax_het.client import local_updates
-from fedjax_het.client.in_turn import in_turn
-from fedjax_het.client.local_updates import Training, sgd
+from fedjax_het.client.local_updates import Training, sequential, sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
@@ -137,7 +136,7 @@ def test_the_settings_of_recipes_are_those_of_sgd():
 def test_in_turn_goes_on_where_the_first_ended():
     settings = {"batch_size": 5, "shuffle": False}
     halves = [np.arange(5), np.arange(5, 8)]
-    update = in_turn(sgd(0.3, **settings), sgd(0.1, **settings, epochs=2))
+    update = sequential(sgd(0.3, **settings), sgd(0.1, **settings, epochs=2))
     out = train(update, np.arange(8), 8)
     middle = by_hand(halves, 0.3)
     wanted = by_hand(halves * 2, 0.1, start=middle)
@@ -148,7 +147,7 @@ def test_in_turn_goes_on_where_the_first_ended():
 
 
 def test_in_turn_without_examples():
-    out = train(in_turn(sgd(0.3), sgd(0.1)), np.zeros(5), 0)
+    out = train(sequential(sgd(0.3), sgd(0.1)), np.zeros(5), 0)
     np.testing.assert_array_equal(out.variables["params"]["w"], WEIGHTS["w"])
     assert float(out.num_steps) == 0 and float(out.metrics["loss"]) == 0
 

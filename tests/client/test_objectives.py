@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedjax_het.client.objectives import cross_entropy, dice, margin, proximal
-from fedjax_het.client.objectives.margin import FORMS
+from fedjax_het.client.objectives._regularizers import MARGIN_FORMS
 from fedjax_het.errors import InputError
 from fedjax_het.types import Batch, Broadcast, ClientView, ForwardPass, Outputs
 
@@ -18,7 +18,7 @@ def forward(logits, labels, mask, params=None, start=None) -> ForwardPass:
     return ForwardPass(None, params, {}, Outputs(batch.inputs, batch.inputs, {}), batch, view, None)
 
 
-TERMS = {"cross entropy": cross_entropy(), "dice": dice()} | {form: margin(0.3, form) for form in FORMS}
+TERMS = {"cross entropy": cross_entropy(), "dice": dice()} | {form: margin(0.3, form) for form in MARGIN_FORMS}
 
 
 @pytest.mark.parametrize("name", TERMS)
@@ -61,5 +61,5 @@ def test_proximal_forms():
 
 @pytest.mark.parametrize("factory", [proximal, margin])
 def test_unknown_forms(factory):
-    with pytest.raises(InputError, match="unknown form"):
+    with pytest.raises(InputError, match="form: unknown option"):
         factory(0.1, "cubic")

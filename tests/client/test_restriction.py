@@ -4,15 +4,14 @@ import numpy as np
 import optax
 import pytest
 
-from fedjax_het.client.optimizers import torch_sgd
-from fedjax_het.client.restriction import restricted
+from fedjax_het.client.optimizers import torch_sgd, trainable_only
 from fedjax_het.errors import InputError
 
 PARAMS = {"body": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}, "classifier": {"kernel": jnp.ones((2, 3))}}
 
 
 def step(only, optimizer=None):
-    optimizer = restricted(optimizer or torch_sgd(0.1, 0.9, weight_decay=0.5), only)
+    optimizer = trainable_only(optimizer or torch_sgd(0.1, 0.9, weight_decay=0.5), only)
     updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, PARAMS), optimizer.init(PARAMS), PARAMS)
     return optax.apply_updates(PARAMS, updates)
 
@@ -35,12 +34,12 @@ def test_only_what_matches_moves(only, trained):
 
 def test_none_is_the_optimizer_itself():
     optimizer = optax.adam(0.1)
-    assert restricted(optimizer, None) is optimizer
+    assert trainable_only(optimizer, None) is optimizer
 
 
 def test_what_is_not_trained_has_no_state():
     sizes = [
-        sum(x.size for x in jax.tree.leaves(restricted(optax.trace(0.9), only).init(PARAMS)))
+        sum(x.size for x in jax.tree.leaves(trainable_only(optax.trace(0.9), only).init(PARAMS)))
         for only in ("params/classifier/*", "*")
     ]
     assert sizes == [6, 12]

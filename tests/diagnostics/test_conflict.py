@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_het.diagnostics.conflict import conflict, num_conflicts
+from fedjax_het.diagnostics import conflict
+from fedjax_het.diagnostics._updates import num_conflicts
 from fedjax_het.errors import InputError
 
 STACK = np.array([[1.0, 0.0], [-1.0, 1.0], [0.0, -2.0]])

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from fedjax_het.diagnostics.decomposition import decomposition
-from fedjax_het.diagnostics.drift import drift
+from fedjax_het.diagnostics import decomposition, drift
 from fedjax_het.errors import InputError
 
 RNG = np.random.default_rng(0)

@@ -9,8 +9,8 @@ import pytest
 
 from fedjax_het import data, tree
 from fedjax_het.algorithms import ALGORITHMS
-from fedjax_het.diagnostics import NUMBERS
-from fedjax_het.engine import Simulation, chunked, make_round, sharded, vmapped
+from fedjax_het.diagnostics import DIAGNOSTICS
+from fedjax_het.engine import Simulation, Sweep, chunked, make_round, sharded, vmapped
 from fedjax_het.engine.diagnose import make_diagnosis
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.round import participation
@@ -19,6 +19,7 @@ from fedjax_het.types import Context
 from tests.harness import algorithm, is_equal, model
 
 COHORT = 3
+DIAGNOSTICS = {name: one for name, one in DIAGNOSTICS.items() if not one.panels}
 
 
 def federation():
@@ -30,7 +31,12 @@ def look():
     """(what was found, what was said in that round) of FedMGC, some rounds on: it reports losses and edits updates."""
     chosen = algorithm("fedmgc")
     built = Simulation(
-        chosen, model("none"), federation(), rounds=3, participation=participation.uniform(COHORT), diagnostics=NUMBERS
+        chosen,
+        model("none"),
+        federation(),
+        rounds=3,
+        participation=participation.uniform(COHORT),
+        diagnostics=DIAGNOSTICS,
     )
     state, _ = built.advance(built.start(), 2)
     first = jax.tree.map(lambda x: jnp.asarray(x)[0], state)
@@ -137,7 +143,7 @@ def test_spectra_of_images(look):
 
 
 def test_weights_of_a_mean_are_found_again_and_a_look_changes_nothing():
-    chosen = {name: NUMBERS[name] for name in ("weights", "drift")}
+    chosen = {name: DIAGNOSTICS[name] for name in ("weights", "drift")}
     built = Simulation(algorithm("fedavg", steps=1), model("none"), federation(), rounds=2, diagnostics=chosen)
     state, untouched = built.start(), built.start()
     found = built.diagnose(state)
@@ -149,7 +155,7 @@ def test_weights_of_a_mean_are_found_again_and_a_look_changes_nothing():
 
 
 def test_drift_of_one_plain_step_is_its_square():
-    chosen = {name: NUMBERS[name] for name in ("norms", "drift")}
+    chosen = {name: DIAGNOSTICS[name] for name in ("norms", "drift")}
     options = {"layout": sharded(2, 1), "num_seeds": 2, "diagnostics": chosen}
     built = Simulation(algorithm("fedavg", steps=1), model("none"), federation(), rounds=1, **options)
     found = built.diagnose(built.start())
@@ -161,23 +167,29 @@ def test_drift_of_one_plain_step_is_its_square():
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_can_be_looked_at(name):
     everyone = federation()
-    job = RunSpec((algorithm(name),), model(), everyone, participation.uniform(COHORT), 1, 1)
+    job = RunSpec(Sweep(lambda: algorithm(name)), model(), everyone, participation.uniform(COHORT), 1, 1)
     state = jax.eval_shape(job.round(vmapped).init, jax.random.key(0), everyone.data)
-    found = jax.eval_shape(make_diagnosis(job, vmapped, NUMBERS), state, everyone.data, jax.random.key(0))
-    assert found.keys() == {"cohort", *NUMBERS}
+    found = jax.eval_shape(make_diagnosis(job, vmapped, DIAGNOSTICS), {}, state, everyone.data, jax.random.key(0))
+    assert found.keys() == {"cohort", *DIAGNOSTICS}
     assert found["drift"]["by_client"].shape == (COHORT,)
 
 
 def test_what_cannot_be_looked_at_is_refused():
-    norms = {"norms": NUMBERS["norms"]}
+    norms = {"norms": DIAGNOSTICS["norms"]}
     with pytest.raises(InputError, match=r"diagnostics: .*packs updates.*stack='float32'"):
-        Simulation(ALGORITHMS["fedld"](stack="bfloat16"), model("none"), federation(), rounds=1, diagnostics=norms)
+        Simulation(
+            ALGORITHMS["fedld"](aggregation={"stack": "bfloat16"}),
+            model("none"),
+            federation(),
+            rounds=1,
+            diagnostics=norms,
+        )
     with pytest.raises(InputError, match=r"diagnostics: they need both on the device.*examples on 'stream'"):
         Simulation(algorithm("fedavg"), model("none"), federation(), rounds=1, examples="stream", diagnostics=norms)
 
 
 def test_a_look_that_does_not_fit_is_refused():
-    norms = {"norms": NUMBERS["norms"]}
+    norms = {"norms": DIAGNOSTICS["norms"]}
     build = partial(Simulation, algorithm("fedavg"), model("none"), federation(), rounds=1, layout=chunked(1))
     rounds, looked = build().facts.peak_bytes, build(diagnostics=norms).facts.peak_bytes
     assert looked > rounds + 1000

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fedjax_het import data, models, sharing, tree
-from fedjax_het.diagnostics import DIAGNOSTICS, PICTURES
+from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import Simulation
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
-from fedjax_het.models.spectrum import normalise
+from fedjax_het.models._amplitude import normalise
 from fedjax_het.types import Context
 from tests.harness import algorithm, is_equal, model
 from tests.test_segmentation import Pixels
@@ -23,7 +23,7 @@ IMAGES = data.toy(num_clients=3, image=(8, 8, 2))
 
 def simulation(chosen, federation, name, network=None, **options):
     network = network or models.from_flax(Pixels())
-    return Simulation(chosen, network, federation, rounds=2, diagnostics={name: PICTURES[name]}, **options)
+    return Simulation(chosen, network, federation, rounds=2, diagnostics={name: DIAGNOSTICS[name]}, **options)
 
 
 def test_contours_are_of_the_models_after_the_round_and_of_clients_own_test_images():
@@ -99,5 +99,8 @@ def test_what_cannot_be_shown_is_refused(name, federation, recipe, message):
         simulation(algorithm(recipe), federation, name, network)
 
 
-def test_a_config_can_name_numbers_and_pictures():
-    assert PICTURES.keys() < DIAGNOSTICS.keys()
+@pytest.mark.parametrize("name", DIAGNOSTICS)
+def test_every_diagnostic_says_what_it_shows(name):
+    record = DIAGNOSTICS[name]
+    assert record.title and record.caption.endswith(".")
+    assert all(quantity.title for quantity in record.quantities.values())

@@ -29,15 +29,15 @@ def listed(capsys, monkeypatch):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_recipe_says_what_it_is_and_whose(name):
-    title, paper = list_algorithms.description(ALGORITHMS[name])
-    assert title.endswith(".") and len(title) > 20
-    assert len(paper) > 40
+    text = list_algorithms.parse(ALGORITHMS[name])
+    assert text.title.endswith(".") and len(text.title) > 20
+    assert len(text.references) > 40 and text.wire and text.formula
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_option_of_a_recipe_is_explained(name):
-    factory = ALGORITHMS[name]
-    meanings = {option: list_algorithms.meaning_of(option, factory) for option in list_algorithms.own_options(factory)}
+    meanings = list_algorithms.parse(ALGORITHMS[name]).arguments
+    assert meanings.keys() == inspect.signature(ALGORITHMS[name]).parameters.keys()
     assert all(re.search(r"[a-z]", meaning, re.IGNORECASE) for meaning in meanings.values()), meanings
 
 
@@ -60,16 +60,20 @@ def test_one_is_shown_whole_at_any_width(listed, name, columns):
     words = out.split()
     assert all(len(line) <= columns or " " not in line.strip() for line in out.splitlines())
     text = " ".join(words)
-    title, paper = list_algorithms.description(ALGORITHMS[name])
-    assert title in text and paper in text
+    parts = list_algorithms.parse(ALGORITHMS[name])
+    assert parts.title in text and parts.references in text and parts.wire[1:] in text
     for key, option in calls.read_signature(ALGORITHMS[name]).items():
         shown = f"{key} = that of the run (config.{option.of_run})" if option.of_run else f"{key} = {option.default!r}"
-        assert shown in text or key in Training.__annotations__
+        assert shown in text or key in Training.__annotations__ or option.table
+        assert all(f"{key}.{inner} = " in text for inner in option.table or ())
     for option in Training.__annotations__:
         assert f" {option} = " in text
-    module = inspect.getdoc(sys.modules[ALGORITHMS[name].__module__])
-    every = set(re.findall(r"[\w|^{}<>+*/()=.-]+", module))
-    assert every <= set(re.findall(r"[\w|^{}<>+*/()=.-]+", text))
+    doc = re.sub(r"(Args|Raises|References):\n|    (training|InputError): .*\n", "", inspect.getdoc(ALGORITHMS[name]))
+    every, shown = (
+        {word.rstrip(".") for word in re.findall(r"[\w|^{}<>+*/()=.-]+", part.replace("Wire: as", "As"))}
+        for part in (doc, text)
+    )
+    assert every <= shown
 
 
 def test_one_tells_what_is_sent_and_how_much(listed):
@@ -99,17 +103,36 @@ def test_an_unknown_name_is_answered_with_the_nearest(capsys):
     assert capsys.readouterr().err.startswith("error: --list: there is no algorithm 'fedlt'. Did you mean 'fed")
 
 
-def test_what_a_docstring_says_of_options():
-    entries = 'Wire: as usual.   a, b: two of them;\nand more.\neta: rate, .1.   c: "x". d: e.'
-    doc = f"Title.\n\n    w <- w + eta d\n\n{entries}\nDone."
-    text = list_algorithms.parse(doc, ["a", "b", "rate", "c", "d"])
-    assert text.title == "Title." and text.formula == ["    w <- w + eta d"]
-    assert text.meanings == {
-        "Wire": "as usual.",
-        "a": "two of them; and more.",
-        "b": "two of them; and more.",
-        "rate": "eta, .1.",
-        "c": '"x".',
-        "d": "e.",
-    }
-    assert text.prose == ["Done."]
+def test_a_docstring_is_taken_apart():
+    def factory(a, b):
+        """Title.
+
+            w <- w + eta d
+
+        Wire: as usual,
+        and more.
+
+        First. Still the first.
+        Second.
+
+        Args:
+            a: One of
+                two lines: here.
+            b: The other.
+
+        Raises:
+            InputError: Never.
+
+        References:
+            Somebody,
+            2020.
+        """
+
+    assert list_algorithms.parse(factory) == list_algorithms.Text(
+        title="Title.",
+        formula=["    w <- w + eta d"],
+        wire="as usual, and more.",
+        prose=["First. Still the first.", "Second."],
+        arguments={"a": "One of two lines: here.", "b": "The other."},
+        references="Somebody, 2020.",
+    )

@@ -13,9 +13,8 @@ from flax import traverse_util
 
 from fedjax_het.algorithm import Algorithm, LocalUpdate
 from fedjax_het.algorithms import fedavg, fedbn, fedgh, fedld, fednova, fedpac, fedprox, scaffold
-from fedjax_het.algorithms.fedpac import HEAD
-from fedjax_het.client.in_turn import in_turn
-from fedjax_het.client.local_updates import sgd
+from fedjax_het.algorithms._fedpac import HEAD
+from fedjax_het.client.local_updates import sequential, sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.engine.round.problem import LocalProblem
@@ -146,7 +145,7 @@ def _head_and_body(case: Case, client: Client, names: list[str], settings: dict)
     rates = [float(case[name]) for name in ("lr", "momentum", "weight_decay")]
     body = sgd(*rates, **settings, only=f"!{HEAD}")
     yield case.compare("fedpac_first_loss", client.minimising(cross_entropy()).train(head)[0].metrics["loss"])
-    trained, _ = client.minimising(*algorithm.objective).train(in_turn(head, body))
+    trained, _ = client.minimising(*algorithm.objective).train(sequential(head, body))
     yield from _compare_weights(case, "fedpac", names, trained)
     yield case.compare("fedpac_last_loss", trained.metrics["last_epoch_loss"])
 

@@ -3,14 +3,14 @@
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.algorithms.fedga import RELEASED
+from fedjax_het.algorithms import fedga
 from fedjax_het.server.weightings import generalization_adjustment
-from fedjax_het.server.weightings.generalization_adjustment import SCHEDULES, Adjustment
+from fedjax_het.server.weightings._generalization_adjustment import SCHEDULES, Adjustment
 from fedjax_het.types import Broadcast, ServerView, Upload
 from tests.golden.cases import Case, covers
 from tests.golden.released import adjusted_weights
 
-RELEASED_WEIGHTING = {name: value for name, value in RELEASED.items() if name != "metric"}
+RELEASED_WEIGHTING = {name: value for name, value in fedga.presets["released"].items() if name != "metric"}
 
 
 @covers("fedga", "*")

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.diagnostics.conflict import num_conflicts
+from fedjax_het.diagnostics._updates import num_conflicts
 from fedjax_het.server.aggregators import harmonized_mean, hierarchical_mean
 from fedjax_het.server.aggregators.harmonization import CONFLICT_TESTS, harmonized_edit
 from fedjax_het.server.aggregators.hierarchical import Reference

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.algorithms.fedld import RELEASED
+from fedjax_het.algorithms import fedld
 from fedjax_het.client.objectives import cross_entropy, margin
-from fedjax_het.diagnostics.decomposition import decomposition
+from fedjax_het.diagnostics import decomposition
 from fedjax_het.server.aggregators import principal_directions
 from fedjax_het.server.aggregators.principal import NORMS, principal_axes, principal_edit
 from fedjax_het.types import Batch, ForwardPass, Outputs
@@ -14,7 +14,9 @@ from tests.golden.cases import Case, covers
 from tests.golden.released import principal_mean
 from tests.golden.stage import aggregate, combined
 
-RELEASED_AGGREGATION = {name: value for name, value in RELEASED.items() if name not in ("margin_form", "scope")}
+RELEASED = fedld.presets["released"]
+BY_TENSOR = {"weighting": RELEASED["weighting"], **RELEASED["aggregation"]}
+FLAT = BY_TENSOR | {"scope": "model"}
 OPTIONS = {
     "agg_default": {},
     "agg_closed_form": {},
@@ -85,10 +87,10 @@ def released_flat(case: Case):
     stack, fraction = case["G"], float(case["k_proportion"])
     if str(case["error"]):
         raise ValueError(f"the released code failed, so that there is nothing to hold ours against: {case['error']}")
-    gram, rounding = jnp.asarray(stack @ stack.T), RELEASED_AGGREGATION["rounding"]
+    gram, rounding = jnp.asarray(stack @ stack.T), FLAT["rounding"]
     axes = principal_axes(gram, jnp.ones(len(stack), bool), fraction, rounding)
     yield case.compare("L_used", axes.is_selected.sum())
-    aggregator = principal_directions(fraction, **RELEASED_AGGREGATION)
+    aggregator = principal_directions(fraction, **FLAT)
     # A history of zeros is what tells the released code that its first round, a plain mean, is not over.
     ours = combined(aggregator, stack, case["n_samples"], round=int(np.any(case["history_in"])))
     scale = float(np.linalg.norm(stack, axis=1).max()) * 1e-3
@@ -103,7 +105,7 @@ def released_flat(case: Case):
 @covers("fedld", "official_layerwise_*")
 def released_by_tensor(case: Case):
     bounds = np.cumsum([0, *case["layer_lens"]])
-    aggregator = principal_directions(float(case["k_proportion"]), **RELEASED_AGGREGATION, scope="tensor")
+    aggregator = principal_directions(float(case["k_proportion"]), **BY_TENSOR)
     rounds = []
     for number, stack in enumerate(case["G"]):
         layers = {str(name): stack[:, a:b] for name, a, b in zip(case["layer_names"], bounds, bounds[1:], strict=False)}

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.client.objectives import focal
-from fedjax_het.client.objectives.focal import focal_losses
-from fedjax_het.diagnostics.conflict import conflict, num_conflicts
+from fedjax_het.client.objectives._supervised import focal_losses
+from fedjax_het.diagnostics import conflict
+from fedjax_het.diagnostics._updates import num_conflicts
 from fedjax_het.server.aggregators import dominant_correction
 from fedjax_het.server.aggregators.dominant import dominant_edit, ranking
 from fedjax_het.types import Batch, ForwardPass, Outputs

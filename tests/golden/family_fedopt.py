@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.engine.round.server_step import apply_server_optimizer
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.optimizers import fedadagrad, fedadam, fedavgm, fedyogi
@@ -150,11 +151,12 @@ def _keras_adagrad_inside_the_root(hyper: Meta) -> optax.GradientTransformation:
 
 
 def _keras_adam(hyper: Meta) -> optax.GradientTransformation:
-    return fedadam(hyper["lr"], hyper["b1"], hyper["b2"], hyper["eps"], bias_correction="adam")
+    return fedadam(hyper["lr"], hyper["b1"], hyper["b2"], hyper["eps"], **ALGORITHMS["fedadam"].presets["released"])
 
 
 def _google_yogi(hyper: Meta) -> optax.GradientTransformation:
-    return fedyogi(hyper["lr"], hyper["b1"], hyper["b2"], hyper["eps"], v0=hyper["v0"], bias_correction="adam")
+    released = ALGORITHMS["fedyogi"].presets["released"]
+    return fedyogi(hyper["lr"], hyper["b1"], hyper["b2"], hyper["eps"], v0=hyper["v0"], **released)
 
 
 def _keras_momentum(hyper: Meta) -> optax.GradientTransformation:

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.client.measures.classes import statistics_of
-from fedjax_het.client.measures.heads import variance_and_means
+from fedjax_het.client.measures._statistics import statistics_of, variance_and_means
 from fedjax_het.client.objectives import alignment
 from fedjax_het.engine.round.problem import SlotView
 from fedjax_het.server.aggregators import collaborative_heads, mean

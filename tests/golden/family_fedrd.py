@@ -10,17 +10,17 @@ from flax import linen as nn
 from fedjax_het.algorithms import fedavg, fedrd
 from fedjax_het.client.local_updates import sgd
 from fedjax_het.client.objectives import debiased_cross_entropy
-from fedjax_het.client.objectives.debiased import DIVERGENCES, head_weight
+from fedjax_het.client.objectives._debiased import DIVERGENCES, head_weight
 from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.engine.round import participation
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.program import make_round
-from fedjax_het.models.layers import Conv
-from fedjax_het.models.model import from_flax
-from fedjax_het.models.norms import BatchNorm
+from fedjax_het.models import from_flax
+from fedjax_het.models._layers import Conv
+from fedjax_het.models._norms import BatchNorm
 from fedjax_het.server.aggregators import mean, sum_of_models
 from fedjax_het.server.weightings import parameter_guided
-from fedjax_het.server.weightings.parameter_guided import DISTANCES, NEGLIGIBLE, shares
+from fedjax_het.server.weightings._parameter_guided import DISTANCES, NEGLIGIBLE, shares
 from fedjax_het.types import Array, Batch, Broadcast, ClientView, ForwardPass, Outputs, Rows, ServerView, Upload
 from tests.golden.cases import Case, covers
 from tests.golden.released import guided_weights
@@ -64,6 +64,8 @@ def released_aggregation(case: Case):
     models = {key: np.stack([case[f"d{i}__{key}"] for i in range(len(gaps))]) for key in keys}
     num_extra = case.meta["n_models_in_dict"] - len(gaps)
     case.meta.confirm(held_out_domain_in_model_dict=num_extra > 0)
+    if num_extra not in (0, extra := fedrd.presets["released"]["official_n_extra"]):
+        raise ValueError(f"the case counts {num_extra} models that do not take part, and the preset {extra}")
     total = float(case["weights"].sum())
     if not np.isclose(stated := case.meta.get("sum_weights", total), total, equal_nan=True):
         raise ValueError(f"meta key 'sum_weights' is {stated}, and 'weights' sum to {total}")

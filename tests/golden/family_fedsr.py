@@ -9,7 +9,7 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import fedl2r, fedsr
 from fedjax_het.client.objectives import conditional_information, cross_entropy, l2_representation
 from fedjax_het.engine.round.problem import LocalProblem
-from fedjax_het.models.probabilistic import probabilistic
+from fedjax_het.models._adaptations import probabilistic
 from fedjax_het.sharing import personal_paths
 from fedjax_het.types import Batch, Broadcast, ClientView, Context, ForwardPass, Model, Params
 from tests.golden.cases import Case, covers
@@ -70,7 +70,7 @@ def recipe(settings: Meta) -> Algorithm:
     if settings["method"] == "FedL2R":
         return fedl2r(l2r=settings["L2R_coeff"])
     settings.confirm(method="FedSR")
-    return fedsr(l2r=settings["L2R_coeff"], cmi=settings["CMI_coeff"])
+    return fedsr(l2r=settings["L2R_coeff"], cmi=settings["CMI_coeff"], preset="released")
 
 
 VIEW = ClientView(Broadcast(jnp.zeros((), int), {}, {}), {}, {}, None, {}, {}, (), {}, jnp.zeros(()))
@@ -103,7 +103,7 @@ def communication(case: Case):
     stack = jax.tree.map(lambda *leaves: jnp.stack(leaves), *nodes)
     shared = {layer: leaves for layer, leaves in stack.items() if layer not in personal}
     counts = [float(i != master) for i in range(len(nodes))]
-    update, _ = aggregate(fedsr().aggregator, {"params": shared}, counts)
+    update, _ = aggregate(fedsr(preset="released").aggregator, {"params": shared}, counts)
     for i, node in enumerate(nodes):
         yield from compare(case, f"out{i}", node | update["params"])
 

@@ -11,12 +11,12 @@ from fedjax_het.algorithm import Algorithm, Weighting
 from fedjax_het.algorithms import harmofl
 from fedjax_het.client.gradients import perturbation, sharpness_aware
 from fedjax_het.client.objectives import cross_entropy
-from fedjax_het.client.objectives.dice import soft_dice
-from fedjax_het.diagnostics.drift import drift
+from fedjax_het.client.objectives._supervised import soft_dice
+from fedjax_het.diagnostics import drift
 from fedjax_het.engine.round import participation
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.program import make_round
-from fedjax_het.models.spectrum import normalise, update_average
+from fedjax_het.models._amplitude import normalise, update_average
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import stateless
 from fedjax_het.types import Batch, Broadcast, ClientView, Model
@@ -234,7 +234,7 @@ def released_training(case: Case):
     settings.confirm(N=num_clients, nb=num_batches, B=batch_size)
     rates = (settings["lr"], settings["weight_decay"])
     optimizer = torch_optimizer(settings["base"], *rates, **settings.get("extra", {}))
-    options = {"decay": 0.0, "band": "dc"} | _options(case)
+    options = {"preset": "released"} | _options(case)
     algorithm = harmofl(**options, optimizer=optimizer, batch_size=batch_size, shuffle=False)
     # The released communication weighs amplitudes as it weighs models.
     algorithm = replace(algorithm, aggregator=mean(options.get("weighting", "uniform")))

@@ -13,8 +13,7 @@ import optax
 import safetensors.numpy
 
 from fedjax_het.models import MODELS, TORCH_NAMES
-from fedjax_het.models.pretrained import read
-from fedjax_het.models.state_dict import Naming, from_torch, to_torch
+from fedjax_het.models._pretrained import Naming, from_torch, read_state_dict, to_torch
 from fedjax_het.types import Array, Context, Model, Params, Variables
 from tests.golden.cases import Case, Comparison, covers
 
@@ -64,7 +63,7 @@ def network(case: Case) -> Iterator[Comparison]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "weights.safetensors"
         safetensors.numpy.save_file(state, path)
-        model, variables = MODELS[name](num_classes), from_torch(read(path), empty, naming)
+        model, variables = MODELS[name](num_classes), from_torch(read_state_dict(path), empty, naming)
         double = compiled(model, case["labels"], naming)(variables, inputs)
         with jax.enable_x64(False):
             model, inputs = MODELS[name](num_classes, pretrained=str(path)), inputs.astype(np.float32)

@@ -8,7 +8,7 @@ import optax
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import moon
 from fedjax_het.client.objectives import contrastive, cross_entropy
-from fedjax_het.client.objectives.contrastive import model_contrast
+from fedjax_het.client.objectives._contrastive import model_contrast
 from fedjax_het.engine.round import participation
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.program import make_round

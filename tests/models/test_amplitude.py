@@ -5,8 +5,7 @@ import pytest
 
 from fedjax_het.errors import InputError
 from fedjax_het.models import mlp
-from fedjax_het.models.amplitude import amplitude_normalised
-from fedjax_het.models.spectrum import normalise, update_average
+from fedjax_het.models._amplitude import amplitude_normalised, normalise, update_average
 from fedjax_het.types import Context
 
 KEY = jax.random.key(0)

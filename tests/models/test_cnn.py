@@ -38,7 +38,7 @@ def test_logits_and_gradients_do_not_depend_on_the_lowering():
         return jax.jit(jax.grad(loss))(variables["params"])
 
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), gradient("lax"), gradient("patches")
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), gradient("lax"), gradient("im2col")
     )
 
 
@@ -58,10 +58,10 @@ def test_inputs_must_be_images():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"conv": "patchs"}, "Did you mean 'patches'"),
+        ({"conv": "im2co"}, "Did you mean 'im2col'"),
         ({"channels": ()}, "channels is empty"),
         ({"kernel": 0}, "kernel: must be a whole number from 1"),
-        ({"padding": "same"}, "padding is 'same'"),
+        ({"padding": "same"}, "padding: unknown option 'same'"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, message):

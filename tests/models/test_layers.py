@@ -5,8 +5,7 @@ import pytest
 from flax import linen as nn
 
 from fedjax_het.errors import InputError
-from fedjax_het.models.layers import Conv, UpConv
-from fedjax_het.models.pooling import max_pool
+from fedjax_het.models._layers import Conv, UpConv, max_pool
 
 KEY = jax.random.key(0)
 CASES = [
@@ -20,9 +19,9 @@ CASES = [
 ]
 
 
-def values_and_gradients(lowering, case, dtype):
+def values_and_gradients(impl, case, dtype):
     size, channels, kernel, strides, padding = case
-    layer = Conv(4, kernel, strides, padding, lowering=lowering)
+    layer = Conv(4, kernel, strides, padding, impl=impl)
     random = np.random.default_rng(0)
     x = random.normal(size=(2, *size, channels)).astype(dtype)
     shapes = {"kernel": (*np.broadcast_to(kernel, 2), channels, 4), "bias": (4,)}
@@ -41,27 +40,27 @@ def values_and_gradients(lowering, case, dtype):
 def test_patches_give_what_lax_gives(case, dtype, tolerance):
     with jax.enable_x64(dtype == "float64"):
         expected = values_and_gradients("lax", case, dtype)
-        found = values_and_gradients("patches", case, dtype)
+        found = values_and_gradients("im2col", case, dtype)
     scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * scale), found, expected)
 
 
-@pytest.mark.parametrize("lowering", ["lax", "patches", "auto"])
-def test_leaves_and_values_are_those_of_flax(lowering):
+@pytest.mark.parametrize("impl", ["lax", "im2col", "auto"])
+def test_leaves_and_values_are_those_of_flax(impl):
     x = jax.random.normal(KEY, (2, 6, 6, 3))
     variables = nn.Conv(4, (3, 3)).init(KEY, x)
-    ours = Conv(4, lowering=lowering)
+    ours = Conv(4, impl=impl)
     assert jax.tree.map(jnp.shape, ours.init(KEY, x)) == jax.tree.map(jnp.shape, variables)
     np.testing.assert_allclose(ours.apply(variables, x), nn.Conv(4, (3, 3)).apply(variables, x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("lowering", ["lax", "patches", "auto"])
-def test_a_transposed_convolution_is_that_of_flax(lowering):
+@pytest.mark.parametrize("impl", ["lax", "im2col", "auto"])
+def test_a_transposed_convolution_is_that_of_flax(impl):
     x = jax.random.normal(KEY, (2, 3, 5, 6))
     theirs = nn.ConvTranspose(4, (2, 2), (2, 2), padding="VALID", transpose_kernel=True)
     variables = theirs.init(KEY, x)
     variables["params"]["bias"] = jnp.arange(4.0)
-    ours = UpConv(4, lowering=lowering)
+    ours = UpConv(4, impl=impl)
     assert jax.tree.map(jnp.shape, ours.init(KEY, x)) == jax.tree.map(jnp.shape, variables)
     np.testing.assert_allclose(ours.apply(variables, x), theirs.apply(variables, x), rtol=1e-4, atol=1e-5)
 
@@ -73,5 +72,5 @@ def test_a_window_larger_than_the_image_is_refused(layer):
 
 
 def test_an_unknown_lowering_is_refused():
-    with pytest.raises(InputError, match="Did you mean 'patches'"):
-        Conv(2, lowering="patch").init(KEY, jnp.zeros((1, 4, 4, 1)))
+    with pytest.raises(InputError, match="Did you mean 'im2col'"):
+        Conv(2, impl="im2co").init(KEY, jnp.zeros((1, 4, 4, 1)))

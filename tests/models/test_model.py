@@ -6,8 +6,8 @@ from flax import linen as nn
 
 from fedjax_het.errors import InputError
 from fedjax_het.models import MODELS, from_flax, mlp
-from fedjax_het.models.layers import Conv
-from fedjax_het.models.norms import BatchNorm, norm
+from fedjax_het.models._layers import Conv
+from fedjax_het.models._norms import BatchNorm, norm
 from fedjax_het.types import Context
 
 KEY = jax.random.key(0)

@@ -10,13 +10,12 @@ from flax import linen as nn
 
 from fedjax_het import sharing, tree
 from fedjax_het.errors import InputError
-from fedjax_het.models import MODELS
-from fedjax_het.models.amplitude import amplitude_normalised
-from fedjax_het.models.densenet import DenseNet
-from fedjax_het.models.layers import Conv
-from fedjax_het.models.model import from_flax
-from fedjax_het.models.norms import NORMS
-from fedjax_het.server.weightings.low_layer import low_layer
+from fedjax_het.models import MODELS, from_flax
+from fedjax_het.models._amplitude import amplitude_normalised
+from fedjax_het.models._densenet import DenseNet
+from fedjax_het.models._layers import Conv
+from fedjax_het.models._norms import NORMS
+from fedjax_het.server.weightings._parameter_guided import low_layer
 from fedjax_het.types import Context
 
 KEY = jax.random.key(0)
@@ -149,10 +148,10 @@ def test_normalised_amplitude_reaches_the_network():
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("resnet18", {"stem": "smal"}, "stem: no kind 'smal'. Did you mean 'small'"),
-        ("resnet50", {"conv": "patchs"}, "Did you mean 'patches'"),
-        ("densenet121", {"stem": "large"}, "stem: no kind 'large'"),
-        ("unet", {"conv": "fft"}, "conv: no lowering 'fft'"),
+        ("resnet18", {"stem": "smal"}, "stem: unknown option 'smal'. Did you mean 'small'"),
+        ("resnet50", {"conv": "im2co"}, "Did you mean 'im2col'"),
+        ("densenet121", {"stem": "large"}, "stem: unknown option 'large'"),
+        ("unet", {"conv": "fft"}, "conv: no implementation 'fft'"),
         ("unet", {"levels": 5}, "unet: levels is 5. Give 1 to 4"),
     ],
 )

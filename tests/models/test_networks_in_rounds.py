@@ -8,8 +8,8 @@ import pytest
 
 from fedjax_het import data, models, tree
 from fedjax_het.engine import make_round
-from fedjax_het.models.model import from_flax
-from fedjax_het.models.resnet import ResNet
+from fedjax_het.models import from_flax
+from fedjax_het.models._resnet import ResNet
 from tests.golden.stage import client_data
 from tests.harness import algorithm, every_algorithm
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_het.errors import InputError
-from fedjax_het.models.norms import BatchNorm, _num_groups, norm
+from fedjax_het.models._norms import BatchNorm, _num_groups, norm
 
 KEY = jax.random.key(0)
 START = {

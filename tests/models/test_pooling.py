@@ -10,9 +10,8 @@ from flax import linen as nn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_het.models.layers import Conv
-from fedjax_het.models.norms import BatchNorm
-from fedjax_het.models.pooling import avg_pool, max_pool
+from fedjax_het.models._layers import Conv, avg_pool, max_pool
+from fedjax_het.models._norms import BatchNorm
 
 KEY = jax.random.key(0)
 STATS = {"batch_stats": {"mean": jnp.zeros(4), "var": jnp.ones(4)}}
@@ -87,7 +86,7 @@ def test_max_pool_loses_no_gradient_where_xla_computes_its_input_twice():
     mask = jnp.array([1.0, 1, 0])
 
     def loss(kernel, pool):
-        x = Conv(4, 5, padding="VALID", use_bias=False, lowering="lax").apply({"params": {"kernel": kernel}}, inputs)
+        x = Conv(4, 5, padding="VALID", use_bias=False, impl="lax").apply({"params": {"kernel": kernel}}, inputs)
         y, _ = BatchNorm(use_scale=False, use_bias=False).apply(STATS, x, mask, True, mutable=["batch_stats"])
         return jnp.sum(jnp.sin(pool(y))[:2])
 

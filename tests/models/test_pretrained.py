@@ -8,7 +8,7 @@ import safetensors.numpy
 
 from fedjax_het.errors import InputError
 from fedjax_het.models import MODELS, TORCH_NAMES
-from fedjax_het.models.pretrained import read, save
+from fedjax_het.models._pretrained import read_state_dict, save_state_dict
 
 KEY, NAMES = jax.random.key(0), TORCH_NAMES["resnet18"]
 INPUTS = jnp.zeros((1, 32, 32, 3))
@@ -26,14 +26,14 @@ def trained():
 @pytest.mark.parametrize("ending", ["safetensors", "npz"])
 def test_a_model_begins_with_the_weights_of_a_file(tmp_path, trained, ending):
     path = tmp_path / f"weights.{ending}"
-    save(path, trained, NAMES)
+    save_state_dict(path, trained, NAMES)
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
     begun = jax.jit(thin(pretrained=str(path)).init)(KEY, INPUTS)
     jax.tree.map(np.testing.assert_array_equal, begun, trained)
 
 
 def test_a_new_head_is_the_one_that_the_model_would_draw_by_itself(tmp_path, trained):
-    save(tmp_path / "weights.npz", trained, NAMES)
+    save_state_dict(tmp_path / "weights.npz", trained, NAMES)
     begun = jax.jit(thin(7, pretrained=str(tmp_path / "weights.npz")).init)(KEY, INPUTS)
     own = jax.jit(thin(7).init)(KEY, INPUTS)
     jax.tree.map(np.testing.assert_array_equal, begun["params"]["classifier"], own["params"]["classifier"])
@@ -43,7 +43,7 @@ def test_a_new_head_is_the_one_that_the_model_would_draw_by_itself(tmp_path, tra
 
 
 def test_weights_that_do_not_fit_are_refused_when_the_model_is_initialised(tmp_path, trained):
-    save(tmp_path / "weights.npz", trained, NAMES)
+    save_state_dict(tmp_path / "weights.npz", trained, NAMES)
     model = thin(pretrained=str(tmp_path / "weights.npz"), norm="group")
     with pytest.raises(InputError, match=r"(?s)pretrained: .*\n  surplus: bn1.running_mean \[3\]"):
         jax.eval_shape(model.init, KEY, INPUTS)
@@ -57,19 +57,21 @@ def test_a_pickle_is_refused_with_how_to_convert_it(ending):
 
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(InputError, match=r"no file '.*missing\.npz'"):
-        read(tmp_path / "missing.npz")
+        read_state_dict(tmp_path / "missing.npz")
     with pytest.raises(InputError, match=r"ends with '\.h5'\. Known: \.safetensors, \.npz"):
-        read(tmp_path / "weights.h5")
+        read_state_dict(tmp_path / "weights.h5")
     for ending in ("safetensors", "npz"):
         path = tmp_path / f"torn.{ending}"
         path.write_bytes(b"PK\x03\x04" + bytes(20))
         with pytest.raises(InputError, match=rf"torn.{ending}' is no .{ending} file"):
-            read(path)
+            read_state_dict(path)
 
 
 def test_half_precision_is_read(tmp_path, trained):
-    save(tmp_path / "weights.safetensors", trained, NAMES)
-    state = {key: np.asarray(value, np.float16) for key, value in read(tmp_path / "weights.safetensors").items()}
+    save_state_dict(tmp_path / "weights.safetensors", trained, NAMES)
+    state = {
+        key: np.asarray(value, np.float16) for key, value in read_state_dict(tmp_path / "weights.safetensors").items()
+    }
     safetensors.numpy.save_file(state, tmp_path / "half.safetensors")
     begun = jax.jit(thin(pretrained=str(tmp_path / "half.safetensors")).init)(KEY, INPUTS)
     kernels = [variables["params"]["stem"]["conv"]["kernel"] for variables in (begun, trained)]
@@ -82,7 +84,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, trained, monkeypatch):
     path.write_bytes(b"before")
     monkeypatch.setattr(np, "savez", lambda path, **state: path.write_bytes(b"half") and 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        save(path, trained, NAMES)
+        save_state_dict(path, trained, NAMES)
     assert path.read_bytes() == b"before"
     with pytest.raises(InputError, match=r"ends with '\.pth'"):
-        save(tmp_path / "weights.pth", trained, NAMES)
+        save_state_dict(tmp_path / "weights.pth", trained, NAMES)

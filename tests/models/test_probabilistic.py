@@ -6,7 +6,7 @@ from flax import linen as nn
 
 from fedjax_het.errors import InputError
 from fedjax_het.models import mlp
-from fedjax_het.models.probabilistic import probabilistic
+from fedjax_het.models._adaptations import probabilistic
 from fedjax_het.types import Context, Model
 
 KEY = jax.random.key(3)

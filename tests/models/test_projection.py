@@ -5,7 +5,7 @@ import pytest
 
 from fedjax_het.errors import InputError
 from fedjax_het.models import cnn, mlp, projected
-from fedjax_het.models.outline import outlined
+from fedjax_het.models._adaptations import with_feature_shape
 from fedjax_het.types import Context, Model
 
 KEY, INPUTS = jax.random.key(0), jax.random.normal(jax.random.key(1), (4, 6, 6, 1))
@@ -43,7 +43,7 @@ def test_settings_and_models_that_cannot_work():
 
 def test_an_outline_is_a_shape_without_numbers():
     base = mlp(3, (8,), norm="batch")
-    model = outlined(base)
+    model = with_feature_shape(base)
     variables = model.init(KEY, INPUTS)
     assert variables["outline"]["prototypes"].shape == (0, 3, 8)
     (ours, _), state = model.encode(variables, INPUTS, CONTEXT)
@@ -55,4 +55,4 @@ def test_an_outline_is_a_shape_without_numbers():
 def test_an_outline_needs_vectors():
     maps = Model(lambda key, x: {"params": {}}, lambda v, x, context: ((x, {}), {}), lambda params, x: x, None)
     with pytest.raises(InputError, match="features are"):
-        outlined(maps).init(KEY, INPUTS)
+        with_feature_shape(maps).init(KEY, INPUTS)

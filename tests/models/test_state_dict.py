@@ -10,7 +10,7 @@ import pytest
 from fedjax_het import tree
 from fedjax_het.errors import InputError
 from fedjax_het.models import MODELS, TORCH_NAMES
-from fedjax_het.models.state_dict import from_torch, to_torch
+from fedjax_het.models._pretrained import from_torch, to_torch
 
 KEY = jax.random.key(0)
 INPUTS = jnp.zeros((1, 32, 32, 3))

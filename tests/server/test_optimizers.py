@@ -149,7 +149,7 @@ def test_settings_may_be_traced(optimizer):
     ("build", "message"),
     [
         (lambda: fedadam(tau=0), "tau: must be a finite number above 0"),
-        (lambda: fedadam(v0="tau"), "v0: unknown option 'tau', nor a number. Did you mean 'tau2'"),
+        (lambda: fedadam(v0="tau"), "v0: unknown option 'tau'. Did you mean 'tau2'"),
         (lambda: fedyogi(v0=-1.0), "v0: must be a finite number of at least 0"),
         (lambda: fedyogi(b1=1.0), r"b1: must be a number in \[0, 1\)"),
         (lambda: fedadam(b2=-0.1), r"b2: must be a number in \[0, 1\)"),

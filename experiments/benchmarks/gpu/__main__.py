@@ -1,13 +1,13 @@
-"""The figures of a GPU: python -m experiments.benchmarks.gpu --json=gpu.json --minutes=9
+"""Measurements on a GPU: python -m experiments.benchmarks.gpu --json=gpu.json --minutes=9
 
-Measures in pieces, each in processes of its own: ways to compute convolutions and to lay clients out (ways), rounds of
-the benchmark's works beside PyTorch on the same GPU (contest), ResNet-18 and the tutorials' network at the sizes that
-others report (resnet, tutorial), what editing updates costs (aggregators), a killed run that is resumed to the bit
-(resume), where a round's time goes (profile), settings of the compiler (flags), and a selection of the tests (tests).
+Each part runs in processes of its own: variants of convolutions and layouts (variants), rounds of the benchmark's
+workloads beside PyTorch on the same GPU (peers), ResNet-18 and the tutorials' network at sizes that others report
+(resnet, tutorial), the cost of editing updates (aggregators), a killed run that is resumed bit for bit (resume), the
+kernels of a round (profile), settings of the compiler (flags), and a selection of the tests (tests).
 
-Each figure is in the file as soon as it is known, and what is in the file is not measured again: the same command goes
-on where --minutes ended it. Every piece is printed as a table in Markdown; --show prints a file and measures nothing.
-Exit status: 0 = everything asked for is in the file, 1 = something failed or is left, 2 = a mistake in what was asked.
+Each figure is written as soon as it is measured and is not measured again: the same command continues where --minutes
+ended it. The results are printed as Markdown tables; --show prints a file and measures nothing.
+Exit status: 0 = the file is complete, 1 = something failed or is left, 2 = a mistake in the arguments.
 """
 
 import argparse
@@ -26,22 +26,22 @@ from fedjax_het.errors import InputError, nearest
 
 from ...runs import json_files
 from ...runs.setting_text import parse_layout
-from .parts import PARTS, Ended, Piece, Plan, task
+from .parts import PARTS, Piece, Plan, TaskFailedError, run_task
 from .tasks import Record
 
 
-class File:
-    """The records, on disk at any moment."""
+class FigureFile:
+    """A file of records, written after every change."""
 
     def __init__(self, path: Path):
-        """Raises InputError for a file that holds something else."""
+        """Raises InputError for a file that was not written by this command."""
         self._path, self.about, self.records = path, {}, []
         if path.exists():
             try:
                 held = json.loads(path.read_text())
                 self.about, self.records = held["about"], held["records"]
             except (OSError, ValueError, KeyError, TypeError) as error:
-                raise InputError(f"--json: '{path}' holds no figures of this command. Give another file.") from error
+                raise InputError(f"--json: '{path}' was not written by this command. Give another file.") from error
 
     def add(self, part: str, record: Record) -> None:
         self.records.append({"part": part} | record)
@@ -51,7 +51,8 @@ class File:
         """Raises InputError where the records are of another device."""
         if self.about and self.about["device"] != about["device"]:
             raise InputError(
-                f"--json: '{self._path}' is of '{self.about['device']}', and this is '{about['device']}'. Another file."
+                f"--json: '{self._path}' was measured on '{self.about['device']}', and this is "
+                f"'{about['device']}'. Give another file."
             )
         self.about = about
         self._write()
@@ -66,8 +67,11 @@ class File:
         )
 
 
-def measure(file: File, pieces: Iterable[Piece], until: float) -> list[str]:
-    """Fill the file; a piece begins if half of its time is left. The names of what is still missing."""
+def measure(file: FigureFile, pieces: Iterable[Piece], until: float) -> list[str]:
+    """Measure what is missing in the file, and return the names that are left.
+
+    A piece starts only if half of its time is left.
+    """
     left = []
     for piece in pieces:
         wanted = file.missing(piece)
@@ -78,11 +82,11 @@ def measure(file: File, pieces: Iterable[Piece], until: float) -> list[str]:
             continue
         print(f"{piece.part}: {wanted[0]}{f' and {len(wanted) - 1} more' if wanted[1:] else ''}", flush=True)
         limit = min(piece.seconds, until - time.monotonic())
-        reason = "nothing was said of it"
+        reason = "the task ended without this figure"
         try:
             for record in piece.run(wanted, limit):
                 file.add(piece.part, record)
-        except Ended as error:
+        except TaskFailedError as error:
             reason = str(error)
         if time.monotonic() > until:
             left += file.missing(piece)
@@ -92,8 +96,8 @@ def measure(file: File, pieces: Iterable[Piece], until: float) -> list[str]:
     return left
 
 
-def table(part: str, records: Sequence[Record]) -> str:
-    """In Markdown, a row a record; lists are left to the file."""
+def format_table(part: str, records: Sequence[Record]) -> str:
+    """A Markdown table with one row per record; lists are left out."""
     rows = [record for record in records if record["part"] == part and not record.get("is_done")]
     shown = [
         {key: value for key, value in row.items() if key != "part" and not isinstance(value, list)} for row in rows
@@ -109,39 +113,41 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value).replace("|", "/").replace("\n", " ")
 
 
-def _parsed(argv: Sequence[str]) -> argparse.Namespace:
+def _parse_command(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse_flags.ArgumentParser(prog="python -m experiments.benchmarks.gpu", allow_abbrev=False)
-    parser.add_argument("--json", type=Path, required=True, help="the file that holds the figures, and takes more")
-    parser.add_argument("--parts", default="all", help=f"{', '.join(PARTS)}, with commas between; or all")
-    parser.add_argument("--minutes", type=float, default=1e6, help="nothing goes on for longer than this")
-    parser.add_argument("--platform", default="cuda", choices=("cuda", "cpu"), help="cpu is for trying out")
-    parser.add_argument("--tiny", action="store_true", help="sizes that only try the command out")
-    parser.add_argument("--layout", default="", help="of ours in contest, tutorial and flags; else vmapped")
-    parser.add_argument("--conv", default="auto", help="of ours in contest, tutorial, flags and profile")
-    parser.add_argument("--show", action="store_true", help="print what the file holds, and measure nothing")
+    parser.add_argument("--json", type=Path, required=True, help="the file of figures, continued if it exists")
+    parser.add_argument("--parts", default="all", help=f"{', '.join(PARTS)}, comma-separated, or all")
+    parser.add_argument("--minutes", type=float, default=1e6, help="stop after so many minutes")
+    parser.add_argument("--platform", default="cuda", choices=("cuda", "cpu"), help="cpu is for a trial")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, for a trial of the command")
+    parser.add_argument(
+        "--layout", default="", help="of fedjax_het in peers, tutorial and flags; the default is vmapped"
+    )
+    parser.add_argument("--conv", default="auto", help="of fedjax_het in peers, tutorial, flags and profile")
+    parser.add_argument("--show", action="store_true", help="print the file and measure nothing")
     known = parser.parse_args(list(argv))
     known.parts = list(PARTS) if known.parts == "all" else [name.strip() for name in known.parts.split(",")]
     for name in known.parts:
         if name not in PARTS:
-            raise InputError(f"--parts: there is no '{name}'. {nearest(name, [*PARTS, 'all'])}")
+            raise InputError(f"--parts: '{name}' is unknown. {nearest(name, [*PARTS, 'all'])}")
     if not known.minutes > 0:
-        raise InputError(f"--minutes: more than 0, not {known.minutes}.")
+        raise InputError(f"--minutes: must be more than 0, not {known.minutes}.")
     if known.json.is_dir() or not os.access(known.json.absolute().parent, os.W_OK):
-        raise InputError(f"--json: cannot write '{known.json}'. Give a file in a directory that is there.")
+        raise InputError(f"--json: cannot write '{known.json}'. Give a file in an existing directory.")
     if known.layout:
         parse_layout(known.layout)
     return known
 
 
-def run(known: argparse.Namespace) -> int:
-    file, begun = File(known.json), time.monotonic()
+def run_command(known: argparse.Namespace) -> int:
+    file, begun = FigureFile(known.json), time.monotonic()
     left = []
     if not known.show:
         plan = Plan(known.platform, known.tiny, known.layout, known.conv)
         os.environ |= plan.environment
         try:
-            file.describe(next(iter(list(task("about", {}, 120)))))
-        except Ended as error:
+            file.describe(next(iter(list(run_task("about", {}, 120)))))
+        except TaskFailedError as error:
             raise InputError(f"--platform: JAX finds no {known.platform} device here ({str(error)[-200:]}).") from error
         pieces = [piece for name in known.parts for piece in PARTS[name](plan)]
         left = measure(file, pieces, begun + 60 * known.minutes)
@@ -149,18 +155,18 @@ def run(known: argparse.Namespace) -> int:
     measured = {record["part"] for record in file.records}
     for part in known.parts:
         if part in measured:
-            print(table(part, file.records))
+            print(format_table(part, file.records))
     failed = [record["name"] for record in file.records if record.get("error") or record.get("failed")]
-    for label, names in (("failed", failed), ("left for another time", left)):
+    for label, names in (("failed", failed), ("left", left)):
         if names:
             print(f"{label}:", *names, sep="\n  ")
     return int(bool(failed or left))
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit status."""
+    """Run the command and return its exit status."""
     try:
-        return run(_parsed(argv))
+        return run_command(_parse_command(argv))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -21,7 +21,7 @@ from ..workloads import WORKLOADS, Workload
 from .tasks import Record, Setting, spread
 
 PEERS = ("torch_lean", "torch_graph", "torch_vmap")
-_MANY, _CHUNK = 100, 100  # from more than so many clients on, convolutions take this many at a time
+_CHUNKED_ABOVE, _CHUNK = 100, 100  # from more than so many clients on, convolutions take this many at a time
 _FLAGS = {
     "loops in command buffers": "--xla_gpu_graph_min_graph_size=1 --xla_gpu_enable_command_buffer="
     "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,CONDITIONAL,WHILE",
@@ -41,12 +41,12 @@ _TESTS = {
 }
 
 
-Way = tuple[str, str]
+Variant = tuple[str, str]
 """(layout, conv)."""
 
 
-class Ended(RuntimeError):
-    """A process ended with another status than 0, or was ended for its time (`is_late`)."""
+class TaskFailedError(RuntimeError):
+    """Raised if a process ends with an error, or is ended because its time is over (`is_late`)."""
 
     def __init__(self, text: str, is_late: bool):
         super().__init__(text)
@@ -54,16 +54,16 @@ class Ended(RuntimeError):
 
 
 class Piece(NamedTuple):
-    """Records that are measured together.   run: (those that are wanted, seconds that it may take) -> the records."""
+    """Records that are measured together.   run: (names of the wanted records, seconds allowed) -> the records."""
 
     part: str
     names: list[str]
-    seconds: float  # that it takes at the most
+    seconds: float  # at most
     run: Callable[[list[str], float], Iterator[Record]]
 
 
 class Plan(NamedTuple):
-    """What is measured, and how large."""
+    """The platform and the sizes of the measurements."""
 
     platform: str
     is_tiny: bool
@@ -86,43 +86,43 @@ class Plan(NamedTuple):
 
 
 # ---- the parts -------------------------------------------------------------------------------------------------------
-def ways(plan: Plan) -> Iterator[Piece]:
-    """Every way on w1 and w2, 100 clients a round; in other precisions than the first those that may win there."""
-    few = [("vmapped", "lax"), ("vmapped", "patches"), ("vmapped", "shifts"), ("chunked(1)", "lax")]
-    more = [("chunked(10)", "lax"), ("chunked(10)", "patches"), ("chunked(10)", "shifts")]
+def variants(plan: Plan) -> Iterator[Piece]:
+    """Variants on w1 and w2 with 100 clients per round; all in the first precision, the promising ones in others."""
+    few = [("vmapped", "lax"), ("vmapped", "im2col"), ("vmapped", "shifts"), ("chunked(1)", "lax")]
+    more = [("chunked(10)", "lax"), ("chunked(10)", "im2col"), ("chunked(10)", "shifts")]
     for i, precision in enumerate(plan.precisions):
         for model in ("w2",) if plan.is_tiny else ("w1", "w2"):
             setting = plan.setting(model, 100, 100, WORKLOADS[model].num_examples, 1, precision)
             chosen = few[2:] if plan.is_tiny else few + more if i == 0 else few
-            yield _rounds("ways", setting, chosen, 240)
+            yield _rounds_piece("variants", setting, chosen, 240)
 
 
-def contest(plan: Plan) -> Iterator[Piece]:
-    """100 clients first, then fewer and more; float32 with 100 alone."""
+def peers(plan: Plan) -> Iterator[Piece]:
+    """Rounds beside PyTorch: 100 clients first, then fewer and more; float32 products with 100 clients only."""
     rounds = [(clients, plan.precisions[0]) for clients in (100, 10, 1000)]
     rounds += [(100, precision) for precision in plan.precisions[1:2]]
     for clients, precision in rounds[: 1 if plan.is_tiny else None]:
         for base, work in list(WORKLOADS.items())[1 if plan.is_tiny else 0 :]:
             sized = work.resized(min(clients, 3), 20) if plan.is_tiny else work.resized(clients)
-            is_chunked = clients > _MANY and work.convolutions
+            is_chunked = clients > _CHUNKED_ABOVE and work.convolutions
             rules = BenchmarkRules(
-                rounds=2 if plan.is_tiny else 3 if clients > _MANY else 7,
+                rounds=2 if plan.is_tiny else 3 if clients > _CHUNKED_ABOVE else 7,
                 warmup=1,
                 cores=cpu_devices.count_cores(),
                 layout=plan.layout or (f"chunked({_CHUNK})" if is_chunked else "vmapped"),
                 conv=plan.conv,
                 precision=precision,
-                patience=120,
+                answer_timeout=120,
                 is_rated=False,
             )
             of = f"{base}, {sized.num_clients} clients, {precision}"
             names = [f"{of}: {name}" for name in (OURS, *PEERS)]
-            run = lambda wanted, seconds, sized=sized, rules=rules, of=of: _contested(sized, rules, of)  # noqa: E731
-            yield Piece("contest", names, 60 + clients / 5, run)
+            run = lambda wanted, seconds, sized=sized, rules=rules, of=of: _measure_peers(sized, rules, of)  # noqa: E731
+            yield Piece("peers", names, 60 + clients / 5, run)
 
 
-def _contested(work: Workload, rules: BenchmarkRules, of: str) -> Iterator[Record]:
-    standings = Benchmark(work, PEERS, rules, say=lambda text: print(text, end="", flush=True)).run()
+def _measure_peers(work: Workload, rules: BenchmarkRules, of: str) -> Iterator[Record]:
+    standings = Benchmark(work, PEERS, rules, report=lambda text: print(text, end="", flush=True)).run()
     ours = standings[OURS]
     for name, standing in standings.items():
         record = {"name": f"{of}: {name}", "precision": rules.precision}
@@ -136,42 +136,50 @@ def _contested(work: Workload, rules: BenchmarkRules, of: str) -> Iterator[Recor
 
 
 def resnet(plan: Plan) -> Iterator[Piece]:
-    """10 of 100 clients x 500 images of 32 pixels, batch 50, 5 epochs; with either stem, since reports do not tell."""
-    ways = {
-        "resnet18": [("chunked(1)", "lax"), ("vmapped", "lax"), ("vmapped", "patches"), ("chunked(1)", "patches")],
+    """10 of 100 clients, 500 images of 32 pixels, batch 50, 5 epochs, with either stem (reports do not say which)."""
+    variants_of = {
+        "resnet18": [("chunked(1)", "lax"), ("vmapped", "lax"), ("vmapped", "im2col"), ("chunked(1)", "im2col")],
         "resnet18_imagenet": [("chunked(1)", "lax"), ("vmapped", "lax")],
     }
     for precision in [p for p in ("tf32", "bfloat16", "float32") if p in plan.precisions]:
-        for model, chosen in ways.items():
+        for model, chosen in variants_of.items():
             setting = plan.setting(model, 100, 10, 500, 5, precision)
             is_short = plan.is_tiny or precision == "float32"
-            yield _rounds("resnet", setting, chosen[:1] if is_short else chosen, 420, num=3)
+            yield _rounds_piece("resnet", setting, chosen[:1] if is_short else chosen, 420, num=3)
 
 
 def tutorial(plan: Plan) -> Iterator[Piece]:
-    """100 clients x 500 images, batch 50, 5 epochs a round; five rounds in one call."""
+    """100 clients x 500 images, batch 50, 5 epochs per round; five rounds in one call."""
     for precision in plan.precisions:
         setting = plan.setting("w2", 100, 100, 500, 5, precision)
-        yield _rounds("tutorial", setting, [(plan.layout or "vmapped", plan.conv)], 120, num=3, block=5)
+        yield _rounds_piece("tutorial", setting, [(plan.layout or "vmapped", plan.conv)], 120, num=3, block=5)
 
 
 def flags(plan: Plan) -> Iterator[Piece]:
     for base, work in list(WORKLOADS.items())[2 if plan.is_tiny else 0 :]:
         setting = plan.setting(base, 100, 100, work.num_examples, 1, plan.precisions[0])
         for about, text in {"as it is": "", **_FLAGS}.items():
-            yield _rounds("flags", setting, [(plan.layout or "vmapped", plan.conv)], 90, label=f", {about}", flags=text)
+            yield _rounds_piece(
+                "flags", setting, [(plan.layout or "vmapped", plan.conv)], 90, label=f", {about}", flags=text
+            )
 
 
-def _rounds(
-    part: str, setting: Setting, chosen: Sequence[Way], seconds: float, label: str = "", flags: str = "", **repeats: int
+def _rounds_piece(
+    part: str,
+    setting: Setting,
+    chosen: Sequence[Variant],
+    seconds: float,
+    label: str = "",
+    flags: str = "",
+    **repeats: int,
 ) -> Piece:
     """Ways to compute these rounds, in one process.   label: what names say besides.   repeats: see `tasks.rounds`."""
     of = f"{setting.model}, {setting.cohort_size} of {setting.num_clients} x {setting.num_examples}"
     named = {f"{of}, {setting.precision}: {layout}, {conv}{label}": (layout, conv) for layout, conv in chosen}
 
     def run(wanted: list[str], limit: float) -> Iterator[Record]:
-        arguments = {"setting": setting, "ways": [(name, *named[name]) for name in wanted], **repeats}
-        for record in task("rounds", arguments, limit, flags):
+        arguments = {"setting": setting, "variants": [(name, *named[name]) for name in wanted], **repeats}
+        for record in run_task("rounds", arguments, limit, flags):
             yield {"precision": setting.precision, "model": setting.model} | record
 
     return Piece(part, list(named), seconds, run)
@@ -182,7 +190,7 @@ def aggregators(plan: Plan) -> Iterator[Piece]:
     for count in counts:
         name = f"{count} clients"
         arguments = {"names": {name: count}, "entries": entries, "repeats": 2 if plan.is_tiny else 7}
-        run = lambda wanted, limit, arguments=arguments: task("aggregators", arguments, limit)  # noqa: E731
+        run = lambda wanted, limit, arguments=arguments: run_task("aggregators", arguments, limit)  # noqa: E731
         yield Piece("aggregators", [name], 120, run)
 
 
@@ -194,49 +202,51 @@ def profile(plan: Plan) -> Iterator[Piece]:
         setting = plan.setting(model, cohort, cohort, examples, 1, plan.precisions[0])
         name = f"{model}, {setting.cohort_size} clients, {setting.precision}, {layout}"
         arguments = {"name": name, "setting": setting, "layout": layout, "conv": plan.conv}
-        run = lambda wanted, limit, arguments=arguments: task("profile", arguments, limit)  # noqa: E731
+        run = lambda wanted, limit, arguments=arguments: run_task("profile", arguments, limit)  # noqa: E731
         yield Piece("profile", [name], 150, run)
 
 
 def resume(plan: Plan) -> Iterator[Piece]:
-    """FedLD on a network with convolutions, killed twice: as it is, and with nothing but deterministic programs."""
+    """A killed run of FedLD on a network with convolutions, by default and with deterministic programs only."""
     for name, text in {"FedLD": "", "FedLD, deterministic": "--xla_gpu_deterministic_ops=true"}.items():
-        run = lambda wanted, limit, name=name, text=text: _tested(name, [_RESUME, "-m", "slow"], text, limit)  # noqa: E731
+        run = lambda wanted, limit, name=name, text=text: _run_tests(name, [_RESUME, "-m", "slow"], text, limit)  # noqa: E731
         yield Piece("resume", [name], 240, run)
 
 
 def tests(plan: Plan) -> Iterator[Piece]:
-    """In float32 products, compiled without trying algorithms out."""
+    """Tests with float32 products, compiled without autotuning."""
     for name, paths in _TESTS.items():
         chosen = ["tests/test_tree.py"] if plan.is_tiny else ["-n", "4", *paths]
-        run = lambda wanted, limit, name=name, chosen=chosen: _tested(  # noqa: E731
+        run = lambda wanted, limit, name=name, chosen=chosen: _run_tests(  # noqa: E731
             name, chosen, "--xla_gpu_autotune_level=0", limit, {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
         )
         yield Piece("tests", [name], 240, run)
 
 
-PARTS = {part.__name__: part for part in (ways, resnet, contest, tutorial, aggregators, resume, profile, flags, tests)}
+PARTS = {
+    part.__name__: part for part in (variants, resnet, peers, tutorial, aggregators, resume, profile, flags, tests)
+}
 
 
 # ---- other processes -------------------------------------------------------------------------------------------------
-def task(name: str, arguments: Mapping[str, Any], seconds: float, flags: str = "") -> Iterator[Record]:
+def run_task(name: str, arguments: Mapping[str, Any], seconds: float, flags: str = "") -> Iterator[Record]:
     command = [sys.executable, "-m", "experiments.benchmarks.gpu.tasks", name, json.dumps(arguments)]
-    yield from map(json.loads, lines(command, seconds, flags))
+    yield from map(json.loads, read_lines(command, seconds, flags))
 
 
-def _tested(
+def _run_tests(
     name: str, arguments: list[str], flags: str, seconds: float, environment: Mapping[str, str] | None = None
 ) -> Iterator[Record]:
-    """What became of the tests by the time they ended, or were ended."""
+    """Run pytest, and yield one record of passed, failed and skipped tests, also if time is over."""
     command = [sys.executable, "-m", "pytest", "-vv", "-n", "0", "--tb=short", "-p", "no:cacheprovider", *arguments]
     found, tail, ended, begun = {}, [], "", time.monotonic()
     try:
-        for line in lines(command, seconds, flags, environment):
+        for line in read_lines(command, seconds, flags, environment):
             tail = [*tail[-15:], line.rstrip()]
             if match := re.search(r"(PASSED|FAILED|ERROR|SKIPPED)", line):
                 test = re.search(r"tests/\S+(?: \S*\])?", line)
                 found[test[0] if test else line.strip()] = match[1]
-    except Ended as error:
+    except TaskFailedError as error:
         has_failures = {"FAILED", "ERROR"} & set(found.values())
         ended = str(error) if error.is_late or not has_failures else ""
     of = lambda status: [test for test, became in found.items() if became == status]  # noqa: E731
@@ -247,10 +257,10 @@ def _tested(
     yield record | ({"error": ended} if ended else {}) | ({"output": tail} if failed else {})
 
 
-def lines(
+def read_lines(
     command: list[str], seconds: float, flags: str = "", environment: Mapping[str, str] | None = None
 ) -> Iterator[str]:
-    """What a process prints. Raises Ended, behind the last line, if it fails or takes longer."""
+    """Yield the lines that a process prints. Raises TaskFailedError at the end if it fails or takes too long."""
     whole = os.environ | (environment or {}) | {"PYTHONUNBUFFERED": "1"}
     whole |= {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
     with tempfile.TemporaryFile("w+") as log:
@@ -269,12 +279,12 @@ def lines(
             process.wait()
         if process.returncode:
             log.seek(0)
-            words = f"took more than {seconds:.0f} s" if late.is_set() else log.read()[-600:].strip() or "no word"
-            raise Ended(words, late.is_set())
+            words = f"took more than {seconds:.0f} s" if late.is_set() else log.read()[-600:].strip() or "no output"
+            raise TaskFailedError(words, late.is_set())
 
 
 def _kill(process: subprocess.Popen) -> None:
-    """With all that it has started."""
+    """Kill a process and all processes that it started."""
     with contextlib.suppress(ProcessLookupError):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -2,7 +2,7 @@
 
     python -m experiments.benchmarks.gpu.tasks TASK '{"argument": ...}'
 
-A task writes a line of JSON for each figure as soon as it has it; whatever libraries print goes to standard error.
+A task writes one line of JSON per figure as soon as it is known; other output goes to standard error.
 """
 
 import collections
@@ -12,7 +12,7 @@ import json
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -25,13 +25,13 @@ from jax import lax
 from fedjax_het import algorithms, engine, models
 from fedjax_het.engine.parallel.layout import vmapped
 from fedjax_het.engine.planning import autotune
-from fedjax_het.models.lowerings import LOWERINGS, Pads
+from fedjax_het.models import CONV_IMPLS
 from fedjax_het.types import Array, Model
 
 from ...configuration.build import read_layout
 from ..aggregators import measure as measure_edits
 from ..peers import ours
-from ..peers.worker import answers_apart, say, version
+from ..peers.worker import installed_version, send_answer, separate_answers
 from ..workloads import NUM_CLASSES, W2, WORKLOADS
 
 Record = dict[str, Any]
@@ -40,10 +40,10 @@ PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "flax", "
 PACKAGES += ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cublas")
 
 
-def with_shifts(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> Array:
-    """A convolution as a product for each entry of the kernel, with the image shifted to where that entry sees it.
+def shifted_products(x: Array, kernel: Array, strides: tuple[int, int], pads: Sequence[tuple[int, int]]) -> Array:
+    """A convolution as one matrix product per entry of the kernel, each with a shifted image.
 
-    Nothing is copied side by side as "patches" does, but the result is added up as often as the kernel has entries.
+    Unlike "im2col" it copies nothing, but it adds to the result once per entry of the kernel.
     """
     x, (height, width, *_) = jnp.pad(x, ((0, 0), *pads, (0, 0))), kernel.shape
     rows, columns = ((n - k) // s + 1 for n, k, s in zip(x.shape[1:3], (height, width), strides, strict=True))
@@ -56,35 +56,35 @@ def with_shifts(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -
     return sum(seen(i, j) @ kernel[i, j] for i in range(height) for j in range(width))
 
 
-LOWERINGS["shifts"] = with_shifts  # tried out here; a way for everybody once it has won somewhere
+CONV_IMPLS["shifts"] = shifted_products  # an experiment, offered to users only if it is the fastest somewhere
 
 
 class Setting(NamedTuple):
-    """What a round is made of, whatever way it is computed."""
+    """The sizes of a round, apart from how it is computed."""
 
-    model: str  # a work's network, or a ResNet-18 with group norm: resnet18, resnet18_imagenet, by their stems
+    model: str  # a workload's network, or a ResNet-18 with group norm, named by its stem: resnet18, resnet18_imagenet
     num_clients: int
     cohort_size: int
-    num_examples: int  # a client
+    num_examples: int  # per client
     epochs: int
     precision: str
     width: float = 1.0  # of a ResNet's channels
 
 
-def model_of(setting: Setting, conv: str) -> Model:
+def build_model(setting: Setting, conv: str) -> Model:
     if setting.model in WORKLOADS:
-        return ours.model_of(WORKLOADS[setting.model], conv)
+        return ours.build_model(WORKLOADS[setting.model], conv)
     stem = _STEMS[setting.model]
     return models.resnet18(NUM_CLASSES, norm="group", stem=stem, width=setting.width, conv=conv)
 
 
-def simulation_of(setting: Setting, layout: str, conv: str, block: int) -> engine.Simulation:
+def build_simulation(setting: Setting, layout: str, conv: str, block: int) -> engine.Simulation:
     """FedAvg on synthetic examples; a ResNet takes the images and batches of w2."""
     work = WORKLOADS.get(setting.model, W2).resized(setting.num_clients, setting.num_examples)
     return engine.Simulation(
         algorithms.fedavg(learning_rate=work.learning_rate, batch_size=work.batch_size, epochs=setting.epochs),
-        ours.computed_products(setting.precision)(model_of(setting, conv)),
-        ours.federation_of(work),
+        ours.with_matmul_precision(setting.precision)(build_model(setting, conv)),
+        ours.build_federation(work),
         rounds=1_000_000,
         evaluate_every=block,
         cohort_size=setting.cohort_size,
@@ -93,9 +93,9 @@ def simulation_of(setting: Setting, layout: str, conv: str, block: int) -> engin
 
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
-def about() -> Iterator[Record]:
+def describe_device() -> Iterator[Record]:
     device = jax.devices()[0]
-    versions = {name: found for name in PACKAGES if (found := version(name))}
+    versions = {name: found for name in PACKAGES if (found := installed_version(name))}
     yield {
         "device": device.device_kind,
         "backend": jax.default_backend(),
@@ -106,18 +106,18 @@ def about() -> Iterator[Record]:
 
 
 def rounds(
-    setting: list, ways: list[tuple[str, str, str]], num: int = 5, seconds: float = 6.0, block: int = 1
+    setting: list, variants: list[tuple[str, str, str]], num: int = 5, seconds: float = 6.0, block: int = 1
 ) -> Iterator[Record]:
-    """Seconds a round of each way (name, layout, conv): `num` calls of `block` rounds, fewer after so many seconds."""
-    for name, layout, conv in ways:
-        before = ours.peak_device_mb() or 0
+    """Seconds per round of each variant (name, layout, conv), from `num` calls of `block` rounds or `seconds`."""
+    for name, layout, conv in variants:
+        before = ours.measure_peak_device_mb() or 0
         try:
-            simulation = simulation_of(Setting(*setting), layout, conv, block)
+            simulation = build_simulation(Setting(*setting), layout, conv, block)
             facts, times = simulation.facts, autotune.time_rounds(simulation.runner, num, seconds, block)
-        except jax.errors.JaxRuntimeError as error:  # mostly too little memory; the others may fit
+        except jax.errors.JaxRuntimeError as error:  # mostly for want of memory; other variants may fit
             yield {"name": name, "error": str(error).strip().splitlines()[0][:300]}
             continue
-        peak = ours.peak_device_mb() or 0
+        peak = ours.measure_peak_device_mb() or 0
         yield {
             "name": name,
             "layout": str(simulation.layout),
@@ -125,7 +125,7 @@ def rounds(
             **spread(times),
             "compile_s": facts.compile_seconds,
             "planned_mb": facts.peak_bytes / 1e6,
-            "peak_device_mb": peak if peak > before else None,  # else that of an earlier way of this process
+            "peak_device_mb": peak if peak > before else None,  # otherwise the peak is that of an earlier variant
         }
         del simulation
         gc.collect()
@@ -136,32 +136,32 @@ def spread(times: list[float]) -> Record:
 
 
 def aggregators(names: Mapping[str, int], entries: int, repeats: int) -> Iterator[Record]:
-    """What editing updates takes beside their mean, for {name: clients}; see `experiments.benchmarks.aggregators`."""
-    ours.computed_products("float32")
+    """The cost of editing updates relative to their mean, for {name: clients}; see `benchmarks.aggregators`."""
+    ours.with_matmul_precision("float32")
     for name, num_clients in names.items():
         rows, rate = measure_edits(num_clients, entries, vmapped, ("float32", "bfloat16"), repeats)
         for row in rows:
             of = {"name": f"{name} {row.aggregator}", "clients": num_clients, "entries": entries}
             times = {"median_s": row.seconds, "min_s": row.least, "max_s": row.most}
-            rest = {"gb_a_s": row.gigabytes_a_second, "passes_beyond_mean": row.passes_beyond}
+            rest = {"gb_per_s": row.gigabytes_per_second, "passes_beyond_mean": row.passes_beyond}
             yield of | times | rest | {"temporary_mb": row.temporary_mb, "float64_product_tflops": rate / 1e12}
         yield {"name": name, "is_done": True}
 
 
 def profile(name: str, setting: list, layout: str, conv: str, most: int = 12) -> Iterator[Record]:
-    """The kernels that a round's time goes to, and how long none was running."""
-    simulation = simulation_of(Setting(*setting), layout, conv, 1)
+    """The kernels that take most of a round's time, and the time in which none runs."""
+    simulation = build_simulation(Setting(*setting), layout, conv, 1)
     state, _ = simulation.advance(simulation.start(), 1)
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             simulation.advance(state, 1)
         file = next(Path(folder).rglob("*.trace.json.gz"))
         events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
-    yield {"name": name, "layout": layout, "conv": conv} | of_kernels(events, most)
+    yield {"name": name, "layout": layout, "conv": conv} | summarize_kernels(events, most)
 
 
-def of_kernels(events: list[Record], most: int) -> Record:
-    """Times of the events on the GPU's streams in a trace, in ms; {} where there are none."""
+def summarize_kernels(events: list[Record], most: int) -> Record:
+    """Times of the events on the GPU's streams in a trace in ms; no kernels if there are none."""
     processes = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name"}
     threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e.get("name") == "thread_name"}
     on_streams = [
@@ -180,14 +180,14 @@ def of_kernels(events: list[Record], most: int) -> Record:
     begun, ended = min(e["ts"] for e in on_streams), max(e["ts"] + e["dur"] for e in on_streams)
     return {
         "span_ms": (ended - begun) / 1e3,
-        "busy_ms": _covered(on_streams) / 1e3,
+        "busy_ms": _busy_microseconds(on_streams) / 1e3,
         "launches": len(on_streams),
         "kernels": [{"name": kernel[:80], "ms": ms, "times": count[kernel]} for kernel, ms in total.most_common(most)],
     }
 
 
-def _covered(events: list[Record]) -> float:
-    """Microseconds in which at least one of them was running."""
+def _busy_microseconds(events: list[Record]) -> float:
+    """Microseconds in which at least one event was running."""
     covered, until = 0.0, float("-inf")
     for event in sorted(events, key=lambda e: e["ts"]):
         end = event["ts"] + event["dur"]
@@ -197,14 +197,14 @@ def _covered(events: list[Record]) -> float:
 
 
 TASKS: Mapping[str, Callable[..., Iterator[Record]]] = MappingProxyType(
-    {each.__name__: each for each in (about, rounds, aggregators, profile)}
+    {each.__name__: each for each in (describe_device, rounds, aggregators, profile)}
 )
 
 
 def main(name: str, arguments: str) -> None:
-    answers = answers_apart()
+    answers = separate_answers()
     for record in TASKS[name](**json.loads(arguments)):
-        say(answers, **record)
+        send_answer(answers, **record)
 
 
 if __name__ == "__main__":

@@ -15,21 +15,22 @@ OURS, MATMUL = "fedjax_het", "matmul"
 PRECISIONS = ("float32", "tf32", "bfloat16")
 
 
-class Settings(NamedTuple):
-    """What the command decides for everybody."""
+class ContenderSettings(NamedTuple):
+    """Settings of the benchmark command for all contenders."""
 
     cores: int
-    layout: str = ""  # ours alone; "" is sharded(cores, 1) on a CPU and vmapped elsewhere
-    conv: str = "auto"  # ours alone
-    precision: str = "float32"  # of products, where a GPU is at hand: one of PRECISIONS
+    layout: str = ""  # of fedjax_het; "" is sharded(cores, 1) on a CPU and vmapped elsewhere
+    conv: str = "auto"  # of fedjax_het
+    precision: str = "float32"  # of matrix products on a GPU: one of PRECISIONS
 
 
 class Contender(NamedTuple):
-    """A work that is ready to run: compiled, its data where the rounds read them.
+    """A workload that is ready to run: compiled, with its data in place.
 
-    round: one whole round from the weights of the last; it returns when they are there.
-    weights: the server's model.   close: ends processes of its own.
-    facts: what else it knows of itself after its rounds: the peak of the device's memory, seconds to compile.
+    round: runs one round from the weights of the last, and returns when the new ones are computed.
+    weights: returns the server's model.
+    close: ends processes that it started.
+    facts: returns further measurements after the rounds: peak device memory, seconds to compile.
     """
 
     round: Callable[[], None]
@@ -38,38 +39,40 @@ class Contender(NamedTuple):
     facts: Callable[[], dict[str, Any]] = dict
 
 
-class Unusable(Exception):
-    """What is installed cannot run here; the text says why, and what would."""
+class UnusableError(Exception):
+    """Raised by a contender that is installed but cannot run here; the text says why, and what would help."""
 
 
-class Entry(NamedTuple):
+class ContenderInfo(NamedTuple):
     title: str
     module: str  # below experiments.benchmarks.peers
-    packages: tuple[str, ...]  # whose versions are reported; without the first it cannot run
+    packages: tuple[str, ...]  # their versions are reported; all are needed
     install: str = ""
 
 
 _TORCH = "pip install torch"
-PEERS: Mapping[str, Entry] = MappingProxyType(
+PEERS: Mapping[str, ContenderInfo] = MappingProxyType(
     {
-        "torch_plain": Entry("PyTorch, plain loop (DataLoader, deepcopy)", "torch_plain", ("torch",), _TORCH),
-        "torch_lean": Entry("PyTorch, lean loop (channels last)", "torch_lean", ("torch",), _TORCH),
-        "torch_graph": Entry("PyTorch, lean loop as a CUDA graph", "torch_graph", ("torch",), _TORCH),
-        "torch_processes": Entry("PyTorch, lean loop, a process a core", "torch_processes", ("torch",), _TORCH),
-        "torch_vmap": Entry("PyTorch, torch.func.vmap over clients", "torch_vmap", ("torch",), _TORCH),
-        "pfl_research": Entry(
-            "pfl-research, a process a core",
+        "torch_plain": ContenderInfo("PyTorch, plain loop (DataLoader, deepcopy)", "torch_plain", ("torch",), _TORCH),
+        "torch_lean": ContenderInfo("PyTorch, lean loop (channels last)", "torch_lean", ("torch",), _TORCH),
+        "torch_graph": ContenderInfo("PyTorch, lean loop as a CUDA graph", "torch_graph", ("torch",), _TORCH),
+        "torch_processes": ContenderInfo(
+            "PyTorch, lean loop, one process per core", "torch_processes", ("torch",), _TORCH
+        ),
+        "torch_vmap": ContenderInfo("PyTorch, torch.func.vmap over clients", "torch_vmap", ("torch",), _TORCH),
+        "pfl_research": ContenderInfo(
+            "pfl-research, one process per core",
             "pfl_research",
             ("pfl", "torch"),
             "pip install pfl torch, in an environment of its own (absl-py below 2), and --python=pfl_research=...",
         ),
-        "flower": Entry(
-            "Flower simulation (Ray, an actor a core)",
+        "flower": ContenderInfo(
+            "Flower simulation (Ray, one actor per core)",
             "flower",
             ("flwr", "ray", "torch"),
             'pip install "flwr[simulation]" torch',
         ),
-        "fedjax": Entry(
+        "fedjax": ContenderInfo(
             "FedJAX, jit backend",
             "fedjax",
             ("fedjax", "jax", "jaxlib"),
@@ -77,10 +80,10 @@ PEERS: Mapping[str, Entry] = MappingProxyType(
         ),
     }
 )
-CONTENDERS: Mapping[str, Entry] = MappingProxyType(
+CONTENDERS: Mapping[str, ContenderInfo] = MappingProxyType(
     {
-        OURS: Entry("fedjax_het", "ours", ("fedjax-het", "jax", "jaxlib")),
-        MATMUL: Entry("the machine's float32 matmul rate", "matmul", ("jax", "jaxlib")),
+        OURS: ContenderInfo("fedjax_het", "ours", ("fedjax-het", "jax", "jaxlib")),
+        MATMUL: ContenderInfo("the machine's float32 matmul rate", "matmul", ("jax", "jaxlib")),
         **PEERS,
     }
 )

@@ -5,15 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..workloads import Weights, Workload
-from . import Contender, Settings, Unusable
+from . import Contender, ContenderSettings, UnusableError
 
 try:
     import fedjax
 except Exception as error:  # what is missing from newer releases of JAX shows as one of many kinds
-    raise Unusable(f"FedJAX does not run here, on JAX {jax.__version__}: {error}. See --python") from error
+    raise UnusableError(f"FedJAX does not run here, on JAX {jax.__version__}: {error}. See --python") from error
 
 
-def prepare(work: Workload, settings: Settings) -> Contender:
+def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     def loss(weights: Weights, batch: dict[str, jax.Array], rng: jax.Array) -> jax.Array:
         x, remaining = batch["x"].astype(jnp.float32) / 255, list(weights)
         for layer in work.convolutions:

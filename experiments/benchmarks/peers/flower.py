@@ -11,7 +11,7 @@ from queue import SimpleQueue
 import torch
 
 from ..workloads import Weights, Workload
-from . import Contender, Settings
+from . import Contender, ContenderSettings
 from .torch_lean import Loop
 from .torch_network import from_torch
 
@@ -50,7 +50,7 @@ def _client(work: Workload) -> ClientApp:
     return app
 
 
-def prepare(work: Workload, settings: Settings) -> Contender:
+def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     loop, everyone = Loop(work), work.num_clients
     orders: SimpleQueue[bool] = SimpleQueue()
     answers: SimpleQueue[BaseException | None] = SimpleQueue()

@@ -1,4 +1,4 @@
-"""fedjax_het, through its public face: FedAvg, a model of the zoo, a federation, a compiled simulation."""
+"""fedjax_het as a contender: FedAvg through the public interface."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,23 +13,23 @@ from fedjax_het.types import Model
 from ...configuration.build import read_layout
 from ...distributed import cpu_devices
 from ..workloads import NUM_CLASSES, Weights, Workload
-from . import Contender, Settings, Unusable
+from . import Contender, ContenderSettings, UnusableError
 
 
-def prepare(work: Workload, settings: Settings) -> Contender:
+def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     cpu_devices.set_num_cpu_devices(settings.cores)
     on_cores = f"sharded({settings.cores}, 1)" if jax.default_backend() == "cpu" else "vmapped"
     simulation = engine.Simulation(
         algorithms.fedavg(learning_rate=work.learning_rate, batch_size=work.batch_size, shuffle=False),
-        computed_products(settings.precision)(model_of(work, settings.conv)),
-        federation_of(work),
+        with_matmul_precision(settings.precision)(build_model(work, settings.conv)),
+        build_federation(work),
         rounds=1_000_000,
         evaluate_every=1,
         layout=read_layout(settings.layout or on_cores),
     )
     state = simulation.start()
     shared = state.server.shared
-    params = jax.tree.map(lambda x, old: jax.device_put(x[None], old.sharding), params_of(work), shared["params"])
+    params = jax.tree.map(lambda x, old: jax.device_put(x[None], old.sharding), to_params(work), shared["params"])
     state = state._replace(server=state.server._replace(shared=shared | {"params": params}))
 
     def round() -> None:
@@ -41,33 +41,34 @@ def prepare(work: Workload, settings: Settings) -> Contender:
         return {
             "compile_seconds": simulation.facts.compile_seconds,
             "layout": str(simulation.layout),
-            "peak_device_mb": peak_device_mb(),
+            "peak_device_mb": measure_peak_device_mb(),
         }
 
-    return Contender(round, lambda: _weights(work, state.server.shared["params"]), facts=facts)
+    return Contender(round, lambda: _from_params(work, state.server.shared["params"]), facts=facts)
 
 
-def computed_products(precision: str) -> Callable[[Model], Model]:
-    """Has this process compute products of float32 so, and says how a model is changed for it.
+def with_matmul_precision(precision: str) -> Callable[[Model], Model]:
+    """Set the precision of this process's float32 matrix products, and return the matching change of a model.
 
-    JAX's own choice on GPUs is TF32, so float32 is asked for there. Raises Unusable for TF32 where there is none.
+    JAX computes float32 products in TF32 on GPUs unless it is told otherwise. Raises UnusableError for TF32 on other
+    devices.
     """
     has_tf32 = jax.default_backend() == "gpu"
     if precision == "tf32" and not has_tf32:
-        raise Unusable(f"there is no TF32 on a {jax.default_backend()}")
+        raise UnusableError(f"TF32 is not available on a {jax.default_backend()}")
     if has_tf32 and precision != "bfloat16":
         products = {"float32": "highest", "tf32": "tensorfloat32"}[precision]
         jax.config.update("jax_default_matmul_precision", products)
     return computed_in("bfloat16" if precision == "bfloat16" else "float32")
 
 
-def peak_device_mb() -> float | None:
-    """The most that this process has had in the first device's memory; None where the device does not tell."""
+def measure_peak_device_mb() -> float | None:
+    """Peak memory of this process on the first device in MB; None if the device does not report it."""
     found = jax.devices()[0].memory_stats()
     return found["peak_bytes_in_use"] / 1e6 if found else None
 
 
-def model_of(work: Workload, conv: str = "auto") -> Model:
+def build_model(work: Workload, conv: str = "auto") -> Model:
     if not work.convolutions:
         return models.mlp(NUM_CLASSES, work.units[:-1])
     channels = [layer.features for layer in work.convolutions]
@@ -75,7 +76,7 @@ def model_of(work: Workload, conv: str = "auto") -> Model:
     return models.cnn(NUM_CLASSES, channels, work.units[:-1], kernel=first.kernel, padding=first.padding, conv=conv)
 
 
-def federation_of(work: Workload) -> data.Federation:
+def build_federation(work: Workload) -> data.Federation:
     examples = work.examples()
     dataset = data.assemble(
         work.name, examples.inputs, examples.labels, class_names=[str(label) for label in range(NUM_CLASSES)]
@@ -89,17 +90,19 @@ def federation_of(work: Workload) -> data.Federation:
     )
 
 
-def _names(work: Workload) -> list[str]:
-    """The submodules, in the order of the work's layers."""
+def _layer_names(work: Workload) -> list[str]:
+    """Names of the submodules in the order of the workload's layers."""
     convolutions = [f"conv_{i}" for i in range(len(work.convolutions))]
     return [*convolutions, *(f"dense_{i}" for i in range(len(work.units) - 1)), "classifier"]
 
 
-def params_of(work: Workload) -> dict[str, dict[str, np.ndarray]]:
+def to_params(work: Workload) -> dict[str, dict[str, np.ndarray]]:
     weights = work.initial()
     pairs = zip(weights[::2], weights[1::2], strict=True)
-    return {name: {"kernel": kernel, "bias": bias} for name, (kernel, bias) in zip(_names(work), pairs, strict=True)}
+    return {
+        name: {"kernel": kernel, "bias": bias} for name, (kernel, bias) in zip(_layer_names(work), pairs, strict=True)
+    }
 
 
-def _weights(work: Workload, params: dict) -> Weights:
-    return [np.asarray(params[name][part])[0] for name in _names(work) for part in ("kernel", "bias")]
+def _from_params(work: Workload, params: dict) -> Weights:
+    return [np.asarray(params[name][part])[0] for name in _layer_names(work) for part in ("kernel", "bias")]

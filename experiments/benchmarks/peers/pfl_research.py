@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..workloads import Weights, Workload
-from . import Contender, Settings
+from . import Contender, ContenderSettings
 from .torch_network import from_torch, network, tensors
 
 _NEVER = 1 << 30
@@ -67,7 +67,7 @@ def _simulation(work: Workload) -> tuple[Callable[[], None], Callable[[], Weight
     return round, lambda: from_torch(work, learner.parameters())
 
 
-def prepare(work: Workload, settings: Settings) -> Contender:
+def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     size = max(n for n in range(1, settings.cores + 1) if work.num_clients % n == 0)  # pfl deals them out evenly
     if size > 1:
         addresses = ",".join(f"localhost:{_free_port()}" for _ in range(size))

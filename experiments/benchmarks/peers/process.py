@@ -1,4 +1,4 @@
-"""The other end of `worker.py`: starting a contender's process, asking it, ending it with all that it has started."""
+"""Control of a contender's process, which runs `worker.py`: its start, its questions, and its end."""
 
 import contextlib
 import json
@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
-PATIENCE = 1800  # seconds for one answer
-_LAST_WORDS = 4000  # characters of what a process wrote before it crashed
+ANSWER_TIMEOUT = 1800  # seconds for one answer
+_LOG_TAIL = 4000  # characters of what a process wrote before it crashed
 
 
-class Failed(RuntimeError):
-    """A contender ended, or fell silent, instead of answering; the message is the end of what it wrote."""
+class ContenderError(RuntimeError):
+    """Raised if a contender ends or stops answering; the message is the end of its output."""
 
 
-class Process:
-    """A contender's worker, in a session of its own. It computes only between a question and its answer."""
+class ContenderProcess:
+    """A contender's worker in a session of its own. It computes only between a question and its answer."""
 
-    def __init__(self, contender: str, arguments: list[str], python: str, directory: Path, patience: float = PATIENCE):
+    def __init__(
+        self, contender: str, arguments: list[str], python: str, directory: Path, patience: float = ANSWER_TIMEOUT
+    ):
         self._log, self._patience = directory / f"{contender}.log", patience
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
@@ -36,20 +38,20 @@ class Process:
                 bufsize=0,
             )
 
-    def greeting(self) -> dict[str, Any]:
-        """Its first words, and `seconds` since it was started. Raises Failed."""
+    def read_greeting(self) -> dict[str, Any]:
+        """Its first answer, with `seconds` since the start. Raises ContenderError."""
         before = time.perf_counter()
         words = self._answer()
         return words | {"seconds": time.perf_counter() - before}
 
     def ask(self, *words: str) -> dict[str, Any]:
-        """Raises Failed."""
+        """Send a command and return its answer. Raises ContenderError."""
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(" ".join(words).encode() + b"\n")
         return self._answer()
 
     def end(self) -> None:
-        """Let it close what it opened; what is left after that is killed."""
+        """Close its input, so that it ends, and kill all processes that are left."""
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -62,20 +64,20 @@ class Process:
     def _answer(self) -> dict[str, Any]:
         is_there, _, _ = select.select([self._process.stdout], [], [], self._patience)
         if not is_there:
-            raise Failed(f"no answer in {self._patience} s. {self._last_words()}")
+            raise ContenderError(f"no answer in {self._patience} s. {self._read_log_tail()}")
         line = bytearray()
         while not line.endswith(b"\n"):
             if not (part := self._process.stdout.read(65536)):
-                raise Failed(self._last_words() or "it ended without a word")
+                raise ContenderError(self._read_log_tail() or "it ended without any output")
             line += part
         return json.loads(line)
 
-    def _last_words(self) -> str:
-        return self._log.read_text(errors="replace")[-_LAST_WORDS:].strip()
+    def _read_log_tail(self) -> str:
+        return self._log.read_text(errors="replace")[-_LOG_TAIL:].strip()
 
 
 def _environment() -> dict[str, str]:
-    """On the CPU unless JAX_PLATFORMS says otherwise; a peer gets no accelerator that ours does not use."""
+    """The environment of a contender: CPU unless JAX_PLATFORMS says otherwise, and the same devices for all."""
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     chosen = {"JAX_PLATFORMS": "cpu"} | dict(os.environ) | {"PYTHONPATH": paths}
     return chosen | ({"CUDA_VISIBLE_DEVICES": ""} if chosen["JAX_PLATFORMS"] == "cpu" else {})

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 
 from ..workloads import Workload
-from . import Contender, Settings, Unusable
+from . import Contender, ContenderSettings, UnusableError
 from .torch_lean import Loop, contender
 from .torch_network import device
 
@@ -32,8 +32,8 @@ class Recorded(Loop):
             self._graph.replay()
 
 
-def prepare(work: Workload, settings: Settings) -> Contender:
+def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     chosen = device(settings)
     if chosen.type != "cuda":
-        raise Unusable("CUDA graphs need a GPU")
+        raise UnusableError("CUDA graphs need a GPU")
     return contender(Recorded(work, chosen), chosen)

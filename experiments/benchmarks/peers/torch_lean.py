@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ..workloads import Workload
-from . import Contender, Settings
+from . import Contender, ContenderSettings
 from .torch_network import device, facts, from_torch, network, tensors, wait
 
 
@@ -46,7 +46,7 @@ class Loop:
                 torch._foreach_add_(self.parameters, gradients, alpha=-self.work.learning_rate)
 
 
-def prepare(work: Workload, settings: Settings) -> Contender:
+def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     chosen = device(settings)
     return contender(Loop(work, chosen), chosen)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..workloads import Weights, Workload
-from . import Settings, Unusable
+from . import ContenderSettings, UnusableError
 
 
 class Tensors(NamedTuple):
@@ -17,13 +17,13 @@ class Tensors(NamedTuple):
     clients: Tensor  # [clients, examples] int64
 
 
-def device(settings: Settings) -> torch.device:
+def device(settings: ContenderSettings) -> torch.device:
     """The GPU where one can be seen, else the CPU, set up as asked for. Raises Unusable for a precision without use."""
     torch.set_num_threads(settings.cores)
     if not torch.cuda.is_available():
         return torch.device("cpu")
     if settings.precision == "bfloat16":
-        raise Unusable("the loop is written for float32 and tf32")
+        raise UnusableError("the loop is written for float32 and tf32")
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = settings.precision == "tf32"
     return torch.device("cuda")

@@ -7,11 +7,11 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from ..workloads import Workload
-from . import Contender, Settings
+from . import Contender, ContenderSettings
 from .torch_network import from_torch, network, tensors
 
 
-def prepare(work: Workload, settings: Settings) -> Contender:
+def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     torch.set_num_threads(settings.cores)
     data, model, loss = tensors(work), network(work), nn.CrossEntropyLoss()
     everything = TensorDataset(data.inputs.contiguous(), data.labels)

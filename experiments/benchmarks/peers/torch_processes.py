@@ -5,12 +5,12 @@ from torch import Tensor, multiprocessing
 from torch.multiprocessing import Queue
 
 from ..workloads import Workload
-from . import Contender, Settings
+from . import Contender, ContenderSettings
 from .torch_lean import Loop
 from .torch_network import from_torch, network
 
 
-def prepare(work: Workload, settings: Settings) -> Contender:
+def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     context = multiprocessing.get_context("spawn")
     server = _shared(work)
     totals = [_shared(work) for _ in range(settings.cores)]

@@ -6,13 +6,13 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from ..workloads import Workload
-from . import Contender, Settings
+from . import Contender, ContenderSettings
 from .torch_network import device, facts, from_torch, network, tensors, wait
 
 CHUNK = 100  # clients side by side; on a GPU all of them where there are no convolutions, whose outputs fill it
 
 
-def prepare(work: Workload, settings: Settings) -> Contender:
+def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     chosen = device(settings)
     data, model = tensors(work, chosen), network(work).to(chosen)
     chunk = CHUNK if work.convolutions or chosen.type == "cpu" else work.num_clients

@@ -1,9 +1,9 @@
-"""One contender's process: python -m experiments.benchmarks.peers.worker CONTENDER WORK --cores=2
+"""The process of one contender: python -m experiments.benchmarks.peers.worker CONTENDER WORK --cores=2
 
-It answers each line of standard input with a line of JSON: `round` with the seconds it took, `weights FILE` when the
-server's model is written there, `memory` with the peak of this process and of those below it, and with what else the
-contender knows of itself. Before the first, it says that it is ready, or which package is missing. Between answers it
-waits in a blocking read and computes nothing.
+It answers each line of standard input with a line of JSON: `round` with the seconds of a round, `weights FILE` after
+writing the server's model there, `memory` with the peak memory of this process and its children and the contender's
+further measurements. Its first line says that it is ready, or which package is missing. Between answers it waits in a
+blocking read and computes nothing.
 """
 
 import argparse
@@ -21,34 +21,34 @@ from typing import Any, TextIO
 import numpy as np
 
 from ..workloads import WORKLOADS
-from . import CONTENDERS, PRECISIONS, Contender, Settings, Unusable
+from . import CONTENDERS, PRECISIONS, Contender, ContenderSettings, UnusableError
 
 
 def main() -> None:
-    arguments = _arguments()
-    answers = answers_apart()
+    arguments = _parse_arguments()
+    answers = separate_answers()
     entry = CONTENDERS[arguments.contender]
-    absent = [name for name in entry.packages if version(name) is None]
+    absent = [name for name in entry.packages if installed_version(name) is None]
     if absent:
-        say(answers, missing=absent)
+        send_answer(answers, missing=absent)
         return
     work = WORKLOADS[arguments.work].resized(arguments.clients, arguments.examples)
     try:
         module = importlib.import_module(f"experiments.benchmarks.peers.{entry.module}")
-        settings = Settings(arguments.cores, arguments.layout, arguments.conv, arguments.precision)
+        settings = ContenderSettings(arguments.cores, arguments.layout, arguments.conv, arguments.precision)
         contender = module.prepare(work, settings)
-    except Unusable as error:
-        say(answers, unusable=str(error))
+    except UnusableError as error:
+        send_answer(answers, unusable=str(error))
         return
-    say(answers, versions={name: version(name) for name in entry.packages})
+    send_answer(answers, versions={name: installed_version(name) for name in entry.packages})
     try:
         for line in sys.stdin:
-            say(answers, **_carried_out(contender, *line.split()))
+            send_answer(answers, **_execute(contender, *line.split()))
     finally:
         contender.close()
 
 
-def _arguments() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="One contender of the benchmark, driven through standard input.")
     parser.add_argument("contender", choices=CONTENDERS)
     parser.add_argument("work", choices=WORKLOADS)
@@ -61,43 +61,43 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def answers_apart() -> TextIO:
-    """The stream of answers; whatever frameworks print goes to standard error instead."""
+def separate_answers() -> TextIO:
+    """Return a stream for answers, and send everything else that is printed to standard error."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return answers
 
 
-def say(answers: TextIO, **words: Any) -> None:
+def send_answer(answers: TextIO, **words: Any) -> None:
     answers.write(json.dumps(words) + "\n")
 
 
-def _carried_out(contender: Contender, order: str, *operands: str) -> dict[str, Any]:
+def _execute(contender: Contender, order: str, *operands: str) -> dict[str, Any]:
     if order == "weights":
         np.savez(operands[0], *contender.weights())
         return {}
     if order == "memory":
-        return {"peak_rss_mb": peak_rss_mb(), "facts": contender.facts()}
+        return {"peak_rss_mb": measure_peak_rss_mb(), "facts": contender.facts()}
     before = time.perf_counter()
     contender.round()
     return {"seconds": time.perf_counter() - before}
 
 
-def version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
 
 
-def peak_rss_mb() -> float:
-    """Peak resident memory of this process and of every process below it, added up; shared pages count in each."""
-    peaks = [_peak(pid) for pid in _family(os.getpid())]
+def measure_peak_rss_mb() -> float:
+    """The summed peak resident memory of this process and its descendants; shared pages count in each."""
+    peaks = [_peak_kib(pid) for pid in _process_tree(os.getpid())]
     known = [peak for peak in peaks if peak is not None]
     return sum(known) / 1024 if known else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _peak(pid: int) -> int | None:
+def _peak_kib(pid: int) -> int | None:
     try:
         status = Path(f"/proc/{pid}/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0])
@@ -105,7 +105,7 @@ def _peak(pid: int) -> int | None:
         return None
 
 
-def _family(pid: int) -> Iterator[int]:
+def _process_tree(pid: int) -> Iterator[int]:
     yield pid
     for listed in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -113,7 +113,7 @@ def _family(pid: int) -> Iterator[int]:
         except OSError:
             continue
         for child in children:
-            yield from _family(int(child))
+            yield from _process_tree(int(child))
 
 
 if __name__ == "__main__":

@@ -1,25 +1,40 @@
-"""What a client computes for the server or for its own memory; each reads a ClientView. One mechanism a file."""
+"""Measures: what a client computes for the server or for its own memory, from a ClientView."""
 
-from fedjax_het.client.measures.classes import class_statistics, prototypes
-from fedjax_het.client.measures.coefficients import coefficient_norm
-from fedjax_het.client.measures.control import change_of_control
-from fedjax_het.client.measures.head_gradient import head_gradient
-from fedjax_het.client.measures.heads import head_statistics, own_head
-from fedjax_het.client.measures.losses import generalization_gap, training_gain, validation_loss
-from fedjax_het.client.measures.reach import reach
-from fedjax_het.client.measures.training_loss import training_loss
+from fedjax_het.client.measures._head_gradient import head_gradient
+from fedjax_het.client.measures._losses import (
+    Examples,
+    Metric,
+    Moment,
+    generalization_gap,
+    mean_loss,
+    training_gain,
+    training_loss,
+)
+from fedjax_het.client.measures._statistics import class_statistics, head_statistics, own_head, prototypes
+from fedjax_het.client.measures._updates import (
+    CoefficientRule,
+    Control,
+    change_of_control,
+    coefficient_norm,
+    effective_learning_rate,
+)
 
 __all__ = [
+    "CoefficientRule",
+    "Control",
+    "Examples",
+    "Metric",
+    "Moment",
     "change_of_control",
     "class_statistics",
     "coefficient_norm",
+    "effective_learning_rate",
     "generalization_gap",
     "head_gradient",
     "head_statistics",
+    "mean_loss",
     "own_head",
     "prototypes",
-    "reach",
     "training_gain",
     "training_loss",
-    "validation_loss",
 ]

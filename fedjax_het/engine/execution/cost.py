@@ -11,7 +11,6 @@ from fedjax_het import tree
 from fedjax_het.engine.evaluation.evaluate import BATCH, held_out_batches, personal_rows
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE, OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
-from fedjax_het.engine.parallel.runs import count_concurrent_runs
 from fedjax_het.engine.round.program import RoundMessages
 
 
@@ -19,7 +18,7 @@ class RunCost(NamedTuple):
     num_clients: int
     cohort_size: int
     num_parameters: int
-    steps_per_client: tuple[int, int]  # (fewest, most) in a round
+    steps_per_client: tuple[int, int]  # (fewest, most) in a round, of any run
     bytes_down: int  # a client a round
     bytes_up: int
     compile_seconds: float  # rounds and evaluation
@@ -29,7 +28,8 @@ class RunCost(NamedTuple):
 
 def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int, compile_seconds: float) -> RunCost:
     spec, state, messages = traced.spec, traced.shapes.state, traced.shapes.messages
-    steps = np.asarray(spec.algorithm.local_update.num_steps(np.asarray(spec.federation.data.train.count)))
+    counts = np.asarray(spec.federation.data.train.count)
+    steps = np.stack([algorithm.local_update.num_steps(counts) for algorithm in spec.sweep.algorithms])
     own = tree.num_entries(state.clients.personal.get("params", {})) // spec.num_clients
     down, up = bytes_per_client(messages)
     return RunCost(
@@ -92,7 +92,7 @@ def training_bytes(traced: TracedRound) -> int:
     inputs = spec.federation.data.examples.inputs
     batch = 4 * spec.algorithm.local_update.batch_size * math.prod(inputs.shape[1:])
     model = tree.num_bytes(state.server.shared) + tree.num_bytes(state.clients.personal) // spec.num_clients
-    return count_concurrent_runs(len(spec.algorithms), spec.num_seeds) * (model + batch)
+    return spec.runs_at_once * (model + batch)
 
 
 def bytes_before_round(held_bytes: Mapping[str, int]) -> int:

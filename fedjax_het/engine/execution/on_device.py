@@ -1,8 +1,8 @@
 """Everything on the device: the rounds between two evaluations are a loop inside one program."""
 
 import time
-from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping
+from functools import cached_property
 
 import jax
 import jax.numpy as jnp
@@ -33,42 +33,47 @@ class OnDeviceExecutor:
         spec, layout = traced.spec, traced.layout
         at_rest = sharding.state_shardings(layout, has_seeds=True)
         self._keys, self._shapes = layout.replicate(spec.keys()), replicated_shapes(spec.federation.data, layout)
-        inits = [sharding.initialize_with_padding(each.round.init, layout) for each in traced.all]
-        self.init = jit_initializer(spec.map_over_runs(inits, (0, None)), layout, at_rest)
-        state = jax.eval_shape(self.init, self._keys, self._shapes)
+        self._hyper_parameters = layout.jit(spec.hyper_parameters, layout.sharding)()
+        self.init = jit_initializer(spec.map_over_runs(self._first_state, (0, 0, None)), layout, at_rest)
+        state = jax.eval_shape(self.init, self._hyper_parameters, self._keys, self._shapes)
         self.shapes = sharding.with_shardings(state, layout, has_seeds=True)
         self.program = compile_program(
-            spec.map_over_runs([partial(_run_rounds, each) for each in traced.all], (0, None, 0, None)),
+            spec.map_over_runs(self._block, (0, 0, None, 0, None)),
             layout,
-            *(self.shapes, self._shapes, self._keys, layout.replicate(np.int32(1))),
+            *(self._hyper_parameters, self.shapes, self._shapes, self._keys, layout.replicate(np.int32(1))),
             results=at_rest and (at_rest, layout.sharding),
-            donate=(0,),
+            donate=(1,),
         )
         self.compile_seconds = time.perf_counter() - begun
 
     def start(self) -> State:
-        return self.init(self._keys, self._data)
+        return self.init(self._hyper_parameters, self._keys, self._data)
 
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
         """`state` is consumed. Metrics, in numpy, have leaves [runs, num_rounds, ...]."""
-        state, metrics = self.program(state, self._data, self._keys, self.traced.layout.replicate(np.int32(num_rounds)))
+        number = self.traced.layout.replicate(np.int32(num_rounds))
+        state, metrics = self.program(self._hyper_parameters, state, self._data, self._keys, number)
         return state, jax.tree.map(lambda x: np.asarray(x)[:, :num_rounds], metrics)
 
     def evaluate(self, state: State) -> Evaluation:
         """Everything that is held out, in numpy."""
         program, data = self._evaluation, self._data
-        return jax.tree.map(np.asarray, program(state, data.examples, self._held_out, self._of_own))
+        evaluation = program(self._hyper_parameters, state, data.examples, self._held_out, self._of_own)
+        return jax.tree.map(np.asarray, evaluation)
 
     def compile_measures(
-        self, measures: Sequence[Callable[[State, ClientData, Key], PyTree]]
+        self, measure: Callable[[Mapping[str, Array], State, ClientData, Key], PyTree]
     ) -> tuple[Callable[[State], PyTree], int]:
-        """A measure an algorithm, of each run's state, data and key, compiled; in numpy. The state is left as it is.
-        And the bytes that lie on a device at the most while it measures."""
-        spec, layout = self.traced.spec, self.traced.layout
-        program = compile_program(
-            spec.map_over_runs(measures, (0, None, 0)), layout, self.shapes, self._shapes, self._keys
-        )
-        return lambda state: jax.tree.map(np.asarray, program(state, self._data, self._keys)), self._peak(program)
+        """A measure of each run's hyper-parameters, state, data and key, compiled; in numpy. The state is left as it
+        is. And the bytes that lie on a device at the most while it measures."""
+        spec, hyper_parameters = self.traced.spec, self._hyper_parameters
+        arguments = hyper_parameters, self.shapes, self._shapes, self._keys
+        program = compile_program(spec.map_over_runs(measure, (0, 0, None, 0)), self.traced.layout, *arguments)
+
+        def look(state: State) -> PyTree:
+            return jax.tree.map(np.asarray, program(hyper_parameters, state, self._data, self._keys))
+
+        return look, self._peak(program)
 
     def release(self) -> None:
         """Take the data off the device."""
@@ -97,17 +102,14 @@ class OnDeviceExecutor:
         held, groups = held_out_batches(spec.federation, BATCH)
         own = personal_rows(spec.federation, spec.personal_on_test)
         slots = traced.layout.round_up(traced.round.cohort_size)
-        evaluates = [make_evaluation(each.round.problem, groups, traced.layout, BATCH, slots) for each in traced.all]
-        program = compile_program(
-            spec.map_over_runs(evaluates, (0, None, None, None)),
-            traced.layout,
-            *(
-                self.shapes,
-                self._shapes.examples,
-                replicated_shapes(held, traced.layout),
-                replicated_shapes(own, traced.layout),
-            ),
-        )
+        shapes = self._shapes.examples, replicated_shapes(held, traced.layout), replicated_shapes(own, traced.layout)
+
+        def evaluate(hyper_parameters: Mapping[str, Array], *arguments: PyTree) -> Evaluation:
+            problem = traced.of_run(hyper_parameters).round.problem
+            return make_evaluation(problem, groups, traced.layout, BATCH, slots)(*arguments)
+
+        program = spec.map_over_runs(evaluate, (0, 0, None, None, None))
+        program = compile_program(program, traced.layout, self._hyper_parameters, self.shapes, *shapes)
         self.compile_seconds += time.perf_counter() - begun
         return program
 
@@ -126,19 +128,23 @@ class OnDeviceExecutor:
     def _data(self) -> ClientData:
         return self.traced.layout.replicate(self.traced.spec.federation.data)
 
+    def _first_state(self, hyper_parameters: Mapping[str, Array], key: Key, data: ClientData) -> State:
+        traced = self.traced.of_run(hyper_parameters)
+        return sharding.initialize_with_padding(traced.round.init, traced.layout)(key, data)
 
-def _run_rounds(
-    traced: TracedRound, state: State, data: ClientData, key: Key, num_rounds: Array
-) -> tuple[State, RoundMetrics]:
-    """`num_rounds` rounds in a loop of the program; metrics are kept for the longest block."""
-    empty = jax.tree.map(lambda x: jnp.zeros((traced.spec.block, *x.shape), x.dtype), traced.shapes.metrics)
-    opaque_one = jnp.minimum(num_rounds, 1)
+    def _block(
+        self, hyper_parameters: Mapping[str, Array], state: State, data: ClientData, key: Key, num_rounds: Array
+    ) -> tuple[State, RoundMetrics]:
+        """`num_rounds` rounds in a loop of the program; metrics are kept for the longest block."""
+        traced = self.traced.of_run(hyper_parameters)
+        empty = jax.tree.map(lambda x: jnp.zeros((traced.spec.block, *x.shape), x.dtype), traced.shapes.metrics)
+        opaque_one = jnp.minimum(num_rounds, 1)
 
-    def one(index: Array, carry: tuple[State, RoundMetrics]) -> tuple[State, RoundMetrics]:
-        cohort = traced.round.draw(key, carry[0].server.round)
-        state, metrics = traced.with_population(
-            carry[0], cohort, client_step.cohort_data(data, cohort), key, opaque_one
-        )
-        return state, tree.put(carry[1], index, metrics)
+        def one(index: Array, carry: tuple[State, RoundMetrics]) -> tuple[State, RoundMetrics]:
+            cohort = traced.round.draw(key, carry[0].server.round)
+            state, metrics = traced.with_population(
+                carry[0], cohort, client_step.cohort_data(data, cohort), key, opaque_one
+            )
+            return state, tree.put(carry[1], index, metrics)
 
-    return jax.lax.fori_loop(0, num_rounds, one, (state, empty))
+        return jax.lax.fori_loop(0, num_rounds, one, (state, empty))

@@ -77,7 +77,7 @@ class ExamplePrefetcher:
         self.places = 1 + spec.most_examples  # for any round's, and one for padding
         self._keys = self._layout.replicate(spec.keys())
         self._draw = compile_program(
-            spec.map_over_runs([self._draws], (0, None)), self._layout, self._keys, self._number(0)
+            spec.map_over_runs(self._draws, (0, None)), self._layout, self._keys, self._number(0)
         )
 
     def draw_cohorts(self, first: int) -> list[Cohort]:

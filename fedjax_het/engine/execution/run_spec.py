@@ -1,7 +1,7 @@
 """Where what grows with a federation lies between rounds."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -11,10 +11,10 @@ import numpy as np
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.parallel.layout import Layout
-from fedjax_het.engine.parallel.runs import map_over_runs
+from fedjax_het.engine.parallel.runs import Axes, Sweep, map_over_runs
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.program import Round, make_round
-from fedjax_het.types import Key, Model
+from fedjax_het.types import Array, Key, Model
 
 AUTO = "auto"
 CLIENT_STATES = (AUTO, "device", "host", "disk")
@@ -39,13 +39,14 @@ ALL_ON_DEVICE = OffloadPolicy("device", "device")
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Algorithms, a model and a federation; so many rounds, at most `block` in one call.
+    """An algorithm or a sweep over its hyper-parameters, a model and a federation; so many rounds, at most `block` in
+    one call.
 
-    A run is an algorithm with a seed: algorithm i with seeds[i], seeds[i] + 1, ..., num_seeds of them. Runs are an
-    array axis, an algorithm's beside each other.
+    Runs are an array axis: the sweep's i-th values with seeds[i], seeds[i] + 1, ..., num_seeds of them, then the next.
+    Where the sweep has no values, `seeds` alone tell how many runs there are.
     """
 
-    algorithms: tuple[Algorithm, ...]
+    sweep: Sweep
     model: Model
     federation: Federation
     participation: Participation
@@ -57,17 +58,22 @@ class RunSpec:
 
     @property
     def algorithm(self) -> Algorithm:
-        """The first; the others have the same slots."""
-        return self.algorithms[0]
+        """The first of the sweep; the others have the same slots."""
+        return self.sweep.algorithms[0]
 
     @property
     def num_runs(self) -> int:
-        return len(self.algorithms) * self.num_seeds
+        return len(self.seeds) * self.num_seeds
 
-    def split_by_algorithm(self) -> "list[RunSpec]":
-        """A job for each algorithm alone."""
-        each = zip(self.algorithms, self.seeds, strict=True)
-        return [replace(self, algorithms=(algorithm,), seeds=(seed,)) for algorithm, seed in each]
+    @property
+    def runs_at_once(self) -> int:
+        """How many runs are under way at a time.
+
+        On a CPU those of several values or first seeds go one after another: it multiplies a batch of matrices no
+        faster, and there may be many.
+        """
+        is_one_by_one = len(self.seeds) > 1 and jax.default_backend() == "cpu"
+        return 1 if is_one_by_one else self.num_runs
 
     @property
     def num_clients(self) -> int:
@@ -88,9 +94,14 @@ class RunSpec:
         """[num_runs]"""
         return jax.vmap(jax.random.key)((jnp.array(self.seeds)[:, None] + jnp.arange(self.num_seeds)).reshape(-1))
 
-    def round(self, layout: Layout) -> Round:
+    def hyper_parameters(self) -> dict[str, Array]:
+        """What the runs differ in besides the seed, leaves [num_runs]; {} for a single algorithm."""
+        return self.sweep.hyper_parameters(self.num_seeds)
+
+    def round(self, layout: Layout, algorithm: Algorithm | None = None) -> Round:
+        """The round of this algorithm, by default the first of the sweep."""
         return make_round(
-            self.algorithm,
+            algorithm or self.algorithm,
             self.model,
             self.num_clients,
             num_training=int(np.count_nonzero(self.federation.data.train.count)),
@@ -100,6 +111,6 @@ class RunSpec:
             augment=self.federation.augment,
         )
 
-    def map_over_runs(self, functions: Sequence[Callable], axes: tuple[int | None, ...]) -> Callable:
-        """See `runs.over_runs`.   functions: one an algorithm."""
-        return map_over_runs(functions, self.num_seeds, axes)
+    def map_over_runs(self, function: Callable, axes: Axes) -> Callable:
+        """See `runs.over_runs`."""
+        return map_over_runs(function, axes, self.num_runs, self.runs_at_once)

@@ -82,13 +82,13 @@ class StreamingExecutor:
         self._example = layout.replicate(spec.federation.examples.inputs[:1])
         self.windows, self._ahead = ExamplePrefetcher(traced, offload.examples == "stream"), (-1, None)
         at_rest = sharding.state_shardings(layout, has_seeds=True)
-        self._begin = jit_initializer(spec.map_over_runs([self._beginning], (0, None)), layout, at_rest)
+        self._begin = jit_initializer(spec.map_over_runs(self._beginning, (0, None)), layout, at_rest)
         shapes = jax.eval_shape(self._begin, self._keys, self._example)
         self.shapes = sharding.with_shardings(shapes, layout, has_seeds=True)  # of the state that a round takes
         window, examples = replicated_shapes(self.windows.shapes, layout)
         carried_over = (self.shapes.clients, window.cohort.ids) if self._is_stored else ()
         self.program = compile_program(
-            spec.map_over_runs([self._round], (0, 0, 0, None, 0, None)),
+            spec.map_over_runs(self._round, (0, 0, 0, None, 0, None)),
             layout,
             *(self.shapes, carried_over, window, examples, self._keys, self._opaque_one),
             results=at_rest and (at_rest, layout.sharding),

@@ -156,7 +156,7 @@ class StreamedEvaluation:
                 (server.shared, self._typical, server.round, self._totals, examples, held), layout
             )
             program = compile_program(
-                spec.map_over_runs([score], (0, 0, 0, 0, None, None)), layout, *arguments, donate=(3,)
+                spec.map_over_runs(score, (0, 0, 0, 0, None, None)), layout, *arguments, donate=(3,)
             )
             self._score.append(program)
             self._brought.append((program, arguments[4:]))
@@ -178,18 +178,18 @@ class StreamedEvaluation:
             examples = self._windows.shapes_of_examples(self._places(rows))
             arguments = replicated_shapes((server.shared, server.round, some, examples, brought), layout)
             self._score_own[name] = compile_program(
-                spec.map_over_runs([score_own], (0, 0, 0, None, None)), layout, *arguments
+                spec.map_over_runs(score_own, (0, 0, 0, None, None)), layout, *arguments
             )
             self._brought.append((self._score_own[name], arguments[2:]))
         rounds = replicated_shapes(ShapeDtypeStruct((seeds, spec.num_clients), np.int32), layout)
-        self._shares = compile_program(spec.map_over_runs([scoring.trained_client_weights], (0,)), layout, rounds)
+        self._shares = compile_program(spec.map_over_runs(scoring.trained_client_weights, (0,)), layout, rounds)
         arguments = replicated_shapes(
             (self._typical, some, ShapeDtypeStruct((seeds, self._block), _select_clients())), layout
         )
-        add_shares = spec.map_over_runs([scoring.add_weighted], (0, 0, 0))
+        add_shares = spec.map_over_runs(scoring.add_weighted, (0, 0, 0))
         self._add_shares = compile_program(add_shares, layout, *arguments, donate=(0,))
         ids = replicated_shapes(ShapeDtypeStruct((self._block,), np.int32), layout)
-        self._take = compile_program(spec.map_over_runs([tree.take], (0, None)), layout, personal, ids)
+        self._take = compile_program(spec.map_over_runs(tree.take, (0, None)), layout, personal, ids)
 
 
 def _select_clients() -> np.dtype:

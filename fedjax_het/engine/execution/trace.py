@@ -1,6 +1,9 @@
 """Do the slots fit together? Asked before anything runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -15,13 +18,14 @@ from fedjax_het.data.federation import Federation
 from fedjax_het.data.preparation import has_means_of_both_signs
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.parallel.layout import Layout
+from fedjax_het.engine.parallel.runs import without_dtype_warnings
 from fedjax_het.engine.round import client_step
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.population import with_population
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.program import Round, RoundMessages, RoundMetrics
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.types import Array, ClientData, Context, Key, State, Variables
+from fedjax_het.types import Array, ClientData, Context, Key, PyTree, State, Variables
 from fedjax_het.validation import LARGEST_COUNT
 
 
@@ -39,14 +43,16 @@ class TracedRound(NamedTuple):
     spec: RunSpec
     layout: Layout
     round: Round
-    train: Callable  # round.train; whoever compiles it reads the trace that was checked
+    train: Callable  # round.train after the hyper-parameters; whoever compiles it reads the trace that was checked
     shapes: RoundShapes  # of one run
-    others: "tuple[TracedRound, ...]" = ()  # of the job's other algorithms, each for itself
+    hyper_parameters: Mapping[str, Array] = MappingProxyType({})
 
-    @property
-    def all(self) -> "tuple[TracedRound, ...]":
-        """One an algorithm, in their order."""
-        return (self, *self.others)
+    def of_run(self, hyper_parameters: Mapping[str, Array]) -> "TracedRound":
+        """With these hyper-parameters of a sweep, which may be tracers; {} for a single algorithm."""
+        round = (
+            self.spec.round(self.layout, self.spec.sweep.build(hyper_parameters)) if hyper_parameters else self.round
+        )
+        return self._replace(round=round, hyper_parameters=hyper_parameters)
 
     def cohort_only(
         self, state: State, cohort: Cohort, data: ClientData, key: Key, opaque_one: Array
@@ -60,7 +66,7 @@ class TracedRound(NamedTuple):
         metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.shapes.metrics)
 
         def body(_: Array, carry: tuple[State, RoundMetrics]) -> tuple[State, RoundMetrics]:
-            after, metrics, _ = self.train(carry[0], cohort, data, key)
+            after, metrics, _ = self.train(dict(self.hyper_parameters), carry[0], cohort, data, key)
             padded = lambda x: jnp.pad(x, [(0, num_padding)] + [(0, 0)] * (x.ndim - 1))  # noqa: E731
             return after._replace(clients=jax.tree.map(padded, after.clients)), metrics
 
@@ -76,15 +82,12 @@ class TracedRound(NamedTuple):
 
 
 def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
-    """Trace a round's shapes, look for what would train but mean nothing, and hand the shapes on; of each algorithm.
+    """Trace a round's shapes, look for what would train but mean nothing, and hand the shapes on.
 
     Raises InputError: a published quantity that nobody reports, a part that reads what no slot fills, a state whose
     shape a round would change, one-example batches under batch normalisation, amplitude normalisation of images whose
-    means have both signs, nobody with a training example.
+    means have both signs, nobody with a training example, a hyper-parameter that cannot be swept.
     """
-    if len(spec.algorithms) > 1:
-        first, *others = (trace_round(each, layout) for each in spec.split_by_algorithm())
-        return first._replace(spec=spec, others=tuple(others))
     round, federation = spec.round(layout), spec.federation
     provided = [*spec.algorithm.survey, *spec.algorithm.reports]
     for name in spec.algorithm.published:
@@ -92,16 +95,10 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
             raise InputError(f"published['{name}'] condenses what nobody reports. {nearest(name, provided)}")
     if not np.any(np.asarray(federation.data.train.count)):
         raise InputError(f"{federation.name}: no client has a training example. Lower the held-out fractions.")
-    _check_steps(spec.algorithm, federation)
+    for algorithm in spec.sweep.algorithms:
+        _check_steps(algorithm, federation)
     _check_batch_norm(spec.algorithm, round.problem, federation)
-    train, key = jax.jit(round.train), jax.random.key(0)
-
-    def explain(state: State, data: ClientData) -> tuple[State, RoundMetrics, RoundMessages]:
-        cohort = round.draw(key, state.server.round)
-        with_everyone = with_population(train, spec.participation.is_everyone)
-        return with_everyone(state, cohort, client_step.cohort_data(data, cohort), key)
-
-    before = jax.eval_shape(round.init, key, federation.data)
+    before = jax.eval_shape(round.init, jax.random.key(0), federation.data)
     least = tree.num_bytes(before.server) + tree.num_bytes(before.clients) // spec.num_clients
     if least > layout.device_memory:
         raise InputError(
@@ -110,13 +107,81 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
         )
     _check_amplitude(before.server.shared, federation)
     try:
-        shapes = RoundShapes(*jax.eval_shape(explain, before, federation.data))
-    except (ValueError, TypeError):
+        train, started, shapes = _trace(spec, layout, round)
+    except (ValueError, TypeError) as error:
         _check_outputs(round.problem, federation)  # which costs a trace of the model, and explains most of these
-        raise
-    if (changed := _find_shape_change(before, shapes.state)) is not None:
+        if not spec.sweep.values:
+            raise
+        _check_sweep(spec, layout, error)
+    _check_states(spec, layout, started)
+    if (changed := _find_shape_change(started, shapes.state)) is not None:
         raise InputError(f"a round changes the shape of its own state: {changed}. A slot must give back what it got.")
     return TracedRound(spec, layout, round, train, shapes)
+
+
+def _trace(spec: RunSpec, layout: Layout, round: Round) -> tuple[Callable, State, RoundShapes]:
+    """(`Wired.train`, the first state of a run, what comes out of a round), the round being built from tracers where
+    the job is a sweep."""
+    key, data, runs = jax.random.key(0), spec.federation.data, spec.hyper_parameters()
+
+    def build(hyper_parameters: Mapping[str, Array]) -> Round:
+        return spec.round(layout, spec.sweep.build(hyper_parameters)) if hyper_parameters else round
+
+    @jax.jit
+    def train(hyper_parameters: Mapping[str, Array], *arguments: PyTree) -> tuple[State, RoundMetrics, RoundMessages]:
+        return build(hyper_parameters).train(*arguments)
+
+    def first(runs: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: values[0] for name, values in runs.items()}
+
+    @without_dtype_warnings
+    def init(runs: Mapping[str, Array], data: ClientData) -> State:
+        return build(first(runs)).init(key, data)
+
+    @without_dtype_warnings
+    def explain(runs: Mapping[str, Array], state: State, data: ClientData) -> RoundShapes:
+        cohort = round.draw(key, state.server.round)
+        with_everyone = with_population(partial(train, first(runs)), spec.participation.is_everyone)
+        return RoundShapes(*with_everyone(state, cohort, client_step.cohort_data(data, cohort), key))
+
+    started = jax.eval_shape(init, runs, data) if runs else jax.eval_shape(round.init, key, data)
+    return train, started, jax.eval_shape(explain, runs, started, data)
+
+
+def _check_sweep(spec: RunSpec, layout: Layout, error: Exception) -> None:
+    """Raise InputError with the hyper-parameters that cannot be traced, or what is wrong with any of the values."""
+    trace_round(replace(spec, sweep=spec.sweep.restrict()), layout)
+    each = {name: replace(spec, sweep=spec.sweep.restrict(name)) for name in spec.sweep.values}
+    names = [name for name, its in each.items() if not _is_traceable(its, layout)]
+    raise InputError(
+        f"{', '.join(names) or ', '.join(spec.sweep.values)}: cannot be swept, for the program depends on its value: "
+        f"{str(error).splitlines()[0]} Run a simulation for each value."
+    ) from error
+
+
+def _is_traceable(spec: RunSpec, layout: Layout) -> bool:
+    try:
+        _trace(spec, layout, spec.round(layout))
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _check_states(spec: RunSpec, layout: Layout, started: State) -> None:
+    """Raise InputError where a run of the sweep would keep something else than it does by itself: neither could go on
+    from the other's checkpoints."""
+    for index, algorithm in enumerate(spec.sweep.algorithms if spec.sweep.values else ()):
+        alone = jax.eval_shape(spec.round(layout, algorithm).init, jax.random.key(0), spec.federation.data)
+        if differing := sorted(_leaves(alone).items() ^ _leaves(started).items()):
+            values = ", ".join(f"{name}={each[index]}" for name, each in spec.sweep.values.items())
+            raise InputError(
+                f"{values}: cannot be swept, for by itself this run keeps another state, from state{differing[0][0]} "
+                "on. Run a simulation for it alone."
+            )
+
+
+def _leaves(state: State) -> dict[str, str]:
+    return {jax.tree_util.keystr(path): f"{x.dtype}{x.shape}" for path, x in jax.tree.leaves_with_path(state)}
 
 
 def _check_steps(algorithm: Algorithm, federation: Federation) -> None:

@@ -1,39 +1,105 @@
-"""The axis of runs: seeds and algorithms in one program."""
+"""The axis of runs: seeds and values of hyper-parameters in one program."""
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
+from types import MappingProxyType
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.alike import as_one
-from fedjax_het.errors import Unlike
-from fedjax_het.types import PyTree
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.errors import InputError, shorten
+from fedjax_het.types import Array, PyTree
 
 Axes = tuple[int | None, ...]
 """0 for an argument with an axis of runs, None for one that they share."""
 
 
-def map_over_runs(functions: Sequence[Callable], num_seeds: int, axes: Axes) -> Callable:
-    """(arguments, their leaves [runs, ...] where `axes` has 0) -> leaves [runs, ...], functions[i] for its num_seeds.
+class Sweep:
+    """An algorithm with several values of its hyper-parameters, which are trained side by side in one program.
 
-    Runs are vmapped; a single one has no axis inside, which would cost it a batched program. On a CPU those of several
-    algorithms go one after another: it multiplies a batch of matrices no faster, and there may be many.
-    Raises Unlike, when it is traced, for functions that differ in more than numbers.
+        Sweep(fedprox, {"mu": [0.01, 0.1]})
+        Sweep(lambda mu: replace(fedprox(mu=mu), sharing=batch_norms), {"mu": [0.01, 0.1]})
+
+    The values are an argument of the compiled program: it is compiled once, however many there are, and not again for
+    others. So the factory is also called with JAX tracers, and what it builds must compute with them; a value that
+    decides about the program itself (a batch size, `if mu == 0`) cannot be swept.
     """
-    if len(functions) * num_seeds == 1:
-        return _without_run_axis(functions[0], axes)
-    if len(functions) == 1:
-        return jax.vmap(functions[0], axes)
-    over = _map_in_turn if count_concurrent_runs(len(functions), num_seeds) == 1 else jax.vmap
-    together = over(_told(as_one(functions)), (0, *axes))
-    which = np.repeat(np.arange(len(functions), dtype=np.int32), num_seeds)
-    return lambda *arguments: together(which, *arguments)
+
+    def __init__(self, factory: Callable[..., Algorithm], values: Mapping[str, Sequence[float]] = MappingProxyType({})):
+        """Build the algorithm with each of the values, so that the factory can refuse them.
+
+        Args:
+            factory: A function of keyword arguments to an Algorithm.
+            values: A list for each hyper-parameter; the i-th run has the i-th entry of every list. Without any, the
+                sweep is the one algorithm that the factory builds.
+
+        Raises:
+            InputError: For lists that are empty or of different lengths, entries that are no numbers, values that the
+                factory refuses, and a factory that builds something else.
+        """
+        self.factory, self.values = factory, {name: np.asarray(each).tolist() for name, each in values.items()}
+        lengths = {name: len(each) for name, each in self.values.items()}
+        if len(set(lengths.values())) > 1 or 0 in lengths.values():
+            raise InputError(f"values: each hyper-parameter needs as many as the others, at least one, not {lengths}.")
+        for name, each in self.values.items():
+            if wrong := [value for value in each if isinstance(value, bool) or not isinstance(value, int | float)]:
+                raise InputError(f"{name}: a sweep is over numbers, not {wrong[0]!r}. Run a simulation for each value.")
+        combinations = [dict(zip(self.values, each, strict=True)) for each in zip(*self.values.values(), strict=True)]
+        self.algorithms = tuple(factory(**each) for each in combinations or [{}])
+        if others := [each for each in self.algorithms if not isinstance(each, Algorithm)]:
+            raise InputError(
+                f"algorithm: must be an Algorithm, or a Sweep(factory, values) whose factory builds one, not "
+                f"{shorten(others[0])}."
+            )
+
+    def build(self, hyper_parameters: Mapping[str, Array]) -> Algorithm:
+        """The algorithm with these hyper-parameters, as a rule tracers; the first one where there are none."""
+        return self.factory(**hyper_parameters) if hyper_parameters else self.algorithms[0]
+
+    def hyper_parameters(self, num_seeds: int = 1) -> dict[str, Array]:
+        """Leaves [values * num_seeds], each value num_seeds times.
+
+        They are weakly typed float64 (or int64), which JAX has for Python's own numbers, whether or not the process
+        computes in float64: a run must be what it is with the Python number in its place. So they take the type of what
+        they meet, bfloat16 stays bfloat16, and inside `in_double` 0.7 of 10 clients are 7, which they are not with
+        float32's 0.7.
+        """
+        with jax.enable_x64(True):
+            return {
+                name: jnp.stack([jnp.asarray(value) for value in each for _ in range(num_seeds)])
+                for name, each in self.values.items()
+            }
+
+    def restrict(self, *names: str) -> "Sweep":
+        """The same over these hyper-parameters alone, the others having their first value."""
+        others = {name: each[0] for name, each in self.values.items() if name not in names}
+        return Sweep(partial(self.factory, **others), {name: self.values[name] for name in names})
 
 
-def count_concurrent_runs(num_algorithms: int, num_seeds: int) -> int:
-    """How many runs are under way at a time, see `over_runs`."""
-    is_one_by_one = num_algorithms > 1 and jax.default_backend() == "cpu"
-    return 1 if is_one_by_one else num_algorithms * num_seeds
+def map_over_runs(function: Callable, axes: Axes, num_runs: int, runs_at_once: int) -> Callable:
+    """(arguments, their leaves [runs, ...] where `axes` has 0) -> leaves [runs, ...], vmapped or one after another.
+
+    A single run has no axis inside, which would cost it a batched program.
+    """
+    function = without_dtype_warnings(function)
+    if num_runs == 1:
+        return _without_run_axis(function, axes)
+    return _map_in_turn(function, axes) if runs_at_once == 1 else jax.vmap(function, axes)
+
+
+def without_dtype_warnings(function: Callable) -> Callable:
+    """The same, and JAX does not warn that hyper-parameters, see `Sweep.hyper_parameters`, become float32."""
+
+    @wraps(function)
+    def traced(*arguments: PyTree) -> PyTree:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Explicitly requested dtype (float|int)64", UserWarning)
+            return function(*arguments)
+
+    return traced
 
 
 def _without_run_axis(function: Callable, axes: Axes) -> Callable:
@@ -57,20 +123,3 @@ def _map_in_turn(function: Callable, axes: Axes) -> Callable:
         return jax.lax.map(one, of_runs)
 
     return mapped
-
-
-def _told(together: Callable) -> Callable:
-    """The same, and an Unlike speaks of algorithms."""
-
-    def one(*arguments: PyTree) -> PyTree:
-        try:
-            return together(*arguments)
-        except Unlike as error:
-            groups = "; ".join(", ".join(map(str, group)) for group in error.groups)
-            raise Unlike(
-                "algorithm: only those that differ in nothing but numbers can be trained side by side. These can, by "
-                f"their places: {groups}. Train each of these groups by itself.",
-                error.groups,
-            ) from error
-
-    return one

@@ -34,7 +34,7 @@ def build_executor(
     Raises InputError where nothing fits, with what everything takes; without a budget, where it clearly exceeds the
     memory of the devices.
     """
-    requested_offload = _check_offload(requested_offload, len(spec.algorithms))
+    requested_offload = _check_offload(requested_offload, len(spec.seeds))
     layouts = autotune.candidates(spec.cohort_size) if layout == AUTO else [layout]
     first, refusals = trace_round(spec, layouts[0]), []
     capacity = device_capacity(spec, layouts[0])

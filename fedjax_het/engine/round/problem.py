@@ -18,6 +18,8 @@ from fedjax_het.types import (
     Model,
     Outputs,
     Params,
+    PyTree,
+    Rows,
     Variables,
 )
 
@@ -86,6 +88,37 @@ class LocalProblem(NamedTuple):
         else:
             inputs, labels = self.augment(key, inputs, labels)
         return Batch(inputs, labels, (slots < count).astype(inputs.dtype))
+
+    def fold(
+        self,
+        data: ClientData,
+        rows: Rows,
+        batch_size: int,
+        function: Callable[[PyTree, Batch, Array], PyTree],
+        init: PyTree,
+        *,
+        is_even: bool = False,
+    ) -> PyTree:
+        """Go over one client's examples batch by batch, so that memory does not grow with their number.
+
+        Args:
+            data: The client's data.
+            rows: Which of its examples, in this order; those of the padding are masked.
+            batch_size: The most examples per batch.
+            function: (total, batch, number of the batch) -> the new total.
+            init: The first total, and the result where there is no example.
+            is_even: Whether batches are as even as their number allows, instead of full but for the last.
+
+        Returns:
+            The last total.
+        """
+        size = rows.even_batch_size(batch_size) if is_even else batch_size
+
+        def step(number: Array, total: PyTree) -> PyTree:
+            last = jnp.minimum(rows.count, (number + 1) * size)
+            return function(total, self.batch(data, rows.index, last, number * size, batch_size), number)
+
+        return jax.lax.fori_loop(0, -(-rows.count // batch_size), step, init)
 
     def forward(
         self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key, *, is_training: bool = True

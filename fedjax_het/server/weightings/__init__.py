@@ -1,9 +1,11 @@
-"""How much each client's update counts; weights sum to one over the clients that are present. One mechanism a file."""
+"""Weightings: how much each client's update counts; they sum to one over the clients that are present."""
 
-from fedjax_het.server.weightings.generalization_adjustment import generalization_adjustment
-from fedjax_het.server.weightings.parameter_guided import parameter_guided
-from fedjax_het.server.weightings.shares import (
+from fedjax_het.server.weightings._generalization_adjustment import StepSchedule, generalization_adjustment
+from fedjax_het.server.weightings._parameter_guided import Distance, low_layer, parameter_guided
+from fedjax_het.server.weightings._shares import (
     WEIGHTINGS,
+    WeightingName,
+    WeightingOrName,
     by_examples,
     named,
     normalise,
@@ -14,8 +16,13 @@ from fedjax_het.server.weightings.shares import (
 
 __all__ = [
     "WEIGHTINGS",
+    "Distance",
+    "StepSchedule",
+    "WeightingName",
+    "WeightingOrName",
     "by_examples",
     "generalization_adjustment",
+    "low_layer",
     "named",
     "normalise",
     "parameter_guided",

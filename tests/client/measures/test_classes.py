@@ -3,9 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_het.client.measures import class_statistics, prototypes
-from fedjax_het.client.measures.classes import ClassStatistics, statistics_of
-from fedjax_het.client.measures.heads import own_head, variance_and_means
+from fedjax_het.client.measures import class_statistics, own_head, prototypes
+from fedjax_het.client.measures._statistics import ClassStatistics, statistics_of, variance_and_means
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
 from fedjax_het.types import Broadcast, ClientData, ClientView, Examples, Model, Rows

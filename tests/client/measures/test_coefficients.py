@@ -6,12 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_het.client.measures import coefficient_norm
-from fedjax_het.client.measures.coefficients import by_impulse
+from fedjax_het.client.measures._updates import impulse_response_norm
 from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.errors import InputError
 from tests.client.test_local_updates import PROBLEM, view
 
-MEASURE = jax.jit(lambda rate, momentum, mu, num_steps: by_impulse(torch_sgd(rate, momentum), rate, mu)(num_steps))
+MEASURE = jax.jit(
+    lambda rate, momentum, mu, num_steps: impulse_response_norm(torch_sgd(rate, momentum), rate, mu)(num_steps)
+)
 
 
 def norm(num_steps: int, *settings, **options) -> float:
@@ -61,5 +63,5 @@ def test_the_released_sum_counts_double_where_momentum_meets_a_pull():
 
 
 def test_unknown_rule():
-    with pytest.raises(InputError, match=r"a_norm: unknown option 'impulses'\. Did you mean 'impulse'"):
+    with pytest.raises(InputError, match=r"rule: unknown option 'impulses'\. Did you mean 'impulse'"):
         coefficient_norm(0.1, rule="impulses")

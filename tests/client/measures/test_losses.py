@@ -5,7 +5,7 @@ import optax
 import pytest
 
 from fedjax_het import models
-from fedjax_het.client.measures import generalization_gap, training_gain, validation_loss
+from fedjax_het.client.measures import generalization_gap, mean_loss, training_gain
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
 from fedjax_het.types import Broadcast, ClientData, ClientView, Examples, Rows
@@ -48,33 +48,33 @@ def by_hand(variables, index, metric="loss") -> float:
 @pytest.mark.parametrize(("model", "variables"), [("start", START), ("local", LOCAL)])
 @pytest.mark.parametrize("metric", ["loss", "accuracy"])
 def test_it_is_the_mean_in_evaluation_mode_however_it_is_cut(model, variables, metric, batch_size):
-    measured = validation_loss(model, metric, batch_size=batch_size)(PROBLEM, view())
+    measured = mean_loss(model, metric, batch_size=batch_size)(PROBLEM, view())
     assert float(measured) == pytest.approx(by_hand(variables, VALID, metric), rel=1e-5)
 
 
 def test_who_has_no_validation_examples_takes_those_of_training_or_none():
     nobody = view(valid=NOTHING)
     expected = by_hand(LOCAL, TRAIN)
-    assert float(validation_loss()(PROBLEM, nobody)) == pytest.approx(expected, rel=1e-5)
-    assert float(validation_loss(examples="train")(PROBLEM, view())) == pytest.approx(expected, rel=1e-5)
-    assert float(validation_loss(examples="valid")(PROBLEM, nobody)) == 0
+    assert float(mean_loss()(PROBLEM, nobody)) == pytest.approx(expected, rel=1e-5)
+    assert float(mean_loss(examples="train")(PROBLEM, view())) == pytest.approx(expected, rel=1e-5)
+    assert float(mean_loss(examples="valid")(PROBLEM, nobody)) == 0
 
 
 def test_without_any_example_it_is_zero():
-    assert float(validation_loss()(PROBLEM, view(train=NOTHING, valid=NOTHING))) == 0
+    assert float(mean_loss()(PROBLEM, view(train=NOTHING, valid=NOTHING))) == 0
 
 
 def test_padding_is_never_looked_at():
     sick = INPUTS.copy()
     sick[-1] = np.nan
-    assert float(validation_loss()(PROBLEM, view(inputs=sick))) == pytest.approx(by_hand(LOCAL, VALID), rel=1e-5)
+    assert float(mean_loss()(PROBLEM, view(inputs=sick))) == pytest.approx(by_hand(LOCAL, VALID), rel=1e-5)
 
 
 def test_side_by_side_it_is_what_each_gets_alone():
     clients = [view(), view(valid=NOTHING), view(train=NOTHING, valid=NOTHING)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *clients)
-    together = jax.vmap(lambda v: validation_loss(batch_size=4)(PROBLEM, v))(stacked)
-    np.testing.assert_allclose(together, [validation_loss()(PROBLEM, v) for v in clients], rtol=1e-5)
+    together = jax.vmap(lambda v: mean_loss(batch_size=4)(PROBLEM, v))(stacked)
+    np.testing.assert_allclose(together, [mean_loss()(PROBLEM, v) for v in clients], rtol=1e-5)
 
 
 def test_training_gain_is_the_loss_before_less_the_loss_after():
@@ -97,7 +97,7 @@ def test_the_gap_compares_what_is_received_with_what_is_remembered():
         ({"examples": "validation"}, "examples: unknown option 'validation'. Did you mean 'valid'"),
     ],
 )
-@pytest.mark.parametrize("measure", [validation_loss, training_gain, generalization_gap])
+@pytest.mark.parametrize("measure", [mean_loss, training_gain, generalization_gap])
 def test_unknown_options(measure, options, message):
     with pytest.raises(InputError, match=message):
         measure(**options)
@@ -105,4 +105,4 @@ def test_unknown_options(measure, options, message):
 
 def test_an_unknown_model():
     with pytest.raises(InputError, match=r"model: unknown option 'stert'. Did you mean 'start'"):
-        validation_loss("stert")
+        mean_loss("stert")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedjax_het.client.measures import training_loss
-from fedjax_het.client.measures.training_loss import EVALUATED, MEASURED
+from fedjax_het.client.measures._losses import EVALUATED, MEASURED
 from fedjax_het.errors import InputError
 from tests.harness import compose, federation
 

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.client.measures.classes import ClassStatistics
+from fedjax_het.client.measures._statistics import ClassStatistics
 from fedjax_het.client.objectives import alignment
 from fedjax_het.types import Batch, Broadcast, ClientView, ForwardPass, Outputs
 

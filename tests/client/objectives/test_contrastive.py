@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedjax_het.client.objectives import contrastive
-from fedjax_het.client.objectives.contrastive import cosine, model_contrast
+from fedjax_het.client.objectives._contrastive import cosine, model_contrast
 from fedjax_het.errors import InputError
 
 RNG = np.random.default_rng(0)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_het.client.objectives import cross_entropy, debiased_cross_entropy
-from fedjax_het.client.objectives.debiased import DIVERGENCES, few_shot_classes, head_weight
+from fedjax_het.client.objectives._debiased import DIVERGENCES, few_shot_classes, head_weight
 from fedjax_het.errors import InputError
 from fedjax_het.types import Batch, Broadcast, ClientData, ClientView, Examples, ForwardPass, Outputs, Rows
 

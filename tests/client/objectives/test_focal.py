@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_het.client.objectives import focal
-from fedjax_het.client.objectives.focal import focal_losses
+from fedjax_het.client.objectives._supervised import focal_losses
 from fedjax_het.errors import InputError
 from fedjax_het.types import Batch, ForwardPass, Outputs
 

@@ -6,7 +6,7 @@ from jax.test_util import check_grads
 
 from fedjax_het import tree
 from fedjax_het.client.objectives import cross_entropy, invariance
-from fedjax_het.client.objectives.invariance import gradient_of_head
+from fedjax_het.client.objectives._regularizers import gradient_of_head
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.models import mlp
 from fedjax_het.types import Batch, Broadcast, ClientView

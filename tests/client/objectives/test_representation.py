@@ -58,7 +58,7 @@ def test_a_zero_vector_is_not_pulled():
 
 @pytest.mark.parametrize("power", [0, 3, "2"])
 def test_other_powers_are_refused(power):
-    with pytest.raises(InputError, match="power must be 1 or 2"):
+    with pytest.raises(InputError, match="power: must be 1 or 2"):
         l2_representation(0.1, power)
 
 

@@ -11,10 +11,10 @@ from fedjax_het import data, models
 from fedjax_het.engine.evaluation.evaluate import held_out_batches, make_evaluation, personal_rows
 from fedjax_het.engine.parallel.layout import vmapped
 from fedjax_het.engine.round.problem import LocalProblem
-from fedjax_het.models.densenet import DenseNet
-from fedjax_het.models.model import from_flax
-from fedjax_het.models.norms import NORMS
-from fedjax_het.models.resnet import ResNet
+from fedjax_het.models import from_flax
+from fedjax_het.models._densenet import DenseNet
+from fedjax_het.models._norms import NORMS
+from fedjax_het.models._resnet import ResNet
 from fedjax_het.types import ClientState, Context, Rows, RunCounters, ServerState, State
 from tests.harness import on_clients
 

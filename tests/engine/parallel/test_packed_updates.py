@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
-from fedjax_het.client.measures import reach
+from fedjax_het.client.measures import effective_learning_rate
 from fedjax_het.engine.parallel.layout import chunked, sharded
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import principal_directions
@@ -16,7 +16,8 @@ from tests.golden.stage import aggregate
 from tests.harness import algorithm, compose, difference, federation, reference, run
 
 NAMES = ["fedld", "fedmgc", "fedgh"]
-PACKED = {"stack": "bfloat16"}
+STACK = {"stack": "bfloat16"}
+PACKED = {"aggregation": STACK}
 each = pytest.mark.parametrize("name", NAMES)
 
 
@@ -52,13 +53,13 @@ def test_statistics_that_are_averaged_stay_in_float32():
 def test_a_weighting_reads_updates_as_numbers():
     by_length = stateless(lambda view: jax.nn.softmax(jnp.sum(jnp.square(view.uploads.update["params"]["w"]), axis=1)))
     update = {"params": {"w": jnp.asarray(np.random.default_rng(0).normal(size=(5, 30)), jnp.float32)}}
-    plain, packed = principal_directions(weighting=by_length), principal_directions(weighting=by_length, **PACKED)
+    plain, packed = principal_directions(weighting=by_length), principal_directions(weighting=by_length, **STACK)
     ours, wanted = aggregate(packed, packed.pack(update))[0], aggregate(plain, update)[0]
     assert difference(wanted, ours) < 1e-2
 
 
 def test_sums_made_on_the_way_are_of_the_updates_themselves():
-    momentum = {"reports": {"momentum": reach(0.05)}, "published": {"momentum": mean_direction()}}
+    momentum = {"reports": {"momentum": effective_learning_rate(0.05)}, "published": {"momentum": mean_direction()}}
     rounds = [compose("fedgh", options=options, change=momentum) for options in ({}, PACKED)]
     plain, packed = (run(one, rounds=1)[0].server.published["momentum"] for one in rounds)
     assert tree.norm(plain) > 0
@@ -67,4 +68,4 @@ def test_sums_made_on_the_way_are_of_the_updates_themselves():
 
 def test_an_unknown_stack_is_refused():
     with pytest.raises(InputError, match=r"stack: unknown option 'float16'. Did you mean 'bfloat16'"):
-        algorithm("fedgh", stack="float16")
+        algorithm("fedgh", aggregation={"stack": "float16"})

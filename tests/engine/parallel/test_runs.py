@@ -1,15 +1,25 @@
-"""Algorithms that differ in numbers alone, trained as one program, are what each is by itself."""
+"""The runs of a sweep, trained as one program, are what each is by itself."""
+
+import warnings
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, get_origin
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_het._internal.float64 import in_double
 from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.diagnostics import DIAGNOSTICS
-from fedjax_het.engine import Simulation, chunked, flatten_evaluation, vmapped
-from fedjax_het.engine.parallel import runs
+from fedjax_het.engine import Simulation, Sweep, chunked, flatten_evaluation, sharded, vmapped
+from fedjax_het.engine.execution.run_spec import RunSpec
+from fedjax_het.engine.execution.trace import trace_round
 from fedjax_het.engine.round import participation
-from fedjax_het.errors import InputError, Unlike
+from fedjax_het.errors import InputError
+from fedjax_het.validation import constraints
 from tests.harness import algorithm, federation, model
 
 RATES = (0.01, 0.07)
@@ -20,17 +30,24 @@ OF_ITS_OWN = [
     pytest.param("harmofl", "alpha", (0.05, 0.5), marks=pytest.mark.slow),
     pytest.param("fedadam", "server_learning_rate", (0.01, 0.1), marks=pytest.mark.slow),
 ]
+UNUSED = {"scaffold": ("momentum", "weight_decay"), "fedcm": ("momentum",)}  # options that these refuse
 
 
-def built(algorithms, **options):
-    return Simulation(
-        algorithms,
-        model(),
-        federation(),
-        rounds=3,
-        evaluate_every=3,
-        **{"participation": participation.uniform(3)} | options,
-    )
+def branching(mu):
+    return algorithm("fedavg") if mu == 0 else algorithm("fedprox", mu=mu)
+
+
+def with_momentum(momentum):
+    return replace(algorithm("fedavg"), server_optimizer=torch_sgd(1.0, momentum))
+
+
+def sweep(name, values, **options):
+    return Sweep(partial(algorithm, name, **options), values)
+
+
+def built(algorithm, num_clients=5, **options):
+    options = {"rounds": 3, "evaluate_every": 3, "participation": participation.uniform(3)} | options
+    return Simulation(algorithm, model(), federation(num_clients), **options)
 
 
 def trained(simulation):
@@ -38,11 +55,13 @@ def trained(simulation):
     return {**flatten_evaluation(simulation.evaluate(state)), "loss": metrics.loss, "cohort": metrics.cohort}
 
 
-def check(algorithms, seed=0, num_seeds=1, **options):
-    """Every figure of each, beside the others and alone."""
-    together = trained(built(algorithms, seed=seed, num_seeds=num_seeds, **options))
-    seeds = [seed] * len(algorithms) if isinstance(seed, int) else seed
-    for i, (each, first) in enumerate(zip(algorithms, seeds, strict=True)):
+def check(chosen, seed=0, num_seeds=1, **options):
+    """Every figure of each run of a sweep, beside the others and alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # none about float64, in which hyper-parameters are kept
+        together = trained(built(chosen, seed=seed, num_seeds=num_seeds, **options))
+    seeds = [seed] * len(chosen.algorithms) if isinstance(seed, int) else seed
+    for i, (each, first) in enumerate(zip(chosen.algorithms, seeds, strict=True)):
         alone = trained(built(each, seed=first, num_seeds=num_seeds, **options))
         part = slice(i * num_seeds, (i + 1) * num_seeds)
         for name, values in alone.items():
@@ -52,51 +71,113 @@ def check(algorithms, seed=0, num_seeds=1, **options):
 
 @pytest.mark.parametrize(("name", "option", "values"), OF_ITS_OWN)
 def test_options_of_an_algorithm(name, option, values):
-    check([algorithm(name, **{option: value}) for value in values])
+    check(sweep(name, {option: values}))
+
+
+def test_hyper_parameters_are_what_python_numbers_would_be():
+    """0.7 * 10 is 7 in Python and 6.9999998 from a float32; beside bfloat16 it is bfloat16."""
+    rates = sweep("fedprox", {"mu": (0.7, 0.3)}).hyper_parameters()["mu"]
+    tenths = jax.vmap(lambda rate: in_double(lambda ten: jnp.floor(rate * ten).astype(jnp.float32))(jnp.float32(10)))
+    assert tenths(rates).tolist() == jax.jit(tenths)(rates).tolist() == [7, 3]
+    assert jax.lax.map(lambda rate: rate * jnp.ones(2, jnp.bfloat16), rates).dtype == jnp.bfloat16
 
 
 @pytest.mark.slow
-def test_seeds_beside_options_in_chunks():
-    algorithms = [algorithm("scaffold", learning_rate=rate) for rate in RATES]
-    check(algorithms, seed=(0, 5), num_seeds=2, layout=chunked(1))
+def test_several_options_at_a_time_keep_all_their_digits():
+    """.7 of 10 axes are 7, and float32's .7 of 10 are 6."""
+    chosen = sweep("fedld", {"fraction": (0.7, 0.3, 1.0), "lam": (0.1, 0.03, 0)}, aggregation={"rounding": "truncate"})
+    check(chosen, participation=participation.full(), num_clients=10)
 
 
 @pytest.mark.slow
-def test_vmapped_as_on_accelerators(monkeypatch):
-    monkeypatch.setattr(runs.jax, "default_backend", lambda: "gpu")
-    check([algorithm("fedprox", mu=mu) for mu in (0.01, 0.3)])
+@pytest.mark.parametrize("layout", [chunked(1), sharded(2, 1)], ids=str)
+def test_seeds_beside_options_in_every_layout(layout):
+    check(sweep("scaffold", {"learning_rate": RATES}), seed=(0, 5), num_seeds=2, layout=layout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "option"), [("fedprox", "mu"), ("fedld", "lam")])
+def test_vmapped_as_on_accelerators(monkeypatch, name, option):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    check(sweep(name, {option: (0.01, 0.3)}))
 
 
 def test_seeds_alone():
-    check([algorithm("fedavg"), algorithm("fedavg")], seed=(3, 8))
+    together = trained(built(algorithm("fedavg"), seed=(3, 8)))
+    for i, seed in enumerate((3, 8)):
+        alone = trained(built(algorithm("fedavg"), seed=seed))
+        for name, values in alone.items():
+            np.testing.assert_allclose(together[name][i : i + 1], values, rtol=2e-5, atol=2e-6, err_msg=name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm(name):
-    check([algorithm(name, learning_rate=rate) for rate in RATES])
+    check(sweep(name, {"learning_rate": RATES}))
 
 
-def test_what_cannot_be_one_program_is_told_apart():
-    algorithms = [algorithm("fedavg"), algorithm("fedprox", mu=0.1), algorithm("fedprox", mu=0.2)]
-    with pytest.raises(Unlike, match=r"by their places: 0; 1, 2\. Train each") as error:
-        built(algorithms)
-    assert error.value.groups == [[0], [1, 2]]
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_number_of_every_algorithm_can_be_swept(name):
+    """All at once, by tracing alone. What may be something else (HarmoFL's band may be a name) may be refused."""
+    numbers = {
+        option: [0.3, 0.6]
+        for option, kind in constraints(ALGORITHMS[name]).items()
+        if get_origin(kind) is Annotated and kind.__origin__ is float and option not in UNUSED.get(name, ())
+    }
+    job = RunSpec(sweep(name, numbers), model(), federation(), participation.uniform(3), 1, 1, (0, 0))
+    assert len(numbers) >= 2 and trace_round(job, vmapped).shapes.metrics.cohort.shape == (3,)
 
 
-def test_each_has_its_own_facts():
-    simulation = built([algorithm("fedavg", epochs=1), algorithm("fedavg", epochs=2)])
-    fewest = [facts.steps_per_client[0] for facts in simulation.facts_of_each]
-    assert fewest[1] == 2 * fewest[0]
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        (sweep("fedavg", {"learning_rate": RATES, "batch_size": (4, 8)}), r"^batch_size: cannot be swept, .*program"),
+        (Sweep(branching, {"mu": (0, 0.1)}), r"^mu: cannot be swept, .*boolean conversion.* Run a simulation for each"),
+        (
+            Sweep(with_momentum, {"momentum": (0.5, 0)}),
+            r"^momentum=0\.0: cannot be swept, .* by itself .*state\.server\.optimizer\[0\]",
+        ),
+    ],
+    ids=["size", "branch", "state"],
+)
+def test_what_the_program_depends_on_is_refused(chosen, message):
+    with pytest.raises(InputError, match=message):
+        built(chosen)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"mu": (0.1, -1.0)}, "^mu: must be a finite number of at least 0, not -1.0"),
+        ({"mu": ("a", "b")}, "^mu: a sweep is over numbers, not 'a'"),
+        ({"mu": (True, False)}, "^mu: a sweep is over numbers, not True"),
+        ({"mu": (0.1, 0.2), "learning_rate": (0.1,)}, "^values: each hyper-parameter needs as many as the others"),
+        ({"mu": ()}, "^values: each hyper-parameter needs .* at least one, not {'mu': 0}"),
+    ],
+)
+def test_values_are_checked_before_anything_is_traced(values, message):
+    with pytest.raises(InputError, match=message):
+        sweep("fedprox", values)
+
+
+def test_a_list_of_algorithms_is_refused_with_the_way_to_write_it():
+    with pytest.raises(InputError, match=r"^algorithm: must be an Algorithm, or a Sweep\(factory, .* not \[Al"):
+        built([algorithm("fedavg"), algorithm("fedavg")])
+
+
+def test_facts_are_of_all_runs():
+    fewest, most = built(sweep("fedavg", {"epochs": (1, 2)})).facts.steps_per_client
+    assert fewest == built(algorithm("fedavg", epochs=1)).facts.steps_per_client[0]
+    assert most == built(algorithm("fedavg", epochs=2)).facts.steps_per_client[1]
 
 
 @pytest.mark.slow
 def test_diagnostics_are_of_each():
     chosen = {name: DIAGNOSTICS[name] for name in ("norms", "spectrum", "decomposition")}
-    algorithms = [algorithm("fedld", lam=lam) for lam in (0.01, 0.5)]
-    together = built(algorithms, diagnostics=chosen)
+    both = sweep("fedld", {"lam": (0.01, 0.5)})
+    together = built(both, diagnostics=chosen)
     found = together.diagnose(together.start())
-    for i, each in enumerate(algorithms):
+    for i, each in enumerate(both.algorithms):
         alone = built(each, diagnostics=chosen)
         expected = alone.diagnose(alone.start())
         jax.tree.map(lambda x, y, i=i: np.testing.assert_allclose(x[i], y[0], rtol=1e-4, atol=1e-5), found, expected)
@@ -107,14 +188,10 @@ def test_diagnostics_are_of_each():
     [
         ({"client_states": "host"}, "client_states: 'host' is for a single algorithm"),
         ({"examples": "stream"}, "examples: 'stream' is for a single algorithm. Several algorithms keep everything"),
-        ({"seed": (1, 2, 3)}, "seed: 3 for 2 algorithms"),
+        ({"seed": (1, 2, 3)}, "seed: 3 for 2 values of a sweep"),
+        ({"seed": ()}, "seed: 0 for 2 values of a sweep"),
     ],
 )
 def test_refusals(options, message):
     with pytest.raises(InputError, match=message):
-        built([algorithm("fedavg", learning_rate=rate) for rate in RATES], layout=vmapped, **options)
-
-
-def test_none_is_refused():
-    with pytest.raises(InputError, match="seed: 0 for 0 algorithms"):
-        built([])
+        built(sweep("fedavg", {"learning_rate": RATES}), layout=vmapped, **options)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_het.engine import Layout, OffloadPolicy, Simulation, chunked, vmapped
+from fedjax_het.engine import Layout, OffloadPolicy, Simulation, Sweep, chunked, vmapped
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE, RunSpec
 from fedjax_het.engine.execution.trace import TracedRound, trace_round
@@ -38,7 +38,10 @@ class Built:
 @functools.cache
 def traced(layout: Layout) -> TracedRound:
     return trace_round(
-        RunSpec((algorithm("scaffold"),), model(), federation(CLIENTS), participation.uniform(COHORT), 100, 10), layout
+        RunSpec(
+            Sweep(lambda: algorithm("scaffold")), model(), federation(CLIENTS), participation.uniform(COHORT), 100, 10
+        ),
+        layout,
     )
 
 

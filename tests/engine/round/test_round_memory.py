@@ -55,13 +55,13 @@ def test_an_aggregator_that_edits_updates_stacks_them_once(name):
 
 
 def test_in_half_the_memory_where_it_is_asked_to():
-    few, many = (models_in_memory("fedld", size, chunked(1), stack="bfloat16") for size in (4, 12))
+    few, many = (models_in_memory("fedld", size, chunked(1), aggregation={"stack": "bfloat16"}) for size in (4, 12))
     assert 3.5 < many - few < 4.5
 
 
 @pytest.mark.parametrize(("stack", "share"), [("float32", 4), ("bfloat16", 2)])
 def test_each_device_stacks_its_own_share(stack, share):
-    few, many = (models_in_memory("fedmgc", size, sharded(2, 1), stack=stack) for size in (4, 12))
+    few, many = (models_in_memory("fedmgc", size, sharded(2, 1), aggregation={"stack": stack}) for size in (4, 12))
     assert share - 0.5 < many - few < share + 0.5
 
 

@@ -15,7 +15,7 @@ def test_every_aggregator_beside_the_mean(layout):
         assert 0 < row.least <= row.seconds <= row.most
         assert row.passes_beyond == pytest.approx(row.seconds / rows[0].seconds - 1)
         num_bytes = 4000 * (2 if "bfloat16" in row.aggregator else 4)
-        assert row.gigabytes_a_second == pytest.approx(num_bytes / row.seconds / 1e9)
+        assert row.gigabytes_per_second == pytest.approx(num_bytes / row.seconds / 1e9)
         assert 0 < row.small_share <= 1
 
 

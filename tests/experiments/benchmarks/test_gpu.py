@@ -10,7 +10,7 @@ import pytest
 
 from experiments.benchmarks.gpu import __main__ as gpu
 from experiments.benchmarks.gpu import parts, tasks
-from fedjax_het.models.lowerings import lowered
+from fedjax_het.models._conv_impl import convolve
 
 ABOUT = {"device": "a card", "versions": {}}
 
@@ -21,7 +21,7 @@ def test_shifted_products_are_the_convolution_and_its_gradients(strides, pads):
     x, kernel = draw((2, 9, 8, 3)).astype(np.float32), draw((5, 3, 3, 4)).astype(np.float32)
 
     def of(name):
-        result = lambda x, kernel: lowered(name, x, kernel, strides, pads)  # noqa: E731
+        result = lambda x, kernel: convolve(name, x, kernel, strides, pads)  # noqa: E731
         total = lambda x, kernel: (result(x, kernel) ** 2).sum()  # noqa: E731
         return jax.jit(lambda x, kernel: (result(x, kernel), *jax.grad(total, (0, 1))(x, kernel)))(x, kernel)
 
@@ -38,48 +38,48 @@ def piece(*names, said=(), error="", seconds=1.0):
         asked.append(wanted)
         yield from said
         if error:
-            raise parts.Ended(error, is_late=False)
+            raise parts.TaskFailedError(error, is_late=False)
 
-    return parts.Piece("ways", list(names), seconds, run), asked
+    return parts.Piece("variants", list(names), seconds, run), asked
 
 
 def test_what_is_in_the_file_is_not_measured_again_and_what_failed_says_why(tmp_path):
     path = tmp_path / "gpu.json"
-    file = gpu.File(path)
+    file = gpu.FigureFile(path)
     file.describe(ABOUT)
     broken, asked = piece("a", "b", said=[{"name": "a", "median_s": 0.5}], error="out of luck")
     assert gpu.measure(file, [broken], time.monotonic() + 60) == [] and asked == [["a", "b"]]
 
-    again = gpu.File(path)
+    again = gpu.FigureFile(path)
     assert again.records == [
-        {"part": "ways", "name": "a", "median_s": 0.5},
-        {"part": "ways", "name": "b", "error": "out of luck"},
+        {"part": "variants", "name": "a", "median_s": 0.5},
+        {"part": "variants", "name": "b", "error": "out of luck"},
     ]
     more, asked = piece("a", "b", "c", said=[{"name": "c"}])
     assert gpu.measure(again, [more, broken], time.monotonic() + 60) == [] and asked == [["c"]]
 
 
 def test_what_there_is_no_time_for_is_left_and_not_called_a_failure(tmp_path):
-    file = gpu.File(tmp_path / "gpu.json")
+    file = gpu.FigureFile(tmp_path / "gpu.json")
     long, asked = piece("a", said=[{"name": "a"}], seconds=1000.0)
     assert gpu.measure(file, [long], time.monotonic() + 60) == ["a"] and not asked and not file.records
 
 
 def test_a_file_is_of_one_device(tmp_path, capsys):
-    file = gpu.File(tmp_path / "gpu.json")
+    file = gpu.FigureFile(tmp_path / "gpu.json")
     file.describe(ABOUT)
-    with pytest.raises(ValueError, match="is of 'a card', and this is 'another'"):
-        gpu.File(tmp_path / "gpu.json").describe({"device": "another"})
+    with pytest.raises(ValueError, match="measured on 'a card', and this is 'another'"):
+        gpu.FigureFile(tmp_path / "gpu.json").describe({"device": "another"})
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--parts=way"], "--parts: there is no 'way'. Did you mean 'ways'?"),
-        (["--minutes=0"], "--minutes: more than 0"),
+        (["--parts=variant"], "--parts: 'variant' is unknown. Did you mean 'variants'?"),
+        (["--minutes=0"], "--minutes: must be more than 0"),
         (["--layout=all"], "layout cannot be read"),
         (["--json=/nowhere/at/all.json"], "--json: cannot write"),
-        (["--json=other.json"], "holds no figures of this command"),
+        (["--json=other.json"], "not written by this command"),
     ],
 )
 def test_a_mistake_is_one_message_and_status_2(tmp_path, monkeypatch, capsys, arguments, message):
@@ -90,9 +90,9 @@ def test_a_mistake_is_one_message_and_status_2(tmp_path, monkeypatch, capsys, ar
 
 
 def test_a_file_is_shown_as_tables(tmp_path, capsys):
-    file = gpu.File(tmp_path / "gpu.json")
+    file = gpu.FigureFile(tmp_path / "gpu.json")
     file.describe(ABOUT)
-    file.add("ways", {"name": "a", "median_s": 0.012344, "kernels": [1]})
+    file.add("variants", {"name": "a", "median_s": 0.012344, "kernels": [1]})
     file.add("tests", {"name": "laws", "passed": 3, "failed": 1})
     assert gpu.main([f"--json={tmp_path / 'gpu.json'}", "--show"]) == 1
     printed = capsys.readouterr().out
@@ -109,15 +109,15 @@ def test_names_of_pieces_are_all_different():
 # ---- processes -------------------------------------------------------------------------------------------------------
 def test_a_process_that_takes_too_long_is_ended_and_what_it_said_is_kept():
     command = [sys.executable, "-c", "import time; print('one'); time.sleep(60)"]
-    lines = parts.lines(command, 5.0)
+    lines = parts.read_lines(command, 5.0)
     assert next(lines) == "one\n"
-    with pytest.raises(parts.Ended, match="took more than 5 s"):
+    with pytest.raises(parts.TaskFailedError, match="took more than 5 s"):
         next(lines)
 
 
 def test_a_process_that_fails_says_its_last_words():
-    with pytest.raises(parts.Ended, match="out of luck"):
-        list(parts.lines([sys.executable, "-c", "raise SystemExit('out of luck')"], 60.0))
+    with pytest.raises(parts.TaskFailedError, match="out of luck"):
+        list(parts.read_lines([sys.executable, "-c", "raise SystemExit('out of luck')"], 60.0))
 
 
 def test_kernels_are_added_up_and_gaps_found():
@@ -130,7 +130,7 @@ def test_kernels_are_added_up_and_gaps_found():
         *(kernel("gemm", 0.0, 1000.0), kernel("gemm", 3000.0, 1000.0), kernel("copy", 3500.0, 1000.0)),
         kernel("the same, told again", 0.0, 1000.0, tid=8),
     ]
-    found = tasks.of_kernels(json.loads(json.dumps(events)), 1)
+    found = tasks.summarize_kernels(json.loads(json.dumps(events)), 1)
     assert found == {
         "span_ms": 4.5,
         "busy_ms": 2.5,

@@ -59,15 +59,15 @@ def test_a_smaller_work_does_not_bear_the_name_of_the_whole():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--work=w4"], "--work: there is no 'w4'. Did you mean 'w3'?"),
+        (["--work=w4"], "--work: 'w4' is unknown. Did you mean 'w3'?"),
         (["--work=w1", "--peers=torch_lan"], "Did you mean 'torch_lean'?"),
-        (["--work=none"], "--work: there is no 'none'"),
-        (["--work=w1", "--peers="], "--peers: there is no ''"),
+        (["--work=none"], "--work: 'none' is unknown"),
+        (["--work=w1", "--peers="], "--peers: '' is unknown"),
         (["--work=w1", "--rounds=0"], "--rounds: must be 1 or more"),
         (["--work=w1", "--layout=shard(2)"], "layout cannot be read"),
         (["--work=w1", "--json=/nowhere/at/all.json"], "--json: cannot write"),
-        (["--work=w1", "--python=torch_lean=/nowhere"], "--python: '/nowhere' is no program"),
-        (["--work=w1", "--python=torch=/bin/sh"], "--python: there is no 'torch'"),
+        (["--work=w1", "--python=torch_lean=/nowhere"], "--python: '/nowhere' is not an executable file"),
+        (["--work=w1", "--python=torch=/bin/sh"], "--python: 'torch' is unknown"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -79,10 +79,13 @@ def test_a_mistake_is_one_message_and_status_2_before_anything_runs(monkeypatch,
 
 
 def test_names_are_read_in_their_order_and_once():
-    command = rounds.parse(["--work=all", "--peers=flower, torch_lean,flower"])
+    command = rounds.parse_command(["--work=all", "--peers=flower, torch_lean,flower"])
     assert [work.name for work in command.works] == list(WORKLOADS)
     assert command.peers == ["flower", "torch_lean"]
-    assert rounds.parse(["--work=w1"]).peers == list(PEERS) and rounds.parse(["--work=w1", "--peers=none"]).peers == []
+    assert (
+        rounds.parse_command(["--work=w1"]).peers == list(PEERS)
+        and rounds.parse_command(["--work=w1", "--peers=none"]).peers == []
+    )
 
 
 def test_every_contender_has_its_file_and_says_how_to_install_it():
@@ -95,7 +98,7 @@ def test_every_contender_has_its_file_and_says_how_to_install_it():
 PRETENDER = """
 import json, sys
 import numpy as np
-from experiments.works import W3
+from experiments.benchmarks.workloads import W3
 said = {said}
 print(json.dumps(said or {{"versions": {{"one": "1.0"}}}}), flush=True)
 for line in sys.stdin if not said else []:
@@ -177,7 +180,7 @@ def test_the_command_prints_and_writes(standings, monkeypatch, tmp_path, capsys)
     assert rounds.main(["--work=w3,w1", "--rounds=2", f"--json={tmp_path / 'found.json'}"]) == 0
     found = json.loads((tmp_path / "found.json").read_text())
     assert [record["work"] for record in found] == ["w3", "w3", "w1", "w1"] and all(r.keys() == KEYS for r in found)
-    assert "for trying out" in capsys.readouterr().out
+    assert "a trial" in capsys.readouterr().out
 
 
 # ---- contenders ------------------------------------------------------------------------------------------------------
@@ -204,7 +207,7 @@ def test_ours_takes_the_step_that_the_work_describes(tmp_path):
 @pytest.mark.parametrize("work", [TINY, W1.resized(num_clients=1, num_examples=4), W3.resized(num_clients=1)])
 def test_the_loss_that_judges_is_that_of_our_model(work):
     examples, weights = work.examples(), work.initial()
-    model, params = ours.model_of(work), ours.params_of(work)
+    model, params = ours.build_model(work), ours.to_params(work)
     inputs = jnp.asarray(examples.inputs[:4], float) / 255
     context = Context(jnp.ones(4), jnp.zeros((), int), jax.random.key(0), is_training=True)
     (features, _), _ = model.encode({"params": params}, inputs, context)

@@ -18,7 +18,7 @@ def test_a_point(residence):
     measured = measure(Point("scaffold", 50, 4, 700, *residence, calls=2), chunked(1))
     assert 600 < measured["parameters"] < 800
     assert 0 < measured["seconds_min"] <= measured["seconds_median"] <= measured["seconds_max"]
-    assert measured["client_steps_a_second"] == pytest.approx(4 * 2 / measured["seconds_median"])
+    assert measured["client_steps_per_second"] == pytest.approx(4 * 2 / measured["seconds_median"])
     assert measured["state_mb"] == pytest.approx(50 * (measured["parameters"] + 1) * 4 / 1e6)
 
 
@@ -31,7 +31,7 @@ def fake(point):
 
 
 def test_a_failing_point_is_named_and_costs_no_other(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(scaling, "_measured", fake)
+    monkeypatch.setattr(scaling, "_measure_in_process", fake)
     assert scaling.main(["--study=aggregators", f"--out={tmp_path}"]) == 1
     rows = list(csv.DictReader((tmp_path / "scaling.csv").open()))
     assert [row["algorithm"] for row in rows] == ["fedavg"] * 3 + ["fedld"] * 3 + ["fedmgc"] * 3

@@ -75,7 +75,7 @@ def test_a_table_calls_its_factory_with_converted_values():
         ({"name": "prox", "is_on": 1}, r"config\.algorithm\.is_on: expected true or false"),
         ({"name": "prox", "sizes": 3}, r"config\.algorithm\.sizes: expected a list of int"),
         ({"name": "prox", "sizes": (1, "2")}, r"config\.algorithm\.sizes: expected a list of int"),
-        ({"name": "prox", "form": "round"}, r"config\.algorithm\.form: expected 'squared' or 'plain'"),
+        ({"name": "prox", "form": "round"}, r"config\.algorithm\.form: unknown option 'round'"),
         ({"name": "prox", "rule": "x"}, r"config\.algorithm\.rule is unknown"),
         ({"name": "prox", "mu": -1.0}, r"config\.algorithm\.mu: mu is -1\.0"),
         ({"name": "shards", "num_classes": 3}, r"config\.algorithm\.classes_per_client is required"),

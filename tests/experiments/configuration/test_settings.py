@@ -83,6 +83,33 @@ def test_what_follows_the_run_takes_its_rounds_unless_something_else_is_set():
     assert complete({**warm_up, "rounds": "9"})[0]["algorithm"]["learning_rate_schedule"]["rounds"] == 5
 
 
+def test_a_table_of_the_aggregators_options_is_filled_in_and_can_be_overridden():
+    table = {"name": "fedld", "aggregation": {"scope": "tensor"}}
+    chosen, _ = complete({"algorithm.aggregation.rounding": "ceil"}, algorithm=table)
+    aggregation = chosen["algorithm"]["aggregation"]
+    assert aggregation["scope"] == "tensor" and aggregation["rounding"] == "ceil"
+    assert aggregation["buffers"] == "weighted_mean"
+    build.build_algorithm(chosen)
+    assert settings.complete_settings(chosen)[0] == chosen
+
+
+def test_a_preset_is_what_options_follow_that_are_not_set():
+    table = {"name": "fedld", "weighting": "samples", "aggregation": {"scope": "model"}}
+    chosen, _ = complete({"algorithm.preset": "released"}, algorithm=table)
+    algorithm = chosen["algorithm"]
+    assert algorithm["margin_form"] == "softmax_batch" and algorithm["weighting"] == "samples"
+    assert algorithm["aggregation"]["scope"] == "model" and algorithm["aggregation"]["eig_norm"] == "sum_all"
+    assert complete(algorithm={"name": "fedld"})[0]["algorithm"]["margin_form"] == "logits_mean"
+    assert settings.complete_settings(chosen)[0] == chosen
+
+
+def test_another_name_drops_what_a_table_has_of_the_old_one():
+    table = {"name": "fedld", "aggregation": {"scope": "tensor", "rounding": "ceil"}}
+    chosen, _ = complete({"algorithm.name": "fedgh"}, algorithm=table)
+    assert chosen["algorithm"]["aggregation"]["scope"] == "tensor"
+    assert "rounding" not in chosen["algorithm"]["aggregation"]
+
+
 def test_another_name_drops_what_the_file_wrote_for_the_old_one_and_says_so():
     algorithm = {"name": "fedld", "lam": 0.5, "learning_rate": 0.2}
     chosen, notes = complete({"algorithm.name": "fedprox", "algorithm.mu": "1"}, algorithm=algorithm)
@@ -100,11 +127,14 @@ def test_another_name_drops_what_the_file_wrote_for_the_old_one_and_says_so():
         ({"algorithm": "fedprox"}, r"Set --config\.algorithm\.name=fedprox"),
         ({"algorithm.name": "fedproxx"}, r"Did you mean 'fedprox'"),
         ({"algorithm.learning_rate": "fast"}, r"--config\.algorithm\.learning_rate: expected float, got 'fast'"),
+        ({"algorithm.name": "fedgh", "algorithm.aggregation.scop": "tensor"}, r"aggregation\.scop is unknown.*'scope'"),
+        ({"algorithm.name": "fedgh", "algorithm.aggregation": "tensor"}, r"aggregation is a table of options"),
+        ({"algorithm.name": "fedld", "algorithm.preset": "relesed"}, r"preset: unknown option 'relesed'.*'released'"),
         ({"rounds": "0"}, r"config\.rounds: must be a whole number from 1 to 2147483647, not 0"),
         ({"evaluate_every": "0"}, r"config\.evaluate_every: .* from 1 to"),
         ({"num_seeds": "0"}, r"config\.num_seeds: .* from 1 to"),
         ({"availability": "1.5"}, r"config\.availability: must be a number in \[0, 1\], not 1.5"),
-        ({"on_nonfinite": "ignore"}, r"expected 'drop' or 'raise'"),
+        ({"on_nonfinite": "ignore"}, r"config\.on_nonfinite: unknown option 'ignore'\. Known: drop, raise"),
         ({"layout": "sharded"}, r"config\.layout: .* Write auto, vmapped"),
         ({"data.partition.name": "shards"}, r"config\.data\.partition\.classes_per_client is required"),
     ],

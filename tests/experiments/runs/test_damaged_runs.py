@@ -200,7 +200,7 @@ REFUSED = {
     "about of another type": (both(STOPPED, written("checkpoints/4/about/metadata", "[]")), "'about' cannot be read"),
     "a file of the state gone": (
         both(STOPPED, gone("checkpoints/4/state/manifest.ocdbt")),
-        "checkpoints/4: .*state/manifest.ocdbt is missing. Delete it: the run resumes from checkpoint 3, and the rounds",
+        "checkpoints/4: .*state/manifest.ocdbt is missing. Delete it: the run resumes from checkpoint 3, and",
     ),
     "one bit of an array": (
         both(STOPPED, flipped("checkpoints/4/state/ocdbt.process_0/d/*")),

@@ -46,10 +46,9 @@ def looks(run: Path) -> list:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The folder of two runs of FedProx that were trained together with one of FedAvg."""
+    """The folder of two runs of FedProx that were trained together."""
     folder = tmp_path_factory.mktemp("together")
-    runs = {"algorithm.mu": "0.01"}, {"algorithm.mu": "0.5", "seed": "3"}, {"algorithm.name": "fedavg"}
-    assert batched.main([str(written(folder, *runs))]) == 0
+    assert batched.main([str(written(folder, {"algorithm.mu": "0.01"}, {"algorithm.mu": "0.5", "seed": "3"}))]) == 0
     return folder
 
 
@@ -69,10 +68,21 @@ def test_each_is_the_run_it_would_be_alone(trained, tmp_path):
     assert files == {path.name for path in (trained / "1").iterdir()}
 
 
-def test_what_is_another_program_is_trained_besides(trained):
-    beside = [json.loads((trained / name / "resolved.json").read_text())["beside"] for name in "012"]
-    assert beside == [["0", "1"], ["0", "1"], []]
-    assert figures(trained / "0")[-1]["train/loss"] != figures(trained / "2")[-1]["train/loss"]
+def test_each_knows_which_it_was_trained_beside(trained):
+    beside = [json.loads((trained / name / "resolved.json").read_text())["beside"] for name in "01"]
+    assert beside == [["0", "1"], ["0", "1"]]
+    assert figures(trained / "0")[-1]["train/loss"] != figures(trained / "1")[-1]["train/loss"]
+
+
+def test_what_is_another_program_is_refused(tmp_path, capsys):
+    others = {"algorithm.name": "fedavg"}, {"rounds": "7"}
+    for other in others:
+        assert batched.main([str(written(tmp_path, {"algorithm.mu": "0.01"}, other))]) == 2
+        (key,) = other
+        assert f"error: these runs cannot be one program (key: in the first / in another): config.{key}: " in (
+            capsys.readouterr().err
+        )
+    assert not (tmp_path / "0").exists()
 
 
 def test_killed_between_two_checkpoints_they_go_on_from_the_last_that_all_have(trained, tmp_path):
@@ -110,6 +120,8 @@ def test_groups_are_of_what_differs_in_numbers_and_seeds():
     assert [len(group) for group in run_grid.group_runs(names, most=8)] == [1, 1]
     switches = grid.make_grid([QUICK], {"algorithm.name": "fedld"}, {"algorithm.principal": ["True", "False"]})
     assert [len(group) for group in run_grid.group_runs(switches, most=8)] == [1, 1]
+    counts = grid.make_grid([QUICK], {}, {"algorithm.epochs": ["1", "2"]})
+    assert [len(group) for group in run_grid.group_runs(counts, most=8)] == [1, 1]
 
 
 def test_at_least_one_at_a_time(tmp_path, capsys):

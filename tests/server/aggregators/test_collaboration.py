@@ -120,7 +120,7 @@ def test_nobody_leaves_the_prototypes_as_they_are():
 
 
 def test_prototypes_need_to_know_their_shape():
-    with pytest.raises(InputError, match=r"adapt=models\.outline\.outlined"):
+    with pytest.raises(InputError, match=r"adapt=models\.with_feature_shape"):
         class_weighted_mean().init(None, {"params": {}}, 1, 1)
-    with pytest.raises(InputError, match="prototype_weighting: unknown 'sample'"):
+    with pytest.raises(InputError, match="weighting: unknown option 'sample'"):
         class_weighted_mean("sample")

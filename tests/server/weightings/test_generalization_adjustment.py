@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedjax_het.errors import InputError
 from fedjax_het.server.weightings import generalization_adjustment
-from fedjax_het.server.weightings.generalization_adjustment import adjusted
+from fedjax_het.server.weightings._generalization_adjustment import adjusted
 from fedjax_het.types import Broadcast, ServerView, Upload
 
 clients = st.lists(st.tuples(st.integers(0, 8), st.integers(-40, 40), st.booleans()), min_size=1, max_size=7).filter(
@@ -142,7 +142,7 @@ def run_second(weighting):
     ("options", "message"),
     [
         ({"schedule": "lineer"}, "schedule: unknown option 'lineer'. Did you mean 'linear'"),
-        ({"scale": "1/N"}, "scale: a number or '1/n', not '1/N'"),
+        ({"scale": "1/N"}, "scale: unknown option '1/N'. Did you mean '1/n'"),
         ({"rounds": 0}, "rounds: must be a whole number from 1 to 2147483647, not 0"),
         ({"rounds": 2.5}, "rounds: must be a whole number"),
         ({"step": -0.1}, "step: must be a finite number of at least 0"),

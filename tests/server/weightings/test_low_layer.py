@@ -4,7 +4,7 @@ import pytest
 
 from fedjax_het import models
 from fedjax_het.errors import InputError
-from fedjax_het.server.weightings.low_layer import low_layer
+from fedjax_het.server.weightings._parameter_guided import low_layer
 
 
 def variables(**shapes) -> dict:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedjax_het import sharing
 from fedjax_het.errors import InputError
 from fedjax_het.server.weightings import parameter_guided
-from fedjax_het.server.weightings.parameter_guided import guided_weights
+from fedjax_het.server.weightings._parameter_guided import guided_weights
 from fedjax_het.types import Broadcast, ServerView, Upload
 from tests.harness import compose, federation
 

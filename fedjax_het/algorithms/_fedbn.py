@@ -1,0 +1,54 @@
+"""FedBN."""
+
+from typing import Literal, Unpack
+
+import optax
+
+from fedjax_het import sharing
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.client.local_updates import Training, sgd
+from fedjax_het.client.objectives import cross_entropy
+from fedjax_het.server.aggregators import mean
+from fedjax_het.server.weightings import WeightingOrName
+from fedjax_het.validation import NonNegative, Preset, validate_arguments, with_presets
+
+
+@with_presets(released={"weighting": "uniform"})
+@validate_arguments
+def fedbn(
+    local_norms: Literal["batch", "all"] = "batch",
+    server_learning_rate: NonNegative = 1.0,
+    weighting: WeightingOrName = "samples",
+    *,
+    preset: Preset = "default",
+    **training: Unpack[Training],
+) -> Algorithm:
+    """FedBN: batch normalisation stays at home.
+
+        w_i = SGD(F_i),   shared leaves: w <- sum_i p_i w_i,   norm leaves (scale, bias, mean, variance): client i's own
+
+    Wire: as FedAvg without the norm layers. Kept by a client: its norm leaves, also through rounds it sits out. A
+    client that never trained is given the mean of those that did.
+
+    Setting: SGD .01, batch 32, 1 epoch, 100 rounds.
+    Deviation: the authors decide by "bn" in a parameter's name, which shares a ResNet's four downsampling norms.
+
+    Args:
+        local_norms: "batch" (by the layer's class, so that norms in shortcuts count) or "all" normalisation layers. A
+            model whose norms have no leaves is refused: nothing would stay.
+        server_learning_rate: By which the mean of the updates is multiplied, 1.
+        weighting: "samples" or "uniform" (the authors' code).
+        preset: "released" weighs clients as the authors' code does.
+        training: Settings of local training, see `local_updates.sgd`.
+
+    References:
+        Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021.
+        arXiv:2102.07623
+    """
+    return Algorithm(
+        objective=(cross_entropy(),),
+        local_update=sgd(**training),
+        aggregator=mean(weighting),
+        sharing=sharing.batch_norms if local_norms == "batch" else sharing.all_norms,
+        server_optimizer=optax.sgd(server_learning_rate),
+    )

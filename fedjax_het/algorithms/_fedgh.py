@@ -1,0 +1,52 @@
+"""FedGH."""
+
+from types import MappingProxyType
+from typing import Annotated, Unpack
+
+import optax
+
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.client.local_updates import Training, sgd
+from fedjax_het.client.objectives import cross_entropy
+from fedjax_het.server.aggregators import harmonized_mean
+from fedjax_het.server.weightings import WeightingOrName
+from fedjax_het.validation import Keywords, KeywordsOf, NonNegative, validate_arguments
+
+
+@validate_arguments
+def fedgh(
+    weighting: WeightingOrName = "samples",
+    *,
+    aggregation: Annotated[Keywords, KeywordsOf(harmonized_mean, given=("weighting",))] = MappingProxyType({}),
+    server_learning_rate: NonNegative = 1.0,
+    **training: Unpack[Training],
+) -> Algorithm:
+    """FedGH: harmonize the updates of every two clients in conflict.
+
+        for each pair i < j with g_i' . g_j < 0:   g_i' <- g_i' - (g_i' . g_j)/|g_j|^2 g_j,   g_j' likewise against g_i
+        w <- w + eta_g sum_i p_i g_i'
+
+    Wire: as FedAvg. Nothing is kept between rounds, and there is nothing to tune.
+
+    With no conflict it is FedAvg. With three or more in conflict the order of the ids matters. The paper's summary
+    leaves open which of the two updates of a pair are the ones as they run, see `aggregation`.
+    No authors' code was found. FedLD's tables list under this name the method that is here `hierarchical`; a third
+    FedGH (Yi et al., a generalised global header) is unrelated.
+
+    Args:
+        weighting: "samples" or "uniform".
+        aggregation: Further arguments of `aggregators.harmonized_mean`: conflict_test "current" (g_i' as it runs
+            against g_j as it was sent, as PCGrad), "original" or "sequential"; pair_order "lexicographic" by client id,
+            or "random" by round and seed; and how updates are stacked.
+        server_learning_rate: eta_g, 1.
+        training: Settings of local training, see `local_updates.sgd`.
+
+    References:
+        Zhang, Sun and Chen, FedGH: Federated Learning via Gradient Harmonization, 2023. arXiv:2309.06692
+    """
+    return Algorithm(
+        objective=(cross_entropy(),),
+        local_update=sgd(**training),
+        aggregator=harmonized_mean(weighting=weighting, **aggregation),
+        server_optimizer=optax.sgd(server_learning_rate),
+    )

@@ -1,0 +1,119 @@
+"""FedMGC, and its dominant gradient correction on FedAvg and FedProx."""
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Annotated, Unpack
+
+import optax
+
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.client.local_updates import Training, sgd
+from fedjax_het.client.measures import Moment, training_loss
+from fedjax_het.client.objectives import cross_entropy, focal, proximal
+from fedjax_het.server.aggregators import dominant_correction, mean
+from fedjax_het.server.weightings import WeightingOrName
+from fedjax_het.validation import Keywords, KeywordsOf, NonNegative, PositiveFraction, validate_arguments
+
+
+@validate_arguments
+def fedmgc(
+    gamma: NonNegative = 0.5,
+    beta: NonNegative = 1.5,
+    fraction: PositiveFraction = 0.5,
+    *,
+    dominant: bool = True,
+    client_loss: Moment = "last_epoch_mean",
+    weighting: WeightingOrName = "uniform",
+    aggregation: Annotated[
+        Keywords, KeywordsOf(dominant_correction, given=("fraction", "weighting"))
+    ] = MappingProxyType({}),
+    server_learning_rate: NonNegative = 1.0,
+    **training: Unpack[Training],
+) -> Algorithm:
+    """FedMGC: focal loss on clients, conflicts with dominant updates removed.
+
+        min  1/B sum_b -beta (1 - p_b)^gamma log p_b                     p_b: probability of the true class
+        p_i = 1/(K-1) sum_{j != i} (|g_i| + |g_j|)/2 cos(g_i, g_j),   z_i = p_i / l_i
+        dominant: the ceil(fraction K) clients of largest z; every update loses what points against them, in falling z
+        w <- w + eta_g 1/K sum_i g_i'
+
+    Wire: as FedAvg, and one number up, the loss l_i. Nothing is kept between rounds.
+
+    Setting: SGD .001, batch 128, 10 epochs, 10 of 100 clients a round with equally much data, Dirichlet .5 and 1.
+    Ablations: dominant=False keeps the focal loss alone, `fedavg_dgc` the dominant gradient correction (DGC) alone,
+    `fedprox_dgc` puts it on FedProx.
+    No code was released. Where the text contradicts itself (p_i, what is projected when), its definitions and
+    Algorithm 2 decide, and the other readings are options.
+
+    Args:
+        gamma: The paper's γ in {.1, .2, .5, 1}, tuned by data set; which value won is not given, the default is
+            mid-grid.
+        beta: The paper's β in {1, 1.2, 1.5, 2}; likewise.
+        fraction: The paper's λ, of the clients that dominate, .5.
+        dominant: False averages the updates as they are.
+        client_loss: Which l_i, left open: "last_epoch_mean", "round_mean", "pre_eval" or "post_eval".
+        weighting: "uniform" (Algorithm 2's 1/K) or "samples".
+        aggregation: Further arguments of `aggregators.dominant_correction`.
+        server_learning_rate: eta_g, 1.
+        training: Settings of local training, see `local_updates.sgd`.
+
+    References:
+        Wang, Mao, Wang, Wu and Wu, Joint Focal Loss and Dominant Gradient Correction for Gradient Conflict in Federated
+        Learning.
+    """
+    aggregator = dominant_correction(fraction, weighting, **aggregation)
+    return Algorithm(
+        objective=(focal(gamma, beta),),
+        local_update=sgd(**training),
+        reports={"loss": training_loss(client_loss)} if dominant else {},
+        aggregator=aggregator if dominant else mean(weighting),
+        server_optimizer=optax.sgd(server_learning_rate),
+    )
+
+
+@validate_arguments
+def fedavg_dgc(
+    fraction: PositiveFraction = 0.5, weighting: WeightingOrName = "uniform", **training: Unpack[Training]
+) -> Algorithm:
+    """FedAvg+DGC: FedAvg with FedMGC's dominant gradient correction.
+
+        min  CE,   w <- w + 1/K sum_i g_i',   g_i': w_i - w without what points against the dominant updates
+
+    Wire: as FedMGC. Its other options are to be had by `fedmgc(gamma=0.0, beta=1.0, ...)`.
+
+    Args:
+        fraction: The paper's λ, of the clients that dominate, .5.
+        weighting: "uniform" (Algorithm 2's 1/K) or "samples".
+        training: Settings of local training, see `local_updates.sgd`.
+
+    References:
+        Wang, Mao, Wang, Wu and Wu, Joint Focal Loss and Dominant Gradient Correction for Gradient Conflict in Federated
+        Learning.
+    """
+    return replace(fedmgc(fraction=fraction, weighting=weighting, **training), objective=(cross_entropy(),))
+
+
+@validate_arguments
+def fedprox_dgc(
+    mu: NonNegative = 0.01,
+    fraction: PositiveFraction = 0.5,
+    weighting: WeightingOrName = "uniform",
+    **training: Unpack[Training],
+) -> Algorithm:
+    """FedProx+DGC: FedProx with FedMGC's dominant gradient correction.
+
+        min  CE + mu/2 ||w - w^t||^2,   w <- w + 1/K sum_i g_i',   g_i' as in FedAvg+DGC
+
+    Wire: as FedMGC. The loss l_i that is reported includes the pull.
+
+    Args:
+        mu: The weight of the proximal term, as in `fedprox`.
+        fraction: The paper's λ, of the clients that dominate, .5.
+        weighting: "uniform" (Algorithm 2's 1/K) or "samples".
+        training: Settings of local training, see `local_updates.sgd`.
+
+    References:
+        Wang, Mao, Wang, Wu and Wu, Joint Focal Loss and Dominant Gradient Correction for Gradient Conflict in Federated
+        Learning.
+    """
+    return replace(fedavg_dgc(fraction, weighting, **training), objective=(cross_entropy(), proximal(mu)))

@@ -1,0 +1,76 @@
+"""FedNova."""
+
+from typing import Literal, Unpack
+
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.client.local_updates import Training, sgd
+from fedjax_het.client.measures import CoefficientRule, coefficient_norm
+from fedjax_het.client.objectives import cross_entropy, proximal
+from fedjax_het.errors import InputError
+from fedjax_het.server.aggregators import normalized_mean
+from fedjax_het.server.optimizers import fedavgm
+from fedjax_het.server.weightings import WeightingOrName
+from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, Preset, validate_arguments, with_presets
+
+
+@with_presets(released={"a_norm": "released", "tau_eff": "released"})
+@validate_arguments
+def fednova(
+    learning_rate: NonNegative = 0.1,
+    momentum: FractionBelowOne = 0.0,
+    mu: NonNegative = 0.0,
+    *,
+    gmf: FractionBelowOne = 0.0,
+    a_norm: CoefficientRule = "impulse",
+    tau_eff: Literal["coefficients", "steps", "released"] | Positive = "coefficients",
+    server_learning_rate: NonNegative = 1.0,
+    weighting: WeightingOrName = "samples",
+    preset: Preset = "default",
+    **training: Unpack[Training],
+) -> Algorithm:
+    """FedNova: count what a client did per unit of its work.
+
+        w_i - w = -lr sum_k a_ik g_ik,   d_i = (w_i - w) / |a_i|_1       a: from momentum, the proximal term, the steps
+        w <- w + eta_g tau_eff sum_i p_i d_i,   tau_eff = sum_i p_i |a_i|_1
+
+    Wire: as FedAvg, and one number, |a_i|_1. With equal steps for all it is FedAvg.
+
+    Setting: SGD .1, decay 1e-4, momentum 0 (.9 in the paper's runs), 200 rounds, Dirichlet .2.
+    Deviations from the code: p_i are shares of the cohort, not of everyone; batch statistics are plainly averaged.
+    Another local optimizer is refused: a is known for linear rules only.
+
+    Args:
+        learning_rate: lr of the local steps.
+        momentum: Of the local steps.
+        mu: Of a proximal term, 0.
+        gmf: Server momentum, 0.
+        a_norm: "impulse" (exact) or "released", which counts double where momentum meets mu.
+        tau_eff: "coefficients", "steps", sum_i p_i tau_i, a number, or "released", which is "steps" where mu > 0 and
+            "coefficients" elsewhere, as in the authors' code.
+        server_learning_rate: eta_g, 1.
+        weighting: "samples" (the paper's p_i) or "uniform".
+        preset: "released" counts coefficients and effective steps as the authors' code does.
+        training: Settings of local training, see `local_updates.sgd`.
+
+    Raises:
+        InputError: Another local optimizer is given, or a number is out of range.
+
+    References:
+        Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020.
+        arXiv:2007.07481. Official code JYWa/FedNova.
+    """
+    if training.get("optimizer"):
+        raise InputError(
+            "optimizer: FedNova knows the coefficients of SGD only. Leave optimizer out; momentum may stay."
+        )
+    schedule = training.get("learning_rate_schedule")
+    is_pulled = not isinstance(mu, int | float) or mu != 0
+    if tau_eff == "released":
+        tau_eff = "steps" if is_pulled else "coefficients"
+    return Algorithm(
+        objective=(cross_entropy(), proximal(mu)) if is_pulled else (cross_entropy(),),
+        local_update=sgd(learning_rate, momentum, **training),
+        reports={"a_norm": coefficient_norm(learning_rate, momentum, mu, a_norm, schedule)},
+        aggregator=normalized_mean(weighting, tau_eff),
+        server_optimizer=fedavgm(server_learning_rate, gmf),
+    )

@@ -1,0 +1,89 @@
+"""FedPAC."""
+
+from typing import Unpack
+
+import optax
+
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.client.local_updates import Training, sequential, sgd
+from fedjax_het.client.measures import class_statistics, head_statistics, own_head, prototypes
+from fedjax_het.client.objectives import alignment, cross_entropy
+from fedjax_het.errors import InputError
+from fedjax_het.models import with_feature_shape
+from fedjax_het.server.aggregators import collaborative_heads, mean
+from fedjax_het.server.summaries import class_weighted_mean
+from fedjax_het.server.weightings import WeightingName, WeightingOrName
+from fedjax_het.sharing import personal
+from fedjax_het.validation import Count, Fraction, NonNegative, validate_arguments
+
+HEAD = "params/classifier/*"
+
+
+@validate_arguments
+def fedpac(
+    lam: NonNegative = 1.0,
+    head_learning_rate: NonNegative = 0.1,
+    head_epochs: Count = 1,
+    *,
+    threshold: Fraction = 1e-3,
+    collaborate: bool = True,
+    prototype_weighting: WeightingName = "samples",
+    server_learning_rate: NonNegative = 1.0,
+    weighting: WeightingOrName = "samples",
+    **training: Unpack[Training],
+) -> Algorithm:
+    """FedPAC: a shared extractor with class prototypes, own mixtures of heads.
+
+        head:  head_epochs of CE, extractor fixed;   body:  CE + lam 1/d |f - c_y|^2, head fixed
+        extractor <- sum_i p_i extractor_i,   c_k <- sum_i n_ik c_ik / sum_i n_ik
+        head_i <- sum_j a_ij head_j,   a_i = argmin a^T P_i a on the simplex
+
+    Wire: down the extractor, c and one's own mixture of heads; up extractor, head, class means with counts (after
+    training), V_i and H_i (class means times shares, at the received model). The head is personal.
+
+    Setting: SGD .01 (.02 CIFAR), momentum .5, decay 5e-4, batch 50, 5 epochs, 20 clients, 200 rounds.
+    The settings of local training are the body's; the head takes its momentum, weight_decay, batch_size and shuffle
+    too.
+    Deviations from the code: features are measured in evaluation mode (there the first round's are not), the program
+    for a_i is solved exactly (there a repair of P_i can fail), a class that nobody has keeps its prototype (there an
+    error).
+
+    Args:
+        lam: The paper's λ, 1; the term is off in round 0.
+        head_learning_rate: Of the head, .1.
+        head_epochs: Of the head, 1.
+        threshold: Weights below it are dropped, .001.
+        collaborate: False keeps every head at home (FedRep with prototypes).
+        prototype_weighting: "samples" (code) or "uniform" over the clients that have the class.
+        server_learning_rate: By which the mean of the updates is multiplied, 1.
+        weighting: "samples" or "uniform", of the extractor.
+        training: Settings of local training, see `local_updates.sgd`.
+
+    Raises:
+        InputError: `only` is given, or a number is out of range.
+
+    References:
+        Xu, Tong and Huang, Personalized Federated Learning with Feature Alignment and Classifier Collaboration, ICLR
+        2023. Official code: JianXu95/FedPAC.
+    """
+    if training.pop("only", None) is not None:
+        raise InputError("only: FedPAC trains the head and then the rest. Leave `only` out.")
+    both = ("momentum", "weight_decay", "batch_size", "shuffle", "learning_rate_schedule")
+    alike = {name: training[name] for name in both if name in training}
+    head = sgd(head_learning_rate, epochs=head_epochs, **alike, only=HEAD)
+    local_update = sequential(head, sgd(**training, only=f"!{HEAD}"))
+    batch_size = local_update.batch_size
+    reports = {"prototypes": prototypes(batch_size)}
+    if collaborate:
+        reports |= {"head": own_head, "statistics": head_statistics}
+    return Algorithm(
+        objective=(cross_entropy(), alignment(lam)),
+        local_update=local_update,
+        survey={"classes": class_statistics(batch_size)},
+        reports=reports,
+        published={"prototypes": class_weighted_mean(prototype_weighting)},
+        aggregator=collaborative_heads(mean(weighting), threshold) if collaborate else mean(weighting),
+        sharing=personal(HEAD),
+        adapt=with_feature_shape,
+        server_optimizer=optax.sgd(server_learning_rate),
+    )

@@ -1,0 +1,50 @@
+"""What a client's examples ask of the head of the model it received (FedIIR)."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Measure, Problem
+from fedjax_het.client.objectives._regularizers import gradient_of_head
+from fedjax_het.types import Array, Batch, ClientView, Named
+from fedjax_het.validation import Count, validate_arguments
+
+
+@validate_arguments
+def head_gradient(batch_size: Count, per: Literal["batch", "sample", "client"] = "batch") -> Measure:
+    """The gradient of the cross-entropy by the head over all of the client's batches at view.start, nothing updated.
+
+        {"total": sum_b a_b g_b, "weight": sum_b a_b}          the server divides the sums of both over clients
+
+    An empty client gives zeros. The pass is a training pass, as the ones it is compared with, and leaves no trace.
+    Shapes: total as params/classifier (shared leaves), weight [].
+
+    Args:
+        batch_size: That of local training.
+        per: What counts alike in everyone's mean. "batch": a_b = 1, the last batch too, however short (the authors'
+            code). "sample": a_b = its examples. "client": total is the mean over the client's examples, weight 1.
+
+    Raises:
+        InputError: An unknown `per`.
+
+    References:
+        Guo et al., FedIIR, ICML 2023; official code YamingGuo98/FedIIR, domainbed/algorithms.py, mean_grad.
+    """
+
+    def measure(problem: Problem, view: ClientView) -> Named:
+        params, state = tree.split_params(view.start)
+
+        def add(sums: Named, batch: Batch, number: Array) -> Named:
+            forward = problem.forward(params, state, batch, view, jax.random.fold_in(jax.random.key(0), number))
+            share = jnp.asarray(1.0 if per == "batch" else jnp.sum(batch.mask), float)
+            total = tree.add(sums["total"], tree.scale(share, gradient_of_head(forward)))
+            return {"total": total, "weight": sums["weight"] + share}
+
+        nothing = tree.zeros_like(view.received.shared["params"].get("classifier", {}))
+        begin = {"total": nothing, "weight": jnp.zeros((), float)}
+        sums = problem.fold(view.data, view.data.train, batch_size, add, begin)
+        return tree.scale(1.0 / jnp.maximum(sums["weight"], 1.0), sums) if per == "client" else sums
+
+    return measure

@@ -1,0 +1,143 @@
+"""Losses of models on a client's examples."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Measure, Problem
+from fedjax_het.types import Array, Batch, ClientData, ClientView, Rows, Variables
+from fedjax_het.validation import Count, validate_arguments
+
+Metric = Literal["loss", "accuracy"]
+Examples = Literal["valid_or_train", "valid", "train"]
+Moment = Literal["last_epoch_mean", "round_mean", "pre_eval", "post_eval"]
+METRICS: dict[Metric, Callable[[Array, Array], Array]] = {
+    "loss": optax.softmax_cross_entropy_with_integer_labels,
+    "accuracy": lambda logits, labels: (jnp.argmax(logits, axis=-1) != labels).astype(logits.dtype),
+}
+
+
+@validate_arguments
+def mean_loss(
+    model: Literal["start", "local"] = "local",
+    metric: Metric = "loss",
+    examples: Examples = "valid_or_train",
+    batch_size: Count = 50,
+) -> Measure:
+    """[]: mean loss of the client's model on its own validation examples, in evaluation mode.
+
+        1/n sum_j l(f(x_j), y_j)
+
+    Args:
+        model: "start" is view.start, "local" view.local.
+        metric: "loss" (cross-entropy) or "accuracy", counted as the share of mistakes, so that less is better in both.
+        examples: "valid_or_train" falls back to the training examples where a client has no validation examples;
+            "valid" is 0 there; "train" always takes those.
+        batch_size: How many at a time.
+
+    Raises:
+        InputError: An unknown option.
+    """
+
+    def measure(problem: Problem, view: ClientView) -> Array:
+        return _mean(problem, view, getattr(view, model), METRICS[metric], _chosen(view.data, examples), batch_size)
+
+    return measure
+
+
+def training_gain(metric: Metric = "loss", examples: Examples = "valid_or_train", batch_size: int = 50) -> Measure:
+    """[]: what local training won on the client's validation examples, F_i(w^t) - F_i(w_i).   FedRD's GAP_i.
+
+    Options and errors as in `mean_loss`.
+    """
+    before, after = (mean_loss(model, metric, examples, batch_size) for model in ("start", "local"))
+    return lambda problem, view: before(problem, view) - after(problem, view)
+
+
+def generalization_gap(metric: Metric = "loss", examples: Examples = "valid_or_train", batch_size: int = 50) -> Measure:
+    """[]: what aggregation cost the client, F_i(w^t) - F_i(w_i) with w_i as it last trained it; 0 before. FedGA's G_i.
+
+    Reads: view.start, memory["validation_loss"] (`memories.last` of `mean_loss`). The memory is of the client's
+    own last round, which is the round before for all who take part in every round.
+    Options and errors as in `mean_loss`.
+    """
+    now = mean_loss("start", metric, examples, batch_size)
+
+    def measure(problem: Problem, view: ClientView) -> Array:
+        then = view.memory["validation_loss"]
+        return jnp.where(then["is_known"], now(problem, view) - then["value"], 0)
+
+    return measure
+
+
+def _chosen(data: ClientData, examples: str) -> Rows:
+    if examples != "valid_or_train":
+        return getattr(data, examples)
+    has_valid = data.valid.count > 0
+    capacity = max(data.valid.index.shape[0], data.train.index.shape[0])
+    valid, train = (jnp.pad(rows.index, (0, capacity - rows.index.shape[0])) for rows in (data.valid, data.train))
+    return Rows(jnp.where(has_valid, valid, train), jnp.where(has_valid, data.valid.count, data.train.count))
+
+
+def _mean(
+    problem: Problem, view: ClientView, variables: Variables, metric: Callable, rows: Rows, batch_size: int
+) -> Array:
+    """Batch by batch, so that memory does not grow with the client; 0 over no example."""
+    params, state = tree.split_params(variables)
+
+    def add(total: Array, batch: Batch, number: Array) -> Array:
+        forward = problem.forward(params, state, batch, view, jax.random.key(0), is_training=False)
+        each = metric(forward.outputs.logits, batch.labels).reshape(batch_size, -1).mean(axis=1)
+        return total + jnp.sum(jnp.where(batch.mask > 0, each, 0).astype(total.dtype))
+
+    total = problem.fold(view.data, rows, batch_size, add, jnp.zeros((), float))
+    return total / jnp.maximum(rows.count, 1)
+
+
+MEASURED = {"last_epoch_mean": "last_epoch_loss", "round_mean": "loss"}
+EVALUATED = {"pre_eval": lambda view: view.start, "post_eval": lambda view: view.local}
+
+
+@validate_arguments
+def training_loss(moment: Moment = "last_epoch_mean", batch_size: Count = 50) -> Measure:
+    """The mean of the algorithm's objective over a client's training examples, [].
+
+        last_epoch_mean:  over the last local epoch, while the weights moved; costs nothing
+        round_mean:       over the whole round, likewise
+        pre_eval:         of the model as the round began, in evaluation mode
+        post_eval:        of the model after training, in evaluation mode
+
+    Reads: metrics["last_epoch_loss"] or metrics["loss"]; evaluations view.start or view.local. Plain cross-entropy
+    instead, whatever the objective: `mean_loss("local", examples="train")`.
+
+    Args:
+        moment: When, as above.
+        batch_size: Of evaluations.
+
+    Raises:
+        InputError: An unknown moment.
+    """
+
+    def measure(problem: Problem, view: ClientView) -> Array:
+        if moment in MEASURED:
+            return view.metrics[MEASURED[moment]]
+        return _mean_objective(problem, view, EVALUATED[moment](view), batch_size)
+
+    return measure
+
+
+def _mean_objective(problem: Problem, view: ClientView, variables: Variables, batch_size: int) -> Array:
+    params, state = tree.split_params(variables)
+    rows = view.data.train
+
+    def add(total: Array, batch: Batch, number: Array) -> Array:
+        key = jax.random.fold_in(jax.random.key(0), number)
+        forward = problem.forward(params, state, batch, view, key, is_training=False)
+        return total + jnp.sum(batch.mask) * sum(term(forward) for term in problem.objective)
+
+    total = problem.fold(view.data, rows, batch_size, add, jnp.zeros((), float))
+    return total / jnp.maximum(rows.count, 1)

@@ -1,0 +1,179 @@
+"""Measures of a client's update: step coefficients, control variates and the effective learning rate."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Measure, Problem
+from fedjax_het.client.gradients import full_gradient
+from fedjax_het.client.optimizers import torch_sgd
+from fedjax_het.client.schedules import Schedule, rate
+from fedjax_het.types import Array, ClientView, Params
+from fedjax_het.validation import FractionBelowOne, NonNegative, validate_arguments
+
+Coefficients = Callable[[Array], Array]
+"""Number of local steps [] -> |a|_1 []."""
+_TINY = 1e-20  # a rate of 0 has the |a|_1 of the rates that go to it
+
+
+def impulse_response_norm(
+    optimizer: optax.GradientTransformation, learning_rate: float, mu: float = 0.0
+) -> Coefficients:
+    """|a|_1 of any linear, time-invariant local rule, from its answer to one unit gradient.
+
+        w_tau - w = -lr sum_k a_k g_k,   a_k = h_(tau-k),   |a|_1 = sum_{j=1..tau} |h_j|
+
+    h_j: how far (in learning rates) the weights are j steps after a single gradient of 1. It is not for rules that
+    change with the step (schedules) or with the size of the gradient (Adam).
+
+    Args:
+        optimizer: The local rule.
+        learning_rate: Its rate.
+        mu: The factor of a proximal term, which pulls the weights back meanwhile.
+    """
+
+    def norm(num_steps: Array) -> Array:
+        def step(index: Array, progress: tuple) -> tuple:
+            moved, state, total = progress
+            gradient = jnp.where(index == 0, 1.0, 0.0) + mu * moved
+            update, state = optimizer.update(gradient, state, moved)
+            return moved + update, state, total + jnp.abs(moved + update)
+
+        zero = jnp.zeros((), float)
+        _, _, total = jax.lax.fori_loop(0, jnp.asarray(num_steps, int), step, (zero, optimizer.init(zero), zero))
+        return total / learning_rate
+
+    return norm
+
+
+def as_released(learning_rate: float, momentum: float = 0.0, mu: float = 0.0) -> Coefficients:
+    """The authors' running sum. With momentum and mu together it counts every step twice."""
+
+    def norm(num_steps: Array) -> Array:
+        pull = jnp.asarray(learning_rate * mu, float)
+
+        def step(index: Array, progress: tuple) -> tuple:
+            counter, total = progress
+            counter = momentum * counter + 1
+            plain = jnp.where(pull == 0, total + 1, total)
+            total = jnp.where(jnp.asarray(momentum) != 0, total + counter, plain)
+            return counter, jnp.where(pull != 0, (1 - pull) * total + 1, total)
+
+        zero = jnp.zeros((), float)
+        return jax.lax.fori_loop(0, jnp.asarray(num_steps, int), step, (zero, zero))[1]
+
+    return norm
+
+
+CoefficientRule = Literal["impulse", "released"]
+Control = Literal["path", "start"]
+RULES: dict[CoefficientRule, Callable[[float, float, float], Coefficients]] = {
+    "impulse": lambda learning_rate, momentum, mu: impulse_response_norm(
+        torch_sgd(learning_rate, momentum), learning_rate, mu
+    ),
+    "released": as_released,
+}
+
+
+@validate_arguments
+def coefficient_norm(
+    learning_rate: NonNegative,
+    momentum: FractionBelowOne = 0.0,
+    mu: NonNegative = 0.0,
+    rule: CoefficientRule = "impulse",
+    schedule: Schedule | None = None,
+) -> Measure:
+    """|a_i|_1: how many plain gradient steps a client's round of SGD amounts to.
+
+    tau_i for plain SGD, more with momentum, less with a proximal term.
+    Shape: [].
+    Reads: num_steps. Weight decay is left out, as everywhere.
+
+    Args:
+        learning_rate: Of the local steps.
+        momentum: Of the local steps.
+        mu: Of the proximal term.
+        rule: "impulse" (exact) or "released" (the authors' sum, too large where momentum meets mu).
+        schedule: What lr is multiplied by in a round, as in `sgd`.
+
+    References:
+        Wang et al., FedNova, NeurIPS 2020. arXiv:2007.07481; official code JYWa/FedNova, distoptim/FedNova.py.
+    """
+
+    def measure(problem: Problem, view: ClientView) -> Array:
+        now = learning_rate if schedule is None else jnp.maximum(rate(learning_rate, schedule, view), _TINY)
+        return RULES[rule](now, momentum, mu)(view.num_steps)
+
+    return measure
+
+
+@validate_arguments
+def change_of_control(
+    learning_rate: float, control: Control = "path", batch_size: int = 50, schedule: Schedule | None = None
+) -> Measure:
+    """How a client's control variate changes in the round.
+
+        path (option II):   c_i+ - c_i = -c + (w - y) / (K_i lr)
+        start (option I):   c_i+ - c_i = grad F_i(w) - c_i
+
+    Shared leaves only.
+    Reads: view.start, view.local, num_steps, memory["control"], published["control"]. (w - y)/(K lr) is the mean of the
+    corrected gradients only for plain SGD with a constant rate, so that the change can do without c_i. No step, no
+    change.
+
+    Args:
+        learning_rate: lr of the local steps.
+        control: "path" (option II) or "start" (option I).
+        batch_size: Over which option I accumulates, nothing else.
+        schedule: What lr is multiplied by in a round, as in `sgd`; where lr is 0 then, option II changes nothing.
+
+    References:
+        Karimireddy et al., SCAFFOLD, ICML 2020, Alg. 1. arXiv:1910.06378
+    """
+
+    def along_path(view: ClientView) -> Params:
+        moved = tree.subtract(view.start["params"], view.local["params"])
+        everyone = view.received.published["control"]
+        reach = view.num_steps * rate(learning_rate, schedule, view)
+        return tree.subtract(_shared(tree.scale(1.0 / jnp.where(reach > 0, reach, 1), moved), view), everyone)
+
+    def measure(problem: Problem, view: ClientView) -> Params:
+        has_moved = view.num_steps > 0
+        if control == "path":
+            change = along_path(view)
+            has_moved &= rate(learning_rate, schedule, view) > 0
+        else:
+            at_start = full_gradient(problem, view, batch_size)
+            change = _shared(tree.subtract(at_start, view.memory["control"]), view)
+        return tree.where(has_moved, change, tree.zeros_like(change))
+
+    return measure
+
+
+def _shared(params: Params, view: ClientView) -> Params:
+    shared = set(tree.paths(view.received.shared["params"]))
+    return tree.partition(params, shared.__contains__)[1]
+
+
+def effective_learning_rate(learning_rate: float, schedule: Schedule | None = None) -> Measure:
+    """K_i lr: an update of plain SGD divided by it is minus the mean direction along the path.
+
+    Shape: [].
+    Reads: num_steps.
+
+    Args:
+        learning_rate: lr of the local steps.
+        schedule: What lr is multiplied by in a round, as in `sgd`.
+
+    References:
+        Xu et al., FedCM, 2021. arXiv:2106.10874
+    """
+
+    def measure(problem: Problem, view: ClientView) -> Array:
+        return view.num_steps * rate(learning_rate, schedule, view)
+
+    return measure

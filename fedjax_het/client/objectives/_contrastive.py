@@ -1,0 +1,78 @@
+"""Staying close to the global representation, away from one's own earlier ones (MOON)."""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Term
+from fedjax_het.client.objectives._supervised import masked_mean
+from fedjax_het.types import Array, ForwardPass, Variables
+from fedjax_het.validation import NonNegative, Positive, validate_arguments
+
+_SHORTEST = 1e-8  # a vector shorter than this has no direction: its cosine is 0, with gradient 0
+
+
+def model_contrast(
+    features: Array, received: Array, previous: Array, is_kept: Array, temperature: float = 0.5
+) -> Array:
+    """The model-contrastive loss of every example.
+
+        -log( e^{cos(z, z_g)/tau} / (e^{cos(z, z_g)/tau} + sum_p e^{cos(z, z_p)/tau}) )
+
+    Shapes: features and received [..., feature], previous [models, ..., feature], is_kept [models] -> [...]. Models
+    that are not kept leave the sum; without any, the loss and its gradient are exactly 0.
+    """
+    excess = (cosine(features, previous) - cosine(features, received)) / temperature
+    never = jnp.finfo(excess.dtype).min / 2  # finite, so that no gradient is NaN
+    is_kept = is_kept.reshape(is_kept.shape + (1,) * (excess.ndim - 1))
+    return jax.nn.softplus(jax.nn.logsumexp(jnp.where(is_kept, excess, never), axis=0))
+
+
+def cosine(a: Array, b: Array) -> Array:
+    """The cosine of the angle between vectors [..., feature]; 0 where one of them is zero."""
+    return jnp.sum(_direction(a) * _direction(b), axis=-1)
+
+
+@validate_arguments
+def contrastive(mu: NonNegative = 1.0, temperature: Positive = 0.5) -> Term:
+    """Pull the representation towards the received model's and push it from those of one's own earlier models.
+
+        mu 1/B sum_b model_contrast(z_b, z_g,b, z_p,b),   z_g = features under view.start, z_p under memory["previous"]
+
+    Both are constants, computed in evaluation mode. A client without an earlier model has no term.
+    Reads: outputs.features, view.start, memory["previous"] (see `memories.previous_models`). Two more passes forward a
+    step, and one more for every further earlier model.
+
+    Args:
+        mu: The paper's μ, tuned in .001, .01, .1, 1, 5, 10; 0 is FedAvg.
+        temperature: The paper's τ, .5.
+
+    Raises:
+        InputError: A negative mu, or a temperature that is not above 0.
+
+    References:
+        Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021. arXiv:2103.16257; code QinbinLi/MOON.
+    """
+
+    def contrastive(forward: ForwardPass) -> Array:
+        kept = forward.view.memory["previous"]
+        num_models = jax.tree.leaves(kept["models"])[0].shape[0]
+        received = _features(forward, forward.view.start)
+        previous = jnp.stack([_features(forward, tree.take(kept["models"], i)) for i in range(num_models)])
+        is_kept = jnp.arange(num_models) < kept["count"]
+        losses = model_contrast(forward.outputs.features, received, previous, is_kept, temperature)
+        return mu * masked_mean(losses, forward.batch.mask)
+
+    return contrastive
+
+
+def _features(forward: ForwardPass, variables: Variables) -> Array:
+    params, state = tree.split_params(variables)
+    again = forward.problem.forward(params, state, forward.batch, forward.view, forward.key, is_training=False)
+    return jax.lax.stop_gradient(again.outputs.features)
+
+
+def _direction(vectors: Array) -> Array:
+    squared = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
+    is_long = squared > _SHORTEST**2
+    return jnp.where(is_long, vectors * jax.lax.rsqrt(jnp.where(is_long, squared, 1)), 0)

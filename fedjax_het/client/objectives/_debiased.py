@@ -1,0 +1,128 @@
+"""Cross-entropy that gives rare classes more weight, the more the client's head has drifted (FedRD)."""
+
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import traverse_util
+
+from fedjax_het.algorithm import Term
+from fedjax_het.errors import InputError
+from fedjax_het.types import Array, ClientData, ForwardPass, Params
+from fedjax_het.validation import CountOrZero, Fraction, validate_arguments
+
+LambdaTime = Literal["epoch", "step", "prev_round"]
+Divergence = Literal["row_l2_mean", "frobenius", "per_class"]
+Divisor = Literal["weights", "batch"]
+DIVERGENCES: dict[Divergence, Callable[[Array], Array]] = {
+    "row_l2_mean": lambda change: jnp.mean(_class_norms(change)),
+    "frobenius": lambda change: jnp.sqrt(jnp.sum(jnp.square(change))),
+    "per_class": lambda change: _class_norms(change),
+}
+
+
+@validate_arguments
+def debiased_cross_entropy(
+    few_shot: Sequence[CountOrZero] | Sequence[Sequence[CountOrZero]] | None = None,
+    lambda_every: LambdaTime = "epoch",
+    *,
+    divergence: Divergence = "row_l2_mean",
+    normalise: Divisor = "weights",
+    share: Fraction = 0.5,
+) -> Term:
+    """Cross-entropy in which the client's few-shot classes S_i count 1 + lambda, and the others 1.
+
+        lambda = 1/C sum_c ||W_start[c] - W_now[c]||,   L = sum_b w_{y_b} CE_b / sum_b w_{y_b}
+
+    W: the head's last weight, bias excluded; lambda is not differentiated through.
+    Shapes: logits [batch, class] with labels [batch], or maps of both as in `cross_entropy`.
+    Reads: view.start, the examples' labels, and view.local or memory["head"] (`memories.last_head`) by lambda_every.
+
+    Args:
+        few_shot: S_i, one list for all clients, or a list of lists by client id (clients beyond it have none); None
+            takes the classes c with 0 < n_ic < share n_i / (classes present).
+        lambda_every: W_now is the head when the "epoch" began (code; with one epoch a round lambda stays 0), at the
+            "step", or as the client last trained it in the "prev_round" (0 before it ever did).
+        divergence: "row_l2_mean", "frobenius" ||W_start - W_now||, or "per_class" w_c = 1 + ||row c||.
+        normalise: By the sum of "weights" (code), or by the number of examples of the "batch".
+        share: Of the mean number of examples per class, below which few_shot=None takes a class for few-shot.
+
+    Raises:
+        InputError: Unknown options, classes that are none, and, when traced, classes that the head has not.
+
+    References:
+        FedRD: Reducing Divergences for Generalized Federated Learning; official code Kailee-WANG/NeurIPS25-FedRD,
+        utils/trainval_func.py.
+    """
+
+    def debiased_cross_entropy(forward: ForwardPass) -> Array:
+        logits, labels, mask = forward.outputs.logits, forward.batch.labels, forward.batch.mask
+        num_classes = logits.shape[-1]
+        if few_shot is None:
+            is_few_shot = few_shot_classes(forward.view.data, num_classes, share)
+        else:
+            is_few_shot = _listed(few_shot, num_classes, forward.view.client)
+        drift = DIVERGENCES[divergence](_head_change(forward, lambda_every, num_classes))
+        of_class = 1.0 + jnp.where(is_few_shot, drift, 0)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        is_example = jnp.broadcast_to(mask.reshape(mask.shape + (1,) * (labels.ndim - 1)), labels.shape)
+        weights = is_example * of_class[labels]
+        total = jnp.sum(weights if normalise == "weights" else is_example)
+        return jnp.sum(weights * losses) / jnp.where(total > 0, total, 1)
+
+    return debiased_cross_entropy
+
+
+def few_shot_classes(data: ClientData, num_classes: int, share: float = 0.5) -> Array:
+    """[class] bool: the classes that the client has, but less than `share` of its mean number per class it has."""
+    labels = data.examples.labels[data.train.index]
+    is_example = jnp.arange(labels.shape[0]) < data.train.count
+    each = jnp.broadcast_to(is_example.reshape(-1, *(1,) * (labels.ndim - 1)), labels.shape)
+    counts = jnp.zeros(num_classes, float).at[labels.ravel()].add(each.ravel().astype(float))
+    has = counts > 0
+    return has & (counts < share * jnp.sum(counts) / jnp.maximum(jnp.sum(has), 1))
+
+
+def head_weight(params: Params, num_classes: int) -> Array:
+    """[feature, class]: the last weight of the head at params/classifier."""
+    leaves = traverse_util.flatten_dict(params.get("classifier", {}), sep="/")
+    weights = [
+        leaves[path] for path in sorted(leaves) if leaves[path].ndim == 2 and leaves[path].shape[1] == num_classes
+    ]
+    if not weights:
+        raise InputError(
+            f"the debiased classifier looks for a weight [feature, {num_classes}] at params/classifier, and finds "
+            f"{', '.join(sorted(leaves)) or 'nothing'}. Give the model a linear head of that name."
+        )
+    return weights[-1]
+
+
+def _head_change(forward: ForwardPass, lambda_every: str, num_classes: int) -> Array:
+    view = forward.view
+    start = head_weight(view.start["params"], num_classes)
+    if lambda_every == "step":
+        return jax.lax.stop_gradient(head_weight(forward.params, num_classes)) - start
+    if lambda_every == "epoch":
+        return head_weight(view.local["params"], num_classes) - start
+    head = view.memory["head"]
+    return jnp.where(head["is_known"], head_weight({"classifier": head["value"]}, num_classes) - start, 0)
+
+
+def _class_norms(change: Array) -> Array:
+    return jnp.sqrt(jnp.sum(jnp.square(change), axis=0))
+
+
+def _listed(few_shot: Sequence, num_classes: int, client: Array | int) -> Array:
+    lists = few_shot if _is_by_client(few_shot) else [few_shot]
+    for classes in lists:
+        if any(c >= num_classes for c in classes):
+            raise InputError(f"few_shot: {list(classes)} names a class that is not among 0..{num_classes - 1}.")
+    table = jnp.asarray([[c in classes for c in range(num_classes)] for classes in lists])
+    return table.at[client if _is_by_client(few_shot) else 0].get(mode="fill", fill_value=False)
+
+
+def _is_by_client(few_shot: Sequence) -> bool:
+    return len(few_shot) > 0 and not isinstance(few_shot[0], Integral)

@@ -1,0 +1,92 @@
+"""Keeping the representation simple: short, and saying little beyond the class (FedSR)."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Term
+from fedjax_het.client.objectives._supervised import masked_mean
+from fedjax_het.errors import InputError
+from fedjax_het.types import Array, ForwardPass
+from fedjax_het.validation import NonNegative, Positive, validate_arguments
+
+LENGTHS = {1: tree.safe_sqrt, 2: lambda squared: squared}
+
+
+@validate_arguments
+def l2_representation(weight: NonNegative = 0.01, power: Literal[1, 2] = 1) -> Term:
+    """Keep representations short, so that those of all clients lie in one small region.
+
+        weight 1/B sum_b ||z_b||^power
+
+    Reads: outputs.features z [batch, D].
+
+    Args:
+        weight: FedSR's α for L2R, .01.
+        power: 1 (the authors' code; gradient 0 at z = 0) or 2 (the paper's squared norm).
+
+    Raises:
+        InputError: Another power.
+
+    References:
+        Nguyen et al., FedSR, NeurIPS 2022; official code atuannguyen/FedSR, src/methods/FedSR.py.
+    """
+
+    def l2_representation(forward: ForwardPass) -> Array:
+        squared = jnp.sum(jnp.square(forward.outputs.features), axis=-1)
+        return weight * masked_mean(LENGTHS[power](squared), forward.batch.mask)
+
+    return l2_representation
+
+
+@validate_arguments
+def conditional_information(weight: NonNegative = 0.001, floor: Positive = 1e-6) -> Term:
+    """Bound what the representation knows of the image once the class is known, by a learned Gaussian for each class.
+
+        weight 1/B sum_b KL( N(c mu_b, (c sigma_b)^2)  ||  N(r_mu[y_b], softplus(r_s[y_b])^2) )
+        = weight 1/B sum_b sum_d  ln(r / |c| sigma) + ((c sigma)^2 + (c mu - r_mu)^2) / (2 r^2) - 1/2,
+          r = softplus(r_s)
+
+    Analytic: no draw enters.
+    Reads: outputs.extras["mean"] mu and ["scale"] sigma [batch, D], params/reference (r_mu "mean", r_s "scale" [class,
+    D], c "factor" [], 1 where there is none): `models.probabilistic` has them all.
+
+    Args:
+        weight: FedSR's α for CMI, .001.
+        floor: Standard deviations below it count as it, without gradient, so that neither c = 0 nor an underflow of
+            softplus gives NaN; the authors' code has NaN there, and for any c < 0.
+
+    Raises:
+        InputError: A model without a distribution.
+
+    References:
+        Nguyen et al., FedSR, NeurIPS 2022; official code atuannguyen/FedSR, src/methods/FedSR.py.
+    """
+
+    def conditional_information(forward: ForwardPass) -> Array:
+        mean, scale, reference = _distributions(forward)
+        factor = reference.get("factor", 1.0)
+        labels = forward.batch.labels
+        target, width = reference["mean"][labels], _at_least(floor, jax.nn.softplus(reference["scale"]))[labels]
+        spread = _at_least(floor, jnp.abs(factor) * scale)
+        distance = jnp.square(spread) + jnp.square(factor * mean - target)
+        divergence = jnp.log(width) - jnp.log(spread) + distance / (2 * jnp.square(width)) - 0.5
+        return weight * masked_mean(jnp.sum(divergence, axis=-1), forward.batch.mask)
+
+    return conditional_information
+
+
+def _distributions(forward: ForwardPass) -> tuple[Array, Array, dict]:
+    extras = forward.outputs.extras
+    if not {"mean", "scale"} <= extras.keys() or "reference" not in forward.params:
+        raise InputError(
+            "objective term 'conditional_information' reads a representation's mean and scale and params/reference, "
+            "which this model does not have. Add adapt=models.probabilistic.probabilistic() to the Algorithm."
+        )
+    return extras["mean"], extras["scale"], forward.params["reference"]
+
+
+def _at_least(floor: float, values: Array) -> Array:
+    return jnp.where(values > floor, values, floor)

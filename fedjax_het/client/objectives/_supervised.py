@@ -1,0 +1,148 @@
+"""Supervised losses: cross-entropy, focal and Dice, and the choice of the task's loss."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_het.algorithm import Term
+from fedjax_het.errors import InputError
+from fedjax_het.types import Array, ForwardPass
+from fedjax_het.validation import NonNegative, validate_arguments
+
+
+@validate_arguments
+def cross_entropy(weight: NonNegative = 1.0) -> Term:
+    """Softmax cross-entropy, averaged over the examples of the batch (and the pixels of each).
+
+        1/B sum_b -log softmax(z_b)[y_b]
+
+    Shapes: logits [batch, class] with labels [batch], or [batch, height, width, class] with [batch, height, width].
+    Reads: outputs.logits.
+
+    Args:
+        weight: Factor of the term.
+    """
+
+    def cross_entropy(forward: ForwardPass) -> Array:
+        losses = optax.softmax_cross_entropy_with_integer_labels(forward.outputs.logits, forward.batch.labels)
+        return weight * masked_mean(losses, forward.batch.mask)
+
+    cross_entropy.is_task_loss = True  # `with_task_loss` may put another in its place
+    return cross_entropy
+
+
+def masked_mean(values: Array, mask: Array) -> Array:
+    """Mean over the examples that are not padding, and over all further axes; 0 where there is no example."""
+    per_example = values.reshape(values.shape[0], -1).mean(axis=1)
+    return jnp.sum(mask * per_example) / jnp.maximum(jnp.sum(mask), 1)
+
+
+def focal_losses(logits: Array, labels: Array, gamma: float, beta: float) -> Array:
+    """-beta (1 - p_t)^gamma log p_t of each example, p_t the softmax probability of its class: [..., class] -> [...].
+
+    With a = log sum_{c != y} exp z_c - z_y, both factors are smooth: -log p_t = softplus(a) and
+    1 - p_t = exp(-softplus(-a)). So 1 - p_t keeps its digits where p_t rounds to 1, and the gradient is finite there
+    for every gamma, where that of (1 - p_t)^gamma is infinity times 0.
+    """
+    is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+    others = jax.nn.logsumexp(jnp.where(is_true, -jnp.inf, logits), axis=-1)
+    deficit = others - jnp.sum(jnp.where(is_true, logits, 0), axis=-1)
+    return beta * jax.nn.softplus(deficit) * jnp.exp(-gamma * jax.nn.softplus(-deficit))
+
+
+@validate_arguments
+def focal(gamma: NonNegative = 0.5, beta: NonNegative = 1.5, weight: NonNegative = 1.0) -> Term:
+    """Focal loss, averaged over the examples of the batch (and the pixels of each).
+
+        1/B sum_b -beta (1 - p_b)^gamma log p_b,   p_b = softmax(z_b)[y_b]
+
+    Shapes: as `cross_entropy`, at least two classes.
+    Reads: outputs.logits.
+
+    Args:
+        gamma: The paper's γ; its grid is .1 / .2 / .5 / 1. What it used where is not said, so the default is mid-grid.
+        beta: The paper's β; its grid is 1 / 1.2 / 1.5 / 2, likewise. gamma=0 with beta=1 is cross-entropy.
+        weight: Factor of the term.
+
+    Raises:
+        InputError: A negative gamma or beta.
+
+    References:
+        FedMGC; no code was released.
+    """
+
+    def focal(forward: ForwardPass) -> Array:
+        losses = focal_losses(forward.outputs.logits, forward.batch.labels, gamma, beta)
+        return weight * masked_mean(losses, forward.batch.mask)
+
+    return focal
+
+
+def soft_dice(logits: Array, labels: Array, mask: Array, smooth: float = 1e-5) -> Array:
+    """1 - mean over classes of the soft Dice coefficient of the whole batch.
+
+        1 - 1/C sum_c (2 sum p_c t_c + s) / (sum p_c + sum t_c + s),   p = softmax(z), t = one-hot(y)
+
+    Shapes: logits [batch, height, width, class], labels [batch, height, width], mask [batch]. Background counts.
+    """
+    weight = mask.reshape(mask.shape + (1,) * (logits.ndim - 1))
+    probability = weight * jax.nn.softmax(logits)
+    truth = weight * jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
+    axes = tuple(range(logits.ndim - 1))
+    overlap = jnp.sum(probability * truth, axis=axes)
+    total = jnp.sum(probability, axis=axes) + jnp.sum(truth, axis=axes)
+    return 1.0 - jnp.mean((2.0 * overlap + smooth) / (total + smooth))
+
+
+@validate_arguments
+def dice(weight: NonNegative = 1.0, smooth: NonNegative = 1e-5) -> Term:
+    """Soft Dice loss over the whole batch, background included; see `soft_dice`.
+
+    HarmoFL's joint loss is (cross_entropy(0.5), dice(0.5)).
+    Reads: outputs.logits.
+
+    Args:
+        weight: Factor of the term.
+        smooth: The code's 1e-5.
+
+    References:
+        Jiang et al., HarmoFL, AAAI 2022; official code med-air/HarmoFL, utils/loss.py.
+    """
+
+    def dice(forward: ForwardPass) -> Array:
+        return weight * soft_dice(forward.outputs.logits, forward.batch.labels, forward.batch.mask, smooth)
+
+    return dice
+
+
+TaskLoss = Literal["cross_entropy", "dice", "joint"]
+TASK_LOSSES: dict[TaskLoss, tuple[Term, ...]] = {
+    "cross_entropy": (cross_entropy(),),
+    "dice": (dice(),),
+    "joint": (cross_entropy(0.5), dice(0.5)),
+}
+"""joint: the mean of both, HarmoFL's for segmentation (official code med-air/HarmoFL, utils/loss.py)."""
+
+
+@validate_arguments
+def with_task_loss(objective: tuple[Term, ...], task_loss: TaskLoss) -> tuple[Term, ...]:
+    """An objective with another of TASK_LOSSES in the place of its cross-entropy.
+
+    Raises:
+        InputError: An unknown name; an objective without that term: its loss is the algorithm's own.
+    """
+    if task_loss == "cross_entropy":
+        return objective
+    if not any(map(_is_task_loss, objective)):
+        own = ", ".join(term.__name__ for term in objective)
+        raise InputError(
+            f"task_loss: '{task_loss}' has no place in this algorithm, whose loss is its own ({own}). "
+            "Leave task_loss='cross_entropy', or take another algorithm."
+        )
+    return tuple(each for term in objective for each in (TASK_LOSSES[task_loss] if _is_task_loss(term) else (term,)))
+
+
+def _is_task_loss(term: Term) -> bool:
+    return getattr(term, "is_task_loss", False)

@@ -1,0 +1,150 @@
+"""Diagnostics of images: amplitude spectra, contours of masks and amplitude normalisation."""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het.diagnostics._toolkit import Diagnostic, ImagePanel, Quantity, encoded, global_models, logits, over_rows
+from fedjax_het.errors import InputError
+from fedjax_het.types import Array, Batch, Named, PyTree, RoundSnapshot, Rows, Variables
+
+MOST_CLIENTS, IMAGES = 4, 2
+
+
+def image_shape(problem, look: RoundSnapshot, name: str) -> tuple[int, int, int]:
+    """(height, width, channel) as the model takes them. Raises InputError for inputs that are no images."""
+    shape = jax.eval_shape(problem.prepare, look.data.examples.inputs[:1]).shape[1:]
+    if len(shape) != 3:
+        raise InputError(f"diagnostics: '{name}' is for images [height, width, channel], not for inputs {shape}.")
+    return shape
+
+
+def first_images(problem, look: RoundSnapshot, name: str) -> tuple[Variables, Batch]:
+    """(the server's new model with these clients' own leaves, their images), leaves [clients, ...].
+
+    Batch leaves: [clients, IMAGES, ...], clients = min(MOST_CLIENTS, cohort); a client with fewer test images than
+    IMAGES has mask 0 where one is missing.
+
+    Raises:
+        InputError: Inputs that are no images, or where no client has test examples of its own.
+    """
+    image_shape(problem, look, name)
+    if look.data.test is None:
+        raise InputError(
+            f"diagnostics: '{name}' shows clients' own test images, and no client has any. Give them some: "
+            "data.client_test_fraction=0.2, or data.local_test=True."
+        )
+
+    def first(stack: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: x[:MOST_CLIENTS], stack)
+
+    batches = jax.vmap(lambda row: problem.batch(look.data, row.index, row.count, 0, IMAGES))(first(look.data.test))
+    return first(global_models(look)), batches
+
+
+def amplitudes_of_round(problem, look: RoundSnapshot) -> Named:
+    """{"log_amplitudes": [cohort, radii]}: mean of log(1 + |F x|) over a client's training images, channels, and
+
+    frequencies whose distance from 0, in cycles an image, rounds to r = 0, 1, ...
+
+    x: as the model takes them, [height, width, channel].
+
+    Raises:
+        InputError: Inputs that are no images.
+    """
+    height, width, _ = image_shape(problem, look, "amplitudes")
+    radius = jnp.round(jnp.hypot(jnp.fft.fftfreq(height)[:, None] * height, jnp.fft.fftfreq(width) * width))
+    radius, num_radii = radius.astype(jnp.int32), min(height, width) // 2 + 1
+    sizes = jnp.zeros(num_radii).at[radius].add(1, mode="drop")
+
+    def one(row: Rows) -> Array:
+        def add(total: Array, batch: Batch, number: Array) -> Array:
+            logs = jnp.log1p(jnp.abs(jnp.fft.fft2(batch.inputs.astype(jnp.float32), axes=(1, 2)))).mean(axis=-1)
+            return total.at[radius].add(jnp.sum(logs * batch.mask[:, None, None], axis=0), mode="drop")
+
+        return over_rows(problem, look, row, add, jnp.zeros(num_radii)) / sizes / jnp.maximum(row.count, 1)
+
+    return {"log_amplitudes": jax.lax.map(one, look.data.train)}
+
+
+def contours_of_round(problem, look: RoundSnapshot) -> Named:
+    """{"images": float16 [clients, images, height, width, channel], "true", "predicted": [clients, images, height,
+
+    width], "is_image": [clients, images]}: test images as the model takes them, the class of each pixel, and the class
+    to which the server's new model, with the client's own leaves, gives the largest logit.
+
+    Reads: data.test.
+
+    Raises:
+        InputError: Labels that are no masks, or as `first_images` does.
+    """
+    if look.data.examples.labels.ndim < 3:
+        raise InputError(
+            "diagnostics: 'contours' is for masks [height, width], and these examples have one label each. Leave it "
+            "out, or give data with masks."
+        )
+    models, batches = first_images(problem, look, "contours")
+
+    def predicted(each: tuple[Variables, Batch]) -> Array:
+        model, batch = each
+        return jnp.argmax(logits(problem, model, look, batch), axis=-1)
+
+    return {
+        "images": batches.inputs.astype(jnp.float16),
+        "true": batches.labels,
+        "predicted": jax.lax.map(predicted, (models, batches)).astype(batches.labels.dtype),
+        "is_image": batches.mask > 0,
+    }
+
+
+def normalisation_of_round(problem, look: RoundSnapshot) -> Named:
+    """{"images", "normalised": float16 [clients, images, height, width, channel], "is_image": [clients, images]}: test
+
+    images as the model takes them, and Psi(x) with the average amplitude after the round.
+
+    Reads: data.test, and outputs.extras["normalised"] of a pass in evaluation mode.
+
+    Raises:
+        InputError: A model that normalises no images, or as `first_images` does.
+    """
+    models, batches = first_images(problem, look, "normalisation")
+
+    def normalised(each: tuple[Variables, Batch]) -> Array:
+        model, batch = each
+        _, extras = encoded(problem, model, look, batch)
+        if "normalised" not in extras:
+            raise InputError(
+                "diagnostics: 'normalisation' shows what amplitude normalisation makes of images, and this algorithm's "
+                "model has none. Leave it out, or take an algorithm that adapts it so: adapt=amplitude_normalised(), "
+                "as HarmoFL with a band does."
+            )
+        return extras["normalised"]
+
+    return {
+        "images": batches.inputs.astype(jnp.float16),
+        "normalised": jax.lax.map(normalised, (models, batches)).astype(jnp.float16),
+        "is_image": batches.mask > 0,
+    }
+
+
+DIAGNOSTICS = {
+    "amplitudes": Diagnostic(
+        amplitudes_of_round,
+        "Spectra of the clients' images",
+        "Mean log amplitude by frequency, per client (HarmoFL).",
+        {"log_amplitudes": Quantity("log amplitude", "radius", "cycles per image", unit="log amplitude")},
+    ),
+    "contours": Diagnostic(
+        contours_of_round,
+        "Outlines of masks",
+        "Test images of the first clients of the cohort: true outlines yellow and solid, those that the server's model "
+        "finds after the round, with a client's own leaves, blue and dashed (HarmoFL, Fig. 4).",
+        panels=(ImagePanel("image", "images", outlines=("true", "predicted")),),
+    ),
+    "normalisation": Diagnostic(
+        normalisation_of_round,
+        "What amplitude normalisation makes of images",
+        "Test images of the first clients of the cohort, as they are and with the federation's average amplitude in "
+        "place of their own, as it is after the round; black and white are the same throughout (HarmoFL, Fig. 2).",
+        panels=(ImagePanel("image", "images"), ImagePanel("normalised", "normalised")),
+    ),
+}

@@ -1,0 +1,172 @@
+"""Diagnostics of losses: their decomposition, their classes and their landscape."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_het import tree
+from fedjax_het.diagnostics._toolkit import (
+    BATCH,
+    Diagnostic,
+    Quantity,
+    client_models,
+    global_models,
+    logits,
+    mean_loss,
+    over_rows,
+)
+from fedjax_het.types import Array, Batch, Key, Named, Params, RoundSnapshot, Rows
+
+
+class Decomposition(NamedTuple):
+    """local + shift + aggregation = total. The paper speaks of the absolute values of shift and aggregation."""
+
+    local: Array
+    shift: Array
+    aggregation: Array
+    total: Array
+
+
+def decomposition(losses: Array, global_losses: Array, num_examples: Array) -> Decomposition:
+    """Split the loss of the aggregated model, weighted by examples, into what each stage of a round adds.
+
+        local       = sum_i p_i L_i(w_i)
+        shift       = sum_ij p_i p_j (L_j(w_i) - L_i(w_i))
+        aggregation = sum_i p_i (L(w) - L(w_i)),   L(v) = sum_j p_j L_j(v)
+
+    Losses are mean cross-entropies in evaluation mode, after one round from one w.
+    Deviation: the printed Eq. 2 has L(w) - L_i(w_i) in its last term, which breaks the identity by exactly `shift`; the
+    sentence below it has the form used here.
+
+    Args:
+        losses: [data, model], client i's model on client j's training data at [j, i].
+        global_losses: [data], the aggregated model.
+        num_examples: [data].
+
+    References:
+        Zeng et al., FedLD.
+    """
+    p = num_examples / jnp.sum(num_examples)
+    own, on_everyone = jnp.diag(losses), p @ losses
+    total = p @ global_losses
+    return Decomposition(p @ own, p @ (on_everyone - own), total - p @ on_everyone, total)
+
+
+def decomposition_of_round(problem, look: RoundSnapshot) -> Named:
+    """{"local", "shift", "aggregation", "total", "absolute_shift", "absolute_aggregation"}, [] each, and "losses".
+
+    Of the round's cohort, weighted by its training examples; losses [data, model] as `decomposition` takes them. Where
+    leaves are personal a client's model has its own, and the aggregated model, on a client's data, that client's.
+    cohort (cohort + 1) evaluations on training data.
+    """
+    rows, counts = look.data.train, jnp.where(look.view.is_present, look.view.uploads.num_examples, 0)
+
+    def on_everyone(model) -> Array:
+        return jax.lax.map(lambda row: mean_loss(problem, model, look, row), rows)
+
+    losses = jax.lax.map(on_everyone, client_models(look)).T
+    after = jax.lax.map(lambda one: mean_loss(problem, one[0], look, one[1]), (global_models(look), rows))
+    parts = decomposition(losses, after, counts)
+    absolute = {"absolute_shift": jnp.abs(parts.shift), "absolute_aggregation": jnp.abs(parts.aggregation)}
+    return parts._asdict() | absolute | {"losses": losses}
+
+
+RADIUS, POINTS = 1.0, 11
+
+
+def filter_normalised(key: Key, params: Params) -> Params:
+    """A Gaussian direction whose every filter is as long as the model's own, zero for biases and norms.
+
+    d_f <- d_f |w_f| / |d_f|, f the last axis of a kernel: an output channel.
+
+    References:
+        Li et al., Visualizing the Loss Landscape of Neural Nets, 2018.
+    """
+    leaves, structure = jax.tree.flatten(params)
+
+    def direction(key: Key, weights: Array) -> Array:
+        if weights.ndim < 2:
+            return jnp.zeros_like(weights)
+        drawn, axes = jax.random.normal(key, weights.shape, weights.dtype), tuple(range(weights.ndim - 1))
+        lengths = [jnp.sqrt(jnp.sum(jnp.square(x), axis=axes, keepdims=True)) for x in (weights, drawn)]
+        return drawn * lengths[0] / jnp.where(lengths[1] > 0, lengths[1], 1)
+
+    keys = jax.random.split(key, len(leaves))
+    return jax.tree.unflatten(structure, [direction(*each) for each in zip(keys, leaves, strict=True)])
+
+
+def landscape_of_round(problem, look: RoundSnapshot) -> Named:
+    """{"clients": [cohort, 11, 11], "federation": [11, 11], "steps": [11]}: mean cross-entropy at w + a d_1 + b d_2.
+
+    w: the server's model after the round, with each client's own leaves; a, b from -1 to 1, directions by
+    `filter_normalised`. Each client by its first 256 training examples, the federation weighted by examples.
+    """
+    steps, models = jnp.linspace(-RADIUS, RADIUS, POINTS), global_models(look)
+    first, second = (filter_normalised(key, look.shared["params"]) for key in jax.random.split(look.key))
+    rows = look.data.train._replace(count=jnp.minimum(look.data.train.count, BATCH))
+
+    def at(point: Array) -> Array:
+        shift = tree.add(tree.scale(point[0], first), tree.scale(point[1], second))
+        moved = tree.add(look.shared["params"], shift)
+
+        def of_client(one) -> Array:
+            model, row = one
+            return mean_loss(problem, tree.merge(model, {"params": moved}), look, row)
+
+        return jax.lax.map(of_client, (models, rows))
+
+    grid = jnp.stack(jnp.meshgrid(steps, steps, indexing="ij"), axis=-1).reshape(-1, 2)
+    losses = jax.lax.map(at, grid).T.reshape(-1, POINTS, POINTS)
+    shares = jnp.where(look.view.is_present, look.view.uploads.num_examples, 0)
+    federation = jnp.tensordot(shares / jnp.maximum(jnp.sum(shares), 1), losses, axes=1)
+    return {"clients": losses, "federation": federation, "steps": steps}
+
+
+def classes_of_round(problem, look: RoundSnapshot) -> Named:
+    """{"losses": [cohort, classes], "counts": [cohort, classes]}: mean cross-entropy of each client's trained model on
+    its training examples of a class, NaN where it has none; how many it has. Of masks, pixels are counted.
+    """
+
+    def one(model, row: Rows) -> Array:
+        a_pass = lambda: logits(problem, model, look, problem.batch(look.data, row.index, row.count, 0, 1))  # noqa: E731
+        num_classes = jax.eval_shape(a_pass).shape[-1]
+
+        def add(total: Array, batch: Batch, number: Array) -> Array:
+            found, labels, mask = logits(problem, model, look, batch), batch.labels, batch.mask
+            losses = optax.softmax_cross_entropy_with_integer_labels(found, labels)
+            counted = jnp.broadcast_to(mask.reshape(mask.shape + (1,) * (labels.ndim - 1)), labels.shape).astype(float)
+            return total.at[:, labels].add(jnp.stack([losses * counted, counted]))
+
+        return over_rows(problem, look, row, add, jnp.zeros((2, num_classes), float))
+
+    sums, counts = jnp.moveaxis(jax.lax.map(lambda each: one(*each), (client_models(look), look.data.train)), 1, 0)
+    return {"losses": jnp.where(counts > 0, sums / jnp.maximum(counts, 1), jnp.nan), "counts": counts}
+
+
+DIAGNOSTICS = {
+    "decomposition": Diagnostic(
+        decomposition_of_round,
+        "Where the loss comes from",
+        "local + shift + aggregation = total: what local training leaves, what other clients' data add to a client's "
+        "model, and what aggregation adds to (or takes from) the mean of all models (FedLD, Eq. 2).",
+        {"losses": Quantity("every client's model on every client's data", x_label="model of", y_label="data of")},
+    ),
+    "classes": Diagnostic(
+        classes_of_round,
+        "Which classes a client has learnt",
+        "Each client's trained model on its own training examples of a class; empty where it has none (FedMGC, Fig. "
+        "8).",
+        {
+            "losses": Quantity("loss per class", "classes", "class"),
+            "counts": Quantity("training examples per class", "classes", "class", scale="amount", unit="examples"),
+        },
+    ),
+    "landscape": Diagnostic(
+        landscape_of_round,
+        "The loss around the server's model",
+        "Along two random directions, filter-normalised; 0, 0 is the model. The flatter, the better it bears what "
+        "other data do to it (HarmoFL, Fig. 1).",
+    ),
+}

@@ -1,0 +1,138 @@
+"""The record of a diagnostic, and what diagnostics are made of: client models, their losses, products of updates."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_het import tree
+from fedjax_het._internal.float64 import in_double
+from fedjax_het.types import Array, Batch, Context, Named, PyTree, RoundSnapshot, Rows, Variables
+
+BATCH = 256
+
+
+class Quantity(NamedTuple):
+    """How reports show one quantity of a diagnostic; one without such a record is shown by its name and shape.
+
+    Attributes:
+        title: What it is called.
+        across: What the columns of a matrix or the entries of a vector count, "clients", "classes" or another word.
+        x_label: Of a matrix.
+        y_label: Of a matrix.
+        scale: Of the colours of a matrix.
+        unit: Of the colours of a matrix.
+        parts: What the entries of a vector are called, where it is several scalars.
+    """
+
+    title: str
+    across: str = "clients"
+    x_label: str = "client"
+    y_label: str = "client"
+    scale: Literal["level", "signed", "amount"] = "level"
+    unit: str = "loss"
+    parts: tuple[str, ...] = ()
+
+
+class ImagePanel(NamedTuple):
+    """One of the pictures that a diagnostic shows of each image.
+
+    Attributes:
+        title: What stands above it, before the number of the image.
+        image: The quantity that is drawn, [clients, images, height, width, channel].
+        outlines: Quantities [clients, images, height, width] whose outlines are drawn on it: the true one and, dashed,
+            the found one.
+    """
+
+    title: str
+    image: str
+    outlines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """A diagnostic: what it measures in a round, and how reports show it.
+
+    Attributes:
+        measure: (problem, RoundSnapshot) -> named arrays, a pure function that is compiled with the round.
+        title: Of its figures.
+        caption: What there is to see, with the paper that has it.
+        quantities: How its arrays are shown, by name.
+        panels: The pictures of each image, for one that shows images; its arrays have "is_image" [clients, images].
+            With several, black and white are the same in all.
+    """
+
+    measure: Callable[[Any, RoundSnapshot], Named]
+    title: str
+    caption: str
+    quantities: Mapping[str, Quantity] = field(default_factory=lambda: MappingProxyType({}))
+    panels: tuple[ImagePanel, ...] = ()
+
+    def __call__(self, problem: Any, look: RoundSnapshot) -> Named:
+        return self.measure(problem, look)
+
+
+def client_models(look: RoundSnapshot) -> Variables:
+    """What each client trained, leaves [cohort, ...]: shared leaves as it sent them, its own as it keeps them."""
+    received = look.view.received.shared
+    trained = jax.tree.map(lambda start, update: start + update, received, look.view.uploads.update)
+    return tree.merge(trained, look.personal)
+
+
+def global_models(look: RoundSnapshot) -> Variables:
+    """The server's new model with each client's own leaves, [cohort, ...]."""
+    num = look.view.cohort.shape[0]
+    return tree.merge(jax.tree.map(lambda x: jnp.broadcast_to(x, (num, *x.shape)), look.shared), look.personal)
+
+
+def encoded(problem, variables: Variables, look: RoundSnapshot, batch: Batch) -> tuple[Array, Named]:
+    """(features, extras) in evaluation mode."""
+    context = Context(batch.mask, look.view.received.round, look.key, False)
+    return problem.model.encode(variables, batch.inputs, context)[0]
+
+
+def logits(problem, variables: Variables, look: RoundSnapshot, batch: Batch) -> Array:
+    """[batch, class], or [batch, height, width, class], in evaluation mode."""
+    features, _ = encoded(problem, variables, look, batch)
+    return problem.model.classify(variables["params"], features)
+
+
+def total_loss(problem, variables: Variables, look: RoundSnapshot, batch: Batch) -> Array:
+    """[], the sum over the batch's examples: cross-entropies in evaluation mode; of masks their means over pixels."""
+    found = logits(problem, variables, look, batch)
+    losses = optax.softmax_cross_entropy_with_integer_labels(found, batch.labels)
+    return jnp.sum(jnp.where(batch.mask > 0, losses.reshape(losses.shape[0], -1).mean(axis=1), 0))
+
+
+def over_rows(
+    problem, look: RoundSnapshot, rows: Rows, add: Callable[[PyTree, Batch, Array], PyTree], total: PyTree
+) -> PyTree:
+    """total = add(total, batch, number) for batch after batch of one client's row, divided as in evaluation."""
+    return problem.fold(look.data, rows, BATCH, add, total, is_even=True)
+
+
+def mean_loss(problem, variables: Variables, look: RoundSnapshot, rows: Rows) -> Array:
+    """[] over the examples of one client's row; 0 where there is none."""
+
+    def add(total: Array, batch: Batch, number: Array) -> Array:
+        return total + total_loss(problem, variables, look, batch)
+
+    return over_rows(problem, look, rows, add, jnp.zeros((), float)) / jnp.maximum(rows.count, 1)
+
+
+def from_gram(measure: Callable[..., Named], look: RoundSnapshot, *others: PyTree) -> Named:
+    """measure(Gram matrix of the updates' parameters in float64, *others), in the process's own precision."""
+
+    def inside(stack: PyTree, *others: PyTree) -> Named:
+        gram = tree.sum_over_leaves(lambda rows: rows.astype(float) @ rows.astype(float).T, stack)
+        return jax.tree.map(_single, measure(gram, *others))
+
+    return in_double(inside)(look.view.uploads.update["params"], *others)
+
+
+def _single(values: Array) -> Array:
+    return values.astype(jnp.float32 if jnp.issubdtype(values.dtype, jnp.floating) else jnp.int32)

@@ -1,0 +1,262 @@
+"""Diagnostics of the clients' updates: conflict, drift, norms, spectrum and implied weights."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het import geometry, tree
+from fedjax_het.diagnostics._toolkit import Diagnostic, Quantity, from_gram, over_rows, total_loss
+from fedjax_het.errors import InputError
+from fedjax_het.types import Array, Batch, Named, Params, RoundSnapshot, Rows, Variables
+from fedjax_het.validation import validate_arguments
+
+_ROUNDING = 1e-12  # of |g_i||g_j|: a projected vector is not exactly orthogonal
+
+
+class Conflict(NamedTuple):
+    cosines: Array  # [m, m]; 0 for a zero vector
+    mean_cosine: Array  # [] over pairs i < j of clients that are present
+    num_conflicts: Array  # [] pairs i < j with g_i . g_j < 0
+    projections: Array  # [m, m] p_ij
+    agreement: Array  # [m] p_i, in the unit of the updates; the larger, the more the others go the same way
+    relative_agreement: Array  # [m] p_i / mean |g|: comparable over rounds, in which all updates shrink
+    dominance: Array  # [m] z_i = p_i / l_i
+
+
+@validate_arguments
+def conflict(
+    gram: Array, losses: Array | None = None, is_present: Array | None = None, mode: geometry.Agreement = "mean_excl"
+) -> Conflict:
+    """The measures of one round's updates, from their Gram matrix K_ij = <g_i, g_j> [m, m], in float64 if it is.
+
+    The paper's Fig. 9 reads small p as good, its selection rule large p: p shrinks with the updates anyway, hence
+    `relative_agreement`.
+
+    Args:
+        gram: [m, m].
+        losses: [m], each client's l_i; all 1 without them.
+        is_present: [m]; the others have zero rows; default everyone.
+        mode: Of p_i, see `geometry.agreement`.
+
+    Raises:
+        InputError: An unknown mode.
+
+    References:
+        FedMGC, Definitions 2 to 4.
+    """
+    is_present = jnp.ones(len(gram), bool) if is_present is None else is_present
+    losses = jnp.ones(len(gram), gram.dtype) if losses is None else losses
+    cosines, p = geometry.cosines(gram), geometry.agreement(gram, is_present, mode)
+    num_present = jnp.sum(is_present)
+    num_pairs = jnp.maximum(num_present * (num_present - 1) / 2, 1)
+    mean_length = jnp.sum(geometry.lengths(gram)) / jnp.maximum(num_present, 1)
+    return Conflict(
+        cosines=cosines,
+        mean_cosine=jnp.sum(jnp.triu(cosines, 1)) / num_pairs,
+        num_conflicts=num_conflicts(gram),
+        projections=geometry.projections(gram),
+        agreement=p,
+        relative_agreement=p / jnp.where(mean_length > 0, mean_length, 1),
+        dominance=geometry.dominance(p, losses),
+    )
+
+
+def num_conflicts(gram: Array, coefficients: Array | None = None) -> Array:
+    """[]: pairs i < j that point apart, K_ij < 0; with coefficients C [m, m], among the edited updates sum_j C_ij g_j.
+
+    After an edit a pair counts only if its inner product is under -1e-12 |g_i||g_j|, lengths before the edit.
+    """
+    if coefficients is None:
+        return jnp.sum(jnp.triu(geometry.is_conflict(gram)))
+    sizes = geometry.lengths(gram)
+    edited = geometry.combined(gram, coefficients)
+    return jnp.sum(jnp.triu(geometry.is_conflict(edited, _ROUNDING * sizes[:, None] * sizes)))
+
+
+def conflict_of_round(problem, look: RoundSnapshot) -> Named:
+    """The fields of `Conflict` by name, of the updates that the clients sent; with their losses if they report them.
+    Where the aggregator revises updates also "num_conflicts_after", among the revised.
+    """
+    losses = look.view.uploads.reports.get("loss")
+
+    def measure(gram: Array) -> Named:
+        found = conflict(gram, losses, look.view.is_present)._asdict()
+        if look.revision:
+            found["num_conflicts_after"] = num_conflicts(gram, look.revision(gram, look.view))
+        return found
+
+    return from_gram(measure, look)
+
+
+INDICES = {"after": slice(1, None), "before": slice(0, -1)}
+
+
+@validate_arguments
+def drift(trajectories: Sequence[Array], index: Literal["after", "before"] = "after") -> Array:
+    """Gamma = 1/N sum_i 1/K_i sum_k ||w_i,k - w||^2, over all trainable parameters.
+
+    Clients with unequal steps average over their own first.
+
+    Args:
+        trajectories: For each client [K_i + 1, parameters], its weights before the first step (w) and after each.
+        index: "after" counts w_i,k after k = 1..K steps (Eq. 7), "before" as Algorithm 1 does, where the first is w
+            itself.
+
+    References:
+        Jiang et al., HarmoFL, AAAI 2022.
+    """
+    squared = [jnp.sum(jnp.square(path - path[0]), axis=1)[INDICES[index]] for path in trajectories]
+    return jnp.mean(jnp.stack([jnp.mean(values) for values in squared]))
+
+
+def drift_of_round(problem, look: RoundSnapshot) -> Named:
+    """{"gamma": [], "by_client": [cohort]}: Gamma as above, counted after each step, over the clients that reported.
+
+    Raises:
+        InputError: An algorithm whose local update cannot be watched.
+    """
+    if "drift" not in look.view.uploads.reports:
+        raise InputError("diagnostics: 'drift' needs a local update that can be watched. Give it `watched`.")
+    drifts, is_present = look.view.uploads.reports["drift"], look.view.is_present
+    return {"gamma": jnp.sum(drifts) / jnp.maximum(jnp.sum(is_present), 1), "by_client": drifts}
+
+
+def norms_of_round(problem, look: RoundSnapshot) -> Named:
+    """{"updates": [cohort] |w_i - w|, "gradients": [cohort] |grad L_i(w)|}, over parameters.
+
+    L_i: mean cross-entropy of the received model on the client's training examples, in evaluation mode.
+    """
+    received = look.view.received.shared
+
+    def gradient_norm(row: Rows, personal: Variables) -> Array:
+        model = tree.merge(received, personal)
+
+        def of_batch(params: Params, batch: Batch) -> Array:
+            return total_loss(problem, {**model, "params": params}, look, batch)
+
+        def add(total: Params, batch: Batch, number: Array) -> Params:
+            return tree.add(total, jax.grad(of_batch)(model["params"], batch))
+
+        total = over_rows(problem, look, row, add, tree.zeros_like(model["params"]))
+        return tree.norm(total) / jnp.maximum(row.count, 1)
+
+    gradients = jax.lax.map(lambda one: gradient_norm(*one), (look.data.train, look.personal))
+    return {"updates": jax.vmap(tree.norm)(look.view.uploads.update["params"]), "gradients": gradients}
+
+
+SHARES = (0.8, 0.9, 0.99)
+
+
+def spectrum(gram: Array, is_present: Array) -> Named:
+    """Of A = 1/m G G^T, from K = G G^T [m, m] in float64; m counts those present.
+
+    FedLD keeps floor(fraction m) axes, whatever they hold.
+
+    Returns:
+        eigenvalues: [m], falling.
+        num_axes: [3], so many of the largest hold 80, 90 and 99 % of their sum.
+        entropy: [] of the shares, as a number of directions: exp(-sum_l q_l log q_l), 1 = one direction, m = all alike.
+
+    References:
+        Zeng et al., FedLD, Eq. 5.
+    """
+    values = jnp.maximum(jnp.linalg.eigvalsh(gram)[::-1], 0) / jnp.maximum(jnp.sum(is_present), 1)
+    shares = values / jnp.where(values[0] > 0, jnp.sum(values), 1)
+    reached = jnp.cumsum(shares)[:, None] < jnp.asarray(SHARES) - 1e-12
+    logs = jnp.log(jnp.where(shares > 0, shares, 1))
+    return {
+        "eigenvalues": values,
+        "num_axes": jnp.where(values[0] > 0, jnp.sum(reached, axis=0) + 1, 0),
+        "entropy": jnp.where(values[0] > 0, jnp.exp(-jnp.sum(shares * logs)), 0),
+    }
+
+
+def spectrum_of_round(problem, look: RoundSnapshot) -> Named:
+    """`spectrum` of the updates' parameters."""
+    return from_gram(lambda gram: spectrum(gram, look.view.is_present), look)
+
+
+_RANK = 1e-10  # of the largest eigenvalue: directions under it are rounding
+
+
+def implied_weights(gram: Array, products: Array, squared: Array) -> Named:
+    """The w that come nearest to u = sum_i w_i u_i, with K_ij = <u_i, u_j> [m, m] and b_i = <u_i, u> [m], in float64.
+
+        w = K^+ b,   residual = |u - sum_i w_i u_i| / |u|
+
+    Where updates depend on each other, w is the shortest of those that do as well. The weights of FedGA, FedRD and any
+    other mean come out as they are, with residual 0; of aggregators that edit updates, what each counts for in the end,
+    which may be negative.
+
+    Args:
+        gram: K.
+        products: b.
+        squared: |u|^2.
+    """
+    values, vectors = jnp.linalg.eigh(gram)
+    is_kept = values > _RANK * jnp.maximum(values[-1], 0)
+    weights = vectors @ (jnp.where(is_kept, 1 / jnp.where(is_kept, values, 1), 0) * (vectors.T @ products))
+    left = squared - 2 * weights @ products + weights @ gram @ weights
+    return {"weights": weights, "residual": jnp.sqrt(jnp.maximum(left, 0) / jnp.where(squared > 0, squared, 1))}
+
+
+def weights_of_round(problem, look: RoundSnapshot) -> Named:
+    """`implied_weights` of the change of the server's parameters, its optimizer's step included."""
+    moved = tree.subtract(look.shared["params"], look.view.received.shared["params"])
+    updates = look.view.uploads.update["params"]
+
+    def measure(gram: Array, updates, moved) -> Named:
+        pairs = [
+            (u.reshape(len(u), -1).astype(float), v.ravel().astype(float))
+            for u, v in zip(jax.tree.leaves(updates), jax.tree.leaves(moved), strict=True)
+        ]
+        products = sum(u @ v for u, v in pairs)
+        return implied_weights(gram, products, sum(v @ v for _, v in pairs))
+
+    return from_gram(measure, look, updates, moved)
+
+
+DIAGNOSTICS = {
+    "conflict": Diagnostic(
+        conflict_of_round,
+        "How far updates contradict each other",
+        "Cosines of the clients' updates; pairs with a negative one are in conflict. Agreement p: how much the others "
+        "go the same way, relative: by the mean length of updates; dominance: agreement by the client's loss (FedMGC, "
+        "Defs. 2 to 4).",
+        {
+            "cosines": Quantity("cosines of updates", scale="signed", unit="cosine"),
+            "projections": Quantity("projections p_ij", scale="signed", unit="p"),
+            "num_conflicts": Quantity("pairs in conflict"),
+            "num_conflicts_after": Quantity("pairs in conflict after editing"),
+        },
+    ),
+    "drift": Diagnostic(
+        drift_of_round,
+        "How far clients wander",
+        "Γ: mean squared distance from the received model over a client's local steps (HarmoFL, Eq. 9).",
+        {"gamma": Quantity("Γ")},
+    ),
+    "spectrum": Diagnostic(
+        spectrum_of_round,
+        "In how many directions clients pull",
+        "Eigenvalues of the updates, falling; how many axes hold 80, 90 and 99 % of their sum; their entropy as a "
+        "number of directions (FedLD, Eq. 5).",
+        {
+            "eigenvalues": Quantity("eigenvalues", "axis"),
+            "num_axes": Quantity("axes", parts=tuple(f"axes for {100 * share:.0f} %" for share in SHARES)),
+        },
+    ),
+    "weights": Diagnostic(
+        weights_of_round,
+        "What each client counts for",
+        "The weights with which updates come nearest to what the server made of them, whatever the aggregator; "
+        "residual: what they leave, 0 where the server took a mean (FedGA, FedRD).",
+    ),
+    "norms": Diagnostic(
+        norms_of_round,
+        "Lengths of gradients and updates",
+        "Of each client, over the model's parameters.",
+    ),
+}

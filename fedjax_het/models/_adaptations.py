@@ -1,0 +1,250 @@
+"""Adaptations of models: a projection head, a probabilistic representation, a feature shape, mixed precision."""
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from fedjax_het.errors import InputError
+from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
+from fedjax_het.validation import Count, CountOrZero, validate_arguments
+
+
+@validate_arguments
+def projected(width: Count = 256) -> Callable[[Model], Model]:
+    """Two layers after a model's features; their output is what the classifier sees and what counts as features.
+
+        z = W_2 relu(W_1 h + b_1) + b_2,   h [batch, feature] -> z [batch, width],   W_1 square
+
+    Adds params/projection/{hidden,output}; params/classifier becomes as wide as z. All of it is trained and shared.
+
+    Args:
+        width: MOON's 256.
+
+    Raises:
+        InputError: A width below 1; a model whose classifier is not one dense layer.
+    """
+
+    def adapt(model: Model) -> Model:
+        def init(key: Key, inputs: Array) -> Variables:
+            variables = model.init(key, inputs)
+            return variables | {"params": _extended(variables["params"], width, jax.random.fold_in(key, 1))}
+
+        def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
+            params = dict(variables["params"])
+            layers = params.pop("projection")
+            (features, extras), state = model.encode({**variables, "params": params}, inputs, context)
+            hidden = nn.relu(_dense(layers["hidden"], features))
+            return (_dense(layers["output"], hidden), extras), state
+
+        def layers(inputs: Array) -> dict[str, type]:
+            return {**model.layers(inputs), "projection/hidden": nn.Dense, "projection/output": nn.Dense}
+
+        return Model(init, encode, model.classify, layers)
+
+    return adapt
+
+
+def _extended(params: Params, width: int, key: Key) -> Params:
+    kernel = params.get("classifier", {}).get("kernel")
+    if kernel is None or kernel.ndim != 2:
+        raise InputError(
+            "projection: it goes in front of a dense classifier, params/classifier/kernel [feature, class]."
+        )
+    hidden, output, classifier = jax.random.split(key, 3)
+    num_features, num_classes = kernel.shape
+    dense = nn.initializers.lecun_normal()
+    projection = {
+        "hidden": _layer(dense(hidden, (num_features, num_features), kernel.dtype)),
+        "output": _layer(dense(output, (num_features, width), kernel.dtype)),
+    }
+    head = params["classifier"] | {"kernel": dense(classifier, (width, num_classes), kernel.dtype)}
+    return {**params, "projection": projection, "classifier": head}
+
+
+def _layer(kernel: Array) -> Params:
+    return {"kernel": kernel, "bias": jax.numpy.zeros(kernel.shape[1], kernel.dtype)}
+
+
+def _dense(layer: Params, inputs: Array) -> Array:
+    return inputs @ layer["kernel"] + layer["bias"]
+
+
+@validate_arguments
+def probabilistic(
+    num_samples: CountOrZero = 20,
+    num_features: Count | None = None,
+    *,
+    has_reference: bool = True,
+    learn_scale: bool = True,
+    draw: Callable[[Key, tuple[int, ...], jnp.dtype], Array] = jax.random.normal,
+) -> Callable[[Model], Model]:
+    """Make a model's representation a distribution; its features are then a draw z, and mu and sigma go with them.
+
+        (mu_b, s_b) = W h_b + v,   sigma_b = softplus(s_b),   z_b = mu_b + sigma_b eps_b,   eps_b ~ N(0, I)
+
+    h_b [feature] are the encoder's features, mu, s, z [D]. The noise comes from `context.key`. In training one draw an
+    example, features [batch, D]. In evaluation `num_samples` draws, features [batch, samples, D], and the logits are
+    the log of the draws' mean softmax; 0 samples: the mean mu instead. Evaluation always draws with the key of its
+    context, so evaluating twice gives the same numbers. extras: "mean" (mu) and "scale" (sigma), each [batch, D].
+
+    Adds params: representation/kernel [feature, 2 D] and bias [2 D]; with `has_reference`, which the term
+    `conditional_information` needs and nothing else reads, reference/mean [class, D] (from 0), reference/scale [class,
+    D] (before its softplus, from 1) and, with `learn_scale`, reference/factor [] (from 1).
+
+    Args:
+        num_samples: The authors' code takes 20.
+        num_features: D; None is as many as the model has features, which is 512 for a ResNet-18 and 2048 for a
+            ResNet-50, the authors' choices.
+        draw: (key, shape, dtype) -> standard noise.
+
+    Raises:
+        InputError: Values that cannot work, features that are maps, or a head that cannot be made D wide.
+
+    References:
+        Nguyen, Torr and Lim, FedSR: A Simple and Effective Domain Generalization Method for Federated Learning, NeurIPS
+        2022. Authors' code: atuannguyen/FedSR, src/methods/base.py.
+    """
+
+    def adapt(model: Model) -> Model:
+        def init(key: Key, inputs: Array) -> Variables:
+            variables = model.init(key, inputs)
+            inside, num_classes, dtype = _sizes(model, variables, inputs)
+            outside, params, key = num_features or inside, variables["params"], jax.random.fold_in(key, 1)
+            params = params | _representation(key, inside, outside, dtype)
+            if outside != inside:
+                params = params | _resized_head(key, params, inside, outside)
+            if has_reference:
+                params = params | {"reference": _reference((num_classes, outside), dtype, learn_scale)}
+            return variables | {"params": params}
+
+        def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
+            (features, extras), state = model.encode(variables, inputs, context)
+            mean, scale = _distribution(variables["params"]["representation"], features)
+            drawn = mean
+            if context.is_training:
+                drawn = mean + scale * draw(context.key, mean.shape, mean.dtype)
+            elif num_samples:
+                noise = draw(context.key, (num_samples, *mean.shape), mean.dtype)
+                drawn = jnp.moveaxis(mean + scale * noise, 0, 1)
+            return (drawn, extras | {"mean": mean, "scale": scale}), state
+
+        def classify(params: Params, features: Array) -> Array:
+            if features.ndim == 2:
+                return model.classify(params, features)
+            logits = model.classify(params, features.reshape(-1, features.shape[-1]))
+            chances = jax.nn.log_softmax(logits.reshape(*features.shape[:2], -1))
+            return jax.nn.logsumexp(chances, axis=1) - jnp.log(features.shape[1])
+
+        def layers(inputs: Array) -> Mapping[str, type]:
+            return {**model.layers(inputs), "representation": nn.Dense}
+
+        return Model(init, encode, classify, layers)
+
+    return adapt
+
+
+def _distribution(layer: Params, features: Array) -> tuple[Array, Array]:
+    """(mu, sigma), each [batch, D]."""
+    mean, raw = jnp.split(features @ layer["kernel"] + layer["bias"], 2, axis=-1)
+    return mean, jax.nn.softplus(raw)
+
+
+def _representation(key: Key, inside: int, outside: int, dtype: jnp.dtype) -> Params:
+    kernel = nn.initializers.lecun_normal()(key, (inside, 2 * outside), dtype)
+    return {"representation": {"kernel": kernel, "bias": jnp.zeros(2 * outside, dtype)}}
+
+
+def _reference(shape: tuple[int, int], dtype: jnp.dtype, learn_scale: bool) -> Params:
+    factor = {"factor": jnp.ones((), dtype)} if learn_scale else {}
+    return {"mean": jnp.zeros(shape, dtype), "scale": jnp.ones(shape, dtype), **factor}
+
+
+def _resized_head(key: Key, params: Params, inside: int, outside: int) -> Params:
+    """The head drawn anew for features of another width."""
+    head = params.get("classifier", {})
+    if set(head) - {"bias"} != {"kernel"} or head["kernel"].shape[:-1] != (inside,):
+        raise InputError(
+            f"num_features: only a head of one dense layer can be made another width, and this one has "
+            f"{', '.join(sorted(head)) or 'nothing at params/classifier'}. Leave num_features out."
+        )
+    old = head["kernel"]
+    kernel = nn.initializers.lecun_normal()(jax.random.fold_in(key, 1), (outside, old.shape[1]), old.dtype)
+    return {"classifier": {**head, "kernel": kernel}}
+
+
+def _sizes(model: Model, variables: Variables, inputs: Array) -> tuple[int, int, jnp.dtype]:
+    """(number of features, number of classes, type of the features)."""
+    context = Context(jnp.ones(inputs.shape[0]), jnp.zeros((), jnp.int32), jax.random.key(0), False)
+    features = jax.eval_shape(lambda: model.encode(variables, inputs, context)[0][0])
+    if features.ndim != 2:
+        raise InputError(
+            f"probabilistic: features have shape {features.shape}; a probabilistic representation needs "
+            "[batch, feature]. Take a model that classifies whole examples."
+        )
+    logits = jax.eval_shape(lambda x: model.classify(variables["params"], x), features)
+    return features.shape[1], logits.shape[-1], features.dtype
+
+
+def with_feature_shape(model: Model) -> Model:
+    """Add the shared leaf outline/prototypes, of shape [0, class, feature]: no number, but a shape.
+
+    Where the head is personal no shared leaf has its size, and a summary of features could not be laid out.
+
+    Raises:
+        InputError: Features that are maps.
+    """
+
+    def init(key: Key, inputs: Array) -> Variables:
+        variables = model.init(key, inputs)
+        context = Context(jnp.ones(inputs.shape[0]), jnp.zeros((), jnp.int32), key, False)
+        features = jax.eval_shape(lambda: model.encode(variables, inputs, context)[0][0])
+        if features.ndim != 2:
+            raise InputError(f"prototypes: features are {features.shape[1:]} an example; they need to be vectors.")
+        logits = jax.eval_shape(model.classify, variables["params"], features)
+        outline = jnp.zeros((0, logits.shape[-1], features.shape[-1]), features.dtype)
+        return variables | {"outline": {"prototypes": outline}}
+
+    def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
+        rest = dict(variables)
+        outline = {"outline": rest.pop("outline")} if "outline" in rest else {}
+        outputs, state = model.encode(rest, inputs, context)
+        return outputs, state | outline
+
+    return Model(init, encode, model.classify, model.layers)
+
+
+Precision = Literal["float32", "bfloat16", "float16"]
+DTYPES: dict[Precision, type] = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
+
+
+@validate_arguments
+def computed_in(dtype: Precision) -> Callable[[Model], Model]:
+    """Compute forward and backward passes in `dtype`; weights, statistics, losses and updates stay in float32.
+
+    Parameters and inputs are cast where they enter the network, features and logits cast back where they leave it, so
+    objectives, optimizers and aggregators see float32. "float32" is the model itself.
+
+    Raises:
+        InputError: An unknown dtype.
+    """
+    chosen = DTYPES[dtype]
+
+    def adapt(model: Model) -> Model:
+        def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
+            cast = {**variables, "params": _cast(variables["params"], chosen)}
+            (features, extras), state = model.encode(cast, inputs.astype(chosen), context)
+            return (_cast(features, jnp.float32), _cast(extras, jnp.float32)), state
+
+        def classify(params: Params, features: Array) -> Array:
+            return model.classify(_cast(params, chosen), features.astype(chosen)).astype(jnp.float32)
+
+        return Model(model.init, encode, classify, model.layers)
+
+    return (lambda model: model) if dtype == "float32" else adapt
+
+
+def _cast(tree, dtype):
+    return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)

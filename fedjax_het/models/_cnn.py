@@ -1,0 +1,127 @@
+"""Small convolutional networks, the field's usual ones."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from flax import linen as nn
+
+from fedjax_het.errors import InputError
+from fedjax_het.models._conv_impl import check_conv_impl
+from fedjax_het.models._layers import Conv, max_pool
+from fedjax_het.models._model import check_images, check_num_classes, from_flax, widened
+from fedjax_het.models._norms import NormKind, norm
+from fedjax_het.types import Array, Model
+from fedjax_het.validation import Count, Positive, validate_arguments
+
+ConvPadding = Literal["SAME", "VALID"]
+
+
+class CNN(nn.Module):
+    """Convolution, norm, ReLU and 2x2 max pooling for each entry of `channels`, dense layers, then the classifier."""
+
+    num_classes: int
+    channels: tuple[int, ...]
+    hidden: tuple[int, ...]
+    kernel: int
+    padding: str
+    norm: str
+    impl: str
+
+    def setup(self):
+        self.classifier = nn.Dense(self.num_classes)
+
+    @nn.compact
+    def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
+        self._check_images(x.shape)
+        kernel = (self.kernel, self.kernel)
+        for index, num_channels in enumerate(self.channels):
+            conv = Conv(num_channels, kernel, padding=self.padding, impl=self.impl, name=f"conv_{index}")
+            x = norm(self.norm, name=f"norm_{index}")(conv(x), mask, is_training)
+            # Pooled first, because ReLU and maximum commute and a quarter is left to do.
+            x = nn.relu(max_pool(x, 2))
+        x = x.reshape(x.shape[0], -1)
+        for index, num_units in enumerate(self.hidden):
+            x = nn.relu(nn.Dense(num_units, kernel_init=nn.initializers.he_normal(), name=f"dense_{index}")(x))
+        return x
+
+    def classify(self, features: Array) -> Array:
+        return self.classifier(features)
+
+    def _check_images(self, shape: tuple[int, ...]) -> None:
+        check_images("a CNN", shape)
+        if self.kernel > 2 * max(shape[1:3]):
+            raise InputError(
+                f"kernel: its side is {self.kernel}, and images of {shape[1]}x{shape[2]} are smaller. Take less."
+            )
+        size = smallest_size(len(self.channels), self.kernel, self.padding)
+        if min(shape[1:3]) < size:
+            raise InputError(
+                f"images of {shape[1]}x{shape[2]} are too small for {len(self.channels)} convolutions of "
+                f"{self.kernel}x{self.kernel} ({self.padding}) with pooling: they need at least {size}x{size}. "
+                "Enlarge the images, or use a smaller kernel, fewer channels entries or padding='SAME'."
+            )
+
+
+def smallest_size(num_convolutions: int, kernel: int, padding: str) -> int:
+    """Height and width from which one position is left after every convolution and 2x2 pooling."""
+    size = 1
+    for _ in range(num_convolutions):
+        size = 2 * size + (kernel - 1 if padding == "VALID" else 0)
+    return size
+
+
+@validate_arguments
+def cnn(
+    num_classes: int,
+    channels: Sequence[Count] = (32, 64),
+    hidden: Sequence[Count] = (512,),
+    *,
+    kernel: Count = 5,
+    padding: ConvPadding = "SAME",
+    norm: NormKind = "none",
+    conv: str = "auto",
+    width: Positive = 1.0,
+) -> Model:
+    """The two-layer network of FedAvg's MNIST experiments, on images [batch, height, width, channel].
+
+    Args:
+        norm: After each convolution, see `norm`.
+        conv: How convolutions are computed: "auto", "lax", "im2col" or "native".
+        width: Multiplies every entry of `channels` and `hidden`.
+
+    Raises:
+        InputError: Values that cannot work; images that leave nothing to pool.
+
+    References:
+        McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
+    """
+    check_num_classes(num_classes)
+    check_conv_impl(conv)
+    _check_convolutions(channels)
+    channels, hidden = widened("channels", channels, width), widened("hidden", hidden, width)
+    return from_flax(CNN(num_classes, channels, hidden, kernel, padding, norm, conv))
+
+
+@validate_arguments
+def lenet(
+    num_classes: int,
+    channels: Sequence[Count] = (6, 16),
+    hidden: Sequence[Count] = (120, 84),
+    *,
+    kernel: Count = 5,
+    padding: ConvPadding = "VALID",
+    norm: NormKind = "none",
+    conv: str = "auto",
+    width: Positive = 1.0,
+) -> Model:
+    """The LeNet-like network of many CIFAR-10 experiments (FedMGC's among them); arguments and errors as in `cnn`.
+
+    References:
+        LeCun et al., Gradient-Based Learning Applied to Document Recognition, Proceedings of the IEEE 1998.
+    """
+    return cnn(num_classes, channels, hidden, kernel=kernel, padding=padding, norm=norm, conv=conv, width=width)
+
+
+def _check_convolutions(channels: Sequence[int]) -> None:
+    if len(channels) == 0:
+        raise InputError("channels is empty: a CNN needs at least one convolution; for none, use an MLP.")

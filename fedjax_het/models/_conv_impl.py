@@ -1,0 +1,103 @@
+"""Ways to compute one and the same convolution.
+
+"lax" is XLA's own. On a CPU it is many times slower inside a loop than outside it, and rounds are loops.
+"im2col" copies the windows of the image side by side and multiplies once.
+"native" runs kernels of ours that are compiled once per machine (_native/convolution.cc): float32, on a CPU, several
+times as fast as im2col. Kernels of 3 x 3 and 5 x 5 with 16 channels and features or more go by Winograd's algorithm,
+up to 2.8 times as fast again as the definition; against float64 its results are off by about 1e-6 of their root mean
+square, those of the definition by 3e-7 to 8e-7.
+"auto" is lax off the CPU; on one it is native where that can be had and im2col elsewhere.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import DTypeLike
+
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.models._native import convolution
+from fedjax_het.types import Array
+
+Pads = Sequence[tuple[int, int]]
+# With few channels the copies are narrow, and joining a row's first makes them wider; measured on 3, 6 and 32 channels.
+_FEW = 16
+
+
+def convolve(
+    name: str, x: Array, kernel: Array, strides: tuple[int, int], pads: Pads, bias: Array | None = None
+) -> Array:
+    """[n, h, w, c], [kh, kw, c, f] and, where there is one, [f] -> [n, h', w', f].
+
+    Raises:
+        InputError: An unknown name; "native" where it can not be had.
+    """
+    if name == "auto":
+        name = select_conv_impl(x.dtype, strides)
+    elif name == "native" and (reason := _why_not_native(x.dtype, strides)):
+        raise InputError(f"conv: 'native' can not be had: {reason}. Use conv='auto'.")
+    check_conv_impl(name)
+    y = CONV_IMPLS[name](x, kernel, strides, pads)
+    if bias is None:
+        return y
+    return y + (convolution.broadcast_bias(bias, y.shape) if name == "native" else bias)
+
+
+def select_conv_impl(dtype: DTypeLike = jnp.float32, strides: tuple[int, int] = (1, 1)) -> str:
+    """What "auto" is for such a convolution."""
+    if jax.default_backend() != "cpu":
+        return "lax"
+    return "im2col" if _why_not_native(dtype, strides) else "native"
+
+
+def check_conv_impl(name: str) -> None:
+    if name not in (known := ("auto", *CONV_IMPLS)):
+        raise InputError(f"conv: no implementation '{name}'. {nearest(str(name), known)}")
+
+
+def _why_not_native(dtype: DTypeLike, strides: tuple[int, int]) -> str | None:
+    if jax.default_backend() != "cpu":
+        return f"it is for CPUs, and this is a {jax.default_backend()}"
+    if jnp.dtype(dtype) != jnp.float32:
+        return f"it computes in float32, not in {jnp.dtype(dtype)}"
+    if strides[0] != strides[1]:
+        return f"its strides are equal, unlike {strides}"
+    return convolution.why_not()
+
+
+def _with_lax(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> Array:
+    return lax.conv_general_dilated(x, kernel, strides, pads, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def _with_im2col(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> Array:
+    height, width, channels, features = kernel.shape
+    x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
+    rows = partial(_shifts, axis=1, size=height, stride=strides[0])
+    columns = partial(_shifts, axis=2, size=width, stride=strides[1])
+    if channels < _FEW:
+        windows = rows(jnp.concatenate(columns(x), axis=-1))
+    else:
+        windows = [shifted for row in rows(x) for shifted in columns(row)]
+    return jnp.concatenate(windows, axis=-1) @ kernel.reshape(height * width * channels, features)
+
+
+def _shifts(x: Array, axis: int, size: int, stride: int) -> list[Array]:
+    """The image as each entry of a kernel of that size sees it along one axis."""
+    last = x.shape[axis] - size
+    return [lax.slice_in_dim(x, i, i + last + 1, stride, axis) for i in range(size)]
+
+
+def _with_native(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> Array:
+    stride, pads = strides[0], tuple(map(tuple, pads))
+    if kernel.shape[:2] == (1, 1) and pads == ((0, 0), (0, 0)):
+        # Pixels that are stepped over are left out beforehand, so that no gradient runs over them.
+        x, stride = x[:, ::stride, ::stride], 1
+    if not convolution.suits(x.shape, kernel.shape, stride, pads):
+        return _with_im2col(x, kernel, (stride, stride), pads)
+    return convolution.convolve(x, kernel, stride, pads)
+
+
+CONV_IMPLS = {"lax": _with_lax, "im2col": _with_im2col, "native": _with_native}
+"""By their names; a benchmark may add what it tries out."""

@@ -1,0 +1,115 @@
+"""Densely connected networks, layer for layer those of torchvision, and HarmoFL's.
+
+Huang, Liu, van der Maaten and Weinberger, Densely Connected Convolutional Networks, CVPR 2017. arXiv:1608.06993
+"""
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from fedjax_het.models._layers import Conv, Stem, avg_pool, image_network
+from fedjax_het.models._model import check_images, widened
+from fedjax_het.models._norms import norm
+from fedjax_het.models._pretrained import Naming
+from fedjax_het.types import Array
+
+DENSENET_NAMES = Naming(
+    {
+        "stem/conv": "features.conv0",
+        "stem/norm": "features.norm0",
+        "block_#_layer_#/conv_#": "features.denseblock<1+>.denselayer<2+>.conv<3+>",
+        "block_#_layer_#/norm_#": "features.denseblock<1+>.denselayer<2+>.norm<3+>",
+        "transition_#/conv": "features.transition<1+>.conv",
+        "transition_#/norm": "features.transition<1+>.norm",
+        "norm": "features.norm5",
+        "classifier": "classifier",
+    },
+    former={r"(denselayer\d+\.(?:norm|conv))\.(\d)": r"\1\2"},
+)
+"""torchvision's; HarmoFL's differ in the norms, which have no leaves there."""
+
+_DEPTHS = (6, 12, 24, 16)
+_STEM, _GROWTH, _BOTTLENECK = 64, 32, 128
+
+
+class DenseLayer(nn.Module):
+    """Norm, ReLU and convolution twice, 1x1 to `bottleneck` channels and 3x3 to `growth`, put beside the input."""
+
+    growth: int
+    bottleneck: int
+    norm: str
+    impl: str
+
+    @nn.compact
+    def __call__(self, x: Array, mask: Array, is_training: bool) -> Array:
+        y = x
+        for index, (kernel, channels) in enumerate(((1, self.bottleneck), (3, self.growth))):
+            y = nn.relu(norm(self.norm, name=f"norm_{index}")(y, mask, is_training))
+            y = Conv(channels, kernel, use_bias=False, impl=self.impl, name=f"conv_{index}")(y)
+        return jnp.concatenate([x, y], axis=-1)
+
+
+class Transition(nn.Module):
+    """Norm, ReLU, a 1x1 convolution to half the channels and a 2x2 mean."""
+
+    norm: str
+    impl: str
+
+    @nn.compact
+    def __call__(self, x: Array, mask: Array, is_training: bool) -> Array:
+        x = nn.relu(norm(self.norm, name="norm")(x, mask, is_training))
+        return avg_pool(Conv(x.shape[-1] // 2, 1, use_bias=False, impl=self.impl, name="conv")(x), 2)
+
+
+class DenseNet(nn.Module):
+    """A stem, blocks of dense layers with transitions between them, the mean over positions, the classifier."""
+
+    num_classes: int
+    depths: tuple[int, ...]  # dense layers of each block
+    channels: tuple[int, int, int]  # of the stem, of what a layer adds, of its bottleneck
+    edge: int  # zeros around the maps that leave the first block
+    stem: str
+    norm: str
+    impl: str
+
+    def setup(self):
+        self.classifier = nn.Dense(self.num_classes)
+
+    @nn.compact
+    def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
+        check_images("a DenseNet", x.shape)
+        first, growth, bottleneck = self.channels
+        x = Stem(first, self.stem, self.norm, self.impl, name="stem")(x, mask, is_training)
+        for block, depth in enumerate(self.depths):
+            if block:
+                x = Transition(self.norm, self.impl, name=f"transition_{block - 1}")(x, mask, is_training)
+            for index in range(depth):
+                layer = DenseLayer(growth, bottleneck, self.norm, self.impl, name=f"block_{block}_layer_{index}")
+                x = layer(x, mask, is_training)
+            if not block:
+                x = jnp.pad(x, ((0, 0), (self.edge, self.edge), (self.edge, self.edge), (0, 0)))
+        return nn.relu(norm(self.norm, name="norm")(x, mask, is_training)).mean((1, 2))
+
+    def classify(self, features: Array) -> Array:
+        return self.classifier(features)
+
+
+def _densenet(edge: int, num_classes: int, width: float, **parts: str) -> DenseNet:
+    return DenseNet(num_classes, _DEPTHS, widened("channels", (_STEM, _GROWTH, _BOTTLENECK), width), edge, **parts)
+
+
+@image_network(DENSENET_NAMES)
+def densenet121(num_classes: int, width: float, **parts: str) -> DenseNet:
+    """DenseNet-121: blocks of 6, 12, 24 and 16 dense layers; features [batch, 1024]."""
+    return _densenet(0, num_classes, width, **parts)
+
+
+@image_network(DENSENET_NAMES, norm="batch_stat")
+def harmofl_densenet(num_classes: int, width: float, **parts: str) -> DenseNet:
+    """DenseNet-121 as HarmoFL's authors run it on Camelyon17.
+
+    Two zeros stand around the maps after the first block, and norms learn and keep nothing. HarmoFL puts amplitude
+    normalisation in front of it.
+
+    Jiang, Wang and Dou, HarmoFL, AAAI 2022; official code med-air/HarmoFL, nets/models.py.
+    """
+    return _densenet(2, num_classes, width, **parts)

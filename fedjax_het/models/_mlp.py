@@ -1,0 +1,58 @@
+"""Fully connected networks."""
+
+from collections.abc import Sequence
+
+from flax import linen as nn
+
+from fedjax_het.models._model import check_num_classes, from_flax, widened
+from fedjax_het.models._norms import NormKind, norm
+from fedjax_het.types import Array, Model
+from fedjax_het.validation import Count, FractionBelowOne, Positive, validate_arguments
+
+
+class MLP(nn.Module):
+    """Dense, norm, ReLU and dropout for each entry of `hidden`, then the classifier. Inputs are flattened."""
+
+    num_classes: int
+    hidden: tuple[int, ...]
+    norm: str
+    dropout: float
+
+    def setup(self):
+        self.classifier = nn.Dense(self.num_classes)
+
+    @nn.compact
+    def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
+        x = x.reshape(x.shape[0], -1)
+        for index, num_units in enumerate(self.hidden):
+            x = nn.Dense(num_units, kernel_init=nn.initializers.he_normal(), name=f"dense_{index}")(x)
+            x = nn.relu(norm(self.norm, name=f"norm_{index}")(x, mask, is_training))
+            x = nn.Dropout(self.dropout, deterministic=not is_training)(x)
+        return x
+
+    def classify(self, features: Array) -> Array:
+        return self.classifier(features)
+
+
+@validate_arguments
+def mlp(
+    num_classes: int,
+    hidden: Sequence[Count] = (128,),
+    *,
+    norm: NormKind = "none",
+    dropout: FractionBelowOne = 0.0,
+    width: Positive = 1.0,
+) -> Model:
+    """A multilayer perceptron on inputs [batch, ...] of any shape.
+
+    Args:
+        hidden: Units of each layer; () is logistic regression, whose features are the inputs themselves.
+        norm: See `norms.norm`.
+        dropout: Part of each hidden layer that is dropped in training.
+        width: Multiplies every entry of `hidden`.
+
+    Raises:
+        InputError: Values that cannot work.
+    """
+    check_num_classes(num_classes)
+    return from_flax(MLP(num_classes, widened("hidden", hidden, width), norm, dropout))

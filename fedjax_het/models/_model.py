@@ -1,0 +1,89 @@
+"""Models from Flax modules, and the checks that their factories share."""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from fedjax_het import tree
+from fedjax_het.errors import InputError
+from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
+from fedjax_het.validation import LARGEST_COUNT
+
+
+def from_flax(module: nn.Module) -> Model:
+    """Hand on a Linen module that offers a feature extractor and a head.
+
+    The module has the methods ``encode(x, mask, is_training) -> features [batch, feature]`` and
+    ``classify(features) -> logits``; its head is the submodule named ``classifier``, so that the head's leaves lie at
+    ``params/classifier/*``. `mask` [batch] is 1 for an example and 0 for padding.
+
+    In training every collection besides params may change, and dropout draws from `context.key`; in evaluation the
+    collections come back as they were.
+    """
+
+    def init(key: Key, inputs: Array) -> Variables:
+        return module.init(key, inputs, method=_encode_and_classify)
+
+    def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
+        _, state = tree.split_params(variables)
+        features, changed = module.apply(
+            variables,
+            inputs,
+            context.mask,
+            context.is_training,
+            method="encode",
+            mutable=list(state) if context.is_training else [],
+            rngs={"dropout": context.key},
+        )
+        return (features, {}), state | changed
+
+    def classify(params: Params, features: Array) -> Array:
+        return module.apply({"params": params}, features, method="classify")
+
+    def layers(inputs: Array) -> Mapping[str, type]:
+        return _classes(module, inputs)
+
+    return Model(init, encode, classify, layers)
+
+
+def _encode_and_classify(module: nn.Module, inputs: Array) -> Array:
+    return module.classify(module.encode(inputs, jnp.ones(inputs.shape[0]), False))
+
+
+def _classes(module: nn.Module, inputs: Array) -> Mapping[str, type]:
+    """The class of every submodule that runs, by its path, from an abstract trace."""
+    classes = {}
+
+    def note(call, args, kwargs, context):
+        if context.module.path:
+            classes["/".join(context.module.path)] = type(context.module)
+        return call(*args, **kwargs)
+
+    def trace(inputs: Array) -> Variables:
+        with nn.intercept_methods(note):
+            return module.init(jax.random.key(0), inputs, method=_encode_and_classify)
+
+    jax.eval_shape(trace, inputs)
+    return classes
+
+
+def check_num_classes(num_classes: int) -> None:
+    if num_classes < 2:
+        raise InputError(f"num_classes is {num_classes}: a classifier needs at least 2.")
+
+
+def check_images(network: str, shape: tuple[int, ...]) -> None:
+    if len(shape) != 4:
+        raise InputError(f"{network} takes images [batch, height, width, channel], and was given shape {shape}.")
+
+
+def widened(name: str, counts: Sequence[int], width: float) -> tuple[int, ...]:
+    """Every count times the width, rounded, at least 1. Raises InputError where no array can be so wide."""
+    if counts and max(counts) * width > LARGEST_COUNT:
+        raise InputError(
+            f"width: {width:g} times {name} of {max(counts)} is more than an array can have, {LARGEST_COUNT}. Give "
+            "less."
+        )
+    return tuple(max(1, round(width * count)) for count in counts)

@@ -1,0 +1,205 @@
+"""The compiled convolution as JAX primitives, and the broadcast of a bias.
+
+Two bilinear maps, each the other's transpose, so that every derivative of every order, forward or reverse, is made of
+the same two.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from fedjax_het._internal import kernels
+from fedjax_het.types import Array
+
+Pads = tuple[tuple[int, int], tuple[int, int]]
+"""((top, bottom), (left, right)): rows and columns of zeros around an image; negative: cut off."""
+
+SOURCE = Path(__file__).with_name("convolution.cc")
+_PREFIX = "fedjax_het_"
+_SYMBOLS = ("direct_convolve", "direct_kernel_gradient", "winograd_convolve", "winograd_kernel_gradient")
+_SIDES, _TILE = (3, 5), 6  # of kernels that Winograd's algorithm is written for, and of its tiles of the image
+_MANY = 16  # channels, features and tiles from which it is the faster one; measured
+_LARGE, _FEW = 1 << 15, 64  # entries of a kernel, pixels of an image: see `suits`; measured
+
+
+@functools.cache
+def why_not() -> str | None:
+    """None where the kernels can be used, else the reason that they cannot. The first call may compile them."""
+    return kernels.register(SOURCE, {symbol: _PREFIX + symbol for symbol in _SYMBOLS})
+
+
+def convolve(x: Array, kernel: Array, stride: int = 1, pads: Pads = ((0, 0), (0, 0))) -> Array:
+    """[n, h, w, c] with [kh, kw, c, f] -> [n, h', w', f], float32, on a CPU."""
+    return _convolve.bind(x, kernel, stride=stride, pads=pads)
+
+
+def kernel_gradient(x: Array, y: Array, size: tuple[int, int], stride: int = 1, pads: Pads = ((0, 0), (0, 0))) -> Array:
+    """The gradient of sum(y * convolve(x, kernel)) for a kernel of that (height, width): [n, h, w, c] with
+    [n, h', w', f] -> [kh, kw, c, f]. Both may have an axis in front, of groups."""
+    return _kernel_gradient.bind(x, y, stride=stride, pads=pads, size=size)
+
+
+def suits(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> bool:
+    """Whether these kernels are faster here than a product of patches.
+
+    The direct one reads a kernel that no cache holds once an image, so it wants images with many pixels.
+    """
+    y_shape = _out_shape(x_shape, kernel_shape, stride, pads)
+    is_small = math.prod(kernel_shape) < _LARGE or math.prod(y_shape[-3:-1]) >= _FEW
+    return is_small or _is_worth_it(y_shape, kernel_shape, stride)
+
+
+def _is_worth_it(y_shape: tuple, kernel_shape: tuple, stride: int) -> bool:
+    """Whether Winograd's algorithm wins: it has transforms to pay for, of every tile and of the kernel.
+
+    It must halve the multiplications at least; tiles that stick out over a small image save few.
+    """
+    height, width, *many = kernel_shape[-4:]
+    if stride != 1 or height != width or height not in _SIDES or min(many) < _MANY:
+        return False
+    tiles = math.prod(-(-n // (_TILE + 1 - height)) for n in y_shape[-3:-1])
+    is_saving = math.prod(y_shape[-3:-1]) * height * width >= 2 * tiles * _TILE**2
+    return is_saving and y_shape[-4] * tiles >= _MANY
+
+
+def _call(name: str, x: Array, other: Array, y_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> Array:
+    """Winograd's algorithm pads as it goes along; the direct one takes the image padded."""
+    out = jax.ShapeDtypeStruct(y_shape if name == "convolve" else kernel_shape, jnp.float32)
+    if _is_worth_it(y_shape, kernel_shape, stride):
+        (top, _), (left, _) = pads
+        return jax.ffi.ffi_call(f"{_PREFIX}winograd_{name}", out)(x, other, top=np.int64(top), left=np.int64(left))
+    return jax.ffi.ffi_call(f"{_PREFIX}direct_{name}", out)(_framed(x, pads), other, stride=np.int64(stride))
+
+
+def _framed(x: Array, pads: Pads, between: int = 0) -> Array:
+    """Zeros around the images [..., h, w, c], and `between` their pixels."""
+    sides = [*[(0, 0, 0)] * (x.ndim - 3), *((*pad, between) for pad in pads), (0, 0, 0)]
+    return jax.lax.pad(x, np.zeros((), x.dtype), sides)
+
+
+def _out_shape(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> tuple:
+    size = [
+        (n + sum(pad) - k) // stride + 1 for n, pad, k in zip(x_shape[-3:-1], pads, kernel_shape[-4:-2], strict=True)
+    ]
+    return *x_shape[:-3], *size, kernel_shape[-1]
+
+
+def _kernel_shape(x, y, *, stride, pads, size):
+    return *x.shape[:-4], *size, x.shape[-1], y.shape[-1]
+
+
+def _call_convolve(x, kernel, *, stride, pads):
+    return _call("convolve", x, kernel, _out_shape(x.shape, kernel.shape, stride, pads), kernel.shape, stride, pads)
+
+
+def _call_kernel_gradient(x, y, *, stride, pads, size):
+    shape = _kernel_shape(x, y, stride=stride, pads=pads, size=size)
+    return _call("kernel_gradient", x, y, y.shape, shape, stride, pads)
+
+
+def _for_image(y: Array, kernel: Array, *, stride: int, pads: Pads, size: tuple[int, int]) -> Array:
+    """The transpose of x -> convolve(x, kernel): the kernel turned round over y, whose pixels stand `stride` apart."""
+    back = tuple(
+        (k - 1 - low, n + low - 1 - (count - 1) * stride)
+        for n, k, (low, _), count in zip(size, kernel.shape[-4:-2], pads, y.shape[-3:-1], strict=True)
+    )
+    spread = _framed(y, ((0, 0), (0, 0)), stride - 1) if stride > 1 else y
+    return _convolve.bind(spread, jnp.flip(kernel, (-4, -3)).swapaxes(-2, -1), stride=1, pads=back)
+
+
+def _declare(
+    name: str, call: Callable[..., Array], shape_of: Callable[..., tuple], *static: str, is_shared: bool = False
+) -> Primitive:
+    """is_shared: the second argument is a kernel, which images of several batches may share."""
+    primitive = Primitive(name)
+
+    def batched(arguments, axes, **settings):
+        """Clients become groups, the axis in front of four; who is shared by all is repeated for each.
+
+        Images under one kernel are more images.
+        """
+        size = next(a.shape[axis] for a, axis in zip(arguments, axes, strict=True) if axis is not None)
+        if is_shared and axes[1] is None and arguments[1].ndim == 4:
+            images = _in_front(arguments[0], axes[0], size)
+            out = primitive.bind(images.reshape(-1, *images.shape[2:]), arguments[1], **settings)
+            return out.reshape(*images.shape[:2], *out.shape[1:]), 0
+        first = [_in_front(a, axis, size) for a, axis in zip(arguments, axes, strict=True)]
+        out = primitive.bind(*(a.reshape(-1, *a.shape[-4:]) for a in first), **settings)
+        return out.reshape(first[0].shape[:-4] + out.shape[1:]), 0
+
+    primitive.def_abstract_eval(
+        lambda x, other, **static: jax.core.ShapedArray(shape_of(x, other, **static), jnp.float32)
+    )
+    primitive.def_impl(jax.jit(call, static_argnames=static))
+    mlir.register_lowering(primitive, mlir.lower_fun(call, multiple_results=False))
+    batching.primitive_batchers[primitive] = batched
+    return primitive
+
+
+def _in_front(array: Array, axis, size: int) -> Array:
+    if axis is None:
+        return jnp.broadcast_to(array, (size, *array.shape))
+    return jnp.moveaxis(array, axis, 0)
+
+
+_convolve = _declare(
+    "convolve",
+    _call_convolve,
+    lambda x, kernel, stride, pads: _out_shape(x.shape, kernel.shape, stride, pads),
+    "stride",
+    "pads",
+    is_shared=True,
+)
+_kernel_gradient = _declare("kernel_gradient", _call_kernel_gradient, _kernel_shape, "stride", "pads", "size")
+
+ad.defbilinear(
+    _convolve,
+    lambda ct, x, kernel, **static: _for_image(ct, kernel, **static, size=x.aval.shape[-3:-1]),
+    lambda ct, x, kernel, **static: _kernel_gradient.bind(x, ct, **static, size=kernel.aval.shape[-4:-2]),
+)
+ad.defbilinear(
+    _kernel_gradient,
+    lambda ct, x, y, *, size, **static: _for_image(y, ct, **static, size=x.aval.shape[-3:-1]),
+    lambda ct, x, y, *, size, **static: _convolve.bind(x, ct, **static),
+)
+
+
+def broadcast_bias(bias: Array, shape: tuple[int, ...]) -> Array:
+    """[f] -> [n, h, w, f], float32, on a CPU.
+
+    XLA's own broadcast, but for the gradient: that is summed by our kernel, from the very array that the convolution's
+    gradients are made of. XLA's sum looks for an array behind the reshapes of pooling and computes all of it anew.
+    """
+    return _broadcast.bind(bias, shape=tuple(shape))
+
+
+def _call_broadcast(bias: Array, *, shape: tuple[int, ...]) -> Array:
+    return jnp.broadcast_to(bias.reshape(*bias.shape[:-1], 1, 1, 1, bias.shape[-1]), shape)
+
+
+def _sum_of_pixels(y: Array) -> Array:
+    """The gradient for a 1 x 1 kernel over an image of ones."""
+    ones = jnp.ones((*y.shape[:-1], 1), y.dtype)
+    return kernel_gradient(ones, y, (1, 1)).reshape(*y.shape[:-4], y.shape[-1])
+
+
+def _of_clients(arguments: tuple[Array], axes: tuple[int], *, shape: tuple[int, ...]) -> tuple[Array, int]:
+    bias = jnp.moveaxis(arguments[0], axes[0], 0)
+    groups = bias.reshape(-1, bias.shape[-1])
+    out = _broadcast.bind(groups, shape=(len(groups), *shape[-4:]))
+    return out.reshape(len(bias), *shape), 0
+
+
+_broadcast = Primitive("spread")
+_broadcast.def_impl(jax.jit(_call_broadcast, static_argnames="shape"))
+_broadcast.def_abstract_eval(lambda bias, shape: jax.core.ShapedArray(shape, bias.dtype))
+mlir.register_lowering(_broadcast, mlir.lower_fun(_call_broadcast, multiple_results=False))
+batching.primitive_batchers[_broadcast] = _of_clients
+ad.deflinear2(_broadcast, lambda ct, bias, shape: [_sum_of_pixels(ct)])

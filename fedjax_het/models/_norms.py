@@ -1,0 +1,151 @@
+"""Normalisation layers; all are called as ``norm(x, mask, is_training)`` on x [batch, ..., channel]."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import lax
+
+from fedjax_het.types import Array
+from fedjax_het.validation import validate_arguments
+
+
+class BatchNorm(nn.BatchNorm):
+    """Batch normalisation that leaves padding out, with PyTorch's running statistics.
+
+        y = scale (x - m) / sqrt(v + epsilon) + bias
+        mean <- momentum mean + (1 - momentum) m,   var <- momentum var + (1 - momentum) v n / (n - 1)
+
+    m and v are the mean and the biased variance over the n entries of a channel (examples times positions) whose
+    `mask` [batch] is 1; in evaluation they are the running ones. A batch that is all padding leaves the running
+    statistics alone; one entry by itself, which PyTorch refuses, counts with variance 0.
+
+    momentum: the part that is kept, 0.9 (PyTorch counts the other part and calls it 0.1).
+    is_tracking: False keeps no running statistics and takes the batch's in evaluation too.
+    Of the base's settings those of reductions and axes are not read: channels come last.
+    Leaves: params scale, bias [channel]; batch_stats mean, var [channel].
+    """
+
+    momentum: float = 0.9
+    is_tracking: bool = True
+
+    @nn.compact
+    def __call__(self, x: Array, mask: Array, is_training: bool) -> Array:
+        shape = x.shape[-1:]
+        dtype = jnp.promote_types(x.dtype, jnp.float32)
+        is_example, x_kind = mask != 0, x.dtype
+        x = x.astype(dtype)
+        if is_training or not self.is_tracking:
+            y, mean, var = _standardised(x, is_example, self.epsilon)
+        if self.is_tracking:
+            running_mean = self.variable("batch_stats", "mean", jnp.zeros, shape, self.param_dtype)
+            running_var = self.variable("batch_stats", "var", jnp.ones, shape, self.param_dtype)
+            if is_training:
+                count = _num_entries(x, is_example)
+                self._track(running_mean, mean, count)
+                self._track(running_var, var * count / jnp.maximum(count - 1, 1), count)
+            else:
+                y = (x - running_mean.value) * lax.rsqrt(running_var.value + self.epsilon)
+        if self.use_scale:
+            y = y * self.param("scale", self.scale_init, shape, self.param_dtype)
+        if self.use_bias:
+            y = y + self.param("bias", self.bias_init, shape, self.param_dtype)
+        return y.astype(x_kind)
+
+    def _track(self, running: nn.Variable, value: Array, count: Array) -> None:
+        old = running.value
+        new = self.momentum * old + (1 - self.momentum) * lax.stop_gradient(value)
+        running.value = jnp.where(count > 0, new, old).astype(old.dtype)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _standardised(x: Array, is_example: Array, epsilon: float) -> tuple[Array, Array, Array]:
+    """((x - m) / sqrt(v + epsilon), m, v): mean and biased variance [channel] over the examples [batch].
+
+    m and v hand on no gradient. That of the first, by hand, takes two sums over the entries instead of five.
+    """
+    count = jnp.maximum(_num_entries(x, is_example), 1)
+    mean = _sum(x, is_example) / count
+    var = _sum(jnp.square(x - mean), is_example) / count
+    return (x - mean) * lax.rsqrt(var + epsilon), mean, var
+
+
+@_standardised.defjvp
+def _standardised_jvp(epsilon: float, values: tuple[Array, Array], tangents: tuple[Array, Array]):
+    (x, is_example), (tangent, _) = values, tangents
+    y, mean, var = _standardised(x, is_example, epsilon)
+    count = jnp.maximum(_num_entries(x, is_example), 1)
+    across = _sum(tangent, is_example) / count + y * (_sum(y * tangent, is_example) / count)
+    still = (jnp.zeros_like(mean), jnp.zeros_like(var))
+    return (y, mean, var), (lax.rsqrt(var + epsilon) * (tangent - across), *still)
+
+
+def _num_entries(x: Array, is_example: Array) -> Array:
+    return jnp.sum(is_example, dtype=x.dtype) * math.prod(x.shape[1:-1])
+
+
+def _sum(x: Array, is_example: Array) -> Array:
+    """[channel]. Example by example first: half as long on a CPU, and rounded less."""
+    return jnp.sum(x.reshape(x.shape[0], -1, x.shape[-1]).sum(1), 0, where=is_example[:, None])
+
+
+class GroupNorm(nn.GroupNorm):
+    """Group normalisation: each example by itself, its channels in groups.
+
+    As many groups as divide the channels evenly, at most `num_groups`, of at least four channels each: of two channels
+    without positions little would be left, of one nothing. Otherwise one group. Leaves: params scale, bias [channel].
+    Wu and He, Group Normalization, ECCV 2018. arXiv:1803.08494
+    """
+
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(self, x: Array, mask: Array, is_training: bool) -> Array:
+        del mask, is_training
+        shape = x.shape[-1:]
+        num_groups = _num_groups(x.shape[-1], self.num_groups)
+        groups = x.reshape(x.shape[0], -1, num_groups, x.shape[-1] // num_groups)
+        groups = groups.astype(jnp.promote_types(x.dtype, jnp.float32))
+        mean = groups.mean((1, 3), keepdims=True)
+        var = jnp.square(groups - mean).mean((1, 3), keepdims=True)
+        y = ((groups - mean) * lax.rsqrt(var + self.epsilon)).reshape(x.shape)
+        y = y * self.param("scale", self.scale_init, shape, self.param_dtype)
+        return (y + self.param("bias", self.bias_init, shape, self.param_dtype)).astype(x.dtype)
+
+
+def _num_groups(num_channels: int, most: int) -> int:
+    return max((n for n in range(1, most + 1) if num_channels % n == 0 and num_channels // n >= 4), default=1)
+
+
+class Identity(nn.Module):
+    """No normalisation."""
+
+    def __call__(self, x: Array, mask: Array, is_training: bool) -> Array:
+        del mask, is_training
+        return x
+
+
+NormKind = Literal["batch", "batch_stat", "group", "none"]
+NORMS: dict[NormKind, Callable[..., nn.Module]] = {
+    "batch": BatchNorm,
+    "batch_stat": partial(BatchNorm, is_tracking=False, use_scale=False, use_bias=False),
+    "group": GroupNorm,
+    "none": Identity,
+}
+
+
+@validate_arguments
+def norm(kind: NormKind, name: str | None = None) -> nn.Module:
+    """A normalisation layer by its kind.
+
+    "batch": BatchNorm. "batch_stat": the batch's own statistics always and nothing learned, so results depend on what
+    else is in the batch (HarmoFL's authors' code). "group": GroupNorm. "none": Identity.
+
+    Raises:
+        InputError: An unknown kind.
+    """
+    return NORMS[kind](name=name)

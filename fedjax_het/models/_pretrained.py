@@ -1,0 +1,223 @@
+"""Pretrained weights: PyTorch state dicts and files of them.
+
+Convolutions lie [features, channel, height, width] there and [height, width, channel, features] here, dense layers
+[out, in] there and [in, out] here; a norm's scale, mean and var are called weight, running_mean and running_var.
+"""
+
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+from flax import traverse_util
+
+from fedjax_het._internal import atomic
+from fedjax_het.errors import InputError
+from fedjax_het.types import Array, Key, Model, Variables
+
+StateDict = Mapping[str, np.ndarray]
+_LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}
+_HEAD = "params/classifier/"
+_COUNTER = "num_batches_tracked"
+
+
+class Naming(NamedTuple):
+    """What PyTorch code calls the layers of a network.
+
+    layers: {"stage_#_block_#/conv_#": "layer<1+>.<2>.conv<3+>"}: # stands for a number, <2> for the second of them and
+    <1+> for one more than the first.   convolved: dense layers of ours that are 1x1 convolutions there.
+    former: {pattern: replacement} for the keys of older files.
+    """
+
+    layers: Mapping[str, str]
+    output_size: tuple[str, ...] = ()
+    former: Mapping[str, str] = MappingProxyType({})
+
+
+class _Entry(NamedTuple):
+    key: str
+    shape: tuple[int, ...]  # as in PyTorch
+    is_head: bool
+
+
+def to_torch(variables: Variables, naming: Naming) -> dict[str, np.ndarray]:
+    """The state dict of these variables, without leaves that the naming does not know, see `unnamed_leaves`.
+
+    Every batch norm gets its counter of batches, as 0: PyTorch reads it only without a momentum.
+    """
+    leaves = traverse_util.flatten_dict(variables, sep="/")
+    state = {}
+    for path, entry in _entries(leaves, naming):
+        leaf = np.asarray(leaves[path])
+        state[entry.key] = np.ascontiguousarray(leaf.transpose(_axes(leaf.ndim)).reshape(entry.shape))
+    means = [key for key in state if key.endswith("running_mean")]
+    return state | {key.replace("running_mean", _COUNTER): np.zeros((), np.int64) for key in means}
+
+
+def unnamed_leaves(variables: Variables, naming: Naming) -> list[str]:
+    """The paths of the leaves that `to_torch` leaves out."""
+    leaves = traverse_util.flatten_dict(variables, sep="/")
+    return sorted(leaves.keys() - dict(_entries(leaves, naming)))
+
+
+def from_torch(state: StateDict, variables: Variables, naming: Naming) -> Variables:
+    """These variables with the state dict's values, in their own dtypes; leaves that the naming does not know stay.
+
+    The head stays too where the state dict's is for another number of classes.
+
+    Raises:
+        InputError: A key is missing, surplus or of another shape; the message lists them all.
+    """
+    state = {_renamed(key, naming): value for key, value in state.items() if not key.endswith(_COUNTER)}
+    leaves = traverse_util.flatten_dict(variables, sep="/")
+    entries = dict(_entries(leaves, naming))
+    heads = {entry.key: entry.shape for entry in entries.values() if entry.is_head}
+    if any(key in state and _is_other_head(state[key].shape, shape) for key, shape in heads.items()):
+        entries = {path: entry for path, entry in entries.items() if not entry.is_head}
+        state = {key: value for key, value in state.items() if key not in heads}
+    _check(state, {entry.key: entry.shape for entry in entries.values()})
+    return traverse_util.unflatten_dict(
+        {path: _filled(leaf, state, entries.get(path)) for path, leaf in leaves.items()}, sep="/"
+    )
+
+
+def _entries(leaves: Mapping[str, Array], naming: Naming) -> Iterator[tuple[str, _Entry]]:
+    for path, leaf in leaves.items():
+        _, _, inside = path.partition("/")
+        layer, _, kind = inside.rpartition("/")
+        name = _name(layer, naming)
+        if name is not None and kind in _LEAVES:
+            shape = tuple(leaf.shape[axis] for axis in _axes(leaf.ndim))
+            if layer in naming.output_size and leaf.ndim == 2:
+                shape = (*shape, 1, 1)
+            yield path, _Entry(f"{name}.{_LEAVES[kind]}", shape, path.startswith(_HEAD))
+
+
+def _name(layer: str, naming: Naming) -> str | None:
+    for ours, theirs in naming.layers.items():
+        if match := re.fullmatch(ours.replace("#", r"(\d+)"), layer):
+            return re.sub(r"<(\d)(\+?)>", lambda at, of=match: str(int(of[int(at[1])]) + len(at[2])), theirs)
+    return None
+
+
+def _renamed(key: str, naming: Naming) -> str:
+    for pattern, replacement in naming.former.items():
+        key = re.sub(pattern, replacement, key)
+    return key
+
+
+def _axes(num_axes: int) -> tuple[int, ...]:
+    """Ours in PyTorch's order; the way back is the same for kernels [in, out], and `_filled` undoes the other."""
+    return {4: (3, 2, 0, 1), 2: (1, 0)}.get(num_axes, tuple(range(num_axes)))
+
+
+def _filled(leaf: Array, state: StateDict, entry: _Entry | None) -> Array:
+    if entry is None:
+        return leaf
+    axes = _axes(leaf.ndim)
+    value = state[entry.key].reshape([leaf.shape[axis] for axis in axes])
+    return jnp.asarray(value.transpose(np.argsort(axes)), leaf.dtype)
+
+
+def _is_other_head(theirs: tuple[int, ...], ours: tuple[int, ...]) -> bool:
+    """By its weight, [class, feature]."""
+    return len(theirs) == len(ours) > 1 and theirs[0] != ours[0] and theirs[1:] == ours[1:]
+
+
+def _check(state: StateDict, wanted: Mapping[str, tuple[int, ...]]) -> None:
+    faults = [f"missing: {key} {list(shape)}" for key, shape in wanted.items() if key not in state]
+    faults += [f"surplus: {key} {list(value.shape)}" for key, value in state.items() if key not in wanted]
+    faults += [
+        f"of another shape: {key} is {list(state[key].shape)}, and {list(shape)} here"
+        for key, shape in wanted.items()
+        if key in state and state[key].shape != shape
+    ]
+    if faults:
+        raise InputError(
+            f"pretrained: the file's weights are not this network's ({len(faults)} keys). Take the network, norm, stem "
+            "and width that they were trained with, and inputs with as many channels.\n  " + "\n  ".join(faults)
+        )
+
+
+def _read_npz(path: Path) -> StateDict:
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+_READERS = {".safetensors": safetensors.numpy.load_file, ".npz": _read_npz}
+_WRITERS = {".safetensors": safetensors.numpy.save_file, ".npz": lambda state, path: np.savez(path, **state)}
+_PICKLES = (".pth", ".pt", ".bin", ".ckpt")
+_CONVERSION = (
+    'python -c "import torch, safetensors.torch as s; '
+    "s.save_file(torch.load('{old}', map_location='cpu', weights_only=True), '{new}')\""
+)
+
+
+def starting_from(path: str | Path | None, naming: Naming) -> Callable[[Model], Model]:
+    """Begin with the weights of a file instead of random ones; None changes nothing.
+
+    A head for another number of classes is left out: the model keeps its own, drawn as ever.
+
+    Raises:
+        InputError: A file that cannot be read, now, or where the weights do not fit, when the model is initialised,
+            with every key that is missing, surplus or of another shape.
+    """
+    if path is None:
+        return lambda model: model
+    state = read_state_dict(path)
+
+    def adapt(model: Model) -> Model:
+        def init(key: Key, inputs: Array) -> Variables:
+            return from_torch(state, model.init(key, inputs), naming)
+
+        return model._replace(init=init)
+
+    return adapt
+
+
+def read_state_dict(path: str | Path) -> StateDict:
+    """A state dict from a .safetensors or .npz file.
+
+    Raises:
+        InputError: Other kinds, with how to convert a pickle of PyTorch's; a file that cannot be read.
+    """
+    path = Path(path)
+    if path.suffix in _PICKLES:
+        command = _CONVERSION.format(old=path, new=path.with_suffix(".safetensors"))
+        raise InputError(
+            f"pretrained: '{path}' is a pickle, which can run any code. Convert it, with PyTorch: {command}"
+        )
+    _check_kind(path)
+    try:
+        if not path.is_file():
+            raise InputError(f"pretrained: there is no file '{path}'.")
+        return _READERS[path.suffix](path)
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, safetensors.SafetensorError) as error:
+        raise InputError(f"pretrained: '{path}' is no {path.suffix} file ({error}). Get or write it again.") from error
+
+
+def save_state_dict(path: str | Path, variables: Variables, naming: Naming) -> None:
+    """Write variables as a state dict that PyTorch's network of that naming loads; whole or not at all.
+
+    Raises:
+        InputError: Another ending than .safetensors or .npz, or where it cannot be written.
+    """
+    path = Path(path)
+    _check_kind(path)
+    try:
+        atomic.write(path, lambda temporary: _WRITERS[path.suffix](to_torch(variables, naming), temporary))
+    except (OSError, safetensors.SafetensorError) as error:
+        raise InputError(f"'{path}' cannot be written ({error}). Choose another place.") from error
+
+
+def _check_kind(path: Path) -> None:
+    if path.suffix not in _READERS:
+        raise InputError(f"pretrained: '{path}' ends with '{path.suffix}'. Known: {', '.join(_READERS)}.")

@@ -1,0 +1,121 @@
+"""The U-Net of HarmoFL's segmentation experiments.
+
+Ronneberger, Fischer and Brox, U-Net: Convolutional Networks for Biomedical Image Segmentation, MICCAI 2015.
+arXiv:1505.04597. Layer for layer that of HarmoFL's authors: med-air/HarmoFL, nets/models.py.
+"""
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from fedjax_het.errors import InputError
+from fedjax_het.models._conv_impl import check_conv_impl
+from fedjax_het.models._layers import Conv, UpConv, max_pool
+from fedjax_het.models._model import check_images, check_num_classes, from_flax, widened
+from fedjax_het.models._norms import NormKind, norm
+from fedjax_het.models._pretrained import Naming, starting_from
+from fedjax_het.types import Array, Model
+from fedjax_het.validation import Count, Positive, validate_arguments
+
+UNET_NAMES = Naming(
+    {
+        "encoder_#/conv_#": "encoder<1+>.enc<1+>_conv<2+>",
+        "encoder_#/norm_#": "encoder<1+>.enc<1+>_bn<2+>",
+        "bottleneck/conv_#": "bottleneck.bottleneck_conv<1+>",
+        "bottleneck/norm_#": "bottleneck.bottleneck_bn<1+>",
+        "up_#": "upconv<1+>",
+        "decoder_#/conv_#": "decoder<1+>.dec<1+>_conv<2+>",
+        "decoder_#/norm_#": "decoder<1+>.dec<1+>_bn<2+>",
+        "classifier": "conv",
+    },
+    output_size=("classifier",),
+)
+"""HarmoFL's."""
+
+_CHANNELS = (32, 64, 128, 256, 512)
+
+
+class Level(nn.Module):
+    """Two 3x3 convolutions, each with its norm and ReLU."""
+
+    channels: int
+    norm: str
+    impl: str
+
+    @nn.compact
+    def __call__(self, x: Array, mask: Array, is_training: bool) -> Array:
+        for index in range(2):
+            x = Conv(self.channels, use_bias=False, impl=self.impl, name=f"conv_{index}")(x)
+            x = nn.relu(norm(self.norm, name=f"norm_{index}")(x, mask, is_training))
+        return x
+
+
+class UNet(nn.Module):
+    """Levels of half the size each, the bottleneck, and as many levels back, each beside its like on the way down.
+
+    The head sees each pixel by itself: features [batch, height, width, feature], logits [batch, height, width, class].
+    """
+
+    num_classes: int
+    channels: tuple[int, ...]  # of the levels from the first to the bottleneck
+    norm: str
+    impl: str
+
+    def setup(self):
+        self.classifier = nn.Dense(self.num_classes)
+
+    @nn.compact
+    def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
+        *outer, innermost = self.channels
+        self._check_size(x.shape, 2 ** len(outer))
+        seen = []
+        for index, channels in enumerate(outer):
+            seen.append(Level(channels, self.norm, self.impl, name=f"encoder_{index}")(x, mask, is_training))
+            x = max_pool(seen[-1], 2)
+        x = Level(innermost, self.norm, self.impl, name="bottleneck")(x, mask, is_training)
+        for index, channels in reversed(list(enumerate(outer))):
+            x = UpConv(channels, impl=self.impl, name=f"up_{index}")(x)
+            x = jnp.concatenate([x, seen[index]], axis=-1)
+            x = Level(channels, self.norm, self.impl, name=f"decoder_{index}")(x, mask, is_training)
+        return x
+
+    def classify(self, features: Array) -> Array:
+        return self.classifier(features)
+
+    def _check_size(self, shape: tuple[int, ...], multiple: int) -> None:
+        check_images("a U-Net", shape)
+        if shape[1] % multiple or shape[2] % multiple:
+            raise InputError(
+                f"images of {shape[1]}x{shape[2]}: a U-Net halves them {len(self.channels) - 1} times, so height and "
+                f"width must be multiples of {multiple}. Resize or pad them."
+            )
+
+
+@validate_arguments
+def unet(
+    num_classes: int,
+    *,
+    norm: NormKind = "batch_stat",
+    width: Positive = 1.0,
+    levels: Count = 4,
+    conv: str = "auto",
+    pretrained: str | None = None,
+) -> Model:
+    """Levels of 32, 64, 128 and 256 channels and a bottleneck of 512, on images whose sides are multiples of 16.
+
+    Args:
+        norm: HarmoFL's "batch_stat", see `norm`.
+        width: Multiplies every count of channels.
+        levels: The first so many of the four alone, and the bottleneck twice as wide as the last; sides are then
+            multiples of 2^levels.
+        conv: How convolutions are computed: "auto", "lax", "im2col" or "native".
+        pretrained: A .safetensors or .npz file with the state dict of HarmoFL's network.
+
+    Raises:
+        InputError: Values that cannot work.
+    """
+    check_num_classes(num_classes)
+    check_conv_impl(conv)
+    if not 1 <= levels < len(_CHANNELS):
+        raise InputError(f"unet: levels is {levels}. Give 1 to {len(_CHANNELS) - 1}.")
+    network = UNet(num_classes, widened("channels", _CHANNELS[: levels + 1], width), norm, conv)
+    return starting_from(pretrained, UNET_NAMES)(from_flax(network))

@@ -1,0 +1,136 @@
+"""Weights from the distance of a low layer and from validation losses (FedRD)."""
+
+import re
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import traverse_util
+
+from fedjax_het.algorithm import Weighting
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.types import Array, PyTree, ServerView, Variables
+from fedjax_het.validation import CountOrZero, validate_arguments
+
+_HEAD = "params/classifier/"
+_STAGE = re.compile(r"params/(?:stage|layer)[_.]?\d+(?=[/._])")
+_SHORTCUT = re.compile(r"shortcut|downsample")
+
+
+def low_layer(shared: Variables, layer: str | None = None) -> str:
+    """The path of one shared weight, "params/conv_0/kernel"; biases, scales and statistics are none.
+
+    None: the last convolution of the first residual stage (a stage_0 or layer1) outside its shortcuts; without stages
+    the convolution with the fewest input channels, which is the first; without convolutions the encoder's first dense
+    layer; without an encoder the head.
+
+    Args:
+        layer: Such a path, with or without "params/" and the last name ("conv_0").
+
+    Raises:
+        InputError: A layer that is not among the shared weights, or where there is none.
+    """
+    leaves = traverse_util.flatten_dict({"params": shared.get("params", {})}, sep="/")
+    weights = {path: leaves[path].shape for path in sorted(leaves, key=_naturally) if leaves[path].ndim >= 2}
+    if layer is not None:
+        return _named(layer, list(weights))
+    if not weights:
+        raise InputError("layer: no weight of at least two axes is shared, so there is no low layer to watch.")
+    encoder = {path: shape for path, shape in weights.items() if not path.startswith(_HEAD)} or weights
+    convolutions = {path: shape for path, shape in encoder.items() if len(shape) > 2}
+    stages = {path: match.group() for path in convolutions if (match := _STAGE.match(path))}
+    if main := [path for path in stages if not _SHORTCUT.search(path)]:
+        return [path for path in main if stages[path] == stages[main[0]]][-1]
+    if convolutions:
+        return min(convolutions, key=lambda path: convolutions[path][-2])
+    return next(iter(encoder))
+
+
+def _named(layer: str, paths: list[str]) -> str:
+    wanted = layer.removeprefix("params/")
+    for path in paths:
+        if wanted in (path.removeprefix("params/"), path.removeprefix("params/").rpartition("/")[0]):
+            return path
+    raise InputError(f"layer: '{layer}' is no weight that the clients share. {nearest(layer, paths)}")
+
+
+def _naturally(path: str) -> list:
+    """conv_2 before conv_10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path)]
+
+
+NEGLIGIBLE = 1e-8  # the authors' limit: distances that sum to less say nothing
+
+
+def _l2(start: Array, changes: Array) -> Array:
+    return jnp.sqrt(jnp.sum(jnp.square(changes), axis=1))
+
+
+def _cosine(start: Array, changes: Array) -> Array:
+    trained = start + changes
+    lengths = jnp.linalg.norm(start) * jnp.linalg.norm(trained, axis=1)
+    return jnp.where(lengths > 0, 1 - trained @ start / jnp.where(lengths > 0, lengths, 1), 0)
+
+
+Distance = Literal["l2", "cosine"]
+DISTANCES: dict[Distance, Callable[[Array, Array], Array]] = {"l2": _l2, "cosine": _cosine}
+
+
+@validate_arguments
+def parameter_guided(
+    layer: str | None = None, distance: Distance = "l2", official_n_extra: CountOrZero = 0
+) -> Weighting:
+    """Clients count more whose low layer stayed near, and whom the received model served badly.
+
+        w_i = 1/2 ((1 - beta_i) / (N - 1) + gamma_i / sum_j gamma_j)
+        beta_i = d_i / sum_j d_j,   d_i = ||Phi - Phi_i||,   gamma_i = sigmoid(GAP_i)
+
+    Shapes: [cohort]. N counts the clients present; alone, a client has weight 1. Distances that sum to less than 1e-8
+    count as equal, and so do gammas that have all underflowed.
+    Reads: uploads.update of the layer, reports["gap"] [cohort] (`measures.training_gain`).
+
+    Args:
+        layer: Of Phi, a path or None, see `low_layer`; its bias is left out.
+        distance: "l2", or "cosine" 1 - cos.
+        official_n_extra: Models that the authors' code counts in N although they are no participants (1: the domain
+            held out). The weights then sum to less than one, 5/6 for three clients: aggregate with `sum_of_models`.
+
+    Raises:
+        InputError: An unknown distance, an unknown layer, or official_n_extra that is no count.
+
+    References:
+        FedRD: Reducing Divergences for Generalized Federated Learning; official code Kailee-WANG/NeurIPS25-FedRD,
+        utils/fed_merge.py.
+    """
+
+    def init(shared: Variables, num_clients: int) -> PyTree:
+        low_layer(shared, layer)  # a wrong name is answered here, before anything runs
+        return ()
+
+    def update(state: PyTree, view: ServerView) -> tuple[Array, PyTree]:
+        path = low_layer(view.received.shared, layer)
+        start = traverse_util.flatten_dict(view.received.shared, sep="/")[path].ravel()
+        changes = traverse_util.flatten_dict(view.uploads.update, sep="/")[path]
+        distances = DISTANCES[distance](start, changes.reshape(changes.shape[0], -1))
+        return guided_weights(distances, view.uploads.reports["gap"], view.is_present, official_n_extra), state
+
+    return Weighting(init, update)
+
+
+def guided_weights(distances: Array, gaps: Array, is_present: Array, official_n_extra: int = 0) -> Array:
+    """[cohort] from d_i and GAP_i, see `parameter_guided`."""
+    num_models = jnp.sum(is_present) + official_n_extra
+    near = (1 - shares(distances, is_present, NEGLIGIBLE, official_n_extra)) / jnp.maximum(num_models - 1, 1)
+    served_badly = shares(jax.nn.sigmoid(gaps), is_present)
+    weights = jnp.where(num_models > 1, (near + served_badly) / 2, 1)
+    return jnp.where(is_present, weights, 0)
+
+
+def shares(values: Array, is_present: Array, negligible: float = 0.0, num_extra: int = 0) -> Array:
+    """[cohort]: each one's part of the total over those present; equal parts where that is negligible."""
+    values = jnp.where(is_present, values, 0)
+    total = jnp.sum(values)
+    is_something = total > negligible
+    equal = 1 / jnp.maximum(jnp.sum(is_present) + num_extra, 1)
+    return jnp.where(is_something, values / jnp.where(is_something, total, 1), equal)

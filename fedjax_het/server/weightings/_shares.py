@@ -1,0 +1,53 @@
+"""Weights that follow from who is present and how much it has."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het.algorithm import Weighting
+from fedjax_het.types import Array, ServerView, Upload
+from fedjax_het.validation import validate_arguments
+
+WeightingName = Literal["samples", "uniform"]
+WeightingOrName = WeightingName | Weighting
+
+
+def stateless(weights: Callable[[ServerView], Array]) -> Weighting:
+    """A weighting without memory: weights(view) -> [cohort], any non-negative numbers; they are normalised here."""
+    return Weighting(
+        lambda shared, num_clients: (), lambda state, view: (normalise(weights(view), view.is_present), state)
+    )
+
+
+def normalise(weights: Array, is_present: Array) -> Array:
+    """Weights over those present, summing to one; all zero where nobody is."""
+    weights = jnp.where(is_present, weights, 0)
+    total = jnp.sum(weights)
+    return weights / jnp.where(total > 0, total, 1)
+
+
+def total_weight(weighting: Weighting, view: ServerView, is_counted: Array) -> Array:
+    """[]: sum_j weigh(upload j) over those counted; one where that is nothing, so that it divides."""
+    total = jnp.sum(jnp.where(is_counted, jax.vmap(weighting.weigh)(view.uploads), 0))
+    return jnp.where(total > 0, total, 1)
+
+
+def separate(weigh: Callable[[Upload], Array]) -> Weighting:
+    """A weighting by each upload for itself: p_i = weigh(upload i) / sum_j weigh(upload j)."""
+    return stateless(lambda view: jax.vmap(weigh)(view.uploads))._replace(weigh=weigh)
+
+
+by_examples = separate(lambda upload: upload.num_examples)
+"""p_i = n_i / sum n over the clients of the round that are present."""
+uniform = separate(lambda upload: jnp.ones_like(upload.num_examples))
+"""1/m over the m clients that are present."""
+
+WEIGHTINGS: dict[WeightingName, Weighting] = {"samples": by_examples, "uniform": uniform}
+
+
+@validate_arguments
+def named(weighting: WeightingName | Weighting) -> Weighting:
+    """A weighting by its name in a config, "samples" or "uniform"; any other Weighting is handed through."""
+    return weighting if isinstance(weighting, Weighting) else WEIGHTINGS[weighting]

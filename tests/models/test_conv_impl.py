@@ -1,0 +1,152 @@
+"""Which impl "auto" is, and that the compiled kernels are the convolution in every derivative."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_het import models
+from fedjax_het.errors import InputError
+from fedjax_het.models._conv_impl import convolve, select_conv_impl
+from fedjax_het.models._layers import Conv
+from fedjax_het.models._native import convolution
+from tests.harness import compose, federation
+
+needs_native = pytest.mark.skipif(convolution.why_not() is not None, reason=f"no kernels: {convolution.why_not()}")
+# n, h, w, c, kh, kw, f: fewer features than a register holds, more, and one too many; tiles that do not divide.
+CASES = [(2, 9, 11, 3, 3, 2, 5), (1, 5, 5, 1, 5, 5, 33), (3, 8, 17, 4, 3, 3, 16), (2, 7, 7, 20, 1, 1, 40)]
+# Winograd's: channels and features that fill one register and more; images smaller than a tile, and blocks of them.
+CASES += [(3, 9, 11, 17, 3, 3, 18), (20, 3, 4, 16, 3, 3, 40), (2, 7, 12, 20, 5, 5, 33), (40, 6, 6, 16, 5, 5, 64)]
+CASES += [(2, 3, 3, 70, 3, 3, 60), (20, 1, 2, 80, 3, 3, 60)]  # large kernels, few pixels
+PADS = ((1, 0), (0, 2))
+
+
+def tensors(case):
+    n, h, w, c, kh, kw, f = case
+    random = np.random.default_rng(0)
+    x, kernel = (random.normal(size=shape).astype(np.float32) for shape in ((n, h, w, c), (kh, kw, c, f)))
+    return x, kernel / np.float32(np.sqrt(kh * kw * c))  # results near one: the sine of large ones magnifies rounding
+
+
+def way(case):
+    """Stride 1, one more row and two more columns by padding."""
+    n, h, w, c, kh, kw, f = case
+    if not convolution.suits((n, h, w, c), (kh, kw, c, f), 1, PADS):
+        return "product"
+    y_shape = (n, h + 2 - kh, w + 3 - kw, f)
+    return "winograd" if convolution._is_worth_it(y_shape, (kh, kw, c, f), 1) else "direct"
+
+
+def test_the_cases_reach_every_way():
+    assert [way(case) for case in CASES] == ["direct"] * 4 + ["winograd"] * 4 + ["product"] * 2
+
+
+def scalar(impl, stride):
+    return lambda x, kernel: jnp.sum(jnp.sin(convolve(impl, x, kernel, (stride, stride), PADS)))
+
+
+def gradient(function):
+    return jax.grad(function, (0, 1))
+
+
+def of_the_gradient(function):
+    return gradient(lambda *at: sum(jnp.sum(jnp.square(part)) for part in gradient(function)(*at)))
+
+
+def along(function):
+    return lambda x, kernel: jax.jvp(gradient(function), (x, kernel), (x / 2, kernel / 3))
+
+
+DERIVATIVES = {"first": gradient, "second": of_the_gradient, "forward over reverse": along}
+
+
+def assert_equal(found, expected):
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * np.abs(theirs).max())
+
+
+@needs_native
+@pytest.mark.parametrize("derivative", DERIVATIVES)
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_native_has_the_derivatives_of_lax(case, stride, derivative):
+    x, kernel = tensors(case)
+    ours, theirs = (jax.jit(DERIVATIVES[derivative](scalar(name, stride))) for name in ("native", "lax"))
+    assert_equal(ours(x, kernel), theirs(x, kernel))
+
+
+@needs_native
+def test_a_pixel_that_is_stepped_over_counts_for_nothing():
+    x, kernel = tensors((2, 5, 6, 3, 1, 1, 4))
+
+    def gradients(name):
+        def loss(x, kernel):
+            return jnp.sum(jnp.sin(convolve(name, x, kernel, (2, 2), ((0, 0), (0, 0)))))
+
+        return jax.grad(loss, (0, 1))(x, kernel)
+
+    assert_equal(gradients("native"), gradients("lax"))
+
+
+@needs_native
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
+def test_native_side_by_side(axes):
+    x, kernel = tensors(CASES[0])
+    given = [np.stack([a, -2 * a]) if axis == 0 else a for a, axis in zip((x, kernel), axes, strict=True)]
+    ours, theirs = (jax.jit(jax.vmap(gradient(scalar(name, 2)), axes)) for name in ("native", "lax"))
+    assert_equal(ours(*given), theirs(*given))
+
+
+def with_bias(impl):
+    x, kernel = tensors(CASES[0])
+    return lambda bias, factor: jnp.sum(jnp.sin(convolve(impl, factor * x, kernel, (2, 2), PADS, bias)))
+
+
+BIAS = np.linspace(-1, 1, 5, dtype=np.float32)
+
+
+@needs_native
+@pytest.mark.parametrize("derivative", DERIVATIVES)
+def test_a_bias_has_the_derivatives_that_it_has_with_lax(derivative):
+    ours, theirs = (jax.jit(DERIVATIVES[derivative](with_bias(name))) for name in ("native", "lax"))
+    assert_equal(ours(BIAS, 0.7), theirs(BIAS, 0.7))
+
+
+@needs_native
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
+def test_biases_side_by_side(axes):
+    """Of clients, and of seeds around them."""
+    given = [
+        np.multiply.outer([[1, 2, 3], [3, 1, 2]], a) if axis == 0 else a
+        for a, axis in zip((BIAS, 0.7), axes, strict=True)
+    ]
+    given = [np.asarray(a, np.float32) for a in given]
+    ours, theirs = (jax.jit(jax.vmap(jax.vmap(gradient(with_bias(name)), axes), axes)) for name in ("native", "lax"))
+    assert_equal(ours(*given), theirs(*given))
+
+
+@needs_native
+def test_auto_is_native_for_single_precision_on_a_cpu(monkeypatch):
+    assert select_conv_impl() == "native" == select_conv_impl("float32")
+    assert select_conv_impl(jnp.bfloat16) == "im2col" == select_conv_impl("bfloat16")
+    assert select_conv_impl(jnp.bfloat16) == "im2col"
+    assert select_conv_impl(strides=(1, 2)) == "im2col"
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert select_conv_impl() == "lax"
+
+
+def test_without_kernels_auto_is_patches_and_native_is_refused(monkeypatch):
+    monkeypatch.setattr(convolution, "why_not", lambda: "no C++ compiler on the PATH")
+    assert select_conv_impl() == "im2col"
+    with pytest.raises(InputError, match=r"no C\+\+ compiler.*conv='auto'"):
+        Conv(2, impl="native").init(jax.random.key(0), jnp.zeros((1, 4, 4, 1)))
+
+
+def test_a_round_on_a_cpu_holds_no_convolution_of_xla():
+    """Inside a loop that would cost several times the rest of the round (jax issues 12868, 26568)."""
+    network = models.cnn(3, channels=(2,), hidden=(4,), kernel=3)
+    round = compose("fedavg", network=network)
+    data, key = federation().data, jax.random.key(0)
+    program = jax.jit(round.step).lower(round.init(key, data), data, key).compile().as_text()
+    assert "while(" in program
+    assert " convolution(" not in program
