@@ -1,7 +1,7 @@
 """FedGH: harmonize the updates of every two clients in conflict.
 
     for each pair i < j with g_i' . g_j < 0:   g_i' <- g_i' - (g_i' . g_j)/|g_j|^2 g_j,   g_j' likewise against g_i
-    w <- w + eta_g sum_i p_i g_i'                                    (server/aggregators/harmonization.py)
+    w <- w + eta_g sum_i p_i g_i'                                    (server/aggregators/conflict.py)
 
 Wire: as FedAvg. Nothing is kept between rounds, and there is nothing to tune.
 conflict_test: "current" (g_i' as it runs against g_j as it was sent, as PCGrad), "original", "sequential": the paper's

@@ -3,7 +3,7 @@
     min  1/B sum_b -beta (1 - p_b)^gamma log p_b                     p_b: probability of the true class
     p_i = 1/(K-1) sum_{j != i} (|g_i| + |g_j|)/2 cos(g_i, g_j),   z_i = p_i / l_i
     dominant: the ceil(fraction K) clients of largest z; every update loses what points against them, in falling z
-    w <- w + eta_g 1/K sum_i g_i'                                    (server/aggregators/dominant.py)
+    w <- w + eta_g 1/K sum_i g_i'                                    (server/aggregators/conflict.py)
 
 Wire: as FedAvg, and one number up, the loss l_i. Nothing is kept between rounds.
 gamma, beta: the paper's γ in {.1, .2, .5, 1} and β in {1, 1.2, 1.5, 2}, tuned by data set; which values won is not

@@ -63,14 +63,14 @@ def num_conflicts(gram: Array, coefficients: Array | None = None) -> Array:
 
 def of_round(problem, look: RoundSnapshot) -> Named:
     """The fields of `Conflict` by name, of the updates that the clients sent; with their losses if they report them.
-    Where the aggregator revises updates also "num_conflicts_after", among the revised.
+    Where the aggregator edits updates also "num_conflicts_after", among the edited.
     """
     losses = look.view.uploads.reports.get("loss")
 
     def measure(gram: Array) -> Named:
         found = conflict(gram, losses, look.view.is_present)._asdict()
-        if look.revision:
-            found["num_conflicts_after"] = num_conflicts(gram, look.revision(gram, look.view))
+        if look.gram_edit:
+            found["num_conflicts_after"] = num_conflicts(gram, look.gram_edit(gram, look.view))
         return found
 
     return from_gram(measure, look)

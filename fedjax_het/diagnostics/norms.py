@@ -28,4 +28,4 @@ def of_round(problem, look: RoundSnapshot) -> Named:
         return tree.norm(total) / jnp.maximum(row.count, 1)
 
     gradients = jax.lax.map(lambda one: gradient_norm(*one), (look.data.train, look.personal))
-    return {"updates": jax.vmap(tree.norm)(look.view.uploads.update["params"]), "gradients": gradients}
+    return {"updates": jax.vmap(tree.norm)(look.view.updates.tensors()["params"]), "gradients": gradients}

@@ -29,7 +29,7 @@ def implied_weights(gram: Array, products: Array, squared: Array) -> Named:
 def of_round(problem, look: RoundSnapshot) -> Named:
     """`implied_weights` of the change of the server's parameters, its optimizer's step included."""
     moved = tree.subtract(look.shared["params"], look.view.received.shared["params"])
-    updates = look.view.uploads.update["params"]
+    updates = look.view.updates.tensors()["params"]
 
     def measure(gram: Array, updates, moved) -> Named:
         pairs = [

@@ -2,15 +2,7 @@
 
 from fedjax_het.server.weightings.generalization_adjustment import generalization_adjustment
 from fedjax_het.server.weightings.parameter_guided import parameter_guided
-from fedjax_het.server.weightings.shares import (
-    WEIGHTINGS,
-    by_examples,
-    named,
-    normalise,
-    stateless,
-    total_weight,
-    uniform,
-)
+from fedjax_het.server.weightings.shares import WEIGHTINGS, by_examples, named, normalise, stateless, uniform
 
 __all__ = [
     "WEIGHTINGS",
@@ -20,6 +12,5 @@ __all__ = [
     "normalise",
     "parameter_guided",
     "stateless",
-    "total_weight",
     "uniform",
 ]
