@@ -1,7 +1,6 @@
 """Arithmetic on pytrees, and on stacks of them (leaves [cohort, ...])."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -70,31 +69,10 @@ def weighted_sum(stack: PyTree, weights: Array) -> PyTree:
     return jax.tree.map(one, stack)
 
 
-class Sums(NamedTuple):
-    """Sums over the two axes of a stack, leaves [cohort, ...], whichever device holds which part of it.
-
-    over_columns(function, stack): sum function(rows [cohort, columns]), rows together being all columns of all leaves.
-    over_clients(function, factors, stack): sum function(factors, stack) over parts of the cohort, [part] and
-    [part, ...].
-    once(function, *arrays): function(*arrays) of what every device knows, computed by one of them: devices that are
-    cores of a CPU would be in each other's way.
-    """
-
-    over_columns: Callable[[Callable[[Array], PyTree], PyTree], PyTree]
-    over_clients: Callable[[Callable[[Array, PyTree], PyTree], Array, PyTree], PyTree]
-    once: Callable[..., PyTree]
-
-
 def sum_over_leaves(function: Callable[[Array], PyTree], stack: PyTree) -> PyTree:
     """sum function(rows) over leaves [cohort, ...] as rows [cohort, columns]."""
     parts = [function(leaf.reshape(leaf.shape[0], -1)) for leaf in jax.tree.leaves(stack)]
     return jax.tree.map(lambda *each: sum(each[1:], each[0]), *parts)
-
-
-def on_one_device(function: Callable[..., PyTree], stack: PyTree, *others: PyTree) -> PyTree:
-    """function(sums, stack, *others), where one device holds the stack."""
-    call = lambda function, *arrays: function(*arrays)  # noqa: E731
-    return function(Sums(sum_over_leaves, call, call), stack, *others)
 
 
 def sum_over_blocks(function: Callable[[Array], Array], rows: Array, size: int) -> Array:

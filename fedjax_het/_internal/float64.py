@@ -3,10 +3,45 @@
 from collections.abc import Callable, Sequence
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 
-from fedjax_het.types import Array
+from fedjax_het.types import Array, PyTree
+
+
+class Float64RequiredError(RuntimeError):
+    """Something needs float64 where arrays are made in float32."""
+
+
+def require_float64() -> None:
+    """Ask for float64: a function that `run_in_required_precision` runs is then run in it as a whole.
+
+    Raises:
+        Float64RequiredError: where float64 is not at hand.
+    """
+    if not jax.config.jax_enable_x64:
+        raise Float64RequiredError(
+            "this needs float64. Call it by fedjax_het._internal.float64.run_in_required_precision."
+        )
+
+
+def run_in_required_precision(function: Callable[[], PyTree]) -> PyTree:
+    """function(), with float64 at hand if anything in it asks for that; what it returns is in float32 again.
+
+    Args:
+        function: traced a second time where it asks; it must do no more than compute what it returns.
+    """
+    try:
+        return function()
+    except Float64RequiredError:
+        return in_double(lambda: jax.tree.map(_narrow, function()))()
+
+
+def _narrow(x: Array) -> Array:
+    x = x if hasattr(x, "dtype") else jnp.asarray(x)
+    narrow = {"float64": jnp.float32, "int64": jnp.int32, "uint64": jnp.uint32}.get(str(x.dtype))
+    return x.astype(narrow) if narrow else x
 
 
 def in_double(function: Callable) -> Callable:
