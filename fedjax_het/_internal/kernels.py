@@ -18,10 +18,10 @@ from fedjax_het._internal.cache_folder import cache_folder
 
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O2", "-march=native", "-shared", "-fPIC", "-w")
-SWITCH = "FEDJAX_HET_NATIVE"
+ENABLE_VARIABLE = "FEDJAX_HET_NATIVE"
 
 
-class Unavailable(Exception):
+class KernelUnavailableError(Exception):
     """Why there is no library here."""
 
 
@@ -29,7 +29,7 @@ def register(source: Path, targets: Mapping[str, str]) -> str | None:
     """Hand the functions of a source file, {symbol: target}, to XLA on CPUs. None, or why they cannot be had."""
     try:
         compiled = load(source)
-    except Unavailable as reason:
+    except KernelUnavailableError as reason:
         return str(reason)
     for symbol, target in targets.items():
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(compiled, symbol)), platform="cpu")
@@ -42,28 +42,28 @@ def load(source: Path) -> ctypes.CDLL:
 
     Raises Unavailable without a C++17 compiler, where compilation fails, and where FEDJAX_HET_NATIVE is 0.
     """
-    if os.environ.get(SWITCH) == "0":
-        raise Unavailable(f"{SWITCH} is 0")
+    if os.environ.get(ENABLE_VARIABLE) == "0":
+        raise KernelUnavailableError(f"{ENABLE_VARIABLE} is 0")
     compiler = next(filter(None, map(shutil.which, [os.environ.get("CXX", ""), *COMPILERS])), None)
     if compiler is None:
-        raise Unavailable(f"no C++ compiler ({', '.join(COMPILERS)}) on the PATH")
-    path = cache_folder() / f"{source.stem}-{_identity(source)}.so"
+        raise KernelUnavailableError(f"no C++ compiler ({', '.join(COMPILERS)}) on the PATH")
+    path = cache_folder() / f"{source.stem}-{_hash_build(source)}.so"
     if not path.exists():
         _compile(compiler, source, path)
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        raise Unavailable(f"{path} does not load: {error}") from None
+        raise KernelUnavailableError(f"{path} does not load: {error}") from None
 
 
-def _identity(source: Path) -> str:
+def _hash_build(source: Path) -> str:
     """Another source, library or processor is another file."""
     texts = [file.read_text() for file in (source, *sorted(source.parent.glob("*.h")))]
-    described = "\n".join([*texts, jaxlib.__version__, platform.machine(), *FLAGS, _processor()])
+    described = "\n".join([*texts, jaxlib.__version__, platform.machine(), *FLAGS, _describe_processor()])
     return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
-def _processor() -> str:
+def _describe_processor() -> str:
     """What it can do, where the system lists that, else its name."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
@@ -80,7 +80,9 @@ def _compile(compiler: str, source: Path, path: Path) -> None:
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or ["?"]
-                raise Unavailable(f"{compiler} failed: {next((x for x in lines if 'error' in x), lines[-1])}")
+                raise KernelUnavailableError(
+                    f"{compiler} failed: {next((x for x in lines if 'error' in x), lines[-1])}"
+                )
             made.replace(path)
     except OSError as error:
-        raise Unavailable(str(error)) from None
+        raise KernelUnavailableError(str(error)) from None

@@ -6,11 +6,11 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_het.data import held_out, rows
+from fedjax_het.data import splitting
 from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.federation import Federation, Fractions
-from fedjax_het.data.partition import Labelled, Partition
+from fedjax_het.data.partition import LabeledExamples, Partition
 from fedjax_het.data.preparation import Preparation, moments
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientData, Examples
@@ -59,37 +59,37 @@ def federate(
     The same seed gives the same federation; `federation.fingerprint` tells whether two machines agree.
     Raises InputError for settings that cannot be, unknown domains, and as the partition does.
     """
-    unseen = held_out.unseen_positions(dataset, unseen_domains)
-    if client_test_fraction == held_out.AUTO:
-        has_own_test = held_out.has_own_split(dataset.is_test, dataset, unseen)
-        client_test_fraction = held_out.default_client_test_fraction(has_own_test)
+    unseen = splitting.find_unseen_domains(dataset, unseen_domains)
+    if client_test_fraction == splitting.AUTO:
+        has_own_test = splitting.has_own_split(dataset.is_test, dataset, unseen)
+        client_test_fraction = splitting.default_client_test_fraction(has_own_test)
     if valid_fraction + client_test_fraction >= 1:
         raise InputError(
             f"valid_fraction: {valid_fraction} and client_test_fraction: {client_test_fraction} leave nothing to train "
             "on. Let them come to less than 1."
         )
     asked = Fractions(test_fraction, client_test_fraction, valid_fraction)
-    fractions = held_out.drawn_fractions(dataset, unseen, asked, local_test)
-    test, rest = held_out.hold_out(dataset, unseen, fractions, local_test, np.random.default_rng([seed, _TEST]))
+    fractions = splitting.resolve_fractions(dataset, unseen, asked, local_test)
+    test, rest = splitting.hold_out(dataset, unseen, fractions, local_test, np.random.default_rng([seed, _TEST]))
     everyone = num_clients + unseen_clients
     parts = _distribute_examples(dataset, rest, partition, everyone, np.random.default_rng([seed, _PARTITION]))
-    names = _names(dataset, parts)
+    names = _name_clients(dataset, parts)
     streams = [np.random.default_rng([seed, _SPLIT, i]) for i in range(everyone)]
-    splits = held_out.split_clients(dataset, parts, fractions, streams)
+    splits = splitting.split_clients(dataset, parts, fractions, streams)
     mixed = np.random.default_rng([seed, _NEWCOMERS]).permutation(everyone)
     trained, new = np.sort(mixed[:num_clients]), np.sort(mixed[num_clients:])
     if fractions.client_test == 0:
-        splits = held_out.test_on_all(splits, new)
+        splits = splitting.move_train_to_test(splits, new)
     if equal_train:
-        splits = held_out.equalize_sizes(splits, trained, [np.random.default_rng([seed, _EQUAL, i]) for i in trained])
+        splits = splitting.equalize_sizes(splits, trained, [np.random.default_rng([seed, _EQUAL, i]) for i in trained])
     examples = Examples(dataset.inputs, dataset.labels)
     training = np.concatenate([splits[i].train for i in trained])
     return Federation(
         name=dataset.name,
-        data=_client_data(examples, splits, trained),
-        newcomers=_client_data(examples, splits, new) if unseen_clients else None,
-        test=rows.single(test) if len(test) else None,
-        unseen={name: rows.single(positions) for name, positions in unseen.items()},
+        data=_gather_client_data(examples, splits, trained),
+        newcomers=_gather_client_data(examples, splits, new) if unseen_clients else None,
+        test=splitting.to_rows(test) if len(test) else None,
+        unseen={name: splitting.to_rows(positions) for name, positions in unseen.items()},
         class_names=dataset.class_names,
         client_names=tuple(names[i] for i in trained),
         newcomer_names=tuple(names[i] for i in new),
@@ -106,9 +106,9 @@ def _distribute_examples(
             f"{dataset.name}: all labels are of one class, '{dataset.class_names[0]}'. Give data of several."
         )
     if dataset.is_segmentation:
-        examples = Labelled(np.zeros(len(rest), np.int32), dataset.domains[rest], 0)
+        examples = LabeledExamples(np.zeros(len(rest), np.int32), dataset.domains[rest], 0)
     else:
-        examples = Labelled(dataset.labels[rest], dataset.domains[rest], dataset.num_classes)
+        examples = LabeledExamples(dataset.labels[rest], dataset.domains[rest], dataset.num_classes)
     parts = partition(examples, num_clients, rng)
     given = np.sort(np.concatenate(parts)) if len(parts) else np.zeros(0, int)
     if len(parts) != num_clients or not np.array_equal(given, np.arange(len(rest))):
@@ -119,11 +119,11 @@ def _distribute_examples(
     return [rest[part] for part in parts]
 
 
-def _client_data(examples: Examples, splits: list[rows.Split], chosen: np.ndarray) -> ClientData:
-    return ClientData(examples, *(rows.table([splits[i][part] for i in chosen]) for part in range(3)))
+def _gather_client_data(examples: Examples, splits: list[splitting.ClientSplit], chosen: np.ndarray) -> ClientData:
+    return ClientData(examples, *(splitting.pad_lists([splits[i][part] for i in chosen]) for part in range(3)))
 
 
-def _names(dataset: Dataset, parts: list[np.ndarray]) -> list[str]:
+def _name_clients(dataset: Dataset, parts: list[np.ndarray]) -> list[str]:
     """ "client_003"; or where each client is of one domain, "sketch", or "sketch_0", "sketch_1" if they share it."""
     digits = max(3, len(str(len(parts) - 1)))
     owned = [np.unique(dataset.domains[part]) for part in parts]

@@ -23,7 +23,7 @@ Augmentation = Callable[[Key, Array, Array], tuple[Array, Array]]
 Transform = Callable[[Key, Array, Array | None], tuple[Array, Array | None]]
 """(key, image [height, width, channel] float32 in 0..1, mask [height, width] or None) -> both, of the same shapes."""
 Degrees = Annotated[float, Range(0, 180)]
-Turns = Annotated[int, Range(-LARGEST_COUNT, LARGEST_COUNT, is_whole=True)]
+QuarterTurns = Annotated[int, Range(-LARGEST_COUNT, LARGEST_COUNT, is_whole=True)]
 Hue = Annotated[float, Range(0, 0.5)]
 FLIP_MODES = {"horizontal": (False, True), "vertical": (True, False), "both": (True, True)}  # (rows, columns) reversed
 _RGB = 3
@@ -39,7 +39,7 @@ def images(
     crop: tuple[Positive, Positive] = (1.0, 1.0),
     ratio: tuple[Positive, Positive] = (3 / 4, 4 / 3),
     rotation: Degrees = 0.0,
-    quarter_turns: Sequence[Turns] = (0,),
+    quarter_turns: Sequence[QuarterTurns] = (0,),
     flip: Fraction = 0.0,
     flip_modes: Sequence[str] = ("horizontal",),
     brightness: NonNegative = 0.0,
@@ -74,10 +74,10 @@ def images(
         transforms.append(jitter_colors(*coloured))
     if grayscale:
         transforms.append(drop_colors(grayscale))
-    return _over_batches(transforms, needs_colour=any([*coloured, grayscale]))
+    return _apply_to_batches(transforms, needs_colour=any([*coloured, grayscale]))
 
 
-def _over_batches(transforms: Sequence[Transform], needs_colour: bool) -> Augmentation:
+def _apply_to_batches(transforms: Sequence[Transform], needs_colour: bool) -> Augmentation:
     def one(key: Key, image: Array, mask: Array | None) -> tuple[Array, Array | None]:
         for number, transform in enumerate(transforms):
             image, mask = transform(jax.random.fold_in(key, number), image, mask)
@@ -145,7 +145,7 @@ def rotate(degrees: Degrees) -> Transform:
 
 
 @validate_arguments
-def rotate_by_quarter_turns(turns: Sequence[Turns] = (0, 1, 2, 3)) -> Transform:
+def rotate_by_quarter_turns(turns: Sequence[QuarterTurns] = (0, 1, 2, 3)) -> Transform:
     """By one of so many times 90 degrees, counter-clockwise; what is listed twice comes twice as often.
 
     Raises InputError for an empty list, and, traced, for an image that is not square.
@@ -213,7 +213,7 @@ def jitter_colors(
         (brightness, partial(_blend, jnp.zeros_like)),
         (contrast, partial(_blend, lambda image: jnp.mean(_to_gray(image)))),
         (saturation, partial(_blend, _to_gray)),
-        (hue, _turn_hue),
+        (hue, _shift_hue),
     ]
 
     def transform(key: Key, image: Array, mask: Array | None) -> tuple[Array, Array | None]:
@@ -244,7 +244,7 @@ def _blend(other: Callable[[Array], Array], key: Key, image: Array, strength: fl
     return jnp.clip(share * image + (1 - share) * other(image), 0, 1)
 
 
-def _turn_hue(key: Key, image: Array, strength: float) -> Array:
+def _shift_hue(key: Key, image: Array, strength: float) -> Array:
     return dm_pix.adjust_hue(image, jax.random.uniform(key, (), minval=-strength, maxval=strength))
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from fedjax_het.errors import InputError, shorten
 
-_AT_A_TIME = 1 << 28  # bytes
-_MOST_UNNAMED = 1 << 16  # classes or domains
+_CHUNK_BYTES = 1 << 28  # bytes
+_MAX_UNNAMED = 1 << 16  # classes or domains
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,7 @@ class Dataset:
     def _is_finite(self) -> np.ndarray:
         """[n] bool, of so many examples at a time that mapped ones are not all in memory at once."""
         inputs = self.inputs.reshape(len(self.inputs), -1)
-        parts = np.array_split(inputs, -(-inputs.nbytes // _AT_A_TIME))
+        parts = np.array_split(inputs, -(-inputs.nbytes // _CHUNK_BYTES))
         return np.concatenate([np.isfinite(part).all(axis=1) for part in parts])
 
     def _check_indices(self, kind: str, values: np.ndarray, names: tuple[str, ...]) -> None:
@@ -147,7 +147,7 @@ def assemble(
     are of the first domain; without `is_valid` and `is_test` there is no own split. Memory-mapped arrays stay so.
     Raises InputError where labels or domains are not integers, and as Dataset does.
     """
-    inputs, labels = np.asanyarray(inputs), _integers(f"{name}: labels", labels)
+    inputs, labels = np.asanyarray(inputs), _to_integers(f"{name}: labels", labels)
     if inputs.ndim == 0:
         raise InputError(f"{name}: inputs are a single {inputs.dtype}. Give [n, ...], an entry for each example.")
     if inputs.dtype == np.uint8 and inputs.ndim == 3:
@@ -156,7 +156,7 @@ def assemble(
         inputs = inputs.astype(np.float32, copy=False)
     if class_names is None:
         class_names = number_names(f"{name}: labels", int(labels.max(initial=0)), len(inputs))
-    domains = np.zeros(len(inputs), np.int32) if domains is None else _integers(f"{name}: domains", domains)
+    domains = np.zeros(len(inputs), np.int32) if domains is None else _to_integers(f"{name}: domains", domains)
     return Dataset(
         name=escape_name(name),
         inputs=inputs,
@@ -175,14 +175,14 @@ def number_names(what: str, largest: int, num_examples: int, prefix: str = "") -
 
     Raises InputError where that is far more than there are examples.
     """
-    if largest >= max(num_examples, _MOST_UNNAMED):
+    if largest >= max(num_examples, _MAX_UNNAMED):
         raise InputError(
             f"{what} go up to {shorten(largest)}, for {num_examples} examples. Number them from 0, or name them all."
         )
     return [f"{prefix}{number}" for number in range(largest + 1)]
 
 
-def _integers(what: str, values: np.ndarray) -> np.ndarray:
+def _to_integers(what: str, values: np.ndarray) -> np.ndarray:
     """[n] as int32; masks, which have more axes, as uint8 where that holds them."""
     values = np.asanyarray(values)
     if values.dtype.kind not in "iu":

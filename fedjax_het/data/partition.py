@@ -10,7 +10,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.validation import Count, CountOrZero, Positive, validate_arguments
 
 
-class Labelled(NamedTuple):
+class LabeledExamples(NamedTuple):
     """What a partition may look at."""
 
     labels: np.ndarray  # [n] int32
@@ -18,27 +18,27 @@ class Labelled(NamedTuple):
     num_classes: int  # 0: examples have masks and no class, and their labels are all 0
 
 
-Partition = Callable[[Labelled, int, np.random.Generator], list[np.ndarray]]
+Partition = Callable[[LabeledExamples, int, np.random.Generator], list[np.ndarray]]
 """(examples, num_clients, generator) -> for each client its sorted positions in the examples."""
 
 
-def cut_line(line: np.ndarray, sizes: np.ndarray, is_sorted: bool = True) -> list[np.ndarray]:
+def split_by_sizes(line: np.ndarray, sizes: np.ndarray, is_sorted: bool = True) -> list[np.ndarray]:
     """`line` in consecutive pieces of these sizes."""
     parts = np.split(line, np.cumsum(sizes)[:-1])
     return [np.sort(part) for part in parts] if is_sorted else parts
 
 
-def deal_classes(examples: Labelled, counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+def assign_classes(examples: LabeledExamples, counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
     """Positions for each client, counts[client, class] of each class, in random order."""
     hands = [[] for _ in counts]
     for label in range(examples.num_classes):
         mixed = rng.permutation(np.flatnonzero(examples.labels == label))
-        for hand, piece in zip(hands, cut_line(mixed, counts[:, label], is_sorted=False), strict=True):
+        for hand, piece in zip(hands, split_by_sizes(mixed, counts[:, label], is_sorted=False), strict=True):
             hand.append(piece)
     return [rng.permutation(np.concatenate(hand)) for hand in hands]
 
 
-def check_classes(examples: Labelled) -> None:
+def check_has_classes(examples: LabeledExamples) -> None:
     """Raise InputError where examples have no class of their own, which a skew of classes could go by."""
     if examples.num_classes == 0:
         raise InputError(
@@ -46,7 +46,7 @@ def check_classes(examples: Labelled) -> None:
         )
 
 
-def check_enough(num: int, num_clients: int, least: int) -> None:
+def check_enough_examples(num: int, num_clients: int, least: int) -> None:
     """Raise InputError where `num` examples are not enough for one, and for `least`, a client."""
     if num_clients < 1:
         raise InputError(f"num_clients is {num_clients}. Give 1 or more.")
@@ -74,25 +74,27 @@ def dirichlet(alpha: Positive, equal_sizes: bool = False, min_examples: CountOrZ
     Hsu et al. 2019, arXiv:1909.06335; NIID-Bench, Li et al., ICDE 2022, arXiv:2102.02079
     """
 
-    def partition(examples: Labelled, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-        check_classes(examples)
-        check_enough(len(examples.labels), num_clients, min_examples)
-        count = _equal_counts if equal_sizes else _ragged_counts
-        parts = deal_classes(examples, count(examples, num_clients, alpha, rng), rng)
+    def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+        check_has_classes(examples)
+        check_enough_examples(len(examples.labels), num_clients, min_examples)
+        count = _draw_equal_size_counts if equal_sizes else _draw_counts
+        parts = assign_classes(examples, count(examples, num_clients, alpha, rng), rng)
         return [np.sort(part) for part in rounding.enforce_minimum(parts, min_examples)]
 
     return partition
 
 
-def _ragged_counts(examples: Labelled, num_clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+def _draw_counts(examples: LabeledExamples, num_clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
     supplies = np.bincount(examples.labels, minlength=examples.num_classes)
-    shares = rounding.dirichlet(alpha, (examples.num_classes, num_clients), rng)
+    shares = rounding.sample_dirichlet(alpha, (examples.num_classes, num_clients), rng)
     columns = [rounding.round_preserving_sum(*each, rng.random()) for each in zip(shares, supplies, strict=True)]
     return np.stack(columns, axis=1)
 
 
-def _equal_counts(examples: Labelled, num_clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
-    wishes = rounding.log_dirichlet(alpha, (num_clients, examples.num_classes), rng)
+def _draw_equal_size_counts(
+    examples: LabeledExamples, num_clients: int, alpha: float, rng: np.random.Generator
+) -> np.ndarray:
+    wishes = rounding.sample_log_dirichlet(alpha, (num_clients, examples.num_classes), rng)
     quotas = rng.permutation(rounding.split_evenly(len(examples.labels), num_clients))
     return rounding.fill_quotas(wishes, quotas, np.bincount(examples.labels, minlength=examples.num_classes))
 
@@ -108,24 +110,24 @@ def shards(classes_per_client: Count) -> Partition:
     McMahan et al., AISTATS 2017. arXiv:1602.05629
     """
 
-    def partition(examples: Labelled, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-        check_classes(examples)
-        check_enough(len(examples.labels), num_clients, least=1)
+    def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+        check_has_classes(examples)
+        check_enough_examples(len(examples.labels), num_clients, least=1)
         sizes = np.bincount(examples.labels, minlength=examples.num_classes)
         counts = np.zeros((num_clients, examples.num_classes), int)
         left = np.full(num_clients, classes_per_client)
-        num_shards = _num_shards(sizes, num_clients, classes_per_client)
+        num_shards = _count_shards(sizes, num_clients, classes_per_client)
         for label in rng.permutation(examples.num_classes):
             # Those who lack most come first, at random among equals: then every client can always be served.
             owners = np.lexsort((rng.random(num_clients), -left))[: num_shards[label]]
             counts[owners, label] = rounding.split_evenly(sizes[label], max(1, len(owners)))[: len(owners)]
             left[owners] -= 1
-        return [np.sort(part) for part in deal_classes(examples, counts, rng)]
+        return [np.sort(part) for part in assign_classes(examples, counts, rng)]
 
     return partition
 
 
-def _num_shards(sizes: np.ndarray, num_clients: int, classes_per_client: int) -> np.ndarray:
+def _count_shards(sizes: np.ndarray, num_clients: int, classes_per_client: int) -> np.ndarray:
     present, num_shards = np.flatnonzero(sizes), num_clients * classes_per_client
     most = np.minimum(sizes[present], num_clients)
     if not len(present) <= num_shards <= most.sum():
@@ -145,10 +147,10 @@ def iid() -> Partition:
     Raises InputError where there are fewer examples than clients.
     """
 
-    def partition(examples: Labelled, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+    def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
         num = len(examples.labels)
-        check_enough(num, num_clients, least=1)
-        return cut_line(rng.permutation(num), rounding.split_evenly(num, num_clients))
+        check_enough_examples(num, num_clients, least=1)
+        return split_by_sizes(rng.permutation(num), rounding.split_evenly(num, num_clients))
 
     return partition
 
@@ -163,11 +165,11 @@ def quantity_skew(alpha: Positive, min_examples: CountOrZero = 1) -> Partition:
     NIID-Bench, q ~ Dir(beta), beta 0.5 there. Li et al., ICDE 2022. arXiv:2102.02079
     """
 
-    def partition(examples: Labelled, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+    def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
         num = len(examples.labels)
-        check_enough(num, num_clients, min_examples)
-        shares = rounding.dirichlet(alpha, (1, num_clients), rng)[0]
-        parts = cut_line(rng.permutation(num), rounding.round_preserving_sum(shares, num), is_sorted=False)
+        check_enough_examples(num, num_clients, min_examples)
+        shares = rounding.sample_dirichlet(alpha, (1, num_clients), rng)[0]
+        parts = split_by_sizes(rng.permutation(num), rounding.round_preserving_sum(shares, num), is_sorted=False)
         return [np.sort(part) for part in rounding.enforce_minimum(parts, min_examples)]
 
     return partition
@@ -181,7 +183,7 @@ def within_domains(inner: Partition) -> Partition:
     Raises InputError where there are fewer clients than domains, and as `inner` does.
     """
 
-    def partition(examples: Labelled, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+    def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
         present, sizes = np.unique(examples.domains, return_counts=True)
         if num_clients < len(present):
             raise InputError(
@@ -193,7 +195,7 @@ def within_domains(inner: Partition) -> Partition:
         parts = []
         for domain, num in zip(present, shares, strict=True):
             inside = np.flatnonzero(examples.domains == domain)
-            part = Labelled(examples.labels[inside], examples.domains[inside], examples.num_classes)
+            part = LabeledExamples(examples.labels[inside], examples.domains[inside], examples.num_classes)
             try:
                 parts += [inside[each] for each in inner(part, int(num), rng)]
             except InputError as error:

@@ -25,11 +25,11 @@ class Preparation:
 
     def __call__(self, inputs: Array) -> Array:
         """[batch, ...] as stored -> as models take them."""
-        return self._standardised(_in_unit_range(inputs))
+        return self._standardised(_to_unit_range(inputs))
 
     def for_training(self, key: Key, inputs: Array, labels: Array) -> tuple[Array, Array]:
         """The same of a training batch, augmented."""
-        inputs = _in_unit_range(inputs)
+        inputs = _to_unit_range(inputs)
         if self.augment is not None:
             inputs, labels = self.augment(key, inputs, labels)
         return self._standardised(inputs), labels
@@ -42,7 +42,7 @@ class Preparation:
         return (inputs - mean.astype(np.float32)) / divisor
 
 
-def _in_unit_range(inputs: Array) -> Array:
+def _to_unit_range(inputs: Array) -> Array:
     scale = 255.0 if inputs.dtype == jnp.uint8 else 1.0
     return inputs.astype(jnp.float32) / scale
 

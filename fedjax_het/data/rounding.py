@@ -5,7 +5,7 @@ import numpy as np
 _SMALLEST_ALPHA = 1e-12  # below it a draw is one-hot for certain, and 1 / alpha would overflow
 
 
-def log_dirichlet(alpha: float, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+def sample_log_dirichlet(alpha: float, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
     """log of unnormalised draws from the symmetric Dirichlet(alpha), one a row.
 
     A gamma draw of a tiny alpha is zero in floating point; its logarithm is not. With G ~ Gamma(alpha + 1) and
@@ -21,9 +21,9 @@ def softmax_rows(logs: np.ndarray) -> np.ndarray:
     return values / values.sum(axis=-1, keepdims=True)
 
 
-def dirichlet(alpha: float, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+def sample_dirichlet(alpha: float, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
     """Draws from the symmetric Dirichlet(alpha), one a row, for any alpha > 0."""
-    return softmax_rows(log_dirichlet(alpha, shape, rng))
+    return softmax_rows(sample_log_dirichlet(alpha, shape, rng))
 
 
 def round_preserving_sum(proportions: np.ndarray, total: int, start: float = 0.5) -> np.ndarray:

@@ -6,7 +6,7 @@ from fedjax_het.data import rounding
 from fedjax_het.data._federate import federate
 from fedjax_het.data.dataset import Dataset, assemble
 from fedjax_het.data.federation import Federation
-from fedjax_het.data.partition import Labelled
+from fedjax_het.data.partition import LabeledExamples
 from fedjax_het.errors import InputError
 from fedjax_het.validation import Count, CountOrZero, Finite, Fraction, Seed, validate_arguments
 
@@ -47,25 +47,25 @@ def toy(
         raise InputError("toy: masks=True asks for pixels. Give image=True, or its (height, width, channel).")
     shape = ((8, 8, 1) if image is True else tuple(image)) if image else (features,)
     everyone = num_clients + options.get("unseen_clients", 0)
-    sizes = _sizes(everyone, examples_per_client, quantity_shift)
-    labels = np.concatenate([_labels(i, size, num_classes, label_shift) for i, size in enumerate(sizes)])
+    sizes = _compute_sizes(everyone, examples_per_client, quantity_shift)
+    labels = np.concatenate([_draw_labels(i, size, num_classes, label_shift) for i, size in enumerate(sizes)])
     clients = np.repeat(np.arange(everyone), sizes)
     rng = np.random.default_rng(seed)
-    class_means, client_means = _SIGNAL * _means(rng, num_classes, shape), _means(rng, everyone, shape)
+    class_means, client_means = _SIGNAL * _draw_means(rng, num_classes, shape), _draw_means(rng, everyone, shape)
     if masks:
-        labels, class_means = _boxes(rng, labels, shape[:2]), class_means[:, 0, 0]
+        labels, class_means = _draw_boxes(rng, labels, shape[:2]), class_means[:, 0, 0]
     values = class_means[labels] + feature_shift * client_means[clients] + rng.normal(size=(len(clients), *shape))
-    dataset = _dataset(values, labels, clients, num_classes, bool(image))
-    return federate(dataset, _by_client, num_clients, seed=seed, **options)
+    dataset = _assemble(values, labels, clients, num_classes, bool(image))
+    return federate(dataset, _partition_by_domain, num_clients, seed=seed, **options)
 
 
-def _by_client(examples: Labelled, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+def _partition_by_domain(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Each client is a domain; it stays who it is even if the test set took all it had."""
     del rng
     return [np.flatnonzero(examples.domains == client) for client in range(num_clients)]
 
 
-def _sizes(num_clients: int, bounds: tuple[int, int], quantity_shift: float) -> np.ndarray:
+def _compute_sizes(num_clients: int, bounds: tuple[int, int], quantity_shift: float) -> np.ndarray:
     low, high = bounds
     if num_clients < 1:
         raise InputError(f"toy: num_clients and unseen_clients come to {num_clients}. Give 1 or more.")
@@ -75,13 +75,13 @@ def _sizes(num_clients: int, bounds: tuple[int, int], quantity_shift: float) -> 
     return np.rint((low + high) / 2 + quantity_shift * rise * (high - low) / 2).astype(int)
 
 
-def _labels(client: int, size: int, num_classes: int, label_shift: float) -> np.ndarray:
+def _draw_labels(client: int, size: int, num_classes: int, label_shift: float) -> np.ndarray:
     shares = np.full(num_classes, (1 - label_shift) / num_classes)
     shares[client % num_classes] += label_shift
     return np.repeat(np.arange(num_classes), rounding.round_preserving_sum(shares, size))
 
 
-def _boxes(rng: np.random.Generator, labels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def _draw_boxes(rng: np.random.Generator, labels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """[n, height, width]: a box of each example's label, at a random place, in zeros."""
     masks = np.zeros((len(labels), *size), np.uint8)
     extent = [max(1, side // 2) for side in size]
@@ -91,7 +91,7 @@ def _boxes(rng: np.random.Generator, labels: np.ndarray, size: tuple[int, int]) 
     return masks
 
 
-def _means(rng: np.random.Generator, num: int, shape: tuple[int, ...]) -> np.ndarray:
+def _draw_means(rng: np.random.Generator, num: int, shape: tuple[int, ...]) -> np.ndarray:
     """[num, *shape] standard normal; in images, alike over blocks of two by two pixels."""
     if len(shape) == 1:
         return rng.normal(size=(num, *shape))
@@ -100,7 +100,7 @@ def _means(rng: np.random.Generator, num: int, shape: tuple[int, ...]) -> np.nda
     return blocks.repeat(2, axis=1).repeat(2, axis=2)[:, :height, :width]
 
 
-def _dataset(values: np.ndarray, labels: np.ndarray, clients: np.ndarray, num_classes: int, is_image: bool) -> Dataset:
+def _assemble(values: np.ndarray, labels: np.ndarray, clients: np.ndarray, num_classes: int, is_image: bool) -> Dataset:
     inputs = np.clip(np.rint(_GREY + _CONTRAST * values), 0, 255).astype(np.uint8) if is_image else values
     return assemble(
         "toy",

@@ -12,15 +12,15 @@ def test_kernels_say_why_they_are_not_there(monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr(kernels, "COMPILERS", ("no-such-compiler",))
         patch.delenv("CXX", raising=False)
-        with pytest.raises(kernels.Unavailable, match="no-such-compiler"):
+        with pytest.raises(kernels.KernelUnavailableError, match="no-such-compiler"):
             build()
     broken = tmp_path / "c++"
     broken.write_text("#!/bin/sh\necho out of luck >&2; exit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("CXX", str(broken))
-    with pytest.raises(kernels.Unavailable, match="out of luck"):
+    with pytest.raises(kernels.KernelUnavailableError, match="out of luck"):
         build()
     assert not list(tmp_path.rglob("*.so"))
-    monkeypatch.setenv(kernels.SWITCH, "0")
-    with pytest.raises(kernels.Unavailable, match=kernels.SWITCH):
+    monkeypatch.setenv(kernels.ENABLE_VARIABLE, "0")
+    with pytest.raises(kernels.KernelUnavailableError, match=kernels.ENABLE_VARIABLE):
         build()

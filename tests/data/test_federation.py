@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedjax_het.data import federate, iid, rows
+from fedjax_het.data import federate, iid, splitting
 from fedjax_het.data.dataset import assemble
 
 
@@ -37,9 +37,9 @@ def test_the_fingerprint_is_the_seed_s_and_every_split_s():
 
 def test_the_fingerprint_of_known_tables_is_the_same_on_every_machine():
     data = federation().data._replace(
-        train=rows.table([np.array([0, 1, 2]), np.array([3])]),
-        valid=rows.table([np.array([4]), np.array([], int)]),
-        test=rows.table([np.array([5]), np.array([6])]),
+        train=splitting.pad_lists([np.array([0, 1, 2]), np.array([3])]),
+        valid=splitting.pad_lists([np.array([4]), np.array([], int)]),
+        test=splitting.pad_lists([np.array([5]), np.array([6])]),
     )
-    known = replace(federation(), data=data, test=rows.single(np.array([7, 8])), unseen={})
+    known = replace(federation(), data=data, test=splitting.to_rows(np.array([7, 8])), unseen={})
     assert known.fingerprint == "c88f00736057c670a9bbae0a81620d40ee2cd9a40c1c792101f4a0e4a85125ec"

@@ -10,14 +10,14 @@ from fedjax_het.data import rounding
 
 @pytest.mark.parametrize("alpha", [1e-320, 1e-6, 1e-3, 0.5, 1.0, 1e6, 1e300])
 def test_dirichlet_is_finite_for_any_alpha(alpha):
-    draws = rounding.dirichlet(alpha, (50, 7), np.random.default_rng(0))
+    draws = rounding.sample_dirichlet(alpha, (50, 7), np.random.default_rng(0))
     assert np.isfinite(draws).all()
     np.testing.assert_allclose(draws.sum(axis=1), 1.0)
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.7, 4.0])
 def test_dirichlet_has_the_moments_of_the_distribution(alpha):
-    draws = rounding.dirichlet(alpha, (40_000, 4), np.random.default_rng(1))
+    draws = rounding.sample_dirichlet(alpha, (40_000, 4), np.random.default_rng(1))
     variance = (1 / 4) * (3 / 4) / (4 * alpha + 1)
     np.testing.assert_allclose(draws.mean(axis=0), 0.25, atol=0.01)
     np.testing.assert_allclose(draws.var(axis=0), variance, rtol=0.05)
@@ -37,7 +37,9 @@ def test_fill_keeps_both_margins(num_clients, num_classes, alpha, seed):
     rng = np.random.default_rng(seed)
     supplies = rng.integers(0, 40, num_classes)
     quotas = rounding.split_evenly(supplies.sum(), num_clients)
-    counts = rounding.fill_quotas(rounding.log_dirichlet(alpha, (num_clients, num_classes), rng), quotas, supplies)
+    counts = rounding.fill_quotas(
+        rounding.sample_log_dirichlet(alpha, (num_clients, num_classes), rng), quotas, supplies
+    )
     assert (counts >= 0).all()
     np.testing.assert_array_equal(counts.sum(axis=1), quotas)
     np.testing.assert_array_equal(counts.sum(axis=0), supplies)

@@ -6,18 +6,17 @@ from collections.abc import Callable
 
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._arrays import arrays
-from fedjax_het.data.sources._camelyon17 import camelyon17
-from fedjax_het.data.sources._domain_generalization import digits_dg, mini_domainnet, office_home, pacs, vlcs
+from fedjax_het.data.sources._domain_generalization import digits_dg, office_home, pacs, vlcs
+from fedjax_het.data.sources._file_lists import camelyon17, covid_fl, mini_domainnet, retina
 from fedjax_het.data.sources._folders import folders
 from fedjax_het.data.sources._nuclei import nuclei
 from fedjax_het.data.sources._prostate import prostate
 from fedjax_het.data.sources._sklearn_digits import digits
-from fedjax_het.data.sources._ssl_fl import covid_fl, retina
 from fedjax_het.data.sources._tfds import tfds
 from fedjax_het.errors import InputError, nearest
 
 
-def _naming_failures(source: Callable[..., Dataset]) -> Callable[..., Dataset]:
+def _report_os_errors(source: Callable[..., Dataset]) -> Callable[..., Dataset]:
     """The source, with what the file system refuses (a folder that may not be listed, say) as an InputError."""
 
     @functools.wraps(source)
@@ -34,7 +33,7 @@ def _naming_failures(source: Callable[..., Dataset]) -> Callable[..., Dataset]:
 
 
 SOURCES = {
-    source.__name__: _naming_failures(source)
+    source.__name__: _report_os_errors(source)
     for source in (
         arrays,
         camelyon17,

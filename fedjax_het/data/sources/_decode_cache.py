@@ -19,7 +19,7 @@ import numpy as np
 from fedjax_het._internal.cache_folder import cache_folder
 from fedjax_het._internal.machine_memory import host_memory
 from fedjax_het.data.sources._growable_npy import DamagedArraysError, GrowableNpyWriter, open_arrays
-from fedjax_het.data.sources._images import check_room
+from fedjax_het.data.sources._images import check_space
 from fedjax_het.data.sources._io_errors import check_regular
 from fedjax_het.errors import InputError
 
@@ -33,17 +33,17 @@ def write_lock(partial: Path) -> Iterator[Path]:
     The lock is on the folder itself, so a process that is killed leaves no lock behind, only files to clear away.
     """
     while True:
-        with reporting_write_errors(partial):
+        with report_write_errors(partial):
             handle = _open_folder(partial)
         if handle is None:
             continue
         try:
-            with reporting_write_errors(partial):
+            with report_write_errors(partial):
                 _lock(handle, partial)
             # Whoever held the lock may have renamed or removed the folder that we opened.
             if not _is_at(handle, partial):
                 continue
-            with reporting_write_errors(partial):
+            with report_write_errors(partial):
                 for leftover in partial.iterdir():
                     _LOG.warning("%s was left half-written and is made anew", leftover)
                     leftover.unlink()
@@ -86,7 +86,7 @@ def _lock(handle: int, partial: Path) -> None:
 
 
 @contextmanager
-def reporting_write_errors(folder: Path) -> Iterator[None]:
+def report_write_errors(folder: Path) -> Iterator[None]:
     """A disk that is full or may not be written becomes an InputError."""
     try:
         yield
@@ -99,7 +99,7 @@ def reporting_write_errors(folder: Path) -> Iterator[None]:
 Item = TypeVar("Item")
 Chunk = Mapping[str, np.ndarray]
 _FORMAT = 1  # of the cache; another number leaves what earlier versions wrote alone
-_EVERY = 10.0  # seconds between two lines on how far it is
+_LOG_INTERVAL = 10.0  # seconds between two lines on how far it is
 _WORKERS = min(16, os.cpu_count() or 1)
 
 
@@ -126,13 +126,13 @@ def decode_once(
     if (arrays := _open_cached(folder)) is not None:
         return arrays
     asked = options.get("size"), options.get("channels")
-    check_room(min(len(items), _WORKERS), *asked, host_memory(), "this machine's memory")
-    check_room(len(items), *asked, shutil.disk_usage(folder.parent).free, str(folder.parent))
+    check_space(min(len(items), _WORKERS), *asked, host_memory(), "this machine's memory")
+    check_space(len(items), *asked, shutil.disk_usage(folder.parent).free, str(folder.parent))
     with write_lock(folder.with_name(f"{folder.name}.partial")) as partial:
         if (arrays := _open_cached(folder)) is not None:
             return arrays
         _write_arrays(partial, items, read, options)
-        with reporting_write_errors(folder):
+        with report_write_errors(folder):
             shutil.rmtree(folder, ignore_errors=True)
             partial.rename(folder)
     return open_arrays(folder)
@@ -152,7 +152,7 @@ def map_in_order(function: Callable, items: Sequence) -> Iterator:
 
 def _cache_root(cache: str | None) -> Path:
     root = Path(cache).expanduser() if cache else cache_folder() / "data"
-    with reporting_write_errors(root):
+    with report_write_errors(root):
         root.mkdir(parents=True, exist_ok=True)
     return root
 
@@ -172,7 +172,7 @@ def _cache_key(files: Sequence[str | Path], options: Mapping[str, object]) -> st
 
 
 def _open_cached(folder: Path) -> dict[str, np.memmap] | None:
-    with reporting_write_errors(folder):
+    with report_write_errors(folder):
         if not folder.exists():
             return None
     try:
@@ -187,10 +187,10 @@ def _write_arrays(
 ) -> None:
     writer, told = GrowableNpyWriter(folder), time.monotonic()
     for i, (item, chunk) in enumerate(zip(items, map_in_order(read, items), strict=True)):
-        with reporting_write_errors(folder):
+        with report_write_errors(folder):
             writer.add(str(item[0] if isinstance(item, tuple) else item), chunk)
-        if time.monotonic() - told > _EVERY:
+        if time.monotonic() - told > _LOG_INTERVAL:
             told = time.monotonic()
             _LOG.info("decoded %d of %d into %s", i + 1, len(items), folder)
-    with reporting_write_errors(folder):
+    with report_write_errors(folder):
         writer.seal(options)

@@ -1,76 +1,128 @@
-"""DomainNet and Mini-DomainNet: <domain>/<class>/<image>, and lists of what is for training and what for testing."""
+"""Data sets whose domains and classes are known: folders are matched to them whatever their case and separators."""
 
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.sources import _tables
-from fedjax_het.data.sources._image_listing import ImageEntry, check_shared_classes, image_dataset
-from fedjax_het.data.sources._io_errors import require_dataset, require_path
-from fedjax_het.data.sources._named_datasets import (
-    DomainFolders,
-    NamedDataset,
-    decode_named,
-    find_domains,
-    list_folders,
+from fedjax_het.data.sources._folders import list_domain_images, list_subfolders, normalize_name
+from fedjax_het.data.sources._image_listing import (
+    ImageEntry,
+    check_shared_classes,
+    image_dataset,
+    note_size,
+    read_split_list,
 )
-from fedjax_het.errors import InputError
-
-_URL = (
-    "http://ai.bu.edu/M3SDA/ (the cleaned version; the lists of Mini-DomainNet: "
-    "https://github.com/KaiyangZhou/Dassl.pytorch/blob/master/DATASETS.md)"
-)
+from fedjax_het.data.sources._io_errors import require_dataset
+from fedjax_het.errors import InputError, nearest
 
 
-def mini_domainnet(path: str, lists: str = "splits_mini", size: int | None = None, cache: str | None = None) -> Dataset:
-    """Mini-DomainNet; with lists="splits", the whole of DomainNet.
+class NamedDataset(NamedTuple):
+    """What is known of a data set before it is read."""
 
-    Lists are <lists>/<domain>_train.txt and <domain>_test.txt, with lines "<domain>/<class>/<file> <label>", labels
-    from 0; both lie in `path` or in its folder domainnet/. The domains are those for which there are lists (Dassl's
-    Mini-DomainNet has four, and 126 classes). The test lists are the data set's own test split.
-    Sizes differ from image to image: give `size`. cache: see `folders`.
-    Raises InputError for a list without its partner, a line without its file, labels that contradict the folders, and
-    a class that one domain alone has.
-    Peng et al., ICCV 2019. arXiv:1812.01754; Zhou et al., TIP 2021. arXiv:2003.07325
+    name: str
+    title: str
+    url: str
+    domains: Mapping[str, tuple[str, ...]]  # our name of a domain -> what else its folder may be called
+    classes: Mapping[str, tuple[str, ...]]  # likewise, in the order of their labels; empty: as they are found
+    num_examples: int
+    inside: tuple[str, ...] = ()  # folders below the path in which the domains may lie
+    ignored: str = ""  # a folder in every domain that repeats what the others hold
+
+
+class DomainFolders(NamedTuple):
+    """Where the domains lie."""
+
+    root: Path
+    folders: dict[str, Path]  # our name of a domain -> its folder
+    notes: list[str]
+
+
+def find_domains(path: str, known: NamedDataset) -> DomainFolders:
+    """The domains' folders, in `path` itself or in one of the folders that are usual.
+
+    Raises InputError where there is none, and for two folders of one domain.
     """
-    place = require_dataset(path, "DomainNet", _URL)
-    root = next((each for each in (place, place / "domainnet") if (each / lists).is_dir()), None)
-    if root is None:
-        raise InputError(f"{place} holds no folder {lists}, nor does its domainnet/. The lists are published at {_URL}")
-    domains = sorted(file.name.removesuffix("_train.txt") for file in require_path(root / lists).glob("*_train.txt"))
-    if not domains:
-        raise InputError(f"{root / lists} holds no <domain>_train.txt. The lists are published at {_URL}")
-    names: dict[int, str] = {}
-    entries = [entry for domain in domains for entry in _find_domain(root, lists, domain, names)]
-    check_shared_classes("DomainNet", entries)
-    labels = range(max(names) + 1)
-    without = [label for label in labels if label not in names]
+    place = require_dataset(path, known.title, known.url)
+    ours = _spellings(known.domains)
+    for root in [place, *(place / each for each in known.inside)]:
+        matched = [
+            (ours[normalize_name(each.name)], each)
+            for each in _list_subfolders(root)
+            if normalize_name(each.name) in ours
+        ]
+        if matched:
+            _check_single_folders(known, matched)
+            others = [each.name for each in _list_subfolders(root) if normalize_name(each.name) not in ours]
+            return DomainFolders(root, dict(sorted(matched)), list(_describe_folders(known, dict(matched), others)))
+    raise InputError(
+        f"{place} holds no domain of {known.title}. Looked for folders {', '.join(known.domains)} in it"
+        f"{''.join(f', in {each}/' for each in known.inside)}. {known.title} is published at {known.url}"
+    )
+
+
+def list_class_images(known: NamedDataset, found: DomainFolders) -> list[ImageEntry]:
+    """Every image in the class folders, its class by our name.
+
+    Raises InputError for a class that the data set does not have, or that one domain alone has.
+    """
+    entries = [
+        entry
+        for domain, folder in found.folders.items()
+        for entry in list_domain_images(domain, folder, ignored=known.ignored)
+    ]
+    spelt = {normalize_name(entry.label): entry.label for entry in reversed(entries)}
+    ours = _spellings(known.classes) or spelt
+    for entry in entries:
+        if normalize_name(entry.label) not in ours:
+            raise InputError(
+                f"{Path(entry.path).parent} is no class of {known.title}. {nearest(entry.label, known.classes)}"
+            )
+    entries = [entry._replace(label=ours[normalize_name(entry.label)]) for entry in entries]
+    check_shared_classes(known.title, entries)
+    return entries
+
+
+def decode_named(
+    known: NamedDataset, entries: list[ImageEntry], notes: Iterable[str], size: int | None, cache: str | None
+) -> Dataset:
+    """Decode in colour, as all papers do, and label by the known order of classes."""
     return image_dataset(
-        "mini_domainnet" if lists == "splits_mini" else "domainnet",
+        known.name,
         entries,
         size=size,
         channels=3,
         cache=cache,
-        class_names=[names.get(label, f"class_{label}") for label in labels],
-        notes=[f"split by the lists in {root / lists}", *([f"no list has labels {without}"] if without else [])],
+        class_names=tuple(known.classes) or None,
+        notes=[*notes, *note_size(entries, known.num_examples)],
     )
 
 
-def _find_domain(root: Path, lists: str, domain: str, names: dict[int, str]) -> list[ImageEntry]:
-    """The entries of a domain; `names` learns what the labels are called."""
-    entries, labels = [], {name: label for label, name in names.items()}
-    for split in ("train", "test"):
-        file = root / lists / f"{domain}_{split}.txt"
-        for row in _tables.read_split_list(file, root):
-            name = Path(row.path).parent.name
-            if not row.path.startswith(f"{domain}/"):
-                raise InputError(f"{file}, line {row.line}: {row.path} is of another domain than its list.")
-            if (names.setdefault(row.label, name), labels.setdefault(name, row.label)) != (name, row.label):
-                raise InputError(
-                    f"{file}, line {row.line}: label {row.label} for {name}, but elsewhere {row.label} is "
-                    f"{names[row.label]} and {name} is {labels[name]}. Mend the lists."
-                )
-            entries.append(ImageEntry(str(root / row.path), name, domain, split))
-    return entries
+def _list_subfolders(root: Path) -> list[Path]:
+    return list_subfolders(root) if root.is_dir() else []
+
+
+def _spellings(names: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    return {normalize_name(each): name for name, others in names.items() for each in (name, *others)}
+
+
+def _check_single_folders(known: NamedDataset, matched: list[tuple[str, Path]]) -> None:
+    for domain, count in Counter(domain for domain, _ in matched).items():
+        if count > 1:
+            twice = " and ".join(str(folder) for name, folder in matched if name == domain)
+            raise InputError(f"{known.title}: {twice} are both the domain {domain}. Remove one.")
+
+
+def _describe_folders(known: NamedDataset, matched: dict[str, Path], others: list[str]) -> Iterator[str]:
+    renamed = [f"{folder.name} as {domain}" for domain, folder in matched.items() if folder.name != domain]
+    missing = [domain for domain in known.domains if domain not in matched]
+    if renamed:
+        yield f"read {', '.join(renamed)}"
+    if missing:
+        yield f"no folder for {', '.join(missing)}"
+    if others:
+        yield f"passed over: {', '.join(others)}"
 
 
 _PACS = NamedDataset(
@@ -82,7 +134,7 @@ _PACS = NamedDataset(
     num_examples=9_991,
     inside=("images", "raw_images", "PACS", "pacs/images", "kfold"),
 )
-_LISTS = ("splits", "Train val splits and h5py files pre-read")
+_PACS_LISTS = ("splits", "Train val splits and h5py files pre-read")
 _VLCS = NamedDataset(
     name="vlcs",
     title="VLCS",
@@ -125,8 +177,8 @@ def pacs(path: str, size: int | None = None, cache: str | None = None) -> Datase
     Li et al., ICCV 2017. arXiv:1710.03077
     """
     found = find_domains(path, _PACS)
-    entries = list_folders(_PACS, found)
-    entries, notes = _as_listed(found, entries)
+    entries = list_class_images(_PACS, found)
+    entries, notes = _apply_pacs_lists(found, entries)
     return decode_named(_PACS, entries, [*found.notes, *notes], size, cache)
 
 
@@ -138,7 +190,7 @@ def vlcs(path: str, size: int | None = None, cache: str | None = None) -> Datase
     Raises InputError for a class that VLCS does not have.
     Fang et al., Unbiased Metric Learning, ICCV 2013.
     """
-    return _in_folders(_VLCS, path, size, cache)
+    return _read_class_folders(_VLCS, path, size, cache)
 
 
 def office_home(path: str, size: int | None = None, cache: str | None = None) -> Dataset:
@@ -149,7 +201,7 @@ def office_home(path: str, size: int | None = None, cache: str | None = None) ->
     Raises InputError for a class that one domain alone has.
     Venkateswara et al., CVPR 2017. arXiv:1706.07522
     """
-    return _in_folders(_OFFICE_HOME, path, size, cache)
+    return _read_class_folders(_OFFICE_HOME, path, size, cache)
 
 
 def digits_dg(path: str, size: int | None = None, cache: str | None = None) -> Dataset:
@@ -159,17 +211,17 @@ def digits_dg(path: str, size: int | None = None, cache: str | None = None) -> D
     Raises InputError for a class that is no digit.
     Zhou et al., AAAI 2020. arXiv:2003.06054
     """
-    return _in_folders(_DIGITS_DG, path, size, cache)
+    return _read_class_folders(_DIGITS_DG, path, size, cache)
 
 
-def _in_folders(known: NamedDataset, path: str, size: int | None, cache: str | None) -> Dataset:
+def _read_class_folders(known: NamedDataset, path: str, size: int | None, cache: str | None) -> Dataset:
     found = find_domains(path, known)
-    return decode_named(known, list_folders(known, found), found.notes, size, cache)
+    return decode_named(known, list_class_images(known, found), found.notes, size, cache)
 
 
-def _as_listed(found: DomainFolders, entries: list[ImageEntry]) -> tuple[list[ImageEntry], list[str]]:
+def _apply_pacs_lists(found: DomainFolders, entries: list[ImageEntry]) -> tuple[list[ImageEntry], list[str]]:
     """(the entries that PACS' lists name, with their split; notes). Without lists, as they are."""
-    places = [folder / each for folder in (found.root, found.root.parent) for each in _LISTS]
+    places = [folder / each for folder in (found.root, found.root.parent) for each in _PACS_LISTS]
     lists = next((place for place in places if place.is_dir()), None)
     if lists is None:
         return entries, []
@@ -179,7 +231,7 @@ def _as_listed(found: DomainFolders, entries: list[ImageEntry]) -> tuple[list[Im
     for domain, folder in found.folders.items():
         for word, split in (("train", "train"), ("crossval", "valid")):
             file = lists / f"{domain}_{word}_kfold.txt"
-            for row in _tables.read_split_list(file, found.root):
+            for row in read_split_list(file, found.root):
                 entry = by_path.get(str(folder.parent / row.path))
                 if entry is None or labels.index(entry.label) + 1 != row.label:
                     raise InputError(f"{file}, line {row.line}: label {row.label} is not that of {row.path}'s folder.")

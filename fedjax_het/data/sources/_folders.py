@@ -1,11 +1,12 @@
 """Image files in folders: <path>/<domain>/<class>/<image>, <path>/<class>/<image>, or either with splits."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._image_listing import SPLITS, ImageEntry, check_shared_classes, image_dataset
-from fedjax_het.data.sources._images import SUFFIXES
+from fedjax_het.data.sources._images import IMAGE_SUFFIXES
 from fedjax_het.data.sources._io_errors import require_path
 from fedjax_het.errors import InputError
 
@@ -30,40 +31,40 @@ def folders(
     Raises InputError for a class folder without images, a file that cannot be decoded, mixed sizes or channels.
     """
     root = require_path(path)
-    name, entries = title or root.resolve().name, find(root)
+    name, entries = title or root.resolve().name, list_images(root)
     if not lone_classes:
         check_shared_classes(name, entries, otherwise=", or set lone_classes")
     return image_dataset(name, entries, size=size, channels=channels, cache=cache)
 
 
-def find(path: Path) -> list[ImageEntry]:
+def list_images(path: Path) -> list[ImageEntry]:
     """Every image of <domain>/[<split>/]<class>/<image> or [<split>/]<class>/<image>, by domain, split, class, name."""
     if not path.is_dir():
         raise InputError(f"{path} is not a folder. Give one that holds <domain>/<class>/<image> or <class>/<image>.")
-    inside = subfolders(path)
-    is_single = _is_split(inside) or not any(subfolders(folder) for folder in inside)
+    inside = list_subfolders(path)
+    is_single = _is_split(inside) or not any(list_subfolders(folder) for folder in inside)
     domains = [("all", path)] if is_single else [(folder.name, folder) for folder in inside]
-    return [entry for domain, folder in domains for entry in find_domain(domain, folder)]
+    return [entry for domain, folder in domains for entry in list_domain_images(domain, folder)]
 
 
-def find_domain(domain: str, folder: Path, ignored: str = "") -> Iterator[ImageEntry]:
+def list_domain_images(domain: str, folder: Path, ignored: str = "") -> Iterator[ImageEntry]:
     """The images of one domain; a folder called `ignored` is passed over."""
-    if _is_split(inside := [each for each in subfolders(folder) if each.name != ignored]):
+    if _is_split(inside := [each for each in list_subfolders(folder) if each.name != ignored]):
         for each in inside:
-            yield from _find_classes(domain, SPLITS[each.name.lower()], each)
+            yield from _list_class_images(domain, SPLITS[each.name.lower()], each)
     else:
-        yield from _find_classes(domain, "train", folder)
+        yield from _list_class_images(domain, "train", folder)
 
 
-def subfolders(folder: Path) -> list[Path]:
+def list_subfolders(folder: Path) -> list[Path]:
     """Those that are not hidden, by name."""
     return sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
 
 
-def images(folder: Path) -> list[Path]:
+def list_image_files(folder: Path) -> list[Path]:
     """The image files that are not hidden, by name."""
     return sorted(
-        each for each in folder.iterdir() if each.suffix.lower() in SUFFIXES and not each.name.startswith(".")
+        each for each in folder.iterdir() if each.suffix.lower() in IMAGE_SUFFIXES and not each.name.startswith(".")
     )
 
 
@@ -71,12 +72,17 @@ def _is_split(inside: list[Path]) -> bool:
     return bool(inside) and all(folder.name.lower() in SPLITS for folder in inside)
 
 
-def _find_classes(domain: str, split: str, folder: Path) -> Iterator[ImageEntry]:
-    if stray := images(folder):
+def _list_class_images(domain: str, split: str, folder: Path) -> Iterator[ImageEntry]:
+    if stray := list_image_files(folder):
         raise InputError(f"{folder} holds images that are in no class folder, as {stray[0].name}. Move them.")
-    if not (classes := subfolders(folder)):
+    if not (classes := list_subfolders(folder)):
         raise InputError(f"{folder} has no class folders. Give <domain>/<class>/<image> or <class>/<image>.")
     for each in classes:
-        if not (found := images(each)):
+        if not (found := list_image_files(each)):
             raise InputError(f"{each} is a class folder without images. Fill it or remove it.")
         yield from (ImageEntry(str(image), each.name, domain, split) for image in found)
+
+
+def normalize_name(name: str) -> str:
+    """Letters and digits, small: 'Real World', 'real_world' and 'RealWorld' are one name."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -16,13 +16,13 @@ from fedjax_het.errors import InputError
 
 # NumPy parses a file's header with `ast`, which Python 3.11 counts the depth of for all threads in one place: two
 # files opened at one moment may end in "SystemError: AST constructor recursion depth mismatch" (CPython gh-106905).
-_HEADER = threading.Lock()
+_HEADER_LOCK = threading.Lock()
 _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def map_npy(path: str | Path) -> np.memmap:
     """The array of a .npy file, read-only, its bytes read where they are used. Raises OSError and ValueError."""
-    with _HEADER:
+    with _HEADER_LOCK:
         with open(path, "rb") as file:
             check_header(file, Path(path).stat().st_size)
         return np.load(path, mmap_mode="r", allow_pickle=False)
@@ -127,14 +127,14 @@ def open_arrays(folder: Path) -> dict[str, np.memmap]:
     """The arrays of a sealed folder, memory-mapped and read-only, every byte checked. Raises Damaged."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        return {name: _open(folder / f"{name}.npy", about) for name, about in manifest["arrays"].items()}
+        return {name: _open_checked(folder / f"{name}.npy", about) for name, about in manifest["arrays"].items()}
     except FileNotFoundError as error:
         raise DamagedArraysError(f"{error.filename} is missing") from error
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedArraysError(str(error)) from error
 
 
-def _open(path: Path, about: Mapping[str, object]) -> np.memmap:
+def _open_checked(path: Path, about: Mapping[str, object]) -> np.memmap:
     array = map_npy(path)
     if (list(array.shape), str(array.dtype)) != (about["shape"], about["dtype"]):
         raise DamagedArraysError(

@@ -9,11 +9,11 @@ import PIL
 from PIL import Image
 
 from fedjax_het._internal.machine_memory import describe_bytes, host_memory
-from fedjax_het.data.sources._io_errors import reporting_read_errors
+from fedjax_het.data.sources._io_errors import report_read_errors
 from fedjax_het.errors import InputError
 from fedjax_het.validation import Count, validate_arguments
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff"})
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff"})
 _MODES = {1: "L", 3: "RGB"}
 _GREY = ("1", "L", "LA", "La")
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # `_opened` refuses what it is about
@@ -21,7 +21,7 @@ _DEEP = ("I", "F")  # modes of more than 8 bits a pixel, which Pillow would clip
 
 
 @validate_arguments
-def image_options(size: Count | None, channels: int | None) -> dict[str, object]:
+def decoding_options(size: Count | None, channels: int | None) -> dict[str, object]:
     """What decoding depends on, for the hash of the cache. Raises InputError for what cannot be."""
     if channels not in (*_MODES, None):
         raise InputError(f"channels is {channels}. Give 1 (grey), 3 (colour), or leave it out.")
@@ -36,7 +36,7 @@ def read_image(path: str | Path, size: int | None, channels: int | None) -> np.n
     A turn noted in EXIF is not made, as in the papers' code.
     Raises InputError for a file that cannot be decoded, or has more than 8 bits a pixel.
     """
-    with reporting_read_errors(path):
+    with report_read_errors(path):
         return decode_image(path, str(path), size, channels)
 
 
@@ -45,7 +45,7 @@ def decode_image(file: str | Path | BinaryIO, origin: str, size: int | None, cha
     with _open_image(file, origin) as image:
         if image.mode.startswith(_DEEP):
             raise InputError(f"{origin} has more than 8 bits a pixel (mode {image.mode}). Convert it to 8 bits.")
-        return _as_array(image, size, channels)
+        return _to_array(image, size, channels)
 
 
 def _open_image(file: str | Path | BinaryIO, origin: str) -> Image.Image:
@@ -69,12 +69,12 @@ def _too_large(origin: str, size: str) -> InputError:
 
 def read_mask(path: str | Path) -> np.ndarray:
     """uint8 [height, width]: 1 where any channel is not 0 (transparency does not count), 0 elsewhere."""
-    with reporting_read_errors(path), _open_image(path, str(path)) as image:
+    with report_read_errors(path), _open_image(path, str(path)) as image:
         bands = np.asarray(image if image.mode.startswith((*_DEEP, "P")) else image.convert("RGB"))
     return (bands.reshape(*bands.shape[:2], -1) != 0).any(axis=-1).astype(np.uint8)
 
 
-def resize(image: np.ndarray, size: int | None) -> np.ndarray:
+def resize_image(image: np.ndarray, size: int | None) -> np.ndarray:
     """uint8 [height, width, channel] as `read_image` resizes it."""
     return image if size is None else conform_images(image[None], size, image.shape[2])[0]
 
@@ -86,7 +86,7 @@ def resize_mask(mask: np.ndarray, size: int | None) -> np.ndarray:
     return np.asarray(Image.fromarray(mask).resize((size, size), Image.Resampling.NEAREST))
 
 
-def check_room(num_images: int, size: int | None, channels: int | None, room: int, where: str) -> None:
+def check_space(num_images: int, size: int | None, channels: int | None, room: int, where: str) -> None:
     """Raise InputError where so many images, resized, would take more than `room` bytes `where`."""
     if size is not None and (needed := num_images * size**2 * (channels or 1)) > room:
         raise InputError(
@@ -107,14 +107,14 @@ def conform_images(images: np.ndarray, size: int | None, channels: int | None) -
             f"size and channels are for uint8 images [n, height, width] or [n, height, width, 1 or 3], not for "
             f"{images.dtype} {images.shape}. Leave them out."
         )
-    check_room(
+    check_space(
         len(images), size, channels or (3 if images.shape[3:] == (3,) else 1), host_memory(), "this machine's memory"
     )
     squeezed = images[..., 0] if images.shape[3:] == (1,) else images
-    return np.stack([_as_array(Image.fromarray(image), size, channels) for image in squeezed])
+    return np.stack([_to_array(Image.fromarray(image), size, channels) for image in squeezed])
 
 
-def _as_array(image: Image.Image, size: int | None, channels: int | None) -> np.ndarray:
+def _to_array(image: Image.Image, size: int | None, channels: int | None) -> np.ndarray:
     channels = channels or (1 if image.mode in _GREY else 3)
     image = image.convert(_MODES[channels])
     if size is not None:

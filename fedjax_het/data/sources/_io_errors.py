@@ -73,7 +73,7 @@ def require_dataset(path: str | Path, what: str, url: str) -> Path:
 
 
 @contextmanager
-def reporting_read_errors(path: str | Path) -> Iterator[None]:
+def report_read_errors(path: str | Path) -> Iterator[None]:
     """Any failure to read `path` becomes an InputError that names it."""
     require_path(path)
     check_regular(path)

@@ -9,10 +9,10 @@ import numpy as np
 
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._decode_cache import Chunk, decode_once
-from fedjax_het.data.sources._folders import subfolders
-from fedjax_het.data.sources._image_listing import sort_by_domain
-from fedjax_het.data.sources._images import image_options, resize, resize_mask
-from fedjax_het.data.sources._io_errors import reporting_read_errors, require_dataset
+from fedjax_het.data.sources._folders import list_subfolders
+from fedjax_het.data.sources._image_listing import assemble_by_name
+from fedjax_het.data.sources._images import decoding_options, resize_image, resize_mask
+from fedjax_het.data.sources._io_errors import report_read_errors, require_dataset
 from fedjax_het.errors import InputError
 
 _URL = "https://liuquande.github.io/SAML/"
@@ -51,38 +51,38 @@ def prostate(
     root = require_dataset(path, "The prostate data", _URL)
     if split_by not in ("slice", "case"):
         raise InputError(f"prostate: split_by is {split_by!r}. Give 'slice' or 'case'.")
-    cases = _find(root)
+    cases = _find_cases(root)
     _check_nibabel()
     arrays = decode_once(
         "prostate",
         cases,
-        lambda case: _read(case, size),
+        lambda case: _read_case(case, size),
         files=[file for case in cases for file in case[:2]],
-        options={"quantile": _QUANTILE, **image_options(size, channels=3)},
+        options={"quantile": _QUANTILE, **decoding_options(size, channels=3)},
         cache=cache,
     )
     owners = np.asarray(arrays["case"])
     sites = [cases[owner].site for owner in owners]
     missing = [site for site in _SITES if site not in sites]
-    return sort_by_domain(
+    return assemble_by_name(
         "prostate",
         arrays["inputs"],
         arrays["labels"],
         class_names=("background", "prostate"),
         domains=sites,
-        splits=_splits(sites, owners, split_by, split_seed),
+        splits=_draw_splits(sites, owners, split_by, split_seed),
         notes=[f"no folder for {', '.join(missing)}"] if missing else [],
     )
 
 
-def _find(root: Path) -> list[_Case]:
-    cases = [case for site in subfolders(root) for case in _find_site(site)] if root.is_dir() else []
+def _find_cases(root: Path) -> list[_Case]:
+    cases = [case for site in list_subfolders(root) for case in _find_site_cases(site)] if root.is_dir() else []
     if not cases:
         raise InputError(f"{root} holds no <site>/Case<nn>.nii.gz. The sites are published at {_URL}")
     return [case._replace(number=i) for i, case in enumerate(cases)]
 
 
-def _find_site(site: Path) -> list[_Case]:
+def _find_site_cases(site: Path) -> list[_Case]:
     volumes, segmentations = {}, {}
     for file in sorted(site.iterdir()):
         if match := _VOLUME.fullmatch(file.name):
@@ -102,9 +102,9 @@ def _check_nibabel() -> None:
         raise InputError('NIfTI volumes are read by nibabel. Install it: pip install "fedjax-het[medical]"') from error
 
 
-def _read(case: _Case, size: int | None) -> Chunk:
+def _read_case(case: _Case, size: int | None) -> Chunk:
     """All examples of one case, [slices, height, width, 3]; "case" is its number."""
-    volume, segmentation = _volume(case.volume), _volume(case.segmentation)
+    volume, segmentation = _read_volume(case.volume), _read_volume(case.segmentation)
     if volume.shape != segmentation.shape:
         raise InputError(
             f"{case.volume} is {volume.shape[::-1]} and {case.segmentation} is {segmentation.shape[::-1]}. Give every "
@@ -112,11 +112,11 @@ def _read(case: _Case, size: int | None) -> Chunk:
         )
     if len(volume) < 3:
         raise InputError(f"{case.volume} has {len(volume)} slices, but each example takes three. Remove the case.")
-    pixels, mask = _as_bytes(case.volume, volume), (segmentation > 0).astype(np.uint8)
+    pixels, mask = _to_bytes(case.volume, volume), (segmentation > 0).astype(np.uint8)
     kept = [i for i in range(1, len(mask) - 1) if mask[i].any()]
     if not kept:
         raise InputError(f"{case.segmentation} marks nothing between its first and last slice. Remove the case.")
-    inputs = [resize(np.moveaxis(pixels[i - 1 : i + 2], 0, -1), size) for i in kept]
+    inputs = [resize_image(np.moveaxis(pixels[i - 1 : i + 2], 0, -1), size) for i in kept]
     return {
         "inputs": np.stack(inputs),
         "labels": np.stack([resize_mask(mask[i], size) for i in kept]),
@@ -124,11 +124,11 @@ def _read(case: _Case, size: int | None) -> Chunk:
     }
 
 
-def _volume(path: str) -> np.ndarray:
+def _read_volume(path: str) -> np.ndarray:
     """[slice, row, column]: NIfTI stores the reverse."""
     import nibabel
 
-    with reporting_read_errors(path):
+    with report_read_errors(path):
         try:
             array = np.asanyarray(nibabel.load(path).dataobj)
         except nibabel.filebasedimages.ImageFileError as error:
@@ -138,7 +138,7 @@ def _volume(path: str) -> np.ndarray:
     return array.transpose()
 
 
-def _as_bytes(path: str, volume: np.ndarray) -> np.ndarray:
+def _to_bytes(path: str, volume: np.ndarray) -> np.ndarray:
     if not np.isfinite(volume).all():
         raise InputError(f"{path} holds NaN or infinity. Remove the case.")
     low, high = float(volume.min()), float(np.quantile(volume, _QUANTILE))
@@ -147,7 +147,7 @@ def _as_bytes(path: str, volume: np.ndarray) -> np.ndarray:
     return ((np.minimum(volume, high) - low) / (high - low) * 255).astype(np.uint8)
 
 
-def _splits(sites: Sequence[str], owners: np.ndarray, split_by: str, split_seed: int) -> list[str]:
+def _draw_splits(sites: Sequence[str], owners: np.ndarray, split_by: str, split_seed: int) -> list[str]:
     units = np.arange(len(owners)) if split_by == "slice" else owners
     splits = np.full(len(owners), "train", object)
     for site in set(sites):

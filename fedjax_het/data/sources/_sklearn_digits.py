@@ -28,11 +28,11 @@ def digits(masks: bool = False, domains: bool = False) -> Dataset:
     options = {"class_names": ("background", "stroke")} if masks else {}
     if domains:
         options |= {"domains": np.arange(len(images)) % len(DOMAINS), "domain_names": DOMAINS}
-        images, labels = _in_domains(images, labels)
+        images, labels = _transform_domains(images, labels)
     return assemble("digits", images, labels, **options)
 
 
-def _in_domains(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _transform_domains(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     images, labels = images.copy(), labels.copy()
     inverted, rotated, noisy = (slice(number, None, len(DOMAINS)) for number in (1, 2, 3))
     images[inverted] = 255 - images[inverted]

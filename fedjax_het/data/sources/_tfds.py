@@ -12,9 +12,9 @@ import numpy as np
 
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._decode_cache import Chunk, decode_once
-from fedjax_het.data.sources._image_listing import SPLITS, sort_by_domain
-from fedjax_het.data.sources._images import decode_image, image_options
-from fedjax_het.data.sources._io_errors import reporting_read_errors
+from fedjax_het.data.sources._image_listing import SPLITS, assemble_by_name
+from fedjax_het.data.sources._images import decode_image, decoding_options
+from fedjax_het.data.sources._io_errors import report_read_errors
 from fedjax_het.errors import InputError
 
 _CATALOGUE = "https://www.tensorflow.org/datasets/catalog/overview"
@@ -36,22 +36,22 @@ def tfds(
     Raises InputError for a name that is unknown, data that are not prepared or in another format, and a data set that
     is not of images with a class each.
     """
-    found = _prepared(builder, data_dir)
-    image, label = _features(builder, found)
+    found = _open_prepared(builder, data_dir)
+    image, label = _find_features(builder, found)
     classes = found.info.features[label]
     kept = {name: SPLITS[name] for name in found.info.splits if name in SPLITS}
     if not kept:
         raise InputError(f"tfds {builder} has splits {', '.join(found.info.splits)}, and none of {', '.join(SPLITS)}.")
-    sources = {name: _undecoded(found, name, image) for name in kept}
+    sources = {name: _open_split(found, name, image) for name in kept}
     items = [(name, i) for name, source in sources.items() for i in range(len(source))]
-    read = partial(_read, found.data_path, sources, image=image, label=label, size=size, channels=channels)
+    read = partial(_read_example, found.data_path, sources, image=image, label=label, size=size, channels=channels)
     files = [path for name in kept for path in found.info.splits[name].filepaths]
     options = {"builder": found.info.full_name, "splits": list(kept), "features": [image, label]}
     arrays = decode_once(
-        found.info.name, items, read, files=files, options=options | image_options(size, channels), cache=cache
+        found.info.name, items, read, files=files, options=options | decoding_options(size, channels), cache=cache
     )
     passed_over = [name for name in found.info.splits if name not in kept]
-    return sort_by_domain(
+    return assemble_by_name(
         found.info.name,
         arrays["inputs"],
         arrays["labels"],
@@ -63,7 +63,7 @@ def tfds(
     )
 
 
-def _prepared(builder: str, data_dir: str | None) -> Any:
+def _open_prepared(builder: str, data_dir: str | None) -> Any:
     import tensorflow_datasets as library  # seconds to import, and only here
 
     folder = None if data_dir is None else str(Path(data_dir).expanduser())
@@ -76,16 +76,18 @@ def _prepared(builder: str, data_dir: str | None) -> Any:
             f"{''.join(f' Did you mean {name!r}?' for name in close)} All are listed at {_CATALOGUE}"
         ) from error
     if not found.is_prepared() or not found.info.splits:
-        raise InputError(f"{builder} is not prepared: nothing in {found.data_path}. {_how_to(builder, data_dir)}")
+        raise InputError(
+            f"{builder} is not prepared: nothing in {found.data_path}. {_describe_preparation(builder, data_dir)}"
+        )
     if found.info.file_format is not library.core.FileFormat.ARRAY_RECORD:
         raise InputError(
             f"{builder} in {found.data_path} is prepared as {found.info.file_format.value}, which cannot be read "
-            f"without TensorFlow. Give another data_dir. {_how_to(builder, data_dir)}"
+            f"without TensorFlow. Give another data_dir. {_describe_preparation(builder, data_dir)}"
         )
     return found
 
 
-def _how_to(builder: str, data_dir: str | None) -> str:
+def _describe_preparation(builder: str, data_dir: str | None) -> str:
     place = "" if data_dir is None else f', data_dir="{data_dir}"'
     install = "" if importlib.util.find_spec("tensorflow") else "pip install tensorflow (it is missing here), then "
     return (
@@ -95,7 +97,7 @@ def _how_to(builder: str, data_dir: str | None) -> str:
     )
 
 
-def _features(builder: str, found: Any) -> tuple[str, str]:
+def _find_features(builder: str, found: Any) -> tuple[str, str]:
     """(the name of its image, the name of its class)."""
     import tensorflow_datasets as library
 
@@ -108,17 +110,17 @@ def _features(builder: str, found: Any) -> tuple[str, str]:
     return names
 
 
-def _undecoded(found: Any, split: str, image: str) -> Any:
+def _open_split(found: Any, split: str, image: str) -> Any:
     """A sequence of examples whose images are the bytes of a file: they are decoded as all other files are."""
     import tensorflow_datasets as library
 
-    with reporting_read_errors(found.data_path):
+    with report_read_errors(found.data_path):
         source = found.as_data_source(split=split, decoders={image: library.decode.SkipDecoding()})
         len(source)  # which opens the files
     return source
 
 
-def _read(
+def _read_example(
     folder: Path,
     sources: Mapping[str, Any],
     item: tuple[str, int],
@@ -129,7 +131,7 @@ def _read(
     channels: int | None,
 ) -> Chunk:
     split, i = item
-    with reporting_read_errors(folder):
+    with report_read_errors(folder):
         example = sources[split][i]
         pixels = decode_image(io.BytesIO(example[image]), f"example {i} of {split}", size, channels)
     return {"inputs": pixels[None], "labels": np.array([example[label]], np.int32)}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedjax_het.data import by_domain, federate, load
-from fedjax_het.data.sources._masks import fill_polygons
+from fedjax_het.data.sources._nuclei import fill_polygons
 from fedjax_het.errors import InputError
 from tests.data.sources.image_files import draw, save
 from tests.shared import jpegpack
