@@ -1,4 +1,4 @@
-"""Where examples come from, who has which, and the federation that this makes."""
+"""Data sets, partitions of their examples over clients, and the federations that these make."""
 
 from fedjax_het.data._federate import federate
 from fedjax_het.data.augmentation import AUGMENTATIONS, Augmentation
