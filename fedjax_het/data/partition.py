@@ -31,8 +31,8 @@ Partition = Callable[[LabeledExamples, int, np.random.Generator], list[np.ndarra
 def iid() -> Partition:
     """Distribute the shuffled examples over clients whose sizes differ by at most one.
 
-    Returns:
-        The partition; it raises `InputError` where there are fewer examples than clients.
+    Raises:
+        InputError: When the partition is applied, there are fewer examples than clients.
     """
 
     def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -58,11 +58,9 @@ def dirichlet(alpha: Positive, equal_sizes: bool = False, min_examples: CountOrZ
         min_examples: Clients with fewer are given the difference by the largest ones. (The authors of NIID-Bench draw
             again until all clients have 10.)
 
-    Returns:
-        The partition; it raises `InputError` where there are fewer than `min_examples` per client or labels are masks.
-
     Raises:
-        InputError: `alpha` is not positive.
+        InputError: `alpha` is not positive; when the partition is applied, there are fewer than `min_examples` examples
+            per client, or labels are masks.
 
     References:
         Hsu et al. 2019, arXiv:1909.06335; NIID-Bench, Li et al., ICDE 2022, arXiv:2102.02079
@@ -104,9 +102,9 @@ def shards(classes_per_client: Count) -> Partition:
     Args:
         classes_per_client: The number of classes of each client; 2 in McMahan et al.
 
-    Returns:
-        The partition; it raises `InputError` where clients * classes_per_client cannot be shards of the classes that
-        there are, and where labels are masks.
+    Raises:
+        InputError: When the partition is applied, the classes that there are cannot be cut into
+            clients * classes_per_client shards, or labels are masks.
 
     References:
         McMahan et al., AISTATS 2017. arXiv:1602.05629
@@ -153,11 +151,9 @@ def quantity_skew(alpha: Positive, min_examples: CountOrZero = 1) -> Partition:
             which writes q ~ Dir(beta).
         min_examples: Clients with fewer are given the difference by the largest ones.
 
-    Returns:
-        The partition; it raises `InputError` where there are fewer than `min_examples` per client.
-
     Raises:
-        InputError: `alpha` is not positive.
+        InputError: `alpha` is not positive; when the partition is applied, there are fewer than `min_examples` examples
+            per client.
 
     References:
         NIID-Bench, Li et al., ICDE 2022. arXiv:2102.02079
@@ -182,8 +178,8 @@ def within_domains(inner: Partition) -> Partition:
     Args:
         inner: The partition of each domain's examples.
 
-    Returns:
-        The partition; it raises `InputError` where there are fewer clients than domains, and where `inner` does.
+    Raises:
+        InputError: When the partition is applied, there are fewer clients than domains, or `inner` raises it.
     """
 
     def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -211,8 +207,8 @@ def within_domains(inner: Partition) -> Partition:
 def by_domain() -> Partition:
     """Feature skew: one domain per client; with more clients than domains, each domain is shared at random and evenly.
 
-    Returns:
-        The partition; it raises `InputError` where there are fewer clients than domains.
+    Raises:
+        InputError: When the partition is applied, there are fewer clients than domains.
     """
     return within_domains(iid())
 
@@ -225,8 +221,8 @@ def domain_dirichlet(alpha: Positive, min_examples: CountOrZero = 1) -> Partitio
         alpha: The concentration, see `dirichlet`.
         min_examples: Clients with fewer are given the difference by the largest ones of their domain.
 
-    Returns:
-        The partition; it raises `InputError` as `dirichlet` and `by_domain` do.
+    Raises:
+        InputError: As `dirichlet` and `by_domain`.
     """
     return within_domains(dirichlet(alpha, min_examples=min_examples))
 

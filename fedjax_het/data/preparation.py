@@ -52,7 +52,7 @@ def _to_unit_range(inputs: Array) -> Array:
 
 
 def has_means_of_both_signs(prepare: Preparation, inputs: np.ndarray, positions: np.ndarray) -> bool:
-    """Whether some channel of the prepared images inputs[positions] has a positive mean in one and a negative in another.
+    """Whether a channel of the prepared images inputs[positions] has a positive mean in one and a negative in another.
 
     Standardized images always have one, other uint8 images never; images that are floats are examined.
     """
