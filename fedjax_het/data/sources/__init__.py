@@ -1,4 +1,4 @@
-"""Where examples come from: a format, or a family of layouts, a file."""
+"""Sources of data: readers of file formats and of published data sets, one format or family of layouts per module."""
 
 import functools
 import inspect
@@ -17,7 +17,7 @@ from fedjax_het.errors import InputError, nearest
 
 
 def _report_os_errors(source: Callable[..., Dataset]) -> Callable[..., Dataset]:
-    """The source, with what the file system refuses (a folder that may not be listed, say) as an InputError."""
+    """Let the source raise errors of the file system (a folder that may not be listed) as InputError."""
 
     @functools.wraps(source)
     def read(*args: object, **options: object) -> Dataset:
@@ -26,7 +26,7 @@ def _report_os_errors(source: Callable[..., Dataset]) -> Callable[..., Dataset]:
         except OSError as error:
             place = error.filename or options.get("path", "the data")
             raise InputError(
-                f"cannot read {place}: {error.strerror or error}. Mend its permissions, or give another path."
+                f"cannot read {place}: {error.strerror or error}. Change its permissions, or give another path."
             ) from error
 
     return read
@@ -54,9 +54,14 @@ SOURCES = {
 
 
 def load(name: str, **options) -> Dataset:
-    """Read the data set that SOURCES knows by this name: load("folders", path="data/pacs", size=64).
+    """Read a data set by the name of its source: load("folders", path="data/pacs", size=64).
 
-    Raises InputError for an unknown name or option, and as the source does.
+    Args:
+        name: The name of a source in `SOURCES`.
+        options: The arguments of the source.
+
+    Raises:
+        InputError: The source or an option is unknown, or the source raises it.
     """
     if name not in SOURCES:
         raise InputError(f"no source of data is called '{name}'. {nearest(name, SOURCES)}")

@@ -1,7 +1,7 @@
-"""Data sets whose domains and classes are known: folders are matched to them whatever their case and separators."""
+"""PACS, VLCS, Office-Home and Digits-DG: folders whose names are matched to the known domains and classes."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,114 +18,20 @@ from fedjax_het.data.sources._io_errors import require_dataset
 from fedjax_het.errors import InputError, nearest
 
 
-class NamedDataset(NamedTuple):
-    """What is known of a data set before it is read."""
+class _NamedDataset(NamedTuple):
+    """A data set whose domains are known; names are compared without case and separators."""
 
     name: str
     title: str
     url: str
-    domains: Mapping[str, tuple[str, ...]]  # our name of a domain -> what else its folder may be called
-    classes: Mapping[str, tuple[str, ...]]  # likewise, in the order of their labels; empty: as they are found
+    domains: Mapping[str, tuple[str, ...]]  # our name of a domain -> other names of its folder
+    classes: Mapping[str, tuple[str, ...]]  # likewise, in the order of their labels; empty: as in the folders
     num_examples: int
     inside: tuple[str, ...] = ()  # folders below the path in which the domains may lie
-    ignored: str = ""  # a folder in every domain that repeats what the others hold
+    ignored: str = ""  # a folder in every domain that repeats the content of the others
 
 
-class DomainFolders(NamedTuple):
-    """Where the domains lie."""
-
-    root: Path
-    folders: dict[str, Path]  # our name of a domain -> its folder
-    notes: list[str]
-
-
-def find_domains(path: str, known: NamedDataset) -> DomainFolders:
-    """The domains' folders, in `path` itself or in one of the folders that are usual.
-
-    Raises InputError where there is none, and for two folders of one domain.
-    """
-    place = require_dataset(path, known.title, known.url)
-    ours = _spellings(known.domains)
-    for root in [place, *(place / each for each in known.inside)]:
-        matched = [
-            (ours[normalize_name(each.name)], each)
-            for each in _list_subfolders(root)
-            if normalize_name(each.name) in ours
-        ]
-        if matched:
-            _check_single_folders(known, matched)
-            others = [each.name for each in _list_subfolders(root) if normalize_name(each.name) not in ours]
-            return DomainFolders(root, dict(sorted(matched)), list(_describe_folders(known, dict(matched), others)))
-    raise InputError(
-        f"{place} holds no domain of {known.title}. Looked for folders {', '.join(known.domains)} in it"
-        f"{''.join(f', in {each}/' for each in known.inside)}. {known.title} is published at {known.url}"
-    )
-
-
-def list_class_images(known: NamedDataset, found: DomainFolders) -> list[ImageEntry]:
-    """Every image in the class folders, its class by our name.
-
-    Raises InputError for a class that the data set does not have, or that one domain alone has.
-    """
-    entries = [
-        entry
-        for domain, folder in found.folders.items()
-        for entry in list_domain_images(domain, folder, ignored=known.ignored)
-    ]
-    spelt = {normalize_name(entry.label): entry.label for entry in reversed(entries)}
-    ours = _spellings(known.classes) or spelt
-    for entry in entries:
-        if normalize_name(entry.label) not in ours:
-            raise InputError(
-                f"{Path(entry.path).parent} is no class of {known.title}. {nearest(entry.label, known.classes)}"
-            )
-    entries = [entry._replace(label=ours[normalize_name(entry.label)]) for entry in entries]
-    check_shared_classes(known.title, entries)
-    return entries
-
-
-def decode_named(
-    known: NamedDataset, entries: list[ImageEntry], notes: Iterable[str], size: int | None, cache: str | None
-) -> Dataset:
-    """Decode in colour, as all papers do, and label by the known order of classes."""
-    return image_dataset(
-        known.name,
-        entries,
-        size=size,
-        channels=3,
-        cache=cache,
-        class_names=tuple(known.classes) or None,
-        notes=[*notes, *note_size(entries, known.num_examples)],
-    )
-
-
-def _list_subfolders(root: Path) -> list[Path]:
-    return list_subfolders(root) if root.is_dir() else []
-
-
-def _spellings(names: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    return {normalize_name(each): name for name, others in names.items() for each in (name, *others)}
-
-
-def _check_single_folders(known: NamedDataset, matched: list[tuple[str, Path]]) -> None:
-    for domain, count in Counter(domain for domain, _ in matched).items():
-        if count > 1:
-            twice = " and ".join(str(folder) for name, folder in matched if name == domain)
-            raise InputError(f"{known.title}: {twice} are both the domain {domain}. Remove one.")
-
-
-def _describe_folders(known: NamedDataset, matched: dict[str, Path], others: list[str]) -> Iterator[str]:
-    renamed = [f"{folder.name} as {domain}" for domain, folder in matched.items() if folder.name != domain]
-    missing = [domain for domain in known.domains if domain not in matched]
-    if renamed:
-        yield f"read {', '.join(renamed)}"
-    if missing:
-        yield f"no folder for {', '.join(missing)}"
-    if others:
-        yield f"passed over: {', '.join(others)}"
-
-
-_PACS = NamedDataset(
+_PACS = _NamedDataset(
     name="pacs",
     title="PACS",
     url="https://dali-dl.github.io/project_iccv2017.html",
@@ -135,7 +41,7 @@ _PACS = NamedDataset(
     inside=("images", "raw_images", "PACS", "pacs/images", "kfold"),
 )
 _PACS_LISTS = ("splits", "Train val splits and h5py files pre-read")
-_VLCS = NamedDataset(
+_VLCS = _NamedDataset(
     name="vlcs",
     title="VLCS",
     url="http://www.mediafire.com/file/7yv132lgn1v267r/vlcs.tar.gz/file (with train, crossval and test), and in class "
@@ -146,7 +52,7 @@ _VLCS = NamedDataset(
     inside=("VLCS",),
     ignored="full",
 )
-_OFFICE_HOME = NamedDataset(
+_OFFICE_HOME = _NamedDataset(
     name="office_home",
     title="Office-Home",
     url="https://www.hemanthdv.org/officeHomeDataset.html",
@@ -155,7 +61,7 @@ _OFFICE_HOME = NamedDataset(
     num_examples=15_588,
     inside=("office_home", "office_home_dg", "OfficeHomeDataset_10072016"),
 )
-_DIGITS_DG = NamedDataset(
+_DIGITS_DG = _NamedDataset(
     name="digits_dg",
     title="Digits-DG",
     url="https://github.com/KaiyangZhou/Dassl.pytorch/blob/master/DATASETS.md",
@@ -167,77 +73,174 @@ _DIGITS_DG = NamedDataset(
 
 
 def pacs(path: str, size: int | None = None, cache: str | None = None) -> Dataset:
-    """PACS, 4 domains, 7 classes: <domain>/<class>/<image> in `path`, or below images/, raw_images/ or PACS/.
+    """Read PACS, 4 domains, 7 classes: <domain>/<class>/<image> in `path`, or below images/, raw_images/ or PACS/.
 
-    Where the usual split lists lie beside the images (splits/<domain>_train_kfold.txt, ..._crossval_kfold.txt; or in
-    "Train val splits and h5py files pre-read"), the former is for training and the latter is the own validation split;
-    the test list, which is the whole domain, is what `unseen_domains` holds out and is not read.
-    size: the side to resize to; the published images are 227 x 227. cache: see `folders`.
-    Raises InputError for a class that PACS does not have, and for lists that do not fit the images.
-    Li et al., ICCV 2017. arXiv:1710.03077
+    Where the usual split lists are beside the images (splits/<domain>_train_kfold.txt, ..._crossval_kfold.txt; or in
+    "Train val splits and h5py files pre-read"), the former is for training and the latter is the published validation
+    split; the test list, which is the whole domain, is not read: `federate(unseen_domains=...)` holds a domain out.
+
+    Args:
+        path: The folder of the domains, or one above it.
+        size: The side to which images are resized; the published ones are 227 x 227.
+        cache: The folder of decoded images, see `folders`.
+
+    Raises:
+        InputError: A folder is of no class of PACS, or a list does not fit the images.
+
+    References:
+        Li et al., ICCV 2017. arXiv:1710.03077
     """
-    found = find_domains(path, _PACS)
-    entries = list_class_images(_PACS, found)
-    entries, notes = _apply_pacs_lists(found, entries)
-    return decode_named(_PACS, entries, [*found.notes, *notes], size, cache)
+    root, domains, notes = _find_domains(path, _PACS)
+    entries, list_notes = _apply_pacs_lists(root, domains, _list_known_classes(_PACS, domains))
+    return _decode(_PACS, entries, [*notes, *list_notes], size, cache)
 
 
 def vlcs(path: str, size: int | None = None, cache: str | None = None) -> Dataset:
-    """VLCS, 4 domains, 5 classes: <domain>/{train,crossval,test}/<0..4>/<image> or <domain>/<class>/<image>.
+    """Read VLCS, 4 domains, 5 classes: <domain>/{train,crossval,test}/<0..4>/<image> or <domain>/<class>/<image>.
 
-    The former's folders are the data set's own split; a domain's folder `full` repeats them and is passed over. Sizes
-    differ from image to image: give `size`. cache: see `folders`.
-    Raises InputError for a class that VLCS does not have.
-    Fang et al., Unbiased Metric Learning, ICCV 2013.
+    The folders of the former are the published splits; a domain's folder `full`, which repeats them, is skipped.
+
+    Args:
+        path: The folder of the domains, or one above it.
+        size: The side to which images are resized; required, because their sizes differ.
+        cache: The folder of decoded images, see `folders`.
+
+    Raises:
+        InputError: A folder is of no class of VLCS.
+
+    References:
+        Fang et al., Unbiased Metric Learning, ICCV 2013.
     """
     return _read_class_folders(_VLCS, path, size, cache)
 
 
 def office_home(path: str, size: int | None = None, cache: str | None = None) -> Dataset:
-    """Office-Home, 4 domains, 65 classes: <domain>/<class>/<image>, or with {train,val} between as in Dassl.
+    """Read Office-Home, 4 domains, 65 classes: <domain>/<class>/<image>, or with {train,val} between as in Dassl.
 
-    Names of domains and classes may differ in case and separators from domain to domain; a class is called as the
-    first domain that has it spells it. Sizes differ from image to image: give `size`. cache: see `folders`.
-    Raises InputError for a class that one domain alone has.
-    Venkateswara et al., CVPR 2017. arXiv:1706.07522
+    Names of domains and classes may differ in case and separators between domains; a class has the name that it has in
+    the first domain.
+
+    Args:
+        path: The folder of the domains, or one above it.
+        size: The side to which images are resized; required, because their sizes differ.
+        cache: The folder of decoded images, see `folders`.
+
+    Raises:
+        InputError: A class exists in one domain only.
+
+    References:
+        Venkateswara et al., CVPR 2017. arXiv:1706.07522
     """
     return _read_class_folders(_OFFICE_HOME, path, size, cache)
 
 
 def digits_dg(path: str, size: int | None = None, cache: str | None = None) -> Dataset:
-    """Digits-DG, 4 domains of 32 x 32 digits: <domain>/{train,val}/<0..9>/<image>; val is the own validation split.
+    """Read Digits-DG, 4 domains of 32 x 32 digits: <domain>/{train,val}/<0..9>/<image>; val is the validation split.
 
-    cache: see `folders`.
-    Raises InputError for a class that is no digit.
-    Zhou et al., AAAI 2020. arXiv:2003.06054
+    Args:
+        path: The folder of the domains, or one above it.
+        size: The side to which images are resized.
+        cache: The folder of decoded images, see `folders`.
+
+    Raises:
+        InputError: A class folder is not a digit.
+
+    References:
+        Zhou et al., AAAI 2020. arXiv:2003.06054
     """
     return _read_class_folders(_DIGITS_DG, path, size, cache)
 
 
-def _read_class_folders(known: NamedDataset, path: str, size: int | None, cache: str | None) -> Dataset:
-    found = find_domains(path, known)
-    return decode_named(known, list_class_images(known, found), found.notes, size, cache)
+def _read_class_folders(spec: _NamedDataset, path: str, size: int | None, cache: str | None) -> Dataset:
+    _, domains, notes = _find_domains(path, spec)
+    return _decode(spec, _list_known_classes(spec, domains), notes, size, cache)
 
 
-def _apply_pacs_lists(found: DomainFolders, entries: list[ImageEntry]) -> tuple[list[ImageEntry], list[str]]:
-    """(the entries that PACS' lists name, with their split; notes). Without lists, as they are."""
-    places = [folder / each for folder in (found.root, found.root.parent) for each in _PACS_LISTS]
+def _find_domains(path: str, spec: _NamedDataset) -> tuple[Path, dict[str, Path], list[str]]:
+    """(the folder of the domains, {our name of a domain: its folder}, notes)."""
+    place = require_dataset(path, spec.title, spec.url)
+    known = _list_spellings(spec.domains)
+    for root in [place, *(place / each for each in spec.inside)]:
+        names = {folder: known.get(normalize_name(folder.name)) for folder in list_subfolders(root)}
+        matched = [(name, folder) for folder, name in names.items() if name]
+        if matched:
+            for domain, count in Counter(name for name, _ in matched).items():
+                if count > 1:
+                    twice = " and ".join(str(folder) for name, folder in matched if name == domain)
+                    raise InputError(f"{spec.title}: {twice} are both the domain {domain}. Remove one.")
+            others = [folder.name for folder, name in names.items() if not name]
+            return root, dict(sorted(matched)), list(_describe_folders(spec, dict(matched), others))
+    raise InputError(
+        f"{place} holds no domain of {spec.title}. Looked for folders {', '.join(spec.domains)} in it"
+        f"{''.join(f', in {each}/' for each in spec.inside)}. {spec.title} is published at {spec.url}"
+    )
+
+
+def _describe_folders(spec: _NamedDataset, domains: Mapping[str, Path], others: list[str]) -> Iterator[str]:
+    renamed = [f"{folder.name} as {domain}" for domain, folder in domains.items() if folder.name != domain]
+    missing = [domain for domain in spec.domains if domain not in domains]
+    if renamed:
+        yield f"read {', '.join(renamed)}"
+    if missing:
+        yield f"no folder for {', '.join(missing)}"
+    if others:
+        yield f"skipped: {', '.join(others)}"
+
+
+def _list_spellings(names: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    return {normalize_name(each): name for name, others in names.items() for each in (name, *others)}
+
+
+def _list_known_classes(spec: _NamedDataset, domains: Mapping[str, Path]) -> list[ImageEntry]:
+    """List the images in the class folders, with our names of the classes."""
+    entries = [x for domain, folder in domains.items() for x in list_domain_images(domain, folder, spec.ignored)]
+    known = _list_spellings(spec.classes) or {normalize_name(x.label): x.label for x in reversed(entries)}
+    for entry in entries:
+        if normalize_name(entry.label) not in known:
+            raise InputError(
+                f"{Path(entry.path).parent} is no class of {spec.title}. {nearest(entry.label, spec.classes)}"
+            )
+    entries = [entry._replace(label=known[normalize_name(entry.label)]) for entry in entries]
+    check_shared_classes(spec.title, entries)
+    return entries
+
+
+def _apply_pacs_lists(
+    root: Path, domains: Mapping[str, Path], entries: list[ImageEntry]
+) -> tuple[list[ImageEntry], list[str]]:
+    """(the entries in the lists, with their splits; notes). Without lists, all entries."""
+    places = [folder / each for folder in (root, root.parent) for each in _PACS_LISTS]
     lists = next((place for place in places if place.is_dir()), None)
     if lists is None:
         return entries, []
     by_path = {entry.path: entry for entry in entries}
     labels = list(_PACS.classes)
     listed = []
-    for domain, folder in found.folders.items():
+    for domain, folder in domains.items():
         for word, split in (("train", "train"), ("crossval", "valid")):
             file = lists / f"{domain}_{word}_kfold.txt"
-            for row in read_split_list(file, found.root):
+            for row in read_split_list(file, root):
                 entry = by_path.get(str(folder.parent / row.path))
                 if entry is None or labels.index(entry.label) + 1 != row.label:
                     raise InputError(f"{file}, line {row.line}: label {row.label} is not that of {row.path}'s folder.")
                 if entry.domain != domain:
                     raise InputError(f"{file}, line {row.line}: {row.path} is of another domain than its list.")
                 listed.append(entry._replace(split=split))
-    left_out = len(entries) - len({entry.path for entry in listed})
-    notes = [f"split by the lists in {lists}"] + ([f"{left_out} images are in no list: left out"] if left_out else [])
+    num_left = len(entries) - len({entry.path for entry in listed})
+    notes = [f"split by the lists in {lists}"] + ([f"{num_left} images are in no list: left out"] if num_left else [])
     return listed, notes
+
+
+def _decode(
+    spec: _NamedDataset, entries: list[ImageEntry], notes: Sequence[str], size: int | None, cache: str | None
+) -> Dataset:
+    """Decode in color, as all papers do, and label in the known order of classes."""
+    return image_dataset(
+        spec.name,
+        entries,
+        size=size,
+        channels=3,
+        cache=cache,
+        class_names=tuple(spec.classes) or None,
+        notes=[*notes, *note_size(entries, spec.num_examples)],
+    )

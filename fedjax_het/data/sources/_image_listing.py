@@ -1,4 +1,4 @@
-"""What a source knows before it decodes anything: which file is an example of what, from where, in which split."""
+"""Listings of image files with their classes, domains and splits, and the data sets that these become."""
 
 import csv
 import os
@@ -21,7 +21,7 @@ SPLITS = {
     **dict.fromkeys(("valid", "val", "validation", "crossval"), "valid"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-"""What the folders and lists of data sets call the three splits -> what we call them."""
+"""The names of splits in folders and lists of data sets -> "train", "valid" or "test"."""
 
 
 class ImageEntry(NamedTuple):
@@ -44,30 +44,28 @@ def image_dataset(
     notes: Sequence[str] = (),
     read: Callable[[str, int | None, int | None], np.ndarray] = read_image,
 ) -> Dataset:
-    """Decode the files of a listing; domains in alphabetical order, and classes where `class_names` gives no
-    other.
+    """Decode the files of a listing; domains, and classes without `class_names`, are in alphabetical order.
 
-    Raises InputError for an empty listing, for a file that is listed twice, and as `read_image` and `decoded` do.
+    Raises:
+        InputError: The listing is empty, a file is listed twice, or `read_image` or `decode_once` raise it.
     """
     if not entries:
-        raise InputError(f"{name}: no images are listed. Look for lists and folders that are empty.")
+        raise InputError(f"{name}: no images are listed. Look for empty lists and folders.")
     _check_no_duplicates(entries)
-    options = decoding_options(size, channels)
     files = [entry.path for entry in entries]
     arrays = decode_once(
         name,
         files,
         lambda path: {"inputs": read(path, size, channels)[None]},
         files=files,
-        options=options,
+        options=decoding_options(size, channels),
         cache=cache,
     )
-    if class_names is None:
-        class_names = sorted({entry.label for entry in entries})
+    class_names = sorted({entry.label for entry in entries}) if class_names is None else class_names
     return assemble_by_name(
         name,
         arrays["inputs"],
-        encode_names([entry.label for entry in entries], class_names),
+        _encode_names([entry.label for entry in entries], class_names),
         class_names=class_names,
         domains=[entry.domain for entry in entries],
         splits=[entry.split for entry in entries],
@@ -95,14 +93,14 @@ def assemble_by_name(
     splits: Sequence[str],
     notes: Sequence[str] = (),
 ) -> Dataset:
-    """A Dataset whose domains and splits ("train", "valid", "test") are told by name, example by example."""
+    """Build a Dataset from the name of the domain and of the split ("train", "valid", "test") of every example."""
     domain_names = sort_naturally(set(domains))
     return assemble(
         name,
         inputs,
         labels,
         class_names=class_names,
-        domains=encode_names(domains, domain_names),
+        domains=_encode_names(domains, domain_names),
         domain_names=domain_names,
         is_valid=[split == "valid" for split in splits],
         is_test=[split == "test" for split in splits],
@@ -111,25 +109,27 @@ def assemble_by_name(
 
 
 def sort_naturally(names: Iterable[str]) -> list[str]:
-    """Sorted, numbers inside names as numbers: client_2 before client_10."""
-    return sorted(
-        names,
-        key=lambda name: [
-            (not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)
-        ],
-    )
+    """Sort names, with the numbers in them as numbers: client_2 before client_10."""
+
+    def parts(name: str) -> list[tuple[bool, int, str]]:
+        return [(not x.isdigit(), int(x) if x.isdigit() else 0, x) for x in re.split(r"(\d+)", name)]
+
+    return sorted(names, key=parts)
 
 
-def encode_names(values: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """[n] int32: where each value stands among the names."""
+def _encode_names(values: Sequence[str], names: Sequence[str]) -> np.ndarray:
+    """[n] int32: the position of each value among the names."""
     index = {name: i for i, name in enumerate(names)}
     return np.array([index[value] for value in values], np.int32)
 
 
-def check_shared_classes(name: str, entries: Iterable[ImageEntry], otherwise: str = "") -> None:
-    """Raise InputError for a class that one domain alone has, as a misspelt folder would be.
+def check_shared_classes(name: str, entries: Iterable[ImageEntry], alternative: str = "") -> None:
+    """Raise InputError for a class of one domain only, which is usually a misspelt folder.
 
-    otherwise: what else the user may do about it, ", or ..."
+    Args:
+        name: The data set.
+        entries: Its listing.
+        alternative: What else the user may do, ", or ..."
     """
     counts = Counter((entry.domain, entry.label) for entry in entries)
     owners: dict[str, list[str]] = {}
@@ -139,45 +139,46 @@ def check_shared_classes(name: str, entries: Iterable[ImageEntry], otherwise: st
         return
     for label, (domain, *others) in owners.items():
         if not others:
-            shared = [each for each, found in owners.items() if len(found) > 1]
+            shared = [each for each, domains in owners.items() if len(domains) > 1]
             raise InputError(
                 f"{name}: class '{label}' exists in domain '{domain}' only (images: {counts[domain, label]}). Rename "
-                f"or remove it{otherwise}. {nearest(label, shared)}"
+                f"or remove it{alternative}. {nearest(label, shared)}"
             )
 
 
 def note_size(entries: Sequence[object], num: int) -> list[str]:
-    """A note where the data set has been published with another number of examples."""
+    """A note where the data set was published with another number of examples."""
     return [] if len(entries) == num else [f"{len(entries):,} of the {num:,} examples that were published"]
 
 
 class ListedFile(NamedTuple):
+    """One line "<path> <label>" of a split list."""
+
     line: int  # from 1
-    path: str  # as the list writes it: <domain>/<class>/<file>
+    path: str  # as in the list: <domain>/<class>/<file>
     label: int
 
 
-def read_split_list(listed: Path, root: Path) -> list[ListedFile]:
-    """The rows of a list; file names may hold spaces, blank lines are passed over.
+def read_split_list(file: Path, root: Path) -> list[ListedFile]:
+    """Read a split list; file names may hold spaces, blank lines are skipped.
 
-    Raises InputError for a line that cannot be read, and for one whose file is not below `root`.
+    Raises:
+        InputError: A line cannot be read, or its file is not below `root`.
     """
-    with report_read_errors(listed):
-        lines = listed.read_text().splitlines()
-    rows = [_parse_line(listed, i, text) for i, text in enumerate(lines, start=1) if text.strip()]
-    check_files_exist(listed, ((row.line, str(root / row.path)) for row in rows))
+    with report_read_errors(file):
+        lines = file.read_text().splitlines()
+    rows = []
+    for line, text in enumerate(map(str.strip, lines), start=1):
+        path, _, label = text.rpartition(" ")
+        if text and not (path and label.isdigit()):
+            raise InputError(f"{file}, line {line}: '{text}' is not '<file> <label>'. Correct the line.")
+        rows += [ListedFile(line, path.strip(), int(label))] if text else []
+    check_files_exist(file, ((row.line, str(root / row.path)) for row in rows))
     return rows
 
 
-def _parse_line(listed: Path, line: int, text: str) -> ListedFile:
-    path, _, label = text.strip().rpartition(" ")
-    if not path or not label.isdigit():
-        raise InputError(f"{listed}, line {line}: '{text.strip()}' is not '<file> <label>'. Mend the line.")
-    return ListedFile(line, path.strip(), int(label))
-
-
 def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line, cells) of every line that is not blank. Raises InputError for a file that is missing or no text."""
+    """(line, cells) of every line that is not blank."""
     with report_read_errors(path), path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
         yield from ((reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells))
@@ -186,7 +187,8 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 def read_csv_columns(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
     """(line, the cells of these columns) of a table with a header.
 
-    Raises InputError for a column that is missing, and for a line that is cut short.
+    Raises:
+        InputError: A column is missing, or a line has too few cells.
     """
     lines = read_csv(path)
     header = next(lines, (0, []))[1]
@@ -197,26 +199,26 @@ def read_csv_columns(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, 
     for line, cells in lines:
         if len(cells) <= max(places):
             raise InputError(
-                f"{path}, line {line}: {len(cells)} cells for {len(header)} columns. Fetch the file again."
+                f"{path}, line {line}: {len(cells)} cells for {len(header)} columns. Download the file again."
             )
         yield line, [cells[place] for place in places]
 
 
 def parse_count(path: Path, line: int, what: str, text: str) -> int:
-    """A cell that holds a whole number of 0 or more, be it written 1 or 1.0."""
+    """Parse a cell that holds a whole number of 0 or more, written 1 or 1.0."""
     try:
         number = float(text)
     except ValueError:
         number = -1.0
     if number < 0 or number != int(number):
-        raise InputError(f"{path}, line {line}: {what} is '{text}', not a whole number from 0. Mend the line.")
+        raise InputError(f"{path}, line {line}: {what} is '{text}', not a whole number from 0. Correct the line.")
     return int(number)
 
 
-def check_files_exist(listed: Path, paths: Iterable[tuple[int, str]]) -> None:
-    """(line, path) of every row of a list: raise InputError for the first whose file is not there.
+def check_files_exist(listing: Path, paths: Iterable[tuple[int, str]]) -> None:
+    """Raise InputError for the first (line, path) of a list whose file does not exist.
 
-    Folders are read once each, which is much quicker than asking for every file.
+    Every folder is read once, which is much faster than a query per file.
     """
     contents: dict[str, set[str]] = {}
     for line, path in paths:
@@ -224,4 +226,4 @@ def check_files_exist(listed: Path, paths: Iterable[tuple[int, str]]) -> None:
         if folder not in contents:
             contents[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
         if file not in contents[folder]:
-            raise InputError(f"{listed}, line {line}: {path} is not there. Restore the file, or take out the line.")
+            raise InputError(f"{listing}, line {line}: {path} does not exist. Restore the file, or delete the line.")

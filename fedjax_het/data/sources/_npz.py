@@ -1,4 +1,4 @@
-"""Examples in numpy's .npz: one file, or a directory with a file for each domain."""
+"""NumPy's .npz files: one file, or a directory with a file per domain."""
 
 import zipfile
 from collections.abc import Callable, Sequence
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from fedjax_het.data.dataset import Dataset, assemble, number_names
 from fedjax_het.data.sources._growable_npy import check_header
@@ -34,21 +35,17 @@ _FORMS: dict[str, Callable[[_Contents], object]] = {
 
 
 def read_npz_file(path: Path, title: str | None, size: int | None, channels: int | None) -> Dataset:
-    """One file, with `images` and `labels` or `masks`, or with several parts of them, <part>_images and so on.
+    """Read one file, with `images` and `labels` or `masks`, or with several parts of them, <part>_images and so on.
 
-    Parts called train, valid (val, ...) and test are splits; others are domains. Optional are `class_names`; `split`
-    [n] (or <part>_split) with the names of splits; and beside `images`, `domains` [n] as names, or as integers into
+    The parts train, valid (val, ...) and test are splits; others are domains. Optional are `class_names`; `split` [n]
+    (or <part>_split) with the names of splits; and beside `images`, `domains` [n] as names, or as integers into
     `domain_names`.
-    Raises InputError for a missing key, arrays that cannot be, parts of both kinds, and a damaged file.
     """
     return _assemble(title or path.stem, _read(path, size, channels))
 
 
 def read_npz_directory(path: Path, title: str | None, size: int | None, channels: int | None) -> Dataset:
-    """A file for each domain, called after its file; each as `npz_file` reads them.
-
-    Raises InputError where the files do not agree on class_names, or on the shape and type of an example.
-    """
+    """Read a file per domain, which has the name of its file; the files agree on class names, shapes and types."""
     files = sorted(path.glob("*.npz"))
     contents = [_read(file, size, channels) for file in files]
     for file, each in zip(files, contents, strict=True):
@@ -60,20 +57,13 @@ def read_npz_directory(path: Path, title: str | None, size: int | None, channels
 
 
 def _assemble(name: str, contents: _Contents) -> Dataset:
-    return assemble(
-        name,
-        contents.inputs,
-        contents.labels,
-        class_names=contents.class_names,
-        domains=contents.domains,
-        domain_names=contents.domain_names,
-        is_valid=contents.splits == "valid",
-        is_test=contents.splits == "test",
-    )
+    fields = contents._asdict()
+    splits = fields.pop("splits")
+    return assemble(name, **fields, is_valid=splits == "valid", is_test=splits == "test")
 
 
 def _concatenate(origins: Sequence[object], parts: Sequence[_Contents]) -> _Contents:
-    """Parts one after the other; those of one domain name are one domain."""
+    """Concatenate parts of one domain each; parts of the same domain name are of the same domain."""
     for what, form in _FORMS.items():
         for origin, part in zip(origins, parts, strict=True):
             _check_agreement(what, origins[0], form(parts[0]), origin, form(part))
@@ -88,10 +78,18 @@ def _concatenate(origins: Sequence[object], parts: Sequence[_Contents]) -> _Cont
     )
 
 
+def _check_agreement(what: str, first: object, first_value: object, second: object, second_value: object) -> None:
+    if first_value != second_value:
+        raise InputError(
+            f"{what} differs: {first_value} in {first}, {second_value} in {second}. Bring them to one form (images: "
+            "give size and channels), or load them separately."
+        )
+
+
 def _read(path: Path, size: int | None, channels: int | None) -> _Contents:
     check_regular(require_path(path))
     if not zipfile.is_zipfile(path):
-        raise InputError(f"{path} is not a whole .npz file. It is cut short or of another format; fetch it again.")
+        raise InputError(f"{path} is not a whole .npz file. It is cut short or of another format; download it again.")
     with report_read_errors(path), np.load(path) as file:
         class_names = _read_names(path, file, "class_names") if "class_names" in file else None
         if "images" in file:
@@ -105,30 +103,30 @@ def _read(path: Path, size: int | None, channels: int | None) -> _Contents:
             raise InputError(f"{path} has the parts {', '.join(names)}: splits and domains. Give one kind.")
         if names[0] in SPLITS:
             names = sorted(names, key=lambda name: ("train", "valid", "test").index(SPLITS[name]))
-        parts = [_read_named_part(path, file, name, size, channels) for name in names]
+        parts = [_read_part(path, file, name, size, channels) for name in names]
         return _concatenate([f"{name}_images" for name in names], parts)._replace(class_names=class_names)
 
 
-def _read_named_part(
-    path: Path, file: np.lib.npyio.NpzFile, name: str, size: int | None, channels: int | None
-) -> _Contents:
-    part = _read_part(path, file, f"{name}_", size, channels)
-    if name in SPLITS:
-        return part._replace(splits=np.full(len(part.inputs), SPLITS[name]))
-    return part._replace(domain_names=[name])
-
-
-def _read_part(
-    path: Path, file: np.lib.npyio.NpzFile, prefix: str, size: int | None, channels: int | None
-) -> _Contents:
-    """One part, of one domain and of the split that is named beside it."""
-    inputs = conform_images(_read_images(path, file, f"{prefix}images"), size, channels)
+def _read_part(path: Path, file: NpzFile, name: str, size: int | None, channels: int | None) -> _Contents:
+    """Read the part <name>_images ..., or without a name, images ...; its split or domain is its name."""
+    prefix = f"{name}_" if name else ""
+    images = _read_array(path, file, f"{prefix}images")
+    if images.ndim < 2 or 0 in images.shape:
+        raise InputError(
+            f"{path}: '{prefix}images' has the shape {images.shape}. Give [n, ...], one or more, of one or more pixels."
+        )
+    inputs = conform_images(images, size, channels)
     if f"{prefix}masks" in file:
         labels = _convert_masks(path, _read_member(file, f"{prefix}masks"), size)
     else:
         labels = _read_array(path, file, f"{prefix}labels")
     splits = _read_names(path, file, f"{prefix}split") if f"{prefix}split" in file else ["train"] * len(inputs)
-    return _Contents(inputs, labels, _normalize_splits(path, splits), np.zeros(len(inputs), int), ["all"], None)
+    for split in set(splits):
+        if split not in SPLITS:
+            raise InputError(f"{path}: no split is called '{split}'. {nearest(split, SPLITS)}")
+    splits = np.full(len(inputs), SPLITS[name]) if name in SPLITS else np.array([SPLITS[x] for x in splits], "U5")
+    domain = name if name and name not in SPLITS else "all"
+    return _Contents(inputs, labels, splits, np.zeros(len(inputs), int), [domain], None)
 
 
 def _convert_masks(path: Path, masks: np.ndarray, size: int | None) -> np.ndarray:
@@ -139,37 +137,21 @@ def _convert_masks(path: Path, masks: np.ndarray, size: int | None) -> np.ndarra
     return np.stack([resize_mask(mask, size) for mask in masks.astype(np.uint8)])
 
 
-def _normalize_splits(path: Path, splits: Sequence[str]) -> np.ndarray:
-    for name in set(splits):
-        if name not in SPLITS:
-            raise InputError(f"{path}: no split is called '{name}'. {nearest(str(name), SPLITS)}")
-    return np.array([SPLITS[name] for name in splits], "U5")
-
-
-def _read_array(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
+def _read_array(path: Path, file: NpzFile, key: str) -> np.ndarray:
     if key not in file:
         raise InputError(f"{path} has no '{key}'; it has {', '.join(file.files)}. Give {_KEYS}")
     return _read_member(file, key)
 
 
-def _read_member(file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
-    """One array. Raises ValueError where the member does not hold what its header announces."""
+def _read_member(file: NpzFile, key: str) -> np.ndarray:
+    """Read one array; raises ValueError where the file does not hold what its header announces."""
     if (name := f"{key}.npy") in file.zip.namelist():
         with file.zip.open(name) as member:
             check_header(member, file.zip.getinfo(name).file_size, is_read=True)
     return file[key]
 
 
-def _read_images(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
-    images = _read_array(path, file, key)
-    if images.ndim < 2 or 0 in images.shape:
-        raise InputError(
-            f"{path}: '{key}' has the shape {images.shape}. Give [n, ...], at least one of at least a pixel."
-        )
-    return images
-
-
-def _read_names(path: Path, file: np.lib.npyio.NpzFile, key: str) -> list[str]:
+def _read_names(path: Path, file: NpzFile, key: str) -> list[str]:
     values = _read_member(file, key)
     if values.ndim != 1 or values.dtype.kind not in "Uiu":
         raise InputError(
@@ -178,7 +160,7 @@ def _read_names(path: Path, file: np.lib.npyio.NpzFile, key: str) -> list[str]:
     return [str(each) for each in values.tolist()]
 
 
-def _read_domains(path: Path, file: np.lib.npyio.NpzFile) -> tuple[np.ndarray | None, list[str]]:
+def _read_domains(path: Path, file: NpzFile) -> tuple[np.ndarray | None, list[str]]:
     if "domains" not in file:
         return None, ["all"]
     domains = _read_member(file, "domains")
@@ -188,11 +170,3 @@ def _read_domains(path: Path, file: np.lib.npyio.NpzFile) -> tuple[np.ndarray | 
     if "domain_names" in file:
         return domains, _read_names(path, file, "domain_names")
     return domains, number_names("domains", int(domains.max(initial=0)), len(domains), "domain_")
-
-
-def _check_agreement(what: str, first: object, first_value: object, second: object, second_value: object) -> None:
-    if first_value != second_value:
-        raise InputError(
-            f"{what} differs: {first_value} in {first}, {second_value} in {second}. Bring them to one form (images: "
-            "give size and channels), or load them apart."
-        )

@@ -1,4 +1,4 @@
-"""Prostate MRI of six sites (SAML): NIfTI volumes and their segmentations, as slices with their neighbours."""
+"""Prostate MRI of six sites (SAML): slices of NIfTI volumes with their neighbors, and their segmentations."""
 
 import re
 from collections.abc import Sequence
@@ -35,18 +35,28 @@ def prostate(
     split_seed: int = 0,
     cache: str | None = None,
 ) -> Dataset:
-    """Prostate segmentation, classes background and prostate, a site a domain: <site>/Case<nn>.nii.gz with
-    Case<nn>_Segmentation.nii.gz (or _segmentation) beside it. Needs nibabel, pip install "fedjax-het[medical]".
+    """Read prostate segmentation data, classes background and prostate; a site is a domain.
 
-    A volume is clipped at its 99 % quantile and scaled from its minimum to 0..255, rounded down. Its first and last
-    slice, and those without prostate, are dropped; every other is an example of three channels, the slice between its
-    neighbours, [height, width, 3] uint8. Labels above 1 are 1. Each site is shuffled by split_seed and cut into 64 %
-    training, 16 % validation and 20 % test.
-    split_by: "slice", as HarmoFL does, which has slices of one patient on both sides; "case" keeps a patient together.
-    size: 384 as published; another resizes slices (LANCZOS) and masks (nearest). cache: see `folders`.
-    Raises InputError for a volume without segmentation or the reverse, volumes of differing shapes, fewer than three
-    slices, and values that are not finite or all alike.
-    Jiang et al., AAAI 2022. arXiv:2112.10775; Liu et al., MICCAI 2020.
+    The files are <site>/Case<nn>.nii.gz with Case<nn>_Segmentation.nii.gz (or _segmentation) beside it; to read them
+    takes nibabel, pip install "fedjax-het[medical]". A volume is clipped at its 99 % quantile and scaled from its
+    minimum to 0..255, rounded down. Its first and last slice, and those without prostate, are dropped; every other is
+    an example of three channels, the slice between its neighbors, [height, width, 3] uint8. Labels above 1 become 1.
+    The examples of each site are shuffled and split into 64 % training, 16 % validation and 20 % test.
+
+    Args:
+        path: The folder of the sites.
+        size: The side to which slices (LANCZOS) and masks (by the nearest pixel) are resized; 384 as published.
+        split_by: "slice", as HarmoFL does, where slices of one patient may be in different splits; "case" keeps all
+            slices of a patient in one split.
+        split_seed: The seed of the split.
+        cache: The folder of decoded images, see `folders`.
+
+    Raises:
+        InputError: A volume has no segmentation or the reverse, their shapes differ, a volume has fewer than three
+            slices, or its values are not finite or all alike.
+
+    References:
+        Jiang et al., AAAI 2022. arXiv:2112.10775; Liu et al., MICCAI 2020.
     """
     root = require_dataset(path, "The prostate data", _URL)
     if split_by not in ("slice", "case"):
@@ -76,7 +86,7 @@ def prostate(
 
 
 def _find_cases(root: Path) -> list[_Case]:
-    cases = [case for site in list_subfolders(root) for case in _find_site_cases(site)] if root.is_dir() else []
+    cases = [case for site in list_subfolders(root) for case in _find_site_cases(site)]
     if not cases:
         raise InputError(f"{root} holds no <site>/Case<nn>.nii.gz. The sites are published at {_URL}")
     return [case._replace(number=i) for i, case in enumerate(cases)]
@@ -103,7 +113,7 @@ def _check_nibabel() -> None:
 
 
 def _read_case(case: _Case, size: int | None) -> Chunk:
-    """All examples of one case, [slices, height, width, 3]; "case" is its number."""
+    """All examples of one case, [slices, height, width, 3], and the number of the case."""
     volume, segmentation = _read_volume(case.volume), _read_volume(case.segmentation)
     if volume.shape != segmentation.shape:
         raise InputError(
@@ -125,16 +135,16 @@ def _read_case(case: _Case, size: int | None) -> Chunk:
 
 
 def _read_volume(path: str) -> np.ndarray:
-    """[slice, row, column]: NIfTI stores the reverse."""
+    """[slice, row, column], the reverse of the order in NIfTI."""
     import nibabel
 
     with report_read_errors(path):
         try:
             array = np.asanyarray(nibabel.load(path).dataobj)
         except nibabel.filebasedimages.ImageFileError as error:
-            raise InputError(f"cannot read {path} as NIfTI: {error} Fetch it again.") from error
+            raise InputError(f"cannot read {path} as NIfTI: {error} Download it again.") from error
     if array.ndim != 3:
-        raise InputError(f"{path} has {array.ndim} axes {array.shape}, not three. Give one volume a file.")
+        raise InputError(f"{path} has {array.ndim} axes {array.shape}, not three. Give one volume per file.")
     return array.transpose()
 
 

@@ -65,7 +65,7 @@ def test_patients_may_have_lost_their_zeros(root):
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (3, 5, r"metadata\.csv, line 2: .*_x_5_y_1\.png is not there"),
+        (3, 5, r"metadata\.csv, line 2: .*_x_5_y_1\.png does not exist"),
         (5, 2, "line 2: tumor is 2"),
         (8, 3, "split is 3"),
         (7, "west", "line 2: center is 'west', not a whole number"),

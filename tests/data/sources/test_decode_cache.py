@@ -105,7 +105,7 @@ def test_a_damaged_cache_is_made_anew_with_a_warning(tmp_path, open_cache, caplo
     spoil(only_folder(tmp_path) / name)
     arrays, num_read = open_cache()
     assert num_read == 3 and arrays["inputs"][:, 0].tolist() == [1, 2, 3, 4, 5, 6]
-    assert message in caplog.text and "made anew" in caplog.text
+    assert message in caplog.text and "written again" in caplog.text
     assert open_cache()[1] == 0
 
 
@@ -115,7 +115,7 @@ def test_what_a_killed_process_left_is_made_anew(tmp_path, open_cache, caplog):
     (folder / MANIFEST).unlink()
     folder.rename(folder.with_name(f"{folder.name}.partial"))
     assert open_cache()[1] == 3
-    assert "left half-written" in caplog.text
+    assert "is incomplete" in caplog.text
     assert json.loads((only_folder(tmp_path) / MANIFEST).read_text())["about"] == {}
 
 
@@ -189,7 +189,7 @@ def test_a_file_that_cannot_be_read_leaves_nothing_behind(tmp_path, open_cache, 
     ("rows", "message"),
     [
         (np.zeros((1, 4, 6, 3), np.uint8), "a.txt is 5 x 4 and .*bb.txt is 6 x 4 pixels. Give `size`"),
-        (np.zeros((1, 4, 5, 1), np.uint8), "bb.txt is grey and .*a.txt is in colour. Give `channels`"),
+        (np.zeros((1, 4, 5, 1), np.uint8), "bb.txt is grey and .*a.txt is in color. Give `channels`"),
         (np.zeros((1, 4, 5, 3), np.int32), "a.txt holds uint8 and .*bb.txt int32"),
     ],
 )

@@ -64,7 +64,7 @@ def test_pacs_by_its_lists(pacs, place):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("photo/dog/9.png 1", r"photo_train_kfold\.txt, line 2: .*9\.png is not there"),
+        ("photo/dog/9.png 1", r"photo_train_kfold\.txt, line 2: .*9\.png does not exist"),
         ("photo/dog/1.png 2", r"line 2: label 2 is not that of photo/dog/1\.png's folder"),
         ("photo/dog/1.png", r"line 2: 'photo/dog/1\.png' is not '<file> <label>'"),
         ("sketch/dog/1.png 1", r"line 2: sketch/dog/1\.png is of another domain than its list"),
@@ -126,7 +126,7 @@ def test_office_home_whatever_the_spelling(tmp_path):
     assert (dataset.class_names, dataset.domain_names) == (("Alarm_Clock", "TV"), ("art", "clipart", "real_world"))
     assert dataset.labels.tolist() == [0, 1] * 3
     assert "read Art as art, Clipart as clipart, RealWorld as real_world" in dataset.notes
-    assert "no folder for product" in dataset.notes and "passed over: lists" in dataset.notes
+    assert "no folder for product" in dataset.notes and "skipped: lists" in dataset.notes
 
 
 def test_office_home_with_dassl_s_splits(tmp_path):

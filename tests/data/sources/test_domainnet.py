@@ -60,7 +60,7 @@ def test_the_whole_of_domainnet_and_a_label_that_no_list_has(root):
     ("train", "message"),
     [
         (["real/ant/real_0_0.jpg 1"], r"label 1 for ant, but elsewhere 1 is bee hive and ant is 0"),
-        (["real/ant/real_0_9.jpg 0"], r"real_train\.txt, line 1: .*real_0_9\.jpg is not there"),
+        (["real/ant/real_0_9.jpg 0"], r"real_train\.txt, line 1: .*real_0_9\.jpg does not exist"),
         (["", "real/ant/real_0_0.jpg zero"], r"real_train\.txt, line 2: .* is not '<file> <label>'"),
         (["sketch/cat/sketch_2_0.jpg 3"], r"line 1: sketch/cat/sketch_2_0\.jpg is of another domain"),
         (["real/cat/real_2_0.jpg 3"], r"label 3 for cat, but elsewhere 3 is cat and cat is 2"),

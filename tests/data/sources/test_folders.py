@@ -55,7 +55,7 @@ def test_a_class_of_one_domain_alone_is_named_and_may_be_allowed(root):
 
 def test_grey_among_colour_is_named_and_mended_by_channels(root):
     draw(root / "art" / "cat" / "grey.png", mode="L", value=77)
-    with pytest.raises(InputError, match=r"grey\.png is grey and .*1\.png is in colour. Give `channels`"):
+    with pytest.raises(InputError, match=r"grey\.png is grey and .*1\.png is in color. Give `channels`"):
         load("folders", path=root)
     assert (load("folders", path=root, channels=3).inputs[1] == 77).all()
     assert load("folders", path=root, channels=1).inputs.shape == (6, 4, 6, 1)

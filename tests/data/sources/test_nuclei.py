@@ -116,7 +116,7 @@ def test_bad_pairs_are_named(root, spoil, message):
 
 def test_grey_among_colour_is_named(root):
     draw(root / "emory" / "images" / "1.png", size=(12, 9), mode="L")
-    with pytest.raises(InputError, match=r"1\.png is grey and .* in colour"):
+    with pytest.raises(InputError, match=r"1\.png is grey and .* in color"):
         load("nuclei", path=root, channels=None)
     assert load("nuclei", path=root).inputs.shape == (4, 9, 12, 3)
 

@@ -86,12 +86,12 @@ def test_a_pickled_array_and_a_file_cut_short_are_refused(retina):
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("5_clients/split_1/client_2.csv", "c.npy\nz.npy\n", r"client_2\.csv, line 2: .*z\.npy is not there"),
+        ("5_clients/split_1/client_2.csv", "c.npy\nz.npy\n", r"client_2\.csv, line 2: .*z\.npy does not exist"),
         ("5_clients/split_1/client_2.csv", "a.npy\n", r"a\.npy is listed twice, for client_1 .* for client_2"),
         ("labels.csv", "a.npy,0\n", r"client_1\.csv, line 2: labels\.csv has no label for b\.npy"),
         ("labels.csv", "a.npy\n", r"labels\.csv, line 1: 'a\.npy' is not '<file>,<label>'"),
         ("labels.csv", "a.npy,0.5\n", r"labels\.csv, line 1: the label is '0\.5'"),
-        ("test.csv", "a.npy\n", r"test\.csv, line 1: .*test/a\.npy is not there"),
+        ("test.csv", "a.npy\n", r"test\.csv, line 1: .*test/a\.npy does not exist"),
     ],
 )
 def test_lists_that_do_not_fit_are_named(retina, file, text, message):

@@ -73,7 +73,7 @@ def test_validation_other_splits_and_another_size(tmp_path):
     dataset = load("tfds", builder="tiny:1.0.0", data_dir=str(tmp_path), size=4, channels=1)
     assert dataset.inputs.shape == (5, 4, 4, 1)
     assert dataset.is_valid.tolist() == [False] * 3 + [True] * 2
-    assert "passed over: unlabelled" in dataset.notes
+    assert "skipped: unlabelled" in dataset.notes
 
 
 def test_real_images_of_fashion_mnist(tmp_path):
@@ -118,7 +118,7 @@ def test_data_that_are_not_images_with_a_class(tmp_path, changes):
 
 def test_no_split_that_is_known(tmp_path):
     prepare(tmp_path, splits=(("unlabelled", 9),))
-    with pytest.raises(InputError, match="tiny has splits unlabelled, and none of train"):
+    with pytest.raises(InputError, match="tiny has splits unlabelled, none of train"):
         load("tfds", builder="tiny", data_dir=str(tmp_path))
 
 

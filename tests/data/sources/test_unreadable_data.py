@@ -45,7 +45,7 @@ def denied(monkeypatch, folder, *functions):
 @pytest.mark.parametrize("folder", ["", "art", "photo/dog"])
 def test_a_folder_that_may_not_be_listed_is_named(root, cache, monkeypatch, folder):
     denied(monkeypatch, root / folder, "listdir", "scandir")
-    with pytest.raises(InputError, match=f"cannot read {root / folder}: Permission denied. Mend its permissions"):
+    with pytest.raises(InputError, match=f"cannot read {root / folder}: Permission denied. Change its permissions"):
         load("folders", path=root, cache=cache)
 
 
@@ -65,7 +65,7 @@ def test_an_image_that_may_not_be_read_is_not_called_damaged(root, cache, monkey
         return real(file, *args)
 
     monkeypatch.setattr(Image, "open", refuse)
-    with pytest.raises(InputError, match=r"photo/dog/2.png: Permission denied. Mend its permissions"):
+    with pytest.raises(InputError, match=r"photo/dog/2.png: Permission denied. Change its permissions"):
         load("folders", path=root, cache=cache)
 
 
@@ -86,11 +86,11 @@ def test_a_cache_that_cannot_be_written_is_named_with_the_option_that_moves_it(r
 # ---- files that are no files, and images that cannot be decoded ------------------------------------------------------
 def test_a_pipe_is_not_waited_for(root, cache, tmp_path):
     os.mkfifo(root / "art" / "dog" / "2.png")
-    with pytest.raises(InputError, match=r"art/dog/2.png: it is no ordinary file but a pipe"):
+    with pytest.raises(InputError, match=r"art/dog/2.png: it is not a regular file but a pipe"):
         load("folders", path=root, cache=cache)
     (tmp_path / "arrays").mkdir()
     os.mkfifo(tmp_path / "arrays" / "a.npz")
-    with pytest.raises(InputError, match=r"a.npz: it is no ordinary file"):
+    with pytest.raises(InputError, match=r"a.npz: it is not a regular file"):
         load("arrays", path=tmp_path / "arrays")
 
 
