@@ -32,25 +32,20 @@ def _report_os_errors(source: Callable[..., Dataset]) -> Callable[..., Dataset]:
     return read
 
 
-SOURCES = {
-    source.__name__: _report_os_errors(source)
-    for source in (
-        arrays,
-        camelyon17,
-        covid_fl,
-        digits,
-        digits_dg,
-        folders,
-        mini_domainnet,
-        nuclei,
-        office_home,
-        pacs,
-        prostate,
-        retina,
-        tfds,
-        vlcs,
-    )
-}
+_IMAGE_SOURCES = (
+    camelyon17,
+    covid_fl,
+    digits_dg,
+    folders,
+    mini_domainnet,
+    nuclei,
+    office_home,
+    pacs,
+    prostate,
+    retina,
+    vlcs,
+)
+SOURCES = {source.__name__: _report_os_errors(source) for source in (arrays, digits, tfds, *_IMAGE_SOURCES)}
 
 
 def load(name: str, **options) -> Dataset:

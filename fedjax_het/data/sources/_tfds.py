@@ -48,9 +48,8 @@ def tfds(
     classes = prepared.info.features[label]
     splits = {name: SPLITS[name] for name in prepared.info.splits if name in SPLITS}
     if not splits:
-        raise InputError(
-            f"tfds {builder} has splits {', '.join(prepared.info.splits)}, and none of {', '.join(SPLITS)}."
-        )
+        present = ", ".join(prepared.info.splits)
+        raise InputError(f"tfds {builder} has splits {present}, and none of {', '.join(SPLITS)}. Give another builder.")
     sources = {name: _open_split(prepared, name, image) for name in splits}
     items = [(name, i) for name, source in sources.items() for i in range(len(source))]
     read = partial(_read_example, prepared.data_path, sources, image=image, label=label, size=size, channels=channels)

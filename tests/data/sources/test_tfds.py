@@ -118,7 +118,7 @@ def test_data_that_are_not_images_with_a_class(tmp_path, changes):
 
 def test_no_split_that_is_known(tmp_path):
     prepare(tmp_path, splits=(("unlabelled", 9),))
-    with pytest.raises(InputError, match="tiny has splits unlabelled, none of train"):
+    with pytest.raises(InputError, match="tiny has splits unlabelled, and none of train"):
         load("tfds", builder="tiny", data_dir=str(tmp_path))
 
 
