@@ -1,4 +1,4 @@
-"""Compiling kernels: where it cannot be done, the reason is told."""
+"""Compilation of native kernels, and the reason where it is impossible."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from fedjax_het._internal import kernels
 from fedjax_het.models._native.convolution import SOURCE
 
 
-def test_kernels_say_why_they_are_not_there(monkeypatch, tmp_path):
+def test_the_error_for_missing_kernels_gives_the_reason(monkeypatch, tmp_path):
     build = lambda: kernels.load.__wrapped__(SOURCE)  # noqa: E731
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with monkeypatch.context() as patch:

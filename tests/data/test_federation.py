@@ -1,4 +1,4 @@
-"""What a federation tells about itself."""
+"""Summaries and fingerprints of federations."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ def test_class_counts_are_those_of_the_training_rows():
         np.testing.assert_array_equal(classes, np.bincount(row[:count] % 3, minlength=3))
 
 
-def test_describe_has_a_row_a_client_and_newcomers_last():
+def test_describe_has_a_row_per_client_and_newcomers_last():
     f = federation(unseen_clients=1)
     rows = f.describe()
     assert [row["client"] for row in rows] == [*f.client_names, *f.newcomer_names]
@@ -28,7 +28,7 @@ def test_describe_has_a_row_a_client_and_newcomers_last():
     assert all(sum(row["classes"].values()) == row["train"] for row in rows)
 
 
-def test_the_fingerprint_is_the_seed_s_and_every_split_s():
+def test_the_fingerprint_depends_on_the_seed_and_every_split():
     assert federation().fingerprint == federation().fingerprint
     assert len(federation().fingerprint) == 64
     others = [federation(seed=1), federation(unseen_clients=1), federation(client_test_fraction=0.4)]

@@ -1,4 +1,4 @@
-"""What holds of every partition, and what each is for."""
+"""Partitions: properties of all of them, and the skew of each."""
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def test_quantity_skew_follows_alpha():
     assert max(skewed) > 1900
 
 
-def test_a_domain_a_client():
+def test_by_domain_gives_each_client_one_domain():
     examples = labelled(30)
     for domain, part in enumerate(draw(by_domain(), examples, 3)):
         np.testing.assert_array_equal(part, np.flatnonzero(examples.domains == domain))
@@ -91,7 +91,7 @@ def test_domain_dirichlet_skews_labels_within_domains():
     assert (counts > 0).sum() == 3 * 5  # each class of each domain is with one client
 
 
-def test_a_partition_of_the_user_runs_within_domains():
+def test_a_custom_partition_runs_within_domains():
     def first_takes_all(examples, num_clients, rng):
         return [np.arange(len(examples.labels)), *[np.zeros(0, int)] * (num_clients - 1)]
 
@@ -100,7 +100,7 @@ def test_a_partition_of_the_user_runs_within_domains():
 
 @pytest.mark.parametrize("alpha", [0, -1.0, np.nan, np.inf])
 @pytest.mark.parametrize("factory", [dirichlet, quantity_skew, domain_dirichlet])
-def test_alpha_is_above_zero(factory, alpha):
+def test_alpha_must_be_positive(factory, alpha):
     with pytest.raises(InputError, match="alpha: must be a finite number above 0"):
         factory(alpha)
 
@@ -120,12 +120,12 @@ def test_alpha_is_above_zero(factory, alpha):
         (domain_dirichlet(1.0, min_examples=9), 6, "domain 0: 2 clients with at least 9"),
     ],
 )
-def test_what_cannot_be_is_named(partition, num_clients, message):
+def test_impossible_partitions_are_named_in_the_error(partition, num_clients, message):
     with pytest.raises(InputError, match=message):
         draw(partition, labelled(30), num_clients)
 
 
-def test_the_registry_knows_the_factories_by_name():
+def test_the_registry_holds_the_factories_by_name():
     assert PARTITIONS["dirichlet"] is dirichlet
     assert set(PARTITIONS) == {"iid", "dirichlet", "shards", "quantity_skew", "by_domain", "domain_dirichlet"}
 
@@ -168,12 +168,12 @@ def test_equal_sizes_differ_by_at_most_one(num_clients, alpha, seed):
     assert sizes.max() - sizes.min() <= 1
 
 
-def test_a_class_that_is_absent_and_one_client_alone():
+def test_one_client_has_all_examples_and_no_absent_class():
     np.testing.assert_array_equal(counts_of(dirichlet(0.1), of_sizes([4, 0, 3]), 1), [[4, 0, 3]])
     np.testing.assert_array_equal(counts_of(dirichlet(0.1, equal_sizes=True), of_sizes([4, 0, 3]), 1), [[4, 0, 3]])
 
 
-def test_many_clients_share_rounding_fairly():
+def test_rounding_treats_many_clients_alike():
     sizes = counts_of(dirichlet(1e6), of_sizes([60] * 100), 100).sum(axis=1)  # 0.6 of each class a client
     assert sizes.min() > 40
     assert sizes.max() < 80
@@ -203,6 +203,6 @@ def test_shards_of_equal_classes_make_equal_clients():
         (1.5, "not 1.5"),
     ],
 )
-def test_classes_per_client_out_of_range(classes_per_client, message):
+def test_classes_per_client_out_of_range_is_refused(classes_per_client, message):
     with pytest.raises(InputError, match=message):
         counts_of(shards(classes_per_client), of_sizes([10] * 4), 2)
