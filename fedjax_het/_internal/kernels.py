@@ -1,4 +1,4 @@
-"""Kernels of ours in C++: compiled once a machine, kept in the user's cache folder, and called by XLA."""
+"""Native kernels in C++: compiled once per machine, kept in the user's cache folder, and called by XLA."""
 
 import ctypes
 import functools
@@ -22,11 +22,19 @@ ENABLE_VARIABLE = "FEDJAX_HET_NATIVE"
 
 
 class KernelUnavailableError(Exception):
-    """Why there is no library here."""
+    """The native kernels cannot be compiled or loaded; the message gives the reason."""
 
 
 def register(source: Path, targets: Mapping[str, str]) -> str | None:
-    """Hand the functions of a source file, {symbol: target}, to XLA on CPUs. None, or why they cannot be had."""
+    """Register the functions of a source file as targets of foreign calls on CPUs.
+
+    Args:
+        source: The C++ file.
+        targets: {symbol: name of the target}.
+
+    Returns:
+        None, or the reason why the kernels are not available.
+    """
     try:
         compiled = load(source)
     except KernelUnavailableError as reason:
@@ -38,9 +46,10 @@ def register(source: Path, targets: Mapping[str, str]) -> str | None:
 
 @functools.cache
 def load(source: Path) -> ctypes.CDLL:
-    """The compiled kernels of a file. The first call on a machine compiles them, in some five seconds.
+    """Load the kernels of a file; the first call on a machine compiles them, in some five seconds.
 
-    Raises Unavailable without a C++17 compiler, where compilation fails, and where FEDJAX_HET_NATIVE is 0.
+    Raises:
+        KernelUnavailableError: There is no C++17 compiler, compilation fails, or FEDJAX_HET_NATIVE is 0.
     """
     if os.environ.get(ENABLE_VARIABLE) == "0":
         raise KernelUnavailableError(f"{ENABLE_VARIABLE} is 0")
@@ -57,32 +66,32 @@ def load(source: Path) -> ctypes.CDLL:
 
 
 def _hash_build(source: Path) -> str:
-    """Another source, library or processor is another file."""
+    """A hash of the source, the library and the processor, for the name of the compiled file."""
     texts = [file.read_text() for file in (source, *sorted(source.parent.glob("*.h")))]
     described = "\n".join([*texts, jaxlib.__version__, platform.machine(), *FLAGS, _describe_processor()])
     return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
 def _describe_processor() -> str:
-    """What it can do, where the system lists that, else its name."""
+    """The instruction sets of the processor where the system lists them, else its name."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
 def _compile(compiler: str, source: Path, path: Path) -> None:
-    """Into a temporary file first, so that processes that compile at once do not meet half a library."""
+    """Compile into a temporary file first, so that another process never loads a part of a library."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            made = Path(folder) / path.name
-            command = [compiler, *FLAGS, f"-I{jax.ffi.include_dir()}", str(source), "-o", str(made)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                lines = done.stderr.strip().splitlines() or ["?"]
+            library = Path(folder) / path.name
+            command = [compiler, *FLAGS, f"-I{jax.ffi.include_dir()}", str(source), "-o", str(library)]
+            result = subprocess.run(command, capture_output=True, text=True)
+            if result.returncode:
+                lines = result.stderr.strip().splitlines() or ["?"]
                 raise KernelUnavailableError(
                     f"{compiler} failed: {next((x for x in lines if 'error' in x), lines[-1])}"
                 )
-            made.replace(path)
+            library.replace(path)
     except OSError as error:
         raise KernelUnavailableError(str(error)) from None
