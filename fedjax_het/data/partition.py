@@ -87,7 +87,7 @@ def _draw_class_shares(supplies: np.ndarray, num_clients: int, alpha: float, rng
 def _draw_equal_sizes(supplies: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
     """[client, class] numbers of examples, where the proportions of each client are drawn."""
     preferences = rounding.sample_log_dirichlet(alpha, (num_clients, len(supplies)), rng)
-    quotas = rng.permutation(rounding.split_evenly(supplies.sum(), num_clients))
+    quotas = rng.permutation(rounding.split_evenly(int(supplies.sum()), num_clients))
     return rounding.fill_quotas(preferences, quotas, supplies)
 
 

@@ -67,11 +67,7 @@ def split_positions(
 
 
 def find_unseen_domains(dataset: Dataset, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Find the positions of the examples of each of these domains.
-
-    Raises:
-        InputError: A domain is unknown or named twice.
-    """
+    """Find the positions of the examples of each of these domains."""
     names = (names,) if isinstance(names, str) else tuple(names)
     for name in names:
         if names.count(name) > 1:
@@ -116,14 +112,7 @@ def _is_in_seen_domain(dataset: Dataset, unseen: dict[str, np.ndarray]) -> np.nd
 def hold_out(
     dataset: Dataset, unseen: dict[str, np.ndarray], fractions: Fractions, local_test: bool, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose the common test set, which is empty with `local_test`.
-
-    Returns:
-        (positions of the common test set, positions to distribute over clients).
-
-    Raises:
-        InputError: No examples are left to train on, or `local_test` is set and there is no published test split.
-    """
+    """(positions of the common test set, which is empty with `local_test`, positions to distribute over clients)."""
     is_seen = _is_in_seen_domain(dataset, unseen)
     is_test = dataset.is_test & is_seen
     if local_test:
@@ -176,11 +165,7 @@ def move_train_to_test(splits: list[ClientSplit], clients: np.ndarray) -> list[C
 def equalize_sizes(
     splits: list[ClientSplit], clients: np.ndarray, generators: Sequence[np.random.Generator]
 ) -> list[ClientSplit]:
-    """Keep, at random, as many training positions of each of these clients as the smallest of them has.
-
-    Raises:
-        InputError: The smallest has none.
-    """
+    """Keep, at random, as many training positions of each of these clients as the smallest of them has."""
     least = min(len(splits[i].train) for i in clients)
     if least == 0:
         raise InputError("equal_train: a client has no training examples. Use fewer clients, or leave equal_train out.")

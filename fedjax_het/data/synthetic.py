@@ -97,7 +97,7 @@ def _list_labels(client: int, size: int, num_classes: int, label_shift: float) -
     return np.repeat(np.arange(num_classes), rounding.round_preserving_sum(shares, size))
 
 
-def _draw_boxes(rng: np.random.Generator, labels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def _draw_boxes(rng: np.random.Generator, labels: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     """[n, height, width]: a box of each example's label, at a random place, in zeros."""
     masks = np.zeros((len(labels), *size), np.uint8)
     extent = [max(1, side // 2) for side in size]

@@ -37,19 +37,21 @@ def arrays(path: str, title: str | None = None, size: int | None = None, channel
         InputError: The path holds nothing of this kind; a file is damaged, incomplete or lacks an array; parts or
             domains differ in shape or type.
     """
-    path = require_path(path)
+    place = require_path(path)
     decoding_options(size, channels)
-    if path.is_file() and path.suffix == ".npz":
-        return read_npz_file(path, title, size, channels)
-    if path.is_dir():
-        if any(path.glob("*.npz")):
-            return read_npz_directory(path, title, size, channels)
-        has_idx = any((path / f"{_TRAIN_IMAGES}{suffix}").exists() for suffix in ("", ".gz"))
-        if has_idx or _find_cifar_layout(path):
-            dataset = (_read_idx_directory if has_idx else _read_cifar)(path, title or path.name)
-            return replace(dataset, inputs=conform_images(dataset.inputs, size, channels))
+    if place.is_file() and place.suffix == ".npz":
+        return read_npz_file(place, title, size, channels)
+    if any(place.glob("*.npz")):
+        return read_npz_directory(place, title, size, channels)
+    dataset = None
+    if any((place / f"{_TRAIN_IMAGES}{suffix}").exists() for suffix in ("", ".gz")):
+        dataset = _read_idx_directory(place, title or place.name)
+    elif layout := next((each for each in _CIFAR_LAYOUTS if (place / each.train[0]).is_file()), None):
+        dataset = _read_cifar(place, title or place.name, layout)
+    if dataset is not None:
+        return replace(dataset, inputs=conform_images(dataset.inputs, size, channels))
     raise InputError(
-        f"{path} holds no arrays that can be read. Looked for: a .npz file; or in a directory *.npz, "
+        f"{place} holds no arrays that can be read. Looked for: a .npz file; or in a directory *.npz, "
         f"{_TRAIN_IMAGES}[.gz], data_batch_1[.bin] and train[.bin]. Give the path of the directory that holds them, "
         "or use the source 'folders' for image files."
     )
@@ -91,28 +93,21 @@ class _CifarLayout(NamedTuple):
     test: str
     names: str  # the file with the class names
     key: bytes  # python: the labels' key, "fine_labels"; the names' key is "fine_label_names"
-    num_label_bytes: int  # binary: bytes before the pixels, the last of which is the label
+    num_label_bytes: int  # binary: bytes before the pixels, the last of which is the label; python: 0
 
 
 _CIFAR_PIXELS = 3 * 32 * 32
 _BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
-_CIFAR_PYTHON = (
+_CIFAR_LAYOUTS = (
     _CifarLayout(_BATCHES, "test_batch", "batches.meta", b"label", 0),
     _CifarLayout(("train",), "test", "meta", b"fine_label", 0),
-)
-_CIFAR_BINARY = (
     _CifarLayout(tuple(f"{each}.bin" for each in _BATCHES), "test_batch.bin", "batches.meta.txt", b"", 1),
     _CifarLayout(("train.bin",), "test.bin", "fine_label_names.txt", b"", 2),
 )
 
 
-def _find_cifar_layout(path: Path) -> _CifarLayout | None:
-    return next((layout for layout in _CIFAR_PYTHON + _CIFAR_BINARY if (path / layout.train[0]).is_file()), None)
-
-
-def _read_cifar(path: Path, name: str) -> Dataset:
-    layout = _find_cifar_layout(path)
-    read = _read_cifar_binary if layout in _CIFAR_BINARY else _read_cifar_python
+def _read_cifar(path: Path, name: str, layout: _CifarLayout) -> Dataset:
+    read = _read_cifar_binary if layout.num_label_bytes else _read_cifar_python
     pixels, labels = zip(*[read(path / file, layout) for file in (*layout.train, layout.test)], strict=True)
     num = sum(len(each) for each in labels)
     images = np.concatenate(pixels).reshape(num, 3, 32, 32).transpose(0, 2, 3, 1)
@@ -150,7 +145,7 @@ def _read_cifar_python(path: Path, layout: _CifarLayout) -> tuple[np.ndarray, np
 
 def _read_cifar_names(path: Path, layout: _CifarLayout) -> list[str] | None:
     """The class names; None for binary batches without their file."""
-    if layout in _CIFAR_PYTHON:
+    if not layout.num_label_bytes:
         names = _unpickle(path)
         with report_read_errors(path):
             return [each.decode() for each in names[layout.key + b"_names"]]

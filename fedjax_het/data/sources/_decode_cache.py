@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def decode_once(
     read: Callable[[Item], Chunk],
     *,
     files: Sequence[str | Path],
-    options: Mapping[str, object],
+    options: Mapping[str, Any],
     cache: str | None,
 ) -> dict[str, np.memmap]:
     """Decode items, or open the arrays of an earlier call: {"inputs": [n, ...], ...}, memory-mapped and read-only.
@@ -77,7 +77,7 @@ def decode_once(
     return open_arrays(folder)
 
 
-def _compute_key(files: Sequence[str | Path], options: Mapping[str, object]) -> str:
+def _compute_key(files: Sequence[str | Path], options: Mapping[str, Any]) -> str:
     paths = [str(file) for file in files]
     folder = os.path.commonpath([os.path.dirname(path) for path in paths])
     digest = hashlib.sha256(json.dumps({"format": _FORMAT, **options}, sort_keys=True).encode())
@@ -103,7 +103,7 @@ def _open_cached(folder: Path) -> dict[str, np.memmap] | None:
 
 
 def _write_arrays(
-    folder: Path, items: Sequence[Item], read: Callable[[Item], Chunk], options: Mapping[str, object]
+    folder: Path, items: Sequence[Item], read: Callable[[Item], Chunk], options: Mapping[str, Any]
 ) -> None:
     writer, last_message = GrowableNpyWriter(folder), time.monotonic()
     for i, (item, chunk) in enumerate(zip(items, map_in_order(read, items), strict=True)):

@@ -7,7 +7,7 @@ import threading
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
@@ -34,14 +34,9 @@ def map_npy(path: str | Path) -> np.memmap:
         return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
-def check_header(file: BinaryIO, size: int, *, is_read: bool = False) -> None:
-    """Raise ValueError for a header that announces more than the file, or the memory, can hold.
-
-    Args:
-        file: The beginning of a .npy file.
-        size: Its length in bytes.
-        is_read: Whether the array is going to be read into memory.
-    """
+def check_header(file: IO[bytes], size: int, *, is_read: bool = False) -> None:
+    """Raise ValueError where the header of a .npy file of `size` bytes announces more than these, or than the memory
+    can hold if the array `is_read`."""
     version = np.lib.format.read_magic(file)
     if version not in _READERS:
         return  # NumPy writes others for structured types only, which no array of examples has
@@ -75,7 +70,7 @@ class _GrowableFile:
         self._file.write(data)
         self.crc, self.length = zlib.crc32(data, self.crc), self.length + len(rows)
 
-    def close(self) -> dict[str, object]:
+    def close(self) -> dict[str, Any]:
         """Close the file; returns its entry in the manifest."""
         self._file.seek(0)
         self._write_header()
@@ -92,11 +87,7 @@ class GrowableNpyWriter:
         self._first = ""
 
     def append(self, origin: str, chunk: Mapping[str, np.ndarray]) -> None:
-        """Append {"inputs": [k, ...], ...}, k the same for all arrays.
-
-        Raises:
-            InputError: The rows of `origin` differ in shape or type from those before.
-        """
+        """Append {"inputs": [k, ...], ...}, k the same for all; raises InputError for rows of another form."""
         if not self._files:
             self._first = origin
             self._files = {name: _GrowableFile(self._folder / f"{name}.npy", rows) for name, rows in chunk.items()}
@@ -108,7 +99,7 @@ class GrowableNpyWriter:
                 raise InputError(f"{self._first} holds {file.dtype} and {origin} {rows.dtype}. Convert one.")
             file.append(rows)
 
-    def seal(self, about: Mapping[str, object]) -> None:
+    def seal(self, about: Mapping[str, Any]) -> None:
         """Write the manifest; `about` is a note on the arrays for its readers."""
         arrays = {name: file.close() for name, file in self._files.items()}
         (self._folder / MANIFEST).write_text(json.dumps({"arrays": arrays, "about": about}, indent=2))
@@ -137,7 +128,7 @@ def open_arrays(folder: Path) -> dict[str, np.memmap]:
         raise DamagedArraysError(str(error)) from error
 
 
-def _open_checked(path: Path, about: Mapping[str, object]) -> np.memmap:
+def _open_checked(path: Path, about: Mapping[str, Any]) -> np.memmap:
     array = map_npy(path)
     if (list(array.shape), str(array.dtype)) != (about["shape"], about["dtype"]):
         raise DamagedArraysError(
@@ -145,7 +136,7 @@ def _open_checked(path: Path, about: Mapping[str, object]) -> np.memmap:
         )
     flat, crc = array.reshape(-1).view(np.uint8), 0
     for start in range(0, flat.size, _BLOCK):
-        crc = zlib.crc32(flat[start : start + _BLOCK], crc)
+        crc = zlib.crc32(flat[start : start + _BLOCK].data, crc)
     if crc != about["crc32"]:
         raise DamagedArraysError(f"{path} has another checksum than when it was written")
     return array

@@ -44,11 +44,7 @@ def image_dataset(
     notes: Sequence[str] = (),
     read: Callable[[str, int | None, int | None], np.ndarray] = read_image,
 ) -> Dataset:
-    """Decode the files of a listing; domains, and classes without `class_names`, are in alphabetical order.
-
-    Raises:
-        InputError: The listing is empty, a file is listed twice, or `read_image` or `decode_once` raise it.
-    """
+    """Decode the files of a listing; domains, and classes without `class_names`, are in alphabetical order."""
     if not entries:
         raise InputError(f"{name}: no images are listed. Look for empty lists and folders.")
     _check_no_duplicates(entries)
@@ -102,8 +98,8 @@ def assemble_by_name(
         class_names=class_names,
         domains=_encode_names(domains, domain_names),
         domain_names=domain_names,
-        is_valid=[split == "valid" for split in splits],
-        is_test=[split == "test" for split in splits],
+        is_valid=np.array([split == "valid" for split in splits]),
+        is_test=np.array([split == "test" for split in splits]),
         notes=notes,
     )
 
@@ -124,13 +120,7 @@ def _encode_names(values: Sequence[str], names: Sequence[str]) -> np.ndarray:
 
 
 def check_shared_classes(name: str, entries: Iterable[ImageEntry], alternative: str = "") -> None:
-    """Raise InputError for a class of one domain only, which is usually a misspelt folder.
-
-    Args:
-        name: The data set.
-        entries: Its listing.
-        alternative: What else the user may do, ", or ..."
-    """
+    """Raise InputError for a class of one domain only, usually a misspelt folder; `alternative` ends the advice."""
     counts = Counter((entry.domain, entry.label) for entry in entries)
     owners: dict[str, list[str]] = {}
     for domain, label in counts:
@@ -160,11 +150,7 @@ class ListedFile(NamedTuple):
 
 
 def read_split_list(file: Path, root: Path) -> list[ListedFile]:
-    """Read a split list; file names may hold spaces, blank lines are skipped.
-
-    Raises:
-        InputError: A line cannot be read, or its file is not below `root`.
-    """
+    """Read a split list of files below `root`; file names may hold spaces, blank lines are skipped."""
     with report_read_errors(file):
         lines = file.read_text().splitlines()
     rows = []
@@ -185,11 +171,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def read_csv_columns(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """(line, the cells of these columns) of a table with a header.
-
-    Raises:
-        InputError: A column is missing, or a line has too few cells.
-    """
+    """(line, the cells of these columns) of every line of a table with a header."""
     lines = read_csv(path)
     header = next(lines, (0, []))[1]
     for column in columns:

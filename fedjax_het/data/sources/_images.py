@@ -1,8 +1,9 @@
 """Decoding of image and mask files, and conversion of image arrays, to uint8 of a given size and number of channels."""
 
+import sys
 import warnings
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any
 
 import numpy as np
 import PIL
@@ -21,7 +22,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # `_
 
 
 @validate_arguments
-def decoding_options(size: Count | None, channels: int | None) -> dict[str, object]:
+def decoding_options(size: Count | None, channels: int | None) -> dict[str, Any]:
     """Check the options of decoding, and list all that it depends on, for the key of the cache."""
     if channels not in (*_MODES, None):
         raise InputError(f"channels is {channels}. Give 1 (grey), 3 (color), or leave it out.")
@@ -45,7 +46,7 @@ def read_image(path: str | Path, size: int | None, channels: int | None) -> np.n
         return decode_image(path, str(path), size, channels)
 
 
-def decode_image(file: str | Path | BinaryIO, origin: str, size: int | None, channels: int | None) -> np.ndarray:
+def decode_image(file: str | Path | IO[bytes], origin: str, size: int | None, channels: int | None) -> np.ndarray:
     """`read_image` of a file that may be open; `origin` is its name in error messages."""
     with _open_image(file, origin) as image:
         if image.mode.startswith(_DEEP_MODES):
@@ -53,19 +54,19 @@ def decode_image(file: str | Path | BinaryIO, origin: str, size: int | None, cha
         return _to_array(image, size, channels)
 
 
-def _open_image(file: str | Path | BinaryIO, origin: str) -> Image.Image:
+def _open_image(file: str | Path | IO[bytes], origin: str) -> Image.Image:
     """Open an image without decoding it; raise InputError for one of more pixels than Pillow's limit."""
-    limit = Image.MAX_IMAGE_PIXELS
+    limit = Image.MAX_IMAGE_PIXELS or sys.maxsize
     try:
         image = Image.open(file)
-        extent = f"{image.width} x {image.height} pixels" if image.width * image.height > limit else ""
+        if image.width * image.height <= limit:
+            return image
+        extent = f"{image.width} x {image.height} pixels"
     except Image.DecompressionBombError:
         extent = f"more than {2 * limit:,} pixels"
-    if extent:
-        raise InputError(
-            f"{origin} is too large ({extent}; at most {limit:,} are decoded). Cut or scale it down beforehand."
-        )
-    return image
+    raise InputError(
+        f"{origin} is too large ({extent}; at most {limit:,} are decoded). Cut or scale it down beforehand."
+    )
 
 
 def read_mask(path: str | Path) -> np.ndarray:
@@ -97,11 +98,7 @@ def check_space(num_images: int, size: int | None, channels: int | None, space: 
 
 
 def conform_images(images: np.ndarray, size: int | None, channels: int | None) -> np.ndarray:
-    """Convert an array of images [n, height, width] or [n, height, width, channel] as `read_image` converts each.
-
-    Raises:
-        InputError: Size or channels are given, and the images are not uint8 with 1 or 3 channels.
-    """
+    """Convert an array of images [n, height, width] or [n, height, width, channel] as `read_image` converts each."""
     if size is None and channels is None:
         return images
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):

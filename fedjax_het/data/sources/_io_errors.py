@@ -49,12 +49,7 @@ def require_dataset(path: str | Path, title: str, url: str) -> Path:
 
 
 def check_regular(path: str | Path, mode: int | None = None) -> None:
-    """Raise InputError for what is neither a file nor a folder: to open a FIFO would wait for its writer.
-
-    Args:
-        path: The path to check.
-        mode: Its st_mode, where that is known.
-    """
+    """Raise InputError for what is neither a file nor a folder: to open a FIFO would wait for its writer."""
     mode = os.stat(path).st_mode if mode is None else mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise InputError(f"cannot read {path}: it is not a regular file but a pipe, socket or device. Remove it.")

@@ -145,9 +145,10 @@ def _read_array(path: Path, file: NpzFile, key: str) -> np.ndarray:
 
 def _read_member(file: NpzFile, key: str) -> np.ndarray:
     """Read one array; raises ValueError where the file does not hold what its header announces."""
-    if (name := f"{key}.npy") in file.zip.namelist():
-        with file.zip.open(name) as member:
-            check_header(member, file.zip.getinfo(name).file_size, is_read=True)
+    name, archive = f"{key}.npy", file.zip
+    if archive is not None and name in archive.namelist():
+        with archive.open(name) as member:
+            check_header(member, archive.getinfo(name).file_size, is_read=True)
     return file[key]
 
 

@@ -1,5 +1,7 @@
 """Handwritten digits that come with scikit-learn."""
 
+from typing import Any
+
 import numpy as np
 
 from fedjax_het.data.dataset import Dataset, assemble
@@ -24,10 +26,10 @@ def digits(masks: bool = False, domains: bool = False) -> Dataset:
     """
     from sklearn.datasets import load_digits  # seconds to import, and only here
 
-    bunch = load_digits()
+    bunch: Any = load_digits()
     images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
     labels = (images >= _STROKE).astype(np.uint8) if masks else bunch.target
-    options = {"class_names": ("background", "stroke")} if masks else {}
+    options: dict[str, Any] = {"class_names": ("background", "stroke")} if masks else {}
     if domains:
         options |= {"domains": np.arange(len(images)) % len(DOMAINS), "domain_names": DOMAINS}
         images, labels = _transform_domains(images, labels)

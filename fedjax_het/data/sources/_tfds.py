@@ -76,7 +76,7 @@ def _open_prepared(builder: str, data_dir: str | None) -> Any:
 
     folder = None if data_dir is None else str(Path(data_dir).expanduser())
     try:
-        prepared = library.builder(builder, data_dir=folder)
+        prepared: Any = library.builder(builder, data_dir=folder)
     except library.core.DatasetNotFoundError as error:
         close = difflib.get_close_matches(builder, library.list_builders(with_community_datasets=False), n=1)
         raise InputError(
