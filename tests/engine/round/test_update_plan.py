@@ -49,7 +49,7 @@ def plan(name: str, **options):
         ("scaffold", {}, 2, False),
         ("fedcm", {}, 2, False),
         ("fedrd", {}, 0, True),  # weights from the distances of all clients
-        ("fedld", {"buffers": "in_vector"}, 1, True),
+        ("fedld", {"aggregation": {"buffers": "in_vector"}}, 1, True),
         ("fedpac", {}, 1, False),
     ],
 )
@@ -61,7 +61,7 @@ def test_what_is_called_decides_what_is_kept(name, options, num_sums, is_stacked
 
 
 def test_leaves_that_are_read_in_bfloat16_are_packed():
-    packed = plan("fedgh", stack="bfloat16").packed
+    packed = plan("fedgh", aggregation={"stack": "bfloat16"}).packed
     assert packed and all(path.startswith("params/") for path in packed)
 
 
