@@ -20,6 +20,7 @@ from fedjax_het.types import (
     PyTree,
     ServerView,
     Trained,
+    UpdateStack,
     Upload,
     Variables,
 )
@@ -62,45 +63,38 @@ class Memory(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """How [cohort, ...] reports become one value, published to everyone.
+    """How the reports of a cohort become one value, published to everyone.
 
-    summand: (one client's report, its whole upload) -> what it adds to a sum; where both are zeros, zeros. With it
-    `update` is handed the sum over those present instead, made while clients train, and no stack is kept for it.
+    update: (old, the reports of its name as a stack, view) -> new.
     """
 
     init: Callable[[Problem, Variables, int, int], PyTree]  # (problem, shared, num_clients, cohort_size)
-    update: Callable[[PyTree, PyTree, ServerView], PyTree]  # (old, the reports or their sum, view)
-    summand: Callable[[PyTree, Upload], PyTree] | None = None
+    update: Callable[[PyTree, UpdateStack, ServerView], PyTree]
 
 
 class Aggregator(NamedTuple):
     """How the server combines what it received.
 
-    summand: one client's upload -> what it adds to a sum; where it is zeros, zeros. The sum over those present is made
-    while clients train and handed on as `view.summed`; an aggregator that reads no more of the updates than that
-    leaves no stack of client models behind.
-    pack: one client's update -> the form in which updates are stacked; zeros where it is zeros. Sums made on the way
-    are of the update itself.
-    revision: where each update is replaced by a combination of all, by inner products alone: (Gram matrix K [m, m] of
-    the updates, view) -> C [m, m], client i's revised update being sum_j C_ij u_j; in float64. Diagnostics read it.
+    update: reads the updates by the methods of `view.updates`; what it calls decides whether they are stacked.
+    gram_edit: where each update is replaced by a combination of all, by inner products alone: (Gram matrix K [m, m] of
+    the updates, view) -> C [m, m], client i's edited update being sum_j C_ij u_j; in float64. Diagnostics read it.
     """
 
     init: Callable[[Variables, int], PyTree]  # (shared, num_clients)
     update: Callable[[Problem, PyTree, ServerView], tuple[Aggregate, PyTree]]
-    summand: Callable[[Upload], PyTree] | None = None
-    pack: Callable[[Variables], Variables] | None = None
-    revision: Callable[[Array, ServerView], Array] | None = None
+    gram_edit: Callable[[Array, ServerView], Array] | None = None
 
 
 class Weighting(NamedTuple):
     """[cohort] weights that sum to one over the clients that are present, and are zero elsewhere.
 
-    weigh: where they are a function of each upload alone but for a common factor, that function.
+    per_client: where the weights are proportional to a function of each upload alone, that function; the weighted sum
+    can then run while clients train.
     """
 
     init: Callable[[Variables, int], PyTree]
     update: Callable[[PyTree, ServerView], tuple[Array, PyTree]]
-    weigh: Callable[[Upload], Array] | None = None
+    per_client: Callable[[Upload], Array] | None = None
 
 
 def _identity(model: Model) -> Model:

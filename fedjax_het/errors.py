@@ -1,23 +1,23 @@
-"""One kind of error for everything that a user can mend: what is wrong, where, and the usual fix."""
+"""Errors that users can mend, and helpers for their messages: what is wrong, where, and how to mend it."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """Something that was given (a file, a setting, a combination of parts) cannot work. Raised before round 1."""
+    """An input (a file, a setting, a combination of components) cannot work. Raised before round 1."""
 
 
 class MemoryBudgetError(InputError):
-    """What was asked for does not fit in the memory that was granted."""
+    """The requested computation does not fit in the memory budget."""
 
 
 class NonFiniteError(FloatingPointError):
-    """A client sent NaN or infinity, and the run was asked to stop for that."""
+    """A client sent NaN or infinity, and the run is set to stop at that."""
 
 
 def shorten(value: object, most: int = 60) -> str:
-    """A value as messages show it: its repr, cut in the middle where that is long."""
+    """The repr of a value for messages; a long one is cut in the middle."""
     try:
         text = repr(value)
     except ValueError:  # Python writes no integer of more than 4,300 digits
@@ -26,7 +26,7 @@ def shorten(value: object, most: int = 60) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A sentence for an unknown name: the nearest known one if there is one, and all that are known."""
+    """A sentence on an unknown name for messages: the most similar known name, if there is one, and all known names."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"Did you mean '{close[0]}'? " if close else ""

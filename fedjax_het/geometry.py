@@ -1,6 +1,6 @@
-"""What the inner products K_ij = <g_i, g_j> of a stack of vectors say about it; no vector is looked at.
+"""Lengths, angles, agreements and conflicts of vectors, from their Gram matrix K_ij = <g_i, g_j> alone.
 
-Rows of clients that are absent are zero in K, and a zero vector agrees and conflicts with nobody.
+Rows of absent clients are zero in K; a zero vector agrees with no other and conflicts with none.
 """
 
 from typing import Literal, get_args
@@ -14,18 +14,18 @@ AGREEMENTS = get_args(Agreement)
 
 
 def lengths(gram: Array) -> Array:
-    """|g_i|, [m, m] -> [m]."""
+    """Lengths |g_i|, [m, m] -> [m]."""
     return jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0))
 
 
 def cosines(gram: Array) -> Array:
-    """cos(g_i, g_j), [m, m] -> [m, m]; 0 where either vector is zero."""
+    """Cosines cos(g_i, g_j), [m, m] -> [m, m]; 0 where either vector is zero."""
     inverse = _inverse(lengths(gram))
     return gram * inverse[:, None] * inverse
 
 
 def projections(gram: Array) -> Array:
-    """p_ij = (|g_i| + |g_j|)/2 cos(g_i, g_j), [m, m] -> [m, m]: the mean of each one's shadow on the other (FedMGC)."""
+    """Mean projections p_ij = (|g_i| + |g_j|)/2 cos(g_i, g_j) of two vectors, [m, m] -> [m, m] (FedMGC)."""
     inverse = _inverse(lengths(gram))
     return gram * (inverse[:, None] + inverse) / 2 * (inverse[:, None] > 0) * (inverse > 0)
 
@@ -47,17 +47,17 @@ def agreement(gram: Array, is_present: Array, mode: Agreement = "mean_excl") -> 
 
 
 def dominance(agreement: Array, losses: Array) -> Array:
-    """z_i = p_i / l_i, the largest first; a loss under 1e-12 counts as that (FedMGC, Eq. 11)."""
+    """Dominance z_i = p_i / l_i; a loss below 1e-12 counts as 1e-12 (FedMGC, Eq. 11, where the largest comes first)."""
     return agreement / jnp.maximum(losses, 1e-12)
 
 
 def combined(gram: Array, coefficients: Array) -> Array:
-    """The Gram matrix of the vectors sum_j C_ij g_j, C K C^T."""
+    """The Gram matrix C K C^T of the combinations sum_j C_ij g_j."""
     return coefficients @ gram @ coefficients.T
 
 
 def is_conflict(gram: Array, tolerance: Array | float = 0.0) -> Array:
-    """[m, m]: whether two vectors point apart, K_ij < -tolerance; nobody conflicts with itself."""
+    """[m, m] bool: whether two vectors conflict, K_ij < -tolerance; no vector conflicts with itself."""
     return (gram < -tolerance) & ~jnp.eye(gram.shape[0], dtype=bool)
 
 

@@ -1,7 +1,6 @@
 """Arithmetic on pytrees, and on stacks of them (leaves [cohort, ...])."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +26,7 @@ def zeros_like(tree: PyTree) -> PyTree:
 
 
 def where(condition: Array, yes: PyTree, no: PyTree) -> PyTree:
-    """Choose leaf by leaf; `condition` has the leading axes of every leaf, and is broadcast over the rest."""
+    """Select between leaves; `condition` has the leading axes of every leaf and is broadcast over the others."""
     return jax.tree.map(lambda y, n: jnp.where(_leading(condition, y), y, n), yes, no)
 
 
@@ -50,10 +49,10 @@ def safe_sqrt(squared: Array) -> Array:
 
 
 def is_finite(tree: PyTree) -> Array:
-    """[]: whether every entry of every floating leaf is finite."""
+    """[] bool: whether all entries of all floating leaves are finite."""
     floating = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
     flags = jnp.array([jnp.all(jnp.isfinite(x)) for x in floating] or [True])
-    # Without the barrier XLA copies all flags into every kernel that asks, and their number squared has to be compiled.
+    # Without the barrier XLA copies all flags into every kernel that uses the result: their number squared is compiled.
     return jnp.all(jax.lax.optimization_barrier(flags))
 
 
@@ -70,31 +69,10 @@ def weighted_sum(stack: PyTree, weights: Array) -> PyTree:
     return jax.tree.map(one, stack)
 
 
-class Sums(NamedTuple):
-    """Sums over the two axes of a stack, leaves [cohort, ...], whichever device holds which part of it.
-
-    over_columns(function, stack): sum function(rows [cohort, columns]), rows together being all columns of all leaves.
-    over_clients(function, factors, stack): sum function(factors, stack) over parts of the cohort, [part] and
-    [part, ...].
-    once(function, *arrays): function(*arrays) of what every device knows, computed by one of them: devices that are
-    cores of a CPU would be in each other's way.
-    """
-
-    over_columns: Callable[[Callable[[Array], PyTree], PyTree], PyTree]
-    over_clients: Callable[[Callable[[Array, PyTree], PyTree], Array, PyTree], PyTree]
-    once: Callable[..., PyTree]
-
-
 def sum_over_leaves(function: Callable[[Array], PyTree], stack: PyTree) -> PyTree:
     """sum function(rows) over leaves [cohort, ...] as rows [cohort, columns]."""
     parts = [function(leaf.reshape(leaf.shape[0], -1)) for leaf in jax.tree.leaves(stack)]
     return jax.tree.map(lambda *each: sum(each[1:], each[0]), *parts)
-
-
-def on_one_device(function: Callable[..., PyTree], stack: PyTree, *others: PyTree) -> PyTree:
-    """function(sums, stack, *others), where one device holds the stack."""
-    call = lambda function, *arrays: function(*arrays)  # noqa: E731
-    return function(Sums(sum_over_leaves, call, call), stack, *others)
 
 
 def sum_over_blocks(function: Callable[[Array], Array], rows: Array, size: int) -> Array:
@@ -116,7 +94,7 @@ def put(stack: PyTree, index: Array, rows: PyTree) -> PyTree:
 
 
 def paths(variables: Variables) -> list[str]:
-    """Every leaf's path, "params/classifier/kernel"."""
+    """The path of every leaf, "params/classifier/kernel"."""
     return list(traverse_util.flatten_dict(variables, sep="/"))
 
 
@@ -126,7 +104,7 @@ def split_params(variables: Variables) -> tuple[PyTree, Variables]:
 
 
 def partition(variables: Variables, is_chosen: Callable[[str], bool]) -> tuple[Variables, Variables]:
-    """(the rest, the chosen): two trees that hold between them every leaf once. `merge` puts them together again."""
+    """Split a tree into (the other leaves, the chosen leaves) by their paths; `merge` is the inverse."""
     flat = traverse_util.flatten_dict(variables, sep="/")
     chosen = {path: leaf for path, leaf in flat.items() if is_chosen(path)}
     rest = {path: leaf for path, leaf in flat.items() if path not in chosen}
@@ -134,7 +112,7 @@ def partition(variables: Variables, is_chosen: Callable[[str], bool]) -> tuple[V
 
 
 def merge(*trees: Variables) -> Variables:
-    """The union of trees that share no leaf; a later tree's leaf wins where they do."""
+    """The union of trees; of leaves with the same path the one of the last tree is taken."""
     flat = {}
     for tree in trees:
         flat |= traverse_util.flatten_dict(tree, sep="/")
@@ -142,7 +120,7 @@ def merge(*trees: Variables) -> Variables:
 
 
 def num_bytes(tree: PyTree) -> int:
-    """What the leaves would weigh on the wire."""
+    """The number of bytes of all leaves."""
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 

@@ -5,7 +5,7 @@ what is kept between rounds is stacked over everyone, leaves ``[clients, ...]``.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
@@ -68,9 +68,9 @@ class Broadcast(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """Client to server; an aggregator sees leaves [cohort, ...]."""
+    """Client to server; the server sees leaves [cohort, ...], and the updates as an `UpdateStack` instead."""
 
-    update: Variables  # trained - received, shared leaves only
+    update: Variables  # trained - received, shared leaves only; {} in a ServerView, which has `updates`
     reports: Named
     num_examples: Array  # [] float32
     num_steps: Array  # [] float32, the paper's tau
@@ -129,16 +129,68 @@ class ClientView(NamedTuple):
     client: Array | int = 0  # [] its id, for what a recipe lists client by client
 
 
+class UpdateStack(Protocol):
+    """One tree for each client of a cohort, their updates or one of their reports; zeros for clients that are absent.
+
+    Nothing is stacked for a `weighted_sum` whose weights are known beforehand: it runs while clients train. How all
+    else is held, on which devices and in which precision, follows from what is called (engine/update_stack.py).
+    """
+
+    def weighted_sum(self, weights: Array, per_client: Callable[[Upload], Array] | None = None) -> PyTree:
+        """Return sum_i weights_i u_i.
+
+        Args:
+            weights: [cohort], 0 for absent clients.
+            per_client: gives, from one client's upload alone, numbers >= 0 that the weights are proportional to.
+                None where there is no such function; the updates are then stacked. It runs while clients train, and
+                must not read the view.
+
+        Returns:
+            A tree like one client's.
+        """
+        ...
+
+    def gram(self) -> Array:
+        """Return the inner products <u_i, u_j> over all leaves, [cohort, cohort] in float64.
+
+        Whoever calls this computes in float64 from then on: its function is traced anew with float64 at hand.
+        """
+        ...
+
+    def products(self, reference: PyTree) -> Array:
+        """Return the inner products <u_i, v> with a tree like one client's, [cohort] in float64, as `gram` does."""
+        ...
+
+    def combine(self, coefficients: Array) -> PyTree:
+        """Return sum_i c_i u_i for coefficients [cohort] of any kind, such as those found from `gram`."""
+        ...
+
+    def tensors(self) -> PyTree:
+        """Return the leaves [cohort, ...], in float32, for rules that sort or choose coordinates."""
+        ...
+
+    def select(self, is_chosen: "Callable[[str], bool]") -> "UpdateStack":
+        """Return the stack of those leaves alone whose path, "params/conv_0/kernel", is chosen."""
+        ...
+
+    def by_tensor(self) -> PyTree:
+        """Return a tree with a stack in the place of each leaf; its sums are single arrays."""
+        ...
+
+    def astype(self, dtype: str) -> "UpdateStack":
+        """Return the stack in "float32" or "bfloat16"; the leaves are then sent and stacked so for every reader."""
+        ...
+
+
 class ServerView(NamedTuple):
     """What the server can see in one round."""
 
     received: Broadcast  # what the clients were sent
-    uploads: Upload  # leaves [cohort, ...]; zeros where a client did not report
+    uploads: Upload  # leaves [cohort, ...]; zeros where a client did not report; `update` is {}
     cohort: Array  # [cohort] client ids
     is_present: Array  # [cohort] bool: it was there, has examples, and everything it sent was finite
     num_clients: int  # that have training examples, N: whoever has none counts in no mean over all clients
-    summed: PyTree | None = None  # sum_i summand(upload i) over those present, where the aggregator has `summand`
-    on_stack: Callable | None = None  # stands in for `tree.on_one_device` where several devices share the stack
+    updates: UpdateStack  # what the clients sent
 
 
 class RoundSnapshot(NamedTuple):
@@ -148,7 +200,7 @@ class RoundSnapshot(NamedTuple):
     data: ClientData  # whose rows are the cohort's; test is None where no client has test examples
     personal: Variables  # what the clients keep after the round
     shared: Variables  # the server's after the round
-    revision: Callable[[Array, ServerView], Array] | None  # see Aggregator
+    gram_edit: Callable[[Array, ServerView], Array] | None  # see Aggregator
     key: Key
 
 

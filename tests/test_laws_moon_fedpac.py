@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
+from fedjax_het._internal.float64 import run_in_required_precision
 from fedjax_het.algorithms import fedavg
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from fedjax_het.models import projected
-from fedjax_het.server.aggregators.collaboration import collaboration_weights, thinned
+from fedjax_het.server.aggregators.collaboration import collaboration_weights, drop_small_weights
 from tests.harness import TINY, algorithm, compose, difference, federation, is_equal, run
 
 
@@ -89,7 +90,8 @@ def test_fedpac_mixes_the_heads_that_were_sent():
     state, _, said = jax.jit(round.step_with_messages)(round.init(key, data), data, key)
     reports = said.uploads.reports
     told = reports["statistics"]
-    weights = thinned(collaboration_weights(told["variance"], told["means"], np.ones(5, bool)))
+    statistics = (told["variance"], told["means"], np.ones(5, bool))
+    weights = drop_small_weights(run_in_required_precision(lambda: collaboration_weights(*statistics)))
     wanted = jax.tree.map(lambda leaf: np.tensordot(weights, leaf, axes=1), reports["head"])
     assert difference(wanted, said.replies) < 1e-5
     assert difference({"params": {"classifier": heads(state)}}, said.replies) == 0

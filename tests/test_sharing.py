@@ -1,3 +1,5 @@
+"""Rules that choose the personal leaves of a model."""
+
 import pytest
 from flax import linen as nn
 
@@ -26,24 +28,24 @@ def chosen(rule):
     return sharing.personal_paths(rule, PATHS, LAYERS)
 
 
-def test_norms_are_known_by_their_class_not_by_their_name():
+def test_norm_layers_are_recognized_by_class_and_not_by_name():
     assert chosen(sharing.batch_norms) == {PATHS[0], PATHS[2]}
     assert chosen(sharing.all_norms) == {PATHS[0], PATHS[2], PATHS[4]}
 
 
-def test_a_subclass_counts():
+def test_a_subclass_of_a_norm_layer_is_personal():
     class Own(nn.BatchNorm):
         pass
 
     assert sharing.personal_paths(sharing.batch_norms, ["params/x/scale"], {"x": Own}) == {"params/x/scale"}
 
 
-def test_patterns():
+def test_patterns_choose_leaves_by_path():
     assert chosen(sharing.personal("params/classifier/*")) == {PATHS[-1]}
     assert chosen(sharing.share_all) == set()
 
 
-def test_a_pattern_that_matches_nothing_is_a_mistake():
+def test_a_pattern_that_matches_no_leaf_is_refused():
     with pytest.raises(InputError, match=r"no leaf.*params/clasifier/\*"):
         chosen(sharing.personal("params/clasifier/*"))
 
@@ -60,16 +62,16 @@ def test_a_pattern_that_matches_nothing_is_a_mistake():
         (lambda leaf: leaf.path.endswith("/bn"), r"'<lambda>' keeps none.*sharing=share_all"),
     ],
 )
-def test_a_rule_that_chooses_nothing_is_a_mistake_unless_it_says_so(rule, message):
+def test_a_rule_that_chooses_no_leaf_is_refused_unless_it_is_share_all(rule, message):
     with pytest.raises(InputError, match=message):
         chosen(rule)
 
 
-def test_layers_without_leaves_are_named():
+def test_the_error_names_layers_without_leaves():
     layers = {"norm": nn.BatchNorm, "head": nn.Dense}
     with pytest.raises(InputError, match=r"layers of class BatchNorm, but without parameters or statistics \(norm\)"):
         sharing.personal_paths(sharing.batch_norms, ["params/head/kernel"], layers)
 
 
-def test_a_rule_of_one_s_own():
+def test_a_custom_rule_chooses_leaves():
     assert chosen(lambda leaf: leaf.path.endswith("/bias")) == {PATHS[-1]}

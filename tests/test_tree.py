@@ -1,3 +1,5 @@
+"""Arithmetic on pytrees."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,12 +46,12 @@ def test_where_chooses_rows():
 
 
 @pytest.mark.parametrize(("value", "expected"), [(1.0, True), (np.nan, False), (np.inf, False)])
-def test_is_finite_looks_at_every_leaf_and_passes_integers_over(value, expected):
+def test_is_finite_checks_every_floating_leaf(value, expected):
     leaves = {"a": jnp.ones(3), "b": jnp.array([0.0, value]), "n": jnp.arange(3)}
     assert bool(tree.is_finite(leaves)) is expected
 
 
-def test_bytes_and_entries():
+def test_bytes_and_entries_are_summed_over_leaves():
     leaves = {"a": jnp.ones((2, 3), jnp.float32), "n": jnp.ones(5, jnp.int8)}
     assert tree.num_bytes(leaves) == 29
     assert tree.num_entries(leaves) == 11

@@ -1,4 +1,4 @@
-"""Every number that a factory takes has a range, and what lies outside is refused by the argument's name."""
+"""Ranges of arguments: every number of a factory has one, and errors name the argument."""
 
 import functools
 import inspect
@@ -144,7 +144,7 @@ def test_a_number_outside_its_range_is_refused_by_name(factory, argument, value)
         (functools.partial(MODELS["mlp"], 3), {"hidden": ()}),
     ],
 )
-def test_what_the_docstrings_allow_stays_allowed(factory, options):
+def test_documented_values_are_accepted(factory, options):
     factory(**options)
 
 
@@ -153,7 +153,7 @@ def test_steps_and_epochs_exclude_each_other():
         sgd(steps=3, epochs=1)
 
 
-def test_numbers_that_are_not_known_yet_pass():
+def test_traced_numbers_are_accepted():
     def mu_of_round(mu, rate, count):
         ALGORITHMS["fedprox"](mu=mu, learning_rate=rate, epochs=count)
         return mu
@@ -161,7 +161,7 @@ def test_numbers_that_are_not_known_yet_pass():
     assert jax.jit(mu_of_round)(-1.0, jnp.array(NAN), 0) == -1.0
 
 
-def test_unions_and_sequences_are_looked_into():
+def test_members_of_unions_and_sequences_are_checked():
     @validate_arguments
     def build(
         rate: NonNegative | str, sizes: tuple[Count, ...] = (), share: Fraction | None = None, **rest: int
@@ -174,7 +174,7 @@ def test_unions_and_sequences_are_looked_into():
             build(*arguments)
 
 
-def test_a_long_value_is_shown_short():
+def test_a_long_value_is_shortened_in_the_error():
     with pytest.raises(InputError) as refusal:
         ALGORITHMS["fedprox"](mu=10**5000)
     assert len(str(refusal.value)) < 200

@@ -24,8 +24,10 @@ from jax.sharding import PartitionSpec as P
 from fedjax_het import tree
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.engine.parallel.layout import AXIS, Layout, sharded, vmapped
+from fedjax_het.engine.parallel.update_stack import StackedUpdates, pack
+from fedjax_het.engine.round import server_step
 from fedjax_het.errors import InputError
-from fedjax_het.server.aggregators.gram import STACKS
+from fedjax_het.server.aggregators.gram_space import STACKS
 from fedjax_het.types import Array, Broadcast, ServerView, Upload
 
 from ..distributed import cpu_devices
@@ -57,12 +59,13 @@ def program(name: str, options: dict[str, Any], updates: Array, layout: Layout) 
     losses, counts = jnp.linspace(0.5, 1.5, num_clients), jnp.ones(num_clients)
 
     def combined(stack: Array) -> Array:
-        uploads = Upload({"params": {"w": stack}}, {"loss": losses}, counts, counts)
+        uploads = Upload({}, {"loss": losses}, counts, counts)
         received = Broadcast(jnp.zeros((), jnp.int32), {}, {})
-        view = ServerView(received, uploads, jnp.arange(num_clients), counts > 0, num_clients, None, layout.on_stack)
-        return aggregator.update(None, (), view)[0].update["params"]["w"]
+        updates = StackedUpdates({"params": {"w": stack}}, layout)
+        view = ServerView(received, uploads, jnp.arange(num_clients), counts > 0, num_clients, updates)
+        return server_step.aggregate(aggregator, None, (), view)[0].update["params"]["w"]
 
-    stack = jax.jit(lambda x: aggregator.pack({"params": x})["params"])(updates) if aggregator.pack else updates
+    stack = jax.jit(pack)(updates) if options.get("stack") == "bfloat16" else updates
     compiled = layout.jit(combined, layout.sharding).lower(stack).compile()
     return Program(compiled, stack, compiled.memory_analysis().temp_size_in_bytes)
 

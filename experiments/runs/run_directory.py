@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedjax_het.data.held_out import AUTO, default_client_test_fraction
+from fedjax_het.data.splitting import AUTO, default_client_test_fraction
 from fedjax_het.errors import InputError
 
 from ..distributed.collectives import SINGLE, Processes

@@ -1,1 +1,1 @@
-"""Private building blocks: atomic writes, the cache folder, the float64 context, native kernels, machine memory."""
+"""Private helpers: atomic writes, the cache folder, the float64 context, native kernels, machine memory."""

@@ -1,4 +1,4 @@
-"""Writing files whole: a reader, or a run killed at any moment, finds the old file or the new one, never half a one."""
+"""Atomic writes: a reader, or a run that was killed, finds the old file or the new one, never a part of it."""
 
 import os
 from collections.abc import Callable
@@ -6,7 +6,12 @@ from pathlib import Path
 
 
 def write(path: Path, content: str | bytes | Callable[[Path], None]) -> None:
-    """Replace a file in one step: text, bytes, or a function that writes the file it is given."""
+    """Replace a file in one step.
+
+    Args:
+        path: The file.
+        content: Text, bytes, or a function that writes the file at the path that it is given.
+    """
     temporary = path.with_name(f".partial.{path.name}")
     if callable(content):
         try:
@@ -22,7 +27,7 @@ def write(path: Path, content: str | bytes | Callable[[Path], None]) -> None:
 
 
 def sync(path: Path) -> None:
-    """Return when a file, or which files a folder has, is on the disk."""
+    """Wait until a file, or the list of files of a folder, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,9 +1,9 @@
-"""Where things live that can be made again: compiled kernels, compiled programs."""
+"""The folder of files that can be made again: compiled kernels, compiled programs, decoded data."""
 
 import os
 from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """XDG_CACHE_HOME, else ~/.cache, and our own folder in it."""
+    """The folder fedjax_het in XDG_CACHE_HOME, or in ~/.cache without that variable."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedjax_het"

@@ -1,26 +1,61 @@
-"""Float64 for the few numbers that need it, whatever the process is set to."""
+"""Float64 arithmetic inside of programs in float32."""
 
 from collections.abc import Callable, Sequence
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 
-from fedjax_het.types import Array
+from fedjax_het.types import Array, PyTree
+
+
+class Float64RequiredError(RuntimeError):
+    """Something needs float64 where arrays are made in float32."""
+
+
+def require_float64() -> None:
+    """Ask for float64: a function that `run_in_required_precision` runs is then run in it as a whole.
+
+    Raises:
+        Float64RequiredError: where float64 is not at hand.
+    """
+    if not jax.config.jax_enable_x64:
+        raise Float64RequiredError(
+            "this needs float64. Call it by fedjax_het._internal.float64.run_in_required_precision."
+        )
+
+
+def run_in_required_precision(function: Callable[[], PyTree]) -> PyTree:
+    """function(), with float64 at hand if anything in it asks for that; what it returns is in float32 again.
+
+    Args:
+        function: traced a second time where it asks; it must do no more than compute what it returns.
+    """
+    try:
+        return function()
+    except Float64RequiredError:
+        return in_double(lambda: jax.tree.map(_narrow, function()))()
+
+
+def _narrow(x: Array) -> Array:
+    x = x if hasattr(x, "dtype") else jnp.asarray(x)
+    narrow = {"float64": jnp.float32, "int64": jnp.int32, "uint64": jnp.uint32}.get(str(x.dtype))
+    return x.astype(narrow) if narrow else x
 
 
 def in_double(function: Callable) -> Callable:
-    """Run a function of arrays with float64 at hand, whatever the process is set to.
+    """Make a function of arrays that can compute in float64, whatever `jax_enable_x64` is set to.
 
-    A float32 Gram matrix loses every axis whose singular value is under 3e-4 of the largest; in float64 that limit is
+    A float32 Gram matrix loses every axis whose singular value is below 3e-4 of the largest; in float64 that limit is
     1e-8.
 
-    `jax.enable_x64` holds while Python runs, and Python sees a function of a program three times: when it is traced,
+    `jax.enable_x64` is a context of Python, and Python handles a function of a program three times: when it is traced,
     when it is vmapped, and when it is lowered, long after the context of the trace has ended. Operations that JAX
-    lowers by tracing Python code of its own (argmin, cumulative sums) would then make float32 of what was traced as
-    float64. So the traced function is one operation of the program, `_DOUBLE`, which enters the context each time: JAX
-    calls nothing but a primitive's own rules when it lowers, so that no wrapper made of public transformations would
-    do. What the function closes over becomes an argument, so that a hyper-parameter may be batched too.
+    lowers by tracing Python code (argmin, cumulative sums) would then become float32 although they were traced as
+    float64. Therefore the traced function is one primitive, `_DOUBLE`, which enters the context again each time; a
+    wrapper made of public transformations cannot, because JAX calls only a primitive's own rules when it lowers. Arrays
+    that the function closes over become arguments, so that a hyper-parameter can be batched too.
     """
 
     def call(*args):

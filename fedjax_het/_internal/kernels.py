@@ -1,4 +1,4 @@
-"""Kernels of ours in C++: compiled once a machine, kept in the user's cache folder, and called by XLA."""
+"""Native kernels in C++: compiled once per machine, kept in the user's cache folder, and called by XLA."""
 
 import ctypes
 import functools
@@ -18,18 +18,26 @@ from fedjax_het._internal.cache_folder import cache_folder
 
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O2", "-march=native", "-shared", "-fPIC", "-w")
-SWITCH = "FEDJAX_HET_NATIVE"
+ENABLE_VARIABLE = "FEDJAX_HET_NATIVE"
 
 
-class Unavailable(Exception):
-    """Why there is no library here."""
+class KernelUnavailableError(Exception):
+    """The native kernels cannot be compiled or loaded; the message gives the reason."""
 
 
 def register(source: Path, targets: Mapping[str, str]) -> str | None:
-    """Hand the functions of a source file, {symbol: target}, to XLA on CPUs. None, or why they cannot be had."""
+    """Register the functions of a source file as targets of foreign calls on CPUs.
+
+    Args:
+        source: The C++ file.
+        targets: {symbol: name of the target}.
+
+    Returns:
+        None, or the reason why the kernels are not available.
+    """
     try:
         compiled = load(source)
-    except Unavailable as reason:
+    except KernelUnavailableError as reason:
         return str(reason)
     for symbol, target in targets.items():
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(compiled, symbol)), platform="cpu")
@@ -38,49 +46,52 @@ def register(source: Path, targets: Mapping[str, str]) -> str | None:
 
 @functools.cache
 def load(source: Path) -> ctypes.CDLL:
-    """The compiled kernels of a file. The first call on a machine compiles them, in some five seconds.
+    """Load the kernels of a file; the first call on a machine compiles them, in some five seconds.
 
-    Raises Unavailable without a C++17 compiler, where compilation fails, and where FEDJAX_HET_NATIVE is 0.
+    Raises:
+        KernelUnavailableError: There is no C++17 compiler, compilation fails, or FEDJAX_HET_NATIVE is 0.
     """
-    if os.environ.get(SWITCH) == "0":
-        raise Unavailable(f"{SWITCH} is 0")
+    if os.environ.get(ENABLE_VARIABLE) == "0":
+        raise KernelUnavailableError(f"{ENABLE_VARIABLE} is 0")
     compiler = next(filter(None, map(shutil.which, [os.environ.get("CXX", ""), *COMPILERS])), None)
     if compiler is None:
-        raise Unavailable(f"no C++ compiler ({', '.join(COMPILERS)}) on the PATH")
-    path = cache_folder() / f"{source.stem}-{_identity(source)}.so"
+        raise KernelUnavailableError(f"no C++ compiler ({', '.join(COMPILERS)}) on the PATH")
+    path = cache_folder() / f"{source.stem}-{_hash_build(source)}.so"
     if not path.exists():
         _compile(compiler, source, path)
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        raise Unavailable(f"{path} does not load: {error}") from None
+        raise KernelUnavailableError(f"{path} does not load: {error}") from None
 
 
-def _identity(source: Path) -> str:
-    """Another source, library or processor is another file."""
+def _hash_build(source: Path) -> str:
+    """A hash of the source, the library and the processor, for the name of the compiled file."""
     texts = [file.read_text() for file in (source, *sorted(source.parent.glob("*.h")))]
-    described = "\n".join([*texts, jaxlib.__version__, platform.machine(), *FLAGS, _processor()])
+    described = "\n".join([*texts, jaxlib.__version__, platform.machine(), *FLAGS, _describe_processor()])
     return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
-def _processor() -> str:
-    """What it can do, where the system lists that, else its name."""
+def _describe_processor() -> str:
+    """The instruction sets of the processor where the system lists them, else its name."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
 def _compile(compiler: str, source: Path, path: Path) -> None:
-    """Into a temporary file first, so that processes that compile at once do not meet half a library."""
+    """Compile into a temporary file first, so that another process never loads a part of a library."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            made = Path(folder) / path.name
-            command = [compiler, *FLAGS, f"-I{jax.ffi.include_dir()}", str(source), "-o", str(made)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                lines = done.stderr.strip().splitlines() or ["?"]
-                raise Unavailable(f"{compiler} failed: {next((x for x in lines if 'error' in x), lines[-1])}")
-            made.replace(path)
+            library = Path(folder) / path.name
+            command = [compiler, *FLAGS, f"-I{jax.ffi.include_dir()}", str(source), "-o", str(library)]
+            result = subprocess.run(command, capture_output=True, text=True)
+            if result.returncode:
+                lines = result.stderr.strip().splitlines() or ["?"]
+                raise KernelUnavailableError(
+                    f"{compiler} failed: {next((x for x in lines if 'error' in x), lines[-1])}"
+                )
+            library.replace(path)
     except OSError as error:
-        raise Unavailable(str(error)) from None
+        raise KernelUnavailableError(str(error)) from None

@@ -17,7 +17,7 @@ def physical_memory() -> int:
 
 
 def host_memory() -> int:
-    """Bytes of memory and swap together: what takes more than that cannot be."""
+    """Bytes of memory and swap together, the limit of what can be allocated."""
     swap = 0
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -26,5 +26,5 @@ def host_memory() -> int:
 
 
 def describe_bytes(size: int) -> str:
-    """An amount as messages give it: "25.3 GB"."""
+    """Format a number of bytes for messages: "25.3 GB"."""
     return f"{size / 1e9:,.1f} GB"

@@ -1,4 +1,4 @@
-"""Where examples come from, who has which, and the federation that this makes."""
+"""Data sets, partitions of their examples over clients, and the federations that these make."""
 
 from fedjax_het.data._federate import federate
 from fedjax_het.data.augmentation import AUGMENTATIONS, Augmentation
@@ -6,7 +6,7 @@ from fedjax_het.data.dataset import Dataset, assemble
 from fedjax_het.data.federation import Federation
 from fedjax_het.data.partition import (
     PARTITIONS,
-    Labelled,
+    LabeledExamples,
     Partition,
     by_domain,
     dirichlet,
@@ -26,7 +26,7 @@ __all__ = [
     "Augmentation",
     "Dataset",
     "Federation",
-    "Labelled",
+    "LabeledExamples",
     "Partition",
     "assemble",
     "by_domain",

@@ -1,4 +1,4 @@
-"""From a data set and a partition to a federation: what is held out, who has what, who never trains."""
+"""Construction of a federation from a data set and a partition."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,17 +6,17 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_het.data import held_out, rows
+from fedjax_het.data import splitting
 from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.federation import Federation, Fractions
-from fedjax_het.data.partition import Labelled, Partition
+from fedjax_het.data.partition import LabeledExamples, Partition
 from fedjax_het.data.preparation import Preparation, moments
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientData, Examples
 from fedjax_het.validation import Count, CountOrZero, FractionBelowOne, Seed, validate_arguments
 
-# Each decision draws from its own stream, so that changing one setting leaves the other decisions as they were.
+# Each choice has its own random stream, so that changing one setting leaves the other choices as they were.
 _TEST, _PARTITION, _NEWCOMERS, _SPLIT, _EQUAL = range(5)
 
 
@@ -39,57 +39,69 @@ def federate(
 ) -> Federation:
     """Distribute a data set over clients.
 
-    1. Examples of `unseen_domains` (names, or one name) are held out altogether, whatever split they are of:
-       federation.unseen, a domain each.
-    2. The common test set is the data set's own test split of the other domains if it has one; else `test_fraction` of
-       the other examples that are not of its own validation split, of every domain and class alike (0: none).
-    3. `partition` hands the rest to num_clients + unseen_clients clients, of which `unseen_clients`, chosen at random,
-       become federation.newcomers: they have data and never train.
-    4. Each client's examples are cut at random into train, valid (`valid_fraction`) and test (`client_test_fraction`);
-       it keeps at least one for training. Where the data set has a validation split of its own, a client's valid are
-       those of its examples instead, and it may be left without any to train on.
+    1. The examples of `unseen_domains` are held out, whichever split they are of: federation.unseen.
+    2. The common test set is the published test split of the other domains if there is one; else `test_fraction` of
+       the other examples outside the published validation split, the same fraction of every domain and class.
+    3. `partition` distributes the rest over num_clients + unseen_clients clients, of which `unseen_clients`, chosen at
+       random, become federation.newcomers: they have data and never train.
+    4. The examples of each client are split at random into train, valid (`valid_fraction`) and test
+       (`client_test_fraction`); at least one stays in train. Where the data set is published with a validation split,
+       a client's valid are its examples of that split instead, and it may have no example to train on.
 
-    client_test_fraction: "auto" is 0 where the data set has a test split of its own, and 0.2 where it has none.
-    Where it comes to 0, newcomers, who never train, have all their examples as test examples.
-    local_test: there is no common test set; the own test split is distributed with the rest, and a client's test are
-    those of its examples (with by_domain: each site's own test set).
-    equal_train: the training examples of every client that trains are cut, at random, to as many as the smallest has.
-    standardise: (x - mean) / deviation a channel, of the training examples of the clients that train.
-    augment: what is done to training images before that, see `augmentation.images`; None: nothing.
-    The same seed gives the same federation; `federation.fingerprint` tells whether two machines agree.
-    Raises InputError for settings that cannot be, unknown domains, and as the partition does.
+    Args:
+        dataset: The examples.
+        partition: The rule that assigns examples to clients.
+        num_clients: The number of clients that train.
+        seed: The seed of all random choices.
+        valid_fraction: The fraction of each client's examples for validation.
+        client_test_fraction: The fraction of each client's examples for its test set. "auto": 0 where the data set is
+            published with a test split, else 0.2. Where it is 0, all examples of newcomers are test examples.
+        test_fraction: The fraction of all examples for the common test set; 0: there is none.
+        unseen_domains: The names of the domains that no client has, or one name.
+        unseen_clients: The number of clients that never train.
+        local_test: There is no common test set; the published test split is distributed with the rest, and the test
+            set of each client is its part of that split (with `by_domain`: each site's own test set).
+        equal_train: Training clients keep, at random, as many training examples as the smallest of them has.
+        standardise: Inputs become (x - mean) / deviation per channel, of the training examples of training clients.
+        augment: The augmentation of training images, see `augmentation.images`; None: there is none.
+
+    Returns:
+        The federation. The same seed gives the same one; compare `fingerprint` across machines.
+
+    Raises:
+        InputError: Settings contradict each other, a domain is unknown, or the partition cannot serve the clients.
     """
-    unseen = held_out.unseen_positions(dataset, unseen_domains)
-    if client_test_fraction == held_out.AUTO:
-        has_own_test = held_out.has_own_split(dataset.is_test, dataset, unseen)
-        client_test_fraction = held_out.default_client_test_fraction(has_own_test)
+    unseen = splitting.find_unseen_domains(dataset, unseen_domains)
+    if client_test_fraction == splitting.AUTO:
+        has_own_test = splitting.has_own_split(dataset.is_test, dataset, unseen)
+        client_test_fraction = splitting.default_client_test_fraction(has_own_test)
     if valid_fraction + client_test_fraction >= 1:
         raise InputError(
             f"valid_fraction: {valid_fraction} and client_test_fraction: {client_test_fraction} leave nothing to train "
-            "on. Let them come to less than 1."
+            "on. Give fractions whose sum is less than 1."
         )
-    asked = Fractions(test_fraction, client_test_fraction, valid_fraction)
-    fractions = held_out.drawn_fractions(dataset, unseen, asked, local_test)
-    test, rest = held_out.hold_out(dataset, unseen, fractions, local_test, np.random.default_rng([seed, _TEST]))
-    everyone = num_clients + unseen_clients
-    parts = _distribute_examples(dataset, rest, partition, everyone, np.random.default_rng([seed, _PARTITION]))
-    names = _names(dataset, parts)
-    streams = [np.random.default_rng([seed, _SPLIT, i]) for i in range(everyone)]
-    splits = held_out.split_clients(dataset, parts, fractions, streams)
-    mixed = np.random.default_rng([seed, _NEWCOMERS]).permutation(everyone)
-    trained, new = np.sort(mixed[:num_clients]), np.sort(mixed[num_clients:])
+    requested = Fractions(test_fraction, client_test_fraction, valid_fraction)
+    fractions = splitting.resolve_fractions(dataset, unseen, requested, local_test)
+    test, rest = splitting.hold_out(dataset, unseen, fractions, local_test, np.random.default_rng([seed, _TEST]))
+    num_all = num_clients + unseen_clients
+    parts = _distribute_examples(dataset, rest, partition, num_all, np.random.default_rng([seed, _PARTITION]))
+    names = _name_clients(dataset, parts)
+    streams = [np.random.default_rng([seed, _SPLIT, i]) for i in range(num_all)]
+    splits = splitting.split_clients(dataset, parts, fractions, streams)
+    shuffled = np.random.default_rng([seed, _NEWCOMERS]).permutation(num_all)
+    trained, new = np.sort(shuffled[:num_clients]), np.sort(shuffled[num_clients:])
     if fractions.client_test == 0:
-        splits = held_out.test_on_all(splits, new)
+        splits = splitting.move_train_to_test(splits, new)
     if equal_train:
-        splits = held_out.equalize_sizes(splits, trained, [np.random.default_rng([seed, _EQUAL, i]) for i in trained])
+        splits = splitting.equalize_sizes(splits, trained, [np.random.default_rng([seed, _EQUAL, i]) for i in trained])
     examples = Examples(dataset.inputs, dataset.labels)
     training = np.concatenate([splits[i].train for i in trained])
     return Federation(
         name=dataset.name,
-        data=_client_data(examples, splits, trained),
-        newcomers=_client_data(examples, splits, new) if unseen_clients else None,
-        test=rows.single(test) if len(test) else None,
-        unseen={name: rows.single(positions) for name, positions in unseen.items()},
+        data=_gather_client_data(examples, splits, trained),
+        newcomers=_gather_client_data(examples, splits, new) if unseen_clients else None,
+        test=splitting.to_rows(test) if len(test) else None,
+        unseen={name: splitting.to_rows(positions) for name, positions in unseen.items()},
         class_names=dataset.class_names,
         client_names=tuple(names[i] for i in trained),
         newcomer_names=tuple(names[i] for i in new),
@@ -106,25 +118,25 @@ def _distribute_examples(
             f"{dataset.name}: all labels are of one class, '{dataset.class_names[0]}'. Give data of several."
         )
     if dataset.is_segmentation:
-        examples = Labelled(np.zeros(len(rest), np.int32), dataset.domains[rest], 0)
+        examples = LabeledExamples(np.zeros(len(rest), np.int32), dataset.domains[rest], 0)
     else:
-        examples = Labelled(dataset.labels[rest], dataset.domains[rest], dataset.num_classes)
+        examples = LabeledExamples(dataset.labels[rest], dataset.domains[rest], dataset.num_classes)
     parts = partition(examples, num_clients, rng)
     given = np.sort(np.concatenate(parts)) if len(parts) else np.zeros(0, int)
     if len(parts) != num_clients or not np.array_equal(given, np.arange(len(rest))):
         raise InputError(
             f"the partition made {len(parts)} parts with {len(given)} positions in all for {num_clients} clients and "
-            f"{len(rest)} examples. Let it give every position to exactly one client."
+            f"{len(rest)} examples. Assign every position to exactly one client."
         )
     return [rest[part] for part in parts]
 
 
-def _client_data(examples: Examples, splits: list[rows.Split], chosen: np.ndarray) -> ClientData:
-    return ClientData(examples, *(rows.table([splits[i][part] for i in chosen]) for part in range(3)))
+def _gather_client_data(examples: Examples, splits: list[splitting.ClientSplit], chosen: np.ndarray) -> ClientData:
+    return ClientData(examples, *(splitting.pad_lists([splits[i][part] for i in chosen]) for part in range(3)))
 
 
-def _names(dataset: Dataset, parts: list[np.ndarray]) -> list[str]:
-    """ "client_003"; or where each client is of one domain, "sketch", or "sketch_0", "sketch_1" if they share it."""
+def _name_clients(dataset: Dataset, parts: list[np.ndarray]) -> list[str]:
+    """Name clients "client_003", or after their domain if each has one: "sketch", or "sketch_0", "sketch_1"."""
     digits = max(3, len(str(len(parts) - 1)))
     owned = [np.unique(dataset.domains[part]) for part in parts]
     if len(dataset.domain_names) == 1 or any(len(domains) != 1 for domains in owned):

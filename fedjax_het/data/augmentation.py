@@ -1,7 +1,7 @@
-"""Random augmentations of training images, applied in the step that reads them: pure functions of a key.
+"""Random augmentations of training images: pure functions of a key, applied inside the compiled training step.
 
-An example's key is folded from the run's seed, the round, the client, the step and the example's place in the batch. A
-mask follows the augmentations that move pixels, each of its pixels to the nearest place; those of color leave it alone.
+The key of an example is folded from the run's seed, the round, the client, the step and the example's place in the
+batch. Masks follow the augmentations that move pixels, by the nearest pixel; those of color leave masks unchanged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ Augmentation = Callable[[Key, Array, Array], tuple[Array, Array]]
 Transform = Callable[[Key, Array, Array | None], tuple[Array, Array | None]]
 """(key, image [height, width, channel] float32 in 0..1, mask [height, width] or None) -> both, of the same shapes."""
 Degrees = Annotated[float, Range(0, 180)]
-Turns = Annotated[int, Range(-LARGEST_COUNT, LARGEST_COUNT, is_whole=True)]
+QuarterTurns = Annotated[int, Range(-LARGEST_COUNT, LARGEST_COUNT, is_whole=True)]
 Hue = Annotated[float, Range(0, 0.5)]
 FLIP_MODES = {"horizontal": (False, True), "vertical": (True, False), "both": (True, True)}  # (rows, columns) reversed
 _RGB = 3
@@ -31,7 +31,7 @@ _LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
 
 def none() -> None:
-    """Training images as they are."""
+    """Leave training images as they are."""
 
 
 @validate_arguments
@@ -39,7 +39,7 @@ def images(
     crop: tuple[Positive, Positive] = (1.0, 1.0),
     ratio: tuple[Positive, Positive] = (3 / 4, 4 / 3),
     rotation: Degrees = 0.0,
-    quarter_turns: Sequence[Turns] = (0,),
+    quarter_turns: Sequence[QuarterTurns] = (0,),
     flip: Fraction = 0.0,
     flip_modes: Sequence[str] = ("horizontal",),
     brightness: NonNegative = 0.0,
@@ -48,65 +48,86 @@ def images(
     hue: Hue = 0.0,
     grayscale: Fraction = 0.0,
 ) -> Augmentation:
-    """Crop, rotate, turn, flip, change colours, drop them, in this order; what is left at its default costs nothing.
+    """Crop, rotate, flip and recolor images at random, in the order of the arguments.
 
-    crop: share of the image that is kept, enlarged, with width to height in `ratio`, see `crop_and_resize`.
-    rotation: up to so many degrees.   quarter_turns: times 90 degrees, one of the list.
-    flip: probability, in one of flip_modes.   brightness, contrast, saturation, hue: see `jitter_colors`.
-    grayscale: probability.
-
+    What is left at its default costs nothing. Values in papers:
     FedRD: crop=(0.7, 1), flip=0.5, brightness=contrast=saturation=hue=0.4, grayscale=0.1.
     FedLD: crop=(0.6, 1) on Retina, (0.8, 1.2) on COVID-FL; rotation=10, flip=0.5.
     HarmoFL, prostate: quarter_turns=(0, 1, 2, 3, 4), flip=0.75 in all three modes.
-    Raises InputError for values out of range, and, traced, for inputs that are no images.
+
+    Args:
+        crop: The smallest and largest share of the image that is kept, see `crop_and_resize`.
+        ratio: The smallest and largest ratio of width to height of that part.
+        rotation: The largest angle in degrees, see `rotate`.
+        quarter_turns: The rotations to choose from, in units of 90 degrees.
+        flip: The probability of a reflection.
+        flip_modes: The reflections to choose from, see `flip_randomly`.
+        brightness: The strength of random changes of the brightness, see `jitter_colors`.
+        contrast: Likewise of the contrast.
+        saturation: Likewise of the saturation.
+        hue: Likewise of the hue.
+        grayscale: The probability that the colors are dropped.
+
+    Raises:
+        InputError: A value is out of range; when the augmentation is traced, inputs are not images, or color changes
+            are requested of images without three channels.
     """
     transforms: list[Transform] = []
     if tuple(crop) != (1.0, 1.0):
         transforms.append(crop_and_resize(crop, ratio))
     if rotation:
         transforms.append(rotate(rotation))
-    if any(turn % 4 for turn in quarter_turns) or not quarter_turns:
+    if any(turns % 4 for turns in quarter_turns) or not quarter_turns:
         transforms.append(rotate_by_quarter_turns(quarter_turns))
     if flip:
         transforms.append(flip_randomly(flip, flip_modes))
-    coloured = [brightness, contrast, saturation, hue]
-    if any(coloured):
-        transforms.append(jitter_colors(*coloured))
+    color_strengths = [brightness, contrast, saturation, hue]
+    if any(color_strengths):
+        transforms.append(jitter_colors(*color_strengths))
     if grayscale:
         transforms.append(drop_colors(grayscale))
-    return _over_batches(transforms, needs_colour=any([*coloured, grayscale]))
+    return _apply_to_batches(transforms, needs_color=any([*color_strengths, grayscale]))
 
 
-def _over_batches(transforms: Sequence[Transform], needs_colour: bool) -> Augmentation:
-    def one(key: Key, image: Array, mask: Array | None) -> tuple[Array, Array | None]:
-        for number, transform in enumerate(transforms):
-            image, mask = transform(jax.random.fold_in(key, number), image, mask)
+def _apply_to_batches(transforms: Sequence[Transform], needs_color: bool) -> Augmentation:
+    def transform(key: Key, image: Array, mask: Array | None) -> tuple[Array, Array | None]:
+        for number, each in enumerate(transforms):
+            image, mask = each(jax.random.fold_in(key, number), image, mask)
         return image, mask
 
     def augment(key: Key, inputs: Array, labels: Array) -> tuple[Array, Array]:
         if inputs.ndim != 4:
             raise InputError(f"augment: needs images [batch, height, width, channel], not {list(inputs.shape)}.")
-        if needs_colour and inputs.shape[-1] != _RGB:
-            raise InputError(f"augment: colours need 3 channels, these images have {inputs.shape[-1]}.")
-        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jax.numpy.arange(len(inputs)))
+        if needs_color and inputs.shape[-1] != _RGB:
+            raise InputError(
+                f"augment: brightness, contrast, saturation, hue and grayscale need images of 3 channels, these have "
+                f"{inputs.shape[-1]}. Leave them out, or read the data with channels=3."
+            )
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(len(inputs)))
         if labels.ndim == 1:
-            return jax.vmap(lambda key, image: one(key, image, None)[0])(keys, inputs), labels
-        return jax.vmap(one)(keys, inputs, labels)
+            return jax.vmap(lambda key, image: transform(key, image, None)[0])(keys, inputs), labels
+        return jax.vmap(transform)(keys, inputs, labels)
 
     return augment
 
 
 @validate_arguments
 def crop_and_resize(area: tuple[Positive, Positive], ratio: tuple[Positive, Positive] = (3 / 4, 4 / 3)) -> Transform:
-    """A part of the image, enlarged to the image's size: linear interpolation, smoothed where it shrinks.
+    """Resize a random part of the image to the image's size: linear interpolation, smoothed where it shrinks.
 
-    area: the smallest and largest share of the image.   ratio: of width to height, drawn evenly on a logarithmic scale.
     As torchvision's RandomResizedCrop, but a box that is longer than the image is cut to it, not drawn again, and boxes
     lie between pixels too.
-    Raises InputError for ranges that are empty or not positive.
+
+    Args:
+        area: The smallest and largest share of the image.
+        ratio: The smallest and largest ratio of width to height, drawn evenly on a logarithmic scale.
+
+    Raises:
+        InputError: A range is empty.
     """
-    _check_range("crop", area)
-    _check_range("ratio", ratio)
+    for name, ends in (("crop", area), ("ratio", ratio)):
+        if ends[0] > ends[1]:
+            raise InputError(f"{name}: two positive numbers, the smaller first, say (0.7, 1.0), not {ends}.")
 
     def transform(key: Key, image: Array, mask: Array | None) -> tuple[Array, Array | None]:
         keys = jax.random.split(key, 3)
@@ -128,59 +149,72 @@ def crop_and_resize(area: tuple[Positive, Positive], ratio: tuple[Positive, Posi
 
 @validate_arguments
 def rotate(degrees: Degrees) -> Transform:
-    """By an angle between -degrees and degrees around the middle; linear interpolation, zeros from outside.
+    """Rotate by a random angle around the center; linear interpolation, zeros outside of the image.
 
-    Raises InputError for an angle outside 0 to 180.
+    Args:
+        degrees: The angle is drawn between -degrees and degrees.
     """
 
     def transform(key: Key, image: Array, mask: Array | None) -> tuple[Array, Array | None]:
         angle = jnp.deg2rad(jax.random.uniform(key, (), minval=-degrees, maxval=degrees))
-        middle = jnp.array([(n - 1) / 2 for n in image.shape[:2]])[:, None, None]
-        y, x = jnp.mgrid[: image.shape[0], : image.shape[1]] - middle
-        turned = middle + jnp.stack([jnp.cos(angle) * y - jnp.sin(angle) * x, jnp.sin(angle) * y + jnp.cos(angle) * x])
-        image = jax.vmap(lambda plane: map_coordinates(plane, list(turned), order=1), -1, -1)(image)
-        return image, None if mask is None else map_coordinates(mask, list(turned), order=0)
+        center = jnp.array([(n - 1) / 2 for n in image.shape[:2]])[:, None, None]
+        y, x = jnp.mgrid[: image.shape[0], : image.shape[1]] - center
+        cos, sin = jnp.cos(angle), jnp.sin(angle)
+        places = list(center + jnp.stack([cos * y - sin * x, sin * y + cos * x]))
+        image = jax.vmap(lambda plane: map_coordinates(plane, places, order=1), -1, -1)(image)
+        return image, None if mask is None else map_coordinates(mask, places, order=0)
 
     return transform
 
 
 @validate_arguments
-def rotate_by_quarter_turns(turns: Sequence[Turns] = (0, 1, 2, 3)) -> Transform:
-    """By one of so many times 90 degrees, counter-clockwise; what is listed twice comes twice as often.
+def rotate_by_quarter_turns(turns: Sequence[QuarterTurns] = (0, 1, 2, 3)) -> Transform:
+    """Rotate by a random multiple of 90 degrees, counter-clockwise.
 
-    Raises InputError for an empty list, and, traced, for an image that is not square.
+    Args:
+        turns: The multiples to choose from; one that is listed twice is twice as probable.
+
+    Raises:
+        InputError: The list is empty; when the transform is traced, an image is not square.
     """
     if not turns:
         raise InputError("quarter_turns: list at least one number of turns, say (0, 1, 2, 3).")
 
     def transform(key: Key, image: Array, mask: Array | None) -> tuple[Array, Array | None]:
         if image.shape[0] != image.shape[1]:
-            raise InputError(f"quarter_turns: images of {image.shape[0]}x{image.shape[1]} are not square.")
+            raise InputError(
+                f"quarter_turns: images of {image.shape[0]}x{image.shape[1]} are not square. Read them with a `size`."
+            )
         turn = jax.random.choice(key, jnp.array(turns)) % 4
 
-        def turned(pixels: Array) -> Array:
+        def rotated(pixels: Array) -> Array:
             pixels = jnp.where(turn % 2 == 1, pixels.swapaxes(0, 1), pixels)
             return _mirror(pixels, (turn == 1) | (turn == 2), turn >= 2)
 
-        return turned(image), None if mask is None else turned(mask)
+        return rotated(image), None if mask is None else rotated(mask)
 
     return transform
 
 
 @validate_arguments
 def flip_randomly(probability: Fraction = 0.5, modes: Sequence[str] = ("horizontal",)) -> Transform:
-    """With this probability mirrored, in one of `modes` at random: "horizontal" (left and right), "vertical", "both".
+    """Mirror the image with a probability.
 
-    Raises InputError for a probability outside 0 to 1 and an unknown mode.
+    Args:
+        probability: The probability.
+        modes: The reflections to choose from: "horizontal" (left and right change places), "vertical", "both".
+
+    Raises:
+        InputError: A mode is unknown.
     """
     for mode in modes or ("",):
         if mode not in FLIP_MODES:
             raise InputError(f"flip_modes: unknown mode '{mode}'. {nearest(mode, FLIP_MODES)}")
 
     def transform(key: Key, image: Array, mask: Array | None) -> tuple[Array, Array | None]:
-        is_flipped, which = jax.random.split(key)
-        chosen = jax.random.choice(which, jnp.array([FLIP_MODES[mode] for mode in modes]))
-        rows, columns = chosen & jax.random.bernoulli(is_flipped, probability)
+        flip_key, mode_key = jax.random.split(key)
+        chosen = jax.random.choice(mode_key, jnp.array([FLIP_MODES[mode] for mode in modes]))
+        rows, columns = chosen & jax.random.bernoulli(flip_key, probability)
         return _mirror(image, rows, columns), None if mask is None else _mirror(mask, rows, columns)
 
     return transform
@@ -191,35 +225,34 @@ def _mirror(pixels: Array, rows: Array, columns: Array) -> Array:
     return jnp.where(columns, pixels[:, ::-1], pixels)
 
 
-def _check_range(name: str, ends: tuple[float, float]) -> None:
-    if ends[0] > ends[1]:
-        raise InputError(f"{name}: two positive numbers, the smaller first, say (0.7, 1.0), not {ends}.")
-
-
 @validate_arguments
 def jitter_colors(
     brightness: NonNegative = 0.0, contrast: NonNegative = 0.0, saturation: NonNegative = 0.0, hue: Hue = 0.0
 ) -> Transform:
-    """Brightness, contrast, saturation and hue, each changed at random, in this order.
+    """Change brightness, contrast, saturation and hue at random, in this order.
 
         x <- clip(a x + (1 - a) other),   a in [max(0, 1 - b), 1 + b]
 
-    with b the argument and `other` black (brightness), the mean grey of the image (contrast), the image in grey
-    (saturation). hue: turned by -hue to hue of the whole circle, at most 0.5.
-    As torchvision's ColorJitter, which draws the order too.
-    Raises InputError for a negative argument and a hue above 0.5.
+    with b the argument and `other` black (brightness), the mean grey of the image (contrast), or the image in grey
+    (saturation). As torchvision's ColorJitter, which draws the order too.
+
+    Args:
+        brightness: b of the brightness.
+        contrast: b of the contrast.
+        saturation: b of the saturation.
+        hue: The hue is shifted by -hue to hue of the whole circle, at most 0.5.
     """
     steps = [
         (brightness, partial(_blend, jnp.zeros_like)),
         (contrast, partial(_blend, lambda image: jnp.mean(_to_gray(image)))),
         (saturation, partial(_blend, _to_gray)),
-        (hue, _turn_hue),
+        (hue, _shift_hue),
     ]
 
     def transform(key: Key, image: Array, mask: Array | None) -> tuple[Array, Array | None]:
-        for (strength, step), own in zip(steps, jax.random.split(key, len(steps)), strict=True):
+        for (strength, step), subkey in zip(steps, jax.random.split(key, len(steps)), strict=True):
             if strength:
-                image = step(own, image, strength)
+                image = step(subkey, image, strength)
         return image, mask
 
     return transform
@@ -227,7 +260,7 @@ def jitter_colors(
 
 @validate_arguments
 def drop_colors(probability: Fraction) -> Transform:
-    """With this probability grey, in three equal channels. Raises InputError for a probability outside 0 to 1."""
+    """Make the image grey, in three equal channels, with a probability between 0 and 1."""
 
     def transform(key: Key, image: Array, mask: Array | None) -> tuple[Array, Array | None]:
         return jnp.where(jax.random.bernoulli(key, probability), _to_gray(image), image), mask
@@ -244,7 +277,7 @@ def _blend(other: Callable[[Array], Array], key: Key, image: Array, strength: fl
     return jnp.clip(share * image + (1 - share) * other(image), 0, 1)
 
 
-def _turn_hue(key: Key, image: Array, strength: float) -> Array:
+def _shift_hue(key: Key, image: Array, strength: float) -> Array:
     return dm_pix.adjust_hue(image, jax.random.uniform(key, (), minval=-strength, maxval=strength))
 
 

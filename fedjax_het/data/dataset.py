@@ -1,4 +1,4 @@
-"""A data set as a source read it: examples, labels, domains, and its own split. Arrays may be memory-mapped."""
+"""Data sets: examples with their labels, domains and published splits."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,31 +8,51 @@ import numpy as np
 
 from fedjax_het.errors import InputError, shorten
 
-_AT_A_TIME = 1 << 28  # bytes
-_MOST_UNNAMED = 1 << 16  # classes or domains
+_CHUNK_BYTES = 1 << 28  # of inputs that are checked at a time
+_MAX_UNNAMED = 1 << 16  # classes or domains
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Every example of a data set, in the order in which its source read them. Checked when it is made.
+    """All examples of a data set, in the order in which its source read them.
 
-    Raises InputError for arrays that differ in length, labels or domains out of range, inputs that are not finite,
-    images without a channel axis, masks of another size than their images, examples in two splits, and a data set
-    without examples.
+    The arrays may be memory-mapped. They are checked when the object is made.
+
+    Args:
+        name: The name of the data set.
+        inputs: uint8 images [n, height, width, channel], or float32 arrays [n, ...].
+        labels: [n] int32, or for segmentation masks [n, height, width] uint8, the class of each pixel.
+        class_names: The name of each class.
+        domains: [n] int32, the domain (site, style, hospital) of each example.
+        domain_names: The name of each domain.
+        is_valid: [n] bool, the validation split with which the data set is published.
+        is_test: [n] bool, the test split with which the data set is published.
+        notes: Remarks of the source on the files that it read, one sentence each.
+
+    Raises:
+        InputError: The data set has no examples, arrays differ in length, labels or domains are out of range, inputs
+            are not finite, images have no channel axis, a mask differs in size from its image, or an example is in two
+            splits.
     """
 
     name: str
-    inputs: np.ndarray  # uint8 images [n, height, width, channel], or float32 [n, ...]
-    labels: np.ndarray  # [n] int32, or masks [n, height, width] uint8: the class of each pixel
+    inputs: np.ndarray
+    labels: np.ndarray
     class_names: tuple[str, ...]
-    domains: np.ndarray  # [n] int32
+    domains: np.ndarray
     domain_names: tuple[str, ...]
-    is_valid: np.ndarray  # [n] bool: the data set's own validation split
-    is_test: np.ndarray  # [n] bool: the data set's own test split
-    notes: tuple[str, ...] = ()  # what the source has to say about what it found, a sentence each
+    is_valid: np.ndarray
+    is_test: np.ndarray
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self.check()
+        self._check_lengths()
+        self._check_inputs()
+        self._check_indices("label", self.labels, self.class_names)
+        self._check_indices("domain", self.domains, self.domain_names)
+        for kind, names in (("class", self.class_names), ("domain", self.domain_names)):
+            if repeated := next((name for name, count in Counter(names).items() if count > 1), None):
+                raise InputError(f"{self.name}: the {kind} '{repeated}' is named twice. Give each its own name.")
 
     @property
     def num_classes(self) -> int:
@@ -40,12 +60,12 @@ class Dataset:
 
     @property
     def is_segmentation(self) -> bool:
-        """Whether labels are masks."""
+        """Whether the labels are masks."""
         return self.labels.ndim > 1
 
     @property
     def class_counts(self) -> np.ndarray:
-        """[domains, class] int64: the examples of each domain by class; their pixels where labels are masks."""
+        """[domain, class] int64: the number of examples, or of pixels where the labels are masks."""
         counts = np.zeros((len(self.domain_names), self.num_classes), np.int64)
         if self.is_segmentation:
             for domain, mask in zip(self.domains, self.labels, strict=True):
@@ -56,36 +76,27 @@ class Dataset:
 
     @property
     def splits(self) -> dict[str, np.ndarray]:
-        """{"train", "valid", "test"}: [n] bool, as the data set itself divides its examples."""
+        """The published splits: {"train", "valid", "test"}, each [n] bool."""
         return {"train": ~(self.is_valid | self.is_test), "valid": self.is_valid, "test": self.is_test}
-
-    def check(self) -> None:
-        """Raise InputError for anything that training would stumble over."""
-        self._check_lengths()
-        self._check_inputs()
-        self._check_indices("label", self.labels, self.class_names)
-        self._check_indices("domain", self.domains, self.domain_names)
-        for kind, names in (("class", self.class_names), ("domain", self.domain_names)):
-            if twice := next((name for name, count in Counter(names).items() if count > 1), None):
-                raise InputError(f"{self.name}: the {kind} '{twice}' is named twice. Give each its own name.")
 
     def _check_lengths(self) -> None:
         num = len(self.inputs)
         if num == 0:
-            raise InputError(f"{self.name}: no examples. Point the source at data that has some.")
+            raise InputError(f"{self.name}: the data set has no examples. Give the path of one that has.")
         if 0 in self.inputs.shape:
-            raise InputError(f"{self.name}: inputs of shape {self.inputs.shape} are empty. Give every example a pixel.")
-        is_masks = self.is_segmentation
-        shapes = {"labels": (num, *self.inputs.shape[1:3]) if is_masks else (num,)}
+            raise InputError(f"{self.name}: inputs of shape {self.inputs.shape} are empty. Give each a pixel.")
         for field in ("labels", "domains", "is_valid", "is_test"):
-            values, shape = getattr(self, field), shapes.get(field, (num,))
-            if values.shape != shape:
+            is_masks = field == "labels" and self.is_segmentation
+            shape = (num, *self.inputs.shape[1:3]) if is_masks else (num,)
+            if (given := getattr(self, field).shape) != shape:
                 raise InputError(
-                    f"{self.name}: {num} inputs but {field} of shape {values.shape}, not {shape}. Give every "
-                    f"{'pixel' if is_masks and field == 'labels' else 'example'} one."
+                    f"{self.name}: {num} inputs but {field} of shape {given}, not {shape}. Give every "
+                    f"{'pixel' if is_masks else 'example'} one."
                 )
         if (both := self.is_valid & self.is_test).any():
-            raise InputError(f"{self.name}: example {int(np.argmax(both))} is in validation and test. Choose one.")
+            raise InputError(
+                f"{self.name}: example {int(np.argmax(both))} is in validation and test. Leave it in one of them."
+            )
 
     def _check_inputs(self) -> None:
         if self.inputs.dtype == np.uint8:
@@ -99,16 +110,16 @@ class Dataset:
                 f"{self.name}: inputs are {self.inputs.dtype} of shape {self.inputs.shape}. Give uint8 images "
                 "[n, height, width, channel] or float32 arrays [n, ...]."
             )
-        elif not (is_finite := self._is_finite()).all():
+        elif not (is_finite := self._find_finite()).all():
             raise InputError(
                 f"{self.name}: inputs[{int(np.argmin(is_finite))}] holds NaN or infinity; {int((~is_finite).sum())} of "
                 f"{len(is_finite)} examples do. Remove or fill them."
             )
 
-    def _is_finite(self) -> np.ndarray:
-        """[n] bool, of so many examples at a time that mapped ones are not all in memory at once."""
+    def _find_finite(self) -> np.ndarray:
+        """[n] bool; a part of the examples at a time, because memory-mapped ones may not fit in memory."""
         inputs = self.inputs.reshape(len(self.inputs), -1)
-        parts = np.array_split(inputs, -(-inputs.nbytes // _AT_A_TIME))
+        parts = np.array_split(inputs, -(-inputs.nbytes // _CHUNK_BYTES))
         return np.concatenate([np.isfinite(part).all(axis=1) for part in parts])
 
     def _check_indices(self, kind: str, values: np.ndarray, names: tuple[str, ...]) -> None:
@@ -124,8 +135,7 @@ class Dataset:
 
 
 def escape_name(name: object) -> str:
-    r"""A name that stands on one line of any table or file: line breaks, other control characters and bytes that are
-    not UTF-8 as escapes (\n, \x1b, \udce9)."""
+    r"""Write control characters and bytes that are not UTF-8 as escapes (\n, \x1b, \udce9), for tables and files."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(name))
 
 
@@ -141,22 +151,37 @@ def assemble(
     is_test: np.ndarray | None = None,
     notes: Sequence[str] = (),
 ) -> Dataset:
-    """A Dataset from arrays as they come: grey images [n, h, w] gain a channel axis, floats become float32.
+    """Build a `Dataset` from arrays of other types and with fewer fields.
 
-    Without `class_names` the classes are called "0", "1", ... up to the largest label; without `domains` all examples
-    are of the first domain; without `is_valid` and `is_test` there is no own split. Memory-mapped arrays stay so.
-    Raises InputError where labels or domains are not integers, and as Dataset does.
+    Memory-mapped arrays stay memory-mapped where their type need not change.
+
+    Args:
+        name: The name of the data set.
+        inputs: Images [n, height, width] or [n, height, width, channel] uint8, or floats [n, ...].
+        labels: Integers [n], or masks [n, height, width].
+        class_names: By default "0", "1", ... up to the largest label.
+        domains: Integers [n]; by default every example is of the first domain.
+        domain_names: The name of each domain.
+        is_valid: [n] bool; by default there is no published validation split.
+        is_test: [n] bool; by default there is no published test split.
+        notes: Remarks of the source, one sentence each.
+
+    Returns:
+        The data set: grey images have a channel axis of 1, floats are float32.
+
+    Raises:
+        InputError: Labels or domains are not integers, or `Dataset` refuses the arrays.
     """
-    inputs, labels = np.asanyarray(inputs), _integers(f"{name}: labels", labels)
+    inputs, labels = np.asanyarray(inputs), _to_integers(f"{name}: labels", labels)
     if inputs.ndim == 0:
-        raise InputError(f"{name}: inputs are a single {inputs.dtype}. Give [n, ...], an entry for each example.")
+        raise InputError(f"{name}: inputs are a single {inputs.dtype}. Give an array [n, ...], one entry per example.")
     if inputs.dtype == np.uint8 and inputs.ndim == 3:
         inputs = inputs[..., None]
     elif inputs.dtype.kind == "f":
         inputs = inputs.astype(np.float32, copy=False)
     if class_names is None:
         class_names = number_names(f"{name}: labels", int(labels.max(initial=0)), len(inputs))
-    domains = np.zeros(len(inputs), np.int32) if domains is None else _integers(f"{name}: domains", domains)
+    domains = np.zeros(len(inputs), np.int32) if domains is None else _to_integers(f"{name}: domains", domains)
     return Dataset(
         name=escape_name(name),
         inputs=inputs,
@@ -171,19 +196,16 @@ def assemble(
 
 
 def number_names(what: str, largest: int, num_examples: int, prefix: str = "") -> list[str]:
-    """The names of classes or domains that have none: "0", "1", ... up to the largest that occurs.
-
-    Raises InputError where that is far more than there are examples.
-    """
-    if largest >= max(num_examples, _MOST_UNNAMED):
+    """Name classes or domains by their numbers, unless there are far more of them than examples."""
+    if largest >= max(num_examples, _MAX_UNNAMED):
         raise InputError(
             f"{what} go up to {shorten(largest)}, for {num_examples} examples. Number them from 0, or name them all."
         )
     return [f"{prefix}{number}" for number in range(largest + 1)]
 
 
-def _integers(what: str, values: np.ndarray) -> np.ndarray:
-    """[n] as int32; masks, which have more axes, as uint8 where that holds them."""
+def _to_integers(what: str, values: np.ndarray) -> np.ndarray:
+    """Labels or domains as int32; masks as uint8 where that holds their values."""
     values = np.asanyarray(values)
     if values.dtype.kind not in "iu":
         raise InputError(f"{what} are {values.dtype}, not integers. Give each class or domain its index, from 0.")

@@ -1,4 +1,4 @@
-"""A federation: the examples once, and for every client an index table into them."""
+"""Federations: the examples once, and for every client tables of the positions of its examples."""
 
 import hashlib
 from collections.abc import Callable
@@ -12,9 +12,12 @@ from fedjax_het.types import Array, ClientData, Examples, Key, Rows
 
 
 class Fractions(NamedTuple):
-    """The parts of the examples that were drawn at random to be held out; None where the data set's own split decides.
+    """The fractions of examples that were drawn at random for evaluation; None where a published split is used.
 
-    test: of all examples, for the common test set.   client_test, client_valid: of each client's.
+    Args:
+        test: Of all examples, for the common test set.
+        client_test: Of each client's examples, for its own test set.
+        client_valid: Of each client's examples, for its validation set.
     """
 
     test: float | None
@@ -24,26 +27,38 @@ class Fractions(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Who has what, in host memory (numpy). Made by `federate`.
+    """A data set distributed over clients, in host memory (numpy); made by `federate`.
 
-    Index tables of clients are [clients, capacity] int32, zero-padded, with count [clients] int32; capacity is at least
-    1, and count may be 0. An example is in at most one table.
+    Position tables of clients are [clients, capacity] int32, padded with zeros, with count [clients] int32; capacity is
+    at least 1, and a count may be 0. No example is in two tables.
+
+    Args:
+        name: The name of the data set.
+        data: The examples, and the training, validation and test tables of the clients that train.
+        newcomers: The same of clients that never train, with the same `examples` object; None without such clients.
+        test: The common test set, index [n] and count []; None without one.
+        unseen: Per domain that no client has, its examples: index [n] and count [].
+        class_names: The name of each class.
+        client_names: The name of each client that trains.
+        newcomer_names: The name of each client that never trains.
+        prepare: The function from inputs as stored to float32 inputs as models take them.
+        fractions: The fractions of the examples that were drawn for evaluation.
     """
 
     name: str
     data: ClientData
-    newcomers: ClientData | None  # clients that never train; their `examples` is the same object
-    test: Rows | None  # the common test set: index [n], count []
-    unseen: dict[str, Rows]  # domains that no client has: index [n], count []
+    newcomers: ClientData | None
+    test: Rows | None
+    unseen: dict[str, Rows]
     class_names: tuple[str, ...]
     client_names: tuple[str, ...]
     newcomer_names: tuple[str, ...]
-    prepare: Preparation  # inputs as stored -> float32 inputs as models take them
+    prepare: Preparation
     fractions: Fractions
 
     @property
     def augment(self) -> Callable[[Key, Array, Array], tuple[Array, Array]] | None:
-        """(key, inputs as stored, labels) -> both as models take them in training, where that differs."""
+        """(key, inputs as stored, labels) -> both as models take them in training; None without augmentation."""
         return self.prepare.for_training if self.prepare.augment else None
 
     @property
@@ -64,12 +79,12 @@ class Federation:
 
     @property
     def class_counts(self) -> np.ndarray:
-        """[clients, class] int64: the training examples of each client by class; the pixels where labels are masks."""
+        """[client, class] int64: the number of training examples, or of their pixels where the labels are masks."""
         return self._count_classes(self.data.train)
 
     @property
     def fingerprint(self) -> str:
-        """sha256, in hex, over all index tables and counts: equal exactly if everyone has the same positions."""
+        """The sha256, in hexadecimal digits, of all position tables: equal if and only if the tables are."""
         digest = hashlib.sha256()
         for name, rows in self._tables():
             digest.update(f"{name} {np.shape(rows.index)};".encode())
@@ -78,40 +93,36 @@ class Federation:
         return digest.hexdigest()
 
     def describe(self) -> list[dict]:
-        """A row a client, newcomers last: client, is_newcomer, train, valid, test, and classes (training, by name)."""
-        rows = self._describe(self.client_names, self.data, is_newcomer=False)
-        if self.newcomers is not None:
-            rows += self._describe(self.newcomer_names, self.newcomers, is_newcomer=True)
-        return rows
+        """Summarize the clients.
 
-    def _describe(self, names: tuple[str, ...], data: ClientData, is_newcomer: bool) -> list[dict]:
-        counts = self._count_classes(data.train)
+        Returns:
+            One row per client, newcomers last: "client", "is_newcomer", the number of examples in "train", "valid" and
+            "test", and "classes", the number of training examples per class name.
+        """
+        groups = [(self.client_names, self.data, False), (self.newcomer_names, self.newcomers, True)]
         return [
             {
                 "client": name,
                 "is_newcomer": is_newcomer,
-                "train": int(data.train.count[i]),
-                "valid": int(data.valid.count[i]),
-                "test": int(data.test.count[i]),
-                "classes": dict(zip(self.class_names, counts[i].tolist(), strict=True)),
+                **{part: int(getattr(data, part).count[i]) for part in ("train", "valid", "test")},
+                "classes": dict(zip(self.class_names, classes.tolist(), strict=True)),
             }
-            for i, name in enumerate(names)
+            for names, data, is_newcomer in groups
+            if data is not None
+            for i, (name, classes) in enumerate(zip(names, self._count_classes(data.train), strict=True))
         ]
 
     def _count_classes(self, rows: Rows) -> np.ndarray:
-        labels = self.examples.labels
-        return np.stack(
-            [
-                np.bincount(labels[index[:count]].reshape(-1), minlength=self.num_classes)
-                for index, count in zip(rows.index, rows.count, strict=True)
-            ]
-        )
+        positions = [index[:count] for index, count in zip(rows.index, rows.count, strict=True)]
+        labels = [self.examples.labels[each].reshape(-1) for each in positions]
+        return np.stack([np.bincount(each, minlength=self.num_classes) for each in labels])
 
     def _tables(self) -> list[tuple[str, Rows]]:
-        tables = []
-        for group, data in (("clients", self.data), ("newcomers", self.newcomers)):
-            if data is not None:
-                tables += [(f"{group}/{part}", getattr(data, part)) for part in ("train", "valid", "test")]
-        if self.test is not None:
-            tables.append(("test", self.test))
+        tables = [
+            (f"{group}/{part}", getattr(data, part))
+            for group, data in (("clients", self.data), ("newcomers", self.newcomers))
+            if data is not None
+            for part in ("train", "valid", "test")
+        ]
+        tables += [] if self.test is None else [("test", self.test)]
         return tables + [(f"unseen/{name}", rows) for name, rows in sorted(self.unseen.items())]

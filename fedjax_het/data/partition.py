@@ -1,4 +1,4 @@
-"""What a partition sees and makes, and what every partition needs: checks, cuts and deals."""
+"""Partitions: rules that assign examples to clients."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,122 +10,125 @@ from fedjax_het.errors import InputError
 from fedjax_het.validation import Count, CountOrZero, Positive, validate_arguments
 
 
-class Labelled(NamedTuple):
-    """What a partition may look at."""
+class LabeledExamples(NamedTuple):
+    """What a partition knows of the examples that it assigns.
 
-    labels: np.ndarray  # [n] int32
-    domains: np.ndarray  # [n] int32
-    num_classes: int  # 0: examples have masks and no class, and their labels are all 0
+    Args:
+        labels: [n] int32.
+        domains: [n] int32.
+        num_classes: 0 where the examples have masks, not a class each; their labels are then 0.
+    """
 
-
-Partition = Callable[[Labelled, int, np.random.Generator], list[np.ndarray]]
-"""(examples, num_clients, generator) -> for each client its sorted positions in the examples."""
-
-
-def cut_line(line: np.ndarray, sizes: np.ndarray, is_sorted: bool = True) -> list[np.ndarray]:
-    """`line` in consecutive pieces of these sizes."""
-    parts = np.split(line, np.cumsum(sizes)[:-1])
-    return [np.sort(part) for part in parts] if is_sorted else parts
+    labels: np.ndarray
+    domains: np.ndarray
+    num_classes: int
 
 
-def deal_classes(examples: Labelled, counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """Positions for each client, counts[client, class] of each class, in random order."""
-    hands = [[] for _ in counts]
-    for label in range(examples.num_classes):
-        mixed = rng.permutation(np.flatnonzero(examples.labels == label))
-        for hand, piece in zip(hands, cut_line(mixed, counts[:, label], is_sorted=False), strict=True):
-            hand.append(piece)
-    return [rng.permutation(np.concatenate(hand)) for hand in hands]
+Partition = Callable[[LabeledExamples, int, np.random.Generator], list[np.ndarray]]
+"""(examples, num_clients, generator) -> the sorted positions of each client's examples."""
 
 
-def check_classes(examples: Labelled) -> None:
-    """Raise InputError where examples have no class of their own, which a skew of classes could go by."""
-    if examples.num_classes == 0:
-        raise InputError(
-            "these examples have masks, not a class each. Use by_domain, iid or quantity_skew as the partition."
-        )
+def iid() -> Partition:
+    """Distribute the shuffled examples over clients whose sizes differ by at most one.
 
+    Raises:
+        InputError: When the partition is applied, there are fewer examples than clients.
+    """
 
-def check_enough(num: int, num_clients: int, least: int) -> None:
-    """Raise InputError where `num` examples are not enough for one, and for `least`, a client."""
-    if num_clients < 1:
-        raise InputError(f"num_clients is {num_clients}. Give 1 or more.")
-    if least < 0:
-        raise InputError(f"min_examples is {least}. Give 0 or more.")
-    least = max(least, 1)
-    if least * num_clients > num:
-        raise InputError(
-            f"{num_clients} clients with at least {least} each need {least * num_clients} examples, but there are "
-            f"{num}. Give fewer clients or a smaller min_examples."
-        )
+    def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+        num = len(examples.labels)
+        _check_enough_examples(num, num_clients, least=1)
+        parts = _split_by_sizes(rng.permutation(num), rounding.split_evenly(num, num_clients))
+        return [np.sort(part) for part in parts]
+
+    return partition
 
 
 @validate_arguments
 def dirichlet(alpha: Positive, equal_sizes: bool = False, min_examples: CountOrZero = 1) -> Partition:
-    """Label skew: how much of which class a client has follows Dirichlet(alpha).
+    """Label skew: the classes of clients follow Dirichlet(alpha).
 
-    alpha: small, a client has few classes; large, all clients have the same mix. 0.1 to 1 in most papers.
-    Without `equal_sizes`: for every class, its shares over the clients ~ Dirichlet(alpha), so sizes differ too; clients
-    with fewer than `min_examples` are given the difference by the largest ones (the authors draw again until all have
-    10). With `equal_sizes`: every client has n / clients examples to within one, and asks for classes in proportions
-    ~ Dirichlet(alpha); what a class cannot give is asked from the client's other classes (`proportions.fill`), so all
-    clients bear the totals alike, not only the last ones.
-    Raises InputError where alpha is not above 0, there are fewer than min_examples a client, or labels are masks.
-    Hsu et al. 2019, arXiv:1909.06335; NIID-Bench, Li et al., ICDE 2022, arXiv:2102.02079
+    Args:
+        alpha: The concentration. Small: a client has few classes; large: all clients have the same mix. 0.1 to 1 in
+            most papers.
+        equal_sizes: False: for each class, its shares over the clients ~ Dirichlet(alpha), so that sizes differ too.
+            True: each client has n / clients examples to within one, and wants classes in proportions
+            ~ Dirichlet(alpha); what a class cannot supply is taken from the client's other classes
+            (`rounding.fill_quotas`), so that the limited supply affects all clients alike, not only the last ones.
+        min_examples: Clients with fewer are given the difference by the largest ones. (The authors of NIID-Bench draw
+            again until all clients have 10.)
+
+    Raises:
+        InputError: `alpha` is not positive; when the partition is applied, there are fewer than `min_examples` examples
+            per client, or labels are masks.
+
+    References:
+        Hsu et al. 2019, arXiv:1909.06335; NIID-Bench, Li et al., ICDE 2022, arXiv:2102.02079
     """
 
-    def partition(examples: Labelled, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-        check_classes(examples)
-        check_enough(len(examples.labels), num_clients, min_examples)
-        count = _equal_counts if equal_sizes else _ragged_counts
-        parts = deal_classes(examples, count(examples, num_clients, alpha, rng), rng)
+    def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+        _check_has_classes(examples)
+        _check_enough_examples(len(examples.labels), num_clients, min_examples)
+        draw = _draw_equal_sizes if equal_sizes else _draw_class_shares
+        supplies = np.bincount(examples.labels, minlength=examples.num_classes)
+        parts = _assign_classes(examples, draw(supplies, num_clients, alpha, rng), rng)
         return [np.sort(part) for part in rounding.enforce_minimum(parts, min_examples)]
 
     return partition
 
 
-def _ragged_counts(examples: Labelled, num_clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
-    supplies = np.bincount(examples.labels, minlength=examples.num_classes)
-    shares = rounding.dirichlet(alpha, (examples.num_classes, num_clients), rng)
+def _draw_class_shares(supplies: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    """[client, class] numbers of examples, where the shares of each class are drawn."""
+    shares = rounding.sample_dirichlet(alpha, (len(supplies), num_clients), rng)
     columns = [rounding.round_preserving_sum(*each, rng.random()) for each in zip(shares, supplies, strict=True)]
     return np.stack(columns, axis=1)
 
 
-def _equal_counts(examples: Labelled, num_clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
-    wishes = rounding.log_dirichlet(alpha, (num_clients, examples.num_classes), rng)
-    quotas = rng.permutation(rounding.split_evenly(len(examples.labels), num_clients))
-    return rounding.fill_quotas(wishes, quotas, np.bincount(examples.labels, minlength=examples.num_classes))
+def _draw_equal_sizes(supplies: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    """[client, class] numbers of examples, where the proportions of each client are drawn."""
+    preferences = rounding.sample_log_dirichlet(alpha, (num_clients, len(supplies)), rng)
+    quotas = rng.permutation(rounding.split_evenly(int(supplies.sum()), num_clients))
+    return rounding.fill_quotas(preferences, quotas, supplies)
 
 
 @validate_arguments
 def shards(classes_per_client: Count) -> Partition:
-    """Every client has exactly `classes_per_client` classes, 2 in McMahan et al.
+    """Label skew: every client has exactly `classes_per_client` classes.
 
-    Each class is cut into shards, more for a larger class, so that shards are of similar size; each client takes
-    `classes_per_client` shards of different classes, at random. (McMahan et al. cut the examples sorted by label at
+    Each class is cut into shards, a larger class into more, so that shards are of similar size; each client has
+    `classes_per_client` shards of different classes, at random. (McMahan et al. cut the examples, sorted by label, at
     even steps, where a shard may hold two classes and a client fewer or more than it should.)
-    Raises InputError where clients * classes_per_client cannot be shards of the classes that there are, and for masks.
-    McMahan et al., AISTATS 2017. arXiv:1602.05629
+
+    Args:
+        classes_per_client: The number of classes of each client; 2 in McMahan et al.
+
+    Raises:
+        InputError: When the partition is applied, the classes that there are cannot be cut into
+            clients * classes_per_client shards, or labels are masks.
+
+    References:
+        McMahan et al., AISTATS 2017. arXiv:1602.05629
     """
 
-    def partition(examples: Labelled, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-        check_classes(examples)
-        check_enough(len(examples.labels), num_clients, least=1)
+    def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+        _check_has_classes(examples)
+        _check_enough_examples(len(examples.labels), num_clients, least=1)
         sizes = np.bincount(examples.labels, minlength=examples.num_classes)
         counts = np.zeros((num_clients, examples.num_classes), int)
-        left = np.full(num_clients, classes_per_client)
-        num_shards = _num_shards(sizes, num_clients, classes_per_client)
+        missing = np.full(num_clients, classes_per_client)
+        num_shards = _count_shards(sizes, num_clients, classes_per_client)
         for label in rng.permutation(examples.num_classes):
-            # Those who lack most come first, at random among equals: then every client can always be served.
-            owners = np.lexsort((rng.random(num_clients), -left))[: num_shards[label]]
+            # Clients that miss most classes come first, at random among equals: then all clients can be served.
+            owners = np.lexsort((rng.random(num_clients), -missing))[: num_shards[label]]
             counts[owners, label] = rounding.split_evenly(sizes[label], max(1, len(owners)))[: len(owners)]
-            left[owners] -= 1
-        return [np.sort(part) for part in deal_classes(examples, counts, rng)]
+            missing[owners] -= 1
+        return [np.sort(part) for part in _assign_classes(examples, counts, rng)]
 
     return partition
 
 
-def _num_shards(sizes: np.ndarray, num_clients: int, classes_per_client: int) -> np.ndarray:
+def _count_shards(sizes: np.ndarray, num_clients: int, classes_per_client: int) -> np.ndarray:
+    """[class] the number of shards of each class."""
     present, num_shards = np.flatnonzero(sizes), num_clients * classes_per_client
     most = np.minimum(sizes[present], num_clients)
     if not len(present) <= num_shards <= most.sum():
@@ -139,61 +142,59 @@ def _num_shards(sizes: np.ndarray, num_clients: int, classes_per_client: int) ->
     return result
 
 
-def iid() -> Partition:
-    """Cut the shuffled examples into parts that differ in size by at most one.
-
-    Raises InputError where there are fewer examples than clients.
-    """
-
-    def partition(examples: Labelled, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-        num = len(examples.labels)
-        check_enough(num, num_clients, least=1)
-        return cut_line(rng.permutation(num), rounding.split_evenly(num, num_clients))
-
-    return partition
-
-
 @validate_arguments
 def quantity_skew(alpha: Positive, min_examples: CountOrZero = 1) -> Partition:
-    """Clients of the same distribution and of different sizes, in proportions ~ Dirichlet(alpha).
+    """Quantity skew: clients have the same distribution, and sizes in proportions ~ Dirichlet(alpha).
 
-    alpha: small, a few clients have nearly all; large, equal sizes. Clients with fewer than `min_examples` are given
-    the difference by the largest ones.
-    Raises InputError where alpha is not above 0, or there are fewer than min_examples a client.
-    NIID-Bench, q ~ Dir(beta), beta 0.5 there. Li et al., ICDE 2022. arXiv:2102.02079
+    Args:
+        alpha: The concentration. Small: a few clients have nearly all examples; large: equal sizes. 0.5 in NIID-Bench,
+            which writes q ~ Dir(beta).
+        min_examples: Clients with fewer are given the difference by the largest ones.
+
+    Raises:
+        InputError: `alpha` is not positive; when the partition is applied, there are fewer than `min_examples` examples
+            per client.
+
+    References:
+        NIID-Bench, Li et al., ICDE 2022. arXiv:2102.02079
     """
 
-    def partition(examples: Labelled, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+    def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
         num = len(examples.labels)
-        check_enough(num, num_clients, min_examples)
-        shares = rounding.dirichlet(alpha, (1, num_clients), rng)[0]
-        parts = cut_line(rng.permutation(num), rounding.round_preserving_sum(shares, num), is_sorted=False)
+        _check_enough_examples(num, num_clients, min_examples)
+        shares = rounding.sample_dirichlet(alpha, (1, num_clients), rng)[0]
+        parts = _split_by_sizes(rng.permutation(num), rounding.round_preserving_sum(shares, num))
         return [np.sort(part) for part in rounding.enforce_minimum(parts, min_examples)]
 
     return partition
 
 
 def within_domains(inner: Partition) -> Partition:
-    """Every client is of one domain; the clients of a domain share its examples by the partition `inner`.
+    """Feature skew: every client is of one domain, and the clients of a domain share its examples by `inner`.
 
-    Clients are handed to domains in equal numbers, one more to the largest domains where that does not come out even,
-    and are numbered domain by domain.
-    Raises InputError where there are fewer clients than domains, and as `inner` does.
+    Domains have equal numbers of clients, the largest domains one more where the numbers do not come out even. Clients
+    are numbered domain by domain.
+
+    Args:
+        inner: The partition of each domain's examples.
+
+    Raises:
+        InputError: When the partition is applied, there are fewer clients than domains, or `inner` raises it.
     """
 
-    def partition(examples: Labelled, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+    def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
         present, sizes = np.unique(examples.domains, return_counts=True)
         if num_clients < len(present):
             raise InputError(
-                f"{num_clients} clients for {len(present)} domains. Give at least one client a domain, or hold domains "
-                "out with unseen_domains."
+                f"{num_clients} clients for {len(present)} domains. Give at least one client per domain, or hold "
+                "domains out with unseen_domains."
             )
         shares = np.zeros(len(present), int)
         shares[np.argsort(-sizes, kind="stable")] = rounding.split_evenly(num_clients, len(present))
         parts = []
         for domain, num in zip(present, shares, strict=True):
             inside = np.flatnonzero(examples.domains == domain)
-            part = Labelled(examples.labels[inside], examples.domains[inside], examples.num_classes)
+            part = LabeledExamples(examples.labels[inside], examples.domains[inside], examples.num_classes)
             try:
                 parts += [inside[each] for each in inner(part, int(num), rng)]
             except InputError as error:
@@ -204,14 +205,58 @@ def within_domains(inner: Partition) -> Partition:
 
 
 def by_domain() -> Partition:
-    """A domain a client; with more clients than domains, each domain is cut at random and evenly among its clients."""
+    """Feature skew: one domain per client; with more clients than domains, each domain is shared at random and evenly.
+
+    Raises:
+        InputError: When the partition is applied, there are fewer clients than domains.
+    """
     return within_domains(iid())
 
 
 @validate_arguments
 def domain_dirichlet(alpha: Positive, min_examples: CountOrZero = 1) -> Partition:
-    """Feature and label skew: every client is of one domain, and within it labels follow `dirichlet(alpha)`."""
+    """Feature and label skew: every client is of one domain, whose classes are distributed by `dirichlet`.
+
+    Args:
+        alpha: The concentration, see `dirichlet`.
+        min_examples: Clients with fewer are given the difference by the largest ones of their domain.
+
+    Raises:
+        InputError: As `dirichlet` and `by_domain`.
+    """
     return within_domains(dirichlet(alpha, min_examples=min_examples))
+
+
+def _split_by_sizes(positions: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+    return np.split(positions, np.cumsum(sizes)[:-1])
+
+
+def _assign_classes(examples: LabeledExamples, counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """Assign counts[client, class] examples to each client: its positions in random order."""
+    parts = [[] for _ in counts]
+    for label in range(examples.num_classes):
+        shuffled = rng.permutation(np.flatnonzero(examples.labels == label))
+        for part, piece in zip(parts, _split_by_sizes(shuffled, counts[:, label]), strict=True):
+            part.append(piece)
+    return [rng.permutation(np.concatenate(part)) for part in parts]
+
+
+def _check_has_classes(examples: LabeledExamples) -> None:
+    if examples.num_classes == 0:
+        raise InputError(
+            "these examples have masks, not a class each. Use by_domain, iid or quantity_skew as the partition."
+        )
+
+
+def _check_enough_examples(num: int, num_clients: int, least: int) -> None:
+    if num_clients < 1:
+        raise InputError(f"num_clients is {num_clients}. Give 1 or more.")
+    least = max(least, 1)
+    if least * num_clients > num:
+        raise InputError(
+            f"{num_clients} clients with at least {least} each need {least * num_clients} examples, but there are "
+            f"{num}. Give fewer clients or a smaller min_examples."
+        )
 
 
 PARTITIONS = {

@@ -1,4 +1,4 @@
-"""From examples as stored to inputs as models take them; it runs inside the compiled step."""
+"""Preparation of inputs: from examples as stored to inputs as models take them, inside the compiled step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,32 +9,36 @@ import numpy as np
 from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.types import Array, Key
 
-_CHUNK = 64  # examples that are float64 at one time
+_CHUNK = 64  # examples that are converted to float64 at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """uint8 images become float32 in 0..1, floating inputs float32; then, where they are wanted, augmentation, in
-    training alone, and (x - mean) / deviation a channel (last axis). A channel that never varies is only centred.
+    """The function from inputs as stored to float32 inputs as models take them.
 
-    moments: ([channel] mean, [channel] deviation), see `moments`.
+    uint8 images are divided by 255. In training they are then augmented. Last, every channel (last axis) is
+    standardized, (x - mean) / deviation; a channel that never varies is only centered.
+
+    Args:
+        moments: ([channel] mean, [channel] deviation), see `moments`; None: inputs are not standardized.
+        augment: The augmentation; None: training inputs are not augmented.
     """
 
     moments: tuple[np.ndarray, np.ndarray] | None = None
     augment: Augmentation | None = None
 
     def __call__(self, inputs: Array) -> Array:
-        """[batch, ...] as stored -> as models take them."""
-        return self._standardised(_in_unit_range(inputs))
+        """Prepare inputs [batch, ...] for evaluation."""
+        return self._standardize(_to_unit_range(inputs))
 
     def for_training(self, key: Key, inputs: Array, labels: Array) -> tuple[Array, Array]:
-        """The same of a training batch, augmented."""
-        inputs = _in_unit_range(inputs)
+        """Prepare a batch for training: (inputs, labels), both augmented."""
+        inputs = _to_unit_range(inputs)
         if self.augment is not None:
             inputs, labels = self.augment(key, inputs, labels)
-        return self._standardised(inputs), labels
+        return self._standardize(inputs), labels
 
-    def _standardised(self, inputs: Array) -> Array:
+    def _standardize(self, inputs: Array) -> Array:
         if self.moments is None:
             return inputs
         mean, deviation = self.moments
@@ -42,14 +46,16 @@ class Preparation:
         return (inputs - mean.astype(np.float32)) / divisor
 
 
-def _in_unit_range(inputs: Array) -> Array:
+def _to_unit_range(inputs: Array) -> Array:
     scale = 255.0 if inputs.dtype == jnp.uint8 else 1.0
     return inputs.astype(jnp.float32) / scale
 
 
 def has_means_of_both_signs(prepare: Preparation, inputs: np.ndarray, positions: np.ndarray) -> bool:
-    """Whether, as models take them, the mean of some channel is above 0 in one of the images inputs[positions] and
-    below in another. Of standardised images it always is, of other bytes never; floating images are looked at."""
+    """Whether a channel of the prepared images inputs[positions] has a positive mean in one and a negative in another.
+
+    Standardized images always have one, other uint8 images never; images that are floats are examined.
+    """
     if prepare.moments is not None or inputs.dtype == np.uint8:
         return prepare.moments is not None
     is_above = is_below = np.zeros(inputs.shape[-1], bool)
@@ -63,7 +69,7 @@ def has_means_of_both_signs(prepare: Preparation, inputs: np.ndarray, positions:
 
 
 def moments(inputs: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """([channel] mean, [channel] deviation) of inputs[positions] as they are in unit range, in float64."""
+    """([channel] mean, [channel] deviation) of inputs[positions], uint8 divided by 255, in float64."""
     mean = _mean(inputs, positions, lambda x: x)
     variance = _mean(inputs, positions, lambda x: np.square(x - mean))
     return mean, np.sqrt(variance)

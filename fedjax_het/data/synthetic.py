@@ -1,17 +1,17 @@
-"""Toy federations for tests, with a known amount of label, feature and quantity shift."""
+"""Synthetic federations for tests, with a known amount of label, feature and quantity shift."""
 
 import numpy as np
 
 from fedjax_het.data import rounding
 from fedjax_het.data._federate import federate
-from fedjax_het.data.dataset import Dataset, assemble
+from fedjax_het.data.dataset import assemble
 from fedjax_het.data.federation import Federation
-from fedjax_het.data.partition import Labelled
+from fedjax_het.data.partition import LabeledExamples
 from fedjax_het.errors import InputError
 from fedjax_het.validation import Count, CountOrZero, Finite, Fraction, Seed, validate_arguments
 
-_SIGNAL = 1.5  # deviation of the class means, entry by entry; the noise has 1
-_GREY, _CONTRAST = 128.0, 32.0  # images: grey level of 0, and grey levels of one deviation of the noise
+_SIGNAL = 1.5  # standard deviation of the entries of class means; that of the noise is 1
+_GREY, _CONTRAST = 128.0, 32.0  # images: the grey level of 0, and grey levels per unit
 
 
 @validate_arguments
@@ -28,44 +28,60 @@ def toy(
     seed: Seed = 0,
     **options,
 ) -> Federation:
-    """A nearly separable problem that a small model learns in a few rounds: Gaussian classes, shifted by client.
+    """Build a nearly separable problem that a small model learns in a few rounds: Gaussian classes, shifted by client.
 
         x = class mean + feature_shift * client mean + noise,   noise and means ~ N(0, 1), class means * 1.5
 
-    label_shift: in 0..1, the part of client i's examples that are of class i mod num_classes; the rest are spread.
-    feature_shift: how far, in deviations of the noise, a client's inputs are moved in each entry.
-    quantity_shift: in 0..1. Sizes rise evenly from client to client; 1: over the whole range examples_per_client, 0:
-    all have its middle. Sizes are those before test examples are taken.
-    image: (height, width, channel), or True for (8, 8, 1): uint8 images whose means are blocks of two by two pixels;
-    `features` is then not read. Otherwise inputs are float32 [n, features].
-    masks: labels are the class of each pixel [n, height, width], and a class has one mean for all positions: the
-    example's class fills a box of half the image's height and width, all around it is class 0.
-    options: further settings of `federate`; `seed` also seeds that.
-    Raises InputError for shifts out of range, masks without images, and as `federate` does.
+    Args:
+        num_clients: The number of clients that train.
+        num_classes: The number of classes.
+        features: The length of the inputs, float32 [n, features]; not used for images.
+        examples_per_client: (least, most), before test examples are held out.
+        label_shift: In 0..1, the fraction of client i's examples that are of class i mod num_classes; the others are
+            spread evenly over the classes.
+        feature_shift: The standard deviation of the client means, in that of the noise.
+        quantity_shift: In 0..1. Sizes rise evenly from client to client, at 1 over the whole range
+            `examples_per_client`; at 0 all clients have its middle.
+        image: (height, width, channel), or True for (8, 8, 1): inputs are uint8 images, whose means are constant in
+            blocks of two by two pixels.
+        masks: Labels are masks [n, height, width]: the class of the example in a box of half the image's height and
+            width, class 0 around it. A class has the same mean in all pixels.
+        seed: The seed of the examples and of `federate`.
+        options: Further settings of `federate`.
+
+    Raises:
+        InputError: A shift is out of range, masks are requested without images, or `federate` refuses the settings.
     """
     if masks and not image:
         raise InputError("toy: masks=True asks for pixels. Give image=True, or its (height, width, channel).")
     shape = ((8, 8, 1) if image is True else tuple(image)) if image else (features,)
-    everyone = num_clients + options.get("unseen_clients", 0)
-    sizes = _sizes(everyone, examples_per_client, quantity_shift)
-    labels = np.concatenate([_labels(i, size, num_classes, label_shift) for i, size in enumerate(sizes)])
-    clients = np.repeat(np.arange(everyone), sizes)
+    num_all = num_clients + options.get("unseen_clients", 0)
+    sizes = _compute_sizes(num_all, examples_per_client, quantity_shift)
+    labels = np.concatenate([_list_labels(i, size, num_classes, label_shift) for i, size in enumerate(sizes)])
+    clients = np.repeat(np.arange(num_all), sizes)
     rng = np.random.default_rng(seed)
-    class_means, client_means = _SIGNAL * _means(rng, num_classes, shape), _means(rng, everyone, shape)
+    class_means, client_means = _SIGNAL * _draw_means(rng, num_classes, shape), _draw_means(rng, num_all, shape)
     if masks:
-        labels, class_means = _boxes(rng, labels, shape[:2]), class_means[:, 0, 0]
+        labels, class_means = _draw_boxes(rng, labels, shape[:2]), class_means[:, 0, 0]
     values = class_means[labels] + feature_shift * client_means[clients] + rng.normal(size=(len(clients), *shape))
-    dataset = _dataset(values, labels, clients, num_classes, bool(image))
-    return federate(dataset, _by_client, num_clients, seed=seed, **options)
+    dataset = assemble(
+        "toy",
+        np.clip(np.rint(_GREY + _CONTRAST * values), 0, 255).astype(np.uint8) if image else values,
+        labels,
+        class_names=[f"class_{i}" for i in range(num_classes)],
+        domains=clients,
+        domain_names=[f"client_{i:03d}" for i in range(num_all)],
+    )
+    return federate(dataset, _partition_by_domain, num_clients, seed=seed, **options)
 
 
-def _by_client(examples: Labelled, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Each client is a domain; it stays who it is even if the test set took all it had."""
+def _partition_by_domain(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Assign domain i to client i, also where the test set has taken all of its examples."""
     del rng
     return [np.flatnonzero(examples.domains == client) for client in range(num_clients)]
 
 
-def _sizes(num_clients: int, bounds: tuple[int, int], quantity_shift: float) -> np.ndarray:
+def _compute_sizes(num_clients: int, bounds: tuple[int, int], quantity_shift: float) -> np.ndarray:
     low, high = bounds
     if num_clients < 1:
         raise InputError(f"toy: num_clients and unseen_clients come to {num_clients}. Give 1 or more.")
@@ -75,13 +91,13 @@ def _sizes(num_clients: int, bounds: tuple[int, int], quantity_shift: float) -> 
     return np.rint((low + high) / 2 + quantity_shift * rise * (high - low) / 2).astype(int)
 
 
-def _labels(client: int, size: int, num_classes: int, label_shift: float) -> np.ndarray:
+def _list_labels(client: int, size: int, num_classes: int, label_shift: float) -> np.ndarray:
     shares = np.full(num_classes, (1 - label_shift) / num_classes)
     shares[client % num_classes] += label_shift
     return np.repeat(np.arange(num_classes), rounding.round_preserving_sum(shares, size))
 
 
-def _boxes(rng: np.random.Generator, labels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def _draw_boxes(rng: np.random.Generator, labels: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     """[n, height, width]: a box of each example's label, at a random place, in zeros."""
     masks = np.zeros((len(labels), *size), np.uint8)
     extent = [max(1, side // 2) for side in size]
@@ -91,22 +107,10 @@ def _boxes(rng: np.random.Generator, labels: np.ndarray, size: tuple[int, int]) 
     return masks
 
 
-def _means(rng: np.random.Generator, num: int, shape: tuple[int, ...]) -> np.ndarray:
-    """[num, *shape] standard normal; in images, alike over blocks of two by two pixels."""
+def _draw_means(rng: np.random.Generator, num: int, shape: tuple[int, ...]) -> np.ndarray:
+    """[num, *shape] standard normal; images are constant in blocks of two by two pixels."""
     if len(shape) == 1:
         return rng.normal(size=(num, *shape))
     height, width, channels = shape
     blocks = rng.normal(size=(num, -(-height // 2), -(-width // 2), channels))
     return blocks.repeat(2, axis=1).repeat(2, axis=2)[:, :height, :width]
-
-
-def _dataset(values: np.ndarray, labels: np.ndarray, clients: np.ndarray, num_classes: int, is_image: bool) -> Dataset:
-    inputs = np.clip(np.rint(_GREY + _CONTRAST * values), 0, 255).astype(np.uint8) if is_image else values
-    return assemble(
-        "toy",
-        inputs,
-        labels,
-        class_names=[f"class_{i}" for i in range(num_classes)],
-        domains=clients,
-        domain_names=[f"client_{i:03d}" for i in range(int(clients.max()) + 1)],
-    )

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het import tree
-from fedjax_het._internal.float64 import in_double
+from fedjax_het._internal.float64 import run_in_required_precision
 from fedjax_het.types import Array, Batch, Context, Named, PyTree, RoundSnapshot, Rows, Variables
 
 BATCH = 256
@@ -79,7 +79,7 @@ class Diagnostic:
 def client_models(look: RoundSnapshot) -> Variables:
     """What each client trained, leaves [cohort, ...]: shared leaves as it sent them, its own as it keeps them."""
     received = look.view.received.shared
-    trained = jax.tree.map(lambda start, update: start + update, received, look.view.uploads.update)
+    trained = jax.tree.map(lambda start, update: start + update, received, look.view.updates.tensors())
     return tree.merge(trained, look.personal)
 
 
@@ -124,15 +124,12 @@ def mean_loss(problem, variables: Variables, look: RoundSnapshot, rows: Rows) ->
     return over_rows(problem, look, rows, add, jnp.zeros((), float)) / jnp.maximum(rows.count, 1)
 
 
+def of_parameters(path: str) -> bool:
+    """Choose parameters in a stack of updates."""
+    return path.startswith("params/")
+
+
 def from_gram(measure: Callable[..., Named], look: RoundSnapshot, *others: PyTree) -> Named:
     """measure(Gram matrix of the updates' parameters in float64, *others), in the process's own precision."""
-
-    def inside(stack: PyTree, *others: PyTree) -> Named:
-        gram = tree.sum_over_leaves(lambda rows: rows.astype(float) @ rows.astype(float).T, stack)
-        return jax.tree.map(_single, measure(gram, *others))
-
-    return in_double(inside)(look.view.uploads.update["params"], *others)
-
-
-def _single(values: Array) -> Array:
-    return values.astype(jnp.float32 if jnp.issubdtype(values.dtype, jnp.floating) else jnp.int32)
+    stack = look.view.updates.select(of_parameters)
+    return run_in_required_precision(lambda: measure(stack.gram(), *others))

@@ -77,14 +77,14 @@ def num_conflicts(gram: Array, coefficients: Array | None = None) -> Array:
 
 def conflict_of_round(problem, look: RoundSnapshot) -> Named:
     """The fields of `Conflict` by name, of the updates that the clients sent; with their losses if they report them.
-    Where the aggregator revises updates also "num_conflicts_after", among the revised.
+    Where the aggregator edits updates also "num_conflicts_after", among the edited.
     """
     losses = look.view.uploads.reports.get("loss")
 
     def measure(gram: Array) -> Named:
         found = conflict(gram, losses, look.view.is_present)._asdict()
-        if look.revision:
-            found["num_conflicts_after"] = num_conflicts(gram, look.revision(gram, look.view))
+        if look.gram_edit:
+            found["num_conflicts_after"] = num_conflicts(gram, look.gram_edit(gram, look.view))
         return found
 
     return from_gram(measure, look)
@@ -143,7 +143,7 @@ def norms_of_round(problem, look: RoundSnapshot) -> Named:
         return tree.norm(total) / jnp.maximum(row.count, 1)
 
     gradients = jax.lax.map(lambda one: gradient_norm(*one), (look.data.train, look.personal))
-    return {"updates": jax.vmap(tree.norm)(look.view.uploads.update["params"]), "gradients": gradients}
+    return {"updates": jax.vmap(tree.norm)(look.view.updates.tensors()["params"]), "gradients": gradients}
 
 
 SHARES = (0.8, 0.9, 0.99)
@@ -205,7 +205,7 @@ def implied_weights(gram: Array, products: Array, squared: Array) -> Named:
 def weights_of_round(problem, look: RoundSnapshot) -> Named:
     """`implied_weights` of the change of the server's parameters, its optimizer's step included."""
     moved = tree.subtract(look.shared["params"], look.view.received.shared["params"])
-    updates = look.view.uploads.update["params"]
+    updates = look.view.updates.tensors()["params"]
 
     def measure(gram: Array, updates, moved) -> Named:
         pairs = [

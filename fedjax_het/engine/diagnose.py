@@ -15,6 +15,7 @@ from fedjax_het.engine.execution.on_device import OnDeviceExecutor
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE, RunSpec
 from fedjax_het.engine.execution.streaming import StreamingExecutor
 from fedjax_het.engine.parallel.layout import Layout
+from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import client_step
 from fedjax_het.engine.round.population import gather_cohort
 from fedjax_het.engine.round.problem import LocalProblem
@@ -54,11 +55,9 @@ def make_diagnosis(
     comes next.
 
     It is that round: the same cohort, batches and noise. Client models are kept side by side until all is measured.
-    Raises InputError for an algorithm whose updates are stacked in a form of its own.
+    Updates are looked at as the server has them: in bfloat16, where they are sent so.
     """
     is_everyone, has_tests = spec.participation.is_everyone, bool(np.any(spec.federation.data.test.count))
-    if spec.algorithm.aggregator.pack:
-        raise InputError("diagnostics: this algorithm packs updates, which cannot be looked into. Set stack='float32'.")
 
     def measure(hyper_parameters: Mapping[str, Array], state: State, data: ClientData, key: Key) -> DiagnosticValues:
         algorithm = _report_drift(spec.sweep.build(hyper_parameters))
@@ -68,15 +67,14 @@ def make_diagnosis(
         test = tree.take(data.test, cohort.ids) if has_tests else None
         after, metrics, messages = round.train(state._replace(clients=clients), cohort, seen, key)
         is_present = messages.uploads.num_examples > 0  # whoever is not sent zeros
-        view = ServerView(
-            messages.received, messages.uploads, metrics.cohort, is_present, spec.num_clients, on_stack=layout.on_stack
-        )
+        updates, uploads = StackedUpdates(messages.uploads.update, layout), messages.uploads._replace(update={})
+        view = ServerView(messages.received, uploads, metrics.cohort, is_present, spec.num_clients, updates)
         look = RoundSnapshot(
             view=view,
             data=ClientData(seen.examples, *_take_first((seen.train, seen.valid, test), round.cohort_size)),
             personal=_take_first(after.clients.personal, round.cohort_size),
             shared=after.server.shared,
-            revision=algorithm.aggregator.revision,
+            gram_edit=algorithm.aggregator.gram_edit,
             key=jax.random.fold_in(key, state.server.round),
         )
         found = {name: diagnostic(round.problem, look) for name, diagnostic in diagnostics.items()}

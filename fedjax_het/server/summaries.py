@@ -1,4 +1,4 @@
-"""How the clients' reports become one value that everyone is sent."""
+"""Summaries: the clients' reports condensed to one value that everyone is sent."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Problem, Summary, Weighting
 from fedjax_het.errors import InputError
-from fedjax_het.server.weightings import WeightingName, named
-from fedjax_het.types import Array, Params, PyTree, ServerView, Upload, Variables
+from fedjax_het.server.weightings import WeightingName, named, normalise
+from fedjax_het.types import Array, Params, PyTree, ServerView, UpdateStack, Upload, Variables
 from fedjax_het.validation import Fraction, validate_arguments
 
 
@@ -23,16 +23,15 @@ def accumulate_change() -> Summary:
     So that c stays the mean of all clients' c_i whoever takes part (SCAFFOLD). One value a shared parameter.
     """
 
-    def update(total: PyTree, changes: PyTree, view: ServerView) -> PyTree:
-        return tree.add(total, tree.scale(1 / view.num_clients, changes))
+    def update(total: PyTree, changes: UpdateStack, view: ServerView) -> PyTree:
+        return tree.add(total, tree.scale(1 / view.num_clients, _total(changes, view)))
 
-    return Summary(
-        lambda problem, shared, num_clients, cohort_size: tree.zeros_like(shared["params"]), update, _as_reported
-    )
+    return Summary(lambda problem, shared, num_clients, cohort_size: tree.zeros_like(shared["params"]), update)
 
 
-def _as_reported(report: PyTree, upload: Upload) -> PyTree:
-    return report
+def _total(reports: UpdateStack, view: ServerView) -> PyTree:
+    """The sum over the clients that are present."""
+    return reports.weighted_sum(view.is_present.astype(float), lambda upload: jnp.ones(()))
 
 
 @validate_arguments
@@ -51,7 +50,8 @@ def ema(decay: Fraction, like: Callable[[Variables], PyTree]) -> Summary:
         InputError: A decay outside 0 to 1.
     """
 
-    def update(old: PyTree, sums: PyTree, view: ServerView) -> PyTree:
+    def update(old: PyTree, reports: UpdateStack, view: ServerView) -> PyTree:
+        sums = _total(reports, view)
         is_some = sums["weight"] > 0
         now = {"mean": tree.scale(1.0 / jnp.where(is_some, sums["weight"], 1.0), sums["total"]), "mass": 1.0}
         new = jax.tree.map(lambda before, x: (decay * before + (1 - decay) * x).astype(before.dtype), old, now)
@@ -60,7 +60,7 @@ def ema(decay: Fraction, like: Callable[[Variables], PyTree]) -> Summary:
     def init(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
         return {"mean": tree.zeros_like(like(shared)), "mass": jnp.zeros((), float)}
 
-    return Summary(init, update, _as_reported)
+    return Summary(init, update)
 
 
 def head(shared: Variables) -> Params:
@@ -75,33 +75,41 @@ def head(shared: Variables) -> Params:
 
 @validate_arguments
 def mean_direction(
-    weighting: WeightingName | Weighting = "uniform", normalisation: Literal["client", "cohort"] = "client"
+    weighting: WeightingName | Weighting = "uniform",
+    normalisation: Literal["client", "cohort"] = "client",
+    report: str = "momentum",
 ) -> Summary:
     """The mean gradient along the paths of this round's clients, from zero (FedCM's Delta).
 
         client:  Delta <- - sum_i p_i u_i / r_i            cohort:  Delta <- - sum_i p_i u_i / sum_i p_i r_i
 
-    Reports: r_i = K_i lr, [] (see client.measures.effective_learning_rate); the updates u_i come with every upload.
-
     Args:
-        weighting: "uniform" or "samples".
+        weighting: "uniform" or "samples"; p_i are shares of those with r_i > 0.
         normalisation: "client" or "cohort", as above.
+        report: The name under which clients report r_i = K_i lr, [] (see client.measures.effective_learning_rate), and
+            under which this is published.
 
     Raises:
         InputError: An unknown weighting or normalisation.
     """
     weighting = named(weighting)
 
-    def summand(reach: Array, upload: Upload) -> dict[str, PyTree]:
-        weight = jnp.where(reach > 0, weighting.weigh(upload), 0)
-        a_step = weight / jnp.where(reach > 0, reach, 1) if normalisation == "client" else weight
-        divisor = weight if normalisation == "client" else weight * reach
-        return {"path": tree.scale(a_step, upload.update["params"]), "divisor": divisor}
+    def coefficient(weight: Array, reach: Array) -> Array:
+        by_client = normalisation == "client"
+        return jnp.where(reach > 0, weight / jnp.where((reach > 0) & by_client, reach, 1), 0)
 
-    def update(old: PyTree, sums: dict[str, PyTree], view: ServerView) -> PyTree:
-        return tree.scale(-1 / jnp.where(sums["divisor"] > 0, sums["divisor"], 1), sums["path"])
+    def per_client(upload: Upload) -> Array:
+        return coefficient(weighting.per_client(upload), upload.reports[report])
 
-    return Summary(lambda problem, shared, num_clients, cohort_size: tree.zeros_like(shared["params"]), update, summand)
+    def update(old: PyTree, reports: UpdateStack, view: ServerView) -> PyTree:
+        reach = view.uploads.reports[report]
+        weights = normalise(weighting.update((), view)[0], view.is_present & (reach > 0))
+        mean_reach = jnp.sum(weights * reach) if normalisation == "cohort" else 1.0
+        path = view.updates.select(lambda path: path.startswith("params/"))
+        path = path.weighted_sum(coefficient(weights, reach), per_client)["params"]
+        return tree.scale(-1 / jnp.where(mean_reach > 0, mean_reach, 1), path)
+
+    return Summary(lambda problem, shared, num_clients, cohort_size: tree.zeros_like(shared["params"]), update)
 
 
 PROTOTYPE_WEIGHTINGS: dict[WeightingName, Callable[[Array], Array]] = {
@@ -122,11 +130,12 @@ def class_weighted_mean(weighting: WeightingName = "samples") -> Summary:
         InputError: An unknown weighting; a model without outline (see `models.with_feature_shape`).
     """
 
-    def update(old: PyTree, reports: PyTree, view: ServerView) -> PyTree:
-        counts = jnp.where(view.is_present[:, None], reports["counts"], 0)
+    def update(old: PyTree, reports: UpdateStack, view: ServerView) -> PyTree:
+        reported = reports.tensors()
+        counts = jnp.where(view.is_present[:, None], reported["counts"], 0)
         weights = PROTOTYPE_WEIGHTINGS[weighting](counts)
         total = jnp.sum(weights, axis=0)
-        sums = jnp.einsum("mk,mkd->kd", weights, reports["means"], precision=jax.lax.Precision.HIGHEST)
+        sums = jnp.einsum("mk,mkd->kd", weights, reported["means"], precision=jax.lax.Precision.HIGHEST)
         is_here = total > 0
         means = jnp.where(is_here[:, None], sums / jnp.where(is_here, total, 1)[:, None], old["means"])
         return {"means": means.astype(old["means"].dtype), "is_known": old["is_known"] | is_here}

@@ -1,4 +1,4 @@
-"""What augmentations do to pixels, that masks follow, and that nothing depends on the rest of the batch."""
+"""Augmentations of images and masks, independent of the other examples of the batch."""
 
 import colorsys
 
@@ -35,7 +35,7 @@ def ramp(size=32):
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_crop_is_a_straight_window_of_the_asked_area_and_shape(key):
+def test_a_crop_is_a_straight_window_of_the_requested_area_and_ratio(key):
     cropped, _ = augmentation.crop_and_resize((0.3, 0.6), (0.5, 1.5))(key, ramp(), None)
     inner = np.asarray(cropped[2:-2, 2:-2])  # the edges mix with nothing beyond the image
     height, width = np.diff(inner[:, 0, 0]) * 32, np.diff(inner[0, :, 1]) * 32
@@ -65,7 +65,7 @@ def test_a_mask_moves_with_its_image(transform, key):
 
 
 @pytest.mark.parametrize("key", KEYS[:5])
-def test_a_rotation_turns_around_the_middle_by_at_most_the_angle(key):
+def test_a_rotation_is_around_the_center_by_at_most_the_angle(key):
     turned, _ = augmentation.rotate(30)(key, ramp(33) - 16.5, None)
     np.testing.assert_allclose(turned[16, 16], 0, atol=1e-4)
     angle = np.arctan2(*np.asarray(turned[16, 20]))
@@ -87,7 +87,7 @@ def test_flips_are_those_of_numpy(mode, axes):
     np.testing.assert_array_equal(mask, np.flip(MASK, axes))
 
 
-def test_flips_come_as_often_as_asked_and_in_every_mode():
+def test_flips_have_the_requested_probability_in_every_mode():
     keys = jax.random.split(KEY, 4000)
     flipped = jax.vmap(
         lambda key: augmentation.flip_randomly(0.75, tuple(augmentation.FLIP_MODES))(key, IMAGE, MASK)[1]
@@ -110,14 +110,14 @@ def test_brightness_and_contrast_are_blends(key):
 
 
 @pytest.mark.parametrize("key", KEYS[:5])
-def test_hue_turns_as_in_colorsys(key):
+def test_hue_shifts_as_in_colorsys(key):
     turned, _ = augmentation.jitter_colors(hue=0.5)(key, IMAGE, None)
     shift = float(jax.random.uniform(jax.random.split(key, 4)[3], (), minval=-0.5, maxval=0.5))
     h, s, v = colorsys.rgb_to_hsv(*map(float, IMAGE[2, 5]))
     np.testing.assert_allclose(turned[2, 5], colorsys.hsv_to_rgb((h + shift) % 1, s, v), atol=1e-5)
 
 
-def test_grey_images_have_no_colour_to_change():
+def test_grey_images_keep_their_colors():
     grey = jnp.repeat(IMAGE[..., :1], 3, axis=-1)
     jittered, _ = augmentation.jitter_colors(saturation=0.9, hue=0.5)(KEY, grey, None)
     np.testing.assert_allclose(jittered, grey, atol=1e-6)
@@ -126,7 +126,7 @@ def test_grey_images_have_no_colour_to_change():
 
 
 @pytest.mark.parametrize("labels", [jnp.arange(6), jnp.arange(6 * 64).reshape(6, 8, 8)])
-def test_an_example_does_not_depend_on_its_neighbours(labels):
+def test_an_example_does_not_depend_on_its_batch(labels):
     augment = jax.jit(images(**EVERYTHING))
     batch = jax.random.uniform(KEY, (6, 8, 8, 3))
     inputs, moved = augment(KEY, batch, labels)
@@ -156,7 +156,7 @@ def test_the_defaults_change_nothing():
         ({"grayscale": 1.5}, r"grayscale: .* in \[0, 1\]"),
     ],
 )
-def test_what_cannot_be_is_refused(options, message):
+def test_values_out_of_range_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         images(**options)
 
@@ -169,6 +169,6 @@ def test_what_cannot_be_is_refused(options, message):
         ((2, 8, 6, 3), {"quarter_turns": (0, 1)}, "not square"),
     ],
 )
-def test_what_does_not_fit_the_inputs_is_refused(shape, options, message):
+def test_inputs_that_do_not_fit_are_refused(shape, options, message):
     with pytest.raises(InputError, match=message):
         jax.eval_shape(images(**options), KEY, jnp.zeros(shape), jnp.zeros(2, int))

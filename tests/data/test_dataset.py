@@ -1,4 +1,4 @@
-"""What a data set accepts, and what it says about what it does not."""
+"""Data sets: conversion of arrays, and errors that name what is wrong with them."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def test_grey_images_gain_a_channel_axis_and_defaults_are_filled():
     assert not (dataset.is_valid | dataset.is_test).any() and dataset.splits["train"].all()
 
 
-def test_masks_are_bytes_and_what_is_memory_mapped_stays_so(tmp_path):
+def test_masks_are_bytes_and_memory_mapped_arrays_stay_memory_mapped(tmp_path):
     np.save(tmp_path / "images.npy", IMAGES[..., None]), np.save(tmp_path / "masks.npy", IMAGES % 2)
     mapped = [np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("images", "masks")]
     dataset = assemble("x", *mapped, class_names=["background", "nucleus"])
@@ -54,6 +54,6 @@ def test_floats_become_float32_and_keep_their_shape():
         ({"labels": IMAGES.astype(np.int64) + 300}, "labels are int32. Give integers from 0, as uint8"),
     ],
 )
-def test_what_cannot_be_is_named(changes, message):
+def test_impossible_arrays_are_named_in_the_error(changes, message):
     with pytest.raises(InputError, match=message):
         assemble("x", **({"inputs": IMAGES, "labels": [0, 1, 0, 1]} | changes))

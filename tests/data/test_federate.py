@@ -1,4 +1,4 @@
-"""From a data set to a federation: what is held out, who has what."""
+"""Federations from data sets: held-out examples, clients and newcomers."""
 
 from dataclasses import replace
 
@@ -71,21 +71,21 @@ def test_every_example_is_in_exactly_one_table(
     assert (federation.data.train.count >= 1).all() or own_valid or local_test
 
 
-def test_the_common_test_set_is_the_own_one_of_the_seen_domains():
+def test_the_common_test_set_is_the_published_one_of_the_seen_domains():
     federation = federate(dataset(own_test=True), iid(), 4, unseen_domains=["photo"])
     expected = [i for i in range(78, 90) if i % 3 != 1]
     np.testing.assert_array_equal(federation.test.index, expected)
     np.testing.assert_array_equal(federation.unseen["photo"].index, np.arange(1, 90, 3))
 
 
-def test_a_client_s_validation_is_its_part_of_the_own_split():
+def test_a_client_s_validation_set_is_its_part_of_the_published_split():
     federation = federate(dataset(own_valid=True), by_domain(), 3, valid_fraction=0.5, test_fraction=0.3)
     for domain, (index, count) in enumerate(zip(federation.data.valid.index, federation.data.valid.count, strict=True)):
         assert index[:count].tolist() == list(range(domain, 18, 3))
     assert federation.test.index.min() >= 18
 
 
-def test_local_test_gives_every_site_its_own_test_split():
+def test_local_test_gives_every_site_its_published_test_split():
     federation = federate(dataset(own_test=True), by_domain(), 3, local_test=True, client_test_fraction=0.5)
     assert federation.test is None
     assert federation.data.train.count.tolist() == [26] * 3
@@ -93,7 +93,7 @@ def test_local_test_gives_every_site_its_own_test_split():
         assert index.tolist() == list(range(78 + domain, 90, 3))
 
 
-def test_clients_train_on_all_that_the_own_test_split_leaves_unless_more_is_asked_for():
+def test_with_a_published_test_split_clients_train_on_the_rest_unless_more_is_held_out():
     usual, asked = (federate(dataset(own_test=True), iid(), 4, **more) for more in ({}, {"client_test_fraction": 0.2}))
     assert usual.test.count == asked.test.count == 12
     assert (usual.data.train.count.sum(), usual.data.test.count.sum()) == (78, 0)
@@ -103,7 +103,7 @@ def test_clients_train_on_all_that_the_own_test_split_leaves_unless_more_is_aske
     assert written.fingerprint == usual.fingerprint
 
 
-def test_clients_hold_a_fifth_out_where_there_is_no_own_test_split():
+def test_without_a_published_test_split_clients_hold_out_a_fifth():
     federation = federate(dataset(), iid(), 4)
     assert federation.fractions == (0.2, 0.2, 0.0)
     assert federation.data.test.count.tolist() == [4, 4, 4, 4] and federation.test.count == 18
@@ -113,7 +113,7 @@ def test_clients_hold_a_fifth_out_where_there_is_no_own_test_split():
     assert federate(dataset(own_valid=True), iid(), 4, valid_fraction=0.3).fractions.client_valid is None
 
 
-def test_newcomers_are_tested_on_all_they_have_where_nothing_is_held_out():
+def test_newcomers_test_on_all_examples_where_nothing_is_held_out():
     options = {"partition": by_domain(), "num_clients": 3, "unseen_clients": 3, "valid_fraction": 0.1}
     all_of_it, part = (federate(dataset(own_test=True), **options, client_test_fraction=each) for each in ("auto", 0.5))
     assert all_of_it.newcomers.train.count.sum() == 0
@@ -122,7 +122,7 @@ def test_newcomers_are_tested_on_all_they_have_where_nothing_is_held_out():
     assert (part.newcomers.train.count > 0).all()
 
 
-def test_equal_train_cuts_to_the_smallest_and_only_training():
+def test_equal_train_cuts_training_examples_alone_to_the_smallest_number():
     options = {"partition": quantity_skew(0.5), "num_clients": 4, "valid_fraction": 0.2, "seed": 3}
     full, cut = federate(dataset(), **options), federate(dataset(), **options, equal_train=True)
     assert len(set(full.data.train.count)) > 1
@@ -133,7 +133,7 @@ def test_equal_train_cuts_to_the_smallest_and_only_training():
         assert set(one) <= set(other[:count])
 
 
-def test_masks_are_dealt_whole_and_have_no_class_to_skew():
+def test_masks_are_distributed_whole_and_refused_by_label_skew():
     federation = federate(dataset(masks=True), by_domain(), 3)
     assert federation.examples.labels.shape == (90, 4, 4)
     assert federation.class_counts.sum() == federation.data.train.count.sum() * 16
@@ -142,7 +142,7 @@ def test_masks_are_dealt_whole_and_have_no_class_to_skew():
             federate(dataset(masks=True), partition, 3)
 
 
-def test_a_drawn_test_set_has_its_part_of_every_domain_and_class():
+def test_a_drawn_test_set_has_its_fraction_of_every_domain_and_class():
     federation = federate(dataset(), iid(), 4, test_fraction=0.4)
     assert federation.test.count == 36
     labels = federation.examples.labels[federation.test.index]
@@ -150,7 +150,7 @@ def test_a_drawn_test_set_has_its_part_of_every_domain_and_class():
     assert np.abs(np.bincount(labels) - 12).max() <= 3
 
 
-def test_no_test_set_where_none_is_asked_for():
+def test_fractions_of_0_leave_no_test_set():
     federation = federate(dataset(), iid(), 4, test_fraction=0.0, client_test_fraction=0.0)
     assert federation.test is None
     assert federation.data.test.count.sum() == 0
@@ -181,14 +181,14 @@ def test_another_test_fraction_leaves_the_partition_alone():
         np.testing.assert_array_equal(*owned)
 
 
-def test_names_say_the_domain_where_a_client_has_one():
+def test_clients_of_one_domain_are_named_after_it():
     assert federate(dataset(), by_domain(), 3).client_names == DOMAINS
     assert federate(dataset(), by_domain(), 4).client_names == ("art_0", "art_1", "photo", "sketch")
     assert federate(dataset(), iid(), 2).client_names == ("client_000", "client_001")
     assert federate(dataset(), by_domain(), 2, unseen_domains="art").client_names == ("photo", "sketch")
 
 
-def test_standardise_looks_at_training_examples_of_training_clients_only():
+def test_standardise_uses_training_examples_of_training_clients_only():
     federation = federate(dataset(), iid(), 4, unseen_clients=2, standardise=True)
     train = federation.data.train
     seen = np.concatenate([row[:count] for row, count in zip(train.index, train.count, strict=True)])
@@ -219,12 +219,12 @@ def test_standardise_looks_at_training_examples_of_training_clients_only():
         ({"partition": lambda examples, num, rng: []}, "made 0 parts"),
     ],
 )
-def test_settings_that_cannot_be_are_named(settings, message):
+def test_impossible_settings_are_named_in_the_error(settings, message):
     with pytest.raises(InputError, match=message):
         federate(dataset(), **({"partition": iid(), "num_clients": 4} | settings))
 
 
-def test_pacs_leaving_one_domain_out():
+def test_pacs_without_one_domain_has_a_client_per_other_domain():
     pacs = load("folders", path=shared_path("data/pacs/sample_original/PACS"), size=16)
     federation = federate(pacs, by_domain(), 3, unseen_domains="sketch", test_fraction=0)
     assert federation.client_names == ("art_painting", "cartoon", "photo")

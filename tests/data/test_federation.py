@@ -1,10 +1,10 @@
-"""What a federation tells about itself."""
+"""Summaries and fingerprints of federations."""
 
 from dataclasses import replace
 
 import numpy as np
 
-from fedjax_het.data import federate, iid, rows
+from fedjax_het.data import federate, iid, splitting
 from fedjax_het.data.dataset import assemble
 
 
@@ -19,7 +19,7 @@ def test_class_counts_are_those_of_the_training_rows():
         np.testing.assert_array_equal(classes, np.bincount(row[:count] % 3, minlength=3))
 
 
-def test_describe_has_a_row_a_client_and_newcomers_last():
+def test_describe_has_a_row_per_client_and_newcomers_last():
     f = federation(unseen_clients=1)
     rows = f.describe()
     assert [row["client"] for row in rows] == [*f.client_names, *f.newcomer_names]
@@ -28,7 +28,7 @@ def test_describe_has_a_row_a_client_and_newcomers_last():
     assert all(sum(row["classes"].values()) == row["train"] for row in rows)
 
 
-def test_the_fingerprint_is_the_seed_s_and_every_split_s():
+def test_the_fingerprint_depends_on_the_seed_and_every_split():
     assert federation().fingerprint == federation().fingerprint
     assert len(federation().fingerprint) == 64
     others = [federation(seed=1), federation(unseen_clients=1), federation(client_test_fraction=0.4)]
@@ -37,9 +37,9 @@ def test_the_fingerprint_is_the_seed_s_and_every_split_s():
 
 def test_the_fingerprint_of_known_tables_is_the_same_on_every_machine():
     data = federation().data._replace(
-        train=rows.table([np.array([0, 1, 2]), np.array([3])]),
-        valid=rows.table([np.array([4]), np.array([], int)]),
-        test=rows.table([np.array([5]), np.array([6])]),
+        train=splitting.pad_lists([np.array([0, 1, 2]), np.array([3])]),
+        valid=splitting.pad_lists([np.array([4]), np.array([], int)]),
+        test=splitting.pad_lists([np.array([5]), np.array([6])]),
     )
-    known = replace(federation(), data=data, test=rows.single(np.array([7, 8])), unseen={})
+    known = replace(federation(), data=data, test=splitting.to_rows(np.array([7, 8])), unseen={})
     assert known.fingerprint == "c88f00736057c670a9bbae0a81620d40ee2cd9a40c1c792101f4a0e4a85125ec"

@@ -1,4 +1,4 @@
-"""What holds of every partition, and what each is for."""
+"""Partitions: properties of all of them, and the skew of each."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedjax_het.data.partition import (
     PARTITIONS,
-    Labelled,
+    LabeledExamples,
     by_domain,
     dirichlet,
     domain_dirichlet,
@@ -29,10 +29,10 @@ PARTITION = st.one_of(
 )
 
 
-def labelled(num: int, num_classes: int = 5, num_domains: int = 3, seed: int = 0) -> Labelled:
+def labelled(num: int, num_classes: int = 5, num_domains: int = 3, seed: int = 0) -> LabeledExamples:
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.arange(num) % num_classes).astype(np.int32)
-    return Labelled(labels, rng.permutation(np.arange(num) % num_domains).astype(np.int32), num_classes)
+    return LabeledExamples(labels, rng.permutation(np.arange(num) % num_domains).astype(np.int32), num_classes)
 
 
 def draw(partition, examples, num_clients, seed=0):
@@ -70,7 +70,7 @@ def test_quantity_skew_follows_alpha():
     assert max(skewed) > 1900
 
 
-def test_a_domain_a_client():
+def test_by_domain_gives_each_client_one_domain():
     examples = labelled(30)
     for domain, part in enumerate(draw(by_domain(), examples, 3)):
         np.testing.assert_array_equal(part, np.flatnonzero(examples.domains == domain))
@@ -78,7 +78,7 @@ def test_a_domain_a_client():
 
 def test_more_clients_than_domains_cut_each_domain_evenly():
     domains = np.repeat([0, 1, 2], [10, 31, 12]).astype(np.int32)
-    parts = draw(by_domain(), Labelled(np.zeros(53, np.int32), domains, 1), 7)
+    parts = draw(by_domain(), LabeledExamples(np.zeros(53, np.int32), domains, 1), 7)
     assert [np.unique(domains[part]).tolist() for part in parts] == [[0], [0], [1], [1], [1], [2], [2]]
     assert sorted(len(part) for part in parts) == [5, 5, 6, 6, 10, 10, 11]
 
@@ -91,7 +91,7 @@ def test_domain_dirichlet_skews_labels_within_domains():
     assert (counts > 0).sum() == 3 * 5  # each class of each domain is with one client
 
 
-def test_a_partition_of_the_user_runs_within_domains():
+def test_a_custom_partition_runs_within_domains():
     def first_takes_all(examples, num_clients, rng):
         return [np.arange(len(examples.labels)), *[np.zeros(0, int)] * (num_clients - 1)]
 
@@ -100,7 +100,7 @@ def test_a_partition_of_the_user_runs_within_domains():
 
 @pytest.mark.parametrize("alpha", [0, -1.0, np.nan, np.inf])
 @pytest.mark.parametrize("factory", [dirichlet, quantity_skew, domain_dirichlet])
-def test_alpha_is_above_zero(factory, alpha):
+def test_alpha_must_be_positive(factory, alpha):
     with pytest.raises(InputError, match="alpha: must be a finite number above 0"):
         factory(alpha)
 
@@ -120,11 +120,89 @@ def test_alpha_is_above_zero(factory, alpha):
         (domain_dirichlet(1.0, min_examples=9), 6, "domain 0: 2 clients with at least 9"),
     ],
 )
-def test_what_cannot_be_is_named(partition, num_clients, message):
+def test_impossible_partitions_are_named_in_the_error(partition, num_clients, message):
     with pytest.raises(InputError, match=message):
         draw(partition, labelled(30), num_clients)
 
 
-def test_the_registry_knows_the_factories_by_name():
+def test_the_registry_holds_the_factories_by_name():
     assert PARTITIONS["dirichlet"] is dirichlet
     assert set(PARTITIONS) == {"iid", "dirichlet", "shards", "quantity_skew", "by_domain", "domain_dirichlet"}
+
+
+def of_sizes(sizes) -> LabeledExamples:
+    labels = np.repeat(np.arange(len(sizes)), sizes).astype(np.int32)
+    return LabeledExamples(labels, np.zeros(len(labels), np.int32), len(sizes))
+
+
+def counts_of(partition, examples, num_clients, seed=0):
+    parts = partition(examples, num_clients, np.random.default_rng(seed))
+    return np.stack([np.bincount(examples.labels[part], minlength=examples.num_classes) for part in parts])
+
+
+@pytest.mark.parametrize("equal_sizes", [False, True])
+def test_large_alpha_is_near_uniform(equal_sizes):
+    counts = counts_of(dirichlet(1e6, equal_sizes), of_sizes([100] * 6), 10)
+    assert np.abs(counts - 10).max() <= 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_small_alpha_gives_a_class_to_one_client(seed):
+    counts = counts_of(dirichlet(1e-6, min_examples=0), of_sizes([50] * 8), 5, seed)
+    assert ((counts > 0).sum(axis=0) == 1).all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_small_alpha_with_equal_sizes_gives_few_classes(seed):
+    counts = counts_of(dirichlet(1e-6, equal_sizes=True), of_sizes([100] * 10), 10, seed)
+    mixed = counts_of(dirichlet(1e6, equal_sizes=True), of_sizes([100] * 10), 10, seed)
+    assert (counts.max(axis=1) / 100).mean() > 0.6
+    assert (mixed > 0).all()
+    np.testing.assert_array_equal(counts.sum(axis=1), 100)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 40), st.sampled_from([1e-6, 0.1, 1e6]), st.integers(0, 30))
+def test_equal_sizes_differ_by_at_most_one(num_clients, alpha, seed):
+    sizes = counts_of(dirichlet(alpha, equal_sizes=True), of_sizes([31, 5, 17]), num_clients, seed).sum(axis=1)
+    assert sizes.max() - sizes.min() <= 1
+
+
+def test_one_client_has_all_examples_and_no_absent_class():
+    np.testing.assert_array_equal(counts_of(dirichlet(0.1), of_sizes([4, 0, 3]), 1), [[4, 0, 3]])
+    np.testing.assert_array_equal(counts_of(dirichlet(0.1, equal_sizes=True), of_sizes([4, 0, 3]), 1), [[4, 0, 3]])
+
+
+def test_rounding_treats_many_clients_alike():
+    sizes = counts_of(dirichlet(1e6), of_sizes([60] * 100), 100).sum(axis=1)  # 0.6 of each class a client
+    assert sizes.min() > 40
+    assert sizes.max() < 80
+
+
+@settings(deadline=None)
+@given(st.integers(4, 30), st.integers(1, 4), st.integers(0, 50))
+def test_every_client_has_exactly_its_number_of_classes(num_clients, classes_per_client, seed):
+    sizes = np.random.default_rng(seed).integers(30, 90, 4)
+    counts = counts_of(shards(classes_per_client), of_sizes(sizes), num_clients, seed)
+    assert ((counts > 0).sum(axis=1) == classes_per_client).all()
+    np.testing.assert_array_equal(counts.sum(axis=0), sizes)
+
+
+def test_shards_of_equal_classes_make_equal_clients():
+    counts = counts_of(shards(2), of_sizes([200] * 10), 100)
+    np.testing.assert_array_equal(counts.sum(axis=1), 20)
+    assert len({tuple(np.flatnonzero(row)) for row in counts}) > 15  # of 45 possible pairs
+
+
+@pytest.mark.parametrize(
+    ("classes_per_client", "message"),
+    [
+        (1, "2 clients of 1 classes each take 2 shards, but the 4 classes"),
+        (5, "make 4 to 8"),
+        (0, "not 0"),
+        (1.5, "not 1.5"),
+    ],
+)
+def test_classes_per_client_out_of_range_is_refused(classes_per_client, message):
+    with pytest.raises(InputError, match=message):
+        counts_of(shards(classes_per_client), of_sizes([10] * 4), 2)

@@ -1,4 +1,4 @@
-"""Inputs as models take them."""
+"""Preparation of inputs for models."""
 
 import jax
 import numpy as np
@@ -6,7 +6,7 @@ import numpy as np
 from fedjax_het.data.preparation import Preparation, has_means_of_both_signs, moments
 
 
-def test_plain_maps_bytes_to_the_unit_interval_and_leaves_floats_alone():
+def test_bytes_are_mapped_to_the_unit_interval_and_floats_are_unchanged():
     prepare = jax.jit(Preparation())
     np.testing.assert_allclose(prepare(np.array([[0, 51, 255]], np.uint8)), [[0.0, 0.2, 1.0]], rtol=1e-6)
     np.testing.assert_array_equal(prepare(np.array([[-3.0, 7.0]], np.float32)), [[-3.0, 7.0]])
@@ -27,7 +27,7 @@ def test_standardised_inputs_have_mean_0_and_deviation_1_by_channel():
     np.testing.assert_allclose(inputs.std((0, 1, 2)), 1.0, atol=1e-5)
 
 
-def test_a_constant_channel_is_centred_and_not_divided_by_zero():
+def test_a_constant_channel_is_centered_and_not_divided_by_zero():
     inputs = np.full((3, 2), 4.0, np.float32)
     np.testing.assert_array_equal(Preparation(moments(inputs, np.arange(3)))(inputs), np.zeros((3, 2)))
 
@@ -44,7 +44,7 @@ def test_training_augments_before_it_standardises_and_nothing_else_does():
     np.testing.assert_allclose(prepare(images), 0.0, atol=1e-6)
 
 
-def test_means_of_both_signs():
+def test_channel_means_of_both_signs_are_detected():
     floats, chosen = np.full((150, 4, 3, 2), 0.5, np.float32), np.arange(0, 150, 2)
     floats[..., 1] = -0.5
     floats[1] *= -1  # not one of those chosen

@@ -1,4 +1,4 @@
-"""Toy federations have the shifts that were asked for, and can be learned."""
+"""Toy federations: their shifts, and that a model learns them."""
 
 import numpy as np
 import pytest
@@ -10,19 +10,19 @@ from fedjax_het.errors import InputError
 EVERYTHING = {"test_fraction": 0.0, "client_test_fraction": 0.0}
 
 
-def test_sizes_rise_over_the_range_asked_for():
+def test_sizes_rise_over_the_requested_range():
     assert toy(examples_per_client=(10, 60), **EVERYTHING).data.train.count.tolist() == [10, 20, 30, 40, 50, 60]
     assert set(toy(quantity_shift=0.0, **EVERYTHING).data.train.count.tolist()) == {30}
 
 
-def test_labels_shift_by_the_part_asked_for():
+def test_labels_shift_by_the_requested_fraction():
     sizes = {"examples_per_client": (30, 30), "num_classes": 3}
     np.testing.assert_array_equal(toy(label_shift=0.0, **sizes, **EVERYTHING).class_counts, np.full((6, 3), 10))
     np.testing.assert_array_equal(toy(label_shift=1.0, **sizes, **EVERYTHING).class_counts[1], [0, 30, 0])
     np.testing.assert_array_equal(toy(label_shift=0.5, **sizes, **EVERYTHING).class_counts[2], [5, 5, 20])
 
 
-def test_features_shift_by_the_deviation_asked_for():
+def test_features_shift_by_the_requested_deviation():
     def spread(shift):
         f = toy(num_clients=40, features=40, feature_shift=shift, label_shift=0.0, **EVERYTHING)
         train = f.data.train
@@ -52,7 +52,7 @@ def test_the_seed_decides_and_newcomers_are_extra():
     assert sorted(f.client_names + f.newcomer_names) == [f"client_{i:03d}" for i in range(6)]
 
 
-def test_a_client_whose_only_example_went_to_the_test_set_stays():
+def test_a_client_whose_only_example_is_in_the_test_set_remains():
     f = toy(num_clients=5, examples_per_client=(1, 1), test_fraction=0.5)
     assert f.client_names == tuple(f"client_{i:03d}" for i in range(5))
     assert sorted(f.data.train.count.tolist()) == [0] * int(f.test.count) + [1] * (5 - int(f.test.count))
@@ -67,7 +67,7 @@ def test_a_client_whose_only_example_went_to_the_test_set_stays():
         ({"num_clients": 0}, "come to 0"),
     ],
 )
-def test_what_cannot_be_is_named(options, message):
+def test_impossible_settings_are_named_in_the_error(options, message):
     with pytest.raises(InputError, match=message):
         toy(**options)
 

@@ -43,7 +43,7 @@ def weights(weighting, start: np.ndarray, gaps: np.ndarray) -> np.ndarray:
     for number, gap in enumerate(gaps):
         upload = Upload({}, {"gap": jnp.asarray(gap)}, jnp.ones(num_clients), jnp.ones(num_clients))
         received = Broadcast(jnp.asarray(number + 1), {}, {})
-        view = ServerView(received, upload, jnp.arange(num_clients), everyone, num_clients)
+        view = ServerView(received, upload, jnp.arange(num_clients), everyone, num_clients, None)
         used, state = weighting.update(state, view)
         path.append(np.asarray(used))
     return np.stack(path)

@@ -29,8 +29,8 @@ OPTIONS = {
     "agg_eig_unit": {"eig_norm": "unit"},
     "agg_no_correction": {"correction": "none"},
     "agg_cosine_per_axis": {"projection": "cosine"},
-    "agg_sign_majority": {"sign": "majority"},
-    "agg_sign_none": {"sign": "none"},
+    "agg_sign_majority": {},  # which way an axis points changes nothing, so that it is no option here
+    "agg_sign_none": {},
 }
 
 

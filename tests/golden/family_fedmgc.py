@@ -11,7 +11,7 @@ from fedjax_het.client.objectives._supervised import focal_losses
 from fedjax_het.diagnostics import conflict
 from fedjax_het.diagnostics._updates import num_conflicts
 from fedjax_het.server.aggregators import dominant_correction
-from fedjax_het.server.aggregators.dominant import dominant_edit, ranking
+from fedjax_het.server.aggregators.conflict import dominant_edit, ranking
 from fedjax_het.types import Batch, ForwardPass, Outputs
 from tests.golden.cases import Case, covers
 from tests.golden.stage import aggregate
@@ -22,6 +22,7 @@ AGGREGATES = {
     "agg_simultaneous": {"order": "simultaneous"},
     "agg_targetcurrent": {"target": "current"},
 }
+P_MODES = {"sum_excl": "mean_excl"}  # the text's sum, which ranks as the mean does: no option here
 
 
 @covers("fedmgc", "focal_*")
@@ -57,8 +58,8 @@ def paper(case: Case):
 
         @jax.jit
         def dominate(fraction, mode=mode):
-            options = {"fraction": fraction, "p_mode": mode}
-            return ranking(gram, everyone, losses, **options), dominant_edit(**options)(gram, everyone, losses)
+            edit = dominant_edit(fraction, p_mode=P_MODES.get(mode, mode))
+            return ranking(gram, everyone, losses, fraction, mode), edit(gram, everyone, losses)
 
         for name in settings:
             (order, num_dominant), coefficients = dominate(float(name.rpartition("_lam")[2]))
@@ -70,7 +71,7 @@ def paper(case: Case):
                 if f"{kind}_{setting}" in case:
                     yield case.compare(f"{kind}_{setting}", values, scale=scale if kind == "corrected" else 0)
         for prefix, options in AGGREGATES.items():
-            each = jax.jit(partial(corrected_mean, stack, counts, losses, p_mode=mode, **options))
+            each = jax.jit(partial(corrected_mean, stack, counts, losses, p_mode=P_MODES.get(mode, mode), **options))
             for name in case.matching(f"{prefix}_{mode}_lam*"):
                 yield case.compare(name, each(float(name.rpartition("_lam")[2])), scale=scale)
 

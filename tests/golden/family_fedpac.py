@@ -6,11 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.float64 import run_in_required_precision
 from fedjax_het.client.measures._statistics import statistics_of, variance_and_means
 from fedjax_het.client.objectives import alignment
+from fedjax_het.engine.parallel.update_stack import StackedUpdates
+from fedjax_het.engine.round import server_step
 from fedjax_het.engine.round.problem import SlotView
 from fedjax_het.server.aggregators import collaborative_heads, mean
-from fedjax_het.server.aggregators.collaboration import collaboration_weights, risk_matrices, thinned
+from fedjax_het.server.aggregators.collaboration import collaboration_weights, drop_small_weights, risk_matrices
 from fedjax_het.server.summaries import class_weighted_mean
 from fedjax_het.types import Batch, Broadcast, ClientView, ForwardPass, Outputs, ServerView, Upload
 from tests.golden.cases import Case, Comparison, covers
@@ -34,9 +37,9 @@ def rounding(case: Case) -> float:
 
 def server_view(reports: dict, num_clients: int) -> ServerView:
     everyone, counts = jnp.ones(num_clients, bool), jnp.ones(num_clients)
-    uploads = Upload({"params": {}}, reports, counts, counts)
+    uploads = Upload({}, reports, counts, counts)
     received = Broadcast(jnp.zeros((), int), {"params": {}}, {})
-    return ServerView(received, uploads, jnp.arange(num_clients), everyone, num_clients)
+    return ServerView(received, uploads, jnp.arange(num_clients), everyone, num_clients, StackedUpdates({"params": {}}))
 
 
 def was_solved(case: Case, name: str) -> bool:
@@ -55,8 +58,8 @@ def _weights(case: Case):
     variance, means = jnp.asarray(case["V"]), jnp.asarray(case["H"])
     is_present = jnp.ones(len(variance), bool)
     yield case.compare("qp_matrix", jax.jit(risk_matrices)(variance, means, is_present))
-    weights = jax.jit(collaboration_weights)(variance, means, is_present)
-    large = thinned(weights)
+    weights = run_in_required_precision(lambda: jax.jit(collaboration_weights)(variance, means, is_present))
+    large = drop_small_weights(weights)
     yield case.compare("head_weights_exact", weights, EXACT)
     for name in ("head_weights_exact_threshold", "head_weights", "head_weights_fedld"):
         if name == "head_weights_exact_threshold" or was_solved(case, name):
@@ -105,12 +108,12 @@ def _published(reports: dict, num_clients: int) -> dict:
         "means": jnp.zeros(reports["means"].shape[1:]),
         "is_known": jnp.zeros(reports["means"].shape[1], bool),
     }
-    return class_weighted_mean().update(nothing, reports, server_view({}, num_clients))
+    return class_weighted_mean().update(nothing, StackedUpdates(reports), server_view({}, num_clients))
 
 
 def _mixture(case: Case, statistics: dict):
     view = server_view({"head": jnp.asarray(case["heads"]), "statistics": statistics}, len(case["heads"]))
-    aggregate, _ = jax.jit(lambda view: collaborative_heads(mean()).update(None, (), view))(view)
+    aggregate, _ = server_step.aggregate(collaborative_heads(mean()), None, (), view)
     if was_solved(case, "head_weights"):
         yield case.compare("combined_heads", aggregate.replies, tolerance(case))
         return

@@ -12,6 +12,7 @@ from fedjax_het.client.local_updates import sgd
 from fedjax_het.client.objectives import debiased_cross_entropy
 from fedjax_het.client.objectives._debiased import DIVERGENCES, head_weight
 from fedjax_het.client.optimizers import torch_sgd
+from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import participation
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.program import make_round
@@ -34,14 +35,16 @@ def server_view(start: dict, models: list[dict], gaps: np.ndarray) -> ServerView
     num_clients = len(models)
     shared = {"params": jax.tree.map(jnp.asarray, start)}
     stack = {"params": {key: jnp.stack([m[key] - start[key] for m in models]) for key in start}}
-    upload = Upload(stack, {"gap": jnp.asarray(gaps)}, jnp.ones(num_clients), jnp.ones(num_clients))
+    upload = Upload({}, {"gap": jnp.asarray(gaps)}, jnp.ones(num_clients), jnp.ones(num_clients))
     received = Broadcast(jnp.zeros((), int), shared, {})
-    return ServerView(received, upload, jnp.arange(num_clients), jnp.ones(num_clients, bool), num_clients)
+    return ServerView(
+        received, upload, jnp.arange(num_clients), jnp.ones(num_clients, bool), num_clients, StackedUpdates(stack)
+    )
 
 
 def guided(view: ServerView, layer: str, num_extra: int = 0) -> tuple[Array, Array]:
     """(beta, weights)"""
-    start, changes = view.received.shared["params"][layer], view.uploads.update["params"][layer]
+    start, changes = view.received.shared["params"][layer], view.updates.tensors()["params"][layer]
     distances = DISTANCES["l2"](start.ravel(), changes.reshape(len(changes), -1))
     beta = shares(distances, view.is_present, NEGLIGIBLE)
     return beta, parameter_guided(layer, official_n_extra=num_extra).update((), view)[0]

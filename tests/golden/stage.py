@@ -10,6 +10,8 @@ import optax
 
 from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory
 from fedjax_het.client.optimizers import torch_sgd
+from fedjax_het.engine.parallel.update_stack import StackedUpdates
+from fedjax_het.engine.round import server_step
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.program import RoundMetrics, make_round
 from fedjax_het.types import (
@@ -35,10 +37,16 @@ def aggregate(aggregator: Aggregator, stack: PyTree, num_examples=None, reports=
     counts = jnp.ones(num_clients) if num_examples is None else jnp.asarray(num_examples, float)
     one = jax.tree.map(lambda x: jnp.zeros_like(x[0]), stack)
     received = Broadcast(jnp.asarray(round), one, {})
-    uploads = Upload(stack, reports or {}, counts, jnp.ones(num_clients))
-    view = ServerView(received, uploads, jnp.arange(num_clients), counts > 0, num_clients)
+    uploads = Upload({}, reports or {}, counts, jnp.ones(num_clients))
     state = aggregator.init(one, num_clients) if state is None else state
-    out, state = jax.jit(lambda state, view: aggregator.update(None, state, view))(state, view)
+
+    @jax.jit
+    def run(state, received, uploads, stack):
+        updates = StackedUpdates(stack)
+        view = ServerView(received, uploads, jnp.arange(num_clients), counts > 0, num_clients, updates)
+        return server_step.aggregate(aggregator, None, state, view)
+
+    out, state = run(state, received, uploads, stack)
     return out.update, state
 
 

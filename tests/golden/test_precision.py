@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_het._internal.float64 import in_double
+from fedjax_het._internal.float64 import run_in_required_precision
+from fedjax_het.engine.parallel import update_stack
+from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.server.aggregators import (
     dominant_correction,
     harmonized_mean,
@@ -16,8 +18,6 @@ from fedjax_het.server.aggregators import (
     principal_directions,
 )
 from fedjax_het.server.aggregators.principal import principal_axes
-from fedjax_het.server.aggregators.stack import gram_matrix, packed
-from fedjax_het.server.native import gram as native
 from tests.golden.cases import Case, find
 from tests.golden.stage import aggregate
 from tests.golden.test_golden import HERE
@@ -59,8 +59,7 @@ def aggregated(name: str, updates: np.ndarray, dtype: type, **options) -> np.nda
     aggregator = partial(AGGREGATORS[name], **options)()
     losses = {"loss": jnp.asarray(np.linspace(0.5, 1.5, len(updates)), dtype)}
     update = {"params": {"w": jnp.asarray(updates, dtype)}}
-    sent = aggregator.pack(update) if aggregator.pack else update
-    return np.asarray(aggregate(aggregator, sent, reports=losses)[0]["params"]["w"])
+    return np.asarray(aggregate(aggregator, update, reports=losses)[0]["params"]["w"])
 
 
 @pytest.mark.parametrize("aggregator", sorted(AGGREGATORS.keys() - {"mean", "hierarchical"}))
@@ -77,16 +76,16 @@ def test_bfloat16_is_within_1e_2_of_float64(name, aggregator):
 @pytest.fixture(params=["the kernel, if it can be had", "block by block"])
 def way(request, monkeypatch):
     if request.param == "block by block":
-        monkeypatch.setattr(native, "why_not", lambda: "a test")
+        monkeypatch.setattr(update_stack, "explain_missing_kernel", lambda: "a test")
 
 
-def errors_of_axes(pack=lambda stack: stack) -> np.ndarray:
+def errors_of_axes(dtype: str = "float32") -> np.ndarray:
     """Of singular values 1, 1e-1, ..., 1e-5, each as a share of itself."""
     generator = np.random.default_rng(0)
     left, right = (np.linalg.qr(generator.normal(size=(size, 6)))[0] for size in (6, 4096))
     values = 10.0 ** -np.arange(6)
-    stack = pack(jnp.asarray((left * values) @ right.T, jnp.float32))
-    lengths = in_double(lambda stack: principal_axes(gram_matrix(stack), jnp.ones(6, bool), 1.0).lengths)(stack)
+    stack = StackedUpdates(jnp.asarray((left * values) @ right.T, jnp.float32)).astype(dtype)
+    lengths = run_in_required_precision(lambda: principal_axes(stack.gram(), jnp.ones(6, bool), 1.0).lengths)
     return np.abs(np.asarray(lengths) - values) / values
 
 
@@ -96,7 +95,7 @@ def test_a_float32_stack_shows_an_axis_of_a_hundred_thousandth(way):
 
 
 def test_a_bfloat16_stack_shows_an_axis_of_a_hundredth(way):
-    assert errors_of_axes(packed)[:3].max() < 1e-2
+    assert errors_of_axes("bfloat16")[:3].max() < 1e-2
 
 
 @pytest.mark.parametrize("aggregator", [principal_directions, dominant_correction])

@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_het._internal.float64 import in_double
+from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.errors import InputError
-from fedjax_het.server.aggregators import mean, principal_directions
-from fedjax_het.server.aggregators.gram import edited_mean
+from fedjax_het.server.aggregators import gram_space_mean, mean, principal, principal_directions
 from fedjax_het.server.aggregators.principal import principal_edit
-from fedjax_het.server.aggregators.stack import gram_matrix
 from tests.golden.stage import aggregate, combined
 
 AGGREGATORS = {
@@ -97,6 +95,24 @@ def test_a_client_that_sent_zeros_stays_zero():
     assert np.all(np.isfinite(out)) and not np.any(out[2])
 
 
+@pytest.mark.parametrize("correction", ["per_axis", "whole", "none"])
+@pytest.mark.parametrize("projection", ["orthogonal", "cosine"])
+def test_which_way_an_axis_points_changes_nothing(correction, projection, monkeypatch):
+    """An axis and its negative project alike, so that FedLD's vote on the sign of an axis is no option."""
+    options, axes_of = {"correction": correction, "projection": projection}, principal.principal_axes
+    for seed in range(10):
+        flips = np.random.default_rng(seed).choice([-1.0, 1.0], 6)
+
+        def flipped(*arguments, flips=flips):
+            axes = axes_of(*arguments)
+            return axes._replace(vectors=axes.vectors * flips, projections=axes.projections * flips)
+
+        expected = revised(STACK, **options)
+        monkeypatch.setattr(principal, "principal_axes", flipped)
+        np.testing.assert_allclose(revised(STACK, **options), expected, rtol=1e-12)
+        monkeypatch.undo()
+
+
 def test_two_opposite_clients_cancel_as_in_the_mean():
     stack = np.stack([STACK[0], -STACK[0]])
     close(combined(principal_directions(), stack, [3, 1]), 0.5 * STACK[0])
@@ -117,8 +133,10 @@ def test_a_direction_of_a_hundred_thousandth_is_still_seen():
 
 
 def test_the_gram_matrix_by_blocks_is_the_gram_matrix(monkeypatch):
-    monkeypatch.setattr("fedjax_het.server.aggregators.stack._CACHED", 42)
-    ours = in_double(gram_matrix)({"a": jnp.asarray(STACK), "b": jnp.asarray(STACK[:, :14].reshape(6, 2, 7))})
+    monkeypatch.setattr("fedjax_het.engine.parallel.update_stack._CACHED", 42)
+    stack = StackedUpdates({"a": jnp.asarray(STACK), "b": jnp.asarray(STACK[:, :14].reshape(6, 2, 7))})
+    with jax.enable_x64(True):
+        ours = stack.gram()
     exact = STACK.astype(float) @ STACK.T.astype(float) + STACK[:, :14].astype(float) @ STACK[:, :14].T.astype(float)
     assert ours.dtype == np.float64
     np.testing.assert_allclose(ours, exact, rtol=1e-12, atol=1e-12)
@@ -180,7 +198,9 @@ def test_an_edit_may_use_whatever_jax_lowers_by_python_of_its_own():
         stack = jnp.asarray(STACK, float)
         coefficients = np.asarray(edit(stack @ stack.T, jnp.ones(6, bool)))
     expected = np.full(6, 1 / 6) @ coefficients @ STACK.astype(np.float64)
-    close(combined(edited_mean(edit, "uniform"), STACK), expected)
-    both = jax.jit(jax.vmap(lambda stack: combined(edited_mean(edit, "uniform"), stack)))(jnp.stack([STACK, 2 * STACK]))
+    close(combined(gram_space_mean(edit, "uniform"), STACK), expected)
+    both = jax.jit(jax.vmap(lambda stack: combined(gram_space_mean(edit, "uniform"), stack)))(
+        jnp.stack([STACK, 2 * STACK])
+    )
     close(both[0], expected)
-    close(both[1], combined(edited_mean(edit, "uniform"), 2 * STACK))
+    close(both[1], combined(gram_space_mean(edit, "uniform"), 2 * STACK))

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_het import tree
-from fedjax_het.engine.round.server_step import sum_reports
+from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.errors import InputError
 from fedjax_het.server.summaries import ema, head
-from fedjax_het.types import Upload
+from fedjax_het.types import ServerView
 
 HEAD = {"kernel": jnp.zeros((2,))}
 SHARED = {"params": {"classifier": HEAD, "dense": {"kernel": jnp.zeros((4,))}}}
@@ -21,9 +21,9 @@ def after(rounds, decay, totals=TOTALS, weights=WEIGHTS, is_present=PRESENT):
     value = summary.init(None, SHARED, 3, 3)
     reports = {"total": {"kernel": jnp.asarray(totals)}, "weight": jnp.asarray(weights)}
     present = tree.where(jnp.asarray(is_present), reports, tree.zeros_like(reports))
-    sums = sum_reports({"mean": summary}, Upload({}, {"mean": present}, jnp.ones(3), jnp.ones(3)))["mean"]
+    view = ServerView(None, None, None, jnp.asarray(is_present), 3, None)
     for _ in range(rounds):
-        value = summary.update(value, sums, None)
+        value = summary.update(value, StackedUpdates(present), view)
     return np.asarray(value["mean"]["kernel"]), float(value["mass"])
 
 

@@ -3,10 +3,10 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
-from fedjax_het.engine.round.server_step import sum_reports
+from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.errors import InputError
 from fedjax_het.server.summaries import mean_direction
-from fedjax_het.types import Upload
+from fedjax_het.types import ServerView, Upload
 
 UPDATES = np.array([[-1.0, 2.0], [4.0, 0.0], [8.0, -8.0]], np.float32)
 REACHES = jnp.array([0.5, 2.0, 4.0])
@@ -17,8 +17,9 @@ def direction(is_present=(True, True, True), reaches=REACHES, **options):
     summary, shared = mean_direction(**options), {"params": {"w": jnp.zeros(2)}}
     uploads = Upload({"params": {"w": jnp.asarray(UPDATES)}}, {"momentum": reaches}, COUNTS, jnp.ones(3))
     uploads = tree.where(jnp.array(is_present), uploads, tree.zeros_like(uploads))
-    sums = sum_reports({"momentum": summary}, uploads)["momentum"]
-    return np.asarray(summary.update(summary.init(None, shared, 9, 3), sums, None)["w"])
+    updates, reports = StackedUpdates(uploads.update), StackedUpdates(uploads.reports["momentum"])
+    view = ServerView(None, uploads, jnp.arange(3), jnp.array(is_present), 9, updates)
+    return np.asarray(summary.update(summary.init(None, shared, 9, 3), reports, view)["w"])
 
 
 def test_every_client_by_its_own_steps():

@@ -13,7 +13,7 @@ counts_and_presence = st.lists(st.tuples(st.integers(0, 500), st.booleans()), mi
 
 def weigh(name, counts, is_present):
     upload = Upload({}, {}, jnp.asarray(counts, float), jnp.ones(len(counts)))
-    view = ServerView(None, upload, jnp.arange(len(counts)), jnp.asarray(is_present), len(counts))
+    view = ServerView(None, upload, jnp.arange(len(counts)), jnp.asarray(is_present), len(counts), None)
     weighting = named(name)
     return np.asarray(weighting.update(weighting.init({}, len(counts)), view)[0])
 

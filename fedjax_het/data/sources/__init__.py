@@ -1,4 +1,4 @@
-"""Where examples come from: a format, or a family of layouts, a file."""
+"""Sources of data: readers of file formats and of published data sets, one format or family of layouts per module."""
 
 import functools
 import inspect
@@ -6,19 +6,18 @@ from collections.abc import Callable
 
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._arrays import arrays
-from fedjax_het.data.sources._camelyon17 import camelyon17
-from fedjax_het.data.sources._domain_generalization import digits_dg, mini_domainnet, office_home, pacs, vlcs
+from fedjax_het.data.sources._domain_generalization import digits_dg, office_home, pacs, vlcs
+from fedjax_het.data.sources._file_lists import camelyon17, covid_fl, mini_domainnet, retina
 from fedjax_het.data.sources._folders import folders
 from fedjax_het.data.sources._nuclei import nuclei
 from fedjax_het.data.sources._prostate import prostate
 from fedjax_het.data.sources._sklearn_digits import digits
-from fedjax_het.data.sources._ssl_fl import covid_fl, retina
 from fedjax_het.data.sources._tfds import tfds
 from fedjax_het.errors import InputError, nearest
 
 
-def _naming_failures(source: Callable[..., Dataset]) -> Callable[..., Dataset]:
-    """The source, with what the file system refuses (a folder that may not be listed, say) as an InputError."""
+def _report_os_errors(source: Callable[..., Dataset]) -> Callable[..., Dataset]:
+    """Let the source raise errors of the file system (a folder that may not be listed) as InputError."""
 
     @functools.wraps(source)
     def read(*args: object, **options: object) -> Dataset:
@@ -27,37 +26,37 @@ def _naming_failures(source: Callable[..., Dataset]) -> Callable[..., Dataset]:
         except OSError as error:
             place = error.filename or options.get("path", "the data")
             raise InputError(
-                f"cannot read {place}: {error.strerror or error}. Mend its permissions, or give another path."
+                f"cannot read {place}: {error.strerror or error}. Change its permissions, or give another path."
             ) from error
 
     return read
 
 
-SOURCES = {
-    source.__name__: _naming_failures(source)
-    for source in (
-        arrays,
-        camelyon17,
-        covid_fl,
-        digits,
-        digits_dg,
-        folders,
-        mini_domainnet,
-        nuclei,
-        office_home,
-        pacs,
-        prostate,
-        retina,
-        tfds,
-        vlcs,
-    )
-}
+_IMAGE_SOURCES = (
+    camelyon17,
+    covid_fl,
+    digits_dg,
+    folders,
+    mini_domainnet,
+    nuclei,
+    office_home,
+    pacs,
+    prostate,
+    retina,
+    vlcs,
+)
+SOURCES = {source.__name__: _report_os_errors(source) for source in (arrays, digits, tfds, *_IMAGE_SOURCES)}
 
 
 def load(name: str, **options) -> Dataset:
-    """Read the data set that SOURCES knows by this name: load("folders", path="data/pacs", size=64).
+    """Read a data set by the name of its source: load("folders", path="data/pacs", size=64).
 
-    Raises InputError for an unknown name or option, and as the source does.
+    Args:
+        name: The name of a source in `SOURCES`.
+        options: The arguments of the source.
+
+    Raises:
+        InputError: The source or an option is unknown, or the source raises it.
     """
     if name not in SOURCES:
         raise InputError(f"no source of data is called '{name}'. {nearest(name, SOURCES)}")

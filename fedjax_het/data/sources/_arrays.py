@@ -1,79 +1,78 @@
-"""Examples that lie on the disk as arrays, in whichever of the usual forms."""
+"""Arrays on disk: .npz files, MNIST's idx files, and the batches of CIFAR-10 and CIFAR-100."""
 
 import gzip
+import io
 import math
+import pickle
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from fedjax_het.data.dataset import Dataset, assemble
-from fedjax_het.data.sources._cifar import cifar_directory, cifar_layout
-from fedjax_het.data.sources._images import conform_images, image_options
-from fedjax_het.data.sources._io_errors import reporting_read_errors, require_path
-from fedjax_het.data.sources._npz import npz_directory, npz_file
+from fedjax_het.data.sources._images import conform_images, decoding_options
+from fedjax_het.data.sources._io_errors import report_read_errors, require_path
+from fedjax_het.data.sources._npz import read_npz_directory, read_npz_file
 from fedjax_het.errors import InputError
 
 
 def arrays(path: str, title: str | None = None, size: int | None = None, channels: int | None = None) -> Dataset:
-    """Read arrays in the form that is found at `path`.
+    """Read arrays in one of these forms:
 
-    - a .npz file: `images` with `labels` or `masks`; or the same for parts, `train_images`, `train_labels`, ..., where
-      parts called train, valid and test are splits, and others domains;
-    - a directory of .npz files: a domain each, called after its file;
+    - a .npz file with `images` and `labels` or `masks`; or with several parts of these, `train_images`,
+      `train_labels`, ..., where the parts train, valid and test are splits, and others are domains;
+    - a directory of .npz files, one domain each, with the name of its file;
     - a directory with MNIST's idx files, plain or .gz;
-    - a directory with the python or the binary batches of CIFAR-10 or CIFAR-100.
-    `title` is the name of the data set, by default that of the file or directory. size: uint8 images are resized to
-    size x size (LANCZOS; masks by the nearest pixel); channels: 1 makes them grey, 3 colour. Both bring domains that
-    differ to one form.
-    Raises InputError where nothing of the kind is found, and as the readers of these forms do.
+    - a directory with the python or the binary batches of CIFAR-10 or CIFAR-100 (whose fine labels are read).
+
+    Args:
+        path: The file or directory.
+        title: The name of the data set; by default that of the file or directory.
+        size: The side to which uint8 images (LANCZOS) and masks (by the nearest pixel) are resized.
+        channels: 1 makes uint8 images grey, 3 makes them color.
+
+    Raises:
+        InputError: The path holds nothing of this kind; a file is damaged, incomplete or lacks an array; parts or
+            domains differ in shape or type.
     """
-    path = require_path(path)
-    image_options(size, channels)
-    if path.is_file() and path.suffix == ".npz":
-        return npz_file(path, title, size, channels)
-    if path.is_dir():
-        if any(path.glob("*.npz")):
-            return npz_directory(path, title, size, channels)
-        if any((path / f"{TRAIN_IMAGES}{suffix}").exists() for suffix in ("", ".gz")):
-            return _conformed(idx_directory(path, title), size, channels)
-        if cifar_layout(path):
-            return _conformed(cifar_directory(path, title), size, channels)
+    place = require_path(path)
+    decoding_options(size, channels)
+    if place.is_file() and place.suffix == ".npz":
+        return read_npz_file(place, title, size, channels)
+    if any(place.glob("*.npz")):
+        return read_npz_directory(place, title, size, channels)
+    dataset = None
+    if any((place / f"{_TRAIN_IMAGES}{suffix}").exists() for suffix in ("", ".gz")):
+        dataset = _read_idx_directory(place, title or place.name)
+    elif layout := next((each for each in _CIFAR_LAYOUTS if (place / each.train[0]).is_file()), None):
+        dataset = _read_cifar(place, title or place.name, layout)
+    if dataset is not None:
+        return replace(dataset, inputs=conform_images(dataset.inputs, size, channels))
     raise InputError(
-        f"{path} holds no arrays that can be read. Looked for: a .npz file; or in a directory *.npz, "
-        f"{TRAIN_IMAGES}[.gz], data_batch_1[.bin] and train[.bin]. Point `path` at the directory that holds them, "
+        f"{place} holds no arrays that can be read. Looked for: a .npz file; or in a directory *.npz, "
+        f"{_TRAIN_IMAGES}[.gz], data_batch_1[.bin] and train[.bin]. Give the path of the directory that holds them, "
         "or use the source 'folders' for image files."
     )
 
 
-def _conformed(dataset: Dataset, size: int | None, channels: int | None) -> Dataset:
-    return replace(dataset, inputs=conform_images(dataset.inputs, size, channels))
-
-
-TRAIN_IMAGES = "train-images-idx3-ubyte"
-_FILES = ((TRAIN_IMAGES, "train-labels-idx1-ubyte"), ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"))
+# ---- MNIST -----------------------------------------------------------------------------------------------------------
+_TRAIN_IMAGES = "train-images-idx3-ubyte"
+_IDX_FILES = ((_TRAIN_IMAGES, "train-labels-idx1-ubyte"), ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"))
 _UNSIGNED_BYTES = 0x08
 
 
-def idx_directory(path: Path, title: str | None = None) -> Dataset:
-    """The four files of MNIST, plain or .gz, by their original names; t10k is the data set's own test split.
-
-    Raises InputError for a file that is missing, damaged, cut short, or does not hold unsigned bytes.
-    """
-    images, labels = zip(*[[_read_idx(_find_idx(path, file)) for file in pair] for pair in _FILES], strict=True)
-    num_train = len(images[0])
-    inputs = np.concatenate(images)
-    return assemble(title or path.name, inputs, np.concatenate(labels), is_test=np.arange(len(inputs)) >= num_train)
+def _read_idx_directory(path: Path, name: str) -> Dataset:
+    (train, train_labels), (test, test_labels) = ([_read_idx(path, file) for file in pair] for pair in _IDX_FILES)
+    is_test = np.arange(len(train) + len(test)) >= len(train)
+    return assemble(name, np.concatenate([train, test]), np.concatenate([train_labels, test_labels]), is_test=is_test)
 
 
-def _find_idx(path: Path, file: str) -> Path:
-    compressed = path / f"{file}.gz"
-    return compressed if compressed.exists() else path / file
-
-
-def _read_idx(path: Path) -> np.ndarray:
-    with reporting_read_errors(path):
+def _read_idx(folder: Path, file: str) -> np.ndarray:
+    path = folder / f"{file}.gz"
+    path = path if path.exists() else folder / file
+    with report_read_errors(path):
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         zeros, kind, num_axes = struct.unpack_from(">HBB", data)
         if zeros != 0 or kind != _UNSIGNED_BYTES:
@@ -83,6 +82,100 @@ def _read_idx(path: Path) -> np.ndarray:
         if len(data) - start != math.prod(shape):
             raise InputError(
                 f"{path} announces {math.prod(shape)} bytes of shape {shape} and holds {len(data) - start}. "
-                "It is cut short or damaged; fetch it again."
+                "It is cut short or damaged; download it again."
             )
         return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+# ---- CIFAR -----------------------------------------------------------------------------------------------------------
+class _CifarLayout(NamedTuple):
+    train: tuple[str, ...]
+    test: str
+    names: str  # the file with the class names
+    key: bytes  # python: the labels' key, "fine_labels"; the names' key is "fine_label_names"
+    num_label_bytes: int  # binary: bytes before the pixels, the last of which is the label; python: 0
+
+
+_CIFAR_PIXELS = 3 * 32 * 32
+_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
+_CIFAR_LAYOUTS = (
+    _CifarLayout(_BATCHES, "test_batch", "batches.meta", b"label", 0),
+    _CifarLayout(("train",), "test", "meta", b"fine_label", 0),
+    _CifarLayout(tuple(f"{each}.bin" for each in _BATCHES), "test_batch.bin", "batches.meta.txt", b"", 1),
+    _CifarLayout(("train.bin",), "test.bin", "fine_label_names.txt", b"", 2),
+)
+
+
+def _read_cifar(path: Path, name: str, layout: _CifarLayout) -> Dataset:
+    read = _read_cifar_binary if layout.num_label_bytes else _read_cifar_python
+    pixels, labels = zip(*[read(path / file, layout) for file in (*layout.train, layout.test)], strict=True)
+    num = sum(len(each) for each in labels)
+    images = np.concatenate(pixels).reshape(num, 3, 32, 32).transpose(0, 2, 3, 1)
+    return assemble(
+        name,
+        np.ascontiguousarray(images),
+        np.concatenate(labels),
+        class_names=_read_cifar_names(path / layout.names, layout),
+        is_test=np.arange(num) >= num - len(labels[-1]),
+    )
+
+
+def _read_cifar_binary(path: Path, layout: _CifarLayout) -> tuple[np.ndarray, np.ndarray]:
+    with report_read_errors(path):
+        data = np.fromfile(path, np.uint8)
+    size = layout.num_label_bytes + _CIFAR_PIXELS
+    if len(data) == 0 or len(data) % size:
+        raise InputError(
+            f"{path} holds {len(data)} bytes, not a multiple of {size}. It is cut short; download it again."
+        )
+    records = data.reshape(-1, size)
+    return records[:, layout.num_label_bytes :], records[:, layout.num_label_bytes - 1].astype(np.int32)
+
+
+def _read_cifar_python(path: Path, layout: _CifarLayout) -> tuple[np.ndarray, np.ndarray]:
+    batch = _unpickle(path)
+    with report_read_errors(path):
+        pixels, labels = np.asarray(batch[b"data"]), np.asarray(batch[layout.key + b"s"])
+    if pixels.dtype != np.uint8 or pixels.shape != (len(labels), _CIFAR_PIXELS):
+        raise InputError(
+            f"{path}: data is {pixels.dtype} {pixels.shape} for {len(labels)} labels, not [n, {_CIFAR_PIXELS}]."
+        )
+    return pixels, labels
+
+
+def _read_cifar_names(path: Path, layout: _CifarLayout) -> list[str] | None:
+    """The class names; None for binary batches without their file."""
+    if not layout.num_label_bytes:
+        names = _unpickle(path)
+        with report_read_errors(path):
+            return [each.decode() for each in names[layout.key + b"_names"]]
+    return path.read_text().split() if path.exists() else None
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Unpickles arrays and containers only: a pickle may request calls of any function."""
+
+    _ALLOWED = {
+        ("multiarray", "_reconstruct"): np._core.multiarray._reconstruct,
+        ("numeric", "_frombuffer"): np._core.numeric._frombuffer,
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+        ("_codecs", "encode"): lambda text, codec: text.encode("latin1"),  # how Python 3 writes bytes for Python 2
+    }
+
+    def find_class(self, module: str, name: str) -> object:
+        short = module.removeprefix("numpy.core.").removeprefix("numpy._core.")
+        if (short, name) not in self._ALLOWED:
+            raise pickle.UnpicklingError(f"it wants to use {module}.{name}, which no batch of images needs")
+        return self._ALLOWED[short, name]
+
+
+def _unpickle(path: Path) -> dict:
+    with report_read_errors(path):
+        try:
+            batch = _ArrayUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        except (pickle.UnpicklingError, TypeError, AttributeError) as error:
+            raise InputError(f"cannot read {path} as a CIFAR python batch: {error}. Download it again.") from error
+    if not isinstance(batch, dict):
+        raise InputError(f"cannot read {path} as a CIFAR python batch: it holds a {type(batch).__name__}, not a dict.")
+    return batch

@@ -1,79 +1,37 @@
-"""DomainNet and Mini-DomainNet: <domain>/<class>/<image>, and lists of what is for training and what for testing."""
+"""PACS, VLCS, Office-Home and Digits-DG: folders whose names are matched to the known domains and classes."""
 
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.sources import _tables
-from fedjax_het.data.sources._image_listing import ImageEntry, check_shared_classes, image_dataset
-from fedjax_het.data.sources._io_errors import require_dataset, require_path
-from fedjax_het.data.sources._named_datasets import (
-    DomainFolders,
-    NamedDataset,
-    decode_named,
-    find_domains,
-    list_folders,
+from fedjax_het.data.sources._folders import list_domain_images, list_subfolders, normalize_name
+from fedjax_het.data.sources._image_listing import (
+    ImageEntry,
+    check_shared_classes,
+    image_dataset,
+    note_size,
+    read_split_list,
 )
-from fedjax_het.errors import InputError
-
-_URL = (
-    "http://ai.bu.edu/M3SDA/ (the cleaned version; the lists of Mini-DomainNet: "
-    "https://github.com/KaiyangZhou/Dassl.pytorch/blob/master/DATASETS.md)"
-)
+from fedjax_het.data.sources._io_errors import require_dataset
+from fedjax_het.errors import InputError, nearest
 
 
-def mini_domainnet(path: str, lists: str = "splits_mini", size: int | None = None, cache: str | None = None) -> Dataset:
-    """Mini-DomainNet; with lists="splits", the whole of DomainNet.
+class _NamedDataset(NamedTuple):
+    """A data set whose domains are known; names are compared without case and separators."""
 
-    Lists are <lists>/<domain>_train.txt and <domain>_test.txt, with lines "<domain>/<class>/<file> <label>", labels
-    from 0; both lie in `path` or in its folder domainnet/. The domains are those for which there are lists (Dassl's
-    Mini-DomainNet has four, and 126 classes). The test lists are the data set's own test split.
-    Sizes differ from image to image: give `size`. cache: see `folders`.
-    Raises InputError for a list without its partner, a line without its file, labels that contradict the folders, and
-    a class that one domain alone has.
-    Peng et al., ICCV 2019. arXiv:1812.01754; Zhou et al., TIP 2021. arXiv:2003.07325
-    """
-    place = require_dataset(path, "DomainNet", _URL)
-    root = next((each for each in (place, place / "domainnet") if (each / lists).is_dir()), None)
-    if root is None:
-        raise InputError(f"{place} holds no folder {lists}, nor does its domainnet/. The lists are published at {_URL}")
-    domains = sorted(file.name.removesuffix("_train.txt") for file in require_path(root / lists).glob("*_train.txt"))
-    if not domains:
-        raise InputError(f"{root / lists} holds no <domain>_train.txt. The lists are published at {_URL}")
-    names: dict[int, str] = {}
-    entries = [entry for domain in domains for entry in _find_domain(root, lists, domain, names)]
-    check_shared_classes("DomainNet", entries)
-    labels = range(max(names) + 1)
-    without = [label for label in labels if label not in names]
-    return image_dataset(
-        "mini_domainnet" if lists == "splits_mini" else "domainnet",
-        entries,
-        size=size,
-        channels=3,
-        cache=cache,
-        class_names=[names.get(label, f"class_{label}") for label in labels],
-        notes=[f"split by the lists in {root / lists}", *([f"no list has labels {without}"] if without else [])],
-    )
+    name: str
+    title: str
+    url: str
+    domains: Mapping[str, tuple[str, ...]]  # our name of a domain -> other names of its folder
+    classes: Mapping[str, tuple[str, ...]]  # likewise, in the order of their labels; empty: as in the folders
+    num_examples: int
+    inside: tuple[str, ...] = ()  # folders below the path in which the domains may lie
+    ignored: str = ""  # a folder in every domain that repeats the content of the others
 
 
-def _find_domain(root: Path, lists: str, domain: str, names: dict[int, str]) -> list[ImageEntry]:
-    """The entries of a domain; `names` learns what the labels are called."""
-    entries, labels = [], {name: label for label, name in names.items()}
-    for split in ("train", "test"):
-        file = root / lists / f"{domain}_{split}.txt"
-        for row in _tables.read_split_list(file, root):
-            name = Path(row.path).parent.name
-            if not row.path.startswith(f"{domain}/"):
-                raise InputError(f"{file}, line {row.line}: {row.path} is of another domain than its list.")
-            if (names.setdefault(row.label, name), labels.setdefault(name, row.label)) != (name, row.label):
-                raise InputError(
-                    f"{file}, line {row.line}: label {row.label} for {name}, but elsewhere {row.label} is "
-                    f"{names[row.label]} and {name} is {labels[name]}. Mend the lists."
-                )
-            entries.append(ImageEntry(str(root / row.path), name, domain, split))
-    return entries
-
-
-_PACS = NamedDataset(
+_PACS = _NamedDataset(
     name="pacs",
     title="PACS",
     url="https://dali-dl.github.io/project_iccv2017.html",
@@ -82,8 +40,8 @@ _PACS = NamedDataset(
     num_examples=9_991,
     inside=("images", "raw_images", "PACS", "pacs/images", "kfold"),
 )
-_LISTS = ("splits", "Train val splits and h5py files pre-read")
-_VLCS = NamedDataset(
+_PACS_LISTS = ("splits", "Train val splits and h5py files pre-read")
+_VLCS = _NamedDataset(
     name="vlcs",
     title="VLCS",
     url="http://www.mediafire.com/file/7yv132lgn1v267r/vlcs.tar.gz/file (with train, crossval and test), and in class "
@@ -94,7 +52,7 @@ _VLCS = NamedDataset(
     inside=("VLCS",),
     ignored="full",
 )
-_OFFICE_HOME = NamedDataset(
+_OFFICE_HOME = _NamedDataset(
     name="office_home",
     title="Office-Home",
     url="https://www.hemanthdv.org/officeHomeDataset.html",
@@ -103,7 +61,7 @@ _OFFICE_HOME = NamedDataset(
     num_examples=15_588,
     inside=("office_home", "office_home_dg", "OfficeHomeDataset_10072016"),
 )
-_DIGITS_DG = NamedDataset(
+_DIGITS_DG = _NamedDataset(
     name="digits_dg",
     title="Digits-DG",
     url="https://github.com/KaiyangZhou/Dassl.pytorch/blob/master/DATASETS.md",
@@ -115,77 +73,174 @@ _DIGITS_DG = NamedDataset(
 
 
 def pacs(path: str, size: int | None = None, cache: str | None = None) -> Dataset:
-    """PACS, 4 domains, 7 classes: <domain>/<class>/<image> in `path`, or below images/, raw_images/ or PACS/.
+    """Read PACS, 4 domains, 7 classes: <domain>/<class>/<image> in `path`, or below images/, raw_images/ or PACS/.
 
-    Where the usual split lists lie beside the images (splits/<domain>_train_kfold.txt, ..._crossval_kfold.txt; or in
-    "Train val splits and h5py files pre-read"), the former is for training and the latter is the own validation split;
-    the test list, which is the whole domain, is what `unseen_domains` holds out and is not read.
-    size: the side to resize to; the published images are 227 x 227. cache: see `folders`.
-    Raises InputError for a class that PACS does not have, and for lists that do not fit the images.
-    Li et al., ICCV 2017. arXiv:1710.03077
+    Where the usual split lists are beside the images (splits/<domain>_train_kfold.txt, ..._crossval_kfold.txt; or in
+    "Train val splits and h5py files pre-read"), the former is for training and the latter is the published validation
+    split; the test list, which is the whole domain, is not read: `federate(unseen_domains=...)` holds a domain out.
+
+    Args:
+        path: The folder of the domains, or one above it.
+        size: The side to which images are resized; the published ones are 227 x 227.
+        cache: The folder of decoded images, see `folders`.
+
+    Raises:
+        InputError: A folder is of no class of PACS, or a list does not fit the images.
+
+    References:
+        Li et al., ICCV 2017. arXiv:1710.03077
     """
-    found = find_domains(path, _PACS)
-    entries = list_folders(_PACS, found)
-    entries, notes = _as_listed(found, entries)
-    return decode_named(_PACS, entries, [*found.notes, *notes], size, cache)
+    root, domains, notes = _find_domains(path, _PACS)
+    entries, list_notes = _apply_pacs_lists(root, domains, _list_known_classes(_PACS, domains))
+    return _decode(_PACS, entries, [*notes, *list_notes], size, cache)
 
 
 def vlcs(path: str, size: int | None = None, cache: str | None = None) -> Dataset:
-    """VLCS, 4 domains, 5 classes: <domain>/{train,crossval,test}/<0..4>/<image> or <domain>/<class>/<image>.
+    """Read VLCS, 4 domains, 5 classes: <domain>/{train,crossval,test}/<0..4>/<image> or <domain>/<class>/<image>.
 
-    The former's folders are the data set's own split; a domain's folder `full` repeats them and is passed over. Sizes
-    differ from image to image: give `size`. cache: see `folders`.
-    Raises InputError for a class that VLCS does not have.
-    Fang et al., Unbiased Metric Learning, ICCV 2013.
+    The folders of the former are the published splits; a domain's folder `full`, which repeats them, is skipped.
+
+    Args:
+        path: The folder of the domains, or one above it.
+        size: The side to which images are resized; required, because their sizes differ.
+        cache: The folder of decoded images, see `folders`.
+
+    Raises:
+        InputError: A folder is of no class of VLCS.
+
+    References:
+        Fang et al., Unbiased Metric Learning, ICCV 2013.
     """
-    return _in_folders(_VLCS, path, size, cache)
+    return _read_class_folders(_VLCS, path, size, cache)
 
 
 def office_home(path: str, size: int | None = None, cache: str | None = None) -> Dataset:
-    """Office-Home, 4 domains, 65 classes: <domain>/<class>/<image>, or with {train,val} between as in Dassl.
+    """Read Office-Home, 4 domains, 65 classes: <domain>/<class>/<image>, or with {train,val} between as in Dassl.
 
-    Names of domains and classes may differ in case and separators from domain to domain; a class is called as the
-    first domain that has it spells it. Sizes differ from image to image: give `size`. cache: see `folders`.
-    Raises InputError for a class that one domain alone has.
-    Venkateswara et al., CVPR 2017. arXiv:1706.07522
+    Names of domains and classes may differ in case and separators between domains; a class has the name that it has in
+    the first domain.
+
+    Args:
+        path: The folder of the domains, or one above it.
+        size: The side to which images are resized; required, because their sizes differ.
+        cache: The folder of decoded images, see `folders`.
+
+    Raises:
+        InputError: A class exists in one domain only.
+
+    References:
+        Venkateswara et al., CVPR 2017. arXiv:1706.07522
     """
-    return _in_folders(_OFFICE_HOME, path, size, cache)
+    return _read_class_folders(_OFFICE_HOME, path, size, cache)
 
 
 def digits_dg(path: str, size: int | None = None, cache: str | None = None) -> Dataset:
-    """Digits-DG, 4 domains of 32 x 32 digits: <domain>/{train,val}/<0..9>/<image>; val is the own validation split.
+    """Read Digits-DG, 4 domains of 32 x 32 digits: <domain>/{train,val}/<0..9>/<image>; val is the validation split.
 
-    cache: see `folders`.
-    Raises InputError for a class that is no digit.
-    Zhou et al., AAAI 2020. arXiv:2003.06054
+    Args:
+        path: The folder of the domains, or one above it.
+        size: The side to which images are resized.
+        cache: The folder of decoded images, see `folders`.
+
+    Raises:
+        InputError: A class folder is not a digit.
+
+    References:
+        Zhou et al., AAAI 2020. arXiv:2003.06054
     """
-    return _in_folders(_DIGITS_DG, path, size, cache)
+    return _read_class_folders(_DIGITS_DG, path, size, cache)
 
 
-def _in_folders(known: NamedDataset, path: str, size: int | None, cache: str | None) -> Dataset:
-    found = find_domains(path, known)
-    return decode_named(known, list_folders(known, found), found.notes, size, cache)
+def _read_class_folders(spec: _NamedDataset, path: str, size: int | None, cache: str | None) -> Dataset:
+    _, domains, notes = _find_domains(path, spec)
+    return _decode(spec, _list_known_classes(spec, domains), notes, size, cache)
 
 
-def _as_listed(found: DomainFolders, entries: list[ImageEntry]) -> tuple[list[ImageEntry], list[str]]:
-    """(the entries that PACS' lists name, with their split; notes). Without lists, as they are."""
-    places = [folder / each for folder in (found.root, found.root.parent) for each in _LISTS]
+def _find_domains(path: str, spec: _NamedDataset) -> tuple[Path, dict[str, Path], list[str]]:
+    """(the folder of the domains, {our name of a domain: its folder}, notes)."""
+    place = require_dataset(path, spec.title, spec.url)
+    known = _list_spellings(spec.domains)
+    for root in [place, *(place / each for each in spec.inside)]:
+        names = {folder: known.get(normalize_name(folder.name)) for folder in list_subfolders(root)}
+        matched = [(name, folder) for folder, name in names.items() if name]
+        if matched:
+            for domain, count in Counter(name for name, _ in matched).items():
+                if count > 1:
+                    twice = " and ".join(str(folder) for name, folder in matched if name == domain)
+                    raise InputError(f"{spec.title}: {twice} are both the domain {domain}. Remove one.")
+            others = [folder.name for folder, name in names.items() if not name]
+            return root, dict(sorted(matched)), list(_describe_folders(spec, dict(matched), others))
+    raise InputError(
+        f"{place} holds no domain of {spec.title}. Looked for folders {', '.join(spec.domains)} in it"
+        f"{''.join(f', in {each}/' for each in spec.inside)}. {spec.title} is published at {spec.url}"
+    )
+
+
+def _describe_folders(spec: _NamedDataset, domains: Mapping[str, Path], others: list[str]) -> Iterator[str]:
+    renamed = [f"{folder.name} as {domain}" for domain, folder in domains.items() if folder.name != domain]
+    missing = [domain for domain in spec.domains if domain not in domains]
+    if renamed:
+        yield f"read {', '.join(renamed)}"
+    if missing:
+        yield f"no folder for {', '.join(missing)}"
+    if others:
+        yield f"skipped: {', '.join(others)}"
+
+
+def _list_spellings(names: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    return {normalize_name(each): name for name, others in names.items() for each in (name, *others)}
+
+
+def _list_known_classes(spec: _NamedDataset, domains: Mapping[str, Path]) -> list[ImageEntry]:
+    """List the images in the class folders, with our names of the classes."""
+    entries = [x for domain, folder in domains.items() for x in list_domain_images(domain, folder, spec.ignored)]
+    known = _list_spellings(spec.classes) or {normalize_name(x.label): x.label for x in reversed(entries)}
+    for entry in entries:
+        if normalize_name(entry.label) not in known:
+            raise InputError(
+                f"{Path(entry.path).parent} is no class of {spec.title}. {nearest(entry.label, spec.classes)}"
+            )
+    entries = [entry._replace(label=known[normalize_name(entry.label)]) for entry in entries]
+    check_shared_classes(spec.title, entries)
+    return entries
+
+
+def _apply_pacs_lists(
+    root: Path, domains: Mapping[str, Path], entries: list[ImageEntry]
+) -> tuple[list[ImageEntry], list[str]]:
+    """(the entries in the lists, with their splits; notes). Without lists, all entries."""
+    places = [folder / each for folder in (root, root.parent) for each in _PACS_LISTS]
     lists = next((place for place in places if place.is_dir()), None)
     if lists is None:
         return entries, []
     by_path = {entry.path: entry for entry in entries}
     labels = list(_PACS.classes)
     listed = []
-    for domain, folder in found.folders.items():
+    for domain, folder in domains.items():
         for word, split in (("train", "train"), ("crossval", "valid")):
             file = lists / f"{domain}_{word}_kfold.txt"
-            for row in _tables.read_split_list(file, found.root):
+            for row in read_split_list(file, root):
                 entry = by_path.get(str(folder.parent / row.path))
                 if entry is None or labels.index(entry.label) + 1 != row.label:
                     raise InputError(f"{file}, line {row.line}: label {row.label} is not that of {row.path}'s folder.")
                 if entry.domain != domain:
                     raise InputError(f"{file}, line {row.line}: {row.path} is of another domain than its list.")
                 listed.append(entry._replace(split=split))
-    left_out = len(entries) - len({entry.path for entry in listed})
-    notes = [f"split by the lists in {lists}"] + ([f"{left_out} images are in no list: left out"] if left_out else [])
+    num_left = len(entries) - len({entry.path for entry in listed})
+    notes = [f"split by the lists in {lists}"] + ([f"{num_left} images are in no list: left out"] if num_left else [])
     return listed, notes
+
+
+def _decode(
+    spec: _NamedDataset, entries: list[ImageEntry], notes: Sequence[str], size: int | None, cache: str | None
+) -> Dataset:
+    """Decode in color, as all papers do, and label in the known order of classes."""
+    return image_dataset(
+        spec.name,
+        entries,
+        size=size,
+        channels=3,
+        cache=cache,
+        class_names=tuple(spec.classes) or None,
+        notes=[*notes, *note_size(entries, spec.num_examples)],
+    )

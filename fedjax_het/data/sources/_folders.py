@@ -1,11 +1,12 @@
-"""Image files in folders: <path>/<domain>/<class>/<image>, <path>/<class>/<image>, or either with splits."""
+"""Image files in folders: <path>/<domain>/<class>/<image> or <path>/<class>/<image>, either with splits."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._image_listing import SPLITS, ImageEntry, check_shared_classes, image_dataset
-from fedjax_het.data.sources._images import SUFFIXES
+from fedjax_het.data.sources._images import IMAGE_SUFFIXES
 from fedjax_het.data.sources._io_errors import require_path
 from fedjax_het.errors import InputError
 
@@ -18,65 +19,78 @@ def folders(
     title: str | None = None,
     cache: str | None = None,
 ) -> Dataset:
-    """Image files in a folder for each domain and class; classes in alphabetical order.
+    """Read image files in a folder per domain and class; classes are in alphabetical order.
 
-    Between a domain and its classes, or above the classes, there may be folders for splits: train; val, valid,
-    validation or crossval; test. They become the data set's own split.
-    size: every image is resized to size x size (LANCZOS, the aspect ratio is not kept); without it all must be alike.
-    channels: 1 makes all grey, 3 all colour (grey is repeated, transparency dropped); without it all must be alike.
-    lone_classes: a class may exist in one domain only; else that is refused, for it is mostly a misspelt folder.
-    cache: the folder in which decoded images are kept, by default in the user's cache folder.
-    Hidden files and files that are no images are passed over.
-    Raises InputError for a class folder without images, a file that cannot be decoded, mixed sizes or channels.
+    Between a domain and its classes, or above the classes, there may be folders for splits (train; val, valid,
+    validation or crossval; test), which become the published split. Hidden files and other files are skipped.
+
+    Args:
+        path: The folder of the domains, or of the classes.
+        size: The side to which every image is resized (LANCZOS, the aspect ratio is not kept); without it all images
+            must have one size.
+        channels: 1 makes all images grey, 3 makes all color (grey is repeated, transparency dropped); without it all
+            images must have the same number.
+        lone_classes: Accept a class of one domain only, which usually is a misspelt folder.
+        title: The name of the data set; by default that of the folder.
+        cache: The folder of decoded images; by default in the user's cache folder.
+
+    Raises:
+        InputError: A class folder has no images, a file cannot be decoded, or sizes or channels are mixed.
     """
     root = require_path(path)
-    name, entries = title or root.resolve().name, find(root)
+    name, entries = title or root.resolve().name, _list_images(root)
     if not lone_classes:
-        check_shared_classes(name, entries, otherwise=", or set lone_classes")
+        check_shared_classes(name, entries, alternative=", or set lone_classes")
     return image_dataset(name, entries, size=size, channels=channels, cache=cache)
 
 
-def find(path: Path) -> list[ImageEntry]:
-    """Every image of <domain>/[<split>/]<class>/<image> or [<split>/]<class>/<image>, by domain, split, class, name."""
+def _list_images(path: Path) -> list[ImageEntry]:
     if not path.is_dir():
         raise InputError(f"{path} is not a folder. Give one that holds <domain>/<class>/<image> or <class>/<image>.")
-    inside = subfolders(path)
-    is_single = _is_split(inside) or not any(subfolders(folder) for folder in inside)
-    domains = [("all", path)] if is_single else [(folder.name, folder) for folder in inside]
-    return [entry for domain, folder in domains for entry in find_domain(domain, folder)]
+    inside = list_subfolders(path)
+    if are_splits(inside) or not any(list_subfolders(folder) for folder in inside):
+        return list(list_domain_images("all", path))
+    return [entry for folder in inside for entry in list_domain_images(folder.name, folder)]
 
 
-def find_domain(domain: str, folder: Path, ignored: str = "") -> Iterator[ImageEntry]:
-    """The images of one domain; a folder called `ignored` is passed over."""
-    if _is_split(inside := [each for each in subfolders(folder) if each.name != ignored]):
+def list_domain_images(domain: str, folder: Path, ignored: str = "") -> Iterator[ImageEntry]:
+    """The images of one domain by split, class and name; a folder of the name `ignored` is skipped."""
+    if are_splits(inside := [each for each in list_subfolders(folder) if each.name != ignored]):
         for each in inside:
-            yield from _find_classes(domain, SPLITS[each.name.lower()], each)
+            yield from _list_class_images(domain, SPLITS[each.name.lower()], each)
     else:
-        yield from _find_classes(domain, "train", folder)
+        yield from _list_class_images(domain, "train", folder)
 
 
-def subfolders(folder: Path) -> list[Path]:
-    """Those that are not hidden, by name."""
-    return sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+def list_subfolders(folder: Path) -> list[Path]:
+    """The subfolders that are not hidden, by name; none where `folder` is not a folder."""
+    inside = folder.iterdir() if folder.is_dir() else []
+    return sorted(each for each in inside if each.is_dir() and not each.name.startswith("."))
 
 
-def images(folder: Path) -> list[Path]:
+def list_image_files(folder: Path) -> list[Path]:
     """The image files that are not hidden, by name."""
     return sorted(
-        each for each in folder.iterdir() if each.suffix.lower() in SUFFIXES and not each.name.startswith(".")
+        each for each in folder.iterdir() if each.suffix.lower() in IMAGE_SUFFIXES and not each.name.startswith(".")
     )
 
 
-def _is_split(inside: list[Path]) -> bool:
-    return bool(inside) and all(folder.name.lower() in SPLITS for folder in inside)
+def normalize_name(name: str) -> str:
+    """Keep letters and digits, in lower case: 'Real World', 'real_world' and 'RealWorld' are one name."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _find_classes(domain: str, split: str, folder: Path) -> Iterator[ImageEntry]:
-    if stray := images(folder):
+def are_splits(folders: list[Path]) -> bool:
+    """Whether all of these folders, of which there is at least one, have names of splits."""
+    return bool(folders) and all(folder.name.lower() in SPLITS for folder in folders)
+
+
+def _list_class_images(domain: str, split: str, folder: Path) -> Iterator[ImageEntry]:
+    if stray := list_image_files(folder):
         raise InputError(f"{folder} holds images that are in no class folder, as {stray[0].name}. Move them.")
-    if not (classes := subfolders(folder)):
+    if not (classes := list_subfolders(folder)):
         raise InputError(f"{folder} has no class folders. Give <domain>/<class>/<image> or <class>/<image>.")
     for each in classes:
-        if not (found := images(each)):
+        if not (images := list_image_files(each)):
             raise InputError(f"{each} is a class folder without images. Fill it or remove it.")
-        yield from (ImageEntry(str(image), each.name, domain, split) for image in found)
+        yield from (ImageEntry(str(image), each.name, domain, split) for image in images)

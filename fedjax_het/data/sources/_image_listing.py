@@ -1,15 +1,19 @@
-"""What a source knows before it decodes anything: which file is an example of what, from where, in which split."""
+"""Listings of image files with their classes, domains and splits, and the data sets that these become."""
 
+import csv
+import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from fedjax_het.data.dataset import Dataset, assemble
 from fedjax_het.data.sources._decode_cache import decode_once
-from fedjax_het.data.sources._images import image_options, read_image
+from fedjax_het.data.sources._images import decoding_options, read_image
+from fedjax_het.data.sources._io_errors import report_read_errors
 from fedjax_het.errors import InputError, nearest
 
 SPLITS = {
@@ -17,7 +21,7 @@ SPLITS = {
     **dict.fromkeys(("valid", "val", "validation", "crossval"), "valid"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-"""What the folders and lists of data sets call the three splits -> what we call them."""
+"""The names of splits in folders and lists of data sets -> "train", "valid" or "test"."""
 
 
 class ImageEntry(NamedTuple):
@@ -40,30 +44,24 @@ def image_dataset(
     notes: Sequence[str] = (),
     read: Callable[[str, int | None, int | None], np.ndarray] = read_image,
 ) -> Dataset:
-    """Decode the files of a listing; domains in alphabetical order, and classes where `class_names` gives no
-    other.
-
-    Raises InputError for an empty listing, for a file that is listed twice, and as `read_image` and `decoded` do.
-    """
+    """Decode the files of a listing; domains, and classes without `class_names`, are in alphabetical order."""
     if not entries:
-        raise InputError(f"{name}: no images are listed. Look for lists and folders that are empty.")
-    _check_once(entries)
-    options = image_options(size, channels)
+        raise InputError(f"{name}: no images are listed. Look for empty lists and folders.")
+    _check_no_duplicates(entries)
     files = [entry.path for entry in entries]
     arrays = decode_once(
         name,
         files,
         lambda path: {"inputs": read(path, size, channels)[None]},
         files=files,
-        options=options,
+        options=decoding_options(size, channels),
         cache=cache,
     )
-    if class_names is None:
-        class_names = sorted({entry.label for entry in entries})
-    return sort_by_domain(
+    class_names = sorted({entry.label for entry in entries}) if class_names is None else class_names
+    return assemble_by_name(
         name,
         arrays["inputs"],
-        positions_of([entry.label for entry in entries], class_names),
+        _encode_names([entry.label for entry in entries], class_names),
         class_names=class_names,
         domains=[entry.domain for entry in entries],
         splits=[entry.split for entry in entries],
@@ -71,7 +69,7 @@ def image_dataset(
     )
 
 
-def _check_once(entries: Sequence[ImageEntry]) -> None:
+def _check_no_duplicates(entries: Sequence[ImageEntry]) -> None:
     first: dict[str, ImageEntry] = {}
     for entry in entries:
         if (before := first.setdefault(entry.path, entry)) is not entry:
@@ -81,7 +79,7 @@ def _check_once(entries: Sequence[ImageEntry]) -> None:
             )
 
 
-def sort_by_domain(
+def assemble_by_name(
     name: str,
     inputs: np.ndarray,
     labels: np.ndarray,
@@ -91,42 +89,38 @@ def sort_by_domain(
     splits: Sequence[str],
     notes: Sequence[str] = (),
 ) -> Dataset:
-    """A Dataset whose domains and splits ("train", "valid", "test") are told by name, example by example."""
+    """Build a Dataset from the name of the domain and of the split ("train", "valid", "test") of every example."""
     domain_names = sort_naturally(set(domains))
     return assemble(
         name,
         inputs,
         labels,
         class_names=class_names,
-        domains=positions_of(domains, domain_names),
+        domains=_encode_names(domains, domain_names),
         domain_names=domain_names,
-        is_valid=[split == "valid" for split in splits],
-        is_test=[split == "test" for split in splits],
+        is_valid=np.array([split == "valid" for split in splits]),
+        is_test=np.array([split == "test" for split in splits]),
         notes=notes,
     )
 
 
 def sort_naturally(names: Iterable[str]) -> list[str]:
-    """Sorted, numbers inside names as numbers: client_2 before client_10."""
-    return sorted(
-        names,
-        key=lambda name: [
-            (not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)
-        ],
-    )
+    """Sort names, with the numbers in them as numbers: client_2 before client_10."""
+
+    def parts(name: str) -> list[tuple[bool, int, str]]:
+        return [(not x.isdigit(), int(x) if x.isdigit() else 0, x) for x in re.split(r"(\d+)", name)]
+
+    return sorted(names, key=parts)
 
 
-def positions_of(values: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """[n] int32: where each value stands among the names."""
+def _encode_names(values: Sequence[str], names: Sequence[str]) -> np.ndarray:
+    """[n] int32: the position of each value among the names."""
     index = {name: i for i, name in enumerate(names)}
     return np.array([index[value] for value in values], np.int32)
 
 
-def check_shared_classes(name: str, entries: Iterable[ImageEntry], otherwise: str = "") -> None:
-    """Raise InputError for a class that one domain alone has, as a misspelt folder would be.
-
-    otherwise: what else the user may do about it, ", or ..."
-    """
+def check_shared_classes(name: str, entries: Iterable[ImageEntry], alternative: str = "") -> None:
+    """Raise InputError for a class of one domain only, usually a misspelt folder; `alternative` ends the advice."""
     counts = Counter((entry.domain, entry.label) for entry in entries)
     owners: dict[str, list[str]] = {}
     for domain, label in counts:
@@ -135,13 +129,83 @@ def check_shared_classes(name: str, entries: Iterable[ImageEntry], otherwise: st
         return
     for label, (domain, *others) in owners.items():
         if not others:
-            shared = [each for each, found in owners.items() if len(found) > 1]
+            shared = [each for each, domains in owners.items() if len(domains) > 1]
             raise InputError(
                 f"{name}: class '{label}' exists in domain '{domain}' only (images: {counts[domain, label]}). Rename "
-                f"or remove it{otherwise}. {nearest(label, shared)}"
+                f"or remove it{alternative}. {nearest(label, shared)}"
             )
 
 
 def note_size(entries: Sequence[object], num: int) -> list[str]:
-    """A note where the data set has been published with another number of examples."""
+    """A note where the data set was published with another number of examples."""
     return [] if len(entries) == num else [f"{len(entries):,} of the {num:,} examples that were published"]
+
+
+class ListedFile(NamedTuple):
+    """One line "<path> <label>" of a split list."""
+
+    line: int  # from 1
+    path: str  # as in the list: <domain>/<class>/<file>
+    label: int
+
+
+def read_split_list(file: Path, root: Path) -> list[ListedFile]:
+    """Read a split list of files below `root`; file names may hold spaces, blank lines are skipped."""
+    with report_read_errors(file):
+        lines = file.read_text().splitlines()
+    rows = []
+    for line, text in enumerate(map(str.strip, lines), start=1):
+        path, _, label = text.rpartition(" ")
+        if text and not (path and label.isdigit()):
+            raise InputError(f"{file}, line {line}: '{text}' is not '<file> <label>'. Correct the line.")
+        rows += [ListedFile(line, path.strip(), int(label))] if text else []
+    check_files_exist(file, ((row.line, str(root / row.path)) for row in rows))
+    return rows
+
+
+def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of every line that is not blank."""
+    with report_read_errors(path), path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        yield from ((reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells))
+
+
+def read_csv_columns(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """(line, the cells of these columns) of every line of a table with a header."""
+    lines = read_csv(path)
+    header = next(lines, (0, []))[1]
+    for column in columns:
+        if column not in header:
+            raise InputError(f"{path} has no column '{column}'. {nearest(column, header)}")
+    places = [header.index(column) for column in columns]
+    for line, cells in lines:
+        if len(cells) <= max(places):
+            raise InputError(
+                f"{path}, line {line}: {len(cells)} cells for {len(header)} columns. Download the file again."
+            )
+        yield line, [cells[place] for place in places]
+
+
+def parse_count(path: Path, line: int, what: str, text: str) -> int:
+    """Parse a cell that holds a whole number of 0 or more, written 1 or 1.0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if number < 0 or number != int(number):
+        raise InputError(f"{path}, line {line}: {what} is '{text}', not a whole number from 0. Correct the line.")
+    return int(number)
+
+
+def check_files_exist(listing: Path, paths: Iterable[tuple[int, str]]) -> None:
+    """Raise InputError for the first (line, path) of a list whose file does not exist.
+
+    Every folder is read once, which is much faster than a query per file.
+    """
+    contents: dict[str, set[str]] = {}
+    for line, path in paths:
+        folder, file = os.path.split(path)
+        if folder not in contents:
+            contents[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
+        if file not in contents[folder]:
+            raise InputError(f"{listing}, line {line}: {path} does not exist. Restore the file, or delete the line.")

@@ -1,4 +1,4 @@
-"""What every reader of files does alike: say which file is missing or damaged, and what to do about it."""
+"""Errors of readers and writers of files: which file is missing or damaged, and how to mend it."""
 
 import difflib
 import lzma
@@ -15,66 +15,49 @@ from PIL import Image
 
 from fedjax_het.errors import InputError, shorten
 
-# What numpy, zipfile, gzip, pickle, Pillow and array_record raise on bytes that are not what they should be.
+# What NumPy, zipfile, gzip, pickle, Pillow and array_record raise for damaged files.
 _DAMAGE = (
-    OSError,
-    EOFError,
-    ValueError,
-    KeyError,
-    IndexError,
-    SyntaxError,
-    zlib.error,
-    struct.error,
-    Image.DecompressionBombError,
-    lzma.LZMAError,
-    RuntimeError,
-    zipfile.BadZipFile,
+    *(OSError, EOFError, ValueError, KeyError, IndexError, SyntaxError, RuntimeError),
+    *(zlib.error, struct.error, lzma.LZMAError, zipfile.BadZipFile, Image.DecompressionBombError),
 )
 
 
 def require_path(path: str | Path) -> Path:
-    """The path, "~" spelled out; InputError if nothing is there, or a folder whose content may not be read."""
+    """Expand "~" in the path of a file or folder; raise InputError where none exists or a folder may not be read."""
     try:
         path = Path(path).expanduser()
-        is_there = path.exists()
+        exists = path.exists()
     except (OSError, RuntimeError) as error:  # a name that is too long, a user who is not known
-        raise InputError(
-            f"{shorten(str(path))} cannot be: {str(getattr(error, 'strerror', None) or error).rstrip('.')}."
-        ) from error
-    if not is_there:
-        folder = path.parent
-        neighbours = [each.name for each in folder.iterdir()] if folder.is_dir() else []
-        close = difflib.get_close_matches(path.name, neighbours, n=1)
-        hint = f"Did you mean {folder / close[0]}?" if close else "Give the path of a file or folder that is there."
+        reason = str(getattr(error, "strerror", None) or error).rstrip(".")
+        raise InputError(f"cannot use the path {shorten(str(path))}: {reason}. Give another path.") from error
+    if not exists:
+        neighbors = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        close = difflib.get_close_matches(path.name, neighbors, n=1)
+        hint = f"Did you mean {path.parent / close[0]}?" if close else "Give the path of an existing file or folder."
         raise InputError(f"{path} does not exist. {hint}")
     if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
-        raise InputError(f"cannot read {path}: Permission denied. Mend its permissions, or give another path.")
+        raise InputError(f"cannot read {path}: Permission denied. Change its permissions, or give another path.")
     return path
 
 
-def check_regular(path: str | Path, mode: int | None = None) -> None:
-    """Raise InputError for what is neither a file nor a folder: to open a FIFO would wait for whoever writes to it.
-
-    Args:
-        path: What is about to be read.
-        mode: Its st_mode, where that is known.
-    """
-    mode = os.stat(path).st_mode if mode is None else mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise InputError(f"cannot read {path}: it is no ordinary file but a pipe, socket or device. Remove it.")
-
-
-def require_dataset(path: str | Path, what: str, url: str) -> Path:
-    """The path, as `existing`; where nothing is there the error says where this data set is published."""
+def require_dataset(path: str | Path, title: str, url: str) -> Path:
+    """`require_path` for a data set: the error says where it is published."""
     try:
         return require_path(path)
     except InputError as error:
-        raise InputError(f"{error} {what} is published at {url}; nothing is downloaded for you.") from error
+        raise InputError(f"{error} {title} is published at {url}; it is not downloaded automatically.") from error
+
+
+def check_regular(path: str | Path, mode: int | None = None) -> None:
+    """Raise InputError for what is neither a file nor a folder: to open a FIFO would wait for its writer."""
+    mode = os.stat(path).st_mode if mode is None else mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InputError(f"cannot read {path}: it is not a regular file but a pipe, socket or device. Remove it.")
 
 
 @contextmanager
-def reporting_read_errors(path: str | Path) -> Iterator[None]:
-    """Any failure to read `path` becomes an InputError that names it."""
+def report_read_errors(path: str | Path) -> Iterator[None]:
+    """Raise any failure to read `path` as an InputError that names it."""
     require_path(path)
     check_regular(path)
     try:
@@ -82,9 +65,20 @@ def reporting_read_errors(path: str | Path) -> Iterator[None]:
     except InputError:
         raise
     except PermissionError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}. Mend its permissions.") from error
+        raise InputError(f"cannot read {path}: {error.strerror}. Change its permissions.") from error
     except _DAMAGE as error:
         raise InputError(
             f"cannot read {path}: {str(error) or type(error).__name__}. The file is damaged, cut short or of another "
-            "format; fetch it again."
+            "format; download it again."
+        ) from error
+
+
+@contextmanager
+def report_write_errors(folder: Path) -> Iterator[None]:
+    """Raise the errors of a disk that is full or read-only as an InputError."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot write decoded data to {folder}: {error.strerror or error}. Give another folder with `cache`."
         ) from error

@@ -1,98 +1,166 @@
-"""Nuclei in tissue: a folder a site with images and masks, in the forms in which the sites publish them."""
+"""Nuclei in tissue: a folder per site with images and masks, in the forms in which the sites publish them."""
 
 import os
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+from PIL import Image, ImageDraw
 
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.sources._folders import images, subfolders
-from fedjax_het.data.sources._image_listing import SPLITS
-from fedjax_het.data.sources._images import SUFFIXES
-from fedjax_het.data.sources._io_errors import require_dataset
-from fedjax_het.data.sources._masks import ImageMaskPair, mask_dataset
-from fedjax_het.data.sources._named_datasets import normalize_name
+from fedjax_het.data.sources._decode_cache import Chunk, decode_once
+from fedjax_het.data.sources._folders import are_splits, list_image_files, list_subfolders, normalize_name
+from fedjax_het.data.sources._image_listing import SPLITS, assemble_by_name
+from fedjax_het.data.sources._images import (
+    IMAGE_SUFFIXES,
+    decoding_options,
+    read_image,
+    read_mask,
+    resize_image,
+    resize_mask,
+)
+from fedjax_het.data.sources._io_errors import report_read_errors, require_dataset
 from fedjax_het.errors import InputError
 
 _URLS = (
     "MoNuSAC 2020: https://monusac-2020.grand-challenge.org/Data, MoNuSeg 2018: "
     "https://monuseg.grand-challenge.org/Data/, TNBC: https://zenodo.org/record/1175282"
 )
-_IMAGES = ("images", "tissueimages")
-_MASKS = ("masks", "annotations")
+_IMAGE_FOLDERS = ("images", "tissueimages")
+_MASK_FOLDERS = ("masks", "annotations")
+
+
+class _Pair(NamedTuple):
+    """An image, and the file of its mask: a mask image, or Aperio XML with polygons."""
+
+    image: str
+    mask: str
+    site: str
+    split: str  # "train", "valid", "test"
 
 
 def nuclei(path: str, size: int | None = None, channels: int | None = 3, cache: str | None = None) -> Dataset:
-    """Nuclei segmentation: <site>/..., classes background and nucleus, every site in one of these forms.
+    """Read nuclei segmentation data, classes background and nucleus: <site>/..., every site in one of these forms.
 
-    - images/ and masks/ (or Annotations/), where a mask bears the name of its image: an image that is not 0 in nuclei,
+    - images/ and masks/ (or Annotations/), where a mask has the name of its image: an image that is not 0 in nuclei,
       or Aperio XML whose polygons are filled (MoNuSeg: "Tissue Images" and Annotations);
     - Slide_<nn>/ and GT_<nn>/ with files of equal names (TNBC);
     - images with their XML beside them, in folders of any depth (MoNuSAC).
-    A site may have train, val and test folders around that: its own split.
-    size: images are resized to size x size (LANCZOS), masks by the nearest pixel. channels, cache: see `folders`.
-    Raises InputError for an image without a mask, a mask without an image, and a mask of another size.
-    Kumar et al. 2017; Naylor et al. 2018; Verma et al. 2021.
+
+    A site may have train, val and test folders around that: its published splits.
+
+    Args:
+        path: The folder of the sites.
+        size: The side to which images (LANCZOS) and masks (by the nearest pixel) are resized.
+        channels: 1 makes all images grey, 3 makes all color; None: all must have the same number.
+        cache: The folder of decoded images, see `folders`.
+
+    Raises:
+        InputError: An image has no mask, a mask has no image, or their sizes differ.
+
+    References:
+        Kumar et al. 2017; Naylor et al. 2018; Verma et al. 2021.
     """
     root = require_dataset(path, "Nuclei data", _URLS)
-    pairs = [pair for site in subfolders(root) for pair in _find_site(site)] if root.is_dir() else []
+    pairs = [pair for site in list_subfolders(root) for pair in _find_site_pairs(site)]
     if not pairs:
         raise InputError(f"{root} holds no <site>/images/ with masks. Sites are published as {_URLS}")
-    return mask_dataset(
-        "nuclei", pairs, size=size, channels=channels, cache=cache, class_names=("background", "nucleus")
+
+    def read(pair: _Pair) -> Chunk:
+        image = read_image(pair.image, None, channels)
+        mask = _read_pair_mask(pair, image.shape[:2])
+        return {"inputs": resize_image(image, size)[None], "labels": resize_mask(mask, size)[None]}
+
+    files = [file for pair in pairs for file in (pair.image, pair.mask)]
+    arrays = decode_once("nuclei", pairs, read, files=files, options=decoding_options(size, channels), cache=cache)
+    return assemble_by_name(
+        "nuclei",
+        arrays["inputs"],
+        arrays["labels"],
+        class_names=("background", "nucleus"),
+        domains=[pair.site for pair in pairs],
+        splits=[pair.split for pair in pairs],
     )
 
 
-def _find_site(site: Path) -> Iterator[ImageMaskPair]:
-    inside = subfolders(site)
-    if inside and all(folder.name.lower() in SPLITS for folder in inside):
-        parts = [(SPLITS[folder.name.lower()], folder) for folder in inside]
-    else:
-        parts = [("train", site)]
+def _find_site_pairs(site: Path) -> Iterator[_Pair]:
+    inside = list_subfolders(site)
+    parts = [(SPLITS[each.name.lower()], each) for each in inside] if are_splits(inside) else [("train", site)]
     for split, folder in parts:
-        for image, mask in _pairs(folder):
-            yield ImageMaskPair(str(image), str(mask), site.name, split)
+        for image, mask in _find_pairs(folder):
+            yield _Pair(str(image), str(mask), site.name, split)
 
 
-def _pairs(folder: Path) -> list[tuple[Path, Path]]:
-    inside = {normalize_name(each.name): each for each in subfolders(folder)}
-    of_images = next((inside[name] for name in _IMAGES if name in inside), None)
-    of_masks = next((inside[name] for name in _MASKS if name in inside), None)
+def _find_pairs(folder: Path) -> list[tuple[Path, Path]]:
+    inside = {normalize_name(each.name): each for each in list_subfolders(folder)}
+    images = next((inside[name] for name in _IMAGE_FOLDERS if name in inside), None)
+    masks = next((inside[name] for name in _MASK_FOLDERS if name in inside), None)
     slides = [each for each in inside.values() if each.name.lower().startswith("slide_")]
-    if of_images and of_masks:
-        return _matched(of_images, of_masks)
+    if images and masks:
+        return _match_by_stem(images, masks)
     if slides:
-        return [pair for each in slides for pair in _matched(each, each.with_name("GT_" + each.name[len("slide_") :]))]
-    beside = sorted(Path(each) for each, _, _ in os.walk(folder, onerror=_refuse))
-    return [pair for each in beside for pair in _beside(each)]
+        masks_of = {slide: slide.with_name("GT_" + slide.name[len("slide_") :]) for slide in slides}
+        return [pair for slide in slides for pair in _match_by_stem(slide, masks_of[slide])]
+    below = sorted(Path(each) for each, _, _ in os.walk(folder, onerror=_raise))
+    return [pair for each in below for pair in _find_annotated_images(each)]
 
 
-def _refuse(error: OSError) -> NoReturn:
+def _raise(error: OSError) -> NoReturn:
     raise error
 
 
-def _matched(of_images: Path, of_masks: Path) -> list[tuple[Path, Path]]:
-    """Pairs of equal stems; every file of either folder must have its partner."""
-    masks = _by_stem(of_masks) if of_masks.is_dir() else {}
+def _match_by_stem(image_folder: Path, mask_folder: Path) -> list[tuple[Path, Path]]:
+    """Pair the files of equal stems; every file of either folder must have a partner."""
+    files = mask_folder.iterdir() if mask_folder.is_dir() else []
+    candidates = sorted(each for each in files if each.suffix.lower() in {*IMAGE_SUFFIXES, ".xml"})
+    candidates.sort(key=lambda each: each.suffix.lower() != ".xml")  # a mask image replaces XML of its stem
+    masks = {each.stem: each for each in candidates}
     pairs = []
-    for image in images(of_images):
+    for image in list_image_files(image_folder):
         if image.stem not in masks:
-            raise InputError(f"{image} has no mask: {of_masks} holds no {image.stem}.* Add it, or remove the image.")
+            raise InputError(f"{image} has no mask: {mask_folder} holds no {image.stem}.* Add it, or remove the image.")
         pairs.append((image, masks.pop(image.stem)))
     if masks:
-        raise InputError(f"{next(iter(masks.values()))} is a mask without an image in {of_images}. Remove it.")
+        raise InputError(f"{next(iter(masks.values()))} is a mask without an image in {image_folder}. Remove it.")
     return pairs
 
 
-def _by_stem(folder: Path) -> dict[str, Path]:
-    """Mask images and XML by their stem; an image where there are both."""
-    files = [each for each in sorted(folder.iterdir()) if each.suffix.lower() in {*SUFFIXES, ".xml"}]
-    return {each.stem: each for each in sorted(files, key=lambda each: each.suffix.lower() != ".xml")}
-
-
-def _beside(folder: Path) -> Iterator[tuple[Path, Path]]:
+def _find_annotated_images(folder: Path) -> Iterator[tuple[Path, Path]]:
+    """Pair every image with the XML of its stem in the same folder."""
     annotations = {each.stem: each for each in folder.iterdir() if each.suffix.lower() == ".xml"}
-    for image in images(folder):
+    for image in list_image_files(folder):
         if image.stem not in annotations:
             raise InputError(f"{image} has no mask: {image.stem}.xml is not beside it. Add it, or remove the image.")
         yield image, annotations[image.stem]
+
+
+def _read_pair_mask(pair: _Pair, shape: tuple[int, int]) -> np.ndarray:
+    if pair.mask.lower().endswith(".xml"):
+        return fill_polygons(pair.mask, shape)
+    mask = read_mask(pair.mask)
+    if mask.shape != shape:
+        raise InputError(
+            f"{pair.mask} is {mask.shape[1]} x {mask.shape[0]} and its image {pair.image} is {shape[1]} x {shape[0]} "
+            "pixels. Give every image a mask of its size."
+        )
+    return mask
+
+
+def fill_polygons(path: str | Path, shape: tuple[int, int]) -> np.ndarray:
+    """uint8 [height, width]: 1 inside every Region of an Aperio annotation (Regions/Region/Vertices/Vertex X, Y).
+
+    Regions of fewer than three points are skipped.
+    """
+    with report_read_errors(path):
+        regions = list(ElementTree.parse(path).iter("Region"))
+        polygons = [[(float(v.attrib["X"]), float(v.attrib["Y"])) for v in each.iter("Vertex")] for each in regions]
+    if not regions:
+        raise InputError(f"{path} has no Annotation/Regions/Region. Give the image a mask, or its annotation.")
+    canvas = Image.new("L", (shape[1], shape[0]))
+    draw = ImageDraw.Draw(canvas)
+    for polygon in polygons:
+        if len(polygon) > 2:
+            draw.polygon(polygon, fill=1)
+    return np.asarray(canvas)

@@ -1,4 +1,4 @@
-"""Prostate MRI of six sites (SAML): NIfTI volumes and their segmentations, as slices with their neighbours."""
+"""Prostate MRI of six sites (SAML): slices of NIfTI volumes with their neighbors, and their segmentations."""
 
 import re
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ import numpy as np
 
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._decode_cache import Chunk, decode_once
-from fedjax_het.data.sources._folders import subfolders
-from fedjax_het.data.sources._image_listing import sort_by_domain
-from fedjax_het.data.sources._images import image_options, resize, resize_mask
-from fedjax_het.data.sources._io_errors import reporting_read_errors, require_dataset
+from fedjax_het.data.sources._folders import list_subfolders
+from fedjax_het.data.sources._image_listing import assemble_by_name
+from fedjax_het.data.sources._images import decoding_options, resize_image, resize_mask
+from fedjax_het.data.sources._io_errors import report_read_errors, require_dataset
 from fedjax_het.errors import InputError
 
 _URL = "https://liuquande.github.io/SAML/"
@@ -35,54 +35,64 @@ def prostate(
     split_seed: int = 0,
     cache: str | None = None,
 ) -> Dataset:
-    """Prostate segmentation, classes background and prostate, a site a domain: <site>/Case<nn>.nii.gz with
-    Case<nn>_Segmentation.nii.gz (or _segmentation) beside it. Needs nibabel, pip install "fedjax-het[medical]".
+    """Read prostate segmentation data, classes background and prostate; a site is a domain.
 
-    A volume is clipped at its 99 % quantile and scaled from its minimum to 0..255, rounded down. Its first and last
-    slice, and those without prostate, are dropped; every other is an example of three channels, the slice between its
-    neighbours, [height, width, 3] uint8. Labels above 1 are 1. Each site is shuffled by split_seed and cut into 64 %
-    training, 16 % validation and 20 % test.
-    split_by: "slice", as HarmoFL does, which has slices of one patient on both sides; "case" keeps a patient together.
-    size: 384 as published; another resizes slices (LANCZOS) and masks (nearest). cache: see `folders`.
-    Raises InputError for a volume without segmentation or the reverse, volumes of differing shapes, fewer than three
-    slices, and values that are not finite or all alike.
-    Jiang et al., AAAI 2022. arXiv:2112.10775; Liu et al., MICCAI 2020.
+    The files are <site>/Case<nn>.nii.gz with Case<nn>_Segmentation.nii.gz (or _segmentation) beside it; to read them
+    takes nibabel, pip install "fedjax-het[medical]". A volume is clipped at its 99 % quantile and scaled from its
+    minimum to 0..255, rounded down. Its first and last slice, and those without prostate, are dropped; every other is
+    an example of three channels, the slice between its neighbors, [height, width, 3] uint8. Labels above 1 become 1.
+    The examples of each site are shuffled and split into 64 % training, 16 % validation and 20 % test.
+
+    Args:
+        path: The folder of the sites.
+        size: The side to which slices (LANCZOS) and masks (by the nearest pixel) are resized; 384 as published.
+        split_by: "slice", as HarmoFL does, where slices of one patient may be in different splits; "case" keeps all
+            slices of a patient in one split.
+        split_seed: The seed of the split.
+        cache: The folder of decoded images, see `folders`.
+
+    Raises:
+        InputError: A volume has no segmentation or the reverse, their shapes differ, a volume has fewer than three
+            slices, or its values are not finite or all alike.
+
+    References:
+        Jiang et al., AAAI 2022. arXiv:2112.10775; Liu et al., MICCAI 2020.
     """
     root = require_dataset(path, "The prostate data", _URL)
     if split_by not in ("slice", "case"):
         raise InputError(f"prostate: split_by is {split_by!r}. Give 'slice' or 'case'.")
-    cases = _find(root)
+    cases = _find_cases(root)
     _check_nibabel()
     arrays = decode_once(
         "prostate",
         cases,
-        lambda case: _read(case, size),
+        lambda case: _read_case(case, size),
         files=[file for case in cases for file in case[:2]],
-        options={"quantile": _QUANTILE, **image_options(size, channels=3)},
+        options={"quantile": _QUANTILE, **decoding_options(size, channels=3)},
         cache=cache,
     )
     owners = np.asarray(arrays["case"])
     sites = [cases[owner].site for owner in owners]
     missing = [site for site in _SITES if site not in sites]
-    return sort_by_domain(
+    return assemble_by_name(
         "prostate",
         arrays["inputs"],
         arrays["labels"],
         class_names=("background", "prostate"),
         domains=sites,
-        splits=_splits(sites, owners, split_by, split_seed),
+        splits=_draw_splits(sites, owners, split_by, split_seed),
         notes=[f"no folder for {', '.join(missing)}"] if missing else [],
     )
 
 
-def _find(root: Path) -> list[_Case]:
-    cases = [case for site in subfolders(root) for case in _find_site(site)] if root.is_dir() else []
+def _find_cases(root: Path) -> list[_Case]:
+    cases = [case for site in list_subfolders(root) for case in _find_site_cases(site)]
     if not cases:
         raise InputError(f"{root} holds no <site>/Case<nn>.nii.gz. The sites are published at {_URL}")
     return [case._replace(number=i) for i, case in enumerate(cases)]
 
 
-def _find_site(site: Path) -> list[_Case]:
+def _find_site_cases(site: Path) -> list[_Case]:
     volumes, segmentations = {}, {}
     for file in sorted(site.iterdir()):
         if match := _VOLUME.fullmatch(file.name):
@@ -102,9 +112,9 @@ def _check_nibabel() -> None:
         raise InputError('NIfTI volumes are read by nibabel. Install it: pip install "fedjax-het[medical]"') from error
 
 
-def _read(case: _Case, size: int | None) -> Chunk:
-    """All examples of one case, [slices, height, width, 3]; "case" is its number."""
-    volume, segmentation = _volume(case.volume), _volume(case.segmentation)
+def _read_case(case: _Case, size: int | None) -> Chunk:
+    """All examples of one case, [slices, height, width, 3], and the number of the case."""
+    volume, segmentation = _read_volume(case.volume), _read_volume(case.segmentation)
     if volume.shape != segmentation.shape:
         raise InputError(
             f"{case.volume} is {volume.shape[::-1]} and {case.segmentation} is {segmentation.shape[::-1]}. Give every "
@@ -112,11 +122,11 @@ def _read(case: _Case, size: int | None) -> Chunk:
         )
     if len(volume) < 3:
         raise InputError(f"{case.volume} has {len(volume)} slices, but each example takes three. Remove the case.")
-    pixels, mask = _as_bytes(case.volume, volume), (segmentation > 0).astype(np.uint8)
+    pixels, mask = _to_bytes(case.volume, volume), (segmentation > 0).astype(np.uint8)
     kept = [i for i in range(1, len(mask) - 1) if mask[i].any()]
     if not kept:
         raise InputError(f"{case.segmentation} marks nothing between its first and last slice. Remove the case.")
-    inputs = [resize(np.moveaxis(pixels[i - 1 : i + 2], 0, -1), size) for i in kept]
+    inputs = [resize_image(np.moveaxis(pixels[i - 1 : i + 2], 0, -1), size) for i in kept]
     return {
         "inputs": np.stack(inputs),
         "labels": np.stack([resize_mask(mask[i], size) for i in kept]),
@@ -124,21 +134,21 @@ def _read(case: _Case, size: int | None) -> Chunk:
     }
 
 
-def _volume(path: str) -> np.ndarray:
-    """[slice, row, column]: NIfTI stores the reverse."""
+def _read_volume(path: str) -> np.ndarray:
+    """[slice, row, column], the reverse of the order in NIfTI."""
     import nibabel
 
-    with reporting_read_errors(path):
+    with report_read_errors(path):
         try:
             array = np.asanyarray(nibabel.load(path).dataobj)
         except nibabel.filebasedimages.ImageFileError as error:
-            raise InputError(f"cannot read {path} as NIfTI: {error} Fetch it again.") from error
+            raise InputError(f"cannot read {path} as NIfTI: {error} Download it again.") from error
     if array.ndim != 3:
-        raise InputError(f"{path} has {array.ndim} axes {array.shape}, not three. Give one volume a file.")
+        raise InputError(f"{path} has {array.ndim} axes {array.shape}, not three. Give one volume per file.")
     return array.transpose()
 
 
-def _as_bytes(path: str, volume: np.ndarray) -> np.ndarray:
+def _to_bytes(path: str, volume: np.ndarray) -> np.ndarray:
     if not np.isfinite(volume).all():
         raise InputError(f"{path} holds NaN or infinity. Remove the case.")
     low, high = float(volume.min()), float(np.quantile(volume, _QUANTILE))
@@ -147,7 +157,7 @@ def _as_bytes(path: str, volume: np.ndarray) -> np.ndarray:
     return ((np.minimum(volume, high) - low) / (high - low) * 255).astype(np.uint8)
 
 
-def _splits(sites: Sequence[str], owners: np.ndarray, split_by: str, split_seed: int) -> list[str]:
+def _draw_splits(sites: Sequence[str], owners: np.ndarray, split_by: str, split_seed: int) -> list[str]:
     units = np.arange(len(owners)) if split_by == "slice" else owners
     splits = np.full(len(owners), "train", object)
     for site in set(sites):

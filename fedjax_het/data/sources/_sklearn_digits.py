@@ -1,38 +1,42 @@
-"""Data that comes with an installed package."""
+"""Handwritten digits that come with scikit-learn."""
+
+from typing import Any
 
 import numpy as np
 
 from fedjax_het.data.dataset import Dataset, assemble
 
 DOMAINS = ("plain", "inverted", "rotated", "noisy")
-_STROKE = 128  # grey level from which a pixel is one of the stroke's
+_STROKE = 128  # the lowest grey level of the stroke
 _NOISE = 48.0  # grey levels
 
 
 def digits(masks: bool = False, domains: bool = False) -> Dataset:
-    """1,797 handwritten digits, 8 x 8 grey, 10 classes; no test split of its own.
+    """Load 1,797 handwritten digits, 8 x 8 grey, 10 classes, without a published test split.
 
-    Values 0..16 are stored as round(255 / 16 * value). From scikit-learn's `load_digits`, the test part of the UCI
-    "Optical Recognition of Handwritten Digits".
-    masks: which pixels are the digit's, in place of which digit it is: 1 from grey level 128 on. A segmentation task
-    that a threshold solves.
-    domains: made, not collected: of four digits in turn one stays as it is ("plain"), one is "inverted", one "rotated"
-    by a quarter turn, its mask too, and one "noisy" with Gaussian noise of 48 grey levels.
-    With either it shows that code runs; a score on it says nothing about medical images or photographs.
+    They are scikit-learn's `load_digits`, the test part of the UCI "Optical Recognition of Handwritten Digits"; values
+    0..16 are stored as round(255 / 16 * value). With either option they show that code runs; a score on them says
+    nothing about medical images or photographs.
+
+    Args:
+        masks: The labels are masks of the stroke, the pixels from grey level 128 on: a segmentation task that a
+            threshold solves.
+        domains: Synthetic domains: of four digits in turn one stays as it is ("plain"), one is "inverted", one
+            "rotated" by a quarter turn with its mask, and one "noisy", with Gaussian noise of 48 grey levels.
     """
     from sklearn.datasets import load_digits  # seconds to import, and only here
 
-    bunch = load_digits()
+    bunch: Any = load_digits()
     images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
     labels = (images >= _STROKE).astype(np.uint8) if masks else bunch.target
-    options = {"class_names": ("background", "stroke")} if masks else {}
+    options: dict[str, Any] = {"class_names": ("background", "stroke")} if masks else {}
     if domains:
         options |= {"domains": np.arange(len(images)) % len(DOMAINS), "domain_names": DOMAINS}
-        images, labels = _in_domains(images, labels)
+        images, labels = _transform_domains(images, labels)
     return assemble("digits", images, labels, **options)
 
 
-def _in_domains(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _transform_domains(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     images, labels = images.copy(), labels.copy()
     inverted, rotated, noisy = (slice(number, None, len(DOMAINS)) for number in (1, 2, 3))
     images[inverted] = 255 - images[inverted]

@@ -1,4 +1,4 @@
-"""Image classification data sets that TensorFlow Datasets has prepared, read without TensorFlow."""
+"""Image classification data sets prepared by TensorFlow Datasets, read without TensorFlow."""
 
 import difflib
 import importlib.util
@@ -12,9 +12,9 @@ import numpy as np
 
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._decode_cache import Chunk, decode_once
-from fedjax_het.data.sources._image_listing import SPLITS, sort_by_domain
-from fedjax_het.data.sources._images import decode_image, image_options
-from fedjax_het.data.sources._io_errors import reporting_read_errors
+from fedjax_het.data.sources._image_listing import SPLITS, assemble_by_name
+from fedjax_het.data.sources._images import decode_image, decoding_options
+from fedjax_het.data.sources._io_errors import report_read_errors
 from fedjax_het.errors import InputError
 
 _CATALOGUE = "https://www.tensorflow.org/datasets/catalog/overview"
@@ -27,65 +27,75 @@ def tfds(
     channels: int | None = None,
     cache: str | None = None,
 ) -> Dataset:
-    """A data set of TensorFlow Datasets by its name: "cifar10", "cifar100", "fashion_mnist", "svhn_cropped:3.1.0".
+    """Read a data set of TensorFlow Datasets that is prepared as ArrayRecord.
 
-    It must lie prepared as ArrayRecord in `data_dir` (None: TFDS_DATA_DIR, else ~/tensorflow_datasets); to prepare it
-    takes TensorFlow once, to read it none. Its train, validation and test splits are the data set's own split; others
-    are passed over. The features are those that it names for supervised learning: one image, one class.
-    size, channels, cache: see `folders`.
-    Raises InputError for a name that is unknown, data that are not prepared or in another format, and a data set that
-    is not of images with a class each.
+    Its preparation takes TensorFlow once, its reading does not. The features are those that it names for supervised
+    learning: one image, one class. Its train, validation and test splits are the published splits; others are skipped.
+
+    Args:
+        builder: The name of the data set: "cifar10", "cifar100", "fashion_mnist", "svhn_cropped:3.1.0".
+        data_dir: The folder of prepared data sets; None: TFDS_DATA_DIR, else ~/tensorflow_datasets.
+        size: The side to which images are resized, see `folders`.
+        channels: 1 makes all images grey, 3 makes all color, see `folders`.
+        cache: The folder of decoded images, see `folders`.
+
+    Raises:
+        InputError: The name is unknown, the data are not prepared or in another format, or they are not images with a
+            class each.
     """
-    found = _prepared(builder, data_dir)
-    image, label = _features(builder, found)
-    classes = found.info.features[label]
-    kept = {name: SPLITS[name] for name in found.info.splits if name in SPLITS}
-    if not kept:
-        raise InputError(f"tfds {builder} has splits {', '.join(found.info.splits)}, and none of {', '.join(SPLITS)}.")
-    sources = {name: _undecoded(found, name, image) for name in kept}
+    prepared = _open_prepared(builder, data_dir)
+    image, label = _find_features(builder, prepared)
+    classes = prepared.info.features[label]
+    splits = {name: SPLITS[name] for name in prepared.info.splits if name in SPLITS}
+    if not splits:
+        present = ", ".join(prepared.info.splits)
+        raise InputError(f"tfds {builder} has splits {present}, and none of {', '.join(SPLITS)}. Give another builder.")
+    sources = {name: _open_split(prepared, name, image) for name in splits}
     items = [(name, i) for name, source in sources.items() for i in range(len(source))]
-    read = partial(_read, found.data_path, sources, image=image, label=label, size=size, channels=channels)
-    files = [path for name in kept for path in found.info.splits[name].filepaths]
-    options = {"builder": found.info.full_name, "splits": list(kept), "features": [image, label]}
+    read = partial(_read_example, prepared.data_path, sources, image=image, label=label, size=size, channels=channels)
+    files = [path for name in splits for path in prepared.info.splits[name].filepaths]
+    options = {"builder": prepared.info.full_name, "splits": list(splits), "features": [image, label]}
     arrays = decode_once(
-        found.info.name, items, read, files=files, options=options | image_options(size, channels), cache=cache
+        prepared.info.name, items, read, files=files, options=options | decoding_options(size, channels), cache=cache
     )
-    passed_over = [name for name in found.info.splits if name not in kept]
-    return sort_by_domain(
-        found.info.name,
+    skipped = [name for name in prepared.info.splits if name not in splits]
+    return assemble_by_name(
+        prepared.info.name,
         arrays["inputs"],
         arrays["labels"],
         class_names=[classes.int2str(i) for i in range(classes.num_classes)],
         domains=["all"] * len(items),
-        splits=[kept[name] for name, _ in items],
-        notes=[f"{found.info.full_name} in {found.data_path}"]
-        + ([f"passed over: {', '.join(passed_over)}"] if passed_over else []),
+        splits=[splits[name] for name, _ in items],
+        notes=[f"{prepared.info.full_name} in {prepared.data_path}"]
+        + ([f"skipped: {', '.join(skipped)}"] if skipped else []),
     )
 
 
-def _prepared(builder: str, data_dir: str | None) -> Any:
+def _open_prepared(builder: str, data_dir: str | None) -> Any:
     import tensorflow_datasets as library  # seconds to import, and only here
 
     folder = None if data_dir is None else str(Path(data_dir).expanduser())
     try:
-        found = library.builder(builder, data_dir=folder)
+        prepared: Any = library.builder(builder, data_dir=folder)
     except library.core.DatasetNotFoundError as error:
         close = difflib.get_close_matches(builder, library.list_builders(with_community_datasets=False), n=1)
         raise InputError(
             f"tfds knows no data set '{builder}', and {data_dir or 'its data_dir'} holds none."
             f"{''.join(f' Did you mean {name!r}?' for name in close)} All are listed at {_CATALOGUE}"
         ) from error
-    if not found.is_prepared() or not found.info.splits:
-        raise InputError(f"{builder} is not prepared: nothing in {found.data_path}. {_how_to(builder, data_dir)}")
-    if found.info.file_format is not library.core.FileFormat.ARRAY_RECORD:
+    if not prepared.is_prepared() or not prepared.info.splits:
         raise InputError(
-            f"{builder} in {found.data_path} is prepared as {found.info.file_format.value}, which cannot be read "
-            f"without TensorFlow. Give another data_dir. {_how_to(builder, data_dir)}"
+            f"{builder} is not prepared: nothing in {prepared.data_path}. {_describe_preparation(builder, data_dir)}"
         )
-    return found
+    if prepared.info.file_format is not library.core.FileFormat.ARRAY_RECORD:
+        raise InputError(
+            f"{builder} in {prepared.data_path} is prepared as {prepared.info.file_format.value}, which cannot be read "
+            f"without TensorFlow. Give another data_dir. {_describe_preparation(builder, data_dir)}"
+        )
+    return prepared
 
 
-def _how_to(builder: str, data_dir: str | None) -> str:
+def _describe_preparation(builder: str, data_dir: str | None) -> str:
     place = "" if data_dir is None else f', data_dir="{data_dir}"'
     install = "" if importlib.util.find_spec("tensorflow") else "pip install tensorflow (it is missing here), then "
     return (
@@ -95,30 +105,30 @@ def _how_to(builder: str, data_dir: str | None) -> str:
     )
 
 
-def _features(builder: str, found: Any) -> tuple[str, str]:
-    """(the name of its image, the name of its class)."""
+def _find_features(builder: str, prepared: Any) -> tuple[str, str]:
+    """(the name of the image feature, the name of the class feature)."""
     import tensorflow_datasets as library
 
-    names = found.info.supervised_keys or ("image", "label")
+    names = prepared.info.supervised_keys or ("image", "label")
     kinds = (library.features.Image, library.features.ClassLabel)
-    known = dict(found.info.features.items())
-    features = [known.get(name) if isinstance(name, str) else None for name in names]
+    by_name = dict(prepared.info.features.items())
+    features = [by_name.get(name) if isinstance(name, str) else None for name in names]
     if len(names) != 2 or not all(map(isinstance, features, kinds)):
-        raise InputError(f"tfds {builder} is not a data set of images with a class each: {found.info.features}")
+        raise InputError(f"tfds {builder} is not a data set of images with a class each: {prepared.info.features}")
     return names
 
 
-def _undecoded(found: Any, split: str, image: str) -> Any:
-    """A sequence of examples whose images are the bytes of a file: they are decoded as all other files are."""
+def _open_split(prepared: Any, split: str, image: str) -> Any:
+    """Open a split whose images stay encoded: they are decoded here as all other files are."""
     import tensorflow_datasets as library
 
-    with reporting_read_errors(found.data_path):
-        source = found.as_data_source(split=split, decoders={image: library.decode.SkipDecoding()})
+    with report_read_errors(prepared.data_path):
+        source = prepared.as_data_source(split=split, decoders={image: library.decode.SkipDecoding()})
         len(source)  # which opens the files
     return source
 
 
-def _read(
+def _read_example(
     folder: Path,
     sources: Mapping[str, Any],
     item: tuple[str, int],
@@ -129,7 +139,7 @@ def _read(
     channels: int | None,
 ) -> Chunk:
     split, i = item
-    with reporting_read_errors(folder):
+    with report_read_errors(folder):
         example = sources[split][i]
         pixels = decode_image(io.BytesIO(example[image]), f"example {i} of {split}", size, channels)
     return {"inputs": pixels[None], "labels": np.array([example[label]], np.int32)}

@@ -1,8 +1,7 @@
-"""The client axis on hardware. With round.py, the only place that knows there is one."""
+"""The client axis on hardware. With round.py and update_stack.py, the only place that knows there is one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,6 @@ from jax.sharding import PartitionSpec as P
 
 from fedjax_het import tree
 from fedjax_het._internal.machine_memory import host_memory
-from fedjax_het.engine.parallel.sums import across_devices, filled
 from fedjax_het.errors import InputError
 from fedjax_het.types import PyTree
 from fedjax_het.validation import Count, validate_arguments
@@ -46,6 +44,10 @@ class Layout:
         if limit := (devices[0].memory_stats() or {}).get("bytes_limit"):
             return limit
         return host_memory() // len(devices) if devices[0].platform == "cpu" else float("inf")
+
+    def replicate_traced(self, values: PyTree) -> PyTree:
+        """Inside a compiled function: the same values, whole on every device of the mesh."""
+        return jax.lax.with_sharding_constraint(values, self.sharding) if self.mesh else values
 
     def client_sharding(self, axis: int = 0) -> NamedSharding | None:
         """Where client states live between rounds: a part of this axis, that of the clients, on each device."""
@@ -101,17 +103,6 @@ class Layout:
             check_vma=False,  # a client's loop has its own length, which the checker takes for a mismatch
         )
         return body(common, clients)
-
-    def on_stack(self, function: Callable[..., PyTree], stack: PyTree, *others: PyTree) -> PyTree:
-        """function(sums, stack, *others) of leaves [cohort, ...], on every device alike; sums: see `tree.Sums`."""
-        if not self.mesh:
-            return tree.on_one_device(function, stack, *others)
-        num_clients = jax.tree.leaves(stack)[0].shape[0]
-        sums = across_devices(AXIS, self.num_devices, num_clients)
-        specs = (P(AXIS), *(P() for _ in others))
-        body = partial(function, sums)
-        body = jax.shard_map(body, mesh=self.mesh, in_specs=specs, out_specs=P(), check_vma=False)
-        return body(jax.tree.map(lambda x: filled(x, self.round_up(num_clients)), stack), *others)
 
     def _on_device(self, function: Callable, common: PyTree, clients: PyTree) -> tuple[PyTree, PyTree]:
         count = jax.tree.leaves(clients)[0].shape[0]

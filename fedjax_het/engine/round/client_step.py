@@ -1,6 +1,6 @@
 """What happens inside the client axis: one client's view, its training, and what it hands over."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm, Measure
 from fedjax_het.engine.round.problem import HIDDEN_TEST_ROWS, LocalProblem, MissingSlotError, SlotView
+from fedjax_het.engine.round.update_plan import StackPlan, Sums, pack_for, stream_sums
 from fedjax_het.errors import InputError
 from fedjax_het.types import (
     Array,
@@ -19,7 +20,6 @@ from fedjax_het.types import (
     Examples,
     Key,
     Named,
-    PyTree,
     Rows,
     Upload,
     Variables,
@@ -52,13 +52,6 @@ class ClientResult(NamedTuple):
     is_nonfinite: Array
 
 
-class PartialSums(NamedTuple):
-    """What a client adds to the server's sums; over the cohort, these sums."""
-
-    aggregator: PyTree | None
-    published: Named
-
-
 Common = tuple[Broadcast, Examples]
 
 
@@ -81,11 +74,16 @@ def run_survey(algorithm: Algorithm, problem: LocalProblem, common: Common, slot
 
 
 def train_client(
-    algorithm: Algorithm, problem: LocalProblem, common: Common, slot: CohortMember
-) -> tuple[ClientResult, PartialSums]:
-    """(one client's round, what it adds to the sums that the server wants).
+    algorithm: Algorithm,
+    problem: LocalProblem,
+    plan_for: Callable[[Upload], StackPlan],
+    common: Common,
+    slot: CohortMember,
+) -> tuple[ClientResult, Sums]:
+    """(one client's round, what it adds to the sums that run while clients train).
 
     What is not finite, or comes from nobody, leaves as zeros, and changes nothing here.
+    plan_for: from the shapes of one upload, how updates will be read.
     """
     before = _make_view(common, slot)
     try:
@@ -109,27 +107,15 @@ def train_client(
     is_finite = tree.is_finite((upload, state, trained.metrics))
     is_present = has_examples & is_finite
     upload = tree.where(is_present, upload, tree.zeros_like(upload))
-    pack = algorithm.aggregator.pack
+    plan = plan_for(upload)
     outcome = ClientResult(
         tree.where(is_present, state, slot.state),
-        upload._replace(update=pack(upload.update)) if pack else upload,
+        upload._replace(update=pack_for(plan, upload.update)),
         jnp.where(is_present, trained.metrics["loss"], 0),
         is_present,
         has_examples & ~is_finite,
     )
-    return outcome, _partial_sums(algorithm, upload)
-
-
-def _partial_sums(algorithm: Algorithm, upload: Upload) -> PartialSums:
-    summand = algorithm.aggregator.summand
-    return PartialSums(
-        summand(upload) if summand else None,
-        {
-            name: summary.summand(upload.reports[name], upload)
-            for name, summary in algorithm.published.items()
-            if summary.summand and name in upload.reports
-        },
-    )
+    return outcome, stream_sums(plan, upload, is_present)
 
 
 def _make_view(common: Common, slot: CohortMember) -> ClientView:

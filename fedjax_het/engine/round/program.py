@@ -14,12 +14,13 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.parallel.layout import Layout, vmapped
+from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import client_step, initialization, server_step
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.participation import Participation, full
 from fedjax_het.engine.round.population import with_population
-from fedjax_het.engine.round.problem import LocalProblem, MissingSlotError, SlotView
-from fedjax_het.errors import InputError
+from fedjax_het.engine.round.problem import LocalProblem, SlotView
+from fedjax_het.engine.round.update_plan import StackPlan, plan_stack
 from fedjax_het.types import (
     Array,
     Broadcast,
@@ -103,7 +104,6 @@ def make_round(
     num_training = num_clients if num_training is None else num_training
     problem = LocalProblem(algorithm.adapt(model), algorithm.objective, prepare, augment)
     ask = partial(client_step.run_survey, algorithm, problem)
-    train_one = partial(client_step.train_client, algorithm, problem)
     begin = partial(initialization.initial_state, algorithm, problem, num_clients, cohort_size)
 
     def keys(key: Key, number: Array) -> Array:
@@ -125,17 +125,25 @@ def make_round(
             slots = slots._replace(answers=answers)
             received = received._replace(published=publish(received, unpadded(answers), slots, ids))
 
-        outcome, summed = layout.map_and_sum(train_one, (received, data.examples), slots)
+        plans = []
+
+        def plan_for(upload: Upload) -> StackPlan:
+            if not plans:  # the clients are traced more than once
+                plans.append(plan_stack(algorithm, problem, server, received, upload, ids, num_training))
+            return plans[0]
+
+        train_one = partial(client_step.train_client, algorithm, problem, plan_for)
+        outcome, sums = layout.map_and_sum(train_one, (received, data.examples), slots)
         outcome = unpadded(outcome)
-        uploads = outcome.upload._replace(reports=SlotView("reports", outcome.upload.reports))
-        view = ServerView(received, uploads, ids, outcome.is_present, num_training, summed.aggregator, layout.on_stack)
-        try:
-            aggregate, aggregator = algorithm.aggregator.update(problem, server.aggregator, view)
-        except MissingSlotError as unfilled:
-            raise InputError(f"the aggregator {unfilled}") from None
+        updates = StackedUpdates(outcome.upload.update, layout)
+        uploads = outcome.upload._replace(update={}, reports=SlotView("reports", outcome.upload.reports))
+        # One number per client is needed on every device: cut along the clients, what the server computes from it,
+        # clients by clients, would be cut, and gathered, too.
+        whole = lambda tree: jax.tree.map(lambda x: layout.replicate_traced(x) if x.ndim == 1 else x, tree)  # noqa: E731
+        view = ServerView(received, whole(uploads), ids, whole(outcome.is_present), num_training, updates)
+        aggregate, aggregator = server_step.aggregate(algorithm.aggregator, problem, server.aggregator, view, sums)
         shared, optimizer = server_step.apply_server_optimizer(algorithm.server_optimizer, server, aggregate.update)
-        reports = outcome.upload.reports | summed.published
-        published = server_step.summarize_reports(algorithm.published, received.published, reports, view)
+        published = server_step.summarise(algorithm.published, received.published, outcome.upload.reports, view, sums)
 
         # Finite updates can have an infinite aggregate. A round whose result is not finite changes nobody's state.
         updated = ServerState(server.round, shared, optimizer, aggregator, published)
@@ -165,9 +173,8 @@ def make_round(
         is_present = (counts > 0) & jax.vmap(tree.is_finite)(answers)
         answers = tree.where(is_present, answers, tree.zeros_like(answers))
         asked = Upload({}, answers, counts, jnp.zeros_like(counts))
-        view = ServerView(received, asked, ids, is_present, num_training)
-        answers |= server_step.sum_reports(algorithm.published, asked)
-        return server_step.summarize_reports(algorithm.published, received.published, answers, view)
+        view = ServerView(received, asked, ids, is_present, num_training, StackedUpdates({}, layout))
+        return server_step.summarise(algorithm.published, received.published, answers, view)
 
     def unpadded(stack):
         return jax.tree.map(lambda x: x[:cohort_size], stack)

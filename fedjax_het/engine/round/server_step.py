@@ -1,31 +1,56 @@
-"""What happens to the stacked uploads once the aggregator has decided."""
+"""What happens to the uploads of a round once they are there."""
 
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import replace
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import optax
 
 from fedjax_het import tree
-from fedjax_het.algorithm import Summary
-from fedjax_het.types import Array, Named, PyTree, ServerState, ServerView, Upload, Variables
+from fedjax_het._internal.float64 import run_in_required_precision
+from fedjax_het.algorithm import Aggregator, Summary
+from fedjax_het.engine.round.problem import LocalProblem
+from fedjax_het.engine.round.update_plan import AGGREGATOR, Sums, summary_key
+from fedjax_het.types import Aggregate, Array, Named, PyTree, ServerState, ServerView, Variables
 
 
-def summarize_reports(summaries: Mapping[str, Summary], old: Named, reports: Named, view: ServerView) -> Named:
-    """The published quantities after these reports (or answers); those that condense something else stay."""
-    return old | {
-        name: summary.update(old[name], reports[name], view) for name, summary in summaries.items() if name in reports
-    }
+def aggregate(
+    aggregator: Aggregator, problem: LocalProblem, state: PyTree, view: ServerView, sums: Sums | None = None
+) -> tuple[Aggregate, PyTree]:
+    """Run an aggregator, in float64 where it asks for that.
+
+    Args:
+        aggregator: whose update is run.
+        problem, state, view: what it is handed; view.updates is a `StackedUpdates`.
+        sums: those that ran while clients trained; None sums up the stack.
+
+    Returns:
+        The server's decision, and the aggregator's new state.
+    """
+    return run_in_required_precision(lambda: aggregator.update(problem, state, _with_sums(view, sums, AGGREGATOR)))
 
 
-def sum_reports(summaries: Mapping[str, Summary], asked: Upload) -> Named:
-    """The sums of the answers [cohort, ...], where a summary wants no more of them; who is absent answered zeros."""
-    return {
-        name: jax.tree.map(partial(jnp.sum, axis=0), jax.vmap(summary.summand)(asked.reports[name], asked))
-        for name, summary in summaries.items()
-        if summary.summand and name in asked.reports
-    }
+def summarise(
+    summaries: Mapping[str, Summary], old: Named, reports: Named, view: ServerView, sums: Sums | None = None
+) -> Named:
+    """The published quantities after these reports (or answers); those that condense something else stay.
+
+    sums: as in `aggregate`.
+    """
+
+    def update(name: str) -> PyTree:
+        seen = _with_sums(view, sums, summary_key(name))
+        return summaries[name].update(old[name], replace(seen.updates, stack=reports[name]), seen)
+
+    new = {name: run_in_required_precision(lambda name=name: update(name)) for name in summaries if name in reports}
+    return old | new
+
+
+def _with_sums(view: ServerView, sums: Sums | None, key: str) -> ServerView:
+    """The view for one part, whose sums come in the order in which it asks for them. Made anew for each attempt."""
+    stack: Any = view.updates
+    return view._replace(updates=replace(stack, sums=None if sums is None else iter(sums[key])))
 
 
 def apply_server_optimizer(

@@ -1,19 +1,21 @@
-"""From the stacked uploads of a cohort to one update."""
+"""Aggregators: from the updates of a cohort to one update.
 
+A new one is a function of the problem, its own state and a `ServerView`, wrapped in an `Aggregator`; it reads the
+updates by the methods of `view.updates`, an `UpdateStack`.
+"""
+
+from fedjax_het.server.aggregators._mean import mean, normalized_mean, sum_of_models
 from fedjax_het.server.aggregators.collaboration import collaborative_heads
-from fedjax_het.server.aggregators.dominant import dominant_correction
-from fedjax_het.server.aggregators.gram import edited_mean
-from fedjax_het.server.aggregators.harmonization import harmonized_mean
+from fedjax_het.server.aggregators.conflict import dominant_correction, harmonized_mean
+from fedjax_het.server.aggregators.gram_space import GramEdit, gram_space_mean
 from fedjax_het.server.aggregators.hierarchical import hierarchical_mean
-from fedjax_het.server.aggregators.mean import mean
-from fedjax_het.server.aggregators.normalized import normalized_mean
 from fedjax_het.server.aggregators.principal import principal_directions
-from fedjax_het.server.aggregators.sum_of_models import sum_of_models
 
 __all__ = [
+    "GramEdit",
     "collaborative_heads",
     "dominant_correction",
-    "edited_mean",
+    "gram_space_mean",
     "harmonized_mean",
     "hierarchical_mean",
     "mean",

@@ -1,9 +1,9 @@
-"""To every client its own mixture of everyone's heads (FedPAC)."""
+"""Mixtures of everyone's heads, one for each client (FedPAC)."""
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_het._internal.float64 import in_double
+from fedjax_het._internal.float64 import require_float64
 from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.server.simplex import least_on_simplex
 from fedjax_het.types import Aggregate, Array, PyTree, ServerView
@@ -25,16 +25,20 @@ def risk_matrices(variance: Array, means: Array, is_present: Array) -> Array:
     return bias + jnp.diag(variance)
 
 
-@in_double
 def collaboration_weights(variance: Array, means: Array, is_present: Array) -> Array:
-    """a_i = argmin a^T P_i a on the simplex of those present, [m, m] row by row, in float64; e_i for the absent."""
+    """a_i = argmin a^T P_i a on the simplex of those present, [m, m] row by row; e_i for the absent.
+
+    Raises:
+        Float64RequiredError: outside `run_in_required_precision`, which the engine aggregates in.
+    """
+    require_float64()
     matrices = risk_matrices(variance.astype(float), means.astype(float), is_present)
     clients = jnp.arange(is_present.shape[0])
     allowed = is_present & (is_present[:, None] | (clients[:, None] == clients))
     return jax.vmap(least_on_simplex)(matrices, clients, allowed).astype(variance.dtype)
 
 
-def thinned(weights: Array, threshold: float = 1e-3) -> Array:
+def drop_small_weights(weights: Array, threshold: float = 1e-3) -> Array:
     """Rows without entries under the threshold, summing to one again; a row that has no others stays as it is."""
     large = jnp.where(weights >= threshold, weights, 0)
     total = jnp.sum(large, axis=-1, keepdims=True)
@@ -47,22 +51,30 @@ def collaborative_heads(others: Aggregator, threshold: Fraction = 1e-3) -> Aggre
 
         head_i <- sum_j a_ij head_j,   a_i = argmin a^T P_i a,   P_i = diag(V) + B_i      (see `risk_matrices`)
 
-    Shapes: reports["head"], leaves [cohort, ...], are mixed into replies of that shape for the clients present.
-    Reads: reports["head"] (personal leaves; none, no mixture), reports["statistics"] {"variance", "means"}.
-    others: for the shared leaves, mean() in the paper.   threshold: smaller weights are dropped, the code's .001; 0
-    keeps all. The solution is exact: the code's solver and its repair of P_i, which can fail, are not needed.
-    Xu, Tong and Huang, FedPAC, ICLR 2023, Eq. 12; code JianXu95/FedPAC, tools.py, get_head_agg_weight.
+    The solution is exact: the code's solver and its repair of P_i, which can fail, are not needed.
+    Reads: reports["head"] (personal leaves [cohort, ...]; none, no mixture), reports["statistics"] {"variance",
+    "means"}.
+
+    Args:
+        others: the aggregator of the shared leaves, mean() in the paper.
+        threshold: smaller weights are dropped, the code's .001; 0 keeps all.
+
+    Returns:
+        An aggregator whose replies are the mixed heads, leaves [cohort, ...], for the clients present.
+
+    References:
+        Xu, Tong and Huang, FedPAC, ICLR 2023, Eq. 12; code JianXu95/FedPAC, tools.py, get_head_agg_weight.
     """
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
         aggregate, state = others.update(problem, state, view)
         heads, statistics = view.uploads.reports["head"], view.uploads.reports["statistics"]
         weights = collaboration_weights(statistics["variance"], statistics["means"], view.is_present)
-        weights = thinned(weights, threshold)
+        weights = drop_small_weights(weights, threshold)
 
         def mixed(leaf: Array) -> Array:
             return jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1, precision=jax.lax.Precision.HIGHEST)
 
         return Aggregate(aggregate.update, jax.tree.map(mixed, heads)), state
 
-    return Aggregator(others.init, update, others.summand)
+    return Aggregator(others.init, update)

@@ -1,18 +1,16 @@
-"""Take the conflict out pair by pair, level by level (what FedLD's tables ran under the name FedGH)."""
+"""A tournament that takes conflicts out pair by pair, level by level (what FedLD's tables ran as FedGH)."""
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
-from fedjax_het._internal.float64 import in_double
 from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.server.aggregators.gram import BUFFERS
-from fedjax_het.server.aggregators.projection import resolved
-from fedjax_het.server.aggregators.stack import inner_products
+from fedjax_het.server.aggregators.conflict import resolved
+from fedjax_het.server.aggregators.gram_space import BUFFERS
+from fedjax_het.server.weightings import uniform
 from fedjax_het.types import Aggregate, Array, ServerView, Variables
 from fedjax_het.validation import Fraction, NonNegative, validate_arguments
 
@@ -59,24 +57,6 @@ def _without(gram: Array, rows: Array, others: Array, eps: float, products: Arra
     return rows - share[:, None] * others
 
 
-def _by_tensor(
-    eps: float, sums: tree.Sums, stacks: list[Array], references: list[Array], is_present: Array
-) -> list[Array]:
-    """One factor a client for each tensor; the tensors share one program."""
-    everyone, tensors = jnp.eye(is_present.shape[0]), list(zip(stacks, references, strict=True))
-    grams = jnp.stack([sums.over_columns(inner_products, stack) for stack in stacks])
-    scores = jnp.stack([sums.over_clients(partial(_scores, reference), everyone, x) for x, reference in tensors])
-    weights = sums.once(jax.vmap(lambda gram, score: hierarchical_weights(gram, score, is_present, eps)), grams, scores)
-    return [each.astype(stack.dtype) for each, stack in zip(weights, stacks, strict=True)]
-
-
-def _scores(reference: Array, places: Array, stack: Array) -> Array:
-    """g_i . r, [m], of some clients, [part, ...], whose places among all are [part, m]; a matrix product of the stack
-    would copy it to float64."""
-    products = stack.reshape(stack.shape[0], -1).astype(float) * reference.ravel().astype(float)
-    return jnp.sum(products, axis=1) @ places
-
-
 @validate_arguments
 def hierarchical_mean(eps: NonNegative = 1e-7, decay: Fraction = 0.99, *, buffers: str = "weighted_mean") -> Aggregator:
     """Join the updates in a tournament that pairs those that agree most and least with past aggregates.
@@ -88,34 +68,50 @@ def hierarchical_mean(eps: NonNegative = 1e-7, decay: Fraction = 0.99, *, buffer
             a' = a - a.b/(|b|^2 + eps) b,   b' = b - a.b/(|a'|^2 + eps) a'
         u = (a' + b')/m,   r <- decay r + (1 - decay) u
 
-    Shapes: leaves [cohort, ...] -> [...]; unweighted. Gram matrices [m, m] in float64, tensor by tensor.
-    eps: 1e-7 in FedLD's code, so that the result depends on the scale of the updates | 0 in FedDM's.
-    decay: .99 in both.   buffers: of collections besides params: "weighted_mean" (here of equal weights),
-    "keep_server", or "in_vector": edited tensor by tensor like the rest, as both codes do.
     Deviations from the codes: the sum is divided by the clients that are present, not by all there are; r = 0 leaves
     the order to the ids, where they sort NaN; one client is handed through, where they stop; and with eps = 0 the
     second of a last pair in exact opposition stays, where FedDM's is NaN. As in the codes the last step has no bound:
     |b'| grows like 1/sin(a, b) as the last pair nears opposition.
     It is not the method of the FedGH paper (`harmonized_mean`).
-    Zhu et al., FedDM; official code CityU-AIM-Group/FedDM, main.py, and Zeng-Shuang/FedLD, svd_tools.py.
+
+    Args:
+        eps: 1e-7 in FedLD's code, so that the result depends on the scale of the updates | 0 in FedDM's.
+        decay: .99 in both.
+        buffers: of collections besides params: "weighted_mean" (here of equal weights), "keep_server", or "in_vector":
+            edited tensor by tensor like the rest, as both codes do.
+
+    Returns:
+        An aggregator of leaves [cohort, ...] -> [...]; unweighted. Gram matrices [m, m] in float64, tensor by tensor.
+
+    Raises:
+        InputError: for unknown buffers.
+
+    References:
+        Zhu et al., FedDM; official code CityU-AIM-Group/FedDM, main.py, and Zeng-Shuang/FedLD, svd_tools.py.
     """
     if buffers not in BUFFERS:
         raise InputError(f"buffers: unknown option '{buffers}'. {nearest(buffers, BUFFERS)}")
 
-    def edited(variables: Variables) -> Variables:
-        return variables if buffers == "in_vector" else {"params": variables["params"]}
+    def is_edited(path: str) -> bool:
+        return buffers == "in_vector" or path.startswith("params/")
 
     def update(problem: Problem, state: Reference, view: ServerView) -> tuple[Aggregate, Reference]:
-        equal = view.is_present / jnp.maximum(jnp.sum(view.is_present), 1)
-        plain = equal * (buffers != "keep_server")
-        stacks, structure = jax.tree.flatten(edited(view.uploads.update))
-        find = in_double(partial(view.on_stack or tree.on_one_device, partial(_by_tensor, eps)))
-        weights = find(stacks, jax.tree.leaves(state.average), view.is_present)
-        weights = [jnp.where(state.is_begun, each, equal.astype(each.dtype)) for each in weights]
-        joined = structure.unflatten(map(tree.weighted_sum, stacks, weights))
+        equal, _ = uniform.update((), view)
+        stacks, structure = jax.tree.flatten(view.updates.select(is_edited).by_tensor())
+        rest = view.updates.select(lambda path: not is_edited(path))
+        grams = jnp.stack([stack.gram() for stack in stacks])
+        references = jax.tree.leaves(state.average)
+        scores = jnp.stack([stack.products(r) for stack, r in zip(stacks, references, strict=True)])
+        weights = jax.vmap(lambda gram, score: hierarchical_weights(gram, score, view.is_present, eps))(grams, scores)
+        weights = jnp.where(state.is_begun, weights, equal)
+        joined = structure.unflatten([stack.combine(each) for stack, each in zip(stacks, weights, strict=True)])
         moved = tree.add(tree.scale(decay, state.average), tree.scale(1 - decay, joined))
         average = tree.where(state.is_begun, moved, joined)
-        rest = {name: tree.weighted_sum(x, plain) for name, x in view.uploads.update.items() if name not in joined}
-        return Aggregate({**rest, **joined}, {}), Reference(average, jnp.array(True))
+        kept = equal * (buffers != "keep_server")
+        update = {**rest.weighted_sum(kept, uniform.per_client), **joined}
+        return Aggregate(update, {}), Reference(average, jnp.array(True))
 
-    return Aggregator(lambda shared, num_clients: Reference(tree.zeros_like(edited(shared)), jnp.array(False)), update)
+    def init(shared: Variables, num_clients: int) -> Reference:
+        return Reference(tree.zeros_like(tree.partition(shared, is_edited)[1]), jnp.array(False))
+
+    return Aggregator(init, update)

@@ -1,4 +1,4 @@
-"""Keep the principal directions of the updates (FedLD)."""
+"""Means of updates that are expressed by their principal directions (FedLD)."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from fedjax_het.algorithm import Aggregator, Weighting
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.server.aggregators.gram import Edit, edited_mean
+from fedjax_het.server.aggregators.gram_space import GramEdit, gram_space_mean
 from fedjax_het.types import Array
 from fedjax_het.validation import CountOrZero, PositiveFraction, validate_arguments
 
@@ -38,11 +38,6 @@ ROUNDINGS = {
     "round": lambda wanted: jnp.maximum(1, jnp.round(wanted)),
     "truncate": jnp.floor,  # the released code's int(): one client alone gives no axis, hence a zero update
 }
-SIGNS = {
-    "mean": lambda axes: jnp.sum(axes.projections, axis=0),
-    "majority": lambda axes: jnp.sum(jnp.sign(axes.projections), axis=0),
-    "none": lambda axes: jnp.ones_like(axes.eigenvalues),
-}
 PROJECTIONS = ("orthogonal", "cosine")
 CORRECTIONS = ("per_axis", "whole", "none")
 
@@ -70,11 +65,13 @@ def principal_edit(
     correction: str = "per_axis",
     eig_norm: str = "l2_selected",
     projection: str = "orthogonal",
-    sign: str = "mean",
     rounding: str = "floor",
-) -> Edit:
-    """FedLD's revision of every update, as coefficients of the Gram core; see `principal_directions`."""
-    options = {"correction": (correction, CORRECTIONS), "eig_norm": (eig_norm, NORMS), "sign": (sign, SIGNS)}
+) -> GramEdit:
+    """FedLD's edit of every update, as coefficients; see `principal_directions`, also for the arguments.
+
+    Which way an axis points does not matter: it and its negative project alike.
+    """
+    options = {"correction": (correction, CORRECTIONS), "eig_norm": (eig_norm, NORMS)}
     options |= {"projection": (projection, PROJECTIONS), "rounding": (rounding, ROUNDINGS)}
     for name, (value, known) in options.items():
         if value not in known:
@@ -82,16 +79,14 @@ def principal_edit(
 
     def edit(gram: Array, is_present: Array) -> Array:
         axes = principal_axes(gram, is_present, fraction, rounding)
-        flip = jnp.where(SIGNS[sign](axes) < 0, -1.0, 1.0)
-        axes = axes._replace(vectors=axes.vectors * flip, projections=axes.projections * flip)
-        along = _revised(axes, jnp.sqrt(jnp.maximum(jnp.diag(gram), 0)), correction, eig_norm, projection)
+        along = _edited(axes, jnp.sqrt(jnp.maximum(jnp.diag(gram), 0)), correction, eig_norm, projection)
         return along @ (axes.vectors / jnp.where(axes.is_kept, axes.lengths, 1)).T
 
     return edit
 
 
-def _revised(axes: Axes, norms: Array, correction: str, eig_norm: str, projection: str) -> Array:
-    """[m, m]: client i's revised update along axis l."""
+def _edited(axes: Axes, norms: Array, correction: str, eig_norm: str, projection: str) -> Array:
+    """[m, m]: client i's edited update along axis l."""
     norms = norms[:, None]
     weights = jnp.where(axes.is_kept, axes.eigenvalues / _positive(NORMS[eig_norm](axes)), 0)
     has_side = jnp.abs(axes.projections) > _VOTE * norms
@@ -117,7 +112,6 @@ def principal_directions(
     correction: str = "per_axis",
     eig_norm: str = "l2_selected",
     projection: str = "orthogonal",
-    sign: str = "mean",
     rounding: str = "floor",
     scope: str = "model",
     buffers: str = "weighted_mean",
@@ -130,23 +124,33 @@ def principal_directions(
         g_i^r = sum_l |g_i| / |g'_il|  lambda_l / ||lambda||  g'_il,   g'_il = <g_i, u_l> u_l
         u = sum_i p_i g_i^r  =  sum_l lambda_l/||lambda|| u_l (sum_i p_i |g_i| sgn <g_i, u_l>)
 
-    Shapes: leaves [cohort, ...] -> [...]; one eigen-decomposition of [m, m] in float64, two passes over the stack.
-    fraction: share of the axes that is kept, the paper's .8.   weighting: the paper's p_i; released: "uniform".
-    correction: "per_axis" (Eq. 7, supplement, code) | "whole" (the sentence: one factor on the sum) | "none".
-    eig_norm: "l2_selected" keeps |g_i^r| = |g_i|, as the paper states; released: "sum_all"; "sum_selected", "l2_all",
-    "unit".   projection: "orthogonal" | "cosine", visible with correction="whole" or "none" only.
-    sign: "mean" (paper) | "majority" (code) | "none"; the result is the same, an axis and its negative project alike.
-    rounding: of L: "floor" (at least 1) | "ceil" | "round" | "truncate" (released: may keep none).
-    scope, buffers, stack, warmup_mean_rounds: see `edited_mean`.   Released, in this order: "tensor",
-    "weighted_mean", "float32", 1.
     Axes whose eigenvalue is under 1e-12 of the largest are skipped, a client orthogonal to an axis casts no vote on
     it, and a client that sent zeros stays zero; the released code gives NaN for it. Not continuous: a vote flips when
-    <g_i, u_l> crosses 0, with stack="bfloat16" every few rounds; runs then part, by 1 or 2 % of the model.
-    Zeng et al., FedLD; official code Zeng-Shuang/FedLD, svd_tools.py.
+    <g_i, u_l> crosses 0, with stack="bfloat16" every few rounds; runs then part, by 1 or 2 % of the model. The code's
+    vote on which way an axis points changes nothing, since an axis and its negative project alike.
+
+    Args:
+        fraction: share of the axes that is kept, the paper's .8.
+        weighting: the paper's p_i; released: "uniform".
+        correction: "per_axis" (Eq. 7, supplement, code) | "whole" (the sentence: one factor on the sum) | "none".
+        eig_norm: "l2_selected" keeps |g_i^r| = |g_i|, as the paper states; released: "sum_all"; "sum_selected",
+            "l2_all", "unit".
+        projection: "orthogonal" | "cosine", visible with correction="whole" or "none" only.
+        rounding: of L: "floor" (at least 1) | "ceil" | "round" | "truncate" (released: may keep none).
+        scope, buffers, stack, warmup_mean_rounds: see `gram_space_mean`. Released, in this order: "tensor",
+            "weighted_mean", "float32", 1.
+
+    Returns:
+        An aggregator of leaves [cohort, ...] -> [...]; one eigen-decomposition of [m, m] in float64, two passes over
+        the stack.
+
+    Raises:
+        InputError: for unknown options.
+
+    References:
+        Zeng et al., FedLD; official code Zeng-Shuang/FedLD, svd_tools.py.
     """
-    edit = principal_edit(
-        fraction, correction=correction, eig_norm=eig_norm, projection=projection, sign=sign, rounding=rounding
-    )
-    return edited_mean(
+    edit = principal_edit(fraction, correction=correction, eig_norm=eig_norm, projection=projection, rounding=rounding)
+    return gram_space_mean(
         edit, weighting, scope=scope, buffers=buffers, stack=stack, warmup_mean_rounds=warmup_mean_rounds
     )

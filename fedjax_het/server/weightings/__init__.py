@@ -10,7 +10,6 @@ from fedjax_het.server.weightings._shares import (
     named,
     normalise,
     stateless,
-    total_weight,
     uniform,
 )
 
@@ -27,6 +26,5 @@ __all__ = [
     "normalise",
     "parameter_guided",
     "stateless",
-    "total_weight",
     "uniform",
 ]

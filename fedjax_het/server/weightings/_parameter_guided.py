@@ -88,7 +88,7 @@ def parameter_guided(
 
     Shapes: [cohort]. N counts the clients present; alone, a client has weight 1. Distances that sum to less than 1e-8
     count as equal, and so do gammas that have all underflowed.
-    Reads: uploads.update of the layer, reports["gap"] [cohort] (`measures.training_gain`).
+    Reads: the updates of the layer, reports["gap"] [cohort] (`measures.training_gain`).
 
     Args:
         layer: Of Phi, a path or None, see `low_layer`; its bias is left out.
@@ -111,7 +111,7 @@ def parameter_guided(
     def update(state: PyTree, view: ServerView) -> tuple[Array, PyTree]:
         path = low_layer(view.received.shared, layer)
         start = traverse_util.flatten_dict(view.received.shared, sep="/")[path].ravel()
-        changes = traverse_util.flatten_dict(view.uploads.update, sep="/")[path]
+        (changes,) = jax.tree.leaves(view.updates.select(lambda one: one == path).tensors())
         distances = DISTANCES[distance](start, changes.reshape(changes.shape[0], -1))
         return guided_weights(distances, view.uploads.reports["gap"], view.is_present, official_n_extra), state
 

@@ -28,15 +28,9 @@ def normalise(weights: Array, is_present: Array) -> Array:
     return weights / jnp.where(total > 0, total, 1)
 
 
-def total_weight(weighting: Weighting, view: ServerView, is_counted: Array) -> Array:
-    """[]: sum_j weigh(upload j) over those counted; one where that is nothing, so that it divides."""
-    total = jnp.sum(jnp.where(is_counted, jax.vmap(weighting.weigh)(view.uploads), 0))
-    return jnp.where(total > 0, total, 1)
-
-
-def separate(weigh: Callable[[Upload], Array]) -> Weighting:
-    """A weighting by each upload for itself: p_i = weigh(upload i) / sum_j weigh(upload j)."""
-    return stateless(lambda view: jax.vmap(weigh)(view.uploads))._replace(weigh=weigh)
+def separate(per_client: Callable[[Upload], Array]) -> Weighting:
+    """A weighting by each upload for itself: p_i = per_client(upload i) / sum_j per_client(upload j)."""
+    return stateless(lambda view: jax.vmap(per_client)(view.uploads))._replace(per_client=per_client)
 
 
 by_examples = separate(lambda upload: upload.num_examples)

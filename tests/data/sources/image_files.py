@@ -1,4 +1,4 @@
-"""Image files that the tests write."""
+"""Image files for tests."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Camelyon17 in WILDS' layout, as the tests write it: a table, and patches in a folder a slide."""
+"""Camelyon17 in the layout of WILDS: a table, and patches in a folder per slide."""
 
 import csv
 
@@ -38,7 +38,7 @@ def root(tmp_path):
 
 
 @pytest.mark.parametrize("inside", ["", "camelyon17_v1.0"])
-def test_hospitals_and_splits(root, inside):
+def test_hospitals_are_domains_and_a_fifth_of_training_is_validation(root, inside):
     dataset = load("camelyon17", path=root / inside)
     assert (dataset.class_names, dataset.domain_names) == (("normal", "tumor"), ("center_0", "center_3"))
     assert dataset.inputs[:, 0, 0, 0].tolist() == dataset.labels.tolist() == [1] * 22 + [0] * 22
@@ -49,7 +49,7 @@ def test_hospitals_and_splits(root, inside):
             assert dataset.is_valid[(dataset.domains == domain) & (dataset.labels == label)].sum() == 2
 
 
-def test_a_hospital_a_client(root):
+def test_each_hospital_becomes_a_client(root):
     federation = federate(load("camelyon17", path=root), by_domain(), 2, local_test=True, equal_train=True)
     assert federation.client_names == ("center_0", "center_3")
     assert federation.data.train.count.tolist() == [16, 16]
@@ -57,7 +57,7 @@ def test_a_hospital_a_client(root):
     assert federation.data.test.count.tolist() == [2, 2]
 
 
-def test_patients_may_have_lost_their_zeros(root):
+def test_patients_without_leading_zeros_are_read(root):
     write(root, [[row[0], int(row[1]), *row[2:]] for row in rows()])
     assert len(load("camelyon17", path=root).labels) == 44
 
@@ -65,13 +65,13 @@ def test_patients_may_have_lost_their_zeros(root):
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (3, 5, r"metadata\.csv, line 2: .*_x_5_y_1\.png is not there"),
+        (3, 5, r"metadata\.csv, line 2: .*_x_5_y_1\.png does not exist"),
         (5, 2, "line 2: tumor is 2"),
         (8, 3, "split is 3"),
         (7, "west", "line 2: center is 'west', not a whole number"),
     ],
 )
-def test_a_row_that_cannot_be_is_named(root, place, value, message):
+def test_an_invalid_row_is_named(root, place, value, message):
     table = list(rows())
     table[0][place] = value
     write(root, table)
@@ -79,7 +79,7 @@ def test_a_row_that_cannot_be_is_named(root, place, value, message):
         load("camelyon17", path=root)
 
 
-def test_a_table_that_cannot_be_is_named(root, tmp_path):
+def test_an_invalid_table_is_named(root, tmp_path):
     write(root, [row[:-1] for row in rows()], HEADER[:-1])
     with pytest.raises(InputError, match="has no column 'split'"):
         load("camelyon17", path=root)

@@ -1,4 +1,4 @@
-"""The cache of decoded arrays: used again, made anew where it cannot be used, written by one process at a time."""
+"""The cache of decoded arrays: reuse, repair, and writing by one process at a time."""
 
 import fcntl
 import json
@@ -68,7 +68,7 @@ def test_the_cache_moves_with_the_data(tmp_path, open_cache, files):
 
 
 @pytest.mark.parametrize("change", ["option", "content", "time", "name", "order"])
-def test_another_input_is_another_cache(open_cache, files, change):
+def test_changed_inputs_are_decoded_into_another_cache(open_cache, files, change):
     open_cache(size=3)
     if change == "content":
         files[1].write_text("33")
@@ -100,22 +100,22 @@ def flip(path):
         (MANIFEST, lambda path: path.write_text("[1]"), "damaged"),
     ],
 )
-def test_a_damaged_cache_is_made_anew_with_a_warning(tmp_path, open_cache, caplog, name, spoil, message):
+def test_a_damaged_cache_is_written_again_with_a_warning(tmp_path, open_cache, caplog, name, spoil, message):
     open_cache()
     spoil(only_folder(tmp_path) / name)
     arrays, num_read = open_cache()
     assert num_read == 3 and arrays["inputs"][:, 0].tolist() == [1, 2, 3, 4, 5, 6]
-    assert message in caplog.text and "made anew" in caplog.text
+    assert message in caplog.text and "written again" in caplog.text
     assert open_cache()[1] == 0
 
 
-def test_what_a_killed_process_left_is_made_anew(tmp_path, open_cache, caplog):
+def test_the_files_of_a_killed_process_are_written_again(tmp_path, open_cache, caplog):
     open_cache()
     folder = only_folder(tmp_path)
     (folder / MANIFEST).unlink()
     folder.rename(folder.with_name(f"{folder.name}.partial"))
     assert open_cache()[1] == 3
-    assert "left half-written" in caplog.text
+    assert "is incomplete" in caplog.text
     assert json.loads((only_folder(tmp_path) / MANIFEST).read_text())["about"] == {}
 
 
@@ -138,7 +138,7 @@ def test_a_second_process_waits_for_the_first_and_reads_nothing(tmp_path, open_c
     assert only_folder(tmp_path).suffix != ".partial"
 
 
-def test_many_at_once_leave_one_whole_cache(tmp_path, open_cache):
+def test_many_threads_at_once_leave_one_complete_cache(tmp_path, open_cache):
     results = []
     threads = [threading.Thread(target=lambda: results.append(open_cache()[0]["inputs"].sum())) for _ in range(12)]
     for thread in threads:
@@ -149,7 +149,7 @@ def test_many_at_once_leave_one_whole_cache(tmp_path, open_cache):
     assert only_folder(tmp_path).suffix != ".partial"
 
 
-def test_a_folder_that_goes_away_while_it_is_opened_is_made_again(open_cache, monkeypatch):
+def test_a_folder_that_is_removed_while_it_is_opened_is_created_again(open_cache, monkeypatch):
     """The first process has renamed it after the second found it there."""
     tried, make = [], os.mkdir
 
@@ -164,7 +164,7 @@ def test_a_folder_that_goes_away_while_it_is_opened_is_made_again(open_cache, mo
     assert [str(path).endswith(".partial") for path in tried] == [False, True, True]
 
 
-def test_a_file_in_the_folders_place_is_named(tmp_path, open_cache):
+def test_a_file_in_place_of_the_folder_is_named(tmp_path, open_cache):
     open_cache()
     folder = only_folder(tmp_path)
     shutil.rmtree(folder)
@@ -189,16 +189,16 @@ def test_a_file_that_cannot_be_read_leaves_nothing_behind(tmp_path, open_cache, 
     ("rows", "message"),
     [
         (np.zeros((1, 4, 6, 3), np.uint8), "a.txt is 5 x 4 and .*bb.txt is 6 x 4 pixels. Give `size`"),
-        (np.zeros((1, 4, 5, 1), np.uint8), "bb.txt is grey and .*a.txt is in colour. Give `channels`"),
+        (np.zeros((1, 4, 5, 1), np.uint8), "bb.txt is grey and .*a.txt is in color. Give `channels`"),
         (np.zeros((1, 4, 5, 3), np.int32), "a.txt holds uint8 and .*bb.txt int32"),
     ],
 )
-def test_rows_must_be_alike(open_cache, rows, message):
+def test_rows_of_different_forms_are_refused(open_cache, rows, message):
     with pytest.raises(InputError, match=message):
         open_cache(lambda path: {"inputs": rows if path.name == "bb.txt" else np.zeros((1, 4, 5, 3), np.uint8)})
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path, files):
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, files):
     (tmp_path / "taken").write_text("")
     with pytest.raises(InputError, match=r"cannot write decoded data to .*taken.*Give another folder with `cache`"):
         decode_once("x", files, Reader(), files=files, options={}, cache=str(tmp_path / "taken"))
@@ -213,7 +213,7 @@ def test_a_file_system_without_locks_is_named(open_cache, monkeypatch):
         open_cache()
 
 
-def test_in_order_runs_few_ahead():
+def test_few_items_are_read_ahead_of_the_consumer():
     started = []
 
     def slowly(i):

@@ -1,4 +1,4 @@
-"""DomainNet's folders and lists, as the tests write them."""
+"""DomainNet's folders and lists."""
 
 import os
 from pathlib import Path
@@ -34,7 +34,7 @@ def write(root, domain, **lines):
 
 
 @pytest.mark.parametrize("inside", ["", "domainnet"])
-def test_the_domains_that_have_lists(root, inside):
+def test_domains_with_lists_are_read(root, inside):
     dataset = load("mini_domainnet", path=root / inside, size=8)
     assert (dataset.name, dataset.domain_names) == ("mini_domainnet", ("clipart", "real"))
     assert dataset.class_names == CLASSES
@@ -44,7 +44,7 @@ def test_the_domains_that_have_lists(root, inside):
     assert federate(dataset, iid(), 2).test.index.tolist() == [6, 7, 8, 15, 16, 17]
 
 
-def test_the_whole_of_domainnet_and_a_label_that_no_list_has(root):
+def test_the_whole_of_domainnet_is_read_and_an_unused_label_is_noted(root):
     (root / "domainnet" / "splits_mini").rename(root / "domainnet" / "splits")
     for domain in ("clipart", "real"):
         for file in (root / "domainnet" / "splits").glob(f"{domain}_*"):
@@ -60,7 +60,7 @@ def test_the_whole_of_domainnet_and_a_label_that_no_list_has(root):
     ("train", "message"),
     [
         (["real/ant/real_0_0.jpg 1"], r"label 1 for ant, but elsewhere 1 is bee hive and ant is 0"),
-        (["real/ant/real_0_9.jpg 0"], r"real_train\.txt, line 1: .*real_0_9\.jpg is not there"),
+        (["real/ant/real_0_9.jpg 0"], r"real_train\.txt, line 1: .*real_0_9\.jpg does not exist"),
         (["", "real/ant/real_0_0.jpg zero"], r"real_train\.txt, line 2: .* is not '<file> <label>'"),
         (["sketch/cat/sketch_2_0.jpg 3"], r"line 1: sketch/cat/sketch_2_0\.jpg is of another domain"),
         (["real/cat/real_2_0.jpg 3"], r"label 3 for cat, but elsewhere 3 is cat and cat is 2"),
@@ -72,7 +72,7 @@ def test_lists_that_contradict_are_named(root, train, message):
         load("mini_domainnet", path=root, size=8)
 
 
-def test_a_class_of_one_domain_and_a_missing_partner(root):
+def test_a_class_of_one_domain_and_a_missing_list_are_refused(root):
     write(root, "real", train=["real/ant/real_0_0.jpg 0"], test=["real/cat/real_2_2.jpg 2"])
     with pytest.raises(InputError, match="class 'bee hive' exists in domain 'clipart' only"):
         load("mini_domainnet", path=root, size=8)
@@ -81,12 +81,12 @@ def test_a_class_of_one_domain_and_a_missing_partner(root):
         load("mini_domainnet", path=root, size=8)
 
 
-def test_mixed_sizes_ask_for_a_size(root):
+def test_mixed_sizes_are_refused_with_a_hint_at_size(root):
     with pytest.raises(InputError, match="Give `size`"):
         load("mini_domainnet", path=root)
 
 
-def test_lists_that_may_not_be_read_are_not_taken_for_none(root, monkeypatch):
+def test_unreadable_lists_are_an_error_and_not_ignored(root, monkeypatch):
     folder = root / "domainnet" / "splits_mini"
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder)
     with pytest.raises(InputError, match=f"cannot read {folder}: Permission denied"):

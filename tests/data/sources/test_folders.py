@@ -1,4 +1,4 @@
-"""Image files in folders, as the tests write them."""
+"""Image files in folders."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_domains_and_classes_and_a_domain_without_a_class(root):
+def test_domains_and_classes_are_the_names_of_folders(root):
     dataset = load("folders", path=root, title="cats/and dogs")
     assert (dataset.name, dataset.inputs.shape) == ("cats/and dogs", (5, 4, 6, 3))
     assert (dataset.domain_names, dataset.class_names) == (("art", "photo", "sketch"), ("cat", "dog"))
@@ -31,7 +31,7 @@ def test_domains_and_classes_and_a_domain_without_a_class(root):
 
 
 @pytest.mark.parametrize(("prefix", "domains"), [("", ("all",)), ("art/", ("art", "photo"))])
-def test_splits_between_a_domain_and_its_classes(tmp_path, prefix, domains):
+def test_folders_of_splits_become_the_published_split(tmp_path, prefix, domains):
     names = ("train/dog/1.png", "crossval/dog/2.png", "test/dog/3.png", "test/cat/4.png")
     for name in names:
         draw(tmp_path / prefix / name)
@@ -44,7 +44,7 @@ def test_splits_between_a_domain_and_its_classes(tmp_path, prefix, domains):
     assert not (dataset.is_valid | dataset.is_test)[4:].any()
 
 
-def test_a_class_of_one_domain_alone_is_named_and_may_be_allowed(root):
+def test_a_class_of_one_domain_is_refused_unless_allowed(root):
     draw(root / "photo" / "dogs" / "1.png")
     with pytest.raises(
         InputError, match=r"class 'dogs' exists in domain 'photo' only.*lone_classes. Did you mean 'dog'"
@@ -53,22 +53,22 @@ def test_a_class_of_one_domain_alone_is_named_and_may_be_allowed(root):
     assert load("folders", path=root, lone_classes=True).class_names == ("cat", "dog", "dogs")
 
 
-def test_grey_among_colour_is_named_and_mended_by_channels(root):
+def test_grey_among_color_is_refused_and_channels_converts_it(root):
     draw(root / "art" / "cat" / "grey.png", mode="L", value=77)
-    with pytest.raises(InputError, match=r"grey\.png is grey and .*1\.png is in colour. Give `channels`"):
+    with pytest.raises(InputError, match=r"grey\.png is grey and .*1\.png is in color. Give `channels`"):
         load("folders", path=root)
     assert (load("folders", path=root, channels=3).inputs[1] == 77).all()
     assert load("folders", path=root, channels=1).inputs.shape == (6, 4, 6, 1)
 
 
-def test_classes_without_domains(root, monkeypatch):
+def test_folders_without_domains_have_one_domain(root, monkeypatch):
     monkeypatch.chdir(root)
     assert load("folders", path=".").name == root.name
     dataset = load("folders", path=root / "art")
     assert (dataset.domain_names, dataset.class_names) == (("all",), ("cat", "dog"))
 
 
-def test_size_and_channels(root):
+def test_size_and_channels_convert_all_images(root):
     draw(root / "art" / "cat" / "grey.png", size=(9, 9), mode="L", value=77)
     dataset = load("folders", path=root, size=5, channels=3)
     assert dataset.inputs.shape == (6, 5, 5, 3)
@@ -84,7 +84,7 @@ def test_mixed_sizes_name_two_files(root):
 
 
 @pytest.mark.parametrize("content", [b"", b"not an image"])
-def test_a_file_that_is_no_image_is_named(root, content):
+def test_a_file_that_is_not_an_image_is_named(root, content):
     (root / "art" / "dog" / "bad.png").write_bytes(content)
     with pytest.raises(InputError, match=r"cannot read .*bad\.png"):
         load("folders", path=root)
@@ -110,7 +110,7 @@ def test_an_empty_class_is_named(root):
         load("folders", path=root)
 
 
-def test_layouts_that_are_neither(root):
+def test_unknown_layouts_are_refused(root):
     draw(root / "art" / "stray.png")
     with pytest.raises(InputError, match=r"art holds images that are in no class folder, as stray\.png"):
         load("folders", path=root)
@@ -129,12 +129,12 @@ def test_layouts_that_are_neither(root):
         ({"path": "no"}, "no does not"),
     ],
 )
-def test_what_cannot_be_is_named(root, options, message):
+def test_impossible_options_are_named_in_the_error(root, options, message):
     with pytest.raises(InputError, match=message):
         load("folders", **({"path": root} | options))
 
 
-def test_pacs_as_it_was_published():
+def test_pacs_is_read_as_published():
     dataset = load("folders", path=shared_path("data/pacs/sample_original/PACS"))
     assert dataset.inputs.shape == (168, 227, 227, 3)
     assert dataset.class_names == ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")

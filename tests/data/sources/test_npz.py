@@ -1,4 +1,4 @@
-"""numpy's .npz files, one or a domain each."""
+"""NumPy's .npz files: one file, or one per domain."""
 
 import numpy as np
 import pytest
@@ -18,13 +18,13 @@ def save(path, **contents):
     return path
 
 
-def test_images_and_labels(tmp_path):
+def test_images_and_labels_are_read(tmp_path):
     dataset = load("arrays", path=save(tmp_path / "mine.npz", class_names=["a", "b", "c"]))
     assert (dataset.name, dataset.class_names) == ("mine", ("a", "b", "c"))
     np.testing.assert_array_equal(dataset.inputs[..., 0], IMAGES)
 
 
-def test_own_test_split(tmp_path):
+def test_a_test_part_is_the_published_test_split(tmp_path):
     path = tmp_path / "mine.npz"
     np.savez(path, train_images=IMAGES, train_labels=LABELS, test_images=IMAGES[:2], test_labels=LABELS[:2])
     dataset = load("arrays", path=str(path))
@@ -39,13 +39,13 @@ def test_own_test_split(tmp_path):
         ({"domains": [1, 0] * 3}, ("domain_0", "domain_1")),
     ],
 )
-def test_domains_by_name_or_by_number(tmp_path, contents, names):
+def test_domains_are_given_by_name_or_by_number(tmp_path, contents, names):
     dataset = load("arrays", path=save(tmp_path / "mine.npz", **contents))
     assert dataset.domain_names == names
     assert dataset.domains.tolist() == [1, 0] * 3
 
 
-def test_a_directory_is_a_domain_a_file(tmp_path):
+def test_each_file_of_a_directory_is_a_domain(tmp_path):
     save(tmp_path / "b.npz"), save(tmp_path / "a.npz", images=IMAGES[:2], labels=LABELS[:2])
     dataset = load("arrays", path=tmp_path, title="both")
     assert (dataset.name, dataset.domain_names) == ("both", ("a", "b"))
@@ -96,18 +96,18 @@ def test_damage_inside_a_file_is_named(tmp_path):
         load("arrays", path=path)
 
 
-def test_a_missing_file_names_its_neighbour(tmp_path):
+def test_the_error_for_a_missing_file_names_a_similar_one(tmp_path):
     save(tmp_path / "mine.npz")
     with pytest.raises(InputError, match=r"does not exist\..*Did you mean .*mine\.npz\?"):
         load("arrays", path=tmp_path / "mime.npz")
 
 
-def test_a_directory_without_arrays_says_what_was_looked_for(tmp_path):
+def test_the_error_for_a_directory_without_arrays_lists_the_forms(tmp_path):
     with pytest.raises(InputError, match=r"Looked for: a \.npz file.*train-images-idx3-ubyte.*data_batch_1"):
         load("arrays", path=tmp_path)
 
 
-def test_fashion_mnist():
+def test_fashion_mnist_is_read():
     dataset = load("arrays", path=shared_path("data/fashion_mnist/fashion_mnist.npz"))
     assert dataset.inputs.shape == (70_000, 28, 28, 1)
     assert dataset.is_test.sum() == 10_000
@@ -115,7 +115,7 @@ def test_fashion_mnist():
     assert dataset.class_names[9] == "Ankle boot"
 
 
-def test_pacs():
+def test_pacs_is_read_from_a_file_per_domain():
     dataset = load("arrays", path=shared_path("data/pacs"))
     assert dataset.inputs.shape == (9991, 64, 64, 3)
     assert dataset.domain_names == ("art_painting", "cartoon", "photo", "sketch")
@@ -123,7 +123,7 @@ def test_pacs():
     assert np.bincount(dataset.labels[dataset.domains == 3]).tolist() == [772, 740, 753, 608, 816, 80, 160]
 
 
-def test_parts_that_are_splits(tmp_path):
+def test_parts_named_like_splits_are_splits(tmp_path):
     np.savez(
         tmp_path / "x.npz",
         test_images=IMAGES[:1],
@@ -139,7 +139,7 @@ def test_parts_that_are_splits(tmp_path):
     assert dataset.is_test.tolist() == [False] * 5 + [True]
 
 
-def test_parts_that_are_domains_with_masks_and_splits(tmp_path):
+def test_other_parts_are_domains_with_their_masks_and_splits(tmp_path):
     masks = (IMAGES % 2).astype(np.uint8)
     np.savez(
         tmp_path / "x.npz",
@@ -159,7 +159,7 @@ def test_parts_that_are_domains_with_masks_and_splits(tmp_path):
     assert (small.inputs.shape, small.labels.shape) == ((6, 3, 3, 3), (6, 3, 3))
 
 
-def test_masks_are_resized_to_classes_that_they_have(tmp_path):
+def test_resized_masks_have_the_same_classes(tmp_path):
     np.savez(tmp_path / "x.npz", images=IMAGES, masks=IMAGES.astype(np.int64) % 2 * 9)
     for size in (3, 5, 9):
         assert set(np.unique(load("arrays", path=tmp_path / "x.npz", size=size).labels)) <= {0, 9}
@@ -181,19 +181,19 @@ def test_masks_are_resized_to_classes_that_they_have(tmp_path):
         ({"labels": LABELS}, "has no images; it has labels"),
     ],
 )
-def test_parts_that_cannot_be(tmp_path, contents, message):
+def test_invalid_parts_are_named_in_the_error(tmp_path, contents, message):
     np.savez(tmp_path / "x.npz", **contents)
     with pytest.raises(InputError, match=message):
         load("arrays", path=tmp_path / "x.npz")
 
 
-def test_a_file_with_domains_is_no_domain(tmp_path):
+def test_a_file_with_domains_cannot_be_a_domain(tmp_path):
     save(tmp_path / "a.npz"), save(tmp_path / "b.npz", domains=np.array(["x", "y"] * 3))
     with pytest.raises(InputError, match=r"b\.npz holds the domains x, y. Load it alone"):
         load("arrays", path=tmp_path)
 
 
-def test_size_and_channels_bring_domains_to_one_form(tmp_path):
+def test_size_and_channels_convert_domains_to_one_form(tmp_path):
     colour = np.stack([IMAGES] * 3, axis=-1)[:, :3]
     save(tmp_path / "a.npz"), save(tmp_path / "b.npz", images=colour)
     with pytest.raises(InputError, match=r"the shape of an example differs.*give size and channels"):
@@ -212,12 +212,12 @@ def test_size_and_channels_bring_domains_to_one_form(tmp_path):
         ({"size": 3}, np.zeros((6, 4, 4, 2), np.uint8), r"not for uint8 \(6, 4, 4, 2\)"),
     ],
 )
-def test_forms_that_cannot_be(tmp_path, options, images, message):
+def test_arrays_that_cannot_be_converted_are_refused(tmp_path, options, images, message):
     with pytest.raises(InputError, match=message):
         load("arrays", path=save(tmp_path / "x.npz", images=images), **options)
 
 
-def test_real_digits_of_three_domains(tmp_path):
+def test_real_digits_of_three_domains_are_read(tmp_path):
     with np.load(shared_path("data/digits/usps.npz")) as usps, np.load(shared_path("data/mnist/mnist.npz")) as mnist:
         sources = {"mnist": mnist, "usps": usps, "mnist_m": jpegpack("data/digits/mnist_m_jpegpack.npz")}
         for name, arrays in sources.items():
@@ -230,7 +230,7 @@ def test_real_digits_of_three_domains(tmp_path):
     assert (dataset.inputs[:100, ..., 0] == dataset.inputs[:100, ..., 1]).all()
 
 
-def test_real_chest_x_rays_of_four_sources_through_arrays_and_through_files(tmp_path):
+def test_real_chest_x_rays_of_four_sources_are_the_same_from_arrays_and_files(tmp_path):
     cxr = jpegpack("data/cxr/cxr_jpegpack.npz")
     sources, names = ("ieee8023", "figure1", "actualmed", "kermany"), cxr["class_names"].tolist()
     np.savez(tmp_path / "cxr.npz", **cxr)

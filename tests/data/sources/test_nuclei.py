@@ -1,10 +1,10 @@
-"""Nuclei: images and masks in the forms in which sites publish them, as the tests write them."""
+"""Nuclei: images and masks in the forms in which sites publish them."""
 
 import numpy as np
 import pytest
 
 from fedjax_het.data import by_domain, federate, load
-from fedjax_het.data.sources._masks import fill_polygons
+from fedjax_het.data.sources._nuclei import fill_polygons
 from fedjax_het.errors import InputError
 from tests.data.sources.image_files import draw, save
 from tests.shared import jpegpack
@@ -50,7 +50,7 @@ def test_every_form_gives_the_same_image_and_mask(root):
     assert isinstance(dataset.labels, np.memmap) and dataset.labels.dtype == np.uint8
 
 
-def test_a_site_a_client(root):
+def test_each_site_becomes_a_client(root):
     for i in range(2, 5):
         for site, image, mask in (("emory", "images", "masks"), ("tnbc", "Slide_01", "GT_01")):
             save(root / site / image / f"{i}.png", IMAGE), save(root / site / mask / f"{i}.png", MASK)
@@ -67,7 +67,7 @@ def test_size_keeps_masks_to_0_and_1(root):
     assert set(np.unique(dataset.labels)) == {0, 1}
 
 
-def test_splits_of_a_site(tmp_path):
+def test_folders_of_splits_become_the_published_split(tmp_path):
     for split in ("train", "test"):
         save(tmp_path / "a" / split / "images" / "1.png", IMAGE), save(tmp_path / "a" / split / "masks" / "1.png", MASK)
     assert load("nuclei", path=tmp_path).is_test.tolist() == [True, False]
@@ -78,7 +78,7 @@ def test_an_annotation_beside_a_mask_is_not_needed(root):
     assert len(load("nuclei", path=root).labels) == 4
 
 
-def test_polygons(tmp_path):
+def test_polygons_are_filled(tmp_path):
     path = tmp_path / "a.xml"
     path.write_text(annotation([(0, 0), (1, 1)], [(-5, -5), (2, -5), (2, 1), (-5, 1)], [(8.2, 8), (30, 8), (30, 30)]))
     expected = np.zeros((9, 12), np.uint8)
@@ -108,27 +108,27 @@ def test_polygons(tmp_path):
         (lambda root: (root / "monuseg/Tissue Images/a.tif").write_bytes(b"II*"), r"cannot read .*a\.tif"),
     ],
 )
-def test_bad_pairs_are_named(root, spoil, message):
+def test_invalid_pairs_are_named(root, spoil, message):
     spoil(root)
     with pytest.raises(InputError, match=message):
         load("nuclei", path=root)
 
 
-def test_grey_among_colour_is_named(root):
+def test_grey_among_color_is_refused(root):
     draw(root / "emory" / "images" / "1.png", size=(12, 9), mode="L")
-    with pytest.raises(InputError, match=r"1\.png is grey and .* in colour"):
+    with pytest.raises(InputError, match=r"1\.png is grey and .* in color"):
         load("nuclei", path=root, channels=None)
     assert load("nuclei", path=root).inputs.shape == (4, 9, 12, 3)
 
 
-def test_no_data_names_where_they_are(tmp_path):
+def test_the_error_for_missing_data_says_where_they_are_published(tmp_path):
     (tmp_path / "site").mkdir()
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(InputError, match=r"zenodo\.org/record/1175282"):
             load("nuclei", path=path)
 
 
-def test_real_tiles_of_three_sources_through_files_and_through_arrays(tmp_path):
+def test_real_tiles_of_three_sources_are_the_same_from_files_and_arrays(tmp_path):
     tiles = jpegpack("data/nuclei/nuclei_jpegpack.npz")
     sites = ("gbm40", "monusac2020", "monuseg2018")
     arrays = {f"{site}_{kind}": tiles[f"{site}_{kind}"][:3] for site in sites for kind in ("images", "masks")}

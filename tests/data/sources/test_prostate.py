@@ -1,4 +1,4 @@
-"""Multi-site prostate MRI: real NIfTI volumes, as the tests write them."""
+"""Multi-site prostate MRI in NIfTI volumes."""
 
 import builtins
 import gzip
@@ -59,7 +59,7 @@ def expected(volume, segmentation):
     ]
 
 
-def test_slices_with_their_neighbours(cases, tmp_path):
+def test_examples_are_slices_with_their_neighbors(cases, tmp_path):
     dataset = load("prostate", path=tmp_path)
     assert dataset.domain_names == ("BIDMC", "HK", "UCL")
     assert dataset.domains.tolist() == [0] * 6 + [1] + [2] * 3
@@ -112,7 +112,7 @@ def test_split_by_case_keeps_a_patient_together(tmp_path):
         load("prostate", path=tmp_path, split_by="patient")
 
 
-def test_a_site_a_client_cut_to_the_smallest(cases, tmp_path):
+def test_each_site_becomes_a_client_cut_to_the_smallest(cases, tmp_path):
     options = {"unseen_domains": "HK", "local_test": True, "equal_train": True}
     federation = federate(load("prostate", path=tmp_path), by_domain(), 2, **options)
     assert federation.data.train.count.tolist() == [1, 1]  # 3 and 1 of 6 and 3 slices
@@ -140,13 +140,13 @@ def test_a_site_a_client_cut_to_the_smallest(cases, tmp_path):
         ),
     ],
 )
-def test_bad_volumes_are_named(cases, tmp_path, spoil, message):
+def test_invalid_volumes_are_named(cases, tmp_path, spoil, message):
     spoil(tmp_path / "BIDMC")
     with pytest.raises(InputError, match=message):
         load("prostate", path=tmp_path)
 
 
-def test_a_case_of_another_shape_is_named_and_mended_by_a_size(cases, tmp_path):
+def test_a_case_of_another_shape_is_refused_and_size_converts_it(cases, tmp_path):
     for name in ("Case01", "Case01_segmentation"):
         write(tmp_path / "BIDMC" / f"{name}.nii.gz", np.arange(6 * 8 * 9).reshape(6, 8, 9))
     with pytest.raises(
@@ -163,7 +163,7 @@ def test_a_case_of_two_slices_is_named(tmp_path):
         load("prostate", path=tmp_path)
 
 
-def test_no_data_names_where_they_are(tmp_path):
+def test_the_error_for_missing_data_says_where_they_are_published(tmp_path):
     (tmp_path / "site").mkdir()
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(InputError, match=r"https://liuquande\.github\.io/SAML"):

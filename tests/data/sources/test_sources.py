@@ -1,4 +1,4 @@
-"""Sources by name, and the one that needs no files."""
+"""Sources by name, and scikit-learn's digits."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from fedjax_het.data import load
 from fedjax_het.errors import InputError
 
 
-def test_digits_fill_the_range_of_a_byte():
+def test_digits_use_the_whole_range_of_a_byte():
     digits = load("digits")
     assert digits.inputs.shape == (1797, 8, 8, 1)
     assert digits.inputs.dtype == np.uint8
@@ -49,6 +49,6 @@ def test_digits_are_made_into_domains_of_equal_size(masks):
         ("folders", {"path": "x", "sise": 3}, "unexpected keyword argument 'sise'.*size"),
     ],
 )
-def test_unknown_names_and_options(name, options, message):
+def test_unknown_names_and_options_are_refused(name, options, message):
     with pytest.raises(InputError, match=message):
         load(name, **options)

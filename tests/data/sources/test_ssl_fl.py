@@ -1,4 +1,4 @@
-"""Retina and COVID-FL in the layout of the SSL-FL benchmark, as the tests write it."""
+"""Retina and COVID-FL in the layout of the SSL-FL benchmark."""
 
 import os
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_clients_are_domains_and_the_test_list_is_common(retina):
         (np.full((6, 5, 3), 1, np.int16), 1),
     ],
 )
-def test_arrays_of_every_kind(retina, array, value):
+def test_arrays_of_every_type_are_converted_to_bytes(retina, array, value):
     np.save(retina / "train" / "a.npy", array)
     assert (load("retina", path=retina).inputs[0] == value).all()
 
@@ -68,7 +68,7 @@ def test_arrays_of_every_kind(retina, array, value):
         (np.zeros((7, 5, 3)), r"a\.npy is 5 x 7 and .*b\.npy is 5 x 6 pixels"),
     ],
 )
-def test_arrays_that_are_no_images(retina, array, message):
+def test_arrays_that_are_not_images_are_refused(retina, array, message):
     np.save(retina / "train" / "a.npy", array)
     with pytest.raises(InputError, match=message):
         load("retina", path=retina)
@@ -86,12 +86,12 @@ def test_a_pickled_array_and_a_file_cut_short_are_refused(retina):
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("5_clients/split_1/client_2.csv", "c.npy\nz.npy\n", r"client_2\.csv, line 2: .*z\.npy is not there"),
+        ("5_clients/split_1/client_2.csv", "c.npy\nz.npy\n", r"client_2\.csv, line 2: .*z\.npy does not exist"),
         ("5_clients/split_1/client_2.csv", "a.npy\n", r"a\.npy is listed twice, for client_1 .* for client_2"),
         ("labels.csv", "a.npy,0\n", r"client_1\.csv, line 2: labels\.csv has no label for b\.npy"),
         ("labels.csv", "a.npy\n", r"labels\.csv, line 1: 'a\.npy' is not '<file>,<label>'"),
         ("labels.csv", "a.npy,0.5\n", r"labels\.csv, line 1: the label is '0\.5'"),
-        ("test.csv", "a.npy\n", r"test\.csv, line 1: .*test/a\.npy is not there"),
+        ("test.csv", "a.npy\n", r"test\.csv, line 1: .*test/a\.npy does not exist"),
     ],
 )
 def test_lists_that_do_not_fit_are_named(retina, file, text, message):
@@ -100,19 +100,19 @@ def test_lists_that_do_not_fit_are_named(retina, file, text, message):
         load("retina", path=retina)
 
 
-def test_a_repeated_line_counts_once_and_is_told(retina):
+def test_a_repeated_line_counts_once_and_is_noted(retina):
     (retina / "5_clients" / "split_1" / "client_2.csv").write_text("c.npy\nc.npy\n")
     dataset = load("retina", path=retina)
     assert len(dataset.labels) == 6
     assert "client_2.csv repeats 1 lines, which count once" in dataset.notes
 
 
-def test_a_split_that_is_not_there_names_those_that_are(retina):
+def test_the_error_for_a_missing_split_names_the_existing_ones(retina):
     with pytest.raises(InputError, match=r"split_3 holds no lists of clients. There are 5_clients/split_1 in"):
         load("retina", path=retina, split="5_clients/split_3")
 
 
-def test_covid_fl_with_sites_and_files_of_two_kinds(tmp_path):
+def test_covid_fl_with_files_of_two_kinds_is_read(tmp_path):
     root = tmp_path / "COVID-FL"
     draw(root / "train" / "a.png", size=(8, 5), mode="L", value=9), draw(root / "train" / "b.jpg", size=(5, 7))
     draw(root / "test" / "c.png")
@@ -127,7 +127,7 @@ def test_covid_fl_with_sites_and_files_of_two_kinds(tmp_path):
     assert dataset.labels.tolist() == [2, 0, 1] and dataset.class_names == ("0", "1", "2")
 
 
-def test_lists_that_may_not_be_read_are_not_taken_for_none(retina, monkeypatch):
+def test_unreadable_lists_are_an_error_and_not_ignored(retina, monkeypatch):
     folder = retina / "5_clients" / "split_1"
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder)
     with pytest.raises(InputError, match=f"cannot read {folder}: Permission denied"):

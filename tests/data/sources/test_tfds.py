@@ -1,4 +1,4 @@
-"""Data sets of TensorFlow Datasets: real ArrayRecord files, which the tests write through it without TensorFlow."""
+"""Data sets of TensorFlow Datasets, as ArrayRecord files that it writes and reads without TensorFlow."""
 
 import importlib.util
 import io
@@ -58,7 +58,7 @@ def prepare(folder, images=IMAGES, labels=LABELS, splits=(("train", 6), ("test",
     return folder
 
 
-def test_images_labels_and_splits_without_tensorflow(tmp_path):
+def test_images_labels_and_splits_are_read_without_tensorflow(tmp_path):
     dataset = load("tfds", builder="tiny", data_dir=str(prepare(tmp_path)))
     np.testing.assert_array_equal(dataset.inputs, IMAGES)
     np.testing.assert_array_equal(dataset.labels, LABELS)
@@ -68,15 +68,15 @@ def test_images_labels_and_splits_without_tensorflow(tmp_path):
     assert "tensorflow" not in sys.modules or importlib.util.find_spec("tensorflow")
 
 
-def test_validation_other_splits_and_another_size(tmp_path):
+def test_validation_is_read_other_splits_are_skipped_and_images_are_resized(tmp_path):
     prepare(tmp_path, splits=(("train", 3), ("validation", 5), ("unlabelled", 9)))
     dataset = load("tfds", builder="tiny:1.0.0", data_dir=str(tmp_path), size=4, channels=1)
     assert dataset.inputs.shape == (5, 4, 4, 1)
     assert dataset.is_valid.tolist() == [False] * 3 + [True] * 2
-    assert "passed over: unlabelled" in dataset.notes
+    assert "skipped: unlabelled" in dataset.notes
 
 
-def test_real_images_of_fashion_mnist(tmp_path):
+def test_real_images_of_fashion_mnist_are_read(tmp_path):
     with np.load(shared_path("data/fashion_mnist/fashion_mnist.npz")) as file:
         images, labels = file["test_images"][:40], file["test_labels"][:40]
     features = {
@@ -91,19 +91,19 @@ def test_real_images_of_fashion_mnist(tmp_path):
 
 
 @pytest.mark.parametrize("builder", ["cifar10", "cifar100", "fashion_mnist"])
-def test_data_that_are_not_prepared_say_how(tmp_path, builder, monkeypatch):
+def test_the_error_for_unprepared_data_says_how_to_prepare_them(tmp_path, builder, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     message = rf"{builder} is not prepared: nothing in .*pip install tensorflow \(it is missing here\).*{builder}"
     with pytest.raises(InputError, match=message + r".*file_format=\"array_record\", data_dir=.*download_and_prepare"):
         load("tfds", builder=builder, data_dir=str(tmp_path))
 
 
-def test_an_unknown_name(tmp_path):
+def test_an_unknown_name_is_refused_with_a_similar_one(tmp_path):
     with pytest.raises(InputError, match=r"tfds knows no data set 'cifer10'.*Did you mean 'cifar10'"):
         load("tfds", builder="cifer10", data_dir=str(tmp_path))
 
 
-def test_another_file_format_says_how(tmp_path):
+def test_the_error_for_another_file_format_says_how_to_prepare_it(tmp_path):
     info = prepare(tmp_path) / "tiny" / "1.0.0" / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
     with pytest.raises(InputError, match="is prepared as tfrecord, which cannot be read without TensorFlow"):
@@ -111,12 +111,12 @@ def test_another_file_format_says_how(tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{"supervised_keys": ("label", "image")}, {"supervised_keys": ("image", "image")}])
-def test_data_that_are_not_images_with_a_class(tmp_path, changes):
+def test_data_other_than_images_with_a_class_are_refused(tmp_path, changes):
     with pytest.raises(InputError, match="tiny is not a data set of images with a class each"):
         load("tfds", builder="tiny", data_dir=str(prepare(tmp_path, **changes)))
 
 
-def test_no_split_that_is_known(tmp_path):
+def test_data_without_a_known_split_are_refused(tmp_path):
     prepare(tmp_path, splits=(("unlabelled", 9),))
     with pytest.raises(InputError, match="tiny has splits unlabelled, and none of train"):
         load("tfds", builder="tiny", data_dir=str(tmp_path))
@@ -135,7 +135,7 @@ def invert(data):
 
 
 @pytest.mark.parametrize("spoil", [lambda data: data[: len(data) // 2], lambda data: b"", invert])
-def test_files_that_are_damaged(tmp_path, spoil):
+def test_damaged_files_are_named(tmp_path, spoil):
     (record,) = (prepare(tmp_path) / "tiny" / "1.0.0").glob("tiny-train*")
     record.write_bytes(spoil(record.read_bytes()))
     with pytest.raises(InputError, match=r"cannot read .*tiny/1\.0\.0"):

@@ -5,6 +5,7 @@ import pytest
 from jax.sharding import Mesh
 
 from fedjax_het.engine.parallel.layout import Layout, chunked, sharded, vmapped
+from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.errors import InputError
 
 LAYOUTS = [vmapped, chunked(1), chunked(3), chunked(100), sharded(2), sharded(4, 1), sharded(3, 2)]
@@ -56,21 +57,26 @@ def test_random_keys_travel():
     np.testing.assert_array_equal(*out)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("num_clients", [1, 4, 7])
-def test_a_stack_adds_up_over_columns_and_clients_wherever_it_lies(layout, num_clients, monkeypatch):
-    monkeypatch.setattr("fedjax_het.engine.parallel.sums._TRADED", 50)
+def test_a_stack_of_updates_is_read_alike_wherever_it_lies(layout, num_clients, dtype, monkeypatch):
+    monkeypatch.setattr("fedjax_het.engine.parallel.update_stack._TRADED", 50)
     generator = np.random.default_rng(0)
     stack = {"a": generator.normal(size=(num_clients, 3, 5)), "b": generator.normal(size=(num_clients, 81))}
-    rows = np.concatenate([x.reshape(num_clients, -1) for x in stack.values()], axis=1)
+    stack = StackedUpdates(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), stack)).astype(dtype)
+    rows = np.concatenate([np.reshape(x, (num_clients, -1)) for x in stack.tensors().values()], axis=1).astype(float)
     factors = generator.normal(size=num_clients)
 
-    def read(sums, stack, factors):
-        gram = sums.over_columns(lambda rows: rows @ rows.T, stack)
-        combined = sums.over_clients(lambda factors, stack: factors @ stack["b"], factors, stack)
-        return gram, combined, sums.once(lambda gram: 2 * gram, gram)
+    def read(values, factors):
+        lying = StackedUpdates(values, layout)
+        each = jax.tree.map(lambda part: part.combine(factors), lying.by_tensor())
+        return lying.gram(), lying.combine(factors), lying.select(lambda path: path == "b").combine(factors), each
 
-    gram, combined, doubled = jax.jit(lambda stack, factors: layout.on_stack(read, stack, factors))(stack, factors)
-    np.testing.assert_allclose(gram, rows @ rows.T, atol=1e-4)
-    np.testing.assert_allclose(combined, factors @ stack["b"], atol=1e-5)
-    np.testing.assert_array_equal(doubled, 2 * gram)
+    with jax.enable_x64(True):
+        gram, combined, b_alone, each = jax.jit(read)(stack.stack, factors)
+        assert gram.dtype == np.float64
+        np.testing.assert_allclose(gram, rows @ rows.T, atol=1e-4)
+        np.testing.assert_allclose(np.concatenate([np.ravel(combined[x]) for x in "ab"]), factors @ rows, atol=1e-5)
+        assert b_alone.keys() == {"b"} and combined["a"].dtype == np.float32
+        np.testing.assert_array_equal(b_alone["b"], each["b"])

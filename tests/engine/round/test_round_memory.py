@@ -9,8 +9,10 @@ import pytest
 
 from fedjax_het import models, tree
 from fedjax_het.engine.parallel.layout import chunked, sharded
-from fedjax_het.engine.parallel.sums import _TRADED
+from fedjax_het.engine.parallel.update_stack import _TRADED
 from fedjax_het.engine.round.program import make_round
+from fedjax_het.server.aggregators import mean
+from fedjax_het.server.weightings import WEIGHTINGS
 from tests.harness import algorithm, difference, federation, plain, run
 
 HIDDEN = 50_000  # the model outweighs everything else; nothing is run
@@ -81,6 +83,7 @@ def num_entries(shapes: str) -> int:
 
 def test_the_sum_on_the_way_is_the_mean_of_the_stack():
     fedavg = algorithm("fedavg")
-    stacking = replace(fedavg, aggregator=fedavg.aggregator._replace(summand=None))
+    by_examples = WEIGHTINGS["samples"]._replace(per_client=None)
+    stacking = replace(fedavg, aggregator=mean(by_examples))
     from_stack = make_round(stacking, plain("fedavg").problem.model, 5, prepare=federation().prepare)
     assert difference(run(from_stack)[0], run(plain("fedavg"))[0]) < 1e-6

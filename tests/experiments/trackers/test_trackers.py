@@ -173,7 +173,7 @@ def history(file: Path) -> dict[tuple[int, str], float]:
         size, kind = struct.unpack("<HB", data[place + 4 : place + 7])
         record, place = record + data[place + 7 : place + 7 + size], place + 7 + size
         if kind in (1, 4):  # whole, or the last part
-            row, record = RunRecorder.FromString(record).history, b""
+            row, record = Record.FromString(record).history, b""
             found |= {
                 (row.step.num, "/".join(item.nested_key) or item.key): json.loads(item.value_json) for item in row.item
             }

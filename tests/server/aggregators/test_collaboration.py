@@ -5,9 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedjax_het._internal.float64 import run_in_required_precision
+from fedjax_het.engine.parallel.update_stack import StackedUpdates
+from fedjax_het.engine.round import server_step
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import collaborative_heads, mean
-from fedjax_het.server.aggregators.collaboration import collaboration_weights, risk_matrices, thinned
+from fedjax_het.server.aggregators.collaboration import collaboration_weights, drop_small_weights, risk_matrices
 from fedjax_het.server.summaries import class_weighted_mean
 from fedjax_het.types import Broadcast, ServerView, Upload
 
@@ -16,14 +19,19 @@ SIZE = 4
 VARIANCE, MEANS = RNG.uniform(0.1, 1, SIZE), RNG.normal(size=(SIZE, 3, 2))
 HEADS = {"params": {"classifier": {"kernel": RNG.normal(size=(SIZE, 2, 3)), "bias": RNG.normal(size=(SIZE, 3))}}}
 EVERYONE = jnp.ones(SIZE, bool)
-weights_of = jax.jit(collaboration_weights)
+
+
+@jax.jit
+def weights_of(*arrays):
+    return run_in_required_precision(lambda: collaboration_weights(*arrays))
 
 
 def view(is_present=EVERYONE, **reports) -> ServerView:
     counts = jnp.where(is_present, 1.0, 0.0)
-    uploads = Upload({"params": {"w": jnp.ones((SIZE, 2))}}, reports, counts, counts)
+    uploads = Upload({}, reports, counts, counts)
     received = Broadcast(jnp.zeros((), int), {"params": {"w": jnp.zeros(2)}}, {})
-    return ServerView(received, uploads, jnp.arange(SIZE), is_present, SIZE)
+    updates = StackedUpdates({"params": {"w": jnp.ones((SIZE, 2))}})
+    return ServerView(received, uploads, jnp.arange(SIZE), is_present, SIZE, updates)
 
 
 def told(variance=VARIANCE, means=MEANS, heads=HEADS):
@@ -69,22 +77,22 @@ def test_who_is_absent_has_no_part():
     np.testing.assert_array_equal(weights[1], [0, 1, 0, 0])
     assert not np.any(weights[rows, 1])
     size = len(rows)
-    alone = jax.jit(collaboration_weights)(VARIANCE[rows], MEANS[rows], jnp.ones(size, bool))
+    alone = weights_of(VARIANCE[rows], MEANS[rows], jnp.ones(size, bool))
     np.testing.assert_allclose(weights[np.ix_(rows, rows)], alone, atol=1e-6)
 
 
 def test_small_weights_go_and_the_rest_sums_to_one():
     rows = jnp.array([[0.9, 0.0995, 0.0005, 0.0], [0.25, 0.25, 0.25, 0.25]])
-    np.testing.assert_allclose(thinned(rows)[0], np.array([0.9, 0.0995, 0, 0]) / 0.9995, rtol=1e-6)
-    np.testing.assert_array_equal(thinned(rows)[1], rows[1])
-    np.testing.assert_array_equal(thinned(rows, 0.3)[1], rows[1])
-    np.testing.assert_array_equal(thinned(rows, 0.0), rows)
+    np.testing.assert_allclose(drop_small_weights(rows)[0], np.array([0.9, 0.0995, 0, 0]) / 0.9995, rtol=1e-6)
+    np.testing.assert_array_equal(drop_small_weights(rows)[1], rows[1])
+    np.testing.assert_array_equal(drop_small_weights(rows, 0.3)[1], rows[1])
+    np.testing.assert_array_equal(drop_small_weights(rows, 0.0), rows)
 
 
 def test_heads_are_mixed_and_the_rest_is_averaged():
     reports = told()
-    aggregate, _ = jax.jit(lambda v: collaborative_heads(mean()).update(None, (), v))(view(**reports))
-    weights = np.asarray(thinned(weights_of(VARIANCE, MEANS, EVERYONE)))
+    aggregate, _ = server_step.aggregate(collaborative_heads(mean()), None, (), view(**reports))
+    weights = np.asarray(drop_small_weights(weights_of(VARIANCE, MEANS, EVERYONE)))
     wanted = jax.tree.map(lambda leaf: np.tensordot(weights, leaf, axes=1), HEADS)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), aggregate.replies, wanted)
     np.testing.assert_allclose(aggregate.update["params"]["w"], np.ones(2))
@@ -92,7 +100,7 @@ def test_heads_are_mixed_and_the_rest_is_averaged():
 
 def test_a_shared_head_gets_no_reply():
     reports = told(heads={})
-    assert collaborative_heads(mean()).update(None, (), view(**reports))[0].replies == {}
+    assert server_step.aggregate(collaborative_heads(mean()), None, (), view(**reports))[0].replies == {}
 
 
 COUNTS = np.array([[3.0, 0, 1], [1, 0, 0], [0, 0, 3], [9, 9, 9]])
@@ -101,7 +109,7 @@ OLD = {"means": jnp.full((3, 2), 7.0), "is_known": jnp.array([True, False, False
 
 
 def test_prototypes_are_weighted_by_the_examples_of_those_present():
-    new = class_weighted_mean().update(OLD, PROTOTYPES, view(jnp.array([True, True, True, False])))
+    new = class_weighted_mean().update(OLD, StackedUpdates(PROTOTYPES), view(jnp.array([True, True, True, False])))
     means = np.asarray(PROTOTYPES["means"])
     np.testing.assert_allclose(new["means"][0], (3 * means[0, 0] + means[1, 0]) / 4, rtol=1e-6)
     np.testing.assert_allclose(new["means"][2], (means[0, 2] + 3 * means[2, 2]) / 4, rtol=1e-6)
@@ -110,12 +118,14 @@ def test_prototypes_are_weighted_by_the_examples_of_those_present():
 
 
 def test_prototypes_can_count_clients_alike():
-    new = class_weighted_mean("uniform").update(OLD, PROTOTYPES, view(jnp.array([True, True, True, False])))
+    new = class_weighted_mean("uniform").update(
+        OLD, StackedUpdates(PROTOTYPES), view(jnp.array([True, True, True, False]))
+    )
     np.testing.assert_allclose(new["means"][0], np.asarray(PROTOTYPES["means"])[:2, 0].mean(axis=0), rtol=1e-6)
 
 
 def test_nobody_leaves_the_prototypes_as_they_are():
-    new = class_weighted_mean().update(OLD, PROTOTYPES, view(jnp.zeros(SIZE, bool)))
+    new = class_weighted_mean().update(OLD, StackedUpdates(PROTOTYPES), view(jnp.zeros(SIZE, bool)))
     assert all(np.array_equal(new[name], OLD[name]) for name in OLD)
 
 

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_het.engine.parallel.update_stack import StackedUpdates
+from fedjax_het.engine.round import server_step
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import dominant_correction, harmonized_mean, hierarchical_mean
 from fedjax_het.server.aggregators.hierarchical import Reference
@@ -44,10 +46,11 @@ def state_of(name: str):
 def compiled(name: str):
     def run(stack, counts, losses, round, state):
         size = len(stack)
-        uploads = Upload({"params": {"w": stack}}, {"loss": losses}, counts, jnp.ones(size))
+        uploads = Upload({}, {"loss": losses}, counts, jnp.ones(size))
         received = Broadcast(round, {}, {})
-        view = ServerView(received, uploads, jnp.arange(size), counts > 0, size)
-        return AGGREGATORS[name].update(None, state, view)[0].update["params"]["w"]
+        updates = StackedUpdates({"params": {"w": stack}})
+        view = ServerView(received, uploads, jnp.arange(size), counts > 0, size, updates)
+        return server_step.aggregate(AGGREGATORS[name], None, state, view)[0].update["params"]["w"]
 
     return jax.jit(run)
 

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_het.server.aggregators.dominant import dominant_edit, ranking
+from fedjax_het.errors import InputError
+from fedjax_het.server.aggregators import dominant_correction
+from fedjax_het.server.aggregators.conflict import dominant_edit, ranking
 from tests.golden.stage import aggregate
 
 EVERYONE = jnp.ones(6, bool)
@@ -77,9 +79,14 @@ def test_the_order_of_clients_does_not_matter(seed):
     np.testing.assert_allclose(corrected()(stack[order], losses[order]), corrected()(stack, losses)[order], atol=1e-9)
 
 
-def test_mean_and_sum_rank_alike():
-    stack, losses = drawn(0)
+@seeds
+@few
+def test_the_texts_sum_of_projections_ranks_as_their_mean_does(seed):
+    """So that it is no option: 1/(K - 1) is the same for all clients, and z = p / l is only compared."""
+    stack, losses = drawn(seed)
     assert np.array_equal(dominants(stack, losses), dominants(stack, losses, p_mode="sum_excl"))
+    with pytest.raises(InputError, match="p_mode: unknown option 'sum_excl'"):
+        dominant_edit(p_mode="sum_excl")
 
 
 @pytest.mark.parametrize(("fraction", "count"), [(0.1, 1), (0.3, 3), (0.5, 5), (0.7, 7), (0.75, 8), (1.0, 10)])
@@ -112,8 +119,6 @@ def test_a_nearly_zero_update_can_be_kept_from_dominating():
 def test_by_tensor_each_tensor_has_its_own_dominants():
     rng = np.random.default_rng(1)
     stack = {"params": {"a": rng.normal(size=(4, 3)), "b": rng.normal(size=(4, 5))}}
-    from fedjax_het.server.aggregators import dominant_correction
-
     losses = {"loss": jnp.ones(4)}
     together, _ = aggregate(dominant_correction(scope="tensor"), stack, None, losses)
     for name in ("a", "b"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_het.server.aggregators.harmonization import CONFLICT_TESTS, PAIR_ORDERS, harmonized_edit
+from fedjax_het.server.aggregators.conflict import CONFLICT_TESTS, PAIR_ORDERS, harmonized_edit
 from fedjax_het.types import Broadcast, ServerView, Upload
 
 SIZE = 5
@@ -76,7 +76,7 @@ def test_the_turns_of_a_pair_do_not_depend_on_who_else_is_there(name):
     def turns(cohort):
         cohort = jnp.asarray(cohort)
         uploads = Upload({}, {}, jnp.ones(len(cohort)), jnp.ones(len(cohort)))
-        view = ServerView(Broadcast(jnp.array(4), {}, {}), uploads, cohort, jnp.ones(len(cohort), bool), 10)
+        view = ServerView(Broadcast(jnp.array(4), {}, {}), uploads, cohort, jnp.ones(len(cohort), bool), 10, None)
         return np.asarray(PAIR_ORDERS[name](view, 0), float)
 
     few_turns, many = turns([2, 5, 7]), turns([0, 2, 5, 7, 9])
@@ -92,7 +92,7 @@ def test_where_a_client_stands_in_the_cohort_does_not_matter(name):
 
     def turns(cohort):
         uploads = Upload({}, {}, jnp.ones(SIZE), jnp.ones(SIZE))
-        view = ServerView(Broadcast(jnp.array(4), {}, {}), uploads, cohort, jnp.ones(SIZE, bool), 10)
+        view = ServerView(Broadcast(jnp.array(4), {}, {}), uploads, cohort, jnp.ones(SIZE, bool), 10, None)
         return np.asarray(PAIR_ORDERS[name](view, 0))
 
     assert np.array_equal(turns(jnp.arange(SIZE))[np.ix_(order, order)], turns(order))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_het.server.aggregators import projection
+from fedjax_het.server.aggregators import conflict
 
 SIZE = 40
 RNG = np.random.default_rng(0)
@@ -33,14 +33,14 @@ def without(vector, other):
 
 @pytest.mark.parametrize("is_tested", [True, False])
 @pytest.mark.parametrize("order", ORDERS)
-def test_in_turn(order, is_tested):
+def test_in_order(order, is_tested):
     is_pair = OTHERS if is_tested else OTHERS & (GRAM < 0)
     wanted = STACK.copy()
     for i, partners in enumerate(ORDERS[order]):
         for j in partners:
             if is_pair[i, j] and STACK[j].any() and (wanted[i] @ STACK[j] < 0 or not is_tested):
                 wanted[i] = without(wanted[i], STACK[j])
-    ours = on_coefficients(projection.in_turn, GRAM, ORDERS[order], is_pair, is_tested=is_tested)
+    ours = on_coefficients(conflict.project_in_order, GRAM, ORDERS[order], is_pair, is_tested=is_tested)
     np.testing.assert_allclose(ours, wanted, atol=1e-9)
 
 
@@ -56,17 +56,17 @@ def test_running(is_mutual):
             wanted[i] = without(one, other)
             if is_mutual:
                 wanted[j] = without(other, one)
-    ours = on_coefficients(projection.running, GRAM, pairs, is_pair, is_mutual=is_mutual)
+    ours = on_coefficients(conflict.project_running, GRAM, pairs, is_pair, is_mutual=is_mutual)
     np.testing.assert_allclose(ours, wanted, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["in_turn", "running"])
+@pytest.mark.parametrize("name", ["project_in_order", "project_running"])
 def test_no_step_multiplies_by_the_gram_matrix(name):
     """m steps of m^3, or m^2 of m^2, made a round of a thousand clients take minutes."""
-    order = ORDERS["one order"] if name == "in_turn" else PAIRS
-    is_pair = OTHERS if name == "in_turn" else np.ones(len(PAIRS), bool)
-    options = {} if name == "in_turn" else {"is_mutual": True}
-    traced = jax.make_jaxpr(lambda *arrays: getattr(projection, name)(*arrays, **options))(GRAM, order, is_pair)
+    order = ORDERS["one order"] if name == "project_in_order" else PAIRS
+    is_pair = OTHERS if name == "project_in_order" else np.ones(len(PAIRS), bool)
+    options = {} if name == "project_in_order" else {"is_mutual": True}
+    traced = jax.make_jaxpr(lambda *arrays: getattr(conflict, name)(*arrays, **options))(GRAM, order, is_pair)
     products = [line for line in str(traced).splitlines() if "dot_general" in line]
     assert all(f"[{SIZE},{SIZE}]" not in line for line in products)
     assert str(traced).count("while") + str(traced).count("scan") >= 1

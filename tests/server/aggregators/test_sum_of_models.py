@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from fedjax_het.algorithm import Weighting
+from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.server.aggregators import mean, sum_of_models
 from fedjax_het.types import Broadcast, ServerView, Upload
 
@@ -11,9 +12,10 @@ START, MODELS = RNG.normal(size=(4, 2)), RNG.normal(size=(3, 4, 2))
 
 
 def combined(aggregator) -> np.ndarray:
-    upload = Upload({"params": {"w": jnp.asarray(MODELS - START)}}, {}, jnp.arange(1.0, 4.0), jnp.ones(3))
+    upload = Upload({}, {}, jnp.arange(1.0, 4.0), jnp.ones(3))
     received = Broadcast(jnp.zeros((), int), {"params": {"w": jnp.asarray(START)}}, {})
-    view = ServerView(received, upload, jnp.arange(3), jnp.ones(3, bool), 3)
+    updates = StackedUpdates({"params": {"w": jnp.asarray(MODELS - START)}})
+    view = ServerView(received, upload, jnp.arange(3), jnp.ones(3, bool), 3, updates)
     aggregate, _ = aggregator.update(None, aggregator.init(received.shared, 3), view)
     return START + aggregate.update["params"]["w"]
 

@@ -66,7 +66,7 @@ def view(round, gaps, cohort=None, is_present=None, num_clients=None) -> ServerV
     cohort = jnp.arange(num) if cohort is None else jnp.asarray(cohort)
     is_present = jnp.ones(num, bool) if is_present is None else jnp.asarray(is_present)
     upload = Upload({}, {"gap": jnp.asarray(gaps)}, jnp.ones(num), jnp.ones(num))
-    return ServerView(Broadcast(jnp.asarray(round), {}, {}), upload, cohort, is_present, num_clients or num)
+    return ServerView(Broadcast(jnp.asarray(round), {}, {}), upload, cohort, is_present, num_clients or num, None)
 
 
 def run(weighting, views):

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_het import sharing
+from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.errors import InputError
 from fedjax_het.server.weightings import parameter_guided
 from fedjax_het.server.weightings._parameter_guided import guided_weights
@@ -22,9 +23,10 @@ def weigh(distances, gaps, is_present=None, **options) -> np.ndarray:
 
 def view(start, changes, gaps) -> ServerView:
     num_clients = len(gaps)
-    upload = Upload({"params": {"conv": jnp.asarray(changes)}}, {"gap": jnp.asarray(gaps)}, jnp.ones(num_clients), None)
+    upload = Upload({}, {"gap": jnp.asarray(gaps)}, jnp.ones(num_clients), None)
     received = Broadcast(jnp.zeros((), int), {"params": {"conv": jnp.asarray(start)}}, {})
-    return ServerView(received, upload, jnp.arange(num_clients), jnp.ones(num_clients, bool), num_clients)
+    updates = StackedUpdates({"params": {"conv": jnp.asarray(changes)}})
+    return ServerView(received, upload, jnp.arange(num_clients), jnp.ones(num_clients, bool), num_clients, updates)
 
 
 @given(clients=clients, seed=st.integers(0, 5), factor=st.floats(0.1, 10))

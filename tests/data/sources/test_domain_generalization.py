@@ -1,4 +1,4 @@
-"""PACS, VLCS, Office-Home and Digits-DG in the layouts in which they are handed around, as the tests write them."""
+"""PACS, VLCS, Office-Home and Digits-DG in their usual layouts."""
 
 import shutil
 
@@ -36,7 +36,7 @@ def write_lists(folder):
 
 
 @pytest.mark.parametrize("inside", ["", "raw_images", "PACS", "pacs/images"])
-def test_pacs_wherever_its_domains_lie(pacs, inside):
+def test_pacs_is_found_in_every_usual_folder(pacs, inside):
     (pacs / inside).parent.mkdir(parents=True, exist_ok=True)
     if inside:
         (pacs / "images").rename(pacs / inside)
@@ -48,7 +48,7 @@ def test_pacs_wherever_its_domains_lie(pacs, inside):
 
 
 @pytest.mark.parametrize("place", ["splits", "images/Train val splits and h5py files pre-read"])
-def test_pacs_by_its_lists(pacs, place):
+def test_pacs_lists_become_the_published_split(pacs, place):
     write_lists(pacs / place)
     draw(pacs / "images" / "photo" / "dog" / "more.png")
     dataset = load("pacs", path=pacs)
@@ -64,7 +64,7 @@ def test_pacs_by_its_lists(pacs, place):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("photo/dog/9.png 1", r"photo_train_kfold\.txt, line 2: .*9\.png is not there"),
+        ("photo/dog/9.png 1", r"photo_train_kfold\.txt, line 2: .*9\.png does not exist"),
         ("photo/dog/1.png 2", r"line 2: label 2 is not that of photo/dog/1\.png's folder"),
         ("photo/dog/1.png", r"line 2: 'photo/dog/1\.png' is not '<file> <label>'"),
         ("sketch/dog/1.png 1", r"line 2: sketch/dog/1\.png is of another domain than its list"),
@@ -84,7 +84,7 @@ def test_a_missing_list_is_named(pacs):
         load("pacs", path=pacs)
 
 
-def test_what_pacs_does_not_have_is_named(pacs, tmp_path):
+def test_unknown_classes_and_folders_of_pacs_are_named(pacs, tmp_path):
     shutil.copytree(pacs / "images" / "photo" / "dog", pacs / "images" / "photo" / "dogs")
     with pytest.raises(InputError, match=r"photo/dogs is no class of PACS. Did you mean 'dog'"):
         load("pacs", path=pacs)
@@ -95,7 +95,7 @@ def test_what_pacs_does_not_have_is_named(pacs, tmp_path):
         load("pacs", path=tmp_path / "empty")
 
 
-def test_vlcs_with_its_splits_and_numbered_classes(tmp_path):
+def test_vlcs_with_splits_and_numbered_classes_is_read(tmp_path):
     for domain in ("CALTECH", "LABELME", "PASCAL", "SUN"):
         for split, label in (("train", 0), ("crossval", 4), ("test", 4), ("full", 4)):
             draw(tmp_path / "VLCS" / domain / split / str(label) / "a.jpg")
@@ -107,7 +107,7 @@ def test_vlcs_with_its_splits_and_numbered_classes(tmp_path):
     assert dataset.is_test.tolist() == [False, True, False] * 4
 
 
-def test_vlcs_in_class_folders(tmp_path):
+def test_vlcs_in_class_folders_is_read(tmp_path):
     for domain in ("Caltech101", "LabelMe", "SUN09", "VOC2007"):
         draw(tmp_path / domain / "chair" / "a.jpg"), draw(tmp_path / domain / "bird" / "a.jpg")
     dataset = load("vlcs", path=tmp_path)
@@ -116,7 +116,7 @@ def test_vlcs_in_class_folders(tmp_path):
     assert "read Caltech101 as caltech, LabelMe as labelme, SUN09 as sun, VOC2007 as pascal" in dataset.notes
 
 
-def test_office_home_whatever_the_spelling(tmp_path):
+def test_office_home_is_read_in_every_spelling(tmp_path):
     names = {"Art": ("Alarm_Clock", "TV"), "Clipart": ("alarm clock", "tv"), "RealWorld": ("Alarm-Clock", "TV")}
     for domain, classes in names.items():
         for name in classes:
@@ -126,10 +126,10 @@ def test_office_home_whatever_the_spelling(tmp_path):
     assert (dataset.class_names, dataset.domain_names) == (("Alarm_Clock", "TV"), ("art", "clipart", "real_world"))
     assert dataset.labels.tolist() == [0, 1] * 3
     assert "read Art as art, Clipart as clipart, RealWorld as real_world" in dataset.notes
-    assert "no folder for product" in dataset.notes and "passed over: lists" in dataset.notes
+    assert "no folder for product" in dataset.notes and "skipped: lists" in dataset.notes
 
 
-def test_office_home_with_dassl_s_splits(tmp_path):
+def test_office_home_with_the_splits_of_dassl_is_read(tmp_path):
     for domain in ("art", "clipart", "product", "real_world"):
         for split in ("train", "val"):
             draw(tmp_path / "office_home_dg" / domain / split / "Bed" / "1.jpg")
@@ -147,7 +147,7 @@ def test_office_home_refuses_a_lone_class_and_a_domain_in_two_spellings(tmp_path
         load("office_home", path=tmp_path)
 
 
-def test_digits_dg(tmp_path):
+def test_digits_dg_is_read_with_its_validation_split(tmp_path):
     for domain in ("mnist", "mnist_m", "svhn", "syn"):
         for split, digit in (("train", 9), ("val", 3)):
             draw(tmp_path / domain / split / str(digit) / "1.jpg", size=(32, 32))
@@ -156,7 +156,7 @@ def test_digits_dg(tmp_path):
     assert dataset.is_valid.tolist() == [False, True] * 4
 
 
-def test_pacs_as_it_was_published():
+def test_pacs_is_read_as_published():
     path = shared_path("data/pacs/sample_original/PACS")
     dataset = load("pacs", path=path.parent)
     folders = load("folders", path=path)

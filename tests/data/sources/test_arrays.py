@@ -1,6 +1,8 @@
-"""CIFAR's batches, as the tests write them."""
+"""CIFAR's batches and MNIST's idx files."""
 
+import gzip
 import pickle
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from fedjax_het.errors import InputError
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (12, 3072)).astype(np.uint8)
-LABELS = np.arange(12) % 4
+CIFAR_LABELS = np.arange(12) % 4
 TEN = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
 
 
@@ -22,7 +24,7 @@ def dump(path: Path, value, protocol=2):
 def write_python_ten(folder, protocol=2):
     for i, name in enumerate(TEN):
         part = slice(2 * i, 2 * i + 2)
-        dump(folder / name, {b"data": PIXELS[part], b"labels": LABELS[part].tolist()}, protocol)
+        dump(folder / name, {b"data": PIXELS[part], b"labels": CIFAR_LABELS[part].tolist()}, protocol)
     dump(folder / "batches.meta", {b"label_names": [b"a", b"b", b"c", b"d"]}, protocol)
     return folder
 
@@ -30,7 +32,7 @@ def write_python_ten(folder, protocol=2):
 def write_binary_ten(folder):
     for i, name in enumerate(TEN):
         part = slice(2 * i, 2 * i + 2)
-        records = np.concatenate([LABELS[part, None].astype(np.uint8), PIXELS[part]], axis=1)
+        records = np.concatenate([CIFAR_LABELS[part, None].astype(np.uint8), PIXELS[part]], axis=1)
         records.tofile(folder / f"{name}.bin")
     (folder / "batches.meta.txt").write_text("a\nb\nc\nd\n\n")
     return folder
@@ -38,7 +40,7 @@ def write_binary_ten(folder):
 
 def write_python_hundred(folder):
     for name, part in (("train", slice(0, 10)), ("test", slice(10, 12))):
-        labels = LABELS[part].tolist()
+        labels = CIFAR_LABELS[part].tolist()
         dump(folder / name, {b"data": PIXELS[part], b"fine_labels": labels, b"coarse_labels": [0] * len(labels)})
     dump(folder / "meta", {b"fine_label_names": [b"a", b"b", b"c", b"d"], b"coarse_label_names": [b"z"]})
     return folder
@@ -46,27 +48,27 @@ def write_python_hundred(folder):
 
 def write_binary_hundred(folder):
     for name, part in (("train", slice(0, 10)), ("test", slice(10, 12))):
-        labels = LABELS[part, None].astype(np.uint8)
+        labels = CIFAR_LABELS[part, None].astype(np.uint8)
         np.concatenate([labels * 0 + 9, labels, PIXELS[part]], axis=1).tofile(folder / f"{name}.bin")
     (folder / "fine_label_names.txt").write_text("a\nb\nc\nd\n")
     return folder
 
 
 @pytest.mark.parametrize("write", [write_python_ten, write_binary_ten, write_python_hundred, write_binary_hundred])
-def test_every_layout_reads_alike(tmp_path, write):
+def test_every_cifar_layout_is_read_alike(tmp_path, write):
     dataset = load("arrays", path=write(tmp_path))
     np.testing.assert_array_equal(dataset.inputs, PIXELS.reshape(12, 3, 32, 32).transpose(0, 2, 3, 1))
-    np.testing.assert_array_equal(dataset.labels, LABELS)
+    np.testing.assert_array_equal(dataset.labels, CIFAR_LABELS)
     assert dataset.is_test.tolist() == [False] * 10 + [True] * 2
     assert dataset.class_names == ("a", "b", "c", "d")
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
-def test_every_pickle_protocol(tmp_path, protocol):
+def test_cifar_batches_of_every_pickle_protocol_are_read(tmp_path, protocol):
     assert len(load("arrays", path=write_python_ten(tmp_path, protocol)).labels) == 12
 
 
-def test_binary_batches_without_names(tmp_path):
+def test_binary_cifar_batches_without_names_have_numbered_classes(tmp_path):
     (write_binary_ten(tmp_path) / "batches.meta.txt").unlink()
     assert load("arrays", path=tmp_path).class_names == ("0", "1", "2", "3")
 
@@ -79,7 +81,7 @@ class Harmful:
         return Path.touch, (self.target,)
 
 
-def test_a_batch_that_calls_something_is_refused_and_nothing_happens(tmp_path):
+def test_a_cifar_batch_that_calls_a_function_is_refused_and_nothing_is_called(tmp_path):
     write_python_ten(tmp_path)
     dump(tmp_path / "data_batch_3", {b"data": Harmful(tmp_path / "harm"), b"labels": [0]})
     with pytest.raises(InputError, match=r"data_batch_3 .*it wants to use"):
@@ -105,7 +107,62 @@ def test_a_batch_that_calls_something_is_refused_and_nothing_happens(tmp_path):
         (write_binary_hundred, "test.bin", lambda f: f.unlink(), r"test\.bin does not exist"),
     ],
 )
-def test_damage_is_named(tmp_path, write, name, spoil, message):
+def test_a_damaged_cifar_batch_is_named(tmp_path, write, name, spoil, message):
     spoil(write(tmp_path) / name)
     with pytest.raises(InputError, match=message):
+        load("arrays", path=tmp_path)
+
+
+IDX_IMAGES = np.arange(5 * 3 * 4, dtype=np.uint8).reshape(5, 3, 4)
+IDX_LABELS = np.array([3, 1, 4, 1, 5], np.uint8)
+
+
+def idx_bytes(array, kind=8):
+    return struct.pack(f">HBB{array.ndim}I", 0, kind, array.ndim, *array.shape) + array.tobytes()
+
+
+def write_idx(folder, compress=False, **replaced):
+    contents = {
+        "train-images-idx3-ubyte": idx_bytes(IDX_IMAGES),
+        "train-labels-idx1-ubyte": idx_bytes(IDX_LABELS),
+        "t10k-images-idx3-ubyte": idx_bytes(IDX_IMAGES[:2]),
+        "t10k-labels-idx1-ubyte": idx_bytes(IDX_LABELS[:2]),
+    }
+    for name, data in (contents | replaced).items():
+        (folder / f"{name}.gz" if compress else folder / name).write_bytes(gzip.compress(data) if compress else data)
+    return folder
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_the_four_idx_files_are_read(tmp_path, compress):
+    dataset = load("arrays", path=write_idx(tmp_path, compress), title="mnist")
+    np.testing.assert_array_equal(dataset.inputs[..., 0], np.concatenate([IDX_IMAGES, IDX_IMAGES[:2]]))
+    assert dataset.labels.tolist() == [3, 1, 4, 1, 5, 3, 1]
+    assert dataset.is_test.tolist() == [False] * 5 + [True] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("train-images-idx3-ubyte", idx_bytes(IDX_IMAGES)[:-3], "announces 60 bytes.*holds 57"),
+        ("train-images-idx3-ubyte", b"\0\0", "cannot read .*train-images"),
+        ("t10k-labels-idx1-ubyte", idx_bytes(IDX_LABELS[:2], kind=13), "not an idx file of unsigned bytes"),
+        ("t10k-labels-idx1-ubyte", idx_bytes(IDX_LABELS[:1]), "7 inputs but labels"),
+    ],
+)
+def test_a_damaged_idx_file_is_named(tmp_path, name, data, message):
+    with pytest.raises(InputError, match=message):
+        load("arrays", path=write_idx(tmp_path, **{name: data}))
+
+
+def test_a_missing_idx_file_is_named(tmp_path):
+    (write_idx(tmp_path) / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(InputError, match="t10k-labels-idx1-ubyte does not exist"):
+        load("arrays", path=tmp_path)
+
+
+def test_a_gzip_file_cut_short_is_named(tmp_path):
+    file = write_idx(tmp_path, compress=True) / "train-images-idx3-ubyte.gz"
+    file.write_bytes(file.read_bytes()[:-12])
+    with pytest.raises(InputError, match=r"cannot read .*train-images-idx3-ubyte\.gz"):
         load("arrays", path=tmp_path)

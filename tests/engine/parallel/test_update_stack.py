@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from fedjax_het._internal.float64 import in_double
-from fedjax_het.server.aggregators import stack
-from fedjax_het.server.native import gram as native
+from fedjax_het.engine.parallel import update_stack
+from fedjax_het.engine.parallel.update_stack import StackedUpdates, explain_missing_kernel, inner_products, pack, unpack
 
 RNG = np.random.default_rng(0)
 SIZES = [(1, 1), (2, 5), (3, 17), (5, 1024), (7, 1025), (11, 5000), (43, 3001), (100, 40), (4, 0)]
-needs_kernel = pytest.mark.skipif(native.why_not() is not None, reason=f"no kernel: {native.why_not()}")
+needs_kernel = pytest.mark.skipif(explain_missing_kernel() is not None, reason=f"no kernel: {explain_missing_kernel()}")
 
 
 @pytest.fixture(params=[pytest.param("kernel", marks=needs_kernel), "blocks"])
 def way(request, monkeypatch):
     if request.param == "blocks":
-        monkeypatch.setattr(native, "why_not", lambda: "a test")
-        monkeypatch.setattr(stack, "_CACHED", 2000)
+        monkeypatch.setattr(update_stack, "explain_missing_kernel", lambda: "a test")
+        monkeypatch.setattr(update_stack, "_CACHED", 2000)
     return request.param
 
 
@@ -27,7 +27,7 @@ def drawn(size) -> np.ndarray:
 
 
 def gram(rows) -> np.ndarray:
-    return np.asarray(jax.jit(in_double(stack.inner_products))(rows))
+    return np.asarray(jax.jit(in_double(inner_products))(rows))
 
 
 def close(ours, wanted, tolerance):
@@ -45,15 +45,15 @@ def test_inner_products_are_added_in_double(way, size):
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_those_of_packed_rows_in_single(way, size):
-    bits = stack.packed(jnp.asarray(drawn(size)))
-    rows = np.asarray(stack.unpacked(bits), float)
+    bits = pack(jnp.asarray(drawn(size)))
+    rows = np.asarray(unpack(bits), float)
     close(gram(bits), rows @ rows.T, 1e-6)
 
 
 def test_side_by_side(way):
     stacks = drawn((3, 4, 50))
     with jax.enable_x64(True):
-        ours = jax.jit(jax.vmap(stack.inner_products))(stacks)
+        ours = jax.jit(jax.vmap(inner_products))(stacks)
     close(np.asarray(ours), np.einsum("sik,sjk->sij", stacks.astype(float), stacks.astype(float)), 1e-14)
 
 
@@ -66,29 +66,29 @@ def test_the_kernel_gives_the_same_bits_each_time():
 
 @needs_kernel
 def test_the_kernel_computes_what_is_not_packed_in_float32_only(monkeypatch):
-    monkeypatch.setattr(native, "gram", lambda rows: pytest.fail("called"))
+    monkeypatch.setattr(update_stack, "compute_gram_by_kernel", lambda rows: pytest.fail("called"))
     rows = drawn((3, 20)).astype(float)
     with jax.enable_x64(True):
-        close(np.asarray(stack.inner_products(jnp.asarray(rows))), rows @ rows.T, 1e-14)
+        close(np.asarray(inner_products(jnp.asarray(rows))), rows @ rows.T, 1e-14)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_a_combination_of_packed_leaves_is_added_in_single(way, size):
     leaf, factors = jnp.asarray(drawn(size)), drawn(size[0])
-    ours = jax.jit(stack.combination)(factors, {"w": stack.packed(leaf)})["w"]
+    ours = jax.jit(lambda bits: StackedUpdates(bits).combine(factors))({"w": pack(leaf)})["w"]
     assert ours.dtype == np.float32 and ours.shape == size[1:]
-    close(np.asarray(ours), factors @ np.asarray(stack.unpacked(stack.packed(leaf))), 1e-6)
+    close(np.asarray(ours), factors @ np.asarray(unpack(pack(leaf))), 1e-6)
 
 
 def test_packing_rounds_to_eight_bits():
     update = {"w": jnp.asarray(drawn((3, 40))), "count": jnp.arange(3)}
-    bits = stack.packed(update)
+    bits = pack(update)
     assert bits["w"].dtype == np.uint16 and bits["count"].dtype == update["count"].dtype
-    back = stack.unpacked(bits)["w"]
+    back = unpack(bits)["w"]
     np.testing.assert_array_equal(back, update["w"].astype(jnp.bfloat16).astype(np.float32))
     assert np.abs(back / update["w"] - 1).max() <= 2**-8
 
 
 def test_what_is_finite_stays_finite():
     largest = np.array([[np.finfo(np.float32).max, -np.finfo(np.float32).max]])
-    assert np.all(np.isfinite(stack.unpacked(stack.packed(jnp.asarray(largest)))))
+    assert np.all(np.isfinite(unpack(pack(jnp.asarray(largest)))))

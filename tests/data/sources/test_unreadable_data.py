@@ -1,4 +1,4 @@
-"""Files that may not be read or are no files, arrays of impossible shapes, and names that no table takes."""
+"""Files without permission, pipes, arrays of impossible shapes, and names with control characters."""
 
 import os
 import warnings
@@ -43,20 +43,20 @@ def denied(monkeypatch, folder, *functions):
 
 # ---- what may not be read or written ---------------------------------------------------------------------------------
 @pytest.mark.parametrize("folder", ["", "art", "photo/dog"])
-def test_a_folder_that_may_not_be_listed_is_named(root, cache, monkeypatch, folder):
+def test_a_folder_without_permission_is_named(root, cache, monkeypatch, folder):
     denied(monkeypatch, root / folder, "listdir", "scandir")
-    with pytest.raises(InputError, match=f"cannot read {root / folder}: Permission denied. Mend its permissions"):
+    with pytest.raises(InputError, match=f"cannot read {root / folder}: Permission denied. Change its permissions"):
         load("folders", path=root, cache=cache)
 
 
-def test_a_folder_of_arrays_that_may_not_be_listed_is_not_taken_for_an_empty_one(tmp_path, monkeypatch):
+def test_a_folder_of_arrays_without_permission_is_not_treated_as_empty(tmp_path, monkeypatch):
     np.savez(tmp_path / "x.npz", images=IMAGES, labels=LABELS)
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
     with pytest.raises(InputError, match=f"cannot read {tmp_path}: Permission denied"):
         load("arrays", path=tmp_path)
 
 
-def test_an_image_that_may_not_be_read_is_not_called_damaged(root, cache, monkeypatch):
+def test_an_image_without_permission_is_not_called_damaged(root, cache, monkeypatch):
     real = Image.open
 
     def refuse(file, *args):
@@ -65,12 +65,12 @@ def test_an_image_that_may_not_be_read_is_not_called_damaged(root, cache, monkey
         return real(file, *args)
 
     monkeypatch.setattr(Image, "open", refuse)
-    with pytest.raises(InputError, match=r"photo/dog/2.png: Permission denied. Mend its permissions"):
+    with pytest.raises(InputError, match=r"photo/dog/2.png: Permission denied. Change its permissions"):
         load("folders", path=root, cache=cache)
 
 
 @pytest.mark.parametrize("function", ["mkdir", "rename"])
-def test_a_cache_that_cannot_be_written_is_named_with_the_option_that_moves_it(root, cache, monkeypatch, function):
+def test_the_error_for_a_cache_that_cannot_be_written_names_the_option_cache(root, cache, monkeypatch, function):
     real = getattr(os, function)
 
     def refuse(path, *args, **kwargs):
@@ -84,18 +84,18 @@ def test_a_cache_that_cannot_be_written_is_named_with_the_option_that_moves_it(r
 
 
 # ---- files that are no files, and images that cannot be decoded ------------------------------------------------------
-def test_a_pipe_is_not_waited_for(root, cache, tmp_path):
+def test_a_pipe_is_refused_without_waiting_for_its_writer(root, cache, tmp_path):
     os.mkfifo(root / "art" / "dog" / "2.png")
-    with pytest.raises(InputError, match=r"art/dog/2.png: it is no ordinary file but a pipe"):
+    with pytest.raises(InputError, match=r"art/dog/2.png: it is not a regular file but a pipe"):
         load("folders", path=root, cache=cache)
     (tmp_path / "arrays").mkdir()
     os.mkfifo(tmp_path / "arrays" / "a.npz")
-    with pytest.raises(InputError, match=r"a.npz: it is no ordinary file"):
+    with pytest.raises(InputError, match=r"a.npz: it is not a regular file"):
         load("arrays", path=tmp_path / "arrays")
 
 
 @pytest.mark.parametrize("limit", [20, 10])  # of 6 x 4 pixels: more than the limit, and more than twice the limit
-def test_an_image_near_or_beyond_pillows_limit_is_an_error_and_no_warning(root, cache, monkeypatch, limit):
+def test_an_image_beyond_pillows_limit_is_an_error_and_not_a_warning(root, cache, monkeypatch, limit):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -121,19 +121,19 @@ def test_an_image_near_or_beyond_pillows_limit_is_an_error_and_no_warning(root, 
     ],
 )
 @pytest.mark.parametrize("size", [None, 3])
-def test_arrays_that_cannot_be(tmp_path, changes, message, size):
+def test_invalid_arrays_are_named_in_the_error(tmp_path, changes, message, size):
     np.savez(tmp_path / "x.npz", **({"images": IMAGES, "labels": LABELS} | changes))
     with pytest.raises(InputError, match=message):
         load("arrays", path=tmp_path / "x.npz", size=size)
 
 
-def test_one_class_is_said_of_the_data():
+def test_data_of_one_class_are_refused():
     with pytest.raises(InputError, match=r"x: all labels are of one class, '0'. Give data of several"):
         federate(assemble("x", IMAGES, LABELS * 0), iid(), 2)
 
 
 # ---- names -----------------------------------------------------------------------------------------------------------
-def test_names_that_no_table_takes_are_written_with_escapes():
+def test_control_characters_in_names_are_escaped():
     names = ["a\nb", "caf\udce9", "\x1b[31m", "$x_{"]
     dataset = assemble(
         "the\tdata", IMAGES, LABELS % 2, class_names=names[:2], domains=LABELS % 2, domain_names=names[2:]
@@ -143,7 +143,7 @@ def test_names_that_no_table_takes_are_written_with_escapes():
     assert federate(dataset, by_domain(), 2).client_names == (r"\x1b[31m", "$x_{")
 
 
-def test_folders_whose_names_are_not_utf_8(root, cache):
+def test_folder_names_that_are_not_utf_8_are_escaped(root, cache):
     os.rename(os.fsencode(root / "art"), os.fsencode(root) + b"/caf\xe9")
     dataset = load("folders", path=root, cache=cache)
     assert dataset.domain_names == (r"caf\udce9", "photo") and len(dataset.inputs) == 4

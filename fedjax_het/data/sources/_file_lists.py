@@ -1,0 +1,271 @@
+"""Data sets with lists or tables of their files: Mini-DomainNet, Retina, COVID-FL and Camelyon17."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_het.data.dataset import Dataset, number_names
+from fedjax_het.data.sources._growable_npy import map_npy
+from fedjax_het.data.sources._image_listing import (
+    ImageEntry,
+    check_files_exist,
+    check_shared_classes,
+    image_dataset,
+    note_size,
+    parse_count,
+    read_csv,
+    read_csv_columns,
+    read_split_list,
+    sort_naturally,
+)
+from fedjax_het.data.sources._images import conform_images, read_image
+from fedjax_het.data.sources._io_errors import report_read_errors, require_dataset, require_path
+from fedjax_het.data.splitting import draw_stratified
+from fedjax_het.errors import InputError
+
+# ---- DomainNet -------------------------------------------------------------------------------------------------------
+_DOMAINNET_URL = (
+    "http://ai.bu.edu/M3SDA/ (the cleaned version; the lists of Mini-DomainNet: "
+    "https://github.com/KaiyangZhou/Dassl.pytorch/blob/master/DATASETS.md)"
+)
+
+
+def mini_domainnet(path: str, lists: str = "splits_mini", size: int | None = None, cache: str | None = None) -> Dataset:
+    """Read Mini-DomainNet, or DomainNet: <domain>/<class>/<image>, with lists for training and testing.
+
+    The lists are <lists>/<domain>_train.txt and <domain>_test.txt, with lines "<domain>/<class>/<file> <label>", labels
+    from 0. The domains are those that have lists (Dassl's Mini-DomainNet has four, and 126 classes). The test lists are
+    the published test split.
+
+    Args:
+        path: The folder of the domains and of the lists, or one that holds it as domainnet/.
+        lists: The folder of the lists; "splits" for the whole of DomainNet.
+        size: The side to which images are resized; required, because their sizes differ.
+        cache: The folder of decoded images, see `folders`.
+
+    Raises:
+        InputError: A domain has one list only, a line has no file, labels contradict the folders, or a class exists in
+            one domain only.
+
+    References:
+        Peng et al., ICCV 2019. arXiv:1812.01754; Zhou et al., TIP 2021. arXiv:2003.07325
+    """
+    place = require_dataset(path, "DomainNet", _DOMAINNET_URL)
+    root = next((each for each in (place, place / "domainnet") if (each / lists).is_dir()), None)
+    published = f"The lists are published at {_DOMAINNET_URL}"
+    if root is None:
+        raise InputError(f"{place} holds no folder {lists}, nor does its domainnet/. {published}")
+    domains = sorted(file.name.removesuffix("_train.txt") for file in require_path(root / lists).glob("*_train.txt"))
+    if not domains:
+        raise InputError(f"{root / lists} holds no <domain>_train.txt. {published}")
+    names: dict[int, str] = {}
+    entries = [entry for domain in domains for entry in _read_domain_lists(root, lists, domain, names)]
+    check_shared_classes("DomainNet", entries)
+    labels = range(max(names) + 1)
+    missing = [label for label in labels if label not in names]
+    return image_dataset(
+        "mini_domainnet" if lists == "splits_mini" else "domainnet",
+        entries,
+        size=size,
+        channels=3,
+        cache=cache,
+        class_names=[names.get(label, f"class_{label}") for label in labels],
+        notes=[f"split by the lists in {root / lists}", *([f"no list has labels {missing}"] if missing else [])],
+    )
+
+
+def _read_domain_lists(root: Path, lists: str, domain: str, names: dict[int, str]) -> list[ImageEntry]:
+    """The entries of a domain; the names of its labels are added to `names`."""
+    entries, labels = [], {name: label for label, name in names.items()}
+    for split in ("train", "test"):
+        file = root / lists / f"{domain}_{split}.txt"
+        for row in read_split_list(file, root):
+            name = Path(row.path).parent.name
+            if not row.path.startswith(f"{domain}/"):
+                raise InputError(f"{file}, line {row.line}: {row.path} is of another domain than its list.")
+            if (names.setdefault(row.label, name), labels.setdefault(name, row.label)) != (name, row.label):
+                raise InputError(
+                    f"{file}, line {row.line}: label {row.label} for {name}, but elsewhere {row.label} is "
+                    f"{names[row.label]} and {name} is {labels[name]}. Correct the lists."
+                )
+            entries.append(ImageEntry(str(root / row.path), name, domain, split))
+    return entries
+
+
+# ---- Retina and COVID-FL, in the layout of the SSL-FL benchmark ------------------------------------------------------
+_SSL_FL_URL = "https://github.com/rui-yan/SSL-FL (data/README.md)"
+
+
+def retina(path: str, split: str = "5_clients/split_1", size: int | None = None, cache: str | None = None) -> Dataset:
+    """Read Retina in the layout of the SSL-FL benchmark, 5 clients, 2 classes, images in .npy files.
+
+    labels.csv has lines <file>,<label>; <split>/<client>.csv and test.csv have one file name per line; the files are
+    in train/ and test/. A client is a domain. The test list is the published test split; its examples belong to no
+    client, so that their domain is called "test". Classes are called by their numbers. Images become color; those in
+    .npy files may be floats in 0..1 or 0..255, which are rounded to bytes; of two channels the first is read, of more
+    than three the first three. A line that a list repeats counts once.
+
+    Args:
+        path: The folder Retina, or the one above it.
+        split: The folder with a list per client, "5_clients/split_1" to "5_clients/split_3".
+        size: The side to which images are resized.
+        cache: The folder of decoded images, see `folders`.
+
+    Raises:
+        InputError: A line has no file or no label, a file is in the lists of two clients, or an array is no image.
+
+    References:
+        Yan et al., IEEE TMI 2023. arXiv:2205.08576
+    """
+    return _read_ssl_fl("retina", "Retina", path, split, size, cache)
+
+
+def covid_fl(
+    path: str, split: str = "12_clients/split_real", size: int | None = None, cache: str | None = None
+) -> Dataset:
+    """Read COVID-FL, chest X-rays of 12 sites, 3 classes, JPEG and PNG files, in the same layout as `retina`.
+
+    Args:
+        path: The folder COVID-FL, or the one above it.
+        split: The folder with a list per site.
+        size: The side to which images are resized; required, because their sizes differ.
+        cache: The folder of decoded images, see `folders`.
+
+    Raises:
+        InputError: As `retina`.
+
+    References:
+        Yan et al., IEEE TMI 2023. arXiv:2205.08576
+    """
+    return _read_ssl_fl("covid_fl", "COVID-FL", path, split, size, cache)
+
+
+def _read_ssl_fl(name: str, title: str, path: str, split: str, size: int | None, cache: str | None) -> Dataset:
+    root = require_dataset(path, title, _SSL_FL_URL)
+    root = root / title if (root / title).is_dir() else root
+    labels = {}
+    for line, cells in read_csv(root / "labels.csv"):
+        if len(cells) < 2:
+            raise InputError(f"{root / 'labels.csv'}, line {line}: '{cells[0]}' is not '<file>,<label>'. Correct it.")
+        labels[cells[0]] = str(parse_count(root / "labels.csv", line, "the label", cells[1]))
+    exists = (root / split).is_dir()
+    lists = {file.stem: file for file in require_path(root / split).glob("*.csv")} if exists else {}
+    if not lists:
+        others = ", ".join(str(each.relative_to(root)) for each in sorted(root.glob("*_clients/*")) if each.is_dir())
+        raise InputError(f"{root / split} holds no lists of clients. There are {others or 'none'} in {root}.")
+    parts = [(client, "train", lists[client]) for client in sort_naturally(lists)]
+    entries, notes = [], [f"clients by the lists in {root / split}"]
+    for domain, folder, file in [*parts, ("test", "test", root / "test.csv")]:
+        files, num_repeated = _read_client_list(file, root / folder, labels)
+        entries += [ImageEntry(str(root / folder / each), labels[each], domain, folder) for each in files]
+        notes += [f"{file.name} repeats {num_repeated} lines, which count once"] if num_repeated else []
+    largest = max(map(int, labels.values()), default=0)
+    return image_dataset(
+        name,
+        entries,
+        size=size,
+        channels=3,
+        cache=cache,
+        class_names=number_names(f"{root / 'labels.csv'}: labels", largest, len(labels)),
+        notes=notes,
+        read=_read_image_or_array,
+    )
+
+
+def _read_client_list(listing: Path, folder: Path, labels: dict[str, str]) -> tuple[list[str], int]:
+    """(the files of a list, the number of lines that repeat an earlier one)."""
+    lines = [(line, cells[0]) for line, cells in read_csv(listing)]
+    check_files_exist(listing, ((line, str(folder / file)) for line, file in lines))
+    for line, file in lines:
+        if file not in labels:
+            raise InputError(f"{listing}, line {line}: labels.csv has no label for {file}. Add it, or delete the line.")
+    files = list(dict.fromkeys(file for _, file in lines))
+    return files, len(lines) - len(files)
+
+
+def _read_image_or_array(path: str, size: int | None, channels: int | None) -> np.ndarray:
+    if not path.endswith(".npy"):
+        return read_image(path, size, channels)
+    with report_read_errors(Path(path)):
+        array = map_npy(path)
+    if array.ndim not in (2, 3) or array.dtype.kind not in "fiu" or 0 in array.shape:
+        raise InputError(
+            f"{path} holds {array.dtype} {array.shape}, not an image of numbers from 0. Download it again."
+        )
+    if array.ndim == 3:
+        array = array[..., 0] if array.shape[2] < 3 else array[..., :3]
+    if array.dtype != np.uint8:
+        if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 255):
+            raise InputError(f"{path} has values outside 0..255. Scale its images to 0..1 or 0..255.")
+        scale = 255.0 if array.dtype.kind == "f" and array.max() <= 1 else 1.0
+        array = np.rint(array * scale).astype(np.uint8)
+    return conform_images(array[None], size, channels)[0]
+
+
+# ---- Camelyon17 ------------------------------------------------------------------------------------------------------
+_CAMELYON17_URL = "https://wilds.stanford.edu/datasets/#camelyon17"
+_CAMELYON17_COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center", "split")
+_CAMELYON17_CLASSES = ("normal", "tumor")
+_CAMELYON17_VALID_FRACTION = 0.2
+
+
+def camelyon17(path: str, size: int | None = None, cache: str | None = None) -> Dataset:
+    """Read Camelyon17-WILDS, 455,954 lymph node patches of 96 x 96, normal or tumor: metadata.csv and patches/.
+
+    A hospital is a domain, center_0 to center_4. Rows of split 0 are its training list, of which a fifth is the
+    validation split, and rows of split 1 its test split. The fifth is drawn, of both classes alike and always the
+    same: the table lists tumor patches before normal ones, and its last fifth would hold no tumor.
+
+    Args:
+        path: The folder of metadata.csv, or one that holds it as camelyon17_v1.0/.
+        size: The side to which images are resized.
+        cache: The folder of decoded images, see `folders`; the decoded patches take 12.6 GB.
+
+    Raises:
+        InputError: A column is missing, a value is out of range, or a row has no patch.
+
+    References:
+        Koh et al., ICML 2021. arXiv:2012.07421
+    """
+    root = require_dataset(path, "Camelyon17-WILDS", _CAMELYON17_URL)
+    places = [root / "metadata.csv", root / "camelyon17_v1.0" / "metadata.csv"]
+    table = next((place for place in places if place.is_file()), None)
+    if table is None:
+        raise InputError(
+            f"{root} holds no metadata.csv, nor does camelyon17_v1.0/ in it. It is published at {_CAMELYON17_URL}"
+        )
+    rows = [(line, _parse_patch(table, line, cells)) for line, cells in read_csv_columns(table, _CAMELYON17_COLUMNS)]
+    if not rows:
+        raise InputError(f"{table} has no rows. Download it again from {_CAMELYON17_URL}")
+    check_files_exist(table, ((line, entry.path) for line, entry in rows))
+    entries = [entry for _, entry in rows]
+    return image_dataset(
+        "camelyon17",
+        _draw_validation(entries),
+        size=size,
+        channels=3,
+        cache=cache,
+        class_names=_CAMELYON17_CLASSES,
+        notes=note_size(entries, 455_954),
+    )
+
+
+def _parse_patch(table: Path, line: int, cells: list[str]) -> ImageEntry:
+    patient, node, x, y, *numbers = cells
+    named = zip(("tumor", "center", "split"), numbers, strict=True)
+    tumor, center, split = (parse_count(table, line, what, text) for what, text in named)
+    if tumor > 1 or split > 1:
+        raise InputError(f"{table}, line {line}: tumor is {tumor} and split is {split}. Give 0 or 1.")
+    slide = f"patient_{patient.zfill(3)}_node_{node}"
+    patch = f"{table.parent}/patches/{slide}/patch_{slide}_x_{x}_y_{y}.png"
+    return ImageEntry(patch, _CAMELYON17_CLASSES[tumor], f"center_{center}", "test" if split else "train")
+
+
+def _draw_validation(entries: list[ImageEntry]) -> list[ImageEntry]:
+    training = [i for i, entry in enumerate(entries) if entry.split == "train"]
+    strata = np.unique([f"{entries[i].domain} {entries[i].label}" for i in training], return_inverse=True)[1]
+    is_valid = draw_stratified(strata, _CAMELYON17_VALID_FRACTION, np.random.default_rng(0))
+    result = list(entries)
+    for i in np.array(training)[is_valid]:
+        result[i] = entries[i]._replace(split="valid")
+    return result

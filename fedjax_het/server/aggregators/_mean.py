@@ -1,0 +1,137 @@
+"""Weighted means of the updates: FedAvg's rule, FedNova's mean per unit of work, and FedRD's sum of models."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het.algorithm import Aggregator, Problem, Weighting
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.server.weightings import named, normalise, uniform
+from fedjax_het.types import Aggregate, Array, PyTree, ServerView, Upload
+from fedjax_het.validation import Positive, validate_arguments
+
+WORKS: dict[str, Callable[[Array, Array, Array], Array]] = {
+    "coefficients": lambda weights, norms, steps: jnp.sum(weights * norms),
+    "steps": lambda weights, norms, steps: jnp.sum(weights * steps),
+}
+
+
+def mean(weighting: str | Weighting = "samples", *, unweighted: Sequence[str] = ()) -> Aggregator:
+    """u = sum_i p_i u_i, over parameters and every other shared collection alike.
+
+    Args:
+        weighting: "samples" (p_i = n_i / n), "uniform", or any Weighting. Where weights are known from each upload
+            alone, as those two are, the sum runs while clients train and nothing is stacked.
+        unweighted: collections whose mean is the plain one, 1/m over the m clients present, whatever the weighting.
+
+    Returns:
+        An aggregator of leaves [cohort, ...] -> [...].
+
+    References:
+        McMahan et al., Communication-Efficient Learning of Deep Networks, AISTATS 2017. arXiv:1602.05629
+    """
+    weighting = named(weighting)
+
+    def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
+        weights, state = weighting.update(state, view)
+        if not unweighted:
+            return Aggregate(view.updates.weighted_sum(weights, weighting.per_client), {}), state
+        equal, _ = uniform.update((), view)
+        plain = view.updates.select(lambda path: path.split("/")[0] in unweighted)
+        weighted = view.updates.select(lambda path: path.split("/")[0] not in unweighted)
+        means = weighted.weighted_sum(weights, weighting.per_client) | plain.weighted_sum(equal, uniform.per_client)
+        return Aggregate(means, {}), state
+
+    return Aggregator(weighting.init, update)
+
+
+@validate_arguments
+def normalized_mean(weighting: str | Weighting = "samples", tau_eff: str | Positive = "coefficients") -> Aggregator:
+    """Divide every update by the work behind it, average, and go as far as everyone's work together (FedNova).
+
+        u = tau_eff sum_i p_i u_i / |a_i|_1
+
+    So that clients with more steps do not pull the optimum towards themselves. Parameters only; other collections
+    take the weighted mean. A client that took no step (|a_i|_1 = 0) is left out.
+    Reads: reports["a_norm"] (see client.measures.coefficient_norm).
+
+    Args:
+        weighting: of p_i, as in `mean`.
+        tau_eff: "coefficients", sum_i p_i |a_i|_1 (one client: its own update); "steps", sum_i p_i tau_i (the authors'
+            code where there is a proximal term); or a number.
+
+    Returns:
+        An aggregator of leaves [cohort, ...] -> [...].
+
+    Raises:
+        InputError: for any other tau_eff, and, when traced, where nobody reports |a_i|_1.
+
+    References:
+        Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020.
+    """
+    weighting = named(weighting)
+    if isinstance(tau_eff, str) and tau_eff not in WORKS:
+        raise InputError(f"tau_eff: unknown option '{tau_eff}', nor a number. {nearest(tau_eff, WORKS)}")
+
+    def weigh(upload: Upload, *, per_unit: bool) -> Array:
+        """The weight of one client, up to a factor."""
+        norm = _norms(upload)
+        weight = jnp.where(norm > 0, weighting.per_client(upload), 0)
+        return weight / _or_one(norm) if per_unit else weight
+
+    def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
+        norms = _norms(view.uploads)
+        weights, state = weighting.update(state, view)
+        weights = normalise(weights, view.is_present & (norms > 0))
+        effective = WORKS[tau_eff](weights, norms, view.uploads.num_steps) if isinstance(tau_eff, str) else tau_eff
+        is_known = weighting.per_client is not None
+        params, rest = (view.updates.select(chosen) for chosen in (_is_parameter, lambda path: not _is_parameter(path)))
+        direction = params.weighted_sum(
+            effective * weights / _or_one(norms), (lambda upload: weigh(upload, per_unit=True)) if is_known else None
+        )
+        others = rest.weighted_sum(weights, (lambda upload: weigh(upload, per_unit=False)) if is_known else None)
+        return Aggregate({**others, **direction}, {}), state
+
+    return Aggregator(weighting.init, update)
+
+
+def _is_parameter(path: str) -> bool:
+    return path.startswith("params/")
+
+
+def _or_one(values: Array) -> Array:
+    return jnp.where(values > 0, values, 1)
+
+
+def _norms(uploads: Upload) -> Array:
+    if "a_norm" not in uploads.reports:
+        raise InputError(
+            "aggregator 'normalized_mean' reads reports['a_norm'], which nobody sends. "
+            'Add reports={"a_norm": coefficient_norm(learning_rate, momentum)} to the Algorithm.'
+        )
+    return uploads.reports["a_norm"]
+
+
+def sum_of_models(weighting: str | Weighting = "samples") -> Aggregator:
+    """w <- sum_i p_i w_i, with server rate 1:   u = sum_i p_i u_i - (1 - sum_i p_i) w.
+
+    The same as `mean` for weights that sum to one. Where they do not, the model shrinks with them, as it does in
+    FedRD's released code; nothing else should want that.
+
+    Args:
+        weighting: as in `mean`.
+
+    Returns:
+        An aggregator of leaves [cohort, ...] -> [...].
+    """
+    weighting = named(weighting)
+
+    def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
+        weights, state = weighting.update(state, view)
+        lost = 1 - jnp.sum(weights)
+        moved = view.updates.weighted_sum(weights, weighting.per_client)
+        update = jax.tree.map(lambda u, w: u - (lost * w).astype(u.dtype), moved, view.received.shared)
+        return Aggregate(update, {}), state
+
+    return Aggregator(weighting.init, update)

@@ -1,0 +1,91 @@
+"""The weighted mean of updates that are edited by their inner products alone.
+
+FedLD, FedMGC's correction and FedGH replace each update by a combination of all of them, and average. What is
+combined with what depends on inner products alone. So the stack is read twice: once for its Gram matrix, m x m, and
+once for the single combination at the end; no edited update is ever formed.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het.algorithm import Aggregator, Problem, Weighting
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.server.weightings import named
+from fedjax_het.types import Aggregate, Array, PyTree, ServerView
+from fedjax_het.validation import CountOrZero, validate_arguments
+
+GramEdit = Callable[..., Array]
+"""(Gram matrix [m, m], is_present [m], *extra inputs) -> C [m, m]: client i's edited update is sum_j C_ij u_j.
+
+All in float64. Extra inputs are arrays that the server knows, such as losses or ids."""
+
+SCOPES = ("model", "tensor")
+BUFFERS = ("weighted_mean", "keep_server", "in_vector")
+STACKS = ("float32", "bfloat16")
+
+
+@validate_arguments
+def gram_space_mean(
+    edit: GramEdit,
+    weighting: str | Weighting = "samples",
+    *,
+    extra_inputs: Callable[[ServerView], tuple[Array, ...]] = lambda view: (),
+    scope: str = "model",
+    buffers: str = "weighted_mean",
+    stack: str = "float32",
+    warmup_mean_rounds: CountOrZero = 0,
+) -> Aggregator:
+    """The weighted mean of edited updates: u = sum_i p_i sum_j C_ij u_j, with C = edit(Gram matrix, ...).
+
+    Float32 updates cost little: measured against float64, 3e-7 of the largest entry at most on the golden stacks,
+    singular ones among them, and a singular value of 1e-5 of the largest is seen to 1.3e-5 of itself (CPU and GPU,
+    where float64 is at hand).
+
+    Args:
+        edit: see `GramEdit`.
+        weighting: of p_i, "samples", "uniform" or any Weighting.
+        extra_inputs: what the edit is handed besides the Gram matrix and who is present, say the reported losses.
+        scope: one vector per client ("model"), or each parameter tensor by itself ("tensor").
+        buffers: what happens to collections besides params (batch statistics): "weighted_mean"; "keep_server", as the
+            server has them; or "in_vector", edited along with the parameters.
+        stack: "float32" | "bfloat16": what is edited is sent and stacked in half the bytes, products are added in
+            float32; measured likewise, 9e-3 of the largest entry at most, and a singular value of a hundredth of the
+            largest is seen to 3e-3 of itself, one of a thousandth to 20 %.
+        warmup_mean_rounds: so many first rounds take the plain weighted mean.
+
+    Returns:
+        An aggregator of leaves [cohort, ...] -> [...].
+
+    Raises:
+        InputError: for an unknown scope, buffers, stack or weighting.
+    """
+    weighting = named(weighting)
+    for name, value, known in (("scope", scope, SCOPES), ("buffers", buffers, BUFFERS), ("stack", stack, STACKS)):
+        if value not in known:
+            raise InputError(f"{name}: unknown option '{value}'. {nearest(value, known)}")
+
+    def is_edited(path: str) -> bool:
+        return buffers == "in_vector" or path.startswith("params/")
+
+    def gram_edit(gram: Array, view: ServerView) -> Array:
+        is_plain = view.received.round < warmup_mean_rounds
+        return jnp.where(is_plain, jnp.eye(len(gram)), edit(gram, view.is_present, *extra_inputs(view)))
+
+    def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
+        edited = view.updates.select(is_edited).astype(stack)
+        rest = view.updates.select(lambda path: not is_edited(path))
+        weights, state = weighting.update(state, view)
+        if scope == "model":
+            combined = edited.combine(weights @ gram_edit(edited.gram(), view))
+        else:  # the tensors share one program
+            stacks, structure = jax.tree.flatten(edited.by_tensor())
+            grams = jnp.stack([each.gram() for each in stacks])
+            coefficients = jax.vmap(lambda gram: weights @ gram_edit(gram, view))(grams)
+            combined = structure.unflatten([each.combine(c) for each, c in zip(stacks, coefficients, strict=True)])
+        kept = weights if buffers == "weighted_mean" else jnp.zeros_like(weights)
+        return Aggregate({**rest.weighted_sum(kept, weighting.per_client), **combined}, {}), state
+
+    is_one_vector = scope == "model" and buffers != "in_vector"
+    return Aggregator(weighting.init, update, gram_edit if is_one_vector else None)
