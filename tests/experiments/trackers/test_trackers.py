@@ -164,6 +164,7 @@ def test_the_config_is_there_as_hyper_parameters_and_whether_the_run_is_complete
 # ---- Weights & Biases ------------------------------------------------------------------------------------------------
 def history(file: Path) -> dict[tuple[int, str], float]:
     """{(step, figure): value} of a local W&B file: after 7 bytes LevelDB's log of records, in blocks of 32 KiB."""
+    from wandb.proto.wandb_internal_pb2 import Record
 
     data, place, record, found = file.read_bytes(), 7, b"", {}
     while place + 7 <= len(data):
