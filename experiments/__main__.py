@@ -4,7 +4,7 @@ Each command is a module, which python -m experiments.train, say, runs as well. 
 one that is not there.
 """
 
-import runpy
+import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -18,7 +18,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "train": ("train", "train from a config, or resume a run"),
         "compare": ("compare", "train a grid of settings and tabulate the results"),
-        "report": ("report", "write one HTML page that compares runs"),
+        "report": ("report.__main__", "write one HTML page that compares runs"),
         "export": ("export", "write a run's model as a PyTorch state dict"),
         "check-data": ("check_data", "read, check and distribute the data of a config without training"),
         "list": ("list_algorithms", "list the algorithms and the configs, or show all of one algorithm"),
@@ -39,16 +39,16 @@ def usage() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command as a program of its own.
+    """Run a command.
 
     Args:
         argv: The command and its arguments; those of the process unless given.
 
     Returns:
-        The exit status, where no command was run.
+        The exit status.
 
     Raises:
-        SystemExit: What the command ended with.
+        SystemExit: From the command's parser, for --help and for arguments that it does not know.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv in (["--help"], ["-h"]):
@@ -65,9 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         asked = " ".join(argv[:2]) if argv[0] == "paper" else argv[0]
         print(f"error: there is no command '{asked}'. {nearest(asked, COMMANDS)}", file=sys.stderr)
         return 2
-    sys.argv = [f"{PROGRAM} {name}", *argv[len(name.split()) :]]
-    runpy.run_module(f"{__package__}.{COMMANDS[name][0]}", run_name="__main__", alter_sys=True)
-    return 0
+    module, rest = importlib.import_module(f"{__package__}.{COMMANDS[name][0]}"), argv[len(name.split()) :]
+    if name.startswith("paper "):
+        from .papers import command
+
+        return command.main(rest, name.removeprefix("paper "), module.EXPERIMENTS)
+    return module.main(rest)
 
 
 if __name__ == "__main__":
