@@ -64,7 +64,7 @@ def test_an_extra_declares_what_is_imported_where_it_is_asked_for(module, extra)
 def test_commands_and_the_package_are_imported_without_the_extras():
     modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in INSTALLED]
     modules = [name.removesuffix(".__init__") for name in modules if name.startswith("fedjax_het.")]
-    modules += [f"experiments.{module}" for module, _ in COMMANDS.values()] + ["experiments.sweep.batched"]
+    modules += [f"experiments.{module}" for module, _ in COMMANDS.values()]
     program = f"""
 import importlib, sys
 sys.modules.update(dict.fromkeys({list(OPTIONAL)}))
