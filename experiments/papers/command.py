@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models import MODELS
 
+from .. import PROGRAM, ROOT
 from ..configuration import calls, overrides
 from ..runs import json_files, plots
 from ..runs.run_directory import RunDirectory
@@ -20,14 +21,14 @@ from ..sweep import grid, run_grid
 from ..sweep.grid import GridRun
 from . import comparison
 from .comparison import Entry
-from .spec import PRETRAINED, ROOT, Experiment, Scale, Settings
+from .spec import PRETRAINED, Experiment, Scale, Settings
 
 
 def main(argv: Sequence[str], paper: str, experiments: Mapping[str, Experiment]) -> int:
     """The exit status: 0 = all is done, 1 = some runs failed, 2 = something to mend, said before the first."""
     own, common = overrides.split_overrides(argv)
     parser = argparse.ArgumentParser(
-        prog=f"python -m experiments.papers.{paper}",
+        prog=f"{PROGRAM} paper {paper}",
         description="Train a table or figure of the paper, and compare.",
         epilog="--config.<key>=<value> sets a key in all runs; --config.model.pretrained=FILE, say, where the paper's "
         "own scale asks for it.",

@@ -1,13 +1,12 @@
 """What a table or figure of a paper is made of."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
+from ..configuration.settings import CONFIGS
 from ..sweep.grid import GridRun
 from .measures import Measure
 
-ROOT = Path(__file__).resolve().parents[2]
 PRETRAINED = "model.pretrained"
 Settings = Mapping[str, str]
 """{"algorithm.lam": "0.1"}, as on the command line."""
@@ -69,7 +68,7 @@ class Experiment(NamedTuple):
                 own = {**of_row, **of_column, **self.tuned.get((row, column), {})}
                 parts = {**chosen.common, **common}, {key: text for key, text in own.items() if key not in common}
                 filled = [{key: _filled(text, paths) for key, text in part.items()} for part in parts]
-                cells[row, column] = GridRun(ROOT / "configs" / chosen.config, *filled)
+                cells[row, column] = GridRun(CONFIGS / chosen.config, *filled)
         return cells
 
     def value(self, measure: str, row: str, column: str) -> float | None:

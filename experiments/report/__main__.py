@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fedjax_het.errors import InputError
 
+from .. import PROGRAM
 from ..runs import json_files
 
 _EXTRA = ("jinja2", "plotly")
@@ -21,11 +22,9 @@ _EXTRA = ("jinja2", "plotly")
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command line. Raises InputError for what cannot be written."""
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.report", description="One page that compares runs.", allow_abbrev=False
+        prog=f"{PROGRAM} report", description="One page that compares runs.", allow_abbrev=False
     )
-    parser.add_argument(
-        "runs", type=Path, nargs="+", metavar="RUN", help="a directory of experiments.train or experiments.compare"
-    )
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a directory of train or compare")
     parser.add_argument("--out", type=Path, default=Path("report.html"), help="the page; report.html unless given")
     parser.add_argument("--watch", action="store_true", help="write again whenever a run's files change")
     known = parser.parse_args(argv)
@@ -42,7 +41,7 @@ def check_extra() -> None:
     """Raises InputError where what draws the page is not installed."""
     if missing := [name for name in _EXTRA if importlib.util.find_spec(name) is None]:
         raise InputError(
-            f'the report needs {" and ".join(missing)}. Install what is missing: pip install -e ".[report]"'
+            f'the report needs {" and ".join(missing)}. Install what is missing: pip install "fedjax-het[report]"'
         )
 
 

@@ -40,7 +40,7 @@ def _grid(path: Path) -> Any:
     try:
         return read_json(path)
     except DamagedFileError as error:
-        raise InputError(f"{error} The command of experiments.compare writes it anew.") from error
+        raise InputError(f"{error} The command `compare` writes it anew.") from error
 
 
 def directories_of(path: Path) -> tuple[list[Path], list[Absent]]:
@@ -52,7 +52,7 @@ def directories_of(path: Path) -> tuple[list[Path], list[Absent]]:
         if inside := sorted(each.parent for each in path.glob("*/config.json")):
             return inside, []
         what = "has no config.json and no grid.json" if path.is_dir() else "is no directory"
-        raise InputError(f"{path}: {what}. Name a directory that experiments.train or experiments.compare has written.")
+        raise InputError(f"{path}: {what}. Name a directory that `train` or `compare` has written.")
     if not isinstance(grid, list) or not all(
         isinstance(cell, dict) and {"cell", "status"} <= set(cell) for cell in grid
     ):
