@@ -10,12 +10,12 @@ where a training finds them. Exit status: 0 = a training could start with them, 
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 
 from fedjax_het.errors import InputError
 
+from . import PROGRAM
 from .configuration import build, settings
 from .configuration.overrides import split_overrides
 from .runs import data_usage, dataset_table, records
@@ -26,12 +26,17 @@ def main(argv: Sequence[str]) -> int:
     """The exit status."""
     own, overrides = split_overrides(argv)
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.check_data",
+        prog=f"{PROGRAM} check-data",
         description="Read, check and distribute the data of a config without training.",
         epilog="--config.<key>=<value> sets any key: --config.data.path=data/pacs --config.data.size=64",
         allow_abbrev=False,
     )
-    parser.add_argument("--config", type=Path, required=True, help="a Python file with get_config()")
+    parser.add_argument(
+        "--config",
+        type=settings.find_config,
+        required=True,
+        help="a Python file with get_config(), or the name of an embedded config",
+    )
     known = parser.parse_args(own)
     dataset_table.print_progress()
     try:

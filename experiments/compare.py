@@ -19,6 +19,8 @@ from rich.markdown import Markdown
 
 from fedjax_het.errors import InputError
 
+from . import PROGRAM
+from .configuration import settings
 from .configuration.overrides import split_overrides
 from .runs import json_files
 from .runs.results import RunResults
@@ -41,12 +43,18 @@ def parse(argv: Sequence[str]) -> Command:
     """The command line. Raises InputError for what cannot be read."""
     own, common = split_overrides(argv)
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.compare",
+        prog=f"{PROGRAM} compare",
         description="Train every config with every combination of what is varied, and tabulate the results.",
         epilog="--config.<key>=<value> sets a key in all of them.",
         allow_abbrev=False,
     )
-    parser.add_argument("--config", type=Path, action="append", required=True, help="a config file; may be repeated")
+    parser.add_argument(
+        "--config",
+        type=settings.find_config,
+        action="append",
+        required=True,
+        help="a config file or the name of an embedded config; may be repeated",
+    )
     parser.add_argument(
         "--vary",
         action="append",

@@ -18,6 +18,7 @@ from fedjax_het.errors import InputError, nearest
 from fedjax_het.models import TORCH_NAMES, Naming, save_state_dict, unnamed_leaves
 from fedjax_het.types import State, Variables
 
+from . import PROGRAM
 from .configuration import build, settings
 from .runs.run_directory import RunDirectory, run_identity
 from .runs.run_files import RESOLVED
@@ -76,7 +77,7 @@ def _last(directory: RunDirectory, chosen: dict[str, Any]) -> tuple[State, int]:
 
 def main(argv: Sequence[str]) -> int:
     """The exit status: 0 = written, 2 = something to mend, said on stderr."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.export", description="A run's model for PyTorch.")
+    parser = argparse.ArgumentParser(prog=f"{PROGRAM} export", description="A run's model for PyTorch.")
     parser.add_argument("--workdir", type=Path, required=True, help="the run directory")
     parser.add_argument("--to", type=Path, required=True, help="the file to write, .safetensors or .npz")
     parser.add_argument("--seed", type=int, help="which of the run's seeds; its first unless given")

@@ -1,12 +1,13 @@
 """The list of algorithms: a line for every algorithm, and all that is known of one, from docstrings."""
 
+import argparse
 import inspect
 import os
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -19,7 +20,8 @@ from fedjax_het.engine import make_round
 from fedjax_het.engine.execution.cost import bytes_per_client
 from fedjax_het.errors import InputError, nearest
 
-from .configuration import calls
+from . import PROGRAM
+from .configuration import calls, settings
 
 _SECTION = re.compile(r"^(Args|Returns|Raises|References):\n((?:[ ]{4}.*\n|\n)*)", re.MULTILINE)
 _ENTRY = re.compile(r"^(\w+): ", re.MULTILINE)
@@ -91,12 +93,14 @@ def _show_all() -> None:
     width = max(map(len, ALGORITHMS)) + 1
     for name, factory in ALGORITHMS.items():
         print(f"{name:<{width}} {parse(factory).title.partition(': ')[2]}")
-    print("\n--list NAME shows one with its formula, options, traffic and references.")
+    print()
+    _wrap(f"`{PROGRAM} list NAME` shows one with its formula, options, traffic and references.")
+    _wrap(f"Embedded configs, for --config=NAME: {', '.join(settings.embedded_configs())}.")
 
 
 def _show_one(name: str) -> None:
     if name not in ALGORITHMS:
-        raise InputError(f"--list: there is no algorithm '{name}'. {nearest(name, ALGORITHMS)}")
+        raise InputError(f"there is no algorithm '{name}'. {nearest(name, ALGORITHMS)}")
     factory = ALGORITHMS[name]
     text, options = parse(factory), own_options(factory)
     print(f"{name}\n")
@@ -161,3 +165,21 @@ def _wrap(text: str, first: str = "", others: str = "") -> None:
         text, room, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
     ):
         print(line)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit status: 0 = shown, 2 = there is no such algorithm."""
+    parser = argparse.ArgumentParser(
+        prog=f"{PROGRAM} list", description="List the algorithms and the embedded configs.", allow_abbrev=False
+    )
+    parser.add_argument("name", nargs="?", default="", help="an algorithm, of which all is shown")
+    try:
+        show(parser.parse_args(argv).name)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -19,7 +19,7 @@ from rich.console import Console
 from fedjax_het._internal.cache_folder import cache_folder
 from fedjax_het.errors import InputError, NonFiniteError
 
-from . import list_algorithms, trackers
+from . import PROGRAM, trackers
 from .configuration import build, settings
 from .configuration.overrides import split_overrides
 from .distributed import initialization
@@ -56,15 +56,16 @@ def parse(argv: Sequence[str]) -> Command:
     """The command line. `--config.<key>=<value>` sets any key of the config, whether the file sets it or not."""
     own, overrides = split_overrides(argv)
     parser = argparse_flags.ArgumentParser(
-        prog="python -m experiments.train",
+        prog=f"{PROGRAM} train",
         description="Train from a config; the same command resumes a run that was stopped.",
         epilog="--config.<key>=<value> sets any key: --config.rounds=50 --config.algorithm.name=fedprox",
         allow_abbrev=False,
     )
-    chosen = parser.add_mutually_exclusive_group(required=True)
-    chosen.add_argument("--config", type=Path, help="a Python file with get_config()")
-    chosen.add_argument(
-        "--list", nargs="?", const="", metavar="NAME", help="list the algorithms, or show all of one, and stop"
+    parser.add_argument(
+        "--config",
+        type=settings.find_config,
+        required=True,
+        help=f"a Python file with get_config(), or an embedded config (`{PROGRAM} list` names them)",
     )
     parser.add_argument("--workdir", type=Path, help="the run directory; else runs/<the config's place below configs/>")
     parser.add_argument(
@@ -72,9 +73,6 @@ def parse(argv: Sequence[str]) -> Command:
     )
     initialization.add_flags(parser)
     known = parser.parse_args(own)
-    if known.list is not None:
-        list_algorithms.show(known.list)
-        raise SystemExit(0)
     workdir = known.workdir or Path("runs", *_name(known.config))
     return Command(known.config, workdir, overrides, not known.no_compilation_cache, initialization.read_flags(known))
 
@@ -82,7 +80,7 @@ def parse(argv: Sequence[str]) -> Command:
 def _name(config: Path) -> tuple[str, ...]:
     """("pacs", "fedbn") for configs/pacs/fedbn.py, so that data sets do not share a run directory."""
     parts = config.with_suffix("").parts
-    return parts[parts.index("configs") + 1 :] if "configs" in parts else parts[-1:]
+    return parts[len(parts) - parts[::-1].index("configs") :] if "configs" in parts else parts[-1:]
 
 
 def run(command: Command, processes: Processes = SINGLE) -> None:

@@ -1,7 +1,5 @@
 """A simulator for heterogeneous federated learning in which a whole round is one XLA program."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 from fedjax_het import algorithms, data, diagnostics, models, sharing
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.client import measures, objectives, schedules
@@ -11,10 +9,7 @@ from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from fedjax_het.server import aggregators, weightings
 
-try:
-    __version__ = version("fedjax-het")
-except PackageNotFoundError:  # a checkout that is not installed
-    __version__ = "0+unknown"
+__version__ = "0.1.0"
 
 __all__ = [
     "Algorithm",

@@ -6,7 +6,7 @@ Where it is not prepared, the first start says how; for the batches that its aut
 
 from ml_collections import ConfigDict
 
-from configs.cifar10 import base as cifar10
+from ..cifar10 import base as cifar10
 
 
 def base(**algorithm: object) -> ConfigDict:

@@ -7,7 +7,7 @@ ResNet-50 on 384 x 384.
 
 from ml_collections import ConfigDict
 
-from configs.retina import base as retina
+from ..retina import base as retina
 
 
 def base(**algorithm: object) -> ConfigDict:

@@ -3,7 +3,7 @@ round, control variates grow stale between two visits of a client, and training 
 
 from ml_collections import ConfigDict
 
-from configs.fashion_mnist.base import base
+from .base import base
 
 
 def get_config() -> ConfigDict:

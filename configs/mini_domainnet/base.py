@@ -7,7 +7,7 @@ domains there are. Images are 64 x 64 for this small network, 224 x 224 in most 
 
 from ml_collections import ConfigDict
 
-from configs.pacs import base as pacs
+from ..pacs import base as pacs
 
 
 def base(**algorithm: object) -> ConfigDict:

@@ -7,7 +7,7 @@ The path is the folder with Art, Clipart, Product and Real World. Images are 64 
 
 from ml_collections import ConfigDict
 
-from configs.pacs import base as pacs
+from ..pacs import base as pacs
 
 
 def base(**algorithm: object) -> ConfigDict:

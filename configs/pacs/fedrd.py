@@ -1,7 +1,7 @@
 """FedRD on PACS in its published setting: ResNet-18 on 224 x 224. Give the data with --config.data.path=...
 
 The paper starts from ImageNet weights: --config.model.pretrained=resnet18.safetensors. Every domain is left out in turn
-by `python -m experiments.compare ... --vary=data.unseen=all`; other algorithms run in this setting with
+by `compare ... --vary=data.unseen=all`; other algorithms run in this setting with
 --config.algorithm.name, or side by side with --vary=algorithm.name=fedavg,fedrd. Smaller: --config.data.size=64.
 The rate falls to a tenth after 80 % of the 40 rounds. A tenth of a client's examples is for validation, which FedRD
 weighs clients by; PACS' own split lists go before it. Left out: the authors' subsample, which is not published.
@@ -9,7 +9,7 @@ weighs clients by; PACS' own split lists go before it. Left out: the authors' su
 
 from ml_collections import ConfigDict
 
-from configs.pacs.base import base
+from .base import base
 
 
 def get_config() -> ConfigDict:

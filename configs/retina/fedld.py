@@ -2,7 +2,7 @@
 
 from ml_collections import ConfigDict
 
-from configs.retina.base import base
+from .base import base
 
 
 def get_config() -> ConfigDict:

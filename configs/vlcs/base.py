@@ -6,7 +6,7 @@ The path is the folder with the domains, or the one that holds VLCS/. Images are
 
 from ml_collections import ConfigDict
 
-from configs.pacs import base as pacs
+from ..pacs import base as pacs
 
 
 def base(**algorithm: object) -> ConfigDict:

@@ -22,6 +22,7 @@ from absl.flags import argparse_flags
 
 from fedjax_het.errors import InputError, nearest
 
+from .. import module_command, module_environment
 from ..runs import json_files, plots
 from .scaling_point import Point
 
@@ -89,8 +90,8 @@ def run_studies(studies: Sequence[str], out: Path, largest: int | None) -> int:
 
 
 def _measure_in_process(point: Point) -> dict[str, Any] | None:
-    command = [sys.executable, "-m", "experiments.benchmarks.scaling_point", json.dumps(point._asdict())]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = module_command("benchmarks.scaling_point", json.dumps(point._asdict()))
+    done = subprocess.run(command, capture_output=True, text=True, env=module_environment())
     if done.returncode:
         why = (done.stderr.strip().splitlines() or [f"ended by signal {-done.returncode}"])[-1]
         print(f"  failed: {why}", flush=True)

@@ -1,12 +1,14 @@
 """From a config file and the command line to one complete, checked table of settings."""
 
+import contextlib
 import importlib.util
 import inspect
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, Literal, NamedTuple
 
 from ml_collections import ConfigDict
@@ -20,11 +22,13 @@ from fedjax_het.errors import InputError, nearest, shorten
 from fedjax_het.models import MODELS
 from fedjax_het.validation import Count, CountOrZero, Fraction, Seed, check_constraints, constraints
 
-from .. import trackers
+from .. import ROOT, trackers
 from ..runs import setting_text
 from . import calls
 
 Settings = dict[str, Any]
+CONFIGS = ROOT / "configs"
+"""The embedded configs."""
 SCHEDULE = "learning_rate_schedule"
 
 
@@ -105,8 +109,22 @@ def defaults() -> ConfigDict:
     return ConfigDict(sections | {field.name: field.default for field in fields(RunSettings)})
 
 
+def embedded_configs() -> list[str]:
+    """Their names, "quickstart" and "pacs/fedavg"; what files called base share is no config by itself."""
+    files = (path for path in CONFIGS.rglob("*.py") if path.stem not in ("__init__", "base"))
+    return sorted(path.relative_to(CONFIGS).with_suffix("").as_posix() for path in files)
+
+
+def find_config(name: str) -> Path:
+    """The file of an embedded config where the name is one of theirs, else the name as a path."""
+    return CONFIGS / f"{name}.py" if name in embedded_configs() else Path(name)
+
+
 def load_settings(path: str | Path) -> Settings:
     """What a config file's get_config() returns, as plain dicts.
+
+    A config file may import its neighbours: `from .base import base` a file beside it, `from ..pacs.base import base`
+    one in the folder pacs beside its own.
 
     Raises:
         InputError: There is no such file, Python refuses or fails to run it (with the line of the file and the error's
@@ -118,8 +136,29 @@ def load_settings(path: str | Path) -> Settings:
     except OSError as error:
         raise InputError(f"--config: cannot read {shorten(str(path))}: {error.strerror}.") from error
     if not is_file:
-        raise InputError(f"--config: there is no Python file '{path}'. Start from configs/quickstart.py.")
-    spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
+        known = nearest(str(path), embedded_configs())
+        raise InputError(f"--config: there is no Python file '{path}', and no embedded config of that name. {known}")
+    with _importable_neighbours(path) as package:
+        return _call_config(path, package)
+
+
+@contextlib.contextmanager
+def _importable_neighbours(path: Path) -> Iterator[str]:
+    """The name of a package of the files beside a config, for relative imports; it is gone afterwards."""
+    folder = path.absolute().parent
+    above, beside = "_configs_above", "_configs_above.beside"
+    for name, place in ((above, folder.parent), (beside, folder)):
+        sys.modules[name] = package = ModuleType(name)
+        package.__path__ = [str(place)]
+    try:
+        yield beside
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == above]:
+            del sys.modules[name]
+
+
+def _call_config(path: Path, package: str) -> Settings:
+    spec = importlib.util.spec_from_file_location(f"{package}.config", path)
     module = importlib.util.module_from_spec(spec)
     _run_file(path, lambda: spec.loader.exec_module(module))
     get_config = getattr(module, "get_config", None)

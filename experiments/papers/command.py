@@ -16,20 +16,21 @@ import jax.numpy as jnp
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models import MODELS
 
+from .. import PROGRAM, ROOT
 from ..configuration import calls, overrides
 from ..runs import json_files, plots
 from ..runs.results import RunResults
 from ..runs.run_directory import run_identity
 from ..sweep import grid, run_grid
 from ..sweep.grid import GridRun
-from .spec import PRETRAINED, ROOT, Entry, Experiment, Runs, Scale, Settings
+from .spec import PRETRAINED, Entry, Experiment, Runs, Scale, Settings
 
 
 def main(argv: Sequence[str], paper: str, experiments: Mapping[str, Experiment]) -> int:
     """Run the command and return the exit status: 0 = all is done, 1 = some runs failed, 2 = an error of input."""
     own, common = overrides.split_overrides(argv)
     parser = argparse.ArgumentParser(
-        prog=f"python -m experiments.papers.{paper}",
+        prog=f"{PROGRAM} paper {paper}",
         description="Train a table or figure of the paper and compare the results with the printed values.",
         epilog="--config.<key>=<value> sets a key in all runs, for example --config.model.pretrained=FILE, where the "
         "paper's own scale requires it.",

@@ -1,15 +1,14 @@
 """Records of a paper's table or figure: its scales, its rows and columns, its printed values, and its results."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from ..configuration.settings import CONFIGS
 from ..runs.results import RunResults
 from ..sweep.grid import GridRun
 
-ROOT = Path(__file__).resolve().parents[2]
 PRETRAINED = "model.pretrained"
 Settings = Mapping[str, str]
 """{"algorithm.lam": "0.1"}, as on the command line."""
@@ -101,7 +100,7 @@ class Experiment(NamedTuple):
                 own = {**of_row, **of_column, **self.tuned.get((row, column), {})}
                 parts = {**chosen.common, **common}, {key: text for key, text in own.items() if key not in common}
                 filled = [{key: _fill_paths(text, paths) for key, text in part.items()} for part in parts]
-                runs[row, column] = GridRun(ROOT / "configs" / chosen.config, *filled)
+                runs[row, column] = GridRun(CONFIGS / chosen.config, *filled)
         return runs
 
     def value(self, measure: str, row: str, column: str) -> float | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fedjax_het.errors import InputError
 
+from .. import PROGRAM
 from ..runs import json_files, results
 
 _PACKAGES = ("jinja2", "plotly")
@@ -25,11 +26,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         InputError: The page cannot be written.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.report", description="Write one page that compares runs.", allow_abbrev=False
+        prog=f"{PROGRAM} report", description="Write one page that compares runs.", allow_abbrev=False
     )
-    parser.add_argument(
-        "runs", type=Path, nargs="+", metavar="RUN", help="a directory of experiments.train or experiments.compare"
-    )
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a directory of train or compare")
     parser.add_argument("--out", type=Path, default=Path("report.html"), help="the page (default report.html)")
     parser.add_argument("--watch", action="store_true", help="write the page again whenever a run's files change")
     known = parser.parse_args(argv)
@@ -46,7 +45,7 @@ def check_packages() -> None:
     """Raise InputError if a package that draws the page is not installed."""
     if missing := [name for name in _PACKAGES if importlib.util.find_spec(name) is None]:
         raise InputError(
-            f'the report needs {" and ".join(missing)}. Install what is missing: pip install -e ".[report]"'
+            f'the report needs {" and ".join(missing)}. Install what is missing: pip install "fedjax-het[report]"'
         )
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_het import engine
+from fedjax_het import __version__, engine
 from fedjax_het.data import Federation
 
 from . import json_files
 
 Json = dict[str, Any]
-_PACKAGES = ("fedjax-het", "jax", "jaxlib", "flax", "optax", "numpy")
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 
 def flatten(record: Mapping[str, Any], separator: str = ".", prefix: str = "") -> Json:
@@ -191,14 +191,6 @@ def _summarize_seeds(lines: list[Json]) -> dict[str, Json]:
     return {name: figures[name] for name in lines[0] if name in figures}
 
 
-def _version(package: str) -> str:
-    """Return a package's version; a checkout that is not installed has none."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
 def summarize_run(lines: list[Json], facts: engine.RunCost, federation: Federation) -> Json:
     """Make the record of the whole run."""
     return {
@@ -209,5 +201,6 @@ def summarize_run(lines: list[Json], facts: engine.RunCost, federation: Federati
         "wall_seconds": lines[-1]["seconds"],
         "partition": federation.fingerprint,
         "facts": facts._asdict(),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
+        "versions": {"python": platform.python_version(), "fedjax-het": __version__}
+        | {name: metadata.version(name) for name in _PACKAGES},
     }

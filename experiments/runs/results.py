@@ -232,12 +232,12 @@ def find_runs(path: Path) -> tuple[list[Path], list[MissingRun]]:
     """
     if (path / "config.json").is_file():
         return [path], []
-    grid = _hinted(read_json, path / "grid.json", "The command of experiments.compare writes it anew.")
+    grid = _hinted(read_json, path / "grid.json", "The command `compare` writes it again.")
     if grid is None:
         if inside := sorted(each.parent for each in path.glob("*/config.json")):
             return inside, []
         what = "has no config.json and no grid.json" if path.is_dir() else "is no directory"
-        raise InputError(f"{path}: {what}. Name a directory that experiments.train or experiments.compare has written.")
+        raise InputError(f"{path}: {what}. Name a directory that `train` or `compare` has written.")
     if not isinstance(grid, list) or not all(isinstance(run, dict) and {"cell", "status"} <= set(run) for run in grid):
         raise InputError(f"{path / 'grid.json'}: it is not a list of runs. {HINT}")
     here = [run for run in grid if (path / run["cell"] / "config.json").is_file()]

@@ -2,12 +2,12 @@
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .. import module_command, module_environment
 from ..configuration import build
 from ..runs import json_files
 from ..runs.run_directory import RunDirectory
@@ -69,7 +69,7 @@ def _run_alone(cell: GridRun, directory: Path) -> GridResult:
     began, overrides = time.perf_counter(), {**cell.common, **cell.own}
     flags = [f"--config={cell.config}", f"--workdir={directory}"]
     flags += [f"--config.{key}={text}" for key, text in overrides.items()]
-    code = _run_command(["experiments.train", *flags], directory / LOG)
+    code = _run_command(["train", *flags], directory / LOG)
     status = "done" if code == 0 else _find_reason(directory / LOG, code)
     return GridResult(cell, directory, status, time.perf_counter() - began)
 
@@ -82,15 +82,15 @@ def _run_group(cells: Sequence[GridRun], workdir: Path) -> list[str]:
     path = workdir / cells[0].name / "together.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     json_files.write(path, json_files.to_json(runs, indent=2) + "\n")
-    return ["experiments.sweep.batched", str(path)]
+    return ["sweep.batched", str(path)]
 
 
 def _run_command(command: Sequence[str], log: Path) -> int:
     """The exit status of a module of ours."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as file:
-        run = [sys.executable, "-m", *command]
-        return subprocess.run(run, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+        run, environment = module_command(*command), module_environment()
+        return subprocess.run(run, stdout=file, stderr=subprocess.STDOUT, env=environment, check=False).returncode
 
 
 def run_grid(cells: Sequence[GridRun], workdir: Path, most: int = MOST) -> Iterator[GridResult]:

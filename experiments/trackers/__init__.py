@@ -73,8 +73,8 @@ def check(names: Iterable[str]) -> None:
     for name in names:
         if importlib.util.find_spec(package := WRITERS[name].package) is None:
             raise InputError(
-                f"config.live: {name} needs {package}, which is not installed. Install it: pip install -e "
-                f'".[{name}]", or leave {name} out.'
+                f"config.live: {name} needs {package}, which is not installed. Install it: pip install "
+                f'"fedjax-het[{name}]", or leave {name} out.'
             )
 
 

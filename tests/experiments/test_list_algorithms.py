@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from experiments import list_algorithms, train
+from experiments import list_algorithms
 from experiments.configuration import calls
 from fedjax_het import data
 from fedjax_het.algorithms import ALGORITHMS
@@ -19,9 +19,7 @@ from tests.shared import ROOT
 def listed(capsys, monkeypatch):
     def listed(*arguments, columns=80):
         monkeypatch.setenv("COLUMNS", str(columns))
-        with pytest.raises(SystemExit) as stopped:
-            train.parse(["--list", *arguments])
-        assert stopped.value.code == 0
+        assert list_algorithms.main(arguments) == 0
         return capsys.readouterr().out
 
     return listed
@@ -51,7 +49,8 @@ def test_the_overview_is_a_line_each_that_fits_eighty_columns(listed):
     lines = listed().splitlines()
     assert [line.split()[0] for line in lines[: len(ALGORITHMS)]] == list(ALGORITHMS)
     assert all(len(line) <= 80 and line.endswith(".") for line in lines[: len(ALGORITHMS)])
-    assert "--list NAME" in lines[-1] and len(lines) == len(ALGORITHMS) + 2
+    rest = " ".join(lines[len(ALGORITHMS) + 1 :])
+    assert "list NAME` shows one" in rest and "quickstart" in rest and "pacs/fedrd" in rest
 
 
 @pytest.mark.parametrize(("name", "columns"), [("fedld", 80), ("fedld", 40), ("fedl2r", 200), ("scaffold", 80)])
@@ -84,23 +83,15 @@ def test_one_tells_what_is_sent_and_how_much(listed):
     assert "FedAvg's: down w, up w_i - w and n_i." in " ".join(listed("fedprox").split())
 
 
-def test_with_an_equals_sign_it_is_the_same(capsys):
-    for arguments in (["--list=fedavg"], ["--list", "fedavg"]):
-        with pytest.raises(SystemExit):
-            train.parse(arguments)
-    first, second = capsys.readouterr().out.split("fedavg\n\n")[1:]
-    assert first == second
-
-
 def test_a_reader_that_has_enough_is_no_error():
-    command = f"{sys.executable} -m experiments.train --list fedld | head -1"
+    command = f"{sys.executable} -m experiments list fedld | head -1"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("fedld\n", "")
 
 
 def test_an_unknown_name_is_answered_with_the_nearest(capsys):
-    assert train.main(["--list", "fedlt"]) == 2
-    assert capsys.readouterr().err.startswith("error: --list: there is no algorithm 'fedlt'. Did you mean 'fed")
+    assert list_algorithms.main(["fedlt"]) == 2
+    assert capsys.readouterr().err.startswith("error: there is no algorithm 'fedlt'. Did you mean 'fed")
 
 
 def test_a_docstring_is_taken_apart():

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ... import ROOT, module_command, module_environment
 from ...distributed import cpu_devices
 from ..harness import Benchmark, BenchmarkRules
 from ..peers import OURS
-from ..peers.process import ROOT
 from ..workloads import WORKLOADS, Workload
 from .tasks import Record, Setting, spread
 
@@ -230,7 +230,7 @@ PARTS = {
 
 # ---- other processes -------------------------------------------------------------------------------------------------
 def run_task(name: str, arguments: Mapping[str, Any], seconds: float, flags: str = "") -> Iterator[Record]:
-    command = [sys.executable, "-m", "experiments.benchmarks.gpu.tasks", name, json.dumps(arguments)]
+    command = module_command("benchmarks.gpu.tasks", name, json.dumps(arguments))
     yield from map(json.loads, read_lines(command, seconds, flags))
 
 
@@ -261,7 +261,7 @@ def read_lines(
     command: list[str], seconds: float, flags: str = "", environment: Mapping[str, str] | None = None
 ) -> Iterator[str]:
     """Yield the lines that a process prints. Raises TaskFailedError at the end if it fails or takes too long."""
-    whole = os.environ | (environment or {}) | {"PYTHONUNBUFFERED": "1"}
+    whole = module_environment() | (environment or {}) | {"PYTHONUNBUFFERED": "1"}
     whole |= {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(

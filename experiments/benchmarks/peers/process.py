@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[3]
+from ... import module_command, module_environment
+
 ANSWER_TIMEOUT = 1800  # seconds for one answer
 _LOG_TAIL = 4000  # characters of what a process wrote before it crashed
 
@@ -28,11 +29,10 @@ class ContenderProcess:
         self._log, self._patience = directory / f"{contender}.log", patience
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [python, "-m", "experiments.benchmarks.peers.worker", contender, *arguments],
+                module_command("benchmarks.peers.worker", contender, *arguments, python=python),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                cwd=ROOT,
                 env=_environment(),
                 start_new_session=True,
                 bufsize=0,
@@ -78,6 +78,5 @@ class ContenderProcess:
 
 def _environment() -> dict[str, str]:
     """The environment of a contender: CPU unless JAX_PLATFORMS says otherwise, and the same devices for all."""
-    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    chosen = {"JAX_PLATFORMS": "cpu"} | dict(os.environ) | {"PYTHONPATH": paths}
+    chosen = {"JAX_PLATFORMS": "cpu"} | module_environment()
     return chosen | ({"CUDA_VISIBLE_DEVICES": ""} if chosen["JAX_PLATFORMS"] == "cpu" else {})

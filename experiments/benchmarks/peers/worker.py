@@ -34,7 +34,7 @@ def main() -> None:
         return
     work = WORKLOADS[arguments.work].resized(arguments.clients, arguments.examples)
     try:
-        module = importlib.import_module(f"experiments.benchmarks.peers.{entry.module}")
+        module = importlib.import_module(f"{__package__}.{entry.module}")
         settings = ContenderSettings(arguments.cores, arguments.layout, arguments.conv, arguments.precision)
         contender = module.prepare(work, settings)
     except UnusableError as error:

@@ -12,15 +12,13 @@ from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.engine import ClientStore, Layout, Simulation, chunked, sharded, vmapped
 from fedjax_het.engine.round import participation
 from fedjax_het.types import Model, State
+from tests.compilation import HAS_EMITTERS_FLAG
 from tests.harness import algorithm, is_equal, model, of_clients
 
 # Tests are compiled in a hurry, in which the same operations may be rounded otherwise from one program to the next.
 # These are as a user's are.
-EARNEST = {
-    "xla_cpu_use_fusion_emitters": True,
-    "xla_backend_optimization_level": 3,
-    "xla_llvm_disable_expensive_passes": False,
-}
+EARNEST = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
+EARNEST |= {"xla_cpu_use_fusion_emitters": True} if HAS_EMITTERS_FLAG else {}
 LAYOUTS = {"chunked(1)": lambda: chunked(1), "sharded(2, 1)": lambda: sharded(2, 1), "vmapped": lambda: vmapped}
 ELSEWHERE = [
     ("chunked(1)", ("host", "device")),

@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fedjax_het.server.weightings._shares import WEIGHTINGS, separate
 
 from fedjax_het.algorithm import Aggregator
 from fedjax_het.engine.parallel.layout import chunked, sharded, vmapped
 from fedjax_het.engine.round.update_plan import plan_stack
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import mean, normalized_mean
+from fedjax_het.server.weightings._shares import WEIGHTINGS, separate
 from fedjax_het.types import Aggregate
 from tests.harness import algorithm, compose, difference, federation, plain, run
 

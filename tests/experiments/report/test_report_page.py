@@ -157,5 +157,5 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(tmp_path, mo
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "plotly" else found(name))
     assert command.main([str(written.run(tmp_path / "run"))]) == 2
     assert capsys.readouterr().err == (
-        'error: the report needs plotly. Install what is missing: pip install -e ".[report]"\n'
+        'error: the report needs plotly. Install what is missing: pip install "fedjax-het[report]"\n'
     )

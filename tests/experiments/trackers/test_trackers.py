@@ -208,7 +208,7 @@ def test_a_missing_package_is_refused_with_the_extra_that_brings_it(command, tmp
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wandb" else found(name))
     assert train.main([*command, "--config.live=tensorboard, wandb"]) == 2
     streams = capsys.readouterr()
-    assert 'wandb needs wandb, which is not installed. Install it: pip install -e ".[wandb]"' in streams.err
+    assert 'wandb needs wandb, which is not installed. Install it: pip install "fedjax-het[wandb]"' in streams.err
     assert "compil" not in streams.out and not (tmp_path / "run").exists()
 
 

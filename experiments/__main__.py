@@ -1,0 +1,77 @@
+"""The command line: fedjax-het COMMAND ..., and in a checkout python -m experiments COMMAND ...
+
+Each command is a module, which python -m experiments.train, say, runs as well. Exit status: that of the command; 2 for
+one that is not there.
+"""
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import fedjax_het
+from fedjax_het.errors import nearest
+
+from . import PROGRAM
+
+COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "train": ("train", "train from a config, or resume a run"),
+        "compare": ("compare", "train a grid of settings and tabulate the results"),
+        "report": ("report.__main__", "write one HTML page that compares runs"),
+        "export": ("export", "write a run's model as a PyTorch state dict"),
+        "check-data": ("check_data", "read, check and distribute the data of a config without training"),
+        "list": ("list_algorithms", "list the algorithms and the configs, or show all of one algorithm"),
+        **{
+            f"paper {name}": (f"papers.{name}", f"train a table or figure of the {title} paper, and compare")
+            for name, title in {"fedld": "FedLD", "fedmgc": "FedMGC", "fedrd": "FedRD", "harmofl": "HarmoFL"}.items()
+        },
+    }
+)
+"""{command: (its module below this package, what it does)}."""
+
+
+def usage() -> str:
+    """What is printed for --help."""
+    width = max(map(len, COMMANDS)) + 2
+    lines = [f"  {name:{width}}{words}" for name, (_, words) in COMMANDS.items()]
+    return "\n".join([f"usage: {PROGRAM} COMMAND ... | --version", "", *lines, "", "COMMAND --help explains one."])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        argv: The command and its arguments; those of the process unless given.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        SystemExit: From the command's parser, for --help and for arguments that it does not know.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv in (["--help"], ["-h"]):
+        print(usage())
+        return 0
+    if argv == ["--version"]:
+        print(f"fedjax-het {fedjax_het.__version__}")
+        return 0
+    if not argv:
+        print(usage(), file=sys.stderr)
+        return 2
+    name = next((name for name in (" ".join(argv[:2]), argv[0]) if name in COMMANDS), None)
+    if name is None:
+        asked = " ".join(argv[:2]) if argv[0] == "paper" else argv[0]
+        print(f"error: there is no command '{asked}'. {nearest(asked, COMMANDS)}", file=sys.stderr)
+        return 2
+    module, rest = importlib.import_module(f"{__package__}.{COMMANDS[name][0]}"), argv[len(name.split()) :]
+    if name.startswith("paper "):
+        from .papers import command
+
+        return command.main(rest, name.removeprefix("paper "), module.EXPERIMENTS)
+    return module.main(rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

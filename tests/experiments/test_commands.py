@@ -1,0 +1,94 @@
+"""The console command, the configs that it finds by name, and the processes that commands start."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import fedjax_het
+from experiments import __main__ as console
+from experiments import train
+from experiments.configuration import settings
+from fedjax_het.errors import InputError
+from tests.shared import ROOT
+
+
+@pytest.fixture
+def run():
+    """Run a command in this process and return its exit status."""
+
+    def run(*arguments):
+        try:
+            return console.main(arguments)
+        except SystemExit as ended:
+            return ended.code
+
+    return run
+
+
+def test_the_version_is_printed(run, capsys):
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"fedjax-het {fedjax_het.__version__}\n"
+
+
+def test_the_usage_names_every_command(run, capsys):
+    assert run("--help") == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name} " in out for name in console.COMMANDS)
+    assert run() == 2 and capsys.readouterr() == ("", out)
+
+
+@pytest.mark.parametrize("name", console.COMMANDS)
+def test_every_command_explains_itself_by_its_name(run, name, capsys):
+    assert run(*name.split(), "--help") == 0
+    assert capsys.readouterr().out.startswith(f"usage: python -m experiments {name} ")
+
+
+def test_the_status_is_that_of_the_command(run, tmp_path, capsys):
+    assert run("export", f"--workdir={tmp_path}", "--to=model.safetensors") == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("asked", "nearest"), [("trian", "train"), ("paper fedldd", "paper fedld")])
+def test_an_unknown_command_is_answered_with_the_nearest(run, asked, nearest, capsys):
+    assert run(*asked.split()) == 2
+    assert capsys.readouterr().err.startswith(f"error: there is no command '{asked}'. Did you mean '{nearest}'?")
+
+
+def test_an_embedded_config_is_found_by_its_name_in_any_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert settings.load_settings(settings.find_config("quickstart"))["algorithm"]["name"] == "fedld"
+    command = train.parse(["--config=vlcs/fedrd"])
+    assert (str(command.workdir), command.config) == ("runs/vlcs/fedrd", ROOT / "configs" / "vlcs" / "fedrd.py")
+    assert settings.load_settings(command.config)["data"]["name"] == "vlcs"
+    with pytest.raises(InputError, match=r"no embedded config of that name. Did you mean 'quickstart'\?"):
+        settings.load_settings(settings.find_config("quickstrat"))
+
+
+def test_a_config_imports_its_neighbours_alone(tmp_path):
+    shared = "def base(rounds):\n    return {'rounds': rounds}\n"
+    for folder, rounds in (("a", 3), ("b", 5)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "base.py").write_text(f"{shared}ROUNDS = {rounds}\n")
+        (tmp_path / folder / "own.py").write_text(
+            "from .base import ROUNDS, base\n\ndef get_config():\n    from ..b.base import ROUNDS as of_b\n"
+            "    return base(ROUNDS + of_b)\n"
+        )
+    assert settings.load_settings(tmp_path / "a" / "own.py") == {"rounds": 8}
+    assert settings.load_settings(tmp_path / "b" / "own.py") == {"rounds": 10}
+    assert not [name for name in sys.modules if name.startswith("_configs_above")]
+
+
+def test_other_processes_import_this_package_whatever_the_directory_holds(tmp_path):
+    """The process that starts another has the checkout on its path, and not the current directory."""
+    (tmp_path / "experiments.py").write_text("raise ImportError('another module of this name')\n")
+    program = """
+import subprocess, sys, experiments
+command = experiments.module_command("configuration.overrides")
+sys.exit(subprocess.run(command, env=experiments.module_environment()).returncode)
+"""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

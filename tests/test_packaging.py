@@ -1,0 +1,75 @@
+"""What the installed package needs and declares."""
+
+import ast
+import functools
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+
+import pytest
+
+from experiments.__main__ import COMMANDS
+from tests.shared import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OURS = {"fedjax_het", "experiments", "configs"}
+INSTALLED = [
+    path
+    for folder in sorted(OURS)
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if not path.is_relative_to(ROOT / "experiments" / "benchmarks")
+]
+OPTIONAL = {
+    "jinja2": "report",
+    "markupsafe": "report",
+    "nibabel": "medical",
+    "plotly": "report",
+    "tensorboardX": "tensorboard",
+    "wandb": "wandb",
+}
+"""{module: the extra that installs it}."""
+
+
+def distributions(requirements):
+    return {re.match(r"[\w.-]+", each)[0].lower().replace("_", "-") for each in requirements}
+
+
+@functools.cache
+def imported():
+    """{module from elsewhere: the files that import it}."""
+    found = {}
+    for path in INSTALLED:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for name in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - OURS:
+                found.setdefault(name, []).append(path.relative_to(ROOT))
+    return found
+
+
+def test_the_dependencies_are_what_is_imported():
+    of_module = packages_distributions()
+    needed = {of_module[name][0].lower().replace("_", "-") for name in imported() if name not in OPTIONAL}
+    assert needed == distributions(PROJECT["dependencies"])
+
+
+@pytest.mark.parametrize(("module", "extra"), OPTIONAL.items())
+def test_an_extra_declares_what_is_imported_where_it_is_asked_for(module, extra):
+    assert module in imported()
+    assert module.lower() in distributions(PROJECT["optional-dependencies"][extra])
+
+
+def test_commands_and_the_package_are_imported_without_the_extras():
+    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in INSTALLED]
+    modules = [name.removesuffix(".__init__") for name in modules if name.startswith("fedjax_het.")]
+    modules += [f"experiments.{module}" for module, _ in COMMANDS.values()]
+    program = f"""
+import importlib, sys
+sys.modules.update(dict.fromkeys({list(OPTIONAL)}))
+for name in {modules}:
+    importlib.import_module(name)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
