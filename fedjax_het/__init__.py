@@ -1,34 +1,47 @@
 """A simulator for heterogeneous federated learning in which a whole round is one XLA program."""
 
-from fedjax_het import algorithms, data, diagnostics, models, sharing
-from fedjax_het.algorithm import Algorithm
-from fedjax_het.client import measures, objectives, schedules
+from fedjax_het import algorithms, data, diagnostics, models, sharing, tree, types
+from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, Summary, Weighting
+from fedjax_het.client import gradients, local_updates, measures, memories, objectives, schedules
 from fedjax_het.engine import History, Simulation, Sweep, simulate
 from fedjax_het.engine.parallel import layout
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
-from fedjax_het.server import aggregators, weightings
+from fedjax_het.server import aggregators, summaries, weightings
+from fedjax_het.server import optimizers as server_optimizers
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aggregator",
     "Algorithm",
     "History",
     "InputError",
+    "LocalUpdate",
+    "Memory",
     "Simulation",
+    "Summary",
     "Sweep",
+    "Weighting",
     "__version__",
     "aggregators",
     "algorithms",
     "data",
     "diagnostics",
+    "gradients",
     "layout",
+    "local_updates",
     "measures",
+    "memories",
     "models",
     "objectives",
     "participation",
     "schedules",
+    "server_optimizers",
     "sharing",
     "simulate",
+    "summaries",
+    "tree",
+    "types",
     "weightings",
 ]
