@@ -1,0 +1,157 @@
+"""README and the pages of docs/: their Python runs, their commands are accepted, and they name all that there is."""
+
+import importlib
+import re
+import shlex
+import sys
+import tomllib
+from dataclasses import fields
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from experiments import __main__ as console
+from experiments.benchmarks.gpu.parts import PARTS
+from experiments.benchmarks.workloads import WORKLOADS
+from experiments.configuration import overrides, settings
+from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.data import PARTITIONS, SOURCES
+from fedjax_het.diagnostics import DIAGNOSTICS
+from fedjax_het.models import MODELS
+from tests.shared import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(
+    r'^(?P<slow><!-- slow -->\n)?```(?P<language>python|bash)(?: title="(?P<title>.+?)")?\n(?P<code>.*?)^```',
+    re.M | re.S,
+)
+COMMAND = re.compile(r"^(?:srun |.* && )?((?:fedjax-het|python -m) .*)$", re.M)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(path: Path, language: str) -> list[re.Match]:
+    return [match for match in BLOCK.finditer(path.read_text()) if match["language"] == language]
+
+
+def commands() -> list[tuple[Path, str]]:
+    shell = [(path, block["code"].replace("\\\n", " ")) for path in PAGES for block in blocks(path, "bash")]
+    return [(path, " ".join(line.split())) for path, code in shell for line in COMMAND.findall(code)]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """An empty folder to work in, from which files are imported. Names that a page registers are forgotten again."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    modules, before = set(sys.modules), [(each, dict(each)) for each in (ALGORITHMS, SOURCES, DIAGNOSTICS)]
+    yield tmp_path
+    for registry, entries in before:
+        registry.clear()
+        registry.update(entries)
+    for name in set(sys.modules) - modules:
+        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(sys.modules[name].__file__):
+            del sys.modules[name]
+
+
+def write_files(path: Path, place: Path) -> None:
+    for block in blocks(path, "python"):
+        if block["title"]:
+            (place / block["title"]).write_text(block["code"])
+
+
+def run_python(path: Path, place: Path, *, is_slow: bool) -> None:
+    """Run a page's blocks in one namespace; a block with a title is a file, which is imported."""
+    write_files(path, place)
+    scope = {}
+    for block in blocks(path, "python"):
+        if block["title"]:
+            importlib.import_module(Path(block["title"]).stem)
+        elif is_slow or not block["slow"]:
+            exec(compile(block["code"], name_of(path), "exec"), scope)
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if blocks(path, "python")], ids=name_of)
+def test_the_python_of_a_page_runs(path, place):
+    run_python(path, place, is_slow=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path", [path for path in PAGES if any(block["slow"] for block in blocks(path, "python"))], ids=name_of
+)
+def test_the_slow_python_of_a_page_gives_the_accuracy_that_it_shows(path, place, capsys):
+    run_python(path, place, is_slow=True)
+    accuracies = re.findall(r"^(\w+): ([\d.]+) ±", capsys.readouterr().out, re.M)
+    assert [name for name, _ in accuracies][:2] == ["fedavg", "fedld"]
+    assert all(float(value) > 80 for _, value in accuracies[:2])
+
+
+def show_help(program: list[str]) -> None:
+    """Run a command with --help alone: ["fedjax-het", "train"] or ["python", "-m", "experiments.report"]."""
+    if program[0] == "fedjax-het":
+        sys.exit(console.main([*program[1:], "--help"]))
+    name = program[-1]
+    is_package = find_spec(name).submodule_search_locations is not None
+    sys.exit(importlib.import_module(f"{name}.__main__" if is_package else name).main(["--help"]))
+
+
+@pytest.mark.parametrize(("path", "line"), commands(), ids=lambda value: str(value)[-60:])
+def test_a_command_of_a_page_is_accepted(path, line, place, capsys):
+    """Every option is one of the command's, and every setting one of the config's; nothing is trained."""
+    write_files(path, place)
+    words = shlex.split(line, comments=True)
+    size = 3 if words[0] == "python" or words[1] == "paper" else 2
+    program, arguments = words[:size], words[size:]
+    if program[-1] in ("pytest", "tests.golden"):
+        assert find_spec(program[-1])
+        return
+    own, given = overrides.split_overrides(arguments)
+    with pytest.raises(SystemExit) as ended:
+        show_help(program)
+    assert ended.value.code == 0
+    known = set(re.findall(r"--[\w-]+", capsys.readouterr().out))
+    assert {option.partition("=")[0] for option in own if option.startswith("--")} <= known
+    varied = dict(option.removeprefix("--vary=").split("=") for option in own if option.startswith("--vary="))
+    for option in own:
+        if option.startswith("--config="):
+            config = settings.find_config(option.removeprefix("--config="))
+            first = {key: values.split(",")[0] for key, values in varied.items()}
+            settings.complete_settings(settings.load_settings(config), given | first)
+
+
+def test_the_extras_of_the_pages_exist():
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    named = {
+        extra
+        for path in PAGES
+        for group in re.findall(r"\.\[([\w,-]+)\]", path.read_text())
+        for extra in group.split(",")
+    }
+    assert named
+    assert named <= extras
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_bytes()) <= 6000
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("README.md", ALGORITHMS),
+        ("docs/algorithms/index.md", ALGORITHMS),
+        ("docs/data.md", [*SOURCES, *PARTITIONS]),
+        ("docs/models.md", MODELS),
+        ("docs/evaluation.md", DIAGNOSTICS),
+        ("docs/accelerators.md", PARTS),
+        ("docs/benchmarks.md", WORKLOADS),
+        ("docs/command_line.md", [field.name for field in fields(settings.RunSettings)]),
+    ],
+)
+def test_a_page_names_all_that_there_is(page, names):
+    text = (ROOT / page).read_text()
+    assert not [name for name in names if f"`{name}`" not in text]
