@@ -15,6 +15,7 @@ from experiments import __main__ as console
 from experiments.benchmarks.gpu.parts import PARTS
 from experiments.benchmarks.workloads import WORKLOADS
 from experiments.configuration import overrides, settings
+from experiments.training.recorder import WRITTEN
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.data import PARTITIONS, SOURCES
 from fedjax_het.diagnostics import DIAGNOSTICS
@@ -149,7 +150,7 @@ def test_readme_is_short():
         ("docs/evaluation.md", DIAGNOSTICS),
         ("docs/accelerators.md", PARTS),
         ("docs/benchmarks.md", WORKLOADS),
-        ("docs/command_line.md", [field.name for field in fields(settings.RunSettings)]),
+        ("docs/command_line.md", [*(field.name for field in fields(settings.RunSettings)), *WRITTEN]),
     ],
 )
 def test_a_page_names_all_that_there_is(page, names):
