@@ -33,7 +33,15 @@ class History(NamedTuple):
 
 
 def simulate(algorithm: Algorithm | Sweep, model: Model, federation: Federation, *, rounds: int, **options) -> History:
-    """Train, and evaluate every so often. options: those of `Simulation`."""
+    """Train, and evaluate at regular intervals.
+
+    Args:
+        algorithm: One, or a sweep over its hyper-parameters.
+        model: A network.
+        federation: Who has which examples.
+        rounds: Of the training.
+        options: Those of `Simulation`.
+    """
     simulation = Simulation(algorithm, model, federation, rounds=rounds, **options)
     state, done, evaluations, losses = simulation.start(), 0, [], []
     for stop in simulation.stops():

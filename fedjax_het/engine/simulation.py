@@ -27,7 +27,7 @@ Bytes = Annotated[int, Range(1, 2**63 - 1, is_whole=True)]
 
 
 class Simulation:
-    """A training that is wired, checked and compiled: its rounds, and its evaluation.
+    """A training that is checked and compiled: its rounds, its evaluation, and its diagnostics.
 
     The leaves of every state, metric and evaluation that come out carry a leading axis of runs, [num_seeds], or
     [values * num_seeds] of a sweep, the seeds of a value beside each other. Seed s of a run is `seed + s`: initial
@@ -57,22 +57,36 @@ class Simulation:
         examples: str = AUTO,
         folder: str | Path | None = None,
     ):
-        """Wire, check and compile.
+        """Check the parts against each other, and compile.
 
-        algorithm: one, or a sweep over its hyper-parameters, Sweep(fedprox, {"mu": [0.01, 0.1]}), which is trained side
-        by side, as one program.   seed: of the first run; a list has one for each value of the sweep, or begins as many
-        runs of a single algorithm.
-        cohort_size: so many clients a round, drawn uniformly; None is everyone.   participation: any other rule.
-        personal_on_test: score every client's own model on the common test set too; that takes as many evaluations as
-        there are clients. "auto": where clients have no test examples of their own, which would score them otherwise.
-        diagnostics: what `diagnose` tells of, by name; see `fedjax_het.diagnostics`.
-        layout: "auto" times a few and takes the quickest; `choice` tells which and why, and is None otherwise.
-        memory_budget: bytes on each device; None is what it has. Where it is too little, "auto" makes do with less.
-        client_states: "device", "host" (its memory), "disk" (a file in `folder`, by default where temporary files go).
-        examples: "device", or "stream": those of one round after the other, from host memory or what is mapped there.
-        `residence` tells where things are; it makes no difference to any result.
-        Raises InputError, before anything runs, for what cannot work, a budget that nothing fits in included, and a
-        sweep over what the program depends on.
+        Args:
+            algorithm: One, or a sweep over its hyper-parameters, Sweep(fedprox, {"mu": [0.01, 0.1]}), which is trained
+                side by side, as one program.
+            model: A network, see `fedjax_het.models`.
+            federation: Who has which examples, see `fedjax_het.data.federate`.
+            rounds: Of the training.
+            cohort_size: Clients per round, drawn uniformly; None is all of them.
+            participation: Any other rule of who takes part.
+            layout: How many clients run side by side on which devices; "auto" times a few layouts and takes the
+                quickest, and `choice` says which and why.
+            seed: Of the first run; a list has one for each value of the sweep, or begins as many runs of a single
+                algorithm.
+            num_seeds: Runs of each, side by side, with the seeds that follow.
+            evaluate_every: Rounds between evaluations; there is one after the last round, too.
+            on_nonfinite: "drop" leaves out updates that hold NaN or infinity, "raise" stops.
+            personal_on_test: Score every client's own model on the common test set too, which takes as many
+                evaluations as there are clients. "auto": where clients have no test examples of their own.
+            diagnostics: What `diagnose` measures, by name; see `fedjax_het.diagnostics`.
+            memory_budget: Bytes on each device; None is what it has. Where it is too little, settings that are "auto"
+                keep less on the device.
+            client_states: "device", "host" (its memory), "disk" (a file in `folder`), or "auto".
+            examples: "device", "stream" (those of one round after the other, from host memory or what is mapped
+                there), or "auto". `offload` has what was chosen for both; no result depends on it.
+            folder: Of client states on disk; by default where temporary files go.
+
+        Raises:
+            InputError: Before anything runs, for what cannot work, a budget in which nothing fits included, and for a
+                sweep over what the program depends on.
         """
         sweep = algorithm if isinstance(algorithm, Sweep) else Sweep(lambda: algorithm)
         num_values = len(sweep.algorithms)
