@@ -69,10 +69,10 @@ def _last(directory: RunDirectory, chosen: dict[str, Any]) -> tuple[State, int]:
         shapes = jax.eval_shape(jax.vmap(round.init, (0, None)), keys, federation.data)
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
-        return checkpoints.restore(like), checkpoints.latest()
+        return checkpoints.restore(like), checkpoints.latest() or 0
     like = jax.vmap(round.begin, (0, None))(keys, federation.examples.inputs[:1])
     state = checkpoints.restore(like._replace(clients=engine.ClientStore(like.clients, federation.num_clients, None)))
-    return state._replace(clients=state.clients.everyone()), checkpoints.latest()
+    return state._replace(clients=state.clients.everyone()), checkpoints.latest() or 0
 
 
 def main(argv: Sequence[str]) -> int:

@@ -154,7 +154,7 @@ def _show_options(options: Mapping[str, calls.Setting], meanings: Mapping[str, s
         value = f"that of the run (config.{option.of_run})" if option.of_run else repr(option.default)
         _wrap(f"{inside}{name}" + (" = " + value if option.table is None else ""), "  ", "      ")
         _wrap(meanings.get(name, ""), "      ", "      ")
-        if option.table is not None:
+        if option.table is not None and option.function is not None:
             _show_options(option.table, parse(option.function).arguments, f"{inside}{name}.")
 
 

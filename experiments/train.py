@@ -159,7 +159,7 @@ def as_one_program(runs: Sequence[Run], earlier: Mapping[str, Any], processes: P
 
 def keep_programs() -> None:
     """Compiled programs stay for other runs, where JAX was not told of another place for them."""
-    if not jax.config.jax_compilation_cache_dir:
+    if not jax.config.jax_compilation_cache_dir:  # pyrefly: ignore[missing-attribute]: JAX defines it at import
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "programs"))
 
 

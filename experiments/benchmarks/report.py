@@ -72,7 +72,7 @@ def make_remarks(measurements: Measurements, rules: BenchmarkRules) -> list[str]
             remarks.append(f"{name}: skipped, {measurement.skipped}")
         if measurement.crashed:
             remarks.append(f"{name}: crashed, after {len(measurement.seconds)} timed rounds:\n{measurement.crashed}")
-        if not measurement.is_comparable:
+        if measurement.gap is not None and not measurement.gap.is_small:
             remarks.append(
                 f"{name} (!): not comparable, its first round had another result; relative differences to fedjax_het: "
                 + ", ".join(f"{what} {gap:.1e}" for what, gap in measurement.gap._asdict().items())

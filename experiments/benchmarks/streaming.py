@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,6 +23,7 @@ from absl.flags import argparse_flags
 
 from fedjax_het import algorithms, data, models
 from fedjax_het.engine import Simulation
+from fedjax_het.engine.execution.streaming import StreamingExecutor
 from fedjax_het.errors import InputError
 from fedjax_het.types import State
 
@@ -36,10 +38,10 @@ class BlockingExecutor(Executor):
 
     seconds = 0.0
 
-    def submit(self, function, /, *arguments) -> Future:
-        jax.block_until_ready(arguments)  # the time of rounds is not counted
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
+        jax.block_until_ready(args)  # the time of rounds is not counted
         begun, done = time.perf_counter(), Future()
-        done.set_result(jax.block_until_ready(function(*arguments)))
+        done.set_result(jax.block_until_ready(fn(*args, **kwargs)))
         self.seconds += time.perf_counter() - begun
         return done
 
@@ -50,13 +52,13 @@ def mapped_noise_images(num: int) -> Iterator[tuple[np.ndarray, Callable[[], Non
     generator = np.random.default_rng(0)
     with tempfile.TemporaryFile() as file:
         for start in range(0, num, 1000):
-            file.write(generator.integers(0, 256, (min(1000, num - start), *SHAPE), np.uint8))
+            file.write(generator.integers(0, 256, (min(1000, num - start), *SHAPE), np.uint8).tobytes())
         file.flush()
         os.fsync(file.fileno())
         mapped = np.memmap(file, np.uint8, "r", shape=(num, *SHAPE))
 
         def forget() -> None:
-            mapped._mmap.madvise(mmap.MADV_DONTNEED)
+            mapped._mmap.madvise(mmap.MADV_DONTNEED)  # pyrefly: ignore[missing-attribute]: NumPy's stubs lack it
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
         yield mapped, forget
@@ -75,21 +77,23 @@ def compare_executors(
 ) -> None:
     with mapped_noise_images(num_clients * num_examples) as (inputs, forget):
         federated = noise_federation(inputs, num_clients)
-        options = {"rounds": 10**6, "evaluate_every": block, "cohort_size": cohort_size}
+        options: dict[str, Any] = {"rounds": 10**6, "evaluate_every": block, "cohort_size": cohort_size}
         options["layout"] = build.read_layout(layout)
         algorithm = algorithms.ALGORITHMS["scaffold"](learning_rate=0.01, batch_size=BATCH_SIZE)
         model = models.lenet(NUM_CLASSES)
         resident = Simulation(algorithm, model, federated, **options)
         options |= {"layout": resident.layout, "client_states": "disk", "examples": "stream"}
         streamed = Simulation(algorithm, model, federated, **options)
-        ahead, at_once = streamed.runner.executor, BlockingExecutor()
-        contenders = {ON_DEVICE: (resident, None), STREAMED: (streamed, ahead), WITHOUT_OVERLAP: (streamed, at_once)}
+        assert isinstance(streamed.runner, StreamingExecutor)  # because its client states are on disk
+        pool, at_once = streamed.runner.executor, BlockingExecutor()
+        contenders = {ON_DEVICE: (resident, None), STREAMED: (streamed, pool), WITHOUT_OVERLAP: (streamed, at_once)}
         states = {name: simulation.start() for name, (simulation, _) in contenders.items()}
         seconds, hosts_part = {name: [] for name in contenders}, []
         for turn in range(1 + turns):
             for name, (simulation, executor) in contenders.items():
                 forget()
-                simulation.runner.executor = executor
+                if executor is not None:
+                    streamed.runner.executor = executor
                 begun, at_once.seconds = time.perf_counter(), 0.0
                 states[name], _ = simulation.advance(states[name], block)
                 if turn:

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -24,7 +24,7 @@ class Conv(NamedTuple):
 
     kernel: int
     features: int
-    padding: str  # "SAME" or "VALID"
+    padding: Literal["SAME", "VALID"]
 
     def output_size(self, image: Shape) -> tuple[int, int]:
         """Height and width before pooling."""
@@ -137,7 +137,7 @@ class Workload:
         return shapes + [(pair, 1) for pair in itertools.pairwise(sizes)]
 
 
-def _convolve(x: np.ndarray, kernel: np.ndarray, padding: str) -> np.ndarray:
+def _convolve(x: np.ndarray, kernel: np.ndarray, padding: Literal["SAME", "VALID"]) -> np.ndarray:
     size = kernel.shape[0]
     margin = (size // 2, size // 2) if padding == "SAME" else (0, 0)
     windows = sliding_window_view(np.pad(x, ((0, 0), margin, margin, (0, 0))), (size, size), axis=(1, 2))

@@ -59,7 +59,8 @@ def build_parts(
         layout = read_layout(kept["layout"], processes)
     table = dict(settings["model"])
     if table.get("conv") == "auto":
-        former = {"patches": "im2col"}.get(kept.get("conv"), kept.get("conv"))  # as earlier versions wrote it
+        former = kept.get("conv")
+        former = "im2col" if former == "patches" else former  # as earlier versions wrote it
         table["conv"] = former or _choose_convolution(settings["precision"], processes)
     dataset, federation = build_federation(settings["data"])
     participation = _build_participation(settings, federation.num_clients)

@@ -57,7 +57,7 @@ def read_signature(factory: Callable[..., Any], given: Iterable[str] = (), prese
         elif _is_plain(kind):
             followed = _followed_setting(marked.get(name))
             found[name] = Setting(kind, argument.default, argument.default is _MISSING, followed)
-    chosen = factory.presets.get(preset, {}) if has_presets(factory) and isinstance(preset, str) else {}
+    chosen = getattr(factory, "presets", {}).get(preset, {}) if isinstance(preset, str) else {}
     return {name: option._replace(default=chosen.get(name, option.default)) for name, option in found.items()}
 
 
@@ -167,7 +167,7 @@ def check_table(table: Mapping[str, Any], schema: Mapping[str, Setting], where: 
     filled = {}
     for key, option in schema.items():
         if option.table is not None:
-            filled[key] = _nested(table.get(key, {}), option, f"{where}.{key}")
+            filled[key] = _check_inner_table(table.get(key, {}), option.default, option.table, f"{where}.{key}")
         elif key in table:
             try:
                 filled[key] = convert(table[key], option.kind)
@@ -182,11 +182,13 @@ def check_table(table: Mapping[str, Any], schema: Mapping[str, Setting], where: 
     return filled
 
 
-def _nested(table: Any, option: Setting, where: str) -> dict[str, Any]:
-    """A table inside another one; what it leaves out is as the outer one's default has it."""
+def _check_inner_table(
+    table: Any, default: Mapping[str, Any], schema: Mapping[str, Setting], where: str
+) -> dict[str, Any]:
+    """Check a table inside another one, completed by its default."""
     if not isinstance(table, Mapping):
-        raise InputError(f"{where} must be a table, got {shorten(table)}. Known: {', '.join(option.table)}.")
-    return check_table({**option.default, **table}, option.table, where)
+        raise InputError(f"{where} must be a table, got {shorten(table)}. Known: {', '.join(schema)}.")
+    return check_table({**default, **table}, schema, where)
 
 
 def call_factory(factory: Callable[..., Any], arguments: Mapping[str, Any], where: str, **given: Any) -> Any:
@@ -205,7 +207,7 @@ def _find_key(message: str, arguments: Mapping[str, Any]) -> str | None:
     for ending in (r"\b", ""):
         found = {key: match.start() for key in arguments if (match := re.search(rf"\b{key}{ending}", message))}
         if found:
-            return min(found, key=found.get)
+            return min(found, key=lambda key: found[key])
     return next(
         (key for key, value in arguments.items() if isinstance(value, str) and value and value in message), None
     )

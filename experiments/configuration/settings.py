@@ -159,8 +159,9 @@ def _importable_neighbours(path: Path) -> Iterator[str]:
 
 def _call_config(path: Path, package: str) -> Settings:
     spec = importlib.util.spec_from_file_location(f"{package}.config", path)
-    module = importlib.util.module_from_spec(spec)
-    _run_file(path, lambda: spec.loader.exec_module(module))
+    assert spec and spec.loader  # because the name ends in .py
+    module, execute = importlib.util.module_from_spec(spec), spec.loader.exec_module
+    _run_file(path, lambda: execute(module))
     get_config = getattr(module, "get_config", None)
     if not callable(get_config):
         raise InputError(f"--config: '{path}' defines no get_config(). It must return a ConfigDict.")
@@ -171,7 +172,7 @@ def _call_config(path: Path, package: str) -> Settings:
     table = _run_file(path, get_config)
     if not isinstance(table, Mapping | ConfigDict):
         raise InputError(f"--config: '{path}': get_config() must return a ConfigDict or a dict, not {shorten(table)}.")
-    table = _run_file(path, lambda: ConfigDict(table).to_dict())
+    table = _run_file(path, (table if isinstance(table, ConfigDict) else ConfigDict(table)).to_dict)
     if wrong := [key for key in _keys(table) if not isinstance(key, str)]:
         raise InputError(f"--config: '{path}': keys are names, and {shorten(wrong[0])} is none.")
     return table
@@ -215,9 +216,10 @@ def complete_settings(
     """
     tables, overrides, notes = _apart(settings), dict(overrides), []
     for where, table in TABLES.items():
-        if (name := overrides.pop(f"{where}.name", None)) not in (None, tables[where].get("name")):
+        name = overrides.pop(f"{where}.name", None)
+        if name is not None and name != tables[where].get("name"):
             notes += _rename(tables[where], table, name, f"config.{where}")
-        if f"{where}.preset" in overrides and calls.has_presets(table.registry.get(tables[where].get("name"))):
+        if f"{where}.preset" in overrides and calls.has_presets(table.registry.get(tables[where].get("name", ""))):
             tables[where]["preset"] = overrides.pop(f"{where}.preset")
     schemas = {where: table.schema(tables[where], f"config.{where}") for where, table in TABLES.items()}
     schemas[""] = calls.read_signature(RunSettings)

@@ -29,6 +29,12 @@ class CollectiveInputError(InputError):
     """An InputError that is raised in all processes, so that one of them prints it for all."""
 
 
+def _coordination_client() -> Any:
+    if global_state.client is None:
+        raise RuntimeError("JAX's distributed runtime is not initialized")
+    return global_state.client
+
+
 class Processes:
     """All processes of a run, as one of them sees them.
 
@@ -82,13 +88,13 @@ class Processes:
             yield
         except InputError as error:
             own = error
-        errors = [own] if self.count == 1 else self._exchange_errors(name, own)
-        failed = [index for index, error in enumerate(errors) if error]
-        if own and (self.count == 1 or not errors):
+        errors = [] if self.count == 1 else self._exchange_errors(name, own)
+        if own and not errors:
             raise own
-        if failed:
-            who = "" if len(failed) == self.count else f"process {failed[0]} of {self.count}: "
-            raise CollectiveInputError(who + errors[failed[0]]) from own
+        if failed := [(index, error) for index, error in enumerate(errors) if error]:
+            index, error = failed[0]
+            who = "" if len(failed) == self.count else f"process {index} of {self.count}: "
+            raise CollectiveInputError(who + error) from own
 
     def _exchange_errors(self, name: str, own: InputError | None) -> list[str | None]:
         """Return the error of each process; empty if this one has an error and others do not answer."""
@@ -102,13 +108,13 @@ class Processes:
 
     def _publish(self, name: str, value: Any) -> None:
         if self.count > 1:
-            global_state.client.key_value_set(f"fedjax_het/{name}/{self.index}", json.dumps(value))
+            _coordination_client().key_value_set(f"fedjax_het/{name}/{self.index}", json.dumps(value))
 
     def _receive(self, name: str, index: int, until: float = float("inf")) -> Any:
         """Wait for a value, one second at a time so that it can be interrupted; TimeoutError after `until`."""
         while time.monotonic() < until:
             try:
-                return json.loads(global_state.client.blocking_key_value_get(f"fedjax_het/{name}/{index}", 1000))
+                return json.loads(_coordination_client().blocking_key_value_get(f"fedjax_het/{name}/{index}", 1000))
             except jax.errors.JaxRuntimeError as error:
                 if "DEADLINE_EXCEEDED" not in str(error):
                     raise

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -72,24 +74,23 @@ def read_flags(known: argparse.Namespace) -> DistributedConfig:
         missing = " and ".join(name for name in three if name not in given)
         raise InputError(f"{given[0]} needs {missing}. Give all three, or --distributed alone.")
     if given:
-        _check_numbers(config)
+        _check_numbers(known.coordinator, known.num_processes, known.process_id)
     for name in ("initialization_timeout", "heartbeat_timeout"):
         if getattr(config, name) < 5:
             raise InputError(f"--{name}: at least 5 seconds, not {getattr(config, name)}.")
     return config
 
 
-def _check_numbers(config: DistributedConfig) -> None:
-    if config.num_processes < 1:
-        raise InputError(f"--num_processes: at least 1, not {config.num_processes}.")
-    if not 0 <= config.process_id < config.num_processes:
+def _check_numbers(coordinator: str, num_processes: int, process_id: int) -> None:
+    if num_processes < 1:
+        raise InputError(f"--num_processes: at least 1, not {num_processes}.")
+    if not 0 <= process_id < num_processes:
         raise InputError(
-            f"--process_id: 0 to {config.num_processes - 1} with --num_processes={config.num_processes}, "
-            f"not {config.process_id}."
+            f"--process_id: 0 to {num_processes - 1} with --num_processes={num_processes}, not {process_id}."
         )
-    host, _, port = config.coordinator.rpartition(":")
+    host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise InputError(f"--coordinator: HOST:PORT with a port of 1 to 65535, not '{config.coordinator}'.")
+        raise InputError(f"--coordinator: HOST:PORT with a port of 1 to 65535, not '{coordinator}'.")
 
 
 def initialize(config: DistributedConfig) -> Processes:
@@ -102,31 +103,32 @@ def initialize(config: DistributedConfig) -> Processes:
     """
     if config.is_single:
         return SINGLE
-    if not config.is_detected:
-        _check_address(config)
+    if config.coordinator is not None:
+        _check_address(config, config.coordinator)
     jax.config.update("jax_enable_preemption_service", False)  # with it, SIGTERM would not end the process
     _set_abort_message(
         2,
         f"error: not all processes started within {config.initialization_timeout} s, or one started twice or too many: "
         "JAX says more above. Start as many as --num_processes says, each with a --process_id of its own from 0.",
     )
-    timeouts = {
-        "initialization_timeout": config.initialization_timeout,
-        "heartbeat_timeout_seconds": config.heartbeat_timeout,
-    }
+    initialize = partial(
+        jax.distributed.initialize,
+        initialization_timeout=config.initialization_timeout,
+        heartbeat_timeout_seconds=config.heartbeat_timeout,
+    )
     if config.is_detected:
-        _detect(timeouts)
+        _detect(initialize)
     else:
-        jax.distributed.initialize(*config[:3], cluster_detection_method="deactivate", **timeouts)
+        initialize(*config[:3], cluster_detection_method="deactivate")
     processes = Processes(global_state.process_id, global_state.num_processes, config.heartbeat_timeout)
     which = "JAX says above which (the leader is process 0)"
     _set_abort_message(1, f"error: {processes} ends because another is lost; {which}; {RESUME_HINT}")
     return processes
 
 
-def _detect(timeouts: dict[str, int]) -> None:
+def _detect(initialize: Callable[[], None]) -> None:
     try:
-        jax.distributed.initialize(**timeouts)
+        initialize()
     except (ValueError, RuntimeError) as error:
         reason = (str(error).splitlines() or ["?"])[0]
         raise InputError(
@@ -135,10 +137,10 @@ def _detect(timeouts: dict[str, int]) -> None:
         ) from error
 
 
-def _check_address(config: DistributedConfig) -> None:
+def _check_address(config: DistributedConfig, coordinator: str) -> None:
     """Raise InputError where JAX would crash because a port is taken, or wait silently because no one answers."""
-    host, _, port = config.coordinator.rpartition(":")
-    print(f"process {config.process_id} of {config.num_processes}: connecting to {config.coordinator}", flush=True)
+    host, _, port = coordinator.rpartition(":")
+    print(f"process {config.process_id} of {config.num_processes}: connecting to {coordinator}", flush=True)
     if config.process_id == 0:
         try:
             socket.create_server(("", int(port))).close()
@@ -153,7 +155,7 @@ def _check_address(config: DistributedConfig) -> None:
         except OSError as error:
             if time.monotonic() > until:
                 raise InputError(
-                    f"--coordinator: no answer from {config.coordinator} within "
+                    f"--coordinator: no answer from {coordinator} within "
                     f"{config.initialization_timeout} s ({error}). Is process 0 started there, and does its "
                     "firewall admit this host?"
                 ) from error

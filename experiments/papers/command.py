@@ -124,7 +124,7 @@ def _parse_paths(needed: Mapping[str, str], given: Sequence[str]) -> dict[str, s
     if len(needed) == 1 and len(given) == 1 and not given[0].startswith(f"{next(iter(needed))}="):
         paths = {next(iter(needed)): given[0]}
     else:
-        paths = dict(each.partition("=")[::2] for each in given)
+        paths = {name: path for name, _, path in (each.partition("=") for each in given)}
     for name, description in needed.items():
         if not paths.get(name):
             form = "PATH" if len(needed) == 1 else f"{name}=PATH"

@@ -4,6 +4,7 @@ python -m experiments.papers.fedmgc --what=fig12 --scale=cpu --data=cifar10=cifa
 """
 
 import sys
+from collections.abc import Mapping
 
 from .command import main
 from .figures import Draw, plot_class_shares, plot_columns, plot_diagnostics, plot_rounds
@@ -86,13 +87,13 @@ _UNSTATED = (
 
 def make_experiment(
     title: str,
-    rows: dict[str, Settings],
+    rows: Mapping[str, Settings],
     draw: Draw,
     alpha: str,
     *,
     measures: dict[str, Measure] | None = None,
     sets: tuple[str, ...] = ("CIFAR-10",),
-    columns: dict[str, Settings] | None = None,
+    columns: Mapping[str, Settings] | None = None,
     settings: Settings = {},  # noqa: B006
     caveats: tuple[str, ...] = NO_VALUES,
 ) -> Experiment:

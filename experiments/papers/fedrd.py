@@ -7,6 +7,7 @@ Every domain is left out in turn. Tables are counted as in the published text: 1
 """
 
 import sys
+from collections.abc import Mapping
 
 from .command import main
 from .fedrd_datasets import OTHER_DATASETS
@@ -68,7 +69,7 @@ _SMOKE_ALPHA = {"1": {"data.partition.alpha": "1", "data.unseen": "inverted"}}
 
 def _make_pacs_experiment(
     title: str,
-    rows: dict[str, Settings],
+    rows: Mapping[str, Settings],
     printed: Printed,
     deviations: Printed | None = None,
     *,

@@ -1,5 +1,7 @@
 """FedRD's Tables 1 and 3: Mini-DomainNet, OfficeHome and VLCS."""
 
+from collections.abc import Mapping
+
 from .fedrd_settings import (
     AVERAGE,
     BACKBONES,
@@ -21,7 +23,7 @@ def _make_experiment(
     title: str,
     source: str,
     clients: int,
-    columns: dict[str, Settings],
+    columns: Mapping[str, Settings],
     printed: Printed,
     deviations: Printed,
     *,

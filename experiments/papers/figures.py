@@ -101,8 +101,8 @@ def plot_class_shares(entries: Sequence[Entry], runs: Runs) -> Drawing:
     for column in dict.fromkeys(column for _, column in runs):
         shares = next(class_shares(run) for (_, of_column), run in runs.items() if of_column == column)
         shares = shares[np.argsort(shares.argmax(axis=1), kind="stable")]
-        places = [list(map(str, range(size))) for size in shares.shape]
-        heat = Heat(*places, shares.T.tolist(), "amount", "share")
+        clients, classes = (list(map(str, range(size))) for size in shares.shape)
+        heat = Heat(clients, classes, shares.T.tolist(), "amount", "share")
         panels.append(Panel(f"alpha {column}", "client", "class", [heat]))
     return plots.draw_view(View("", panels))
 
@@ -161,7 +161,7 @@ def _load_contours(run: RunResults) -> dict[str, np.ndarray]:
 
 def _cohort_names(run: RunResults) -> list[str]:
     """Return the names of the cohort's clients in its order."""
-    names = [client["client"] for client in run.partition["clients"]]
+    names = [client["client"] for client in run.partition_clients]
     return [names[i] for i in run.last_snapshots[0]["cohort"]["ids"]]
 
 

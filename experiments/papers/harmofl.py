@@ -4,6 +4,7 @@ python -m experiments.papers.harmofl --what=table1-nuclei --scale=cpu --data=nuc
 """
 
 import sys
+from collections.abc import Mapping
 
 from .command import main
 from .figures import Draw, plot_columns, plot_landscapes, plot_rounds
@@ -86,8 +87,8 @@ TABLE_2 = Experiment(
 
 def _make_figure_5(
     title: str,
-    rows: dict[str, Settings],
-    columns: dict[str, Settings],
+    rows: Mapping[str, Settings],
+    columns: Mapping[str, Settings],
     draw: Draw,
     caveats: tuple[str, ...] = (),
     reduced: dict[str, Settings] | None = None,

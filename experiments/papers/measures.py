@@ -77,7 +77,7 @@ def read_client_score(score: str = "accuracy", *, is_selected: bool = False) -> 
         rows = run.selected_clients if is_selected else run.clients
         rows = [row for row in rows if str(row["is_newcomer"]) == "False"]
         names = list(dict.fromkeys(row["client"] for row in rows))
-        by_letter = dict(zip(string.ascii_uppercase, names, strict=False))
+        by_letter: dict[str, str] = dict(zip(string.ascii_uppercase, names, strict=False))
         name = column if column in names else by_letter.get(column)
         if name is None:
             raise InputError(
@@ -169,5 +169,5 @@ def read_largest_share(run: RunResults, column: str) -> list[float]:
 
 def class_shares(run: RunResults) -> np.ndarray:
     """Return [clients, classes]: each client's training examples by class, rows with sum 1."""
-    counts = np.array([list(client["classes"].values()) for client in run.partition["clients"]], float)
+    counts = np.array([list(client["classes"].values()) for client in run.partition_clients], float)
     return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)

@@ -62,10 +62,10 @@ def signed_rank_test(a: Sequence[float], b: Sequence[float]) -> PairedTest:
 
 def correct_holm(ps: Sequence[float | None]) -> list[float | None]:
     """Apply Holm's correction: p_(k) -> max over j <= k of min(1, (m - j + 1) p_(j)); None stays None."""
-    order = sorted((i for i, p in enumerate(ps) if p is not None), key=lambda i: ps[i])
+    known = sorted((p, i) for i, p in enumerate(ps) if p is not None)
     corrected, highest = list(ps), 0.0
-    for k, i in enumerate(order):
-        highest = max(highest, min(1.0, (len(order) - k) * ps[i]))
+    for k, (p, i) in enumerate(known):
+        highest = max(highest, min(1.0, (len(known) - k) * p))
         corrected[i] = highest
     return corrected
 

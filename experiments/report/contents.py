@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..runs.figures import Figure
 from ..runs.results import MissingRun, RunResults
-from ..runs.tables import LabeledRun, Table, client_tables
+from ..runs.tables import LabeledRun, Table, Value, client_tables
 from . import clients, comparisons, costs, curves, diagnostics, images, measures
 from .images import Picture
 from .rows import Row, group_by_data, left_out, make_rows, tabulate_runs, tabulate_settings, tabulate_versions
@@ -122,7 +122,8 @@ def _summarize(final: Table, compared: Sequence[comparisons.Comparison]) -> list
     sentences = []
     last = [(i, column) for i, column in enumerate(final.columns) if not column.endswith(f", {measures.SELECTED}")]
     for i, column in last[:3]:
-        known = [(label, values[i]) for label, values in final.rows if values[i] and math.isfinite(values[i].mean)]
+        values = ((label, row[i]) for label, row in final.rows)
+        known = [(label, each) for label, each in values if isinstance(each, Value) and math.isfinite(each.mean)]
         if len(known) < 2:
             continue
         label, best = max(known, key=lambda each: each[1].mean)

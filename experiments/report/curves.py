@@ -57,7 +57,7 @@ def _make_curve(row: Row, name: str, position: _Position) -> Curve | None:
     if not rounds or any(value is None for values in x for value in values):
         return None
     seeds = [[line.get(name) for run in runs for line in run.lines if line["round"] == round] for round in rounds]
-    return mean_curve(row.label, row.number, [float(np.mean(each)) for each in x], seeds)
+    return mean_curve(row.label, row.number, [float(np.mean(np.array(each, float))) for each in x], seeds)
 
 
 def _megabytes(run: RunResults, round: int) -> float | None:

@@ -40,7 +40,9 @@ def taken(rows: Sequence[Row]) -> list[Picture]:
     found: dict[str, list[Picture]] = {}
     for row in rows[:_MOST_ROWS]:
         look = next((each for each in _by_round(row) if "pictures" in each), None)
-        for name, arrays in _arrays(row, look).items() if look else ():
+        if look is None:
+            continue
+        for name, arrays in _arrays(row, look).items():
             record = diagnostic_lines.record(name)
             if not record.panels:
                 continue
@@ -57,7 +59,7 @@ def _by_round(row: Row) -> list[diagnostic_lines.DiagnosticLine]:
     return sorted(row.first.snapshots, key=lambda look: -look["round"])
 
 
-def _arrays(row: Row, look: diagnostic_lines.DiagnosticLine) -> dict[str, Arrays]:
+def _arrays(row: Row, look: diagnostic_lines.DiagnosticLine) -> Mapping[str, Arrays]:
     try:
         return diagnostics_log.load_images(row.first.directory, look)
     except (OSError, ValueError, zipfile.BadZipFile) as error:

@@ -32,7 +32,9 @@ def _panels(rows: Sequence[Row], round: int, client: str | None = None) -> list[
     panels = []
     for row in rows:
         z = _clients(row, round).get(client) if client else _federation(row, round)
-        for look in diagnostic_lines.at(row, round, _NAME, "steps")[:1] if z is not None else ():
+        if z is None:
+            continue
+        for look in diagnostic_lines.at(row, round, _NAME, "steps")[:1]:
             steps = np.round(look[_NAME]["steps"], 6).tolist()
             heat = Heat(steps, steps, z, "level", "loss", is_contour=True)
             panels.append(Panel(row.label, "second direction", "first direction", [heat], rows=(row.label,)))

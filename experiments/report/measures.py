@@ -6,6 +6,7 @@ import numpy as np
 
 from ..runs import data_usage, records
 from ..runs.results import score_name
+from ..runs.run_files import Json
 from ..runs.tables import Table, Value
 from .rows import Row, left_out
 
@@ -61,7 +62,7 @@ def read_figures(row: Row, when: str, score: str) -> dict[str, Seeds]:
     return means
 
 
-def _figures(lines: Sequence[Mapping], when: str) -> Mapping:
+def _figures(lines: list[Json], when: str) -> Json:
     if not lines:
         return {}
     return records.final_figures(lines) if when == LAST else (records.selected_figures(lines) or {}).get("figures", {})

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
 from ..runs.figures import MARGIN, Curve, Figure, Heat, Panel, Points, color_range
@@ -46,7 +47,8 @@ def draw_panel(panel: Panel, ends: tuple[float | None, float | None] = (None, No
 
 def _make_layout(panel: Panel) -> Json:
     heat = next((mark for mark in panel.marks if isinstance(mark, Heat)), None)
-    x, y = {"title": {"text": panel.x_label}, "type": panel.x_scale}, {"title": {"text": panel.y_label}}
+    x: Json = {"title": {"text": panel.x_label}, "type": panel.x_scale}
+    y: Json = {"title": {"text": panel.y_label}}
     if panel.x_label == "round" and _span(panel) <= _MAX_TICKS:
         x["dtick"] = 1
     if heat is not None and not heat.is_contour:
@@ -67,7 +69,7 @@ def _make_layout(panel: Panel) -> Json:
 
 
 def _span(panel: Panel) -> float:
-    x = [x for mark in panel.marks for x in mark.x]
+    x = [x for mark in panel.marks if isinstance(mark, Curve) for x in mark.x]
     return max(x) - min(x) if x else 0
 
 
@@ -96,13 +98,10 @@ def _draw_curve(mark: Curve, panel: Panel) -> list[go.Scatter]:
 def _draw_points(mark: Points) -> go.Scatter:
     error = None
     if mark.low is not None and mark.high is not None:
-        up = [high - y for high, y in zip(mark.high, mark.y, strict=True)]
-        down = [y - low for low, y in zip(mark.low, mark.y, strict=True)]
-        error = (
-            {"type": "data", "symmetric": False, "array": _round_digits(up), "arrayminus": _round_digits(down)}
-            if any(up + down)
-            else None
-        )
+        y, low, high = (np.array(each, float) for each in (mark.y, mark.low, mark.high))
+        up, down = (_round_digits(each.tolist()) for each in (high - y, y - low))
+        if any(up + down):
+            error = {"type": "data", "symmetric": False, "array": up, "arrayminus": down}
     return go.Scatter(
         name=mark.label,
         x=mark.x,

@@ -73,7 +73,7 @@ def client_table(federation: Federation) -> Table:
         name = f"{row['client']} (never trains)" if row["is_newcomer"] else row["client"]
         rows.append([name, *_format_counts(row[split] for split in ("train", "valid", "test"))])
     held_out = {"common test": federation.test, **{f"unseen: {name}": rows for name, rows in federation.unseen.items()}}
-    rows += [[name, "", "", *_format_counts([each.count])] for name, each in held_out.items() if each is not None]
+    rows += [[name, "", "", *_format_counts([int(each.count)])] for name, each in held_out.items() if each is not None]
     return _make_table(rows)
 
 

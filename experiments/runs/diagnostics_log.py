@@ -112,4 +112,4 @@ def load_images(directory: Path, line: Mapping[str, Any]) -> dict[str, dict[str,
 
 def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     with path.open("wb") as file:
-        np.savez_compressed(file, **arrays)
+        np.savez_compressed(file, allow_pickle=False, **arrays)

@@ -31,10 +31,10 @@ class Curve(NamedTuple):
 
     label: str
     color: int  # the number of the row
-    x: list[float]
-    y: list[float | None]
-    low: list[float | None] | None = None
-    high: list[float | None] | None = None
+    x: Sequence[float]
+    y: Sequence[float | None]
+    low: Sequence[float | None] | None = None
+    high: Sequence[float | None] | None = None
 
 
 class Points(NamedTuple):
@@ -42,10 +42,10 @@ class Points(NamedTuple):
 
     label: str
     color: int
-    x: list[str]
-    y: list[float | None]
-    low: list[float | None] | None = None
-    high: list[float | None] | None = None
+    x: Sequence[str]
+    y: Sequence[float | None]
+    low: Sequence[float | None] | None = None
+    high: Sequence[float | None] | None = None
 
 
 class Heat(NamedTuple):
@@ -54,9 +54,9 @@ class Heat(NamedTuple):
     scale: "amount" from 0 to its maximum, "signed" symmetric around 0, "level" from its minimum to its maximum.
     """
 
-    x: list[str] | list[float]
-    y: list[str] | list[float]
-    z: list[list[float | None]]
+    x: Sequence[str] | Sequence[float]
+    y: Sequence[str] | Sequence[float]
+    z: Sequence[Sequence[float | None]]
     scale: str
     unit: str
     is_contour: bool = False

@@ -170,7 +170,7 @@ class _Inspection:
         except DamagedFileError as error:
             _check_replaceable(error)
             raise InputError(
-                f"--workdir: {error} {self._resume_advice(path, error.line, error.good, every)}"
+                f"--workdir: {error} {self._resume_advice(path, error.line or 1, error.good, every)}"
             ) from error
         done = self._rounds if self._is_complete and path.exists() else self.last
         if missing := next(self._missing(name, lines, every, done), None):

@@ -167,7 +167,7 @@ def _draw_heat(axis: Axes, mark: Heat, ends: tuple[float | None, float | None]) 
     z = np.array(mark.z, float)
     axis.grid(False)
     if mark.is_contour:
-        levels = None if None in ends else np.linspace(*ends, 19)
+        levels = None if ends[0] is None or ends[1] is None else np.linspace(ends[0], ends[1], 19)
         drawn = axis.contourf(mark.x, mark.y, z, levels=levels, cmap=_MAPS[mark.scale])
     else:
         colors = {"cmap": _MAPS[mark.scale], "vmin": ends[0], "vmax": ends[1]}

@@ -86,12 +86,10 @@ def client_rows(evaluation: engine.Evaluation, federation: Federation, seeds: It
     for i, seed in enumerate(seeds):
         for position, client in enumerate(clients):
             if client["is_newcomer"]:
-                figures = _figures(evaluation.newcomers, i, position - federation.num_clients)
-                figures += [None] * len(scores) * len(own)
+                position, parts = position - federation.num_clients, [evaluation.newcomers, *[None] * len(own)]
             else:
-                figures = _figures(evaluation.clients, i, position)
-                for part in own.values():
-                    figures += _figures(part, i, position) if part else [None] * len(scores)
+                parts = [evaluation.clients, *own.values()]
+            figures = [value for part in parts for value in _figures(part, i, position, len(scores))]
             counts = [client[name] for name in ("client", "is_newcomer", "train", "valid", "test")]
             rows.append(dict(zip(names, [seed, *counts, *figures], strict=True)))
     return rows
@@ -112,8 +110,10 @@ def selected_lines(round: int, seeds: Sequence[int], rows: Sequence[Json]) -> li
     return [{"round": round, "seed": seed, "clients": clients} for seed, clients in rows_of_seed.items()]
 
 
-def _figures(metrics: engine.Metrics, seed: int, client: int) -> list[float | None]:
-    """Return loss, accuracy and overlaps; None where there is no example."""
+def _figures(metrics: engine.Metrics | None, seed: int, client: int, num_scores: int) -> list[float | None]:
+    """Return loss, accuracy and overlaps; None where there is no example or nothing was measured."""
+    if metrics is None:
+        return [None] * num_scores
     scores = [metrics.loss, metrics.accuracy, *(metrics.overlap or {}).values()]
     is_measured = metrics.num_examples[seed, client] > 0
     return [float(score[seed, client]) if is_measured else None for score in scores]
@@ -162,8 +162,10 @@ def selected_figures(lines: list[Json]) -> Json | None:
 def improving_lines(lines: list[Json]) -> list[Json]:
     """Return the lines that were the best of their seed on validation examples when written; [] without such."""
     by, best = _selection_figure(lines), []
+    if by is None:
+        return []
     highest: dict[int, float] = {}
-    for line in lines if by else []:
+    for line in lines:
         if line["seed"] not in highest or line[by] > highest[line["seed"]]:
             highest[line["seed"]] = line[by]
             best.append(line)

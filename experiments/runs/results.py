@@ -98,6 +98,15 @@ class RunResults:
         """The clients with their numbers of examples."""
         return _hinted(read_table, self.directory / "partition.json")
 
+    @property
+    def partition_clients(self) -> list[Json]:
+        """The clients of `partition`.
+
+        Raises:
+            InputError: There is no partition.json.
+        """
+        return self._read("partition.json")["clients"]
+
     @cached_property
     def summary(self) -> Json | None:
         """The last file that a run writes; None before its end."""

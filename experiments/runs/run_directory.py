@@ -52,7 +52,7 @@ class RunDirectory:
         `build.resolve_auto` gives settings that are compared completely. A damaged file is ignored here.
         """
         partition = self._undamaged("partition.json")
-        for before in (self._undamaged("config.json"), self._before and self._before.identity):
+        for before in (self._undamaged("config.json"), self._before.identity if self._before else None):
             if before:
                 self._check_same(
                     before, _resolve_auto_from(json.loads(json_files.to_json(settings)), before, partition)
@@ -72,7 +72,7 @@ class RunDirectory:
     def check_partition(self, fingerprint: str) -> None:
         """Raise InputError if the run in the directory was made on another partition: its data have changed."""
         before = self._before.partition if self._before else (self.read("partition.json") or {}).get("fingerprint")
-        if before not in (None, fingerprint):
+        if before is not None and before != fingerprint:
             raise InputError(
                 f"--workdir: the run in '{self.path}' was made on other data: partition {before[:12]} there,"
                 f" {fingerprint[:12]} here. Restore the data, or choose another directory."

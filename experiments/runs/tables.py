@@ -47,7 +47,7 @@ class Table(NamedTuple):
     name: str  # the stem of its file names
     title: str
     columns: list[str]
-    rows: list[tuple[str, list[Value | str | None]]]
+    rows: Sequence[tuple[str, Sequence[Value | str | None]]]
     formats: Mapping[str, ColumnFormat] = MappingProxyType({})  # by column; per cent, the larger the better by default
     note: str = ""
 
@@ -128,7 +128,7 @@ _Format = Callable[[str], str]
 
 
 def _format_rows(table: Table, best: _Format, second: _Format, escape: _Format) -> list[list[str]]:
-    marks = {0: best, 1: second}
+    marks: dict[int | None, _Format] = {0: best, 1: second}
     return [
         [escape(label), *(marks.get(cell.rank, str)(escape(cell.text)) for cell in row)]
         for (label, _), row in zip(table.rows, make_cells(table), strict=True)

@@ -140,7 +140,8 @@ class RunRecorder:
             self._selected.add(records.selected_lines(round, best, rows))
 
     def add_snapshot(self, round: int, values: engine.DiagnosticValues, seconds: float) -> None:
-        self._diagnostics.add(round, self.part(values), seconds)
+        if self._diagnostics is not None:
+            self._diagnostics.add(round, self.part(values), seconds)
 
     def save(self, round: int, state: State) -> None:
         self._checkpoints.save(round, self.part(state))
@@ -168,7 +169,7 @@ def draw_pictures(directory: RunDirectory) -> None:
 
 def _view_partition(results: RunResults) -> View:
     """Show the training examples by class of the clients that train."""
-    clients = [client for client in results.partition["clients"] if not client["is_newcomer"]]
+    clients = [client for client in results.partition_clients if not client["is_newcomer"]]
     heat = partition_heat(clients, "training examples")
     return View("", [Panel("", "client", "class", [heat], is_wide=True)])
 

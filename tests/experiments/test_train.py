@@ -172,7 +172,7 @@ def test_another_config_in_the_directory_is_refused_with_the_difference(config, 
         (["--config.layout=sharded(64)"], "config.layout: "),
         (["--config.layout=chunk(2)"], "Write auto, vmapped, chunked(4)"),
         (["--config.memory_budget=much"], "config.memory_budget: memory_budget cannot be read: 'much'"),
-        (["--config.client_states=gpu"], "config.client_states: expected 'auto' or 'device'"),
+        (["--config.client_states=gpu"], "config.client_states: unknown option 'gpu'. Known: "),
     ],
     ids=lambda value: value[-1].removeprefix("--config.") if isinstance(value, list) else "",
 )

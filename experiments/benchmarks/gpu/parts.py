@@ -261,8 +261,8 @@ def read_lines(
     command: list[str], seconds: float, flags: str = "", environment: Mapping[str, str] | None = None
 ) -> Iterator[str]:
     """Yield the lines that a process prints. Raises TaskFailedError at the end if it fails or takes too long."""
-    whole = module_environment() | (environment or {}) | {"PYTHONUNBUFFERED": "1"}
-    whole |= {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+    whole = {**module_environment(), **(environment or {}), "PYTHONUNBUFFERED": "1", "XLA_FLAGS": flags}
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, text=True, env=whole, cwd=ROOT, start_new_session=True
@@ -271,7 +271,7 @@ def read_lines(
         timer = threading.Timer(seconds, lambda: (late.set(), _kill(process)))
         timer.start()
         try:
-            yield from process.stdout
+            yield from process.stdout or ()
             process.wait()
         finally:
             timer.cancel()

@@ -18,7 +18,9 @@ def prepare(work: Workload, settings: ContenderSettings) -> Contender:
         x, remaining = batch["x"].astype(jnp.float32) / 255, list(weights)
         for layer in work.convolutions:
             kernel, bias, *remaining = remaining
-            x = _pooled(jax.lax.conv_general_dilated(x, kernel, (1, 1), layer.padding, dimension_numbers=_AXES) + bias)
+            kernel = jnp.asarray(kernel)
+            x = jax.lax.conv_general_dilated(x, kernel, (1, 1), layer.padding, dimension_numbers=_AXES)
+            x = _pooled(x + bias)
         x = x.reshape(x.shape[0], -1)
         while remaining:
             kernel, bias, *remaining = remaining

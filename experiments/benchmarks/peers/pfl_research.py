@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import IO
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +49,8 @@ def _simulation(work: Workload) -> tuple[Callable[[], None], Callable[[], Weight
     from pfl.model.pytorch import PyTorchModel
 
     torch.set_num_threads(1)
-    data, learner = tensors(work), _Learner(work).to(memory_format=torch.channels_last)
+    data, learner = tensors(work), _Learner(work)
+    learner.to(memory_format=torch.channels_last)  # pyrefly: ignore[no-matching-overload]
     users = [PyTorchTensorDataset((data.inputs[rows], data.labels[rows])) for rows in data.clients]
     dataset = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", list(range(len(users)))))
     backend = SimulatedBackend(training_data=dataset, val_data=dataset)
@@ -76,22 +78,24 @@ def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     own, weights = _simulation(work)
 
     def round() -> None:
-        for other in others:
-            other.stdin.write(b"\n")
+        for _, stdin in others:
+            stdin.write(b"\n")
         own()
 
     def close() -> None:
-        for other in others:
-            other.stdin.close()
+        for _, stdin in others:
+            stdin.close()
 
     return Contender(round, weights, close)
 
 
-def _start(rank: int, work: Workload) -> subprocess.Popen:
+def _start(rank: int, work: Workload) -> tuple[subprocess.Popen, IO[bytes]]:
+    """Start the process of a rank above 0; return it and its input."""
     command, environment = [sys.executable, "-m", __name__], os.environ | {"PFL_WORKER_RANK": str(rank)}
     process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=sys.stderr, bufsize=0)
+    assert process.stdin  # it is a pipe
     process.stdin.write(pickle.dumps(work))
-    return process
+    return process, process.stdin
 
 
 def _free_port() -> int:

@@ -28,7 +28,7 @@ class ContenderProcess:
     ):
         self._log, self._patience = directory / f"{contender}.log", patience
         with self._log.open("w") as log:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 module_command("benchmarks.peers.worker", contender, *arguments, python=python),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -37,6 +37,8 @@ class ContenderProcess:
                 start_new_session=True,
                 bufsize=0,
             )
+        assert process.stdin and process.stdout  # they are pipes
+        self._process, self._stdin, self._stdout = process, process.stdin, process.stdout
 
     def read_greeting(self) -> dict[str, Any]:
         """Its first answer, with `seconds` since the start. Raises ContenderError."""
@@ -47,27 +49,27 @@ class ContenderProcess:
     def ask(self, *words: str) -> dict[str, Any]:
         """Send a command and return its answer. Raises ContenderError."""
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(" ".join(words).encode() + b"\n")
+            self._stdin.write(" ".join(words).encode() + b"\n")
         return self._answer()
 
     def end(self) -> None:
         """Close its input, so that it ends, and kill all processes that are left."""
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self._stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=30)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._process.stdout.close()
+        self._stdout.close()
 
     def _answer(self) -> dict[str, Any]:
-        is_there, _, _ = select.select([self._process.stdout], [], [], self._patience)
+        is_there, _, _ = select.select([self._stdout], [], [], self._patience)
         if not is_there:
             raise ContenderError(f"no answer in {self._patience} s. {self._read_log_tail()}")
         line = bytearray()
         while not line.endswith(b"\n"):
-            if not (part := self._process.stdout.read(65536)):
+            if not (part := self._stdout.read(65536)):
                 raise ContenderError(self._read_log_tail() or "it ended without any output")
             line += part
         return json.loads(line)

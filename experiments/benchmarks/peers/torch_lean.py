@@ -16,7 +16,7 @@ class Loop:
 
     def __init__(self, work: Workload, device: torch.device | str = "cpu"):
         self.work, self.data = work, tensors(work, device)
-        self.model = network(work).to(device, memory_format=torch.channels_last)
+        self.model = network(work).to(device, memory_format=torch.channels_last)  # pyrefly: ignore[no-matching-overload]
         self.parameters = list(self.model.parameters())
         self.server = [parameter.detach().clone() for parameter in self.parameters]
         self.total = [torch.zeros_like(parameter) for parameter in self.parameters]

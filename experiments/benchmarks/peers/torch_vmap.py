@@ -1,5 +1,7 @@
 """PyTorch's own vectorisation: torch.func.vmap of a client's step over clients, a chunk of them at a time."""
 
+from functools import reduce
+
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
@@ -38,7 +40,7 @@ def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     def round() -> None:
         sums = [trained(clients) for clients in data.clients.split(chunk)]
         for name, value in server.items():
-            value.copy_(sum(each[name] for each in sums) / work.num_clients)
+            value.copy_(reduce(torch.add, (each[name] for each in sums)) / work.num_clients)
         wait(chosen)
 
     return Contender(round, lambda: from_torch(work, server.values()), facts=lambda: facts(chosen))
