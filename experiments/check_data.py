@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     dataset_table.print_dataset(dataset, is_whole=True)
     Console(markup=False).print(dataset_table.client_table(federation))
     partition = records.describe_partition(federation)
-    print(terminal.print_data_usage(partition, data_usage.measured_groups(partition, False, False)))
+    print(terminal.describe_data_usage(partition, data_usage.measured_groups(partition, False, False)))
     return 0
 
 

@@ -1,11 +1,11 @@
-"""Train a grid of settings, and lay the results side by side:
+"""Training of a grid of settings, and tables that compare the results:
 
     python -m experiments.compare --config=configs/pacs/fedavg.py --config=configs/pacs/fedbn.py \\
         --config.data.path=PACS --vary=data.unseen=all --workdir=runs/pacs
 
-Cells that differ in seeds and real numbers of the algorithm alone are trained together, as one program; where that
-fails, each by itself. What is finished is not trained again; a cell that fails is told and does not stop the rest. Exit
-status: 0 = all cells are done, 1 = some failed, 2 = something to mend, said before the first was trained.
+Runs that differ only in seeds and real numbers of the algorithm are trained in one program; if it fails, each is
+trained by itself. Complete runs are not trained again. A run that fails is reported and does not stop the others. Exit
+status: 0 = all runs are complete, 1 = some failed, 2 = an input error, printed before the first run is trained.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from .runs.tables import WRITERS, LabeledRun, Table, narrow, result_tables, to_m
 from .sweep import grid, run_grid
 from .sweep.run_grid import GridResult
 
-_MOST_COLUMNS = 8  # that a terminal has room for
+_MAX_COLUMNS = 8  # of a table on a terminal
 
 
 class Command(NamedTuple):
@@ -36,16 +36,20 @@ class Command(NamedTuple):
     common: dict[str, str]
     varied: dict[str, list[str]]
     workdir: Path
-    most: int
+    max_together: int
 
 
 def parse(argv: Sequence[str]) -> Command:
-    """The command line. Raises InputError for what cannot be read."""
+    """Parse the command line.
+
+    Raises:
+        InputError: A value cannot be read.
+    """
     own, common = split_overrides(argv)
     parser = argparse.ArgumentParser(
         prog=f"{PROGRAM} compare",
-        description="Train every config with every combination of what is varied, and tabulate the results.",
-        epilog="--config.<key>=<value> sets a key in all of them.",
+        description="Train every config with every combination of the varied values, and tabulate the results.",
+        epilog="--config.<key>=<value> sets a key in all runs.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -66,67 +70,74 @@ def parse(argv: Sequence[str]) -> Command:
     parser.add_argument(
         "--together",
         type=int,
-        default=run_grid.MOST,
+        default=run_grid.MAX_TOGETHER,
         metavar="N",
-        help="train at most so many in one program, where they differ in seeds and real numbers of the algorithm alone "
-        "(default %(default)s); 1 is each by itself",
+        help="train at most N runs in one program if they differ only in seeds and real numbers of the algorithm "
+        "(default %(default)s); 1 trains each by itself",
     )
-    known = parser.parse_args(own)
-    if known.together < 1:
-        raise InputError(f"--together={known.together}: at least 1, which is each by itself.")
+    flags = parser.parse_args(own)
+    if flags.together < 1:
+        raise InputError(f"--together={flags.together}: must be at least 1, which trains each run by itself.")
     varied = {}
-    for text in known.vary:
+    for text in flags.vary:
         key, _, values = text.partition("=")
-        if not key or not all(choices := [value.strip() for value in values.split(",")]):
+        if not key or not all(texts := [value.strip() for value in values.split(",")]):
             raise InputError(f"--vary={text}: write a key and its values, --vary=algorithm.lam=0.01,0.1")
         if key in common:
-            raise InputError(f"--vary={text}: --config.{key} is set for all. Leave one of the two out.")
-        varied[key] = choices
-    return Command(known.config, common, varied, known.workdir, known.together)
+            raise InputError(f"--vary={text}: --config.{key} sets it for all runs. Leave one of the two out.")
+        varied[key] = texts
+    return Command(flags.config, common, varied, flags.workdir, flags.together)
 
 
 def run(command: Command) -> tuple[list[GridResult], list[Table]]:
-    """Train what is not done yet, and write the tables of what is."""
-    chosen = grid.make_grid(command.configs, command.common, command.varied)
-    grid.check_runs(chosen, command.workdir)
-    found = run_grid.run_grid(chosen, command.workdir, command.most)
-    ended = sorted(found, key=lambda outcome: chosen.index(outcome.cell))
-    return ended, write(ended, command.workdir)
+    """Train the runs that are not complete, and write the tables of those that are.
+
+    Returns:
+        The results in the order of the grid, and the tables.
+
+    Raises:
+        InputError: Settings or a directory cannot be used; nothing has been trained.
+    """
+    runs = grid.make_grid(command.configs, command.common, command.varied)
+    grid.check_runs(runs, command.workdir)
+    results = run_grid.run_grid(runs, command.workdir, command.max_together)
+    results = sorted(results, key=lambda result: runs.index(result.run))
+    return results, write_tables(results, command.workdir)
 
 
-def write(ended: Sequence[GridResult], workdir: Path) -> list[Table]:
-    """Each table in every form, all in results.md, and grid.json: which cell is where and how it ended."""
-    labels = grid.label_runs([outcome.cell for outcome in ended])
-    done = [
-        LabeledRun(label, RunResults(outcome.directory), outcome.cell.own.get(grid.UNSEEN, ""))
-        for label, outcome in zip(labels, ended, strict=True)
-        if outcome.is_done
-    ]
-    tables = result_tables(done)
-    for table in tables:
-        for ending, form in WRITERS.items():
-            json_files.write(workdir / f"{table.name}{ending}", form(table))
-    json_files.write(
-        workdir / "grid.json", json_files.to_json([run_grid.result_record(each) for each in ended], indent=2) + "\n"
+def write_tables(results: Sequence[GridResult], workdir: Path) -> list[Table]:
+    """Write each table in every format, all tables in results.md, and grid.json with the runs and how they ended."""
+    labels = grid.label_runs([result.run for result in results])
+    tables = result_tables(
+        [
+            LabeledRun(label, RunResults(result.directory), result.run.own.get(grid.UNSEEN, ""))
+            for label, result in zip(labels, results, strict=True)
+            if result.is_done
+        ]
     )
+    for table in tables:
+        for ending, to_text in WRITERS.items():
+            json_files.write(workdir / f"{table.name}{ending}", to_text(table))
+    records = [result.to_record() for result in results]
+    json_files.write(workdir / "grid.json", json_files.to_json(records, indent=2) + "\n")
     json_files.write(workdir / "results.md", "\n".join(map(to_markdown, tables)))
     return tables
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit status."""
+    """Run the command; return the exit status."""
     try:
         command = parse(argv)
-        ended, tables = run(command)
+        results, tables = run(command)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("stopped; the same command resumes", file=sys.stderr)
+        print("stopped; the same command resumes it", file=sys.stderr)
         return 130
-    Console().print(Markdown("\n".join(to_markdown(narrow(table, _MOST_COLUMNS)) for table in tables)))
-    print(f"written: {command.workdir / 'results.md'}, and each table as .md, .tex and .csv beside it")
-    return int(not all(outcome.is_done for outcome in ended))
+    Console().print(Markdown("\n".join(to_markdown(narrow(table, _MAX_COLUMNS)) for table in tables)))
+    print(f"written: {command.workdir / 'results.md'}, and in the same directory each table as .md, .tex and .csv")
+    return int(not all(result.is_done for result in results))
 
 
 if __name__ == "__main__":

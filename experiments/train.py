@@ -1,8 +1,8 @@
-"""Train from a config: python -m experiments.train --config=configs/quickstart.py --config.algorithm.lam=0.01
+"""Training from a config: python -m experiments.train --config=configs/quickstart.py --config.algorithm.lam=0.01
 
-The same command goes on where a stopped run left off, and prints the table of a complete one. With --coordinator,
---num_processes and --process_id, or --distributed, several processes train together. Exit status: 0 = done,
-2 = something to mend, said on stderr before anything was compiled or written, 1 = anything else.
+The same command resumes a stopped run and prints the results of a complete one. With --coordinator, --num_processes and
+--process_id, or --distributed, several processes train together. Exit status: 0 = done, 2 = an input error, printed on
+stderr before anything is compiled or written, 1 = any other error.
 """
 
 import contextlib
@@ -29,17 +29,19 @@ from .runs import data_usage, dataset_table, diagnostics_log, json_files
 from .runs.run_directory import RunDirectory, describe_differences
 from .runs.run_files import SELECTED
 from .training import terminal
-from .training.loop import Training
+from .training.loop import TrainingLoop
 from .training.recorder import WRITTEN, RunRecorder, draw_pictures
 
-ELSEWHERE = (
-    "note: the run began on other devices, in another layout or beside other runs: equal within rounding, not to the "
-    "bit."
+_NOT_BITWISE = (
+    "note: the run began on other devices, in another layout or together with other runs: its results are equal within "
+    "rounding, not bit for bit."
 )
 jax.config.config_with_absl()  # JAX's own settings are flags too: --jax_platforms=cpu, --jax_debug_nans=true
 
 
 class Run(NamedTuple):
+    """The settings of a run and its directory."""
+
     settings: settings.Settings
     directory: RunDirectory
 
@@ -48,12 +50,16 @@ class Command(NamedTuple):
     config: Path
     workdir: Path
     overrides: dict[str, str]  # {"algorithm.mu": "0.01"}
-    is_cached: bool  # whether compiled programs are kept for other runs
+    is_cached: bool  # whether compiled programs are saved for other runs
     distributed: DistributedConfig = DistributedConfig()
 
 
 def parse(argv: Sequence[str]) -> Command:
-    """The command line. `--config.<key>=<value>` sets any key of the config, whether the file sets it or not."""
+    """Parse the command line. `--config.<key>=<value>` sets any key of the config, whether the file sets it or not.
+
+    Raises:
+        InputError: The flags of several processes do not go together.
+    """
     own, overrides = split_overrides(argv)
     parser = argparse_flags.ArgumentParser(
         prog=f"{PROGRAM} train",
@@ -67,86 +73,92 @@ def parse(argv: Sequence[str]) -> Command:
         required=True,
         help=f"a Python file with get_config(), or an embedded config (`{PROGRAM} list` names them)",
     )
-    parser.add_argument("--workdir", type=Path, help="the run directory; else runs/<the config's place below configs/>")
     parser.add_argument(
-        "--no_compilation_cache", action="store_true", help="compile anew, and keep no program for other runs"
+        "--workdir", type=Path, help="the run directory (default: runs/ and the config's path below configs/)"
+    )
+    parser.add_argument(
+        "--no_compilation_cache", action="store_true", help="compile again, and save no program for other runs"
     )
     initialization.add_flags(parser)
-    known = parser.parse_args(own)
-    workdir = known.workdir or Path("runs", *_name(known.config))
-    return Command(known.config, workdir, overrides, not known.no_compilation_cache, initialization.read_flags(known))
+    flags = parser.parse_args(own)
+    workdir = flags.workdir or Path("runs", *_relative_name(flags.config))
+    return Command(flags.config, workdir, overrides, not flags.no_compilation_cache, initialization.read_flags(flags))
 
 
-def _name(config: Path) -> tuple[str, ...]:
+def _relative_name(config: Path) -> tuple[str, ...]:
     """("pacs", "fedbn") for configs/pacs/fedbn.py, so that data sets do not share a run directory."""
     parts = config.with_suffix("").parts
     return parts[len(parts) - parts[::-1].index("configs") :] if "configs" in parts else parts[-1:]
 
 
 def run(command: Command, processes: Processes = SINGLE) -> None:
-    """Refuse what can be refused, then compile, then write."""
+    """Train the run of a command, or resume it, and print its results.
+
+    Raises:
+        InputError: The config, the data or the run directory cannot be used; nothing has been compiled or written.
+        NonFiniteError: An update is not finite, where config.on_nonfinite is "raise".
+    """
     processes.check_count()
     with processes.barrier("settings"):
-        chosen, notes = settings.complete_settings(settings.load_settings(command.config), command.overrides)
+        run_settings, notes = settings.complete_settings(settings.load_settings(command.config), command.overrides)
         directory = RunDirectory(command.workdir)
-        before = directory.check(chosen, is_thorough=processes.is_first)
-    _check_same(processes, "config", chosen)
-    is_complete, earlier, found_there = processes.broadcast(
-        "before", [before.is_complete, before.resolved, before.notes]
-    )
-    for note in (*notes, *found_there):
+        state = directory.check(run_settings, is_thorough=processes.is_first)
+    _check_equal(processes, "config", run_settings)
+    is_complete, resolved, more_notes = processes.broadcast("before", [state.is_complete, state.resolved, state.notes])
+    for note in (*notes, *more_notes):
         print(f"note: {note}")
     if not is_complete:
-        as_one_program([Run(chosen, directory)], earlier, processes)
+        train_together([Run(run_settings, directory)], resolved, processes)
     if processes.is_first:
         draw_pictures(directory)
-        summary, partition = directory.read("summary.json"), directory.read("partition.json")
-        Console(markup=False).print(terminal.print_results(summary))
-        if partition:
-            print(terminal.print_data_usage(partition, data_usage.groups_of(summary["final"])))
-        asked = (
-            *diagnostics_log.diagnostics_files(chosen["diagnostics"]),
-            *trackers.folders(chosen["live"], directory.path),
-        )
-        names = [name for name in (*WRITTEN, *asked, SELECTED) if (directory / name).exists()]
-        print(terminal.describe_files(directory.path, names))
+        _print_results(Run(run_settings, directory))
 
 
-def as_one_program(runs: Sequence[Run], earlier: Mapping[str, Any], processes: Processes = SINGLE) -> None:
-    """Refuse, compile and train a run, or several that differ in seeds and numbers alone, as one program.
+def train_together(runs: Sequence[Run], resolved: Mapping[str, Any], processes: Processes = SINGLE) -> None:
+    """Train one run, or several that differ only in seeds and real numbers of the algorithm, as one program.
 
-    earlier: the first one's choices, where it has begun. Raises InputError for runs that differ in more.
+    Args:
+        runs: those to train.
+        resolved: the record of resolved.json of the first run; empty if it has not begun.
+        processes: those that train together.
+
+    Raises:
+        InputError: Something cannot be used, or the runs differ in more; nothing has been compiled or written.
+        NonFiniteError: An update is not finite, where config.on_nonfinite is "raise".
     """
     first, directory = runs[0]
+    # config -> data, model, algorithm
     with processes.barrier("parts"):
         if processes.is_first:
             trackers.check(trackers.names(first["live"]))
-        parts = build.build_parts(first, earlier, processes)
+        parts = build.build_parts(first, resolved, processes)
         runs = [each._replace(settings=build.resolve_auto(each.settings, parts.federation)) for each in runs]
         for each in runs:
             each.directory.check_settings(each.settings)
             each.directory.check_partition(parts.federation.fingerprint)
-    first, others = runs[0].settings, [each.settings for each in runs[1:]]
-    beside = [each.directory.path.name for each in runs] if others else []
-    _check_same(processes, "partition", parts.federation.fingerprint)
-    if earlier and (not parts.kept or earlier.get("beside", []) != beside):
-        print(ELSEWHERE)
+    _check_equal(processes, "partition", parts.federation.fingerprint)
+    all_settings = [each.settings for each in runs]
+    names = [each.directory.path.name for each in runs] if len(runs) > 1 else []
+    if resolved and (not parts.resolved or resolved.get("beside", []) != names):
+        print(_NOT_BITWISE)
     dataset_table.print_dataset(parts.dataset)
+    # -> simulation
     print("compiling ...", flush=True)
     with processes.barrier("simulation"):
-        simulation = build.build_simulation(parts, first, directory.path, others)
-    choices = build.describe_choices(parts, simulation, beside)
-    print(terminal.print_cost(simulation, first, choices, directory.path), flush=True)
-    if beside:
-        print(f"one program: {', '.join(beside)}", flush=True)
+        simulation = build.build_simulation(parts, all_settings, directory.path)
+    resolved = build.describe_resolved(parts, simulation, names)
+    print(terminal.describe_costs(simulation, all_settings[0], resolved, directory.path), flush=True)
+    if names:
+        print(f"trained in one program: {', '.join(names)}", flush=True)
+    # -> loop
     with contextlib.ExitStack() as stack:
         for each in runs:
             stack.enter_context(each.directory.lock(processes))
-        records = [
+        recorders = [
             RunRecorder(
                 each.directory,
                 each.settings,
-                choices,
+                resolved,
                 parts.federation,
                 simulation.facts,
                 beside=(i, len(runs)),
@@ -154,35 +166,50 @@ def as_one_program(runs: Sequence[Run], earlier: Mapping[str, Any], processes: P
             )
             for i, each in enumerate(runs)
         ]
-        Training(simulation, records, processes).run()
+        TrainingLoop(simulation, recorders, processes).run()
 
 
-def keep_programs() -> None:
-    """Compiled programs stay for other runs, where JAX was not told of another place for them."""
+def _print_results(run: Run) -> None:
+    directory = run.directory
+    summary, partition = directory.read("summary.json"), directory.read("partition.json")
+    Console(markup=False).print(terminal.tabulate_results(summary))
+    if partition:
+        print(terminal.describe_data_usage(partition, data_usage.groups_of(summary["final"])))
+    optional = (
+        *diagnostics_log.diagnostics_files(run.settings["diagnostics"]),
+        *trackers.folders(run.settings["live"], directory.path),
+        SELECTED,
+    )
+    paths = [directory / name for name in (*WRITTEN, *optional)]
+    print("\n".join(["written:", *(f"  {path}" for path in paths if path.exists())]))
+
+
+def enable_compilation_cache() -> None:
+    """Save compiled programs for other runs, unless JAX has been given another folder for them."""
     if not jax.config.jax_compilation_cache_dir:  # pyrefly: ignore[missing-attribute]: JAX defines it at import
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "programs"))
 
 
-def _check_same(processes: Processes, name: str, value: Any) -> None:
-    """Raises InputError in all processes where one has another value than the first."""
+def _check_equal(processes: Processes, name: str, value: Any) -> None:
+    """Raise InputError in all processes if one of them has another value than the first."""
     first, *others = processes.all_gather(name, json.loads(json_files.to_json(value)))
     for index, other in enumerate(others, 1):
         if lines := list(describe_differences(first, other, name)):
             raise CollectiveInputError(
-                f"process {index} has another {name} than process 0. Give all the same command and the same data "
-                "(key: process 0 / it):\n" + "\n".join(f"  {line}" for line in lines)
+                f"process {index} has another {name} than process 0. Give all processes the same command and the same "
+                f"data (key: process 0 / process {index}):\n" + "\n".join(f"  {line}" for line in lines)
             )
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit status."""
+    """Run the command; return the exit status."""
     processes = SINGLE
     dataset_table.print_progress()
     try:
         command = parse(argv)
         processes = initialization.initialize(command.distributed)
         if command.is_cached:
-            keep_programs()
+            enable_compilation_cache()
         with processes.only_first_prints():
             run(command, processes)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""From settings to a compiled simulation; everything that can be wrong in them is said here, before compiling."""
+"""Construction of the data, model, algorithm and compiled simulation that settings describe."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ from .settings import SCHEDULE, TABLES
 
 
 class RunParts(NamedTuple):
-    """What the tables of a config stand for."""
+    """The objects that the tables of a config describe."""
 
     dataset: Dataset
     federation: Federation
@@ -38,126 +38,151 @@ class RunParts(NamedTuple):
     offload: OffloadPolicy  # of client states and examples
     participation: Any
     conv: str | None  # how convolutions are computed, where the model has any
-    kept: Mapping[str, Any]  # the earlier choices that these follow; empty where there are none for these devices
+    resolved: Mapping[str, Any]  # values of an earlier start that are used again; {} if there are none for the devices
 
 
 def build_parts(
-    settings: Mapping[str, Any], earlier: Mapping[str, Any] = MappingProxyType({}), processes: Processes = SINGLE
+    settings: Mapping[str, Any], resolved: Mapping[str, Any] = MappingProxyType({}), processes: Processes = SINGLE
 ) -> RunParts:
-    """Call the tables. earlier: what an earlier start of this run made of "auto", see `choices`.
+    """Build the objects that settings describe.
 
-    Raises InputError for values that the factories refuse, and for a cohort of more than all.
+    Args:
+        settings: complete settings.
+        resolved: the record of resolved.json, in which an earlier start of the run wrote what "auto" was resolved to.
+        processes: those that train together.
+
+    Raises:
+        InputError: A factory refuses a value, or the cohort is larger than the number of clients.
     """
     layout = read_layout(settings["layout"], processes)
     is_auto = layout == engine.simulation.AUTO
-    kept = (
-        earlier
-        if earlier.get("devices") == _describe_devices() and (is_auto or earlier["layout"] == str(layout))
-        else {}
-    )
-    if is_auto and kept:
-        layout = read_layout(kept["layout"], processes)
-    table = dict(settings["model"])
-    if table.get("conv") == "auto":
-        former = kept.get("conv")
-        former = "im2col" if former == "patches" else former  # as earlier versions wrote it
-        table["conv"] = former or _choose_convolution(settings["precision"], processes)
+    if resolved.get("devices") != _describe_devices() or not (is_auto or resolved["layout"] == str(layout)):
+        resolved = {}
+    if is_auto and resolved:
+        layout = read_layout(resolved["layout"], processes)
     dataset, federation = build_federation(settings["data"])
     participation = _build_participation(settings, federation.num_clients)
+    table = dict(settings["model"])
+    if table.get("conv") == "auto":
+        earlier = resolved.get("conv")
+        earlier = "im2col" if earlier == "patches" else earlier  # as earlier versions wrote it
+        table["conv"] = earlier or _choose_conv_impl(settings["precision"], processes)
     model = calls.build_from_table(table, TABLES["model"].registry, "config.model", num_classes=federation.num_classes)
     model = computed_in(settings["precision"])(model)
-    residence = OffloadPolicy(*(_requested(settings[name], kept.get(name)) for name in OffloadPolicy._fields))
+    algorithm, auto = build_algorithm(settings), engine.simulation.AUTO
+    requested = [(name, settings[name]) for name in OffloadPolicy._fields]
+    offload = OffloadPolicy(*(resolved.get(name, auto) if value == auto else value for name, value in requested))
     conv = table.get("conv")
-    return RunParts(dataset, federation, model, build_algorithm(settings), layout, residence, participation, conv, kept)
+    return RunParts(dataset, federation, model, algorithm, layout, offload, participation, conv, resolved)
 
 
 def build_algorithm(settings: Mapping[str, Any], **hyper_parameters: float | Array) -> Algorithm:
-    """Of the settings, but for these hyper-parameters. Raises InputError for values that its factory refuses."""
+    """Build the algorithm of settings.
+
+    Args:
+        settings: complete settings.
+        hyper_parameters: values that take the place of those in the settings; they may be traced.
+
+    Raises:
+        InputError: The algorithm's factory refuses a value.
+    """
     table = {key: value for key, value in settings["algorithm"].items() if key not in hyper_parameters}
     schedule = calls.build_from_table(
         table.pop(SCHEDULE), TABLES[f"algorithm.{SCHEDULE}"].registry, f"config.algorithm.{SCHEDULE}"
     )
-    given = {SCHEDULE: schedule} if schedule else {}
-    chosen = calls.build_from_table(
-        table, TABLES["algorithm"].registry, "config.algorithm", **given, **hyper_parameters
-    )
-    return replace(chosen, objective=with_task_loss(chosen.objective, settings["task_loss"]))
+    if schedule:
+        hyper_parameters[SCHEDULE] = schedule
+    algorithm = calls.build_from_table(table, TABLES["algorithm"].registry, "config.algorithm", **hyper_parameters)
+    return replace(algorithm, objective=with_task_loss(algorithm.objective, settings["task_loss"]))
 
 
 def common_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What runs have in common that can be one program: all but the seed and the algorithm's real numbers.
+    """Reduce settings to those that runs of one program share: all but the seed and the algorithm's real numbers.
 
-    Whole numbers are sizes and counts, which the program itself depends on, and numbers of inner tables stay what they
-    are. A real number on which the program depends all the same is refused when the sweep over it is traced.
+    The program depends on whole numbers, which are sizes and counts, and on the numbers of nested tables. If it depends
+    on a real number too, tracing the sweep over that number raises InputError.
     """
     of_algorithm = {key: value for key, value in settings["algorithm"].items() if not isinstance(value, float)}
     return {**settings, "seed": None, "algorithm": of_algorithm}
 
 
-def sweep(runs: Sequence[Mapping[str, Any]]) -> Sweep:
-    """The algorithm of runs with the same `common_settings`.
+def build_sweep(runs: Sequence[Mapping[str, Any]]) -> Sweep:
+    """Build the algorithm of runs with the same `common_settings`, given the settings of each.
 
-    Raises InputError for runs that differ in more, and for numbers that the algorithm's factory refuses.
+    Raises:
+        InputError: The runs differ in more, or the algorithm's factory refuses a number.
     """
     first, *others = map(common_settings, runs)
     for other in others:
         if lines := list(describe_differences(first, other)):
-            raise InputError("these runs cannot be one program (key: in the first / in another): " + "; ".join(lines))
+            raise InputError(
+                "these runs cannot be trained in one program (key: in the first / in another): " + "; ".join(lines)
+            )
     for each in runs:
-        build_algorithm(each)  # which names the setting where it is refused
+        build_algorithm(each)  # its InputError names the setting
     tables = [each["algorithm"] for each in runs]
     values = {key: [table[key] for table in tables] for key in tables[0] if key not in first["algorithm"]}
     return Sweep(partial(build_algorithm, runs[0]), {key: each for key, each in values.items() if len(set(each)) > 1})
 
 
 def resolve_auto(settings: Mapping[str, Any], federation: Federation) -> dict[str, Any]:
-    """The settings with numbers in the place of "auto" where the data decide what it comes to."""
+    """Replace "auto" by the value that the data determine."""
     data, on_test = dict(settings["data"]), settings["personal_on_test"]
     if data["client_test_fraction"] == engine.simulation.AUTO:
         data["client_test_fraction"] = federation.fractions.client_test or 0.0
     return {**settings, "data": data, "personal_on_test": engine.is_personal_on_test(on_test, federation)}
 
 
-def _requested(setting: str, earlier: str | None) -> str:
-    return earlier if setting == engine.simulation.AUTO and earlier else setting
+def build_simulation(parts: RunParts, runs: Sequence[Mapping[str, Any]], folder: Path) -> engine.Simulation:
+    """Compile the simulation of one or several runs.
 
+    Args:
+        parts: those of the first run.
+        runs: the settings of each run; they differ only in seeds and real numbers of the algorithm.
+        folder: for client states on disk.
 
-def build_simulation(
-    parts: RunParts, settings: Mapping[str, Any], folder: Path, beside: Sequence[Mapping[str, Any]] = ()
-) -> engine.Simulation:
-    """Check the wiring and compile.   folder: for client states that are kept on the disk.   beside: settings with
-    other numbers for the algorithm, or another seed, whose runs are trained in the same program.
-
-    Raises InputError where they differ in more, or in numbers on which the program depends.
+    Raises:
+        InputError: The runs differ in more, the program depends on one of the numbers, or the parts do not
+                fit together.
     """
-    chosen = parse_names("diagnostics", settings["diagnostics"], DIAGNOSTICS)
+    settings = runs[0]
+    diagnostics = parse_names("diagnostics", settings["diagnostics"], DIAGNOSTICS)
     names = ("rounds", "num_seeds", "evaluate_every", "on_nonfinite", "personal_on_test")
     return engine.Simulation(
-        sweep([settings, *beside]),
+        build_sweep(runs),
         parts.model,
         parts.federation,
         participation=parts.participation,
         layout=parts.layout,
         memory_budget=parse_size("memory_budget", settings["memory_budget"]),
-        diagnostics={name: DIAGNOSTICS[name] for name in chosen},
+        diagnostics={name: DIAGNOSTICS[name] for name in diagnostics},
         folder=folder,
-        seed=[settings["seed"], *(each["seed"] for each in beside)],
+        seed=[each["seed"] for each in runs],
         **parts.offload._asdict(),
         **{name: settings[name] for name in names},
     )
 
 
-def describe_choices(parts: RunParts, simulation: engine.Simulation, beside: Sequence[str] = ()) -> dict[str, Any]:
-    """What "auto" came to, and why: a resumed run keeps it, for bits depend on it; as they do on the runs `beside`."""
+def describe_resolved(parts: RunParts, simulation: engine.Simulation, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Make the record of resolved.json: the values that "auto" was resolved to, and the reason.
+
+    The bits of the results depend on them, and on the runs that are trained in the same program, so a resumed run uses
+    the same values again.
+
+    Args:
+        parts: of the run.
+        simulation: its compiled simulation.
+        names: those of all runs in the program, if there are several.
+    """
     timings = simulation.choice.timings if simulation.choice else []
-    chosen = {
+    record = {
         "layout": str(simulation.layout),
         "reason": simulation.choice.reason if simulation.choice else "as the config says",
         "seconds_a_round": {str(timing.layout): timing.seconds for timing in timings},
         "conv": parts.conv,
         "devices": _describe_devices(),
     }
-    return chosen | dict(parts.kept) | simulation.offload._asdict() | {"beside": list(beside)}
+    return record | dict(parts.resolved) | simulation.offload._asdict() | {"beside": list(names)}
 
 
 def _describe_devices() -> str:
@@ -165,23 +190,25 @@ def _describe_devices() -> str:
     return f"{jax.device_count()} x {jax.devices()[0].device_kind}{several}"
 
 
-def _choose_convolution(precision: str, processes: Processes) -> str:
-    """What "auto" is for convolutions: one way for all, so that one host without a compiler decides for the others."""
-    said = set(processes.all_gather("conv", select_conv_impl(precision)))
-    return said.pop() if len(said) == 1 else "im2col"
+def _choose_conv_impl(precision: str, processes: Processes) -> str:
+    """Choose one implementation of convolutions for all processes, which one host without a compiler may determine."""
+    names = set(processes.all_gather("conv", select_conv_impl(precision)))
+    return names.pop() if len(names) == 1 else "im2col"
 
 
 def read_dataset(table: Mapping[str, Any]) -> Dataset:
-    """Read a data set. The table's options that are its source's go to it, by its signature."""
+    """Read a data set, given the table config.data, whose options of the source go to the source."""
     source, fixed = calls.choose_factory(table, TABLES["data"].registry, "config.data"), TABLES["data"].fixed
     options = {key: value for key, value in table.items() if key not in ("name", "partition", "augment", *fixed)}
     return calls.call_factory(source, options, "config.data")
 
 
 def build_federation(table: Mapping[str, Any], whole: Dataset | None = None) -> tuple[Dataset, Federation]:
-    """Read a data set and distribute it: the table's options go to its source, its partition and to `federate`.
+    """Read a data set and distribute it.
 
-    whole: the data set, where it has been read.
+    Args:
+        table: config.data, whose options go to the source, the partition, the augmentation and `federate`.
+        whole: the data set, if it has been read.
     """
     of_split = {key: value for key, value in table.items() if key in TABLES["data"].fixed}
     partition = calls.build_from_table(table["partition"], TABLES["data.partition"].registry, "config.data.partition")
@@ -200,24 +227,25 @@ def _build_participation(settings: Mapping[str, Any], num_clients: int) -> Any:
     size, availability = settings["cohort_size"], settings["availability"]
     if size > num_clients:
         raise InputError(
-            f"config.cohort_size: {size} clients a round of {num_clients} altogether."
-            f" Set it to {num_clients} or less (0 = everyone), or raise config.data.num_clients."
+            f"config.cohort_size: {size} clients per round, but there are {num_clients}."
+            f" Set it to {num_clients} or less (0 = all), or raise config.data.num_clients."
         )
     among = participation.uniform(size) if size else participation.full()
     return among if availability == 1 else participation.bernoulli(availability, among=among)
 
 
 def read_layout(text: str, processes: Processes = SINGLE) -> engine.Layout | str:
-    """The layout that a setting writes, "sharded(2, 4)", or "auto" itself.
+    """Read a layout, "sharded(2, 4)", or "auto", which is returned as it is.
 
-    Raises InputError where there are not so many devices, and for several processes that would not share the work.
+    Raises:
+        InputError: There are too few devices, or several processes would not share the work.
     """
     name, numbers = parse_layout(text)
     if name == "auto":
         cpu_devices.set_num_cpu_devices(cpu_devices.cores_per_process(processes))
         return name
     if name == "sharded":
-        _ask_for_devices(numbers[0], processes)
+        _request_devices(numbers[0], processes)
     elif processes.count > 1:
         raise InputError(
             f"config.layout: {text} is for one device, and {processes.count} processes have more. Write auto, or "
@@ -231,11 +259,11 @@ def read_layout(text: str, processes: Processes = SINGLE) -> engine.Layout | str
         raise InputError(f"config.layout: {error}") from error
 
 
-def _ask_for_devices(count: int, processes: Processes) -> None:
+def _request_devices(count: int, processes: Processes) -> None:
     cpu_devices.set_num_cpu_devices(min(cpu_devices.MAX_DEVICES, max(1, count // processes.count)))
     if count > jax.device_count():
         owner = "this process has" if processes.count == 1 else f"{processes.count} processes have"
         raise InputError(
-            f"config.layout: sharded({count}) asks for {count} devices, {owner} {jax.device_count()}."
+            f"config.layout: sharded({count}) needs {count} devices, but {owner} {jax.device_count()}."
             " Shard over fewer, or use chunked(n)."
         )

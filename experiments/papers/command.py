@@ -80,8 +80,8 @@ def run(
     folder = runs_folder(unique[0], scale, workdir)
     grid.check_runs(unique, folder)
     _check_weights(unique)
-    outcomes = run_grid.run_grid(unique, folder)
-    results = {each.cell.name: RunResults(each.directory) for each in outcomes if each.is_done}
+    results = run_grid.run_grid(unique, folder)
+    results = {each.run.name: RunResults(each.directory) for each in results if each.is_done}
     runs = {place: results[each.name] for place, each in run_of_place.items() if each.name in results}
     entries = _read_entries(experiment, experiment.scales[scale], run_of_place, runs)
     text = to_markdown(experiment, scale, entries, common)

@@ -1,8 +1,8 @@
-"""Train runs side by side, as one program: python -m experiments.sweep.batched RUNS.json
+"""Training of several runs in one program: python -m experiments.sweep.batched RUNS.json
 
-RUNS.json: [{"config": a file, "set": {"algorithm.lam": "0.1"}, "workdir": a directory}, ...], which differ in seeds and
-real numbers of the algorithm alone. Each becomes the run that `experiments.train` makes, in a directory of its own.
-Written and started by `experiments.compare`. Exit status as of `experiments.train`.
+RUNS.json: [{"config": a file, "set": {"algorithm.lam": "0.1"}, "workdir": a directory}, ...]; the runs differ only in
+seeds and real numbers of the algorithm. Each writes the directory that `experiments.train` would write.
+`experiments.compare` writes the file and starts this module. Exit status: as `experiments.train`.
 """
 
 import json
@@ -15,26 +15,30 @@ from fedjax_het.errors import InputError, NonFiniteError
 from ..configuration import settings
 from ..runs.run_directory import RunDirectory
 from ..runs.run_files import RESOLVED
-from ..train import Run, as_one_program, keep_programs
+from ..train import Run, enable_compilation_cache, train_together
 
 
-def read(path: Path) -> list[Run]:
-    """Raises InputError for settings that cannot be read, and for directories of other runs."""
+def read_runs(path: Path) -> list[Run]:
+    """Read RUNS.json and check each run's settings and directory.
+
+    Raises:
+        InputError: Settings cannot be read, or a directory holds another run.
+    """
     runs = []
     for each in json.loads(path.read_text()):
-        chosen, _ = settings.complete_settings(settings.load_settings(Path(each["config"])), each["set"])
-        runs.append(Run(chosen, RunDirectory(each["workdir"])))
-        for note in runs[-1].directory.check(chosen).notes:
+        run_settings, _ = settings.complete_settings(settings.load_settings(Path(each["config"])), each["set"])
+        runs.append(Run(run_settings, RunDirectory(each["workdir"])))
+        for note in runs[-1].directory.check(run_settings).notes:
             print(f"note: {note}")
     return runs
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit status."""
-    keep_programs()
+    """Run the command; return the exit status."""
+    enable_compilation_cache()
     try:
-        runs = read(Path(*argv))
-        as_one_program(runs, runs[0].directory.read(RESOLVED) or {})
+        runs = read_runs(Path(*argv))
+        train_together(runs, runs[0].directory.read(RESOLVED) or {})
     except (InputError, NonFiniteError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1

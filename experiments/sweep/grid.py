@@ -1,4 +1,4 @@
-"""A grid of settings: every cell is an ordinary run, in a directory of its own."""
+"""Grids of settings, each cell of which is an ordinary run in its own directory."""
 
 import itertools
 import re
@@ -18,15 +18,15 @@ _NAME = "algorithm.name"
 
 
 class GridRun(NamedTuple):
-    """config, and what is set besides: the same for all cells, and this cell's own part of the grid."""
+    """One run of a grid: its config and the keys that are set in addition."""
 
     config: Path
-    common: Mapping[str, str]  # {"rounds": "20"}
-    own: Mapping[str, str]  # {"data.unseen": "sketch"}
+    common: Mapping[str, str]  # those of all runs, {"rounds": "20"}
+    own: Mapping[str, str]  # those that the grid varies, {"data.unseen": "sketch"}
 
     @property
     def name(self) -> str:
-        """The cell's directory, "fedld,lam=0.1,unseen=sketch"."""
+        """The name of its directory, "fedld,lam=0.1,unseen=sketch"."""
         parts = [f"{short(key)}={text}" for key, text in self.own.items()]
         return re.sub(r"[^\w.=,+-]+", "_", ",".join([self.config.stem, *parts]))
 
@@ -35,49 +35,66 @@ class GridRun(NamedTuple):
 
 
 def make_grid(configs: Sequence[Path], common: Mapping[str, str], varied: Mapping[str, Sequence[str]]) -> list[GridRun]:
-    """Every config with every combination of what is varied. `data.unseen` varied over "all" leaves out each of the
-    config's domains in turn.
+    """Combine every config with every combination of the varied values.
 
-    Raises InputError for two cells of one name, and for data of one domain where all are to be left out.
+    Args:
+        configs: the config files.
+        common: {key: text} of all runs.
+        varied: {key: texts}; "all" for `data.unseen` leaves out each domain of the config's data set in turn.
+
+    Returns:
+        The runs, the last key varying fastest.
+
+    Raises:
+        InputError: Two runs have the same name, or all domains are to be left out in turn and there is only one.
     """
-    cells = []
+    runs = []
     for config in configs:
-        choices = dict(varied)
-        if tuple(choices.get(UNSEEN, ())) == ("all",):
-            choices[UNSEEN] = _domains(GridRun(config, common, {}))
-        cells += [
-            GridRun(config, common, dict(zip(choices, each, strict=True)))
-            for each in itertools.product(*choices.values())
+        values = dict(varied)
+        if tuple(values.get(UNSEEN, ())) == ("all",):
+            values[UNSEEN] = _read_domains(GridRun(config, common, {}))
+        runs += [
+            GridRun(config, common, dict(zip(values, each, strict=True)))
+            for each in itertools.product(*values.values())
         ]
-    names = [cell.name for cell in cells]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise InputError(f"two cells are called '{twice}'. Give configs with different file names, each value once.")
-    return cells
+    names = [run.name for run in runs]
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(
+            f"two runs of the grid have the name '{duplicate}'. Give configs with different file names, and each value "
+            "once."
+        )
+    return runs
 
 
-def label_runs(cells: Sequence[GridRun]) -> list[str]:
-    """Each cell's row in a table: what sets it apart from other rows, but for the domain left out and the seed."""
-    several = len({cell.config for cell in cells}) > 1
+def label_runs(runs: Sequence[GridRun]) -> list[str]:
+    """Return each run's row in a table: what distinguishes it from others, except the domain left out and the seed."""
+    has_several_configs = len({run.config for run in runs}) > 1
 
-    def label(cell: GridRun) -> str:
-        varied = [f"{short(key)}={text}" for key, text in cell.own.items() if key not in (UNSEEN, SEED, _NAME)]
-        named = [cell.own[_NAME]] if _NAME in cell.own else []
-        return " ".join(([cell.config.stem] if several or not named else []) + named + varied)
+    def label(run: GridRun) -> str:
+        varied = [f"{short(key)}={text}" for key, text in run.own.items() if key not in (UNSEEN, SEED, _NAME)]
+        algorithm = [run.own[_NAME]] if _NAME in run.own else []
+        return " ".join(([run.config.stem] if has_several_configs or not algorithm else []) + algorithm + varied)
 
-    return [label(cell) for cell in cells]
+    return [label(run) for run in runs]
 
 
-def _domains(cell: GridRun) -> tuple[str, ...]:
-    dataset = build.read_dataset(cell.settings()["data"])
+def _read_domains(run: GridRun) -> tuple[str, ...]:
+    dataset = build.read_dataset(run.settings()["data"])
     if len(dataset.domain_names) < 2:
-        raise InputError(f"--vary=data.unseen=all: {dataset.name} has one domain, and nothing would be left.")
+        raise InputError(
+            f"--vary=data.unseen=all: {dataset.name} has only one domain, so that no training data would be left."
+        )
     return dataset.domain_names
 
 
-def check_runs(cells: Sequence[GridRun], workdir: Path) -> None:
-    """Raises InputError for settings that cannot be read, and for directories of other runs, cell by cell."""
-    for cell in cells:
+def check_runs(runs: Sequence[GridRun], workdir: Path) -> None:
+    """Check the settings and the directory of each run.
+
+    Raises:
+        InputError: Settings cannot be read, or a directory holds another run; the message names the run.
+    """
+    for run in runs:
         try:
-            RunDirectory(workdir / cell.name).check(cell.settings())
+            RunDirectory(workdir / run.name).check(run.settings())
         except InputError as error:
-            raise InputError(f"{cell.name}: {error}") from error
+            raise InputError(f"{run.name}: {error}") from error

@@ -1,4 +1,4 @@
-"""Cells of a grid, trained in processes of their own: those that can be one program together."""
+"""Training of a grid's runs in subprocesses, as many as possible in one program."""
 
 import json
 import subprocess
@@ -14,106 +14,110 @@ from ..runs.run_directory import RunDirectory
 from .grid import GridRun
 
 LOG = "train.log"
-MOST = 8  # cells in one program; their memory adds up
+MAX_TOGETHER = 8  # runs in one program; their memory adds up
 
 
 class GridResult(NamedTuple):
-    cell: GridRun
+    """How a run of a grid ended."""
+
+    run: GridRun
     directory: Path
-    status: str  # "done", "was done", or what it failed with
+    status: str  # "done", "was done", or the error
     seconds: float  # of its process
-    num_beside: int = 0  # cells that the process trained besides
+    num_others: int = 0  # the other runs of the process
 
     @property
     def is_done(self) -> bool:
         return self.status in ("done", "was done")
 
+    def to_record(self) -> dict[str, Any]:
+        """Make its record in grid.json."""
+        overrides = {**self.run.common, **self.run.own}
+        return {"cell": self.run.name, "config": str(self.run.config), "set": overrides, "status": self.status}
 
-def run_grid_silently(cells: Sequence[GridRun], workdir: Path, most: int = MOST) -> Iterator[GridResult]:
-    """In processes of their own: what ends one, a lack of memory say, does not end the rest.
 
-    most: cells in one process. Where it fails, each of them is tried by itself.
+def run_grid(runs: Sequence[GridRun], workdir: Path, max_together: int = MAX_TOGETHER) -> Iterator[GridResult]:
+    """Train the runs that are not complete, and print one line per run.
+
+    Each program is a process, so that an error that ends one, such as a lack of memory, does not end the others.
+
+    Args:
+        runs: those of the grid.
+        workdir: where their directories are.
+        max_together: the number of runs in one program; if it fails, each of them is trained by itself.
+
+    Yields:
+        The results, complete runs first.
     """
-    waiting = []
-    for cell in cells:
-        if _is_done(cell, workdir):
-            yield GridResult(cell, workdir / cell.name, "was done", 0.0)
+    for number, result in enumerate(_train_runs(runs, workdir, max_together), 1):
+        seconds = f", {result.seconds:.0f} s" if result.seconds else ""
+        others = f" together with {result.num_others} more" if result.num_others else ""
+        print(f"[{number}/{len(runs)}] {result.run.name}: {result.status}{seconds}{others}", flush=True)
+        yield result
+
+
+def _train_runs(runs: Sequence[GridRun], workdir: Path, max_together: int) -> Iterator[GridResult]:
+    incomplete = []
+    for run in runs:
+        if _is_done(run, workdir):
+            yield GridResult(run, workdir / run.name, "was done", 0.0)
         else:
-            waiting.append(cell)
-    for group in group_runs(waiting, most):
-        log, began = workdir / group[0].name / LOG, time.perf_counter()
+            incomplete.append(run)
+    for group in group_runs(incomplete, max_together):
+        start = time.perf_counter()
         if len(group) > 1:
-            _run_command(_run_group(group, workdir), log)
-        seconds = time.perf_counter() - began
-        for cell in group:
-            if _is_done(cell, workdir):
-                yield GridResult(cell, workdir / cell.name, "done", seconds, len(group) - 1)
+            _train_group(group, workdir)
+        seconds = time.perf_counter() - start
+        for run in group:
+            if _is_done(run, workdir):
+                yield GridResult(run, workdir / run.name, "done", seconds, len(group) - 1)
             else:
-                yield _run_alone(cell, workdir / cell.name)
+                yield _train_one(run, workdir / run.name)
 
 
-def group_runs(cells: Sequence[GridRun], most: int) -> list[list[GridRun]]:
-    """Cells with the same `build.common_settings`, at most so many together."""
-    of_program: dict[str, list[GridRun]] = {}
-    for cell in cells:
-        common = json.dumps(build.common_settings(cell.settings()), sort_keys=True, default=str)
-        of_program.setdefault(common, []).append(cell)
-    return [each[i : i + most] for each in of_program.values() for i in range(0, len(each), most)]
+def group_runs(runs: Sequence[GridRun], max_together: int) -> list[list[GridRun]]:
+    """Group the runs that have the same `build.common_settings`, at most so many in a group."""
+    groups: dict[str, list[GridRun]] = {}
+    for run in runs:
+        common = json.dumps(build.common_settings(run.settings()), sort_keys=True, default=str)
+        groups.setdefault(common, []).append(run)
+    return [group[i : i + max_together] for group in groups.values() for i in range(0, len(group), max_together)]
 
 
-def _is_done(cell: GridRun, workdir: Path) -> bool:
-    return RunDirectory(workdir / cell.name).check(cell.settings(), is_thorough=False).is_complete
+def _is_done(run: GridRun, workdir: Path) -> bool:
+    return RunDirectory(workdir / run.name).check(run.settings(), is_thorough=False).is_complete
 
 
-def _run_alone(cell: GridRun, directory: Path) -> GridResult:
-    began, overrides = time.perf_counter(), {**cell.common, **cell.own}
-    flags = [f"--config={cell.config}", f"--workdir={directory}"]
+def _train_one(run: GridRun, directory: Path) -> GridResult:
+    start, overrides = time.perf_counter(), {**run.common, **run.own}
+    flags = [f"--config={run.config}", f"--workdir={directory}"]
     flags += [f"--config.{key}={text}" for key, text in overrides.items()]
-    code = _run_command(["train", *flags], directory / LOG)
-    status = "done" if code == 0 else _find_reason(directory / LOG, code)
-    return GridResult(cell, directory, status, time.perf_counter() - began)
+    code = _run_module(["train", *flags], directory / LOG)
+    status = "done" if code == 0 else _find_error(directory / LOG, code)
+    return GridResult(run, directory, status, time.perf_counter() - start)
 
 
-def _run_group(cells: Sequence[GridRun], workdir: Path) -> list[str]:
-    runs = [
-        {"config": str(cell.config), "set": {**cell.common, **cell.own}, "workdir": str(workdir / cell.name)}
-        for cell in cells
+def _train_group(runs: Sequence[GridRun], workdir: Path) -> None:
+    records = [
+        {"config": str(run.config), "set": {**run.common, **run.own}, "workdir": str(workdir / run.name)}
+        for run in runs
     ]
-    path = workdir / cells[0].name / "together.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    json_files.write(path, json_files.to_json(runs, indent=2) + "\n")
-    return ["sweep.batched", str(path)]
+    folder = workdir / runs[0].name
+    folder.mkdir(parents=True, exist_ok=True)
+    json_files.write(folder / "together.json", json_files.to_json(records, indent=2) + "\n")
+    _run_module(["sweep.batched", str(folder / "together.json")], folder / LOG)
 
 
-def _run_command(command: Sequence[str], log: Path) -> int:
-    """The exit status of a module of ours."""
+def _run_module(command: Sequence[str], log: Path) -> int:
+    """Run a module of this package with its output appended to a file; return its exit status."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as file:
-        run, environment = module_command(*command), module_environment()
-        return subprocess.run(run, stdout=file, stderr=subprocess.STDOUT, env=environment, check=False).returncode
+        process, environment = module_command(*command), module_environment()
+        return subprocess.run(process, stdout=file, stderr=subprocess.STDOUT, env=environment, check=False).returncode
 
 
-def run_grid(cells: Sequence[GridRun], workdir: Path, most: int = MOST) -> Iterator[GridResult]:
-    """`train`, a line on the terminal for each."""
-    for number, outcome in enumerate(run_grid_silently(cells, workdir, most), 1):
-        seconds = f", {outcome.seconds:.0f} s" if outcome.seconds else ""
-        beside = f" together with {outcome.num_beside} more" if outcome.num_beside else ""
-        print(f"[{number}/{len(cells)}] {outcome.cell.name}: {outcome.status}{seconds}{beside}", flush=True)
-        yield outcome
-
-
-def _find_reason(log: Path, code: int) -> str:
-    """The log's last line that says an error, and else its last."""
+def _find_error(log: Path, code: int) -> str:
+    """Return the exit status and the log's last error line, or its last line if there is none."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if "rror:" in line]
-    return f"exit status {code}: {(errors or lines or ['nothing was said'])[-1]}"
-
-
-def result_record(outcome: GridResult) -> dict[str, Any]:
-    """A record for the grid's own file."""
-    return {
-        "cell": outcome.cell.name,
-        "config": str(outcome.cell.config),
-        "set": {**outcome.cell.common, **outcome.cell.own},
-        "status": outcome.status,
-    }
+    return f"exit status {code}: {(errors or lines or ['no output'])[-1]}"

@@ -18,7 +18,7 @@ from . import terminal
 from .recorder import RunRecorder
 
 
-class Training:
+class TrainingLoop:
     """The training of one run, or of several in one program.
 
     All processes train, evaluate and save; the first one writes everything else. At a stop: evaluate, write the metric
@@ -26,21 +26,21 @@ class Training:
     since the last checkpoint; later lines are dropped when the run resumes, and come out the same again.
     """
 
-    def __init__(self, simulation: engine.Simulation, records: Sequence[RunRecorder], processes: Processes = SINGLE):
+    def __init__(self, simulation: engine.Simulation, recorders: Sequence[RunRecorder], processes: Processes = SINGLE):
         """
         Args:
             simulation: the compiled simulation.
-            records: one for each first seed or value of the simulation's sweep; all else is set alike in all.
+            recorders: one per run of the simulation, whose settings differ only in seeds and hyper-parameters.
             processes: those that train together.
         """
-        self.simulation, self.records, self.processes = simulation, records, processes
-        settings = records[0].settings
+        self.simulation, self.recorders, self.processes = simulation, recorders, processes
+        settings = recorders[0].settings
         self.rounds = settings["rounds"]
         self.every = settings["checkpoint_every"] or self.rounds
         self.schedule = diagnostics_log.DiagnosticsSchedule(
             simulation, settings["diagnose_every"] if settings["diagnostics"] else 0
         )
-        self.also_every = settings["checkpoint_every"], self.schedule.every
+        self.stop_every = settings["checkpoint_every"], self.schedule.every
 
     def run(self) -> None:
         """Train to the last round.
@@ -48,38 +48,39 @@ class Training:
         Raises:
             InputError: A checkpoint cannot be used (before anything is written), or a tracker does not start.
         """
-        state, done = self.simulation.start(), self.processes.broadcast("done", min(each.done for each in self.records))
+        state = self.simulation.start()
+        done = self.processes.broadcast("done", min(each.done for each in self.recorders))
         if done:
             with self.processes.barrier("restored"):
-                state = self._restored(state, done)
+                state = self._restore(state, done)
         seconds = 0.0
         if self.processes.is_first:
-            seconds = max([each.rewind(done) for each in self.records])
+            seconds = max([each.rewind(done) for each in self.recorders])
         with contextlib.ExitStack() as stack:
             with self.processes.barrier("live"):
-                followed = [stack.enter_context(each.follow(seconds)) for each in self.records]
+                opened = [stack.enter_context(each.start_trackers(seconds)) for each in self.recorders]
             self._began = time.perf_counter() - seconds
-            state = self._train(state, done, followed)
+            state = self._train(state, done, opened)
             evaluation = self.simulation.evaluate(state)
-            for each in self.records if self.processes.is_first else []:
+            for each in self.recorders if self.processes.is_first else []:
                 each.finish(evaluation)
 
-    def _restored(self, like: State, done: int) -> State:
+    def _restore(self, like: State, done: int) -> State:
         """Restore a checkpoint that all runs have, even if they were killed between saving one and the next."""
-        parts = [each.restore(each.part(like), done) for each in self.records]
+        parts = [each.restore(each.part(like), done) for each in self.recorders]
         if len(parts) == 1:
             return parts[0]
         return jax.tree.map(lambda x, *each: jax.device_put(jnp.concatenate(each), x.sharding), like, *parts)
 
-    def _train(self, state: State, done: int, followed: Sequence[trackers.Trackers]) -> State:
+    def _train(self, state: State, done: int, opened: Sequence[trackers.Trackers]) -> State:
         if not done:
             self._diagnose(state, 0)
         with terminal.show_progress(done, self.rounds) as progress:
-            for each in followed:
+            for each in opened:
                 each.catch_up(progress.warn)
-            for stop in self.simulation.stops(done, *self.also_every):
+            for stop in self.simulation.stops(done, *self.stop_every):
                 state = self._advance(state, done, stop, progress)
-                for each in followed:
+                for each in opened:
                     each.catch_up(progress.warn)
                 done = stop
         if self.schedule.every:
@@ -93,9 +94,9 @@ class Training:
             "train/loss": np.asarray(rounds.loss)[:, -1],
             "num_reporting": np.asarray(rounds.num_reporting)[:, -1],
             "num_dropped": np.asarray(state.counters.nonfinite),
-            **self._traffic(state),
+            **self._count_traffic(state),
         }
-        a_round = (time.perf_counter() - before) / (stop - done)
+        seconds_per_round = (time.perf_counter() - before) / (stop - done)
         if num_dropped := int(np.sum(figures["num_dropped"] - dropped)):
             progress.warn(f"{num_dropped} uploads of rounds {done + 1} to {stop} were not finite and were dropped")
         if num_rejected := int(np.sum(rounds.is_rejected)):
@@ -106,21 +107,21 @@ class Training:
         if self.simulation.is_evaluated(stop):
             evaluation = self.simulation.evaluate(state)
             figures |= engine.flatten_evaluation(evaluation)
-            for each in self.records if self.processes.is_first else []:
+            for each in self.recorders if self.processes.is_first else []:
                 each.add(stop, time.perf_counter() - self._began, figures, evaluation)
-        progress.show(stop, figures, a_round)
+        progress.show(stop, figures, seconds_per_round)
         self._diagnose(state, stop)
         if stop == self.rounds or stop % self.every == 0:
-            for each in self.records:
+            for each in self.recorders:
                 each.save(stop, state)
         return state
 
     def _diagnose(self, state: State, done: int) -> None:
-        if (found := self.schedule.diagnose(state, done)) is not None and self.processes.is_first:
-            for each in self.records:
-                each.add_snapshot(done, *found)
+        if (snapshot := self.schedule.diagnose(state, done)) is not None and self.processes.is_first:
+            for each in self.recorders:
+                each.add_snapshot(done, *snapshot)
 
-    def _traffic(self, state: State) -> dict[str, np.ndarray]:
+    def _count_traffic(self, state: State) -> dict[str, np.ndarray]:
         """Count the bytes that all clients have received and sent since the first round, dropped updates included."""
         num_uploads = np.asarray(state.counters.reports, np.int64) + np.asarray(state.counters.nonfinite)
         facts = self.simulation.facts

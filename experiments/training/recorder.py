@@ -114,7 +114,7 @@ class RunRecorder:
         self._validation = list(map(records.selection_line, lines))
         return max((line["seconds"] for line in lines), default=0.0)
 
-    def follow(self, seconds: float) -> trackers.Trackers:
+    def start_trackers(self, seconds: float) -> trackers.Trackers:
         """Start the trackers of config.live, in the first process.
 
         Args:

@@ -21,7 +21,7 @@ _DETAILS = ("_weighted", "_min", "_max")
 _GROUPS = ("test", "personal", "clients", "newcomers", "unseen")
 
 
-def print_cost(
+def describe_costs(
     simulation: Simulation, settings: Mapping[str, Any], resolved: Mapping[str, Any], directory: Path
 ) -> str:
     """Describe a run before it begins: its parts, the examples that it is measured on, and its costs."""
@@ -51,7 +51,7 @@ def print_cost(
     return _in_two_columns(rows)
 
 
-def print_data_usage(partition: Mapping[str, Any], groups: Sequence[str]) -> str:
+def describe_data_usage(partition: Mapping[str, Any], groups: Sequence[str]) -> str:
     """Describe the examples that a run trains on and that groups of its figures are measured on."""
     return _in_two_columns(data_usage.describe_groups(partition, groups))
 
@@ -134,7 +134,7 @@ def format_headline(figures: Mapping[str, Any]) -> list[str]:
     return ["train/loss"]
 
 
-def print_results(summary: Mapping[str, Any]) -> Table:
+def tabulate_results(summary: Mapping[str, Any]) -> Table:
     """Tabulate the figures of the last round, and of the selected rounds where there are any.
 
     Mean ± standard deviation over several seeds. If there are many figures, details are left out.
@@ -164,7 +164,3 @@ def _format_mean_std(mean: float | None, std: float | None, form: str = ".4f") -
     if mean is None:
         return "not finite"
     return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:{form}}"
-
-
-def describe_files(directory: Path, names: Sequence[str]) -> str:
-    return "\n".join(["written:", *(f"  {directory / name}" for name in names)])

@@ -40,7 +40,7 @@ def test_the_usage_names_every_command(run, capsys):
 
 
 @pytest.mark.parametrize("name", console.COMMANDS)
-def test_every_command_explains_itself_by_its_name(run, name, capsys):
+def test_every_command_has_a_help_text_with_its_name(run, name, capsys):
     assert run(*name.split(), "--help") == 0
     assert capsys.readouterr().out.startswith(f"usage: python -m experiments {name} ")
 
@@ -51,7 +51,7 @@ def test_the_status_is_that_of_the_command(run, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("asked", "nearest"), [("trian", "train"), ("paper fedldd", "paper fedld")])
-def test_an_unknown_command_is_answered_with_the_nearest(run, asked, nearest, capsys):
+def test_an_unknown_command_is_refused_with_the_nearest(run, asked, nearest, capsys):
     assert run(*asked.split()) == 2
     assert capsys.readouterr().err.startswith(f"error: there is no command '{asked}'. Did you mean '{nearest}'?")
 

@@ -1,4 +1,4 @@
-"""A run's model on its way to PyTorch, and back."""
+"""Export of a run's model to PyTorch, and import of the file."""
 
 import jax
 import numpy as np
@@ -33,7 +33,7 @@ def finished(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "npz"])
-def test_the_exported_model_scores_what_the_run_says(finished, tmp_path, capsys, ending):
+def test_the_exported_model_has_the_accuracy_of_the_run(finished, tmp_path, capsys, ending):
     file = tmp_path / f"model.{ending}"
     assert export.main([f"--workdir={finished}", f"--to={file}"]) == 0
     assert "the model after 2 rounds" in capsys.readouterr().out
@@ -60,7 +60,9 @@ def test_the_exported_model_scores_what_the_run_says(finished, tmp_path, capsys,
         (["--workdir={mlp}", "--to=m.npz"], "the run's model 'mlp' has no counterpart"),
     ],
 )
-def test_what_cannot_be_exported_is_said_with_status_2(finished, tmp_path, capsys, monkeypatch, arguments, message):
+def test_a_run_that_cannot_be_exported_is_refused_with_status_2(
+    finished, tmp_path, capsys, monkeypatch, arguments, message
+):
     monkeypatch.chdir(tmp_path)
     written = RunDirectory(finished).read("config.json")
     for name, model in (("empty", written["model"]), ("mlp", {"name": "mlp"})):

@@ -1,4 +1,4 @@
-"""The catalogue of algorithms: an overview, and all of one, at any width."""
+"""The list of algorithms: the overview, and one algorithm at any width."""
 
 import inspect
 import re
@@ -26,26 +26,26 @@ def listed(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_recipe_says_what_it_is_and_whose(name):
+def test_every_algorithm_has_a_title_formula_and_reference(name):
     text = list_algorithms.parse(ALGORITHMS[name])
     assert text.title.endswith(".") and len(text.title) > 20
     assert len(text.references) > 40 and text.wire and text.formula
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_option_of_a_recipe_is_explained(name):
+def test_every_option_of_an_algorithm_is_explained(name):
     meanings = list_algorithms.parse(ALGORITHMS[name]).arguments
     assert meanings.keys() == inspect.signature(ALGORITHMS[name]).parameters.keys()
     assert all(re.search(r"[a-z]", meaning, re.IGNORECASE) for meaning in meanings.values()), meanings
 
 
-def test_traffic_is_that_of_the_records():
+def test_traffic_is_the_size_of_the_messages():
     federation = data.toy(num_clients=2, image=(12, 12, 1))
     plain, double = (list_algorithms.traffic(ALGORITHMS[name], federation) for name in ("fedavg", "scaffold"))
     assert 1.9 < double / plain < 2.0  # its statistics of batch norm have no control variate
 
 
-def test_the_overview_is_a_line_each_that_fits_eighty_columns(listed):
+def test_the_overview_has_one_line_per_algorithm_within_eighty_columns(listed):
     lines = listed().splitlines()
     assert [line.split()[0] for line in lines[: len(ALGORITHMS)]] == list(ALGORITHMS)
     assert all(len(line) <= 80 and line.endswith(".") for line in lines[: len(ALGORITHMS)])
@@ -54,7 +54,7 @@ def test_the_overview_is_a_line_each_that_fits_eighty_columns(listed):
 
 
 @pytest.mark.parametrize(("name", "columns"), [("fedld", 80), ("fedld", 40), ("fedl2r", 200), ("scaffold", 80)])
-def test_one_is_shown_whole_at_any_width(listed, name, columns):
+def test_one_algorithm_is_shown_completely_at_any_width(listed, name, columns):
     out = listed(name, columns=columns)
     words = out.split()
     assert all(len(line) <= columns or " " not in line.strip() for line in out.splitlines())
@@ -75,7 +75,7 @@ def test_one_is_shown_whole_at_any_width(listed, name, columns):
     assert every <= shown
 
 
-def test_one_tells_what_is_sent_and_how_much(listed):
+def test_one_algorithm_is_shown_with_its_messages_and_traffic(listed):
     out = " ".join(listed("scaffold").split())
     assert "Down w and c, up y_i - w and c_i+ - c_i" in out
     assert "Kept by a client: c_i, the size of the shared parameters." in out
@@ -83,18 +83,18 @@ def test_one_tells_what_is_sent_and_how_much(listed):
     assert "FedAvg's: down w, up w_i - w and n_i." in " ".join(listed("fedprox").split())
 
 
-def test_a_reader_that_has_enough_is_no_error():
+def test_a_closed_pipe_is_no_error():
     command = f"{sys.executable} -m experiments list fedld | head -1"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("fedld\n", "")
 
 
-def test_an_unknown_name_is_answered_with_the_nearest(capsys):
+def test_an_unknown_name_is_refused_with_the_nearest(capsys):
     assert list_algorithms.main(["fedlt"]) == 2
     assert capsys.readouterr().err.startswith("error: there is no algorithm 'fedlt'. Did you mean 'fed")
 
 
-def test_a_docstring_is_taken_apart():
+def test_a_docstring_is_parsed_into_its_parts():
     def factory(a, b):
         """Title.
 

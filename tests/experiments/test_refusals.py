@@ -1,4 +1,4 @@
-"""Bad files and parts that do not fit, through the command line: one message, status 2, nothing half-written."""
+"""Refusals of bad files and of parts that do not fit together: one message, status 2, nothing half-written."""
 
 import io
 import zipfile
@@ -64,13 +64,13 @@ def test_an_empty_class_is_named(refused, folder):
     assert str(folder / "sketch" / "cat") in refused(*from_folder(folder))
 
 
-def test_mixed_sizes_are_named_and_mended_by_a_size(refused, folder):
+def test_mixed_sizes_are_named_and_accepted_with_a_size(refused, folder):
     Image.fromarray(np.zeros((9, 7, 3), np.uint8)).save(folder / "sketch" / "cat" / "0.png")
     message = refused(*from_folder(folder))
     assert "size" in message and "0.png" in message
 
 
-def test_a_truncated_file(refused, tmp_path):
+def test_a_truncated_file_is_refused(refused, tmp_path):
     path = tmp_path / "data.npz"
     np.savez(path, images=np.zeros((40, 4, 4), np.uint8), labels=np.arange(40) % 3)
     path.write_bytes(path.read_bytes()[:200])
@@ -85,17 +85,17 @@ def test_a_truncated_file(refused, tmp_path):
         (np.arange(39) % 3, np.zeros((40, 4, 4), np.uint8), "40 inputs"),
     ],
 )
-def test_bad_values(refused, tmp_path, labels, images, message):
+def test_bad_values_are_refused(refused, tmp_path, labels, images, message):
     path = tmp_path / "data.npz"
     np.savez(path, images=images, labels=labels)
     assert message.lower() in refused("--config.data.name=arrays", f"--config.data.path={path}").lower()
 
 
-def test_a_batch_norm_model_with_one_example_batches(refused):
+def test_batch_norm_with_batches_of_one_example_is_refused(refused):
     assert "batches of one example" in refused("--config.model.norm=batch", "--config.algorithm.batch_size=1")
 
 
-def test_amplitude_normalisation_needs_images(refused, tmp_path):
+def test_amplitude_normalization_without_images_is_refused(refused, tmp_path):
     path = tmp_path / "vectors.npz"
     np.savez(path, images=np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32), labels=np.arange(40) % 3)
     arguments = ["--config.data.name=arrays", f"--config.data.path={path}", "--config.algorithm.name=harmofl"]
@@ -117,14 +117,14 @@ def test_amplitude_normalisation_needs_images(refused, tmp_path):
         ),
     ],
 )
-def test_a_model_for_other_labels(refused, tmp_path, labels, model, message):
+def test_a_model_for_other_labels_is_refused(refused, tmp_path, labels, model, message):
     images = np.random.default_rng(0).integers(0, 255, (20, 16, 16), np.uint8)
     np.savez(tmp_path / "x.npz", images=images, **{labels: images % 2 if labels == "masks" else np.arange(20) % 2})
     data = ["--config.data.name=arrays", f"--config.data.path={tmp_path / 'x.npz'}", "--config.layout=vmapped"]
     assert message in refused(*data, f"--config.model.name={model}")
 
 
-def test_images_too_small_for_the_network(refused):
+def test_images_too_small_for_the_network_are_refused(refused):
     assert "8" in refused("--config.model.name=lenet")
 
 
@@ -141,7 +141,7 @@ def test_images_too_small_for_the_network(refused):
         (["seed=2147483648"], "config.seed: must be a whole number from 0 to 2147483647"),
         (["seed=2147483647", "num_seeds=2"], "num_seeds: seeds go on from 2147483647"),
         ([f"layout=sharded({10**30})"], "config.layout: layout cannot be read"),
-        (["layout=sharded(100000000)"], "config.layout: sharded(100000000) asks for"),
+        (["layout=sharded(100000000)"], "config.layout: sharded(100000000) needs"),
         (["data.domains=true", "data.unseen=noisy, noisy"], "'noisy' is named 2 times"),
         (["model.width=1e9"], "config.model.width: 1e+09 times hidden of 4 is more than an array can have"),
         (["model.hidden=1000000000"], "memory: the server's state and that of one client take 300.0 GB"),
@@ -151,12 +151,12 @@ def test_images_too_small_for_the_network(refused):
         (["data.name=arrays", f"data.path=/{'x' * 300}"], "File name too long"),
     ],
 )
-def test_numbers_and_sizes_that_cannot_be_get_one_line(refused, overrides, message):
+def test_impossible_numbers_and_sizes_are_refused_in_one_line(refused, overrides, message):
     said = refused(*(f"--config.{each}" for each in overrides))
     assert message in said and len(said.splitlines()) == 1
 
 
-def test_a_workdir_whose_name_the_file_system_does_not_take(refused, tmp_path):
+def test_a_workdir_with_an_impossible_name_is_refused(refused, tmp_path):
     assert "File name too long" in refused(f"--workdir={tmp_path / ('x' * 300)}")
 
 
@@ -169,7 +169,7 @@ def test_a_workdir_whose_name_the_file_system_does_not_take(refused, tmp_path):
         ((2**40, 2**40), np.arange(40), "it announces an array of shape (1099511627776, 1099511627776)"),
     ],
 )
-def test_arrays_that_cannot_be_get_one_line(refused, tmp_path, images, labels, message):
+def test_impossible_arrays_are_refused_in_one_line(refused, tmp_path, images, labels, message):
     path, image, member = tmp_path / "data.npz", np.zeros((40, 4, 4), np.uint8), io.BytesIO()
     np.lib.format.write_array_header_1_0(member, {"descr": "|u1", "fortran_order": False, "shape": images})
     with zipfile.ZipFile(path, "w") as file:
@@ -181,7 +181,7 @@ def test_arrays_that_cannot_be_get_one_line(refused, tmp_path, images, labels, m
 
 
 @pytest.mark.parametrize("size", [10**6, 10**30])
-def test_images_resized_beyond_all_memory(refused, folder, tmp_path, size):
+def test_images_resized_beyond_all_memory_are_refused(refused, folder, tmp_path, size):
     cache = f"--config.data.cache={tmp_path / 'cache'}"
     said = refused(*from_folder(folder, f"--config.data.size={size}", cache))
     assert "config.data.size: " in said and len(said.splitlines()) == 1

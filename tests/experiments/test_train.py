@@ -1,4 +1,4 @@
-"""The command line, in this process: what it refuses, with which status, and what a run leaves behind."""
+"""The command `train` in this process: refusals, exit statuses, and the files of a run."""
 
 import json
 import subprocess
@@ -68,11 +68,11 @@ def contents(directory):
 
 
 # ---- what a run leaves behind ----------------------------------------------------------------------------------------
-def test_every_file_that_it_says_it_wrote_is_there(finished):
+def test_every_file_that_is_printed_exists(finished):
     assert sorted(path.name for path in finished.iterdir()) == sorted(WRITTEN)
 
 
-def test_a_line_an_evaluation_and_seed(finished):
+def test_metrics_have_one_line_per_evaluation_and_seed(finished):
     lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
     assert [(line["round"], line["seed"]) for line in lines] == [(2, 0), (2, 1), (4, 0), (4, 1)]
     assert {"train/loss", "test/accuracy", "clients/accuracy_mean", "newcomers/accuracy_mean"} <= lines[0].keys()
@@ -93,7 +93,7 @@ def test_the_summary_agrees_with_the_lines_and_names_the_versions(finished):
     assert summary["partition"] == json.loads((finished / "partition.json").read_text())["fingerprint"]
 
 
-def test_rows_for_clients_and_newcomers(finished):
+def test_per_client_csv_has_rows_of_clients_and_newcomers(finished):
     rows = (finished / "per_client.csv").read_text().splitlines()
     assert len(rows) == 1 + 2 * (4 + 1)
     assert [row.split(",")[2] for row in rows[1:6]] == ["False"] * 4 + ["True"]
@@ -118,7 +118,7 @@ def test_a_run_without_its_summary_writes_the_rest_from_its_checkpoint(config, f
     assert after[finished / "metrics.jsonl"] == before[finished / "metrics.jsonl"]
 
 
-def test_a_resumed_run_keeps_what_auto_came_to(config, finished, monkeypatch, tmp_path):
+def test_a_resumed_run_keeps_the_resolved_values_of_auto(config, finished, monkeypatch, tmp_path):
     """Another moment might choose otherwise, and bits would differ; other devices have to choose anew."""
     choices = json.loads((finished / "resolved.json").read_text())
     assert choices["layout"] in choices["seconds_a_round"] and choices["reason"].startswith(choices["layout"])
@@ -155,7 +155,7 @@ def test_another_config_in_the_directory_is_refused_with_the_difference(config, 
     [
         (["--config.rounds=0"], "config.rounds: "),
         (["--config.rouds=3"], "Did you mean 'rounds'"),
-        (["--config.cohort_size=5"], "config.cohort_size: 5 clients a round of 4"),
+        (["--config.cohort_size=5"], "config.cohort_size: 5 clients per round, but there are 4"),
         (["--config.algorithm.batch_size=0"], "config.algorithm.batch_size: "),
         (["--config.algorithm.epochs=0"], "config.algorithm.epochs: "),
         (["--config.algorithm.learning_rate=-1"], "config.algorithm.learning_rate: "),
@@ -176,7 +176,7 @@ def test_another_config_in_the_directory_is_refused_with_the_difference(config, 
     ],
     ids=lambda value: value[-1].removeprefix("--config.") if isinstance(value, list) else "",
 )
-def test_a_mistake_is_one_message_status_2_and_no_directory(config, tmp_path, capsys, arguments, message):
+def test_an_input_error_gives_one_message_status_2_and_no_directory(config, tmp_path, capsys, arguments, message):
     workdir = tmp_path / "run"
     assert train.main([f"--config={config}", f"--workdir={workdir}", *arguments]) == 2
     streams = capsys.readouterr()
@@ -196,7 +196,7 @@ def test_an_unexpected_error_keeps_its_traceback(tmp_path, monkeypatch):
         train.main(["--config=configs/quickstart.py", f"--workdir={tmp_path / 'run'}"])
 
 
-def test_the_real_command_answers_with_status_2():
+def test_the_command_in_a_process_exits_with_status_2():
     command = [sys.executable, "-m", "experiments.train", "--config=configs/quickstart.py", "--config.rouds=3"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
@@ -205,7 +205,7 @@ def test_the_real_command_answers_with_status_2():
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------
-def test_overrides_are_taken_with_and_without_an_equals_sign():
+def test_overrides_are_parsed_with_and_without_an_equals_sign():
     command = train.parse(["--config=a/b.py", "--config.rounds=3", "--config.data.path", "x=y", "--workdir", "here"])
     assert command == (Path("a/b.py"), Path("here"), {"rounds": "3", "data.path": "x=y"}, True, DistributedConfig())
     assert not train.parse(["--config=a/b.py", "--no_compilation_cache"]).is_cached
@@ -215,12 +215,12 @@ def test_overrides_are_taken_with_and_without_an_equals_sign():
     ("config", "workdir"),
     [("configs/pacs/fedbn.py", "runs/pacs/fedbn"), ("configs/quickstart.py", "runs/quickstart"), ("x/y.py", "runs/y")],
 )
-def test_the_run_directory_is_called_after_the_config(config, workdir):
+def test_the_run_directory_is_named_after_the_config(config, workdir):
     assert train.parse([f"--config={config}"]).workdir == Path(workdir)
 
 
 @pytest.mark.parametrize("arguments", [[], ["--config=a.py", "--wrkdir=x"], ["--conf=a.py"]])
-def test_an_unknown_flag_is_status_2(arguments, capsys):
+def test_an_unknown_flag_exits_with_status_2(arguments, capsys):
     with pytest.raises(SystemExit) as raised:
         train.parse(arguments)
     assert raised.value.code == 2 and "usage" in capsys.readouterr().err
@@ -230,13 +230,13 @@ def test_an_unknown_flag_is_status_2(arguments, capsys):
 DIVERGING = ["--config.algorithm.learning_rate=1e30", "--config.num_seeds=1", "--config.rounds=3"]
 
 
-def test_dropped_uploads_are_warned_of_and_counted(config, tmp_path, capsys):
+def test_dropped_uploads_are_counted_with_a_warning(config, tmp_path, capsys):
     assert train.main([f"--config={config}", f"--workdir={tmp_path / 'run'}", *DIVERGING]) == 0
     assert "warning: " in capsys.readouterr().out
     assert RunDirectory(tmp_path / "run").read("summary.json")["dropped_uploads"][0] > 0
 
 
-def test_a_run_may_stop_at_the_first(config, tmp_path, capsys):
+def test_a_run_stops_at_the_first_nonfinite_upload_if_asked(config, tmp_path, capsys):
     arguments = [*DIVERGING, "--config.on_nonfinite=raise"]
     assert train.main([f"--config={config}", f"--workdir={tmp_path / 'run'}", *arguments]) == 1
     assert "sent NaN or infinity" in capsys.readouterr().err

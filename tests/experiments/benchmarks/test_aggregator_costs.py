@@ -5,7 +5,7 @@ from fedjax_het.engine.parallel.layout import sharded, vmapped
 
 
 @pytest.mark.parametrize("layout", [vmapped, sharded(2)], ids=str)
-def test_every_aggregator_beside_the_mean(layout):
+def test_every_aggregator_is_measured_with_the_mean(layout):
     rows, rate = aggregators.measure(4, 4000, layout, ["float32", "bfloat16"], repeats=2)
     wanted = ["fedavg", *(f"{name} {stack}" for stack in aggregators.STACKS for name in aggregators.EDITING)]
     assert [row.aggregator for row in rows] == wanted
@@ -44,6 +44,6 @@ def test_the_table_is_printed(capsys):
         ("--repeats=0", "--repeats"),
     ],
 )
-def test_mistakes_are_status_2(argument, message, capsys):
+def test_input_errors_exit_with_status_2(argument, message, capsys):
     assert aggregators.main(argument.split()) == 2
     assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A table is a call: what a signature admits, and what is said where it does not."""
+"""Tables as calls of factories: values that a signature accepts, and messages for others."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, TypedDict, Unpack
@@ -40,7 +40,7 @@ def resolve(**table):
     return calls.build_from_table(table, REGISTRY, "config.algorithm")
 
 
-def test_options_are_the_plain_arguments_and_the_keys_of_the_rest():
+def test_options_are_plain_arguments_and_keys_of_the_typed_dict():
     assert list(calls.read_signature(prox)) == ["mu", "form", "sizes", "is_on", "learning_rate", "steps"]
     assert not calls.read_signature(prox)["mu"].is_required
     assert calls.read_signature(shards, given=("num_classes",)).keys() == {"classes_per_client"}
@@ -81,7 +81,7 @@ def test_a_table_calls_its_factory_with_converted_values():
         ({"name": "shards", "num_classes": 3}, r"config\.algorithm\.classes_per_client is required"),
     ],
 )
-def test_what_a_signature_does_not_admit_is_said_with_its_place(table, message):
+def test_values_that_a_signature_does_not_accept_are_refused_with_their_key(table, message):
     with pytest.raises(InputError, match=message):
         resolve(**table)
 
@@ -107,7 +107,7 @@ def test_what_a_signature_does_not_admit_is_said_with_its_place(table, message):
         ("data/x=1", str, "data/x=1"),
     ],
 )
-def test_text_is_read_as_the_annotation_wants_it(text, kind, value):
+def test_text_is_parsed_by_the_annotation(text, kind, value):
     read = calls.parse_text(text, kind)
     assert read == value and type(read) is type(value)
 
@@ -116,7 +116,7 @@ def test_text_is_read_as_the_annotation_wants_it(text, kind, value):
     ("text", "kind"),
     [("x", float), ("2.5", int), ("1", bool), ("1,2,3", tuple[int, int]), ("1", tuple[int, int]), ("", int)],
 )
-def test_text_that_the_annotation_does_not_admit(text, kind):
+def test_text_that_the_annotation_does_not_accept_is_refused(text, kind):
     with pytest.raises(TypeError, match="expected"):
         calls.parse_text(text, kind)
 
@@ -130,7 +130,7 @@ def test_text_that_the_annotation_does_not_admit(text, kind):
         ("too few of them", "data: "),
     ],
 )
-def test_a_factorys_error_is_placed_at_the_key_it_speaks_of_first(message, place):
+def test_a_factorys_error_is_reported_at_the_first_key_that_it_names(message, place):
     def divide(**_):
         raise ValueError(message)
 

@@ -1,4 +1,4 @@
-"""From a file and a command line to complete settings."""
+"""Complete settings from a config file and the command line."""
 
 from inspect import signature
 
@@ -18,7 +18,7 @@ def complete(overrides=None, **sections):
     return settings.complete_settings(sections, overrides or {})
 
 
-def test_nothing_set_is_the_defaults_with_every_option_filled_in():
+def test_an_empty_config_gives_the_default_of_every_option():
     chosen, notes = complete()
     assert notes == []
     assert chosen["rounds"] == 100 and chosen["algorithm"]["name"] == "fedavg"
@@ -26,7 +26,7 @@ def test_nothing_set_is_the_defaults_with_every_option_filled_in():
     assert settings.complete_settings(chosen)[0] == chosen
 
 
-def test_a_config_may_start_from_the_defaults_or_from_nothing():
+def test_a_config_starts_from_the_defaults_or_from_nothing():
     config = settings.defaults()
     config.rounds = 3
     assert settings.complete_settings(config.to_dict()) == settings.complete_settings(
@@ -35,7 +35,7 @@ def test_a_config_may_start_from_the_defaults_or_from_nothing():
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_every_config_that_we_ship_is_complete_but_for_its_path(path):
+def test_every_embedded_config_is_complete_except_its_path(path):
     chosen = settings.load_settings(path)
     needs_path = "path" in signature(SOURCES[chosen["data"]["name"]]).parameters
     if needs_path:
@@ -72,7 +72,7 @@ def test_the_local_rate_follows_a_schedule_that_the_config_names():
         build.build_algorithm(complete(late, algorithm=of_file)[0])
 
 
-def test_what_follows_the_run_takes_its_rounds_unless_something_else_is_set():
+def test_options_that_follow_the_run_take_its_rounds_by_default():
     for overrides, rounds in (({}, 20), ({"rounds": "30"}, 30), ({"algorithm.rounds": "7"}, 7)):
         chosen, notes = settings.complete_settings({"rounds": 20, "algorithm": {"name": "fedga"}}, overrides)
         assert chosen["algorithm"]["rounds"] == rounds and not notes
@@ -93,7 +93,7 @@ def test_a_table_of_the_aggregators_options_is_filled_in_and_can_be_overridden()
     assert settings.complete_settings(chosen)[0] == chosen
 
 
-def test_a_preset_is_what_options_follow_that_are_not_set():
+def test_a_preset_gives_the_options_that_are_not_set():
     table = {"name": "fedld", "weighting": "samples", "aggregation": {"scope": "model"}}
     chosen, _ = complete({"algorithm.preset": "released"}, algorithm=table)
     algorithm = chosen["algorithm"]
@@ -103,14 +103,14 @@ def test_a_preset_is_what_options_follow_that_are_not_set():
     assert settings.complete_settings(chosen)[0] == chosen
 
 
-def test_another_name_drops_what_a_table_has_of_the_old_one():
+def test_another_name_drops_the_options_of_the_old_one():
     table = {"name": "fedld", "aggregation": {"scope": "tensor", "rounding": "ceil"}}
     chosen, _ = complete({"algorithm.name": "fedgh"}, algorithm=table)
     assert chosen["algorithm"]["aggregation"]["scope"] == "tensor"
     assert "rounding" not in chosen["algorithm"]["aggregation"]
 
 
-def test_another_name_drops_what_the_file_wrote_for_the_old_one_and_says_so():
+def test_another_name_drops_the_options_in_the_file_with_a_note():
     algorithm = {"name": "fedld", "lam": 0.5, "learning_rate": 0.2}
     chosen, notes = complete({"algorithm.name": "fedprox", "algorithm.mu": "1"}, algorithm=algorithm)
     assert chosen["algorithm"]["mu"] == 1.0 and chosen["algorithm"]["learning_rate"] == 0.2
@@ -139,7 +139,7 @@ def test_another_name_drops_what_the_file_wrote_for_the_old_one_and_says_so():
         ({"data.partition.name": "shards"}, r"config\.data\.partition\.classes_per_client is required"),
     ],
 )
-def test_mistakes_on_the_command_line(overrides, message):
+def test_mistakes_on_the_command_line_are_refused(overrides, message):
     with pytest.raises(InputError, match=message):
         complete(overrides)
 
@@ -154,12 +154,12 @@ def test_mistakes_on_the_command_line(overrides, message):
         ({"data": {"name": "digits", "num_clients": 3}}, r"config\.data\.partition\.name is missing"),
     ],
 )
-def test_mistakes_in_a_file(sections, message):
+def test_mistakes_in_a_file_are_refused(sections, message):
     with pytest.raises(InputError, match=message):
         complete(**sections)
 
 
-def test_files_that_are_no_config(tmp_path):
+def test_files_that_are_no_config_are_refused(tmp_path):
     with pytest.raises(InputError, match="no Python file"):
         settings.load_settings(tmp_path / "missing.py")
     (tmp_path / "empty.py").write_text("x = 1\n")
@@ -187,7 +187,7 @@ def test_files_that_are_no_config(tmp_path):
         (b"\xff\xfe", r"SyntaxError: .*codec can't decode byte 0xff"),
     ],
 )
-def test_what_fails_inside_a_config_file_is_said_with_its_own_line(tmp_path, text, message):
+def test_an_error_in_a_config_file_is_reported_with_its_line(tmp_path, text, message):
     path = tmp_path / "own.py"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InputError, match=message) as refusal:
@@ -195,20 +195,20 @@ def test_what_fails_inside_a_config_file_is_said_with_its_own_line(tmp_path, tex
     assert str(refusal.value).startswith(f"--config: '{path}'") and "\n" not in str(refusal.value)
 
 
-def test_a_config_whose_name_the_file_system_does_not_take():
+def test_a_config_with_an_impossible_name_is_refused():
     with pytest.raises(InputError, match=r"--config: cannot read .*name too long"):
         settings.load_settings(f"{'x' * 300}.py")
 
 
 @pytest.mark.parametrize("text", ["9" * 400, "9" * 5000, "(" * 5000])
-def test_numbers_without_end_are_no_numbers(text):
+def test_infinite_numbers_are_refused(text):
     with pytest.raises(InputError, match=r"--config\.algorithm\.learning_rate: expected float, got ") as refusal:
         complete({"algorithm.learning_rate": text})
     assert len(str(refusal.value)) < 200
 
 
 @pytest.mark.parametrize("text", ["9" * 400 + "GB", "0GB", "8", "99999999999999TB"])
-def test_amounts_of_memory_that_cannot_be_read(text):
+def test_unreadable_amounts_of_memory_are_refused(text):
     with pytest.raises(InputError, match=r"memory_budget cannot be read: .* Write a number and KB"):
         setting_text.parse_size("memory_budget", text)
 
@@ -222,7 +222,7 @@ def test_amounts_of_memory_that_cannot_be_read(text):
         ("sharded( 2, 4 )", ("sharded", (2, 4))),
     ],
 )
-def test_layouts(text, parts):
+def test_layouts_are_parsed(text, parts):
     assert setting_text.parse_layout(text) == parts
 
 
@@ -241,6 +241,6 @@ def test_layouts(text, parts):
         f"sharded({10**30})",
     ],
 )
-def test_layouts_that_cannot_be_read(text):
+def test_unreadable_layouts_are_refused(text):
     with pytest.raises(InputError, match="Write auto, vmapped, chunked"):
         setting_text.parse_layout(text)

@@ -129,8 +129,8 @@ def test_cores_are_shared_out(places, expected):
 
 
 def test_a_host_without_a_compiler_decides_how_all_convolve():
-    assert build._choose_convolution("float32", Told("native", "im2col")) == "im2col"
-    assert build._choose_convolution("float32", Told("native", "native")) == "native"
+    assert build._choose_conv_impl("float32", Told("native", "im2col")) == "im2col"
+    assert build._choose_conv_impl("float32", Told("native", "native")) == "native"
 
 
 @pytest.mark.parametrize("layout", ["vmapped", "chunked(2)"])

@@ -1,4 +1,4 @@
-"""Runs that differ in numbers alone, trained by one process."""
+"""Training of several runs in one program."""
 
 import json
 import shutil
@@ -52,7 +52,7 @@ def trained(tmp_path_factory):
     return folder
 
 
-def test_each_is_the_run_it_would_be_alone(trained, tmp_path):
+def test_each_run_equals_the_run_trained_alone(trained, tmp_path):
     overrides = SMALL | {"algorithm.mu": "0.5", "seed": "3"}
     flags = [f"--config.{key}={text}" for key, text in overrides.items()]
     assert train.main([f"--config={QUICK}", f"--workdir={tmp_path / 'alone'}", *flags]) == 0
@@ -68,24 +68,25 @@ def test_each_is_the_run_it_would_be_alone(trained, tmp_path):
     assert files == {path.name for path in (trained / "1").iterdir()}
 
 
-def test_each_knows_which_it_was_trained_beside(trained):
+def test_each_run_records_the_runs_of_its_program(trained):
     beside = [json.loads((trained / name / "resolved.json").read_text())["beside"] for name in "01"]
     assert beside == [["0", "1"], ["0", "1"]]
     assert figures(trained / "0")[-1]["train/loss"] != figures(trained / "1")[-1]["train/loss"]
 
 
-def test_what_is_another_program_is_refused(tmp_path, capsys):
+def test_runs_that_need_another_program_are_refused(tmp_path, capsys):
     others = {"algorithm.name": "fedavg"}, {"rounds": "7"}
     for other in others:
         assert batched.main([str(written(tmp_path, {"algorithm.mu": "0.01"}, other))]) == 2
         (key,) = other
-        assert f"error: these runs cannot be one program (key: in the first / in another): config.{key}: " in (
-            capsys.readouterr().err
+        assert (
+            f"error: these runs cannot be trained in one program (key: in the first / in another): config.{key}: "
+            in (capsys.readouterr().err)
         )
     assert not (tmp_path / "0").exists()
 
 
-def test_killed_between_two_checkpoints_they_go_on_from_the_last_that_all_have(trained, tmp_path):
+def test_killed_runs_resume_from_the_last_checkpoint_that_all_have(trained, tmp_path):
     folder = tmp_path / "again"
     for name in "01":
         shutil.copytree(trained / name, folder / name)
@@ -99,11 +100,11 @@ def test_killed_between_two_checkpoints_they_go_on_from_the_last_that_all_have(t
         assert (folder / name / "checkpoints" / "6").exists() and (folder / name / "summary.json").exists()
 
 
-def test_a_run_that_began_beside_others_says_so_when_it_goes_on_alone(trained, tmp_path, capsys):
+def test_a_run_that_began_with_others_notes_it_when_resumed_alone(trained, tmp_path, capsys):
     shutil.copytree(trained / "0", tmp_path / "0")
     (tmp_path / "0" / "summary.json").unlink()
     assert batched.main([str(written(tmp_path, {"algorithm.mu": "0.01"}))]) == 0
-    assert "beside other runs: equal within rounding" in capsys.readouterr().out
+    assert "together with other runs: its results are equal within rounding" in capsys.readouterr().out
 
 
 def test_another_config_in_the_directory_is_refused(trained, capsys):
@@ -111,19 +112,19 @@ def test_another_config_in_the_directory_is_refused(trained, capsys):
     assert "holds a run of another config" in capsys.readouterr().err
 
 
-def test_groups_are_of_what_differs_in_numbers_and_seeds():
+def test_runs_are_grouped_that_differ_in_numbers_and_seeds():
     varied = {"algorithm.mu": ["0", "1"], "seed": ["0", "1"], "rounds": ["5", "6"]}
-    found = run_grid.group_runs(grid.make_grid([QUICK], {"algorithm.name": "fedprox"}, varied), most=3)
+    found = run_grid.group_runs(grid.make_grid([QUICK], {"algorithm.name": "fedprox"}, varied), max_together=3)
     assert [len(group) for group in found] == [3, 1, 3, 1]
     assert len({cell.settings()["rounds"] for cell in found[0]}) == 1
     names = grid.make_grid([QUICK], {}, {"algorithm.name": ["fedavg", "fedprox"]})
-    assert [len(group) for group in run_grid.group_runs(names, most=8)] == [1, 1]
+    assert [len(group) for group in run_grid.group_runs(names, max_together=8)] == [1, 1]
     switches = grid.make_grid([QUICK], {"algorithm.name": "fedld"}, {"algorithm.principal": ["True", "False"]})
-    assert [len(group) for group in run_grid.group_runs(switches, most=8)] == [1, 1]
+    assert [len(group) for group in run_grid.group_runs(switches, max_together=8)] == [1, 1]
     counts = grid.make_grid([QUICK], {}, {"algorithm.epochs": ["1", "2"]})
-    assert [len(group) for group in run_grid.group_runs(counts, most=8)] == [1, 1]
+    assert [len(group) for group in run_grid.group_runs(counts, max_together=8)] == [1, 1]
 
 
-def test_at_least_one_at_a_time(tmp_path, capsys):
+def test_less_than_one_run_per_program_is_refused(tmp_path, capsys):
     assert compare.main([f"--config={QUICK}", "--together=0", f"--workdir={tmp_path}"]) == 2
-    assert "--together=0: at least 1" in capsys.readouterr().err
+    assert "--together=0: must be at least 1" in capsys.readouterr().err

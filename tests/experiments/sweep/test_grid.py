@@ -23,7 +23,7 @@ def get_config():
 """
 
 
-def test_a_grid_is_every_config_with_every_combination():
+def test_a_grid_has_every_config_with_every_combination():
     found = grid.make_grid([QUICK], {"rounds": "2"}, {"algorithm.lam": ["0", "0.1"], "seed": ["0", "1", "2"]})
     assert len(found) == 6
     assert found[1].name == "quickstart,lam=0,seed=1" and grid.label_runs(found)[1] == "quickstart lam=0"
@@ -31,27 +31,27 @@ def test_a_grid_is_every_config_with_every_combination():
     assert {cell.settings()["rounds"] for cell in found} == {2}
 
 
-def test_the_domain_left_out_and_the_seed_are_no_rows_of_their_own():
+def test_domains_left_out_and_seeds_share_a_row():
     cell = GridRun(QUICK, {}, {"data.unseen": "art painting", "seed": "1"})
     assert grid.label_runs([cell]) == ["quickstart"]
     assert cell.name == "quickstart,unseen=art_painting,seed=1"
 
 
-def test_a_row_of_an_algorithm_is_called_after_it():
+def test_a_row_is_labeled_by_its_algorithm():
     names = {"algorithm.name": ["fedavg", "fedbn"]}
     assert grid.label_runs(grid.make_grid([QUICK], {}, names)) == ["fedavg", "fedbn"]
     several = grid.make_grid([QUICK, Path("slow.py")], {}, names | {"algorithm.lam": ["0"]})
     assert grid.label_runs(several)[::3] == ["quickstart fedavg lam=0", "slow fedbn lam=0"]
 
 
-def test_a_table_inside_a_table_is_called_by_its_own_name():
+def test_a_nested_table_is_labeled_by_its_own_name():
     cell = GridRun(QUICK, {}, {"data.partition.name": "iid", "algorithm.learning_rate_schedule.name": "cosine"})
     assert cell.name == "quickstart,partition=iid,learning_rate_schedule=cosine"
     assert grid.label_runs([cell]) == ["quickstart partition=iid learning_rate_schedule=cosine"]
 
 
-def test_cells_of_one_name_are_refused():
-    with pytest.raises(InputError, match="two cells are called 'quickstart,seed=1'"):
+def test_runs_of_the_same_name_are_refused():
+    with pytest.raises(InputError, match="two runs of the grid have the name 'quickstart,seed=1'"):
         grid.make_grid([QUICK], {}, {"seed": ["1", "1"]})
 
 
@@ -66,12 +66,12 @@ def test_every_domain_is_left_out_with_a_client_for_each_of_the_others(tmp_path)
     assert federation.num_clients == 2 and set(federation.unseen) == {"a"}
 
 
-def test_data_of_one_domain_have_none_to_leave_out():
-    with pytest.raises(InputError, match="digits has one domain"):
+def test_leaving_out_the_only_domain_is_refused():
+    with pytest.raises(InputError, match="digits has only one domain"):
         grid.make_grid([QUICK], {}, {"data.unseen": ["all"]})
 
 
-def test_a_wrong_setting_is_told_with_its_cell_before_anything_runs(tmp_path, capsys):
+def test_a_wrong_setting_is_refused_with_the_name_of_its_run_before_training(tmp_path, capsys):
     arguments = [f"--config={QUICK}", "--vary=algorithm.lamb=0,1", f"--workdir={tmp_path / 'grid'}"]
     assert compare.main(arguments) == 2
     assert "quickstart,lamb=0: --config.algorithm.lamb is unknown" in capsys.readouterr().err
@@ -79,7 +79,7 @@ def test_a_wrong_setting_is_told_with_its_cell_before_anything_runs(tmp_path, ca
 
 
 @pytest.mark.parametrize("text", ["seed", "seed=", "seed=1,,2", "=1"])
-def test_what_to_vary_is_a_key_and_values(text, tmp_path, capsys):
+def test_vary_without_a_key_and_values_is_refused(text, tmp_path, capsys):
     assert compare.main([f"--config={QUICK}", f"--vary={text}", f"--workdir={tmp_path}"]) == 2
     assert "write a key and its values" in capsys.readouterr().err
 
@@ -104,7 +104,7 @@ def test_a_grid_is_trained_tabulated_and_not_trained_twice(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_cells_that_differ_in_numbers_are_trained_together(tmp_path, capsys):
+def test_runs_that_differ_in_numbers_are_trained_together(tmp_path, capsys):
     (tmp_path / "small.py").write_text(CONFIG)
     arguments = [f"--config={tmp_path / 'small.py'}", f"--workdir={tmp_path / 'grid'}", "--vary=seed=0,1"]
     assert compare.main([*arguments, "--vary=algorithm.learning_rate=0.05,0.1"]) == 0

@@ -265,5 +265,5 @@ def test_only_the_first_process_writes(tmp_path, index, is_there):
     record = SimpleNamespace(
         _processes=Processes(index, 2), settings=settings, seeds=[0], directory=SimpleNamespace(path=tmp_path)
     )
-    RunRecorder.follow(record, seconds=0.0).close(is_complete=True)
+    RunRecorder.start_trackers(record, seconds=0.0).close(is_complete=True)
     assert (tmp_path / "tensorboard").exists() == is_there

@@ -1,4 +1,4 @@
-"""A run that is killed with SIGKILL and started again ends as one that never was, bit by bit."""
+"""Resumption of runs that are killed with SIGKILL: the results are equal bit for bit."""
 
 import os
 import signal
@@ -93,27 +93,27 @@ def check_kill_and_resume(tmp_path: Path, overrides: dict[str, str], kills: Sequ
         np.testing.assert_array_equal(resumed[path], leaf, err_msg=path)
 
 
-def test_a_killed_run_goes_on_where_it_was(tmp_path):
+def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     check_kill_and_resume(tmp_path, SMALL | {"num_seeds": "1", "model.hidden": "()"}, kills=[(10, 0.0)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_killed_at_several_moments(tmp_path, name):
+def test_every_algorithm_resumes_after_being_killed_several_times(tmp_path, name):
     kills = [(1, 0.0), (4, 0.0), (4, 0.02), (9, 0.005), (15, 0.05), (20, 0.01)]
     of_each = {"rounds": "60", "algorithm.name": name, "model.norm": "batch"}  # FedBN needs norms to keep
     check_kill_and_resume(tmp_path, SMALL | of_each, kills)
 
 
 @pytest.mark.slow
-def test_a_killed_run_whose_states_and_examples_stream(tmp_path):
+def test_a_killed_streaming_run_resumes_bit_for_bit(tmp_path):
     """FedBN's own models, in per_client.csv, are in the store."""
     elsewhere = {"algorithm.name": "fedbn", "model.norm": "batch", "client_states": "disk", "examples": "stream"}
     check_kill_and_resume(tmp_path, SMALL | elsewhere, kills=[(3, 0.0), (10, 0.005), (17, 0.02)])
 
 
 @pytest.mark.slow
-def test_a_killed_run_of_a_network_with_convolutions(tmp_path):
+def test_a_killed_run_with_convolutions_resumes_bit_for_bit(tmp_path):
     """The convolutions' and the Gram matrix's bits depend on nothing that another process may choose otherwise."""
     network = {"model.name": "cnn", "model.channels": "4,8", "model.kernel": "3"}
     check_kill_and_resume(tmp_path, SMALL | network | {"algorithm.name": "fedld"}, kills=[(5, 0.0), (13, 0.01)])

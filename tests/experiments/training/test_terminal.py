@@ -1,4 +1,4 @@
-"""What a run says on the terminal."""
+"""Terminal output of a run."""
 
 import io
 
@@ -10,7 +10,7 @@ from experiments.training import terminal
 def printed(figures):
     summary = {"rounds": 3, "final": {name: {"mean": 0.25, "std": None} for name in figures}}
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(terminal.print_results(summary))
+    console.print(terminal.tabulate_results(summary))
     return console.export_text()
 
 
@@ -19,7 +19,7 @@ def test_a_few_figures_are_all_shown():
     assert "after round 3" in text and "clients/accuracy_min" in text and "summary.json" not in text
 
 
-def test_of_many_figures_the_telling_ones_are_shown_and_where_the_others_are():
+def test_of_many_figures_the_details_are_left_out_with_a_reference():
     endings = ("mean", "weighted", "std", "worst10", "min", "max")
     names = [f"clients/{score}_{end}" for score in ("accuracy", "dice", "dice_foreground", "iou") for end in endings]
     text = printed([*names, *(f"unseen/{domain}/{score}" for domain in "abcdefghij" for score in ("dice", "iou"))])
