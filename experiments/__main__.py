@@ -1,7 +1,7 @@
-"""The command line: fedjax-het COMMAND ..., and in a checkout python -m experiments COMMAND ...
+"""The command line: fedjax-het COMMAND ..., or in a checkout python -m experiments COMMAND ...
 
-Each command is a module, which python -m experiments.train, say, runs as well. Exit status: that of the command; 2 for
-one that is not there.
+Each command is a module that can also be run itself, as python -m experiments.train. Exit status: that of the command,
+or 2 for an unknown command.
 """
 
 import importlib
@@ -28,21 +28,22 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         },
     }
 )
-"""{command: (its module below this package, what it does)}."""
+"""{command: (its module below this package, its description)}."""
 
 
-def usage() -> str:
-    """What is printed for --help."""
+def format_usage() -> str:
+    """Format the text for --help."""
     width = max(map(len, COMMANDS)) + 2
     lines = [f"  {name:{width}}{words}" for name, (_, words) in COMMANDS.items()]
-    return "\n".join([f"usage: {PROGRAM} COMMAND ... | --version", "", *lines, "", "COMMAND --help explains one."])
+    head, tail = f"usage: {PROGRAM} COMMAND ... | --version", "COMMAND --help describes its options."
+    return "\n".join([head, "", *lines, "", tail])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: The command and its arguments; those of the process unless given.
+        argv: The command and its arguments; those of the process by default.
 
     Returns:
         The exit status.
@@ -52,13 +53,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv in (["--help"], ["-h"]):
-        print(usage())
+        print(format_usage())
         return 0
     if argv == ["--version"]:
         print(f"fedjax-het {fedjax_het.__version__}")
         return 0
     if not argv:
-        print(usage(), file=sys.stderr)
+        print(format_usage(), file=sys.stderr)
         return 2
     name = next((name for name in (" ".join(argv[:2]), argv[0]) if name in COMMANDS), None)
     if name is None:

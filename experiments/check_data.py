@@ -1,10 +1,10 @@
-"""Read, check and distribute the data of a config without training:
+"""Check of the data of a config, which are read and distributed without training:
 
 python -m experiments.check_data --config=configs/pacs/fedavg.py --config.data.path=data/pacs
 
-Prints what was found by domain, split and class, which client gets how much, and what would be trained on and measured
-on. The decoded images stay in the cache,
-where a training finds them. Exit status: 0 = a training could start with them, 2 = something to mend, said on stderr.
+Prints the examples by domain, split and class, each client's share, and the examples that a run would train on and be
+measured on. Decoded images stay in the cache for training. Exit status: 0 = the data can be used, 2 = an input error,
+printed on stderr.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from .training import terminal
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit status."""
+    """Run the command; return the exit status."""
     own, overrides = split_overrides(argv)
     parser = argparse.ArgumentParser(
         prog=f"{PROGRAM} check-data",
@@ -37,13 +37,13 @@ def main(argv: Sequence[str]) -> int:
         required=True,
         help="a Python file with get_config(), or the name of an embedded config",
     )
-    known = parser.parse_args(own)
+    flags = parser.parse_args(own)
     dataset_table.print_progress()
     try:
-        chosen, notes = settings.complete_settings(settings.load_settings(known.config), overrides)
+        run_settings, notes = settings.complete_settings(settings.load_settings(flags.config), overrides)
         for note in notes:
             print(f"note: {note}")
-        dataset, federation = build.build_federation(chosen["data"])
+        dataset, federation = build.build_federation(run_settings["data"])
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

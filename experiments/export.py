@@ -1,7 +1,7 @@
-"""Give a run's model to PyTorch: python -m experiments.export --workdir=runs/small --to=model.safetensors
+"""Export of a run's model to PyTorch: python -m experiments.export --workdir=runs/small --to=model.safetensors
 
-Written is the server's model after the last checkpoint, as a state dict of torchvision's names (of HarmoFL's for
-its U-Net); personal leaves are their mean over the clients that have trained, as in evaluation.
+The file holds the server's model after the last checkpoint as a state dict with torchvision's names, or HarmoFL's for
+its U-Net. Personal leaves are the mean over the clients that have trained, as in evaluation.
 """
 
 import argparse
@@ -24,38 +24,46 @@ from .runs.run_directory import RunDirectory, run_identity
 from .runs.run_files import RESOLVED
 
 
-def trained(workdir: Path, seed: int | None = None) -> tuple[Variables, Naming, int]:
-    """(the model's variables, its layers' names in PyTorch, the rounds they had) of a run directory.
+def load_model(workdir: Path, seed: int | None = None) -> tuple[Variables, Naming, int]:
+    """Load the model of a run directory from its last checkpoint.
 
-    seed: one of the run's, its first unless given.
-    Raises InputError where there is no run or no checkpoint, and for a model that has no names there.
+    Args:
+        workdir: the run directory.
+        seed: one of the run's seeds; the first if None.
+
+    Returns:
+        The variables, the names of the layers in PyTorch, and the number of rounds that they were trained.
+
+    Raises:
+        InputError: There is no run, no checkpoint or no such seed, or the model has no names in PyTorch.
     """
     directory = RunDirectory(workdir)
-    written = directory.read("config.json")
-    if written is None:
+    config = directory.read("config.json")
+    if config is None:
         raise InputError(f"--workdir: '{workdir}' holds no run. Name the directory that training printed.")
-    chosen, _ = settings.complete_settings(written)
-    name = chosen["model"]["name"]
+    run_settings, _ = settings.complete_settings(config)
+    name = run_settings["model"]["name"]
     if name not in TORCH_NAMES:
-        raise InputError(f"--workdir: the run's model '{name}' has no counterpart. {nearest(name, TORCH_NAMES)}")
-    seeds = range(chosen["seed"], chosen["seed"] + chosen["num_seeds"])
+        known = nearest(name, TORCH_NAMES)
+        raise InputError(f"--workdir: the run's model '{name}' has no counterpart in PyTorch. {known}")
+    seeds = range(run_settings["seed"], run_settings["seed"] + run_settings["num_seeds"])
     if seed is not None and seed not in seeds:
         raise InputError(f"--seed: the run has the seeds {', '.join(map(str, seeds))}, not {seed}.")
-    state, rounds = _last(directory, chosen)
+    state, rounds = _restore_last(directory, run_settings)
     one = jax.tree.map(lambda x: x[0 if seed is None else seeds.index(seed)], state)
     mean = mean_personal_variables(one.clients, len(one.clients.rounds))
     return tree.merge(one.server.shared, mean), TORCH_NAMES[name], rounds
 
 
-def _last(directory: RunDirectory, chosen: dict[str, Any]) -> tuple[State, int]:
-    """The newest checkpoint, leaves [num_seeds, ...], and its number of rounds; no round is compiled."""
+def _restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tuple[State, int]:
+    """Restore the last checkpoint, leaves [num_seeds, ...], without compiling; return it and its number of rounds."""
     if not (directory / "checkpoints").is_dir():
-        raise InputError(f"--workdir: '{directory.path}' holds no checkpoint yet. Let the run come to its first.")
-    choices = directory.read(RESOLVED) or {}
-    parts = build.build_parts(chosen, choices)
+        raise InputError(f"--workdir: '{directory.path}' holds no checkpoint yet. Train until there is one.")
+    resolved = directory.read(RESOLVED) or {}
+    parts = build.build_parts(run_settings, resolved)
     federation = parts.federation
     directory.check_partition(federation.fingerprint)
-    about = {"config": run_identity(chosen), "partition": federation.fingerprint}
+    about = {"config": run_identity(run_settings), "partition": federation.fingerprint}
     checkpoints = engine.Checkpoints(directory / "checkpoints", about, num_clients=federation.num_clients)
     round = engine.make_round(
         parts.algorithm,
@@ -64,8 +72,8 @@ def _last(directory: RunDirectory, chosen: dict[str, Any]) -> tuple[State, int]:
         participation=parts.participation,
         prepare=federation.prepare,
     )
-    keys = jax.vmap(jax.random.key)(chosen["seed"] + jax.numpy.arange(chosen["num_seeds"]))
-    if choices.get("client_states", "device") == "device":
+    keys = jax.vmap(jax.random.key)(run_settings["seed"] + jax.numpy.arange(run_settings["num_seeds"]))
+    if resolved.get("client_states", "device") == "device":
         shapes = jax.eval_shape(jax.vmap(round.init, (0, None)), keys, federation.data)
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
@@ -76,21 +84,21 @@ def _last(directory: RunDirectory, chosen: dict[str, Any]) -> tuple[State, int]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit status: 0 = written, 2 = something to mend, said on stderr."""
-    parser = argparse.ArgumentParser(prog=f"{PROGRAM} export", description="A run's model for PyTorch.")
+    """Run the command; return the exit status: 0, or 2 for an input error, which is printed on stderr."""
+    parser = argparse.ArgumentParser(prog=f"{PROGRAM} export", description="Write a run's model for PyTorch.")
     parser.add_argument("--workdir", type=Path, required=True, help="the run directory")
     parser.add_argument("--to", type=Path, required=True, help="the file to write, .safetensors or .npz")
-    parser.add_argument("--seed", type=int, help="which of the run's seeds; its first unless given")
-    known = parser.parse_args(argv)
+    parser.add_argument("--seed", type=int, help="one of the run's seeds (default: the first)")
+    flags = parser.parse_args(argv)
     try:
-        variables, naming, rounds = trained(known.workdir, known.seed)
-        save_state_dict(known.to, variables, naming)
+        variables, naming, rounds = load_model(flags.workdir, flags.seed)
+        save_state_dict(flags.to, variables, naming)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"{known.to}: the model after {rounds} rounds")
+    print(f"{flags.to}: the model after {rounds} rounds")
     if rest := unnamed_leaves(variables, naming):
-        print(f"left out, for want of a name in PyTorch: {', '.join(rest)}")
+        print(f"left out, because they have no name in PyTorch: {', '.join(rest)}")
     return 0
 
 

@@ -1,14 +1,15 @@
-"""What editing updates costs beside their mean: python -m experiments.benchmarks.aggregators --clients=10,100,1000
+"""Benchmark of aggregators that edit updates: python -m experiments.benchmarks.aggregators --clients=10,100,1000
 
-All aggregators read the same stack of updates, [clients, entries / clients], in turn and in one process. A pass is the
-time of the plain mean of that stack in float32 (fedavg). Printed for each: seconds (median, least and most), the
-stack's bytes over that time, passes beyond the mean's one, the share of the time that remains with no more parameters
-than clients (work on clients x clients numbers), and the program's memory besides the stack. Before them: the rate of
-a large float64 matrix product, and how many passes the m (m + 1) n FLOP of a Gram matrix take at that rate.
-Exit status: 0 = done, 2 = a mistake in what was asked.
+All aggregators read the same stack of updates, [clients, entries / clients], in turn and in one process. They are
+compared with the mean of the stack in float32 (fedavg). Printed for each: seconds (median, minimum and maximum), bytes
+of the stack per second, the excess of the time over the mean's as a multiple of it, the share of the time that remains
+with no more parameters than clients (work on a matrix [clients, clients]), and the memory of the program in addition to
+the stack. Printed before them: the rate of a large float64 matrix product, and the time of the m (m + 1) n FLOP of a
+Gram matrix at that rate. Exit status: 0 = done, 2 = an input error.
 """
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -32,134 +33,143 @@ from fedjax_het.types import Array, Broadcast, ServerView, Upload
 
 from ..distributed import cpu_devices
 
-EDITING = ("fedld", "fedmgc", "fedgh")
-SIZE = 2048  # of the float64 matrices
+EDITING_ALGORITHMS = ("fedld", "fedmgc", "fedgh")
+MATRIX_SIZE = 2048  # of the float64 product
 
 
 class Row(NamedTuple):
     aggregator: str
     seconds: float
-    least: float
-    most: float
+    minimum: float
+    maximum: float
     gigabytes_per_second: float
-    passes_beyond: float
-    small_share: float
+    excess_time: float  # over the mean's, as a multiple of it
+    small_share: float  # of the time that remains with as many parameters as clients
     temporary_mb: float
 
 
-class Program(NamedTuple):
+class CompiledProgram(NamedTuple):
     run: Callable[[Array], Any]
     argument: Array
     temporary: int = 0  # bytes
 
 
-def program(name: str, options: dict[str, Any], updates: Array, layout: Layout) -> Program:
-    """An algorithm's aggregator, compiled for these updates [clients, parameters]."""
+def compile_aggregator(name: str, options: dict[str, Any], updates: Array, layout: Layout) -> CompiledProgram:
+    """Compile the aggregator of an algorithm for these updates [clients, parameters]."""
     aggregator, num_clients = ALGORITHMS[name](**options).aggregator, updates.shape[0]
     losses, counts = jnp.linspace(0.5, 1.5, num_clients), jnp.ones(num_clients)
 
-    def combined(stack: Array) -> Array:
+    def aggregate(stack: Array) -> Array:
         uploads = Upload({}, {"loss": losses}, counts, counts)
         received = Broadcast(jnp.zeros((), jnp.int32), {}, {})
         updates = StackedUpdates({"params": {"w": stack}}, layout)
         view = ServerView(received, uploads, jnp.arange(num_clients), counts > 0, num_clients, updates)
-        return server_step.aggregate(aggregator, None, (), view)[0].update["params"]["w"]
+        # No aggregator here reads the problem.
+        result = server_step.aggregate(aggregator, None, (), view)  # pyrefly: ignore[bad-argument-type]
+        return result[0].update["params"]["w"]
 
-    stack = jax.jit(pack)(updates) if options.get("stack") == "bfloat16" else updates
-    compiled = layout.jit(combined, layout.sharding).lower(stack).compile()
-    return Program(compiled, stack, compiled.memory_analysis().temp_size_in_bytes)
+    stack = jax.jit(pack)(updates) if options.get("aggregation") == {"stack": "bfloat16"} else updates
+    compiled = layout.jit(aggregate, layout.sharding).lower(stack).compile()
+    return CompiledProgram(compiled, stack, compiled.memory_analysis().temp_size_in_bytes)
 
 
-def float64_product() -> Program:
+def compile_float64_product() -> CompiledProgram:
     with jax.enable_x64(True):
-        matrix = jnp.asarray(np.random.default_rng(0).standard_normal((SIZE, SIZE)))
-        return Program(jax.jit(lambda x: x @ x).lower(matrix).compile(), matrix)
+        matrix = jnp.asarray(np.random.default_rng(0).standard_normal((MATRIX_SIZE, MATRIX_SIZE)))
+        return CompiledProgram(jax.jit(lambda x: x @ x).lower(matrix).compile(), matrix)
 
 
-def noise(num_clients: int, num_parameters: int, layout: Layout) -> Array:
-    """Updates of which every second pair is in conflict."""
-    where = NamedSharding(layout.mesh, P(AXIS)) if layout.mesh else None
-    draw = jax.jit(lambda key: jax.random.normal(key, (num_clients, num_parameters)), out_shardings=where)
+def draw_updates(num_clients: int, num_parameters: int, layout: Layout) -> Array:
+    """Draw updates from a normal distribution, half of whose pairs are in conflict."""
+    sharding = NamedSharding(layout.mesh, P(AXIS)) if layout.mesh else None
+    draw = jax.jit(lambda key: jax.random.normal(key, (num_clients, num_parameters)), out_shardings=sharding)
     return draw(jax.random.key(0))
 
 
 def measure(
     num_clients: int, entries: int, layout: Layout, stacks: Sequence[str], repeats: int
 ) -> tuple[list[Row], float]:
-    """(a row an aggregator, the mean first; FLOP a second of a float64 matrix product)."""
-    named = {"fedavg": ("fedavg", {})}
-    named |= {f"{name} {stack}": (name, {"aggregation": {"stack": stack}}) for stack in stacks for name in EDITING}
-    large, small = (noise(num_clients, count, layout) for count in (entries // num_clients, num_clients))
-    programs = {label: program(*chosen, large, layout) for label, chosen in named.items()}
-    few = {label: program(*chosen, small, layout) for label, chosen in named.items()}
-    seconds, alone = _timed(programs | {"product": float64_product()}, repeats), _timed(few, repeats)
-    a_pass, rate = np.median(seconds["fedavg"]), 2 * SIZE**3 / np.median(seconds.pop("product"))
+    """Measure all aggregators.
+
+    Returns:
+        One row per aggregator, the mean first, and the FLOP per second of a float64 matrix product.
+    """
+    calls: dict[str, tuple[str, dict[str, Any]]] = {"fedavg": ("fedavg", {})}
+    for stack, name in itertools.product(stacks, EDITING_ALGORITHMS):
+        calls[f"{name} {stack}"] = name, {"aggregation": {"stack": stack}}
+    large, small = (draw_updates(num_clients, count, layout) for count in (entries // num_clients, num_clients))
+    programs = {label: compile_aggregator(*call, large, layout) for label, call in calls.items()}
+    small_programs = {label: compile_aggregator(*call, small, layout) for label, call in calls.items()}
+    seconds = _time_in_turn(programs | {"product": compile_float64_product()}, repeats)
+    seconds_small = _time_in_turn(small_programs, repeats)
+    mean_seconds, rate = np.median(seconds["fedavg"]), 2 * MATRIX_SIZE**3 / np.median(seconds.pop("product"))
 
     def row(label: str, times: list[float]) -> Row:
-        median, one = float(np.median(times)), programs[label]
-        speed, beyond = tree.num_bytes(one.argument) / median / 1e9, float(median / a_pass) - 1
-        share = min(1.0, float(np.median(alone[label])) / median)
-        return Row(label, median, min(times), max(times), speed, beyond, share, one.temporary / 1e6)
+        median, program = float(np.median(times)), programs[label]
+        speed, excess = tree.num_bytes(program.argument) / median / 1e9, float(median / mean_seconds) - 1
+        share = min(1.0, float(np.median(seconds_small[label])) / median)
+        return Row(label, median, min(times), max(times), speed, excess, share, program.temporary / 1e6)
 
     return [row(label, times) for label, times in seconds.items()], float(rate)
 
 
-def _timed(programs: dict[str, Program], repeats: int) -> dict[str, list[float]]:
+def _time_in_turn(programs: dict[str, CompiledProgram], repeats: int) -> dict[str, list[float]]:
     seconds = {label: [] for label in programs}
     for _ in range(repeats + 1):
-        for label, one in programs.items():
-            begun = time.perf_counter()
-            jax.block_until_ready(one.run(one.argument))
-            seconds[label].append(time.perf_counter() - begun)
+        for label, program in programs.items():
+            start = time.perf_counter()
+            jax.block_until_ready(program.run(program.argument))
+            seconds[label].append(time.perf_counter() - start)
     return {label: times[1:] for label, times in seconds.items()}
 
 
-def _table(num_clients: int, entries: int, rows: Sequence[Row], rate: float) -> str:
+def _format_table(num_clients: int, entries: int, rows: Sequence[Row], rate: float) -> str:
     flop = (num_clients + 1) * num_clients * (entries // num_clients)
     lines = [
         f"{num_clients:,} clients: {rate / 1e9:.0f} GFLOP/s in float64, a Gram matrix in {flop / rate:.4f} s, "
-        f"{flop / rate / rows[0].seconds:.2f} passes"
+        f"{flop / rate / rows[0].seconds:.2f} times the mean's"
     ]
     for row in rows:
         lines.append(
-            f"  {row.aggregator:16s} {row.seconds:8.4f} s [{row.least:.4f} to {row.most:.4f}]  "
-            f"{row.gigabytes_per_second:6.2f} GB/s  {row.passes_beyond:7.2f} passes beyond  "
-            f"{row.small_share:4.0%} on m x m  {row.temporary_mb:7.1f} MB"
+            f"  {row.aggregator:16s} {row.seconds:8.4f} s [{row.minimum:.4f} to {row.maximum:.4f}]  "
+            f"{row.gigabytes_per_second:6.2f} GB/s  {row.excess_time:+7.2f} times the mean's time  "
+            f"{row.small_share:4.0%} on [clients, clients]  {row.temporary_mb:7.1f} MB"
         )
     return "\n".join(lines)
 
 
-def _checked(known: argparse.Namespace, num_devices: int) -> tuple[list[int], list[str]]:
-    clients, stacks = [int(text) for text in known.clients.split(",")], known.stack.split(",")
+def _parse_lists(flags: argparse.Namespace, num_devices: int) -> tuple[list[int], list[str]]:
+    clients, stacks = [int(text) for text in flags.clients.split(",")], flags.stack.split(",")
     if any(count < 1 or count % num_devices for count in clients):
         raise InputError(f"--clients: every count must be a multiple of the {num_devices} devices.")
-    if known.entries < max(clients):
-        raise InputError(f"--entries: {max(clients)} clients have at least as many numbers, not {known.entries:g}.")
+    if flags.entries < max(clients):
+        raise InputError(f"--entries: {max(clients)} clients need at least as many entries, not {flags.entries:g}.")
     if not set(stacks) <= set(STACKS):
-        raise InputError(f"--stack: '{known.stack}' is none of {', '.join(STACKS)}.")
-    if known.repeats < 1:
-        raise InputError(f"--repeats: at least 1, not {known.repeats}.")
+        raise InputError(f"--stack: '{flags.stack}' is none of {', '.join(STACKS)}.")
+    if flags.repeats < 1:
+        raise InputError(f"--repeats: at least 1, not {flags.repeats}.")
     return clients, stacks
 
 
 def main(argv: Sequence[str]) -> int:
+    """Run the command; return the exit status."""
     parser = argparse_flags.ArgumentParser(prog="python -m experiments.benchmarks.aggregators", allow_abbrev=False)
-    parser.add_argument("--clients", default="10,100,1000", help="updates in the stack, with commas between")
-    parser.add_argument("--entries", type=float, default=1e8, help="numbers in the stack, over all clients")
+    parser.add_argument("--clients", default="10,100,1000", help="numbers of clients, separated by commas")
+    parser.add_argument("--entries", type=float, default=1e8, help="numbers in the stack, of all clients together")
     parser.add_argument("--stack", default="float32,bfloat16", help="float32, bfloat16, or both")
-    parser.add_argument("--devices", type=int, default=1, help="that share the clients")
+    parser.add_argument("--devices", type=int, default=1, help="devices that share the clients (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=5)
-    known = parser.parse_args(list(argv))
-    cpu_devices.set_num_cpu_devices(known.devices)
+    flags = parser.parse_args(list(argv))
+    cpu_devices.set_num_cpu_devices(flags.devices)
     try:
-        layout = sharded(known.devices) if known.devices > 1 else vmapped
-        clients, stacks = _checked(known, layout.num_devices)
+        layout = sharded(flags.devices) if flags.devices > 1 else vmapped
+        clients, stacks = _parse_lists(flags, layout.num_devices)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    entries = int(known.entries)
+    entries = int(flags.entries)
     for count in clients:
-        print(_table(count, entries, *measure(count, entries, layout, stacks, known.repeats)), flush=True)
+        print(_format_table(count, entries, *measure(count, entries, layout, stacks, flags.repeats)), flush=True)
     return 0
 
 

@@ -1,6 +1,6 @@
-"""A config table is a call: {"name": "fedprox", "mu": 0.1} means ALGORITHMS["fedprox"](mu=0.1).
+"""Config tables as calls of factories: {"name": "fedprox", "mu": 0.1} means ALGORITHMS["fedprox"](mu=0.1).
 
-The factory's signature is the only schema: which options there are, their types, their defaults.
+The factory's signature is the only schema of the options, their types and their defaults.
 """
 
 import ast
@@ -29,18 +29,19 @@ class Setting(NamedTuple):
     kind: Any  # its annotation
     default: Any = _MISSING
     is_required: bool = False
-    of_run: str | None = None  # the setting of the run that it follows where nothing is set, see `algorithm.OfRun`
-    table: Mapping[str, Any] | None = None  # Settings by name, where it is a table, see `validation.KeywordsOf`
-    function: Callable[..., Any] | None = None  # whose arguments the table's are
+    of_run: str | None = None  # the setting of the run that is its default, see `algorithm.OfRun`
+    table: Mapping[str, Any] | None = None  # the Settings of a nested table, see `validation.KeywordsOf`
+    function: Callable[..., Any] | None = None  # the function that the nested table is passed to
 
 
 def read_signature(factory: Callable[..., Any], given: Iterable[str] = (), preset: Any = None) -> dict[str, Setting]:
-    """What a config may set of a factory: its named arguments, and the keys of `**rest: Unpack[SomeTypedDict]`.
+    """Return the arguments of a factory that a config may set, with the keys of `**rest: Unpack[SomeTypedDict]`.
 
     Args:
-        factory: A function, or a class.
-        given: Arguments that the run provides, which are left out, as those are that no plain value fits (callables).
-        preset: The name of a preset of the factory (see `validation.with_presets`), whose values are then the defaults.
+        factory: A function or a class.
+        given: Arguments that the run provides. They are left out, and so are arguments such as callables, which no
+            plain value fits.
+        preset: The name of a preset of the factory (see `validation.with_presets`), whose values are the defaults.
     """
     annotated = factory.__init__ if inspect.isclass(factory) else factory
     kinds, marked = typing.get_type_hints(annotated), typing.get_type_hints(annotated, include_extras=True)
@@ -62,12 +63,12 @@ def read_signature(factory: Callable[..., Any], given: Iterable[str] = (), prese
 
 
 def has_presets(factory: Callable[..., Any] | None) -> bool:
-    """Whether a factory has an argument `preset` that stands for other defaults."""
+    """Return whether a factory has an argument `preset` that selects other defaults."""
     return hasattr(factory, "presets")
 
 
 def _followed_setting(kind: Any) -> str | None:
-    """The setting of the run that an annotation is marked with."""
+    """Return the setting of the run that an annotation names."""
     return next((mark.setting for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, OfRun)), None)
 
 
@@ -94,7 +95,7 @@ def _is_plain(kind: Any) -> bool:
 
 # ---- one value -------------------------------------------------------------------------------------------------------
 def convert(value: Any, kind: Any) -> Any:
-    """The value as the annotation wants it: an int is a float, a list is a tuple. Raises TypeError where it is not."""
+    """Convert a value to the type of an annotation: int to float, list to tuple. Raise TypeError if it does not fit."""
     for one in _alternatives(kind):
         try:
             return _convert_one(value, one)
@@ -133,12 +134,12 @@ def _describe_kind(kind: Any) -> str:
 
 
 def parse_text(text: str, kind: Any) -> Any:
-    """A value written on the command line, read as the annotation wants it: "0.1", "true", "none", "6,16", "dc"."""
+    """Parse a value of the command line by its annotation: "0.1", "true", "none", "6,16", "dc"."""
     if kind is str:
         return text
     try:
         value = _WORDS[text.lower()] if text.lower() in _WORDS else ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # all of them ways to say: no literal
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # raised for text that is no literal
         return convert(text, kind)
     for one in (value, text, (value,)):  # a single number may be a list of one
         with contextlib.suppress(TypeError):
@@ -148,7 +149,7 @@ def parse_text(text: str, kind: Any) -> Any:
 
 # ---- a table ---------------------------------------------------------------------------------------------------------
 def choose_factory(table: Mapping[str, Any], registry: Registry, where: str) -> Callable[..., Any]:
-    """The factory that a table names. Raises InputError for a missing or an unknown name."""
+    """Return the factory that a table names; raise InputError for a missing or unknown name."""
     name = table.get("name")
     if name in registry:
         return registry[name]
@@ -157,9 +158,10 @@ def choose_factory(table: Mapping[str, Any], registry: Registry, where: str) -> 
 
 
 def check_table(table: Mapping[str, Any], schema: Mapping[str, Setting], where: str) -> dict[str, Any]:
-    """The table with every value converted and every default filled in, in the schema's order.
+    """Convert every value of a table and fill in every default, in the order of the schema.
 
-    Raises InputError for an unknown key, a missing one, or a value of another type.
+    Raises:
+        InputError: A key is unknown or missing, or a value has another type.
     """
     for key in table:
         if key not in schema:
@@ -192,7 +194,7 @@ def _check_inner_table(
 
 
 def call_factory(factory: Callable[..., Any], arguments: Mapping[str, Any], where: str, **given: Any) -> Any:
-    """Call a factory; a ValueError of its own is reported as InputError, at the key that its message speaks of."""
+    """Call a factory; raise its ValueError as InputError with the key that the message names."""
     try:
         return factory(**given, **arguments)
     except ValueError as error:
@@ -202,8 +204,8 @@ def call_factory(factory: Callable[..., Any], arguments: Mapping[str, Any], wher
 
 
 def _find_key(message: str, arguments: Mapping[str, Any]) -> str | None:
-    """The key that comes first in a message; else one that begins a word ("unseen" in "unseen_domains"); else one
-    whose text is quoted there, as a path is."""
+    """Find the first key in a message, or one that begins a word ("unseen" in "unseen_domains"), or one whose value the
+    message quotes, such as a path."""
     for ending in (r"\b", ""):
         found = {key: match.start() for key in arguments if (match := re.search(rf"\b{key}{ending}", message))}
         if found:
@@ -214,7 +216,7 @@ def _find_key(message: str, arguments: Mapping[str, Any]) -> str | None:
 
 
 def build_from_table(table: Mapping[str, Any], registry: Registry, where: str, **given: Any) -> Any:
-    """What a table stands for: its factory, called with the table's values and with what the run gives."""
+    """Call the factory of a table with the values of the table and those that the run gives."""
     factory = choose_factory(table, registry, where)
     arguments = {key: value for key, value in table.items() if key != "name"}
     return call_factory(factory, check_table(arguments, read_signature(factory, given), where), where, **given)

@@ -1,10 +1,10 @@
-"""The part of a command line that all commands share."""
+"""Overrides of config keys, which all commands accept."""
 
 from collections.abc import Sequence
 
 
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """(the command's own arguments, what `--config.<key>=<value>` sets: {"algorithm.mu": "0.01"})."""
+    """Return (the other arguments, {"algorithm.mu": "0.01"} of `--config.<key>=<value>`)."""
     own, overrides, rest = [], {}, iter(argv)
     for argument in rest:
         key, is_set, text = argument.partition("=")

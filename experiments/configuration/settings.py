@@ -1,4 +1,4 @@
-"""From a config file and the command line to one complete, checked table of settings."""
+"""Complete, checked settings from a config file and the command line."""
 
 import contextlib
 import importlib.util
@@ -34,29 +34,27 @@ SCHEDULE = "learning_rate_schedule"
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What is set at the top of a config."""
+    """The settings at the top level of a config."""
 
     rounds: Count = 100
-    cohort_size: CountOrZero = 0  # clients a round; 0 = everyone
-    availability: Fraction = 1.0  # chance that a client of the cohort answers
+    cohort_size: CountOrZero = 0  # clients per round; 0 = all
+    availability: Fraction = 1.0  # probability that a client of the cohort reports
     seed: Seed = 0
-    num_seeds: Count = 1  # runs side by side, seeds seed, seed + 1, ...
+    num_seeds: Count = 1  # trained together: seed, seed + 1, ...
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward and backward passes
     task_loss: TaskLoss = "cross_entropy"  # or "dice", or "joint", the mean of both, for masks
     layout: str = "auto"  # or "vmapped", "chunked(4)", "sharded(2)", "sharded(2, 4)": devices, chunk
     evaluate_every: Count = 10  # and after the last round
     checkpoint_every: CountOrZero = 10  # and after the last round; 0 = only then
-    personal_on_test: bool | Literal["auto"] = "auto"  # score own models on the common test set too; auto: where
-    # clients have no test examples of their own
-    diagnostics: str = ""  # names with commas between, see fedjax_het/diagnostics
+    personal_on_test: bool | Literal["auto"] = "auto"  # whether personal models are also evaluated on the common test
+    # set; auto: if clients have no test examples of their own
+    diagnostics: str = ""  # names separated by commas, see fedjax_het/diagnostics
     diagnose_every: Count = 10  # rounds; and before the first
-    live: str = ""  # where to follow the run, names with commas between, see experiments/live
+    live: str = ""  # trackers, names separated by commas, see experiments/trackers
     on_nonfinite: Literal["drop", "raise"] = "drop"
     memory_budget: str | None = None  # of each device, "8GB"; None = what it has
-    client_states: Literal["auto", "device", "host", "disk"] = (
-        "auto"  # where they lie; auto: on the device if it can be
-    )
-    examples: Literal["auto", "device", "stream"] = "auto"  # all on the device, or each round's alone
+    client_states: Literal["auto", "device", "host", "disk"] = "auto"  # auto: on the device if they fit
+    examples: Literal["auto", "device", "stream"] = "auto"  # all on the device, or those of each round
 
     def __post_init__(self):
         check_constraints(constraints(RunSettings), vars(self))
@@ -68,7 +66,7 @@ class RunSettings:
 
 # ---- the tables of a config ------------------------------------------------------------------------------------------
 class TableSpec(NamedTuple):
-    """Where a table's options come from: the factory it names, and `fixed`, options that it has whatever it names."""
+    """The origin of a table's options: the factory that it names, and `fixed` options that it always has."""
 
     registry: calls.Registry
     given: tuple[str, ...] = ()
@@ -91,8 +89,8 @@ TABLES = {
     "data.partition": TableSpec(PARTITIONS),
     "data.augment": TableSpec(AUGMENTATIONS),
 }
-# Tables inside tables, and what stands for one that a file leaves out.
-_INNER = {
+# Nested tables, with their defaults.
+_NESTED = {
     f"algorithm.{SCHEDULE}": {"name": "constant"},
     "data.partition": {},
     "data.augment": {"name": "none"},
@@ -100,7 +98,7 @@ _INNER = {
 
 
 def defaults() -> ConfigDict:
-    """Every section with its default; a config file may start from this, or from an empty ConfigDict."""
+    """Return the default config; a config file may start from it, or from an empty ConfigDict."""
     sections = {
         "algorithm": {"name": "fedavg"},
         "model": {"name": "mlp"},
@@ -110,25 +108,25 @@ def defaults() -> ConfigDict:
 
 
 def embedded_configs() -> list[str]:
-    """Their names, "quickstart" and "pacs/fedavg"; what files called base share is no config by itself."""
+    """Return the names of the embedded configs, "quickstart", "pacs/fedavg"; files named base are no configs."""
     files = (path for path in CONFIGS.rglob("*.py") if path.stem not in ("__init__", "base"))
     return sorted(path.relative_to(CONFIGS).with_suffix("").as_posix() for path in files)
 
 
 def find_config(name: str) -> Path:
-    """The file of an embedded config where the name is one of theirs, else the name as a path."""
+    """Return the file of the embedded config of this name, or the name as a path if there is none."""
     return CONFIGS / f"{name}.py" if name in embedded_configs() else Path(name)
 
 
 def load_settings(path: str | Path) -> Settings:
-    """What a config file's get_config() returns, as plain dicts.
+    """Run the get_config() of a config file; return its result as plain dicts.
 
-    A config file may import its neighbours: `from .base import base` a file beside it, `from ..pacs.base import base`
-    one in the folder pacs beside its own.
+    A config file may import its neighbors: `from .base import base` from the same folder, or
+    `from ..pacs.base import base` from the folder pacs beside it.
 
     Raises:
-        InputError: There is no such file, Python refuses or fails to run it (with the line of the file and the error's
-            own words), or get_config() is missing, takes arguments, or returns something else than a table.
+        InputError: There is no such file, Python cannot run it (the message has the line and the error), or
+            get_config() is missing, takes arguments, or does not return a table.
     """
     path = Path(path)
     try:
@@ -138,13 +136,13 @@ def load_settings(path: str | Path) -> Settings:
     if not is_file:
         known = nearest(str(path), embedded_configs())
         raise InputError(f"--config: there is no Python file '{path}', and no embedded config of that name. {known}")
-    with _importable_neighbours(path) as package:
+    with _importable_neighbors(path) as package:
         return _call_config(path, package)
 
 
 @contextlib.contextmanager
-def _importable_neighbours(path: Path) -> Iterator[str]:
-    """The name of a package of the files beside a config, for relative imports; it is gone afterwards."""
+def _importable_neighbors(path: Path) -> Iterator[str]:
+    """Provide a package of the files beside a config for relative imports; yield its name, and remove it afterwards."""
     folder = path.absolute().parent
     above, beside = "_configs_above", "_configs_above.beside"
     for name, place in ((above, folder.parent), (beside, folder)):
@@ -174,7 +172,7 @@ def _call_config(path: Path, package: str) -> Settings:
         raise InputError(f"--config: '{path}': get_config() must return a ConfigDict or a dict, not {shorten(table)}.")
     table = _run_file(path, (table if isinstance(table, ConfigDict) else ConfigDict(table)).to_dict)
     if wrong := [key for key in _keys(table) if not isinstance(key, str)]:
-        raise InputError(f"--config: '{path}': keys are names, and {shorten(wrong[0])} is none.")
+        raise InputError(f"--config: '{path}': keys must be text, and {shorten(wrong[0])} is not.")
     return table
 
 
@@ -185,36 +183,44 @@ def _keys(table: Mapping[Any, Any]) -> Iterator[Any]:
 
 
 def _run_file(path: Path, function: Callable[[], Any]) -> Any:
-    """Call a part of a config file. Raises InputError for whatever it raises, at the last line of its own that ran."""
+    """Call a part of a config file; raise its errors as InputError with the last line of the file that ran."""
     try:
         return function()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-        said = str(error)
+        message = str(error)
         if isinstance(error, SyntaxError):
             places.append((error.filename or "<", error.lineno))
-            said = error.msg
+            message = error.msg
         places = [(Path(file), line) for file, line in places if line and not file.startswith("<") and file != __file__]
         own = [line for file, line in places if file == path.absolute()]
         line = f", line {own[-1]}" if own else ""
         at = f" ({places[-1][0]}, line {places[-1][1]})" if places and places[-1][0] != path.absolute() else ""
-        said = f"{type(error).__name__}: {' '.join(said.split()) or 'no message'}{at}"
-        raise InputError(f"--config: '{path}'{line}: {said}") from error
+        message = " ".join(message.split()) or "no message"
+        raise InputError(f"--config: '{path}'{line}: {type(error).__name__}: {message}{at}") from error
 
 
 def complete_settings(
     settings: Settings, overrides: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Settings, list[str]]:
-    """(the settings, every value checked against the signature it goes to, every default filled in; notes).
+    """Apply overrides, check every value against the signature of its factory, and fill in every default.
 
-    `overrides` are dotted keys and texts from the command line, {"algorithm.mu": "0.01"}. Where they give a table
-    another name, options that the file wrote for the old name are dropped, and a note says so. Arguments that follow
-    the run (see `algorithm.OfRun`) take its settings where nothing else is set.
-    Raises InputError for unknown sections and keys, missing keys, and values of another type.
+    Arguments that follow the run (see `algorithm.OfRun`) have its settings as their defaults.
+
+    Args:
+        settings: those of the config file.
+        overrides: dotted keys and texts of the command line, {"algorithm.mu": "0.01"}. If one gives a table another
+            name, the options that the file has for the old name are dropped with a note.
+
+    Returns:
+        The complete settings, and the notes.
+
+    Raises:
+        InputError: A section or key is unknown, a key is missing, or a value has another type.
     """
-    tables, overrides, notes = _apart(settings), dict(overrides), []
+    tables, overrides, notes = _split_tables(settings), dict(overrides), []
     for where, table in TABLES.items():
         name = overrides.pop(f"{where}.name", None)
         if name is not None and name != tables[where].get("name"):
@@ -225,27 +231,27 @@ def complete_settings(
     schemas[""] = calls.read_signature(RunSettings)
     for key, text in overrides.items():
         _override(tables, schemas, key, text)
-    tables[""] = calls.check_table(tables[""], schemas[""], _at(""))
+    tables[""] = calls.check_table(tables[""], schemas[""], _location(""))
     for where, schema in schemas.items():
         followed = {name: tables[""][option.of_run] for name, option in schema.items() if option.of_run}
-        tables[where] = calls.check_table(followed | tables[where], schema, _at(where))
+        tables[where] = calls.check_table(followed | tables[where], schema, _location(where))
     calls.call_factory(RunSettings, tables[""], "config")
-    return _together(tables), notes
+    return _join_tables(tables), notes
 
 
-def _at(where: str) -> str:
+def _location(where: str) -> str:
     return f"config.{where}".rstrip(".")
 
 
-def _apart(settings: Settings) -> dict[str, Settings]:
-    """The tables side by side, by their dotted place; sections that the file leaves out take their default."""
+def _split_tables(settings: Settings) -> dict[str, Settings]:
+    """Return the tables by their dotted keys; sections that the file does not have get their defaults."""
     settings = defaults().to_dict() | settings
     tables = {}
     for where in ("algorithm", "model", "data"):
-        tables[where] = _table(settings.pop(where), where)
-    for where, default in _INNER.items():
+        tables[where] = _check_table(settings.pop(where), where)
+    for where, default in _NESTED.items():
         outer, _, name = where.partition(".")
-        tables[where] = _table(tables[outer].pop(name, default), where)
+        tables[where] = _check_table(tables[outer].pop(name, default), where)
     for key in settings.keys() - calls.read_signature(RunSettings).keys():
         raise InputError(
             f"config.{key} is unknown. "
@@ -254,15 +260,15 @@ def _apart(settings: Settings) -> dict[str, Settings]:
     return tables | {"": settings}
 
 
-def _table(value: Any, where: str) -> Settings:
+def _check_table(value: Any, where: str) -> Settings:
     if isinstance(value, Mapping):
         return dict(value)
     raise InputError(f"config.{where} must be a table, got {value!r}. Write {where} = dict(name={value!r}).")
 
 
-def _together(tables: Mapping[str, Settings]) -> Settings:
+def _join_tables(tables: Mapping[str, Settings]) -> Settings:
     whole = {name: dict(tables[name]) for name in ("algorithm", "model", "data")}
-    for where in _INNER:
+    for where in _NESTED:
         outer, _, name = where.partition(".")
         whole[outer][name] = tables[where]
     return whole | tables[""]
@@ -275,7 +281,7 @@ def _rename(table: Settings, kind: TableSpec, name: str, where: str) -> list[str
         if option.table is not None and isinstance(table.get(key), Mapping):
             table[key] = {inner: value for inner, value in table[key].items() if inner in option.table}
     unknown = [key for key in table if key not in schema]
-    return [f"{where}.{key} = {table.pop(key)!r} belongs to {old}, not to {name}: dropped." for key in unknown]
+    return [f"{where}.{key} = {table.pop(key)!r} is an option of {old}, not of {name}: dropped." for key in unknown]
 
 
 def _override(tables: dict[str, Settings], schemas: Mapping[str, Mapping[str, calls.Setting]], key: str, text: str):

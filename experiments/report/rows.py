@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..runs.records import flatten
 from ..runs.results import MissingRun, RunResults
 from ..runs.run_directory import run_identity
-from ..runs.setting_text import short
+from ..runs.setting_text import short_name
 from ..runs.tables import Table
 
 _READERS = ("arrays", "folders")
@@ -104,7 +104,7 @@ def _make_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
             if len({repr(settings[i].get(key)) for i in equal}) > 1:
                 for i in equal:
                     value = settings[i].get(key)
-                    labels[i] += f" {value}" if key in _NAMES else f" {short(key)}={value}"
+                    labels[i] += f" {value}" if key in _NAMES else f" {short_name(key)}={value}"
     return labels
 
 

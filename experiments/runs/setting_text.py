@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from fedjax_het.errors import InputError, nearest, shorten
 
-_MOST_BYTES = 2**63
-_NUMBER = r"([1-9]\d{0,8})"  # of devices and clients
+_MAX_BYTES = 2**63
+_NUMBER = r"([1-9]\d{0,8})"  # of devices or clients
 _LAYOUT = re.compile(rf"(auto)|(vmapped)|(chunked)\({_NUMBER}\)|(sharded)\({_NUMBER}(?:,{_NUMBER})?\)")
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -28,7 +28,7 @@ def parse_size(name: str, text: str | None) -> int | None:
         return None
     match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)\s*([a-z]+)", text.strip(), re.IGNORECASE)
     unit = match and _UNITS.get(match[2].upper())
-    if not unit or not 0 < (size := int(float(match[1]) * unit)) < _MOST_BYTES:
+    if not unit or not 0 < (size := int(float(match[1]) * unit)) < _MAX_BYTES:
         raise InputError(f"{name} cannot be read: {shorten(text)}. Write a number and KB, MB, GB, MiB or GiB: 8GB.")
     return size
 
@@ -42,7 +42,7 @@ def parse_names(name: str, text: str, known: Iterable[str]) -> list[str]:
     return names
 
 
-def short(key: str) -> str:
-    """The name of a setting in a label: "mu" for algorithm.mu, "partition" for data.partition.name."""
+def short_name(key: str) -> str:
+    """Return the name of a setting in a label: "mu" for algorithm.mu, "partition" for data.partition.name."""
     table, _, last = key.rpartition(".")
     return table.rpartition(".")[2] if last == "name" and "." in table else last

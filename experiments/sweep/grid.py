@@ -10,7 +10,7 @@ from fedjax_het.errors import InputError
 
 from ..configuration import build, settings
 from ..runs.run_directory import RunDirectory
-from ..runs.setting_text import short
+from ..runs.setting_text import short_name
 
 UNSEEN = "data.unseen"
 SEED = "seed"
@@ -27,7 +27,7 @@ class GridRun(NamedTuple):
     @property
     def name(self) -> str:
         """The name of its directory, "fedld,lam=0.1,unseen=sketch"."""
-        parts = [f"{short(key)}={text}" for key, text in self.own.items()]
+        parts = [f"{short_name(key)}={text}" for key, text in self.own.items()]
         return re.sub(r"[^\w.=,+-]+", "_", ",".join([self.config.stem, *parts]))
 
     def settings(self) -> settings.Settings:
@@ -71,7 +71,7 @@ def label_runs(runs: Sequence[GridRun]) -> list[str]:
     has_several_configs = len({run.config for run in runs}) > 1
 
     def label(run: GridRun) -> str:
-        varied = [f"{short(key)}={text}" for key, text in run.own.items() if key not in (UNSEEN, SEED, _NAME)]
+        varied = [f"{short_name(key)}={text}" for key, text in run.own.items() if key not in (UNSEEN, SEED, _NAME)]
         algorithm = [run.own[_NAME]] if _NAME in run.own else []
         return " ".join(([run.config.stem] if has_several_configs or not algorithm else []) + algorithm + varied)
 

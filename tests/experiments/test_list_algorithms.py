@@ -27,21 +27,21 @@ def listed(capsys, monkeypatch):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_has_a_title_formula_and_reference(name):
-    text = list_algorithms.parse(ALGORITHMS[name])
+    text = list_algorithms.parse_docstring(ALGORITHMS[name])
     assert text.title.endswith(".") and len(text.title) > 20
     assert len(text.references) > 40 and text.wire and text.formula
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_option_of_an_algorithm_is_explained(name):
-    meanings = list_algorithms.parse(ALGORITHMS[name]).arguments
+    meanings = list_algorithms.parse_docstring(ALGORITHMS[name]).arguments
     assert meanings.keys() == inspect.signature(ALGORITHMS[name]).parameters.keys()
     assert all(re.search(r"[a-z]", meaning, re.IGNORECASE) for meaning in meanings.values()), meanings
 
 
 def test_traffic_is_the_size_of_the_messages():
     federation = data.toy(num_clients=2, image=(12, 12, 1))
-    plain, double = (list_algorithms.traffic(ALGORITHMS[name], federation) for name in ("fedavg", "scaffold"))
+    plain, double = (list_algorithms.measure_traffic(ALGORITHMS[name], federation) for name in ("fedavg", "scaffold"))
     assert 1.9 < double / plain < 2.0  # its statistics of batch norm have no control variate
 
 
@@ -59,10 +59,10 @@ def test_one_algorithm_is_shown_completely_at_any_width(listed, name, columns):
     words = out.split()
     assert all(len(line) <= columns or " " not in line.strip() for line in out.splitlines())
     text = " ".join(words)
-    parts = list_algorithms.parse(ALGORITHMS[name])
+    parts = list_algorithms.parse_docstring(ALGORITHMS[name])
     assert parts.title in text and parts.references in text and parts.wire[1:] in text
     for key, option in calls.read_signature(ALGORITHMS[name]).items():
-        shown = f"{key} = that of the run (config.{option.of_run})" if option.of_run else f"{key} = {option.default!r}"
+        shown = f"{key} = as in the run (config.{option.of_run})" if option.of_run else f"{key} = {option.default!r}"
         assert shown in text or key in Training.__annotations__ or option.table
         assert all(f"{key}.{inner} = " in text for inner in option.table or ())
     for option in Training.__annotations__:
@@ -119,7 +119,7 @@ def test_a_docstring_is_parsed_into_its_parts():
             2020.
         """
 
-    assert list_algorithms.parse(factory) == list_algorithms.Text(
+    assert list_algorithms.parse_docstring(factory) == list_algorithms.ParsedDocstring(
         title="Title.",
         formula=["    w <- w + eta d"],
         wire="as usual, and more.",

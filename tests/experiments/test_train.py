@@ -42,9 +42,9 @@ def compiled_once(tmp_path_factory):
     """Runs of the same settings share what was compiled, and leave the user's cache alone."""
     compile, kept = build.build_simulation, {}
 
-    def simulation(parts, chosen, folder, beside=()):
-        key = json_files.to_json(chosen)
-        kept[key] = kept.get(key) or compile(parts, chosen, folder, beside)
+    def simulation(parts, runs, folder):
+        key = json_files.to_json(runs)
+        kept[key] = kept.get(key) or compile(parts, runs, folder)
         return kept[key]
 
     cache = jax.config.jax_compilation_cache_dir
@@ -124,7 +124,7 @@ def test_a_resumed_run_keeps_the_resolved_values_of_auto(config, finished, monke
     assert choices["layout"] in choices["seconds_a_round"] and choices["reason"].startswith(choices["layout"])
     seen = []
 
-    def simulation(parts, chosen, folder, beside=()):
+    def simulation(parts, runs, folder):
         seen.append((parts.layout, parts.offload))
         raise InputError("far enough")
 

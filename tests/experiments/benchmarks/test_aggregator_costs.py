@@ -7,13 +7,13 @@ from fedjax_het.engine.parallel.layout import sharded, vmapped
 @pytest.mark.parametrize("layout", [vmapped, sharded(2)], ids=str)
 def test_every_aggregator_is_measured_with_the_mean(layout):
     rows, rate = aggregators.measure(4, 4000, layout, ["float32", "bfloat16"], repeats=2)
-    wanted = ["fedavg", *(f"{name} {stack}" for stack in aggregators.STACKS for name in aggregators.EDITING)]
+    wanted = ["fedavg", *(f"{name} {stack}" for stack in aggregators.STACKS for name in aggregators.EDITING_ALGORITHMS)]
     assert [row.aggregator for row in rows] == wanted
-    assert rows[0].passes_beyond == 0
+    assert rows[0].excess_time == 0
     assert rate > 1e8
     for row in rows:
-        assert 0 < row.least <= row.seconds <= row.most
-        assert row.passes_beyond == pytest.approx(row.seconds / rows[0].seconds - 1)
+        assert 0 < row.minimum <= row.seconds <= row.maximum
+        assert row.excess_time == pytest.approx(row.seconds / rows[0].seconds - 1)
         num_bytes = 4000 * (2 if "bfloat16" in row.aggregator else 4)
         assert row.gigabytes_per_second == pytest.approx(num_bytes / row.seconds / 1e9)
         assert 0 < row.small_share <= 1
@@ -25,10 +25,10 @@ def test_the_table_is_printed(capsys):
     assert [line.split()[0] for line in lines] == [
         "2",
         "fedavg",
-        *aggregators.EDITING,
+        *aggregators.EDITING_ALGORITHMS,
         "4",
         "fedavg",
-        *aggregators.EDITING,
+        *aggregators.EDITING_ALGORITHMS,
     ]
 
 

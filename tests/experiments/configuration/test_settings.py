@@ -114,7 +114,7 @@ def test_another_name_drops_the_options_in_the_file_with_a_note():
     algorithm = {"name": "fedld", "lam": 0.5, "learning_rate": 0.2}
     chosen, notes = complete({"algorithm.name": "fedprox", "algorithm.mu": "1"}, algorithm=algorithm)
     assert chosen["algorithm"]["mu"] == 1.0 and chosen["algorithm"]["learning_rate"] == 0.2
-    assert notes == ["config.algorithm.lam = 0.5 belongs to fedld, not to fedprox: dropped."]
+    assert notes == ["config.algorithm.lam = 0.5 is an option of fedld, not of fedprox: dropped."]
     with pytest.raises(InputError, match=r"--config\.algorithm\.lam is unknown"):
         complete({"algorithm.name": "fedprox", "algorithm.lam": "1"}, algorithm=algorithm)
 
@@ -181,7 +181,7 @@ def test_files_that_are_no_config_are_refused(tmp_path):
         ("def get_config(scale):\n    return {}\n", r"called without arguments: missing a required argument: 'scale'"),
         ("def get_config():\n    return [1]\n", r"must return a ConfigDict or a dict, not \[1\]"),
         ("def get_config():\n    pass\n", r"must return a ConfigDict or a dict, not None"),
-        ("def get_config():\n    return {1: 2}\n", r"keys are names, and 1 is none"),
+        ("def get_config():\n    return {1: 2}\n", r"keys must be text, and 1 is not"),
         ("get_config = 3\n", r"defines no get_config\(\)"),
         (b"\x89PNG\x00", r"SyntaxError: "),
         (b"\xff\xfe", r"SyntaxError: .*codec can't decode byte 0xff"),

@@ -218,7 +218,8 @@ def test_an_older_run_goes_on_where_auto_is_what_it_was_and_is_refused_in_a_line
 ):
     seen = []
 
-    def simulation(parts, settings, folder, beside=()):
+    def simulation(parts, runs, folder):
+        (settings,) = runs
         seen.append((settings["data"]["client_test_fraction"], settings["personal_on_test"]))
         raise InputError("far enough")
 
