@@ -45,13 +45,13 @@ class Row(NamedTuple):
     gigabytes_per_second: float
     excess_time: float  # over the mean's, as a multiple of it
     small_share: float  # of the time that remains with as many parameters as clients
-    temporary_mb: float
+    temporary_mb: float  # NaN where XLA does not report it
 
 
 class CompiledProgram(NamedTuple):
     run: Callable[[Array], Any]
     argument: Array
-    temporary: int = 0  # bytes
+    temporary: int | None = None  # bytes; None where XLA does not report them
 
 
 def compile_aggregator(name: str, options: dict[str, Any], updates: Array, layout: Layout) -> CompiledProgram:
@@ -70,7 +70,8 @@ def compile_aggregator(name: str, options: dict[str, Any], updates: Array, layou
 
     stack = jax.jit(pack)(updates) if options.get("aggregation") == {"stack": "bfloat16"} else updates
     compiled = layout.jit(aggregate, layout.sharding).lower(stack).compile()
-    return CompiledProgram(compiled, stack, compiled.memory_analysis().temp_size_in_bytes)
+    memory = compiled.memory_analysis()
+    return CompiledProgram(compiled, stack, memory.temp_size_in_bytes if memory else None)
 
 
 def compile_float64_product() -> CompiledProgram:
@@ -107,8 +108,9 @@ def measure(
     def row(label: str, times: list[float]) -> Row:
         median, program = float(np.median(times)), programs[label]
         speed, excess = tree.num_bytes(program.argument) / median / 1e9, float(median / mean_seconds) - 1
+        memory = float("nan") if program.temporary is None else program.temporary / 1e6
         share = min(1.0, float(np.median(seconds_small[label])) / median)
-        return Row(label, median, min(times), max(times), speed, excess, share, program.temporary / 1e6)
+        return Row(label, median, min(times), max(times), speed, excess, share, memory)
 
     return [row(label, times) for label, times in seconds.items()], float(rate)
 

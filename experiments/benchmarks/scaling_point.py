@@ -20,7 +20,6 @@ from fedjax_het.data import Federation
 from fedjax_het.data.federation import Fractions
 from fedjax_het.data.preparation import Preparation
 from fedjax_het.engine import OffloadPolicy, Sweep
-from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.execution.trace import trace_round
 from fedjax_het.engine.parallel.layout import Layout
@@ -62,7 +61,7 @@ def measure(point: Point, layout: Layout) -> dict[str, Any]:
     )
     traced, offload = trace_round(spec, layout), OffloadPolicy(point.client_states, point.examples)
     runner = _build_within(traced, offload, Path(tempfile.gettempdir()))
-    seconds, held = autotune.time_rounds(runner, point.calls, block=BLOCK), cost.resident_bytes(traced, offload)
+    seconds = autotune.time_rounds(runner, point.calls, block=BLOCK)
     median, state = float(np.median(seconds)), traced.shapes.state
     steps = int(algorithm.local_update.num_steps(np.array(EXAMPLES_PER_CLIENT)))
     return point._asdict() | {
@@ -73,7 +72,7 @@ def measure(point: Point, layout: Layout) -> dict[str, Any]:
         "seconds_max": max(seconds),
         "client_steps_per_second": point.cohort * steps / median,
         "compile_seconds": runner.compile_seconds,
-        "device_mb": (cost.bytes_before_round(held) + cost.temporary_bytes(runner.program)) / 1e6,
+        "device_mb": runner.round_bytes / 1e6,
         "state_mb": tree.num_bytes(state.clients) / 1e6,
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
     }

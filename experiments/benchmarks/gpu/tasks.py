@@ -143,7 +143,7 @@ def aggregators(names: Mapping[str, int], entries: int, repeats: int) -> Iterato
         rows, rate = measure_edits(num_clients, entries, vmapped, ("float32", "bfloat16"), repeats)
         for row in rows:
             of = {"name": f"{name} {row.aggregator}", "clients": num_clients, "entries": entries}
-            times = {"median_s": row.seconds, "min_s": row.least, "max_s": row.most}
+            times = {"median_s": row.seconds, "min_s": row.minimum, "max_s": row.maximum}
             rest = {"gb_per_s": row.gigabytes_per_second, "passes_beyond_mean": row.excess_time}
             yield of | times | rest | {"temporary_mb": row.temporary_mb, "float64_product_tflops": rate / 1e12}
         yield {"name": name, "is_done": True}
