@@ -27,7 +27,7 @@ from fedjax_het.engine.parallel.layout import AXIS, Layout, sharded, vmapped
 from fedjax_het.engine.parallel.update_stack import StackedUpdates, pack
 from fedjax_het.engine.round import server_step
 from fedjax_het.errors import InputError
-from fedjax_het.server.aggregators.gram_space import STACKS
+from fedjax_het.server.aggregators._gram_space import STACKS
 from fedjax_het.types import Array, Broadcast, ServerView, Upload
 
 from ..distributed import cpu_devices

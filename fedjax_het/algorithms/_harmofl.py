@@ -5,7 +5,7 @@ from typing import Unpack
 import optax
 
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.client.gradients import PerturbationNorm, plain, sharpness_aware
+from fedjax_het.client.gradients import PerturbationNorm, plain_gradient, sharpness_aware
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.memories import optimizer_state
 from fedjax_het.client.objectives import cross_entropy
@@ -75,7 +75,7 @@ def harmofl(
         *rates,
         **settings,
         optimizer=optimizer,
-        gradient=sharpness_aware(alpha, norm) if is_perturbed else plain,
+        gradient=sharpness_aware(alpha, norm) if is_perturbed else plain_gradient,
         keep_optimizer=not reset_optimizer,
     )
     parts = {} if band is None else {"adapt": amplitude_normalised(decay, band, amplitude_init, amplitude_rounds)}

@@ -5,7 +5,7 @@ from typing import Unpack
 import optax
 
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.client.gradients import controlled
+from fedjax_het.client.gradients import control_variate_gradient
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import Control, change_of_control
 from fedjax_het.client.memories import control_variate
@@ -53,7 +53,7 @@ def scaffold(
     for setting in ("momentum", "weight_decay", "optimizer"):
         if training.get(setting):
             raise InputError(f"{setting}: SCAFFOLD's control variates need plain SGD. Leave {setting} out.")
-    local_update = sgd(learning_rate, **training, gradient=controlled)
+    local_update = sgd(learning_rate, **training, gradient=control_variate_gradient)
     change = change_of_control(learning_rate, control, local_update.batch_size, training.get("learning_rate_schedule"))
     return Algorithm(
         objective=(cross_entropy(),),

@@ -13,14 +13,14 @@ from fedjax_het.validation import NonNegative, Positive, PositiveFraction, valid
 LossAndState = tuple[Array, Variables]
 
 
-def plain(
+def plain_gradient(
     problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
 ) -> tuple[LossAndState, Params]:
     """The gradient of the objective."""
     return problem.value_and_grad(params, state, batch, view, key)
 
 
-def controlled(
+def control_variate_gradient(
     problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
 ) -> tuple[LossAndState, Params]:
     """SCAFFOLD's correction of the client's own direction by everyone's.
@@ -77,7 +77,7 @@ def sharpness_aware(radius: NonNegative = 0.05, norm: PerturbationNorm = "whole"
 
 
 @validate_arguments
-def mixed(alpha: PositiveFraction = 0.1, clip: Positive | None = None) -> GradientRule:
+def momentum_gradient(alpha: PositiveFraction = 0.1, clip: Positive | None = None) -> GradientRule:
     """FedCM's step along the server's direction, the client's own gradient being a part of it.
 
         v = alpha g(y) + (1 - alpha) Delta,   then, with clip, v min(1, clip / (||v|| + 1e-6))

@@ -11,7 +11,7 @@ import optax
 
 from fedjax_het import tree
 from fedjax_het.algorithm import GradientRule, LocalUpdate, Problem
-from fedjax_het.client.gradients import plain
+from fedjax_het.client.gradients import plain_gradient
 from fedjax_het.client.optimizers import Betas, local_optimizer, trainable_only
 from fedjax_het.client.schedules import Schedule, check_schedule, rate
 from fedjax_het.errors import InputError
@@ -60,7 +60,7 @@ def sgd(
     betas: Betas | None = None,
     learning_rate_schedule: Schedule | None = None,
     only: str | None = None,
-    gradient: GradientRule = plain,
+    gradient: GradientRule = plain_gradient,
     keep_optimizer: bool = False,
 ) -> LocalUpdate:
     """Mini-batch training in PyTorch's order: g <- g + decay w;  b <- momentum b + g;  w <- w - lr b.
@@ -102,7 +102,7 @@ def sgd(
     if keep_optimizer and only is not None:
         raise InputError("only: the optimizer is kept between rounds here. Restrict it yourself, where it is kept too.")
     optimizer = trainable_only(local_optimizer(optimizer, learning_rate, momentum, weight_decay, betas), only)
-    step = _stepping(optimizer, gradient, batch_size, learning_rate_schedule)
+    step = _build_step(optimizer, gradient, batch_size, learning_rate_schedule)
 
     def train(problem: Problem, view: ClientView, key: Key, is_watched: bool = False) -> Trained:
         rows = view.data.train
@@ -113,13 +113,15 @@ def sgd(
             epoch_key, afresh = jax.random.fold_in(key, number), jnp.array([1.0, 0.0])
             progress = progress._replace(loss=progress.loss * afresh, num_examples=progress.num_examples * afresh)
             begun = view._replace(local={"params": progress.params, **progress.state})
-            order = _shuffled(epoch_key, rows) if shuffle else rows.index
+            order = _shuffle(epoch_key, rows) if shuffle else rows.index
             last = jnp.minimum(num_batches, num_steps - number * num_batches)
             return jax.lax.fori_loop(0, last, lambda i, p: step(problem, begun, order, epoch_key, i, p), progress)
 
         opt_state = view.memory["optimizer"] if keep_optimizer else optimizer.init(view.local["params"])
         num_epochs = -(-num_steps // jnp.maximum(num_batches, 1))
-        return _finished(jax.lax.fori_loop(0, num_epochs, epoch, _begin(view, opt_state, is_watched)), num_steps)
+        return _finish_training(
+            jax.lax.fori_loop(0, num_epochs, epoch, _start_training(view, opt_state, is_watched)), num_steps
+        )
 
     def count_steps(num_examples: Any) -> Any:
         count = np.asarray(num_examples).astype(np.int64)
@@ -162,13 +164,13 @@ def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
     return LocalUpdate(trained, count_steps, min(first.batch_size, second.batch_size), watched)
 
 
-def _begin(view: ClientView, opt_state: PyTree, is_watched: bool) -> _Progress:
+def _start_training(view: ClientView, opt_state: PyTree, is_watched: bool) -> _Progress:
     params, state = tree.split_params(view.local)
     zero = jnp.zeros(2, float)
     return _Progress(params, state, opt_state, zero, zero, jnp.zeros((), float) if is_watched else None)
 
 
-def _finished(done: _Progress, num_steps: Array) -> Trained:
+def _finish_training(done: _Progress, num_steps: Array) -> Trained:
     losses = done.loss / jnp.maximum(done.num_examples, 1)
     metrics = {"loss": losses[0], "last_epoch_loss": losses[1]}
     if done.drift is not None:
@@ -176,7 +178,7 @@ def _finished(done: _Progress, num_steps: Array) -> Trained:
     return Trained({"params": done.params, **done.state}, jnp.asarray(num_steps, float), done.optimizer, metrics)
 
 
-def _stepping(
+def _build_step(
     optimizer: optax.GradientTransformation, gradient: GradientRule, batch_size: int, schedule: Schedule | None
 ) -> Callable:
     """One step: the batch that comes at `index` in this epoch's order."""
@@ -198,7 +200,7 @@ def _stepping(
     return step
 
 
-def _shuffled(key: Key, rows: Rows) -> Array:
+def _shuffle(key: Key, rows: Rows) -> Array:
     """The client's examples in a random order, padding last. Each slot draws from its own key, so that the order does
     not depend on the capacity of the table."""
     slots = jnp.arange(rows.index.shape[0])

@@ -71,7 +71,7 @@ def num_conflicts(gram: Array, coefficients: Array | None = None) -> Array:
     if coefficients is None:
         return jnp.sum(jnp.triu(geometry.is_conflict(gram)))
     sizes = geometry.lengths(gram)
-    edited = geometry.combined(gram, coefficients)
+    edited = geometry.combined_gram(gram, coefficients)
     return jnp.sum(jnp.triu(geometry.is_conflict(edited, _ROUNDING * sizes[:, None] * sizes)))
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Problem, Summary, Weighting
 from fedjax_het.errors import InputError
-from fedjax_het.server.weightings import WeightingName, named, normalise
+from fedjax_het.server.weightings import WeightingName, normalise, resolve_weighting
 from fedjax_het.types import Array, Params, PyTree, ServerView, UpdateStack, Upload, Variables
 from fedjax_het.validation import Fraction, validate_arguments
 
@@ -92,7 +92,7 @@ def mean_direction(
     Raises:
         InputError: An unknown weighting or normalisation.
     """
-    weighting = named(weighting)
+    weighting = resolve_weighting(weighting)
 
     def coefficient(weight: Array, reach: Array) -> Array:
         by_client = normalisation == "client"

@@ -5,8 +5,8 @@ import numpy as np
 
 from fedjax_het.diagnostics._updates import num_conflicts
 from fedjax_het.server.aggregators import harmonized_mean, hierarchical_mean
-from fedjax_het.server.aggregators.conflict import CONFLICT_TESTS, harmonized_edit
-from fedjax_het.server.aggregators.hierarchical import Reference
+from fedjax_het.server.aggregators._conflict import CONFLICT_TESTS, harmonized_edit
+from fedjax_het.server.aggregators._hierarchical import Reference
 from tests.golden.cases import Case, covers
 from tests.golden.released import tournament_mean
 from tests.golden.stage import aggregate, combined

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_het.algorithm import Aggregator, Problem, Weighting
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.server.weightings import named, normalise, uniform
+from fedjax_het.server.weightings import normalise, resolve_weighting, uniform
 from fedjax_het.types import Aggregate, Array, PyTree, ServerView, Upload
 from fedjax_het.validation import Positive, validate_arguments
 
@@ -31,7 +31,7 @@ def mean(weighting: str | Weighting = "samples", *, unweighted: Sequence[str] = 
     References:
         McMahan et al., Communication-Efficient Learning of Deep Networks, AISTATS 2017. arXiv:1602.05629
     """
-    weighting = named(weighting)
+    weighting = resolve_weighting(weighting)
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
         weights, state = weighting.update(state, view)
@@ -70,7 +70,7 @@ def normalized_mean(weighting: str | Weighting = "samples", tau_eff: str | Posit
     References:
         Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020.
     """
-    weighting = named(weighting)
+    weighting = resolve_weighting(weighting)
     if isinstance(tau_eff, str) and tau_eff not in WORKS:
         raise InputError(f"tau_eff: unknown option '{tau_eff}', nor a number. {nearest(tau_eff, WORKS)}")
 
@@ -125,7 +125,7 @@ def sum_of_models(weighting: str | Weighting = "samples") -> Aggregator:
     Returns:
         An aggregator of leaves [cohort, ...] -> [...].
     """
-    weighting = named(weighting)
+    weighting = resolve_weighting(weighting)
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
         weights, state = weighting.update(state, view)

@@ -69,7 +69,7 @@ def generalization_adjustment(
         size = factor * step * jnp.maximum(SCHEDULES[schedule](passed, rounds), 0)
         has_reported = state.has_reported[view.cohort]
         own = jnp.where(has_reported, state.weights[view.cohort], 1 / view.num_clients)
-        own = adjusted(
+        own = adjust_weights(
             own, view.uploads.reports["gap"], view.is_present & has_reported, size, centre=centre, ceiling=ceiling
         )
         now_reported = has_reported | view.is_present
@@ -83,7 +83,7 @@ def generalization_adjustment(
     return Weighting(init, update)
 
 
-def adjusted(
+def adjust_weights(
     weights: Array,
     gaps: Array,
     is_adjusted: Array,

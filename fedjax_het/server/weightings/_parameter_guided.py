@@ -32,9 +32,9 @@ def low_layer(shared: Variables, layer: str | None = None) -> str:
         InputError: A layer that is not among the shared weights, or where there is none.
     """
     leaves = traverse_util.flatten_dict({"params": shared.get("params", {})}, sep="/")
-    weights = {path: leaves[path].shape for path in sorted(leaves, key=_naturally) if leaves[path].ndim >= 2}
+    weights = {path: leaves[path].shape for path in sorted(leaves, key=_natural_order) if leaves[path].ndim >= 2}
     if layer is not None:
-        return _named(layer, list(weights))
+        return _find_layer(layer, list(weights))
     if not weights:
         raise InputError("layer: no weight of at least two axes is shared, so there is no low layer to watch.")
     encoder = {path: shape for path, shape in weights.items() if not path.startswith(_HEAD)} or weights
@@ -47,7 +47,7 @@ def low_layer(shared: Variables, layer: str | None = None) -> str:
     return next(iter(encoder))
 
 
-def _named(layer: str, paths: list[str]) -> str:
+def _find_layer(layer: str, paths: list[str]) -> str:
     wanted = layer.removeprefix("params/")
     for path in paths:
         if wanted in (path.removeprefix("params/"), path.removeprefix("params/").rpartition("/")[0]):
@@ -55,7 +55,7 @@ def _named(layer: str, paths: list[str]) -> str:
     raise InputError(f"layer: '{layer}' is no weight that the clients share. {nearest(layer, paths)}")
 
 
-def _naturally(path: str) -> list:
+def _natural_order(path: str) -> list:
     """conv_2 before conv_10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path)]
 

@@ -28,20 +28,20 @@ def normalise(weights: Array, is_present: Array) -> Array:
     return weights / jnp.where(total > 0, total, 1)
 
 
-def separate(per_client: Callable[[Upload], Array]) -> Weighting:
+def weight_per_client(per_client: Callable[[Upload], Array]) -> Weighting:
     """A weighting by each upload for itself: p_i = per_client(upload i) / sum_j per_client(upload j)."""
     return stateless(lambda view: jax.vmap(per_client)(view.uploads))._replace(per_client=per_client)
 
 
-by_examples = separate(lambda upload: upload.num_examples)
+by_examples = weight_per_client(lambda upload: upload.num_examples)
 """p_i = n_i / sum n over the clients of the round that are present."""
-uniform = separate(lambda upload: jnp.ones_like(upload.num_examples))
+uniform = weight_per_client(lambda upload: jnp.ones_like(upload.num_examples))
 """1/m over the m clients that are present."""
 
 WEIGHTINGS: dict[WeightingName, Weighting] = {"samples": by_examples, "uniform": uniform}
 
 
 @validate_arguments
-def named(weighting: WeightingName | Weighting) -> Weighting:
+def resolve_weighting(weighting: WeightingName | Weighting) -> Weighting:
     """A weighting by its name in a config, "samples" or "uniform"; any other Weighting is handed through."""
     return weighting if isinstance(weighting, Weighting) else WEIGHTINGS[weighting]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_het.server.aggregators.conflict import CONFLICT_TESTS, PAIR_ORDERS, harmonized_edit
+from fedjax_het.server.aggregators._conflict import CONFLICT_TESTS, PAIR_ORDERS, harmonized_edit
 from fedjax_het.types import Broadcast, ServerView, Upload
 
 SIZE = 5

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedjax_het.errors import InputError
 from fedjax_het.server.weightings import generalization_adjustment
-from fedjax_het.server.weightings._generalization_adjustment import adjusted
+from fedjax_het.server.weightings._generalization_adjustment import adjust_weights
 from fedjax_het.types import Broadcast, ServerView, Upload
 
 clients = st.lists(st.tuples(st.integers(0, 8), st.integers(-40, 40), st.booleans()), min_size=1, max_size=7).filter(
@@ -17,7 +17,9 @@ clients = st.lists(st.tuples(st.integers(0, 8), st.integers(-40, 40), st.boolean
 
 def adjust(weights, gaps, size, is_adjusted=None, **options) -> np.ndarray:
     is_adjusted = np.ones(len(weights), bool) if is_adjusted is None else is_adjusted
-    return np.asarray(adjusted(jnp.asarray(weights), jnp.asarray(gaps), jnp.asarray(is_adjusted), size, **options))
+    return np.asarray(
+        adjust_weights(jnp.asarray(weights), jnp.asarray(gaps), jnp.asarray(is_adjusted), size, **options)
+    )
 
 
 @given(clients=clients, size=st.floats(0, 3), factor=st.floats(0.1, 10), centre=st.booleans(), seed=st.integers(0, 5))

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from fedjax_het.algorithm import Aggregator, Weighting
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.server.aggregators.gram_space import GramEdit, gram_space_mean
+from fedjax_het.server.aggregators._gram_space import GramEdit, gram_space_mean
 from fedjax_het.types import Array
 from fedjax_het.validation import CountOrZero, PositiveFraction, validate_arguments
 
@@ -79,28 +79,28 @@ def principal_edit(
 
     def edit(gram: Array, is_present: Array) -> Array:
         axes = principal_axes(gram, is_present, fraction, rounding)
-        along = _edited(axes, jnp.sqrt(jnp.maximum(jnp.diag(gram), 0)), correction, eig_norm, projection)
+        along = _edit_along_axes(axes, jnp.sqrt(jnp.maximum(jnp.diag(gram), 0)), correction, eig_norm, projection)
         return along @ (axes.vectors / jnp.where(axes.is_kept, axes.lengths, 1)).T
 
     return edit
 
 
-def _edited(axes: Axes, norms: Array, correction: str, eig_norm: str, projection: str) -> Array:
+def _edit_along_axes(axes: Axes, norms: Array, correction: str, eig_norm: str, projection: str) -> Array:
     """[m, m]: client i's edited update along axis l."""
     norms = norms[:, None]
-    weights = jnp.where(axes.is_kept, axes.eigenvalues / _positive(NORMS[eig_norm](axes)), 0)
+    weights = jnp.where(axes.is_kept, axes.eigenvalues / _or_one(NORMS[eig_norm](axes)), 0)
     has_side = jnp.abs(axes.projections) > _VOTE * norms
     if correction == "per_axis":  # the projection's length cancels, its side remains
         return norms * weights * jnp.sign(axes.projections) * has_side
     along = weights * axes.projections * has_side
     if projection == "cosine":
-        along = along * axes.lengths / _positive(norms)
+        along = along * axes.lengths / _or_one(norms)
     if correction == "none":
         return along
-    return along * norms / _positive(jnp.linalg.norm(along, axis=1, keepdims=True))
+    return along * norms / _or_one(jnp.linalg.norm(along, axis=1, keepdims=True))
 
 
-def _positive(values: Array) -> Array:
+def _or_one(values: Array) -> Array:
     return jnp.where(values > 0, values, 1)
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from fedjax_het.algorithm import Aggregator, Problem, Weighting
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.server.weightings import named
+from fedjax_het.server.weightings import resolve_weighting
 from fedjax_het.types import Aggregate, Array, PyTree, ServerView
 from fedjax_het.validation import CountOrZero, validate_arguments
 
@@ -61,7 +61,7 @@ def gram_space_mean(
     Raises:
         InputError: for an unknown scope, buffers, stack or weighting.
     """
-    weighting = named(weighting)
+    weighting = resolve_weighting(weighting)
     for name, value, known in (("scope", scope, SCOPES), ("buffers", buffers, BUFFERS), ("stack", stack, STACKS)):
         if value not in known:
             raise InputError(f"{name}: unknown option '{value}'. {nearest(value, known)}")

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from fedjax_het import geometry
 from fedjax_het.algorithm import Aggregator, Weighting
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.server.aggregators.gram_space import GramEdit, gram_space_mean
+from fedjax_het.server.aggregators._gram_space import GramEdit, gram_space_mean
 from fedjax_het.types import Array, ServerView
 from fedjax_het.validation import Fraction, PositiveFraction, Seed, validate_arguments
 
-_RESOLVED = 1e-12  # of its squared parts: what an update that was cancelled to less has left is rounding
+_ROUNDING_OF_SQUARES = 1e-12  # of its squared parts: what an update that was cancelled to less has left is rounding
 
 
 def project_at_once(gram: Array, is_pair: Array) -> Array:
@@ -53,7 +53,7 @@ def project_running(gram: Array, pairs: Array, is_pair: Array, *, is_mutual: boo
         coefficients, products = running  # products: <g_i', g_k> of what runs with what was sent
         pair = pairs[turn]
         both, with_sent = coefficients[pair], products[pair]
-        squares = resolved(jnp.sum(both * with_sent, axis=1), both, gram)
+        squares = drop_rounding(jnp.sum(both * with_sent, axis=1), both, gram)
         product = jnp.sum(both[0] * with_sent[1])
         is_removed = moves & is_pair[turn] & (product < 0) & jnp.all(squares > 0)
         share = jnp.where(is_removed, product / _or_one(squares[::-1]), 0)[:, None]
@@ -62,10 +62,10 @@ def project_running(gram: Array, pairs: Array, is_pair: Array, *, is_mutual: boo
     return jax.lax.fori_loop(0, pairs.shape[0], step, (jnp.eye(gram.shape[0]), gram))[0]
 
 
-def resolved(squared: Array, coefficients: Array, gram: Array) -> Array:
+def drop_rounding(squared: Array, coefficients: Array, gram: Array) -> Array:
     """Squared lengths [...] of sum_j c_j g_j, coefficients [..., m]; 0 where the parts cancel to rounding."""
     parts = jnp.abs(coefficients) @ jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0))
-    return jnp.where(squared > _RESOLVED * jnp.square(parts), squared, 0)
+    return jnp.where(squared > _ROUNDING_OF_SQUARES * jnp.square(parts), squared, 0)
 
 
 def _or_one(values: Array) -> Array:
@@ -79,7 +79,7 @@ TARGETS = ("original", "current")
 _ROUNDING = 1e-6  # so that .3 of 10 clients are 3 in float32 too
 
 
-def ranking(
+def rank_by_dominance(
     gram: Array, is_present: Array, losses: Array, fraction: float = 0.5, p_mode: str = "mean_excl"
 ) -> tuple[Array, Array]:
     """(clients [m] by falling z_i = p_i / l_i, absent ones last; how many of them are dominant []).
@@ -113,7 +113,7 @@ def dominant_edit(
         sizes = geometry.lengths(gram)
         is_negligible = sizes < min_norm_ratio * jnp.max(sizes)
         gram = jnp.where(is_negligible[:, None] | is_negligible, 0, gram)
-        order_of_z, num_dominant = ranking(gram, is_present, losses, fraction, p_mode)
+        order_of_z, num_dominant = rank_by_dominance(gram, is_present, losses, fraction, p_mode)
         size = gram.shape[0]
         is_dominant = jnp.zeros(size, bool).at[order_of_z].set(jnp.arange(size) < num_dominant)
         is_pair = is_dominant & ~jnp.eye(size, dtype=bool)
@@ -189,13 +189,13 @@ def _losses(view: ServerView) -> tuple[Array]:
 CONFLICT_TESTS = ("current", "original", "sequential")
 
 
-def lexicographic(view: ServerView, seed: int) -> Array:
+def lexicographic_order(view: ServerView, seed: int) -> Array:
     """[m, m]: when a pair has its turn, the smallest first: (0, 1), (0, 2), ... by the clients' ids."""
     place = jnp.argsort(jnp.argsort(view.cohort))
     return jnp.minimum(place[:, None], place) * len(place) + jnp.maximum(place[:, None], place)
 
 
-def at_random(view: ServerView, seed: int) -> Array:
+def random_order(view: ServerView, seed: int) -> Array:
     """[m, m]: the same in an order drawn anew each round, a function of (seed, round, the two ids)."""
     key = jax.random.fold_in(jax.random.key(seed), view.received.round)
 
@@ -206,7 +206,7 @@ def at_random(view: ServerView, seed: int) -> Array:
     return jax.vmap(jax.vmap(draw, (None, 0)), (0, None))(view.cohort, view.cohort)
 
 
-PAIR_ORDERS = {"lexicographic": lexicographic, "random": at_random}
+PAIR_ORDERS = {"lexicographic": lexicographic_order, "random": random_order}
 
 
 def harmonized_edit(conflict_test: str = "current") -> GramEdit:

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.server.aggregators.conflict import resolved
-from fedjax_het.server.aggregators.gram_space import BUFFERS
+from fedjax_het.server.aggregators._conflict import drop_rounding
+from fedjax_het.server.aggregators._gram_space import BUFFERS
 from fedjax_het.server.weightings import uniform
 from fedjax_het.types import Aggregate, Array, ServerView, Variables
 from fedjax_het.validation import Fraction, NonNegative, validate_arguments
@@ -33,7 +33,7 @@ def hierarchical_weights(gram: Array, scores: Array, is_present: Array, eps: flo
         rows, count = running
         rows = rows[jnp.argsort(jnp.where(place < count, -(rows @ scores), jnp.inf), stable=True)]
         partner = jnp.where(place < count, count - 1 - place, place)
-        lessened = _without(gram, rows, rows[partner], eps)
+        lessened = _subtract_projections(gram, rows, rows[partner], eps)
         pairs = jnp.where((partner == place)[:, None], rows, lessened + lessened[partner])
         half = (count + 1) // 2
         return jnp.where((place < half)[:, None], pairs, 0), half
@@ -42,17 +42,17 @@ def hierarchical_weights(gram: Array, scores: Array, is_present: Array, eps: flo
     rows = jnp.pad(rows, ((0, 1), (0, 0)))  # one client alone meets nobody, as zeros
     rows, _ = jax.lax.while_loop(lambda running: running[1] > 2, level, (rows, num_present))
     first, second = rows[:1], rows[1:2]
-    lessened = _without(gram, first, second, eps)
+    lessened = _subtract_projections(gram, first, second, eps)
     product = jnp.sum(first @ gram * second, axis=1)
-    total = lessened + _without(gram, second, lessened, eps, product)
+    total = lessened + _subtract_projections(gram, second, lessened, eps, product)
     return jnp.sum(total, axis=0) / jnp.maximum(num_present, 1)
 
 
-def _without(gram: Array, rows: Array, others: Array, eps: float, products: Array | None = None) -> Array:
+def _subtract_projections(gram: Array, rows: Array, others: Array, eps: float, products: Array | None = None) -> Array:
     """rows - <row, other>/(|other|^2 + eps) other where they conflict, coefficients [n, m]."""
     if products is None:
         products = jnp.sum(rows @ gram * others, axis=1)
-    squared = resolved(jnp.sum(others @ gram * others, axis=1), others, gram) + eps
+    squared = drop_rounding(jnp.sum(others @ gram * others, axis=1), others, gram) + eps
     share = jnp.where((products < 0) & (squared > 0), products / jnp.where(squared > 0, squared, 1), 0)
     return rows - share[:, None] * others
 
