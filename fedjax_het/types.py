@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
 
 Array = jax.Array
+HostOrDevice = jax.Array | np.ndarray
+"""An array of examples, in the memory of the host or of a device."""
 Key = jax.Array  # a typed key, jax.random.key
 PyTree = Any
 Params = PyTree
@@ -23,15 +26,15 @@ Named = dict[str, PyTree]
 class Examples(NamedTuple):
     """Every example of a federation, once on the device, as stored (images stay uint8)."""
 
-    inputs: Array  # [n, ...]
-    labels: Array  # [n] int32, or [n, height, width] for masks
+    inputs: HostOrDevice  # [n, ...]
+    labels: HostOrDevice  # [n] int32, or [n, height, width] for masks
 
 
 class Rows(NamedTuple):
     """One client's row of an index table into the examples; entries from `count` on are padding."""
 
-    index: Array  # [capacity] int32
-    count: Array  # [] int32
+    index: HostOrDevice  # [capacity] int32
+    count: HostOrDevice  # [] int32
 
     def even_batch_size(self, most: int) -> Array:
         """Examples per batch where they are divided evenly among as few batches as hold at most `most` each; 0 for 0.

@@ -149,7 +149,7 @@ def test_documented_values_are_accepted(factory, options):
 
 
 def test_steps_and_epochs_exclude_each_other():
-    with pytest.raises(InputError, match=r"steps: 3 steps and 1 epochs a round are given"):
+    with pytest.raises(InputError, match=r"steps: 3 steps and 1 epochs per round are given"):
         sgd(steps=3, epochs=1)
 
 

@@ -12,7 +12,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +27,12 @@ from fedjax_het.engine.parallel.layout import AXIS, Layout, sharded, vmapped
 from fedjax_het.engine.parallel.update_stack import StackedUpdates, pack
 from fedjax_het.engine.round import server_step
 from fedjax_het.errors import InputError
-from fedjax_het.server.aggregators._gram_space import STACKS
+from fedjax_het.server.aggregators._gram_space import StackDtype
 from fedjax_het.types import Array, Broadcast, ServerView, Upload
 
 from ..distributed import cpu_devices
 
+STACKS = get_args(StackDtype)
 EDITING = ("fedld", "fedmgc", "fedgh")
 SIZE = 2048  # of the float64 matrices
 

@@ -6,7 +6,7 @@ import optax
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.gradients import momentum_gradient
-from fedjax_het.client.local_updates import Training, sgd
+from fedjax_het.client.local_updates import TrainingWithoutRate, sgd
 from fedjax_het.client.measures import effective_learning_rate
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.errors import InputError
@@ -25,7 +25,7 @@ def fedcm(
     weighting: WeightingOrName = "uniform",
     normalisation: Literal["client", "cohort"] = "client",
     clip: Positive | None = None,
-    **training: Unpack[Training],
+    **training: Unpack[TrainingWithoutRate],
 ) -> Algorithm:
     """FedCM: clients follow the server's momentum more than their gradients.
 

@@ -3,7 +3,7 @@
 from typing import Literal, Unpack
 
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.client.local_updates import Training, sgd
+from fedjax_het.client.local_updates import TrainingWithoutMomentum, sgd
 from fedjax_het.client.measures import CoefficientRule, coefficient_norm
 from fedjax_het.client.objectives import cross_entropy, proximal
 from fedjax_het.errors import InputError
@@ -26,7 +26,7 @@ def fednova(
     server_learning_rate: NonNegative = 1.0,
     weighting: WeightingOrName = "samples",
     preset: Preset = "default",
-    **training: Unpack[Training],
+    **training: Unpack[TrainingWithoutMomentum],
 ) -> Algorithm:
     """FedNova: count what a client did per unit of its work.
 

@@ -32,7 +32,7 @@ def fedpac(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedPAC: a shared extractor with class prototypes, own mixtures of heads.
+    """FedPAC: a shared extractor with class prototypes, one mixture of heads per client.
 
         head:  head_epochs of CE, extractor fixed;   body:  CE + lam 1/d |f - c_y|^2, head fixed
         extractor <- sum_i p_i extractor_i,   c_k <- sum_i n_ik c_ik / sum_i n_ik
@@ -68,10 +68,10 @@ def fedpac(
     """
     if training.pop("only", None) is not None:
         raise InputError("only: FedPAC trains the head and then the rest. Leave `only` out.")
-    both = ("momentum", "weight_decay", "batch_size", "shuffle", "learning_rate_schedule")
-    alike = {name: training[name] for name in both if name in training}
-    head = sgd(head_learning_rate, epochs=head_epochs, **alike, only=HEAD)
-    local_update = sequential(head, sgd(**training, only=f"!{HEAD}"))
+    head: Training = {**training, "learning_rate": head_learning_rate, "epochs": head_epochs, "only": HEAD}
+    for setting in ("steps", "optimizer", "betas"):
+        head.pop(setting, None)
+    local_update = sequential(sgd(**head), sgd(**training, only=f"!{HEAD}"))
     batch_size = local_update.batch_size
     reports = {"prototypes": prototypes(batch_size)}
     if collaborate:

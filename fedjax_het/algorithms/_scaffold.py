@@ -6,7 +6,7 @@ import optax
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.gradients import control_variate_gradient
-from fedjax_het.client.local_updates import Training, sgd
+from fedjax_het.client.local_updates import TrainingWithoutRate, sgd
 from fedjax_het.client.measures import Control, change_of_control
 from fedjax_het.client.memories import control_variate
 from fedjax_het.client.objectives import cross_entropy
@@ -23,7 +23,7 @@ def scaffold(
     server_learning_rate: NonNegative = 1.0,
     control: Control = "path",
     weighting: WeightingOrName = "uniform",
-    **training: Unpack[Training],
+    **training: Unpack[TrainingWithoutRate],
 ) -> Algorithm:
     """SCAFFOLD: correct each client's drift by control variates.
 

@@ -15,17 +15,15 @@ from fedjax_het.client.gradients import plain_gradient
 from fedjax_het.client.optimizers import Betas, local_optimizer, trainable_only
 from fedjax_het.client.schedules import Schedule, check_schedule, rate
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, ClientView, Key, Params, PyTree, Rows, Trained, Variables
+from fedjax_het.types import Array, ClientView, HostOrDevice, Key, Params, PyTree, Rows, Trained, Variables
 from fedjax_het.validation import Count, FractionBelowOne, NonNegative, validate_arguments
 
 _AUGMENTING = 1 << 16  # far from the small numbers that a step's key is split into
 
 
-class Training(TypedDict, total=False):
-    """The settings of local training that every recipe hands on to `sgd`, which documents them."""
+class TrainingWithoutMomentum(TypedDict, total=False):
+    """The settings of `Training` for an algorithm that has arguments of its own for the learning rate and momentum."""
 
-    learning_rate: NonNegative
-    momentum: FractionBelowOne
     weight_decay: NonNegative
     batch_size: Count
     epochs: Count | None
@@ -35,6 +33,29 @@ class Training(TypedDict, total=False):
     betas: Betas | None
     learning_rate_schedule: Schedule | None
     only: str | None
+
+
+class TrainingWithoutRate(TrainingWithoutMomentum, total=False):
+    """The settings of `Training` for an algorithm that has an argument of its own for the learning rate."""
+
+    momentum: FractionBelowOne
+
+
+class Training(TrainingWithoutRate, total=False):
+    """The settings of local training that every algorithm hands on to `sgd`, which documents them."""
+
+    learning_rate: NonNegative
+
+
+def pop_optimizer(training: Training) -> optax.GradientTransformation:
+    """Take the optimizer and its betas out of the settings; build it as `sgd` would, so that its state can be kept."""
+    return local_optimizer(
+        training.pop("optimizer", None),
+        training.get("learning_rate", 0.1),
+        training.get("momentum", 0.0),
+        training.get("weight_decay", 0.0),
+        training.pop("betas", None),
+    )
 
 
 class _Progress(NamedTuple):
@@ -65,8 +86,8 @@ def sgd(
 ) -> LocalUpdate:
     """Mini-batch training in PyTorch's order: g <- g + decay w;  b <- momentum b + g;  w <- w - lr b.
 
-    epochs ceil(n_i / batch_size) steps a round; the last batch of an epoch is partial, never dropped. Every client has
-    its own number of steps: one after another each takes just its own, side by side the short ones wait.
+    epochs ceil(n_i / batch_size) steps per round; the last batch of an epoch is partial, never dropped. Each client has
+    its own number of steps; where clients are trained side by side, those with few steps wait for the others.
 
     Reads: view.local, where training begins.
 
@@ -96,7 +117,7 @@ def sgd(
             at least 0, or `only` stands beside keep_optimizer.
     """
     if steps is not None and epochs is not None:
-        raise InputError(f"steps: {steps} steps and {epochs} epochs a round are given. Set one of them to None.")
+        raise InputError(f"steps: {steps} steps and {epochs} epochs per round are given. Set one of them to None.")
     epochs = 1 if epochs is None else epochs
     check_schedule(learning_rate_schedule)
     if keep_optimizer and only is not None:
@@ -131,7 +152,7 @@ def sgd(
 
 
 def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
-    """One local update after the other: the second goes on from the variables where the first ended.
+    """Train by one local update after the other: the second goes on from the variables where the first ended.
 
         sequential(sgd(0.1, only="params/classifier/*"), sgd(0.01, only="!params/classifier/*"))    FedPAC: head, body
 
@@ -170,7 +191,7 @@ def _start_training(view: ClientView, opt_state: PyTree, is_watched: bool) -> _P
     return _Progress(params, state, opt_state, zero, zero, jnp.zeros((), float) if is_watched else None)
 
 
-def _finish_training(done: _Progress, num_steps: Array) -> Trained:
+def _finish_training(done: _Progress, num_steps: HostOrDevice) -> Trained:
     losses = done.loss / jnp.maximum(done.num_examples, 1)
     metrics = {"loss": losses[0], "last_epoch_loss": losses[1]}
     if done.drift is not None:
@@ -181,8 +202,6 @@ def _finish_training(done: _Progress, num_steps: Array) -> Trained:
 def _build_step(
     optimizer: optax.GradientTransformation, gradient: GradientRule, batch_size: int, schedule: Schedule | None
 ) -> Callable:
-    """One step: the batch that comes at `index` in this epoch's order."""
-
     def step(problem: Problem, view: ClientView, order: Array, key: Key, index: Array, progress: _Progress):
         rows = view.data.train
         key = jax.random.fold_in(key, index)
@@ -201,8 +220,7 @@ def _build_step(
 
 
 def _shuffle(key: Key, rows: Rows) -> Array:
-    """The client's examples in a random order, padding last. Each slot draws from its own key, so that the order does
-    not depend on the capacity of the table."""
+    """The client's examples in a random order, padding last; the order does not depend on the table's capacity."""
     slots = jnp.arange(rows.index.shape[0])
     draws = jax.vmap(lambda slot: jax.random.bits(jax.random.fold_in(key, slot)))(slots)
     return rows.index[jnp.lexsort((draws, slots >= rows.count))]

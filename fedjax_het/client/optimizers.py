@@ -1,6 +1,5 @@
 """Local optimizers as PyTorch defines them, in whose terms the papers' settings are given, and their restriction."""
 
-from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -16,7 +15,7 @@ Optimizer = optax.GradientTransformation
 BETAS = (0.9, 0.999)
 """PyTorch's for Adam."""
 Betas = tuple[FractionBelowOne, FractionBelowOne]
-Rate = NonNegative | Callable[[Array], Array]
+Rate = NonNegative | Array | optax.Schedule
 """A learning rate, or an optax schedule of the local steps."""
 
 
@@ -94,4 +93,4 @@ def _decay(weight_decay: float) -> list[Optimizer]:
 
 
 def _is_used(factor: float | Array) -> bool:
-    return isinstance(factor, jax.core.Tracer) or factor != 0
+    return isinstance(factor, jax.core.Tracer) or bool(factor != 0)

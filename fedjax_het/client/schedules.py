@@ -1,9 +1,9 @@
-"""How the local learning rate changes from round to round: functions of the round, from 0, to what multiplies it.
+"""Schedules of the local learning rate: functions of the round, from 0, to the factor that multiplies it.
 
 Any optax schedule that begins with 1 is one: `sgd(0.1, learning_rate_schedule=optax.cosine_decay_schedule(1.0, 100))`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import jax
@@ -16,13 +16,13 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ClientView
 from fedjax_het.validation import Count, NonNegative, Positive, validate_arguments
 
-Schedule = Callable[[Array], Array]
+Schedule = optax.Schedule
 _CHECKED_ROUNDS = 1024
 
 
 def rate(learning_rate: float, schedule: Schedule | None, view: ClientView) -> float | Array:
     """The learning rate of this client's round."""
-    return learning_rate if schedule is None else learning_rate * schedule(view.received.round)
+    return learning_rate if schedule is None else jnp.multiply(learning_rate, schedule(view.received.round))
 
 
 def check_schedule(schedule: Schedule | None) -> None:
@@ -48,7 +48,7 @@ def constant() -> None:
 
 @validate_arguments
 def steps(at: Sequence[Count], factor: NonNegative = 0.1) -> Schedule:
-    """Multiplied by `factor` once more from each round in `at` on; PyTorch's MultiStepLR, a round an epoch.
+    """Multiplied by `factor` once more from each round in `at` on; PyTorch's MultiStepLR, one epoch per round.
 
     FedRD and FedGA: a tenth after 80 % of the rounds, steps((32,)) of 40.
 

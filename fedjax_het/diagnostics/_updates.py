@@ -212,8 +212,9 @@ def weights_of_round(problem, look: RoundSnapshot) -> Named:
             (u.reshape(len(u), -1).astype(float), v.ravel().astype(float))
             for u, v in zip(jax.tree.leaves(updates), jax.tree.leaves(moved), strict=True)
         ]
-        products = sum(u @ v for u, v in pairs)
-        return implied_weights(gram, products, sum(v @ v for _, v in pairs))
+        zero = jnp.zeros((), float)
+        products = sum((u @ v for u, v in pairs), zero)
+        return implied_weights(gram, products, sum((v @ v for _, v in pairs), zero))
 
     return from_gram(measure, look, updates, moved)
 

@@ -24,7 +24,7 @@ class CNN(nn.Module):
     hidden: tuple[int, ...]
     kernel: int
     padding: str
-    norm: str
+    norm: NormKind
     impl: str
 
     def setup(self):

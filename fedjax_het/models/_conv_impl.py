@@ -9,7 +9,6 @@ square, those of the definition by 3e-7 to 8e-7.
 "auto" is lax off the CPU; on one it is native where that can be had and im2col elsewhere.
 """
 
-from collections.abc import Sequence
 from functools import partial
 
 import jax
@@ -21,7 +20,7 @@ from fedjax_het.errors import InputError, nearest
 from fedjax_het.models._native import convolution
 from fedjax_het.types import Array
 
-Pads = Sequence[tuple[int, int]]
+Pads = tuple[tuple[int, int], tuple[int, int]]
 # With few channels the copies are narrow, and joining a row's first makes them wider; measured on 3, 6 and 32 channels.
 _FEW = 16
 
@@ -90,7 +89,7 @@ def _shifts(x: Array, axis: int, size: int, stride: int) -> list[Array]:
 
 
 def _with_native(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> Array:
-    stride, pads = strides[0], tuple(map(tuple, pads))
+    stride = strides[0]
     if kernel.shape[:2] == (1, 1) and pads == ((0, 0), (0, 0)):
         # Pixels that are stepped over are left out beforehand, so that no gradient runs over them.
         x, stride = x[:, ::stride, ::stride], 1

@@ -15,7 +15,7 @@ class MLP(nn.Module):
 
     num_classes: int
     hidden: tuple[int, ...]
-    norm: str
+    norm: NormKind
     dropout: float
 
     def setup(self):

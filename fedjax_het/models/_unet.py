@@ -38,7 +38,7 @@ class Level(nn.Module):
     """Two 3x3 convolutions, each with its norm and ReLU."""
 
     channels: int
-    norm: str
+    norm: NormKind
     impl: str
 
     @nn.compact
@@ -57,7 +57,7 @@ class UNet(nn.Module):
 
     num_classes: int
     channels: tuple[int, ...]  # of the levels from the first to the bottleneck
-    norm: str
+    norm: NormKind
     impl: str
 
     def setup(self):

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het import tree
-from fedjax_het.types import Array, Params
+from fedjax_het.types import Array, Params, PyTree
 from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, validate_arguments
 
 
@@ -57,9 +57,9 @@ def fedavgm(
             repository).
     """
 
-    def update(gradient: Params, state: Momentum, params: Params | None = None) -> tuple[Params, Momentum]:
+    def update(updates: Params, state: PyTree, params: Params | None = None) -> tuple[Params, Momentum]:
         fresh = 1 - momentum if momentum_damping else 1.0
-        velocity = tree.add(tree.scale(momentum, state.velocity), tree.scale(fresh, gradient))
+        velocity = tree.add(tree.scale(momentum, state.velocity), tree.scale(fresh, updates))
         return tree.scale(-learning_rate, velocity), Momentum(velocity)
 
     return optax.GradientTransformation(lambda params: Momentum(tree.zeros_like(params)), update)
@@ -127,10 +127,10 @@ def _adaptive(
         second = jax.tree.map(lambda x: jnp.full_like(x, initial), params)
         return Moments(jnp.zeros((), jnp.int32), tree.zeros_like(params), second)
 
-    def update(gradient: Params, state: Moments, params: Params | None = None) -> tuple[Params, Moments]:
+    def update(updates: Params, state: PyTree, params: Params | None = None) -> tuple[Params, Moments]:
         count = state.count + 1
-        first = tree.add(tree.scale(b1, state.first), tree.scale(1 - b1, gradient))
-        second = jax.tree.map(lambda v, g: second_moment(v, jnp.square(g)).astype(v.dtype), state.second, gradient)
+        first = tree.add(tree.scale(b1, state.first), tree.scale(1 - b1, updates))
+        second = jax.tree.map(lambda v, g: second_moment(v, jnp.square(g)).astype(v.dtype), state.second, updates)
         rate = learning_rate
         if bias_correction is not None:
             time = count + LATER[bias_correction]

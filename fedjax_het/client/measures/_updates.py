@@ -21,7 +21,7 @@ _TINY = 1e-20  # a rate of 0 has the |a|_1 of the rates that go to it
 
 
 def impulse_response_norm(
-    optimizer: optax.GradientTransformation, learning_rate: float, mu: float = 0.0
+    optimizer: optax.GradientTransformation, learning_rate: float | Array, mu: float = 0.0
 ) -> Coefficients:
     """|a|_1 of any linear, time-invariant local rule, from its answer to one unit gradient.
 
@@ -50,7 +50,7 @@ def impulse_response_norm(
     return norm
 
 
-def as_released(learning_rate: float, momentum: float = 0.0, mu: float = 0.0) -> Coefficients:
+def released_norm(learning_rate: float | Array, momentum: float = 0.0, mu: float = 0.0) -> Coefficients:
     """The authors' running sum. With momentum and mu together it counts every step twice."""
 
     def norm(num_steps: Array) -> Array:
@@ -71,11 +71,11 @@ def as_released(learning_rate: float, momentum: float = 0.0, mu: float = 0.0) ->
 
 CoefficientRule = Literal["impulse", "released"]
 Control = Literal["path", "start"]
-RULES: dict[CoefficientRule, Callable[[float, float, float], Coefficients]] = {
+RULES: dict[CoefficientRule, Callable[[float | Array, float, float], Coefficients]] = {
     "impulse": lambda learning_rate, momentum, mu: impulse_response_norm(
         torch_sgd(learning_rate, momentum), learning_rate, mu
     ),
-    "released": as_released,
+    "released": released_norm,
 }
 
 

@@ -7,8 +7,8 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import optax
-from flax import traverse_util
 
+from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ClientData, ForwardPass, Params
@@ -88,7 +88,7 @@ def few_shot_classes(data: ClientData, num_classes: int, share: float = 0.5) -> 
 
 def head_weight(params: Params, num_classes: int) -> Array:
     """[feature, class]: the last weight of the head at params/classifier."""
-    leaves = traverse_util.flatten_dict(params.get("classifier", {}), sep="/")
+    leaves = tree.leaves_by_path(params.get("classifier", {}))
     weights = [
         leaves[path] for path in sorted(leaves) if leaves[path].ndim == 2 and leaves[path].shape[1] == num_classes
     ]

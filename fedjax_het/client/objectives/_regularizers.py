@@ -15,7 +15,7 @@ from fedjax_het.validation import NonNegative, validate_arguments
 ProximalForm = Literal["squared", "norm_per_tensor"]
 PROXIMAL_FORMS: dict[ProximalForm, Callable[[Params, float], Array]] = {
     "squared": lambda distance, mu: 0.5 * mu * tree.squared_norm(distance),
-    "norm_per_tensor": lambda distance, mu: mu * sum(map(tree.norm, jax.tree.leaves(distance))),
+    "norm_per_tensor": lambda distance, mu: mu * sum(map(tree.norm, jax.tree.leaves(distance)), jnp.zeros(())),
 }
 
 
@@ -103,7 +103,7 @@ def invariance(gamma: NonNegative = 0.001, debias: bool = False) -> Term:
         target = everyones["mean"]
         if debias:
             mass = everyones["mass"]
-            target = tree.scale(1.0 / jax.numpy.where(mass > 0, mass, 1.0), target)
+            target = tree.scale(1.0 / jnp.where(mass > 0, mass, 1.0), target)
         return gamma * tree.squared_norm(tree.subtract(gradient_of_head(forward), target))
 
     return invariance

@@ -3,13 +3,17 @@
 Conflicts are taken out on coefficients alone: edited update i is sum_j C_ij g_j.
 """
 
+from collections.abc import Callable
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 
 from fedjax_het import geometry
-from fedjax_het.algorithm import Aggregator, Weighting
-from fedjax_het.errors import InputError, nearest
-from fedjax_het.server.aggregators._gram_space import GramEdit, gram_space_mean
+from fedjax_het.algorithm import Aggregator
+from fedjax_het.errors import InputError
+from fedjax_het.server.aggregators._gram_space import Buffers, GramEdit, Scope, StackDtype, gram_space_mean
+from fedjax_het.server.weightings import WeightingOrName
 from fedjax_het.types import Array, ServerView
 from fedjax_het.validation import Fraction, PositiveFraction, Seed, validate_arguments
 
@@ -73,14 +77,14 @@ def _or_one(values: Array) -> Array:
 
 
 # ---- dominant updates (FedMGC) --------------------------------------------------------------------------------------
-P_MODES = ("mean_excl", "sum_incl")
-ORDERS = ("one_by_one", "simultaneous")
-TARGETS = ("original", "current")
+AgreementMode = Literal["mean_excl", "sum_incl"]
+Order = Literal["one_by_one", "simultaneous"]
+Target = Literal["original", "current"]
 _ROUNDING = 1e-6  # so that .3 of 10 clients are 3 in float32 too
 
 
 def rank_by_dominance(
-    gram: Array, is_present: Array, losses: Array, fraction: float = 0.5, p_mode: str = "mean_excl"
+    gram: Array, is_present: Array, losses: Array, fraction: float = 0.5, p_mode: AgreementMode = "mean_excl"
 ) -> tuple[Array, Array]:
     """(clients [m] by falling z_i = p_i / l_i, absent ones last; how many of them are dominant []).
 
@@ -96,16 +100,12 @@ def rank_by_dominance(
 def dominant_edit(
     fraction: PositiveFraction = 0.5,
     *,
-    p_mode: str = "mean_excl",
-    order: str = "one_by_one",
-    target: str = "original",
+    p_mode: AgreementMode = "mean_excl",
+    order: Order = "one_by_one",
+    target: Target = "original",
     min_norm_ratio: Fraction = 0.0,
 ) -> GramEdit:
     """FedMGC's edit of every update, as coefficients; see `dominant_correction`, also for the arguments."""
-    options = {"p_mode": (p_mode, P_MODES), "order": (order, ORDERS), "target": (target, TARGETS)}
-    for name, (value, known) in options.items():
-        if value not in known:
-            raise InputError(f"{name}: unknown option '{value}'. {nearest(value, known)}")
     if (order, target) == ("simultaneous", "current"):
         raise InputError("target: 'current' needs order='one_by_one'; at once, every update is still the original.")
 
@@ -131,15 +131,15 @@ def dominant_edit(
 @validate_arguments
 def dominant_correction(
     fraction: PositiveFraction = 0.5,
-    weighting: str | Weighting = "uniform",
+    weighting: WeightingOrName = "uniform",
     *,
-    p_mode: str = "mean_excl",
-    order: str = "one_by_one",
-    target: str = "original",
+    p_mode: AgreementMode = "mean_excl",
+    order: Order = "one_by_one",
+    target: Target = "original",
     min_norm_ratio: Fraction = 0.0,
-    scope: str = "model",
-    buffers: str = "weighted_mean",
-    stack: str = "float32",
+    scope: Scope = "model",
+    buffers: Buffers = "weighted_mean",
+    stack: StackDtype = "float32",
 ) -> Aggregator:
     """Take out of each update what points against the dominant ones, and average.
 
@@ -186,7 +186,8 @@ def _losses(view: ServerView) -> tuple[Array]:
 
 
 # ---- pairs (FedGH) --------------------------------------------------------------------------------------------------
-CONFLICT_TESTS = ("current", "original", "sequential")
+ConflictTest = Literal["current", "original", "sequential"]
+PairOrder = Literal["lexicographic", "random"]
 
 
 def lexicographic_order(view: ServerView, seed: int) -> Array:
@@ -206,13 +207,15 @@ def random_order(view: ServerView, seed: int) -> Array:
     return jax.vmap(jax.vmap(draw, (None, 0)), (0, None))(view.cohort, view.cohort)
 
 
-PAIR_ORDERS = {"lexicographic": lexicographic_order, "random": random_order}
+PAIR_ORDERS: dict[PairOrder, Callable[[ServerView, int], Array]] = {
+    "lexicographic": lexicographic_order,
+    "random": random_order,
+}
 
 
-def harmonized_edit(conflict_test: str = "current") -> GramEdit:
+@validate_arguments
+def harmonized_edit(conflict_test: ConflictTest = "current") -> GramEdit:
     """FedGH's edit of every update, as coefficients; see `harmonized_mean`."""
-    if conflict_test not in CONFLICT_TESTS:
-        raise InputError(f"conflict_test: unknown option '{conflict_test}'. {nearest(conflict_test, CONFLICT_TESTS)}")
 
     def edit(gram: Array, is_present: Array, turns: Array) -> Array:
         size = gram.shape[0]
@@ -230,14 +233,14 @@ def harmonized_edit(conflict_test: str = "current") -> GramEdit:
 
 @validate_arguments
 def harmonized_mean(
-    conflict_test: str = "current",
-    weighting: str | Weighting = "samples",
+    conflict_test: ConflictTest = "current",
+    weighting: WeightingOrName = "samples",
     *,
-    pair_order: str = "lexicographic",
+    pair_order: PairOrder = "lexicographic",
     seed: Seed = 0,
-    scope: str = "model",
-    buffers: str = "weighted_mean",
-    stack: str = "float32",
+    scope: Scope = "model",
+    buffers: Buffers = "weighted_mean",
+    stack: StackDtype = "float32",
 ) -> Aggregator:
     """Project the two updates of every conflicting pair onto each other's normal plane, and average.
 
@@ -266,9 +269,11 @@ def harmonized_mean(
     References:
         Zhang, Sun and Chen, FedGH: Federated Learning via Gradient Harmonization, 2023. arXiv:2309.06692
     """
-    if pair_order not in PAIR_ORDERS:
-        raise InputError(f"pair_order: unknown option '{pair_order}'. {nearest(pair_order, PAIR_ORDERS)}")
-    extra_inputs = lambda view: (PAIR_ORDERS[pair_order](view, seed),)  # noqa: E731
     return gram_space_mean(
-        harmonized_edit(conflict_test), weighting, extra_inputs=extra_inputs, scope=scope, buffers=buffers, stack=stack
+        harmonized_edit(conflict_test),
+        weighting,
+        extra_inputs=lambda view: (PAIR_ORDERS[pair_order](view, seed),),
+        scope=scope,
+        buffers=buffers,
+        stack=stack,
     )

@@ -1,4 +1,4 @@
-"""A tournament that takes conflicts out pair by pair, level by level (what FedLD's tables ran as FedGH)."""
+"""Removal of conflicts from pairs of updates, level by level of a tournament (FedGH in FedLD's tables)."""
 
 from typing import NamedTuple
 
@@ -7,16 +7,15 @@ import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Aggregator, Problem
-from fedjax_het.errors import InputError, nearest
 from fedjax_het.server.aggregators._conflict import drop_rounding
-from fedjax_het.server.aggregators._gram_space import BUFFERS
+from fedjax_het.server.aggregators._gram_space import Buffers
 from fedjax_het.server.weightings import uniform
 from fedjax_het.types import Aggregate, Array, ServerView, Variables
 from fedjax_het.validation import Fraction, NonNegative, validate_arguments
 
 
 class Reference(NamedTuple):
-    """Where past aggregates pointed, tensor by tensor."""
+    """The moving average of past aggregates, tensor by tensor."""
 
     average: Variables
     is_begun: Array  # []
@@ -58,7 +57,9 @@ def _subtract_projections(gram: Array, rows: Array, others: Array, eps: float, p
 
 
 @validate_arguments
-def hierarchical_mean(eps: NonNegative = 1e-7, decay: Fraction = 0.99, *, buffers: str = "weighted_mean") -> Aggregator:
+def hierarchical_mean(
+    eps: NonNegative = 1e-7, decay: Fraction = 0.99, *, buffers: Buffers = "weighted_mean"
+) -> Aggregator:
     """Join the updates in a tournament that pairs those that agree most and least with past aggregates.
 
         first round:   u = 1/m sum_i g_i,   r = u
@@ -89,8 +90,6 @@ def hierarchical_mean(eps: NonNegative = 1e-7, decay: Fraction = 0.99, *, buffer
     References:
         Zhu et al., FedDM; official code CityU-AIM-Group/FedDM, main.py, and Zeng-Shuang/FedLD, svd_tools.py.
     """
-    if buffers not in BUFFERS:
-        raise InputError(f"buffers: unknown option '{buffers}'. {nearest(buffers, BUFFERS)}")
 
     def is_edited(path: str) -> bool:
         return buffers == "in_vector" or path.startswith("params/")

@@ -6,8 +6,8 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from flax import traverse_util
 
+from fedjax_het import tree
 from fedjax_het.algorithm import Weighting
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, PyTree, ServerView, Variables
@@ -31,7 +31,7 @@ def low_layer(shared: Variables, layer: str | None = None) -> str:
     Raises:
         InputError: A layer that is not among the shared weights, or where there is none.
     """
-    leaves = traverse_util.flatten_dict({"params": shared.get("params", {})}, sep="/")
+    leaves = tree.leaves_by_path({"params": shared.get("params", {})})
     weights = {path: leaves[path].shape for path in sorted(leaves, key=_natural_order) if leaves[path].ndim >= 2}
     if layer is not None:
         return _find_layer(layer, list(weights))
@@ -110,7 +110,7 @@ def parameter_guided(
 
     def update(state: PyTree, view: ServerView) -> tuple[Array, PyTree]:
         path = low_layer(view.received.shared, layer)
-        start = traverse_util.flatten_dict(view.received.shared, sep="/")[path].ravel()
+        start = tree.leaves_by_path(view.received.shared)[path].ravel()
         (changes,) = jax.tree.leaves(view.updates.select(lambda one: one == path).tensors())
         distances = DISTANCES[distance](start, changes.reshape(changes.shape[0], -1))
         return guided_weights(distances, view.uploads.reports["gap"], view.is_present, official_n_extra), state
