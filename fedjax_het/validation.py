@@ -226,7 +226,7 @@ def _is_constrained(kind: Any) -> bool:
 
 
 def _mismatch(value: Any, kind: Any) -> str:
-    """What the annotation wants where the value is not of it, and else nothing."""
+    """A phrase for the values that the annotation allows, where this one is not among them; else nothing."""
     if isinstance(value, jax.core.Tracer):
         return ""
     kinds = sorted(_alternatives(kind), key=lambda one: not _is_constrained(one))

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import typing
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Annotated, Literal
 
@@ -45,7 +46,7 @@ def factories():
 
 
 def holds_number(kind) -> bool:
-    if typing.get_origin(kind) is Literal:
+    if typing.get_origin(kind) in (Literal, Callable):
         return False
     return kind in (int, float) or any(map(holds_number, typing.get_args(kind)))
 

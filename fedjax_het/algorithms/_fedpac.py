@@ -45,7 +45,7 @@ def fedpac(
     The settings of local training are the body's; the head takes its momentum, weight_decay, batch_size and shuffle
     too.
     Deviations from the code: features are measured in evaluation mode (there the first round's are not), the program
-    for a_i is solved exactly (there a repair of P_i can fail), a class that nobody has keeps its prototype (there an
+    for a_i is solved exactly (there a repair of P_i can fail), a class that no client has keeps its prototype (there an
     error).
 
     Args:

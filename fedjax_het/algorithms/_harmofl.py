@@ -32,7 +32,7 @@ def harmofl(
     preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """HarmoFL: one amplitude spectrum for the images of all clients, and flat optima.
+    """HarmoFL: one amplitude spectrum for all images, and flat optima.
 
         Psi(x) = IDFT(Abar exp(j phase(x)))                          first operation of the network
         g = grad F_i(w),  delta = alpha g / ||g||,   w <- w - lr grad F_i(w + delta)
@@ -44,8 +44,8 @@ def harmofl(
     0..1. Amplitudes are averaged plainly with either weighting, as in Algorithm 1.
     Setting: momentum .9, weight decay 1e-4, which hold here unless they are given; rate 1e-3 (Camelyon17), 1e-4
     (nuclei, prostate with Adam).
-    Deviations from the code: decay .1 is honoured (it is cut to the integer 0 there), the average moves once a step and
-    never in evaluation, weights are not moved and moved back. The sign of the paper's Algorithm 1, line 15, is a
+    Deviations from the code: decay .1 is honoured (it is cut to the integer 0 there), the average moves once per step
+    and never in evaluation, weights are not moved and moved back. The sign of the paper's Algorithm 1, line 15, is a
     misprint.
 
     Args:

@@ -23,7 +23,7 @@ def plain_gradient(
 def control_variate_gradient(
     problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
 ) -> tuple[LossAndState, Params]:
-    """SCAFFOLD's correction of the client's own direction by everyone's.
+    """SCAFFOLD's gradient, corrected by the client's own control variate and that of the server.
 
         g(y) - c_i + c
 
@@ -33,8 +33,8 @@ def control_variate_gradient(
         Karimireddy et al., SCAFFOLD, ICML 2020. arXiv:1910.06378
     """
     loss_and_state, gradient = problem.value_and_grad(params, state, batch, view, key)
-    everyone = tree.merge(tree.zeros_like(params), view.received.published["control"])
-    return loss_and_state, tree.add(tree.subtract(gradient, view.memory["control"]), everyone)
+    average = tree.merge(tree.zeros_like(params), view.received.published["control"])
+    return loss_and_state, tree.add(tree.subtract(gradient, view.memory["control"]), average)
 
 
 PerturbationNorm = Literal["whole", "tensor"]

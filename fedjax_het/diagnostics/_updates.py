@@ -37,7 +37,7 @@ def conflict(
     Args:
         gram: [m, m].
         losses: [m], each client's l_i; all 1 without them.
-        is_present: [m]; the others have zero rows; default everyone.
+        is_present: [m]; the others have zero rows; by default all clients.
         mode: Of p_i, see `geometry.agreement`.
 
     Raises:
@@ -251,7 +251,7 @@ DIAGNOSTICS = {
     ),
     "weights": Diagnostic(
         weights_of_round,
-        "What each client counts for",
+        "Implied weights of clients",
         "The weights with which updates come nearest to what the server made of them, whatever the aggregator; "
         "residual: what they leave, 0 where the server took a mean (FedGA, FedRD).",
     ),

@@ -6,7 +6,7 @@
 times as fast as im2col. Kernels of 3 x 3 and 5 x 5 with 16 channels and features or more go by Winograd's algorithm,
 up to 2.8 times as fast again as the definition; against float64 its results are off by about 1e-6 of their root mean
 square, those of the definition by 3e-7 to 8e-7.
-"auto" is lax off the CPU; on one it is native where that can be had and im2col elsewhere.
+"auto" is lax off the CPU; on one it is native where that is available and im2col elsewhere.
 """
 
 from functools import partial
@@ -31,12 +31,12 @@ def convolve(
     """[n, h, w, c], [kh, kw, c, f] and, where there is one, [f] -> [n, h', w', f].
 
     Raises:
-        InputError: An unknown name; "native" where it can not be had.
+        InputError: An unknown name; "native" where it is not available.
     """
     if name == "auto":
         name = select_conv_impl(x.dtype, strides)
     elif name == "native" and (reason := _why_not_native(x.dtype, strides)):
-        raise InputError(f"conv: 'native' can not be had: {reason}. Use conv='auto'.")
+        raise InputError(f"conv: 'native' is not available: {reason}. Use conv='auto'.")
     check_conv_impl(name)
     y = CONV_IMPLS[name](x, kernel, strides, pads)
     if bias is None:
@@ -45,7 +45,7 @@ def convolve(
 
 
 def select_conv_impl(dtype: DTypeLike = jnp.float32, strides: tuple[int, int] = (1, 1)) -> str:
-    """What "auto" is for such a convolution."""
+    """Choose the implementation that "auto" stands for."""
     if jax.default_backend() != "cpu":
         return "lax"
     return "im2col" if _why_not_native(dtype, strides) else "native"

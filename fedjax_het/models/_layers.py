@@ -202,7 +202,7 @@ StemKind = Literal["imagenet", "small"]
 
 
 class NetworkParts(TypedDict):
-    """What a network with a stem is built from."""
+    """The parts that networks with a stem have in common."""
 
     stem: StemKind
     norm: NormKind
@@ -237,7 +237,7 @@ def image_network(
     """Decorate the builder of a network with a stem; the factory that results has the options that they all share.
 
     Args:
-        names: What PyTorch code calls the layers of the network.
+        names: The names of the network's layers in PyTorch code.
         norm: The norm that it takes by default.
 
     Returns:

@@ -29,7 +29,7 @@ _COUNTER = "num_batches_tracked"
 
 
 class Naming(NamedTuple):
-    """What PyTorch code calls the layers of a network.
+    """The names of a network's layers in PyTorch code.
 
     layers: {"stage_#_block_#/conv_#": "layer<1+>.<2>.conv<3+>"}: # stands for a number, <2> for the second of them and
     <1+> for one more than the first.   convolved: dense layers of ours that are 1x1 convolutions there.

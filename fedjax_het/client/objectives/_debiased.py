@@ -1,4 +1,4 @@
-"""Cross-entropy that gives rare classes more weight, the more the client's head has drifted (FedRD)."""
+"""Cross-entropy with more weight on few-shot classes, by the drift of the client's head (FedRD)."""
 
 from collections.abc import Callable, Sequence
 from numbers import Integral
@@ -44,7 +44,7 @@ def debiased_cross_entropy(
     Args:
         few_shot: S_i, one list for all clients, or a list of lists by client id (clients beyond it have none); None
             takes the classes c with 0 < n_ic < share n_i / (classes present).
-        lambda_every: W_now is the head when the "epoch" began (code; with one epoch a round lambda stays 0), at the
+        lambda_every: W_now is the head when the "epoch" began (code; with one epoch per round lambda stays 0), at the
             "step", or as the client last trained it in the "prev_round" (0 before it ever did).
         divergence: "row_l2_mean", "frobenius" ||W_start - W_now||, or "per_class" w_c = 1 + ||row c||.
         normalise: By the sum of "weights" (code), or by the number of examples of the "batch".
@@ -64,7 +64,7 @@ def debiased_cross_entropy(
         if few_shot is None:
             is_few_shot = few_shot_classes(forward.view.data, num_classes, share)
         else:
-            is_few_shot = _listed(few_shot, num_classes, forward.view.client)
+            is_few_shot = _few_shot_from_list(few_shot, num_classes, forward.view.client)
         drift = DIVERGENCES[divergence](_head_change(forward, lambda_every, num_classes))
         of_class = 1.0 + jnp.where(is_few_shot, drift, 0)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
@@ -115,7 +115,7 @@ def _class_norms(change: Array) -> Array:
     return jnp.sqrt(jnp.sum(jnp.square(change), axis=0))
 
 
-def _listed(few_shot: Sequence, num_classes: int, client: Array | int) -> Array:
+def _few_shot_from_list(few_shot: Sequence, num_classes: int, client: Array | int) -> Array:
     lists = few_shot if _is_by_client(few_shot) else [few_shot]
     for classes in lists:
         if any(c >= num_classes for c in classes):

@@ -50,7 +50,7 @@ def prototype_distance(features: Array, labels: Array, prototypes: Array) -> Arr
 
 @validate_arguments
 def alignment(lam: NonNegative = 1.0) -> Term:
-    """Pull features towards everyone's prototype of their class, so that heads can be exchanged.
+    """Pull features towards the global prototype of their class, so that heads can be exchanged.
 
         lam 1/B sum_b 1/d |f_b - c_{y_b}|^2,   c_k: the global prototype, else the client's own from before training
 
@@ -66,8 +66,8 @@ def alignment(lam: NonNegative = 1.0) -> Term:
     """
 
     def alignment(forward: ForwardPass) -> Array:
-        everyones, own = forward.view.received.published["prototypes"], forward.view.answers["classes"]
-        prototypes = jnp.where(everyones["is_known"][:, None], everyones["means"], own.means)
+        published, own = forward.view.received.published["prototypes"], forward.view.answers["classes"]
+        prototypes = jnp.where(published["is_known"][:, None], published["means"], own.means)
         distances = prototype_distance(forward.outputs.features, forward.batch.labels, prototypes)
         is_on = forward.view.received.round > 0
         return jnp.where(is_on, lam, 0) * masked_mean(distances, forward.batch.mask)
@@ -80,7 +80,7 @@ _entropy = cross_entropy()
 
 @validate_arguments
 def invariance(gamma: NonNegative = 0.001, debias: bool = False) -> Term:
-    """Pull the batch's gradient of the head towards everyone's, so that features mean the same to all clients.
+    """Pull the batch's gradient of the head towards the mean over clients, so that features mean the same to all.
 
         gamma || grad_head CE(batch) - gbar ||^2
 
@@ -99,10 +99,10 @@ def invariance(gamma: NonNegative = 0.001, debias: bool = False) -> Term:
     """
 
     def invariance(forward: ForwardPass) -> Array:
-        everyones = forward.view.received.published["mean_gradient"]
-        target = everyones["mean"]
+        published = forward.view.received.published["mean_gradient"]
+        target = published["mean"]
         if debias:
-            mass = everyones["mass"]
+            mass = published["mass"]
             target = tree.scale(1.0 / jnp.where(mass > 0, mass, 1.0), target)
         return gamma * tree.squared_norm(tree.subtract(gradient_of_head(forward), target))
 

@@ -29,13 +29,13 @@ def project_at_once(gram: Array, is_pair: Array) -> Array:
 def project_in_order(gram: Array, partners: Array, is_pair: Array, *, is_tested: bool = True) -> Array:
     """For j = partners[i, 0], partners[i, 1], ...:   g_i' <- g_i' - <g_i', g_j>/|g_j|^2 g_j
 
-    g_i' runs, g_j stays as it was sent. Only marked pairs [m, m], and where `is_tested` only if <g_i', g_j> < 0. No
-    client waits for another, so this takes as many steps as there are partners.
+    g_i' is edited, g_j stays as it was sent. Only marked pairs [m, m], and where `is_tested` only if <g_i', g_j> < 0.
+    No client waits for another, so this takes as many steps as there are partners.
     """
     rows, squared = jnp.arange(gram.shape[0]), jnp.diagonal(gram)
 
     def step(turn: Array, running: tuple[Array, Array]) -> tuple[Array, Array]:
-        coefficients, products = running  # <g_i', g_k> is kept along, so that no step multiplies matrices
+        coefficients, products = running  # <g_i', g_k> is updated along, so that no step multiplies matrices
         partner = partners[:, turn]
         product, size = products[rows, partner], squared[partner]
         is_removed = is_pair[rows, partner] & (size > 0) & ((product < 0) | (not is_tested))
@@ -48,13 +48,13 @@ def project_in_order(gram: Array, partners: Array, is_pair: Array, *, is_tested:
 def project_running(gram: Array, pairs: Array, is_pair: Array, *, is_mutual: bool) -> Array:
     """For each marked pair (i, j) in turn, if <g_i', g_j'> < 0:   g_i' <- g_i' - <g_i', g_j'>/|g_j'|^2 g_j'
 
-    Both run; where `is_mutual` g_j' loses its part along the old g_i' as well.   pairs: [n, 2], is_pair: [n]. One
-    step a pair, so m^2 steps.
+    Both are the edited ones; where `is_mutual` g_j' loses its part along the old g_i' as well. One step per pair, so
+    m^2 steps.   pairs: [n, 2], is_pair: [n].
     """
     moves = jnp.array([True, is_mutual])
 
     def step(turn: Array, running: tuple[Array, Array]) -> tuple[Array, Array]:
-        coefficients, products = running  # products: <g_i', g_k> of what runs with what was sent
+        coefficients, products = running  # products: <g_i', g_k> of edited and sent updates
         pair = pairs[turn]
         both, with_sent = coefficients[pair], products[pair]
         squares = drop_rounding(jnp.sum(both * with_sent, axis=1), both, gram)
@@ -148,7 +148,7 @@ def dominant_correction(
         for each dominant s in falling z, s != i:   if g_i' . g_s < 0:   g_i' <- g_i' - (g_i' . g_s)/|g_s|^2 g_s
         u = 1/K sum_i g_i'
 
-    Zero updates agree and conflict with nobody. One client alone is handed through.
+    Zero updates agree and conflict with no other. The update of one client alone is not changed.
     Reads: reports["loss"] (l_i).
 
     Args:
@@ -191,7 +191,7 @@ PairOrder = Literal["lexicographic", "random"]
 
 
 def lexicographic_order(view: ServerView, seed: int) -> Array:
-    """[m, m]: when a pair has its turn, the smallest first: (0, 1), (0, 2), ... by the clients' ids."""
+    """[m, m]: the ranks of pairs, the smallest first: (0, 1), (0, 2), ... by the clients' ids."""
     place = jnp.argsort(jnp.argsort(view.cohort))
     return jnp.minimum(place[:, None], place) * len(place) + jnp.maximum(place[:, None], place)
 
@@ -247,7 +247,7 @@ def harmonized_mean(
         for each pair i < j in conflict:   g_i' <- g_i' - (g_i' . g_j)/|g_j|^2 g_j,   g_j' likewise against g_i
         u = sum_i p_i g_i'
 
-    Zero updates conflict with nobody. With two clients all tests agree. For three or more in conflict the result
+    Zero updates conflict with no other. With two clients all tests agree. For three or more in conflict the result
     depends on the order of the pairs, so on the ids. The paper's text leaves the test open; no authors' code was found.
     The default equals PCGrad with partners in the order of ids.
 

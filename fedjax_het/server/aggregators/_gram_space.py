@@ -1,7 +1,7 @@
 """The weighted mean of updates that are edited by their inner products alone.
 
-FedLD, FedMGC's correction and FedGH replace each update by a combination of all of them, and average. What is
-combined with what depends on inner products alone. So the stack is read twice: once for its Gram matrix, m x m, and
+FedLD, FedMGC's correction and FedGH replace each update by a combination of all of them, and average. The
+coefficients depend on inner products alone. So the stack is read twice: once for its Gram matrix, m x m, and
 once for the single combination at the end; no edited update is ever formed.
 """
 
@@ -46,7 +46,7 @@ def gram_space_mean(
     Args:
         edit: see `GramEdit`.
         weighting: of p_i, "samples", "uniform" or any Weighting.
-        extra_inputs: what the edit is handed besides the Gram matrix and who is present, say the reported losses.
+        extra_inputs: the inputs of the edit besides the Gram matrix and is_present, such as the reported losses.
         scope: one vector per client ("model"), or each parameter tensor by itself ("tensor").
         buffers: what happens to collections besides params (batch statistics): "weighted_mean"; "keep_server", as the
             server has them; or "in_vector", edited along with the parameters.

@@ -38,7 +38,7 @@ def hierarchical_weights(gram: Array, scores: Array, is_present: Array, eps: flo
         return jnp.where((place < half)[:, None], pairs, 0), half
 
     rows = jnp.where(is_present[:, None], jnp.eye(gram.shape[0]), 0)[jnp.argsort(~is_present, stable=True)]
-    rows = jnp.pad(rows, ((0, 1), (0, 0)))  # one client alone meets nobody, as zeros
+    rows = jnp.pad(rows, ((0, 1), (0, 0)))  # one client alone is paired with zeros
     rows, _ = jax.lax.while_loop(lambda running: running[1] > 2, level, (rows, num_present))
     first, second = rows[:1], rows[1:2]
     lessened = _subtract_projections(gram, first, second, eps)
@@ -70,8 +70,8 @@ def hierarchical_mean(
         u = (a' + b')/m,   r <- decay r + (1 - decay) u
 
     Deviations from the codes: the sum is divided by the clients that are present, not by all there are; r = 0 leaves
-    the order to the ids, where they sort NaN; one client is handed through, where they stop; and with eps = 0 the
-    second of a last pair in exact opposition stays, where FedDM's is NaN. As in the codes the last step has no bound:
+    the order to the ids, where they sort NaN; the update of one client alone stays, where they stop; and with eps = 0
+    the second of a last pair in exact opposition stays, where FedDM's is NaN. As in the codes the last step has no bound:
     |b'| grows like 1/sin(a, b) as the last pair nears opposition.
     It is not the method of the FedGH paper (`harmonized_mean`).
 

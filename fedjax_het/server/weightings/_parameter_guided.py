@@ -81,7 +81,7 @@ DISTANCES: dict[Distance, Callable[[Array, Array], Array]] = {"l2": _l2, "cosine
 def parameter_guided(
     layer: str | None = None, distance: Distance = "l2", official_n_extra: CountOrZero = 0
 ) -> Weighting:
-    """Clients count more whose low layer stayed near, and whom the received model served badly.
+    """Give more weight to clients whose low layer changed little, and on which the received model was bad.
 
         w_i = 1/2 ((1 - beta_i) / (N - 1) + gamma_i / sum_j gamma_j)
         beta_i = d_i / sum_j d_j,   d_i = ||Phi - Phi_i||,   gamma_i = sigmoid(GAP_i)

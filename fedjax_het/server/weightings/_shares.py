@@ -1,4 +1,4 @@
-"""Weights that follow from who is present and how much it has."""
+"""Weights by the clients that are present and their numbers of examples."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -22,7 +22,7 @@ def stateless(weights: Callable[[ServerView], Array]) -> Weighting:
 
 
 def normalise(weights: Array, is_present: Array) -> Array:
-    """Weights over those present, summing to one; all zero where nobody is."""
+    """Weights over the clients present, summing to one; all zero where there is none."""
     weights = jnp.where(is_present, weights, 0)
     total = jnp.sum(weights)
     return weights / jnp.where(total > 0, total, 1)
@@ -43,5 +43,5 @@ WEIGHTINGS: dict[WeightingName, Weighting] = {"samples": by_examples, "uniform":
 
 @validate_arguments
 def resolve_weighting(weighting: WeightingName | Weighting) -> Weighting:
-    """A weighting by its name in a config, "samples" or "uniform"; any other Weighting is handed through."""
+    """A weighting by its name in a config, "samples" or "uniform"; any other Weighting is returned as it is."""
     return weighting if isinstance(weighting, Weighting) else WEIGHTINGS[weighting]
