@@ -24,7 +24,8 @@ def head_gradient(batch_size: Count, per: Literal["batch", "sample", "client"] =
     Args:
         batch_size: That of local training.
         per: What has equal weight in the mean over clients. "batch": a_b = 1, the last batch too, however short (the
-            authors' code). "sample": a_b = its examples. "client": total is the mean over the client's examples, weight 1.
+            authors' code). "sample": a_b = its examples. "client": total is the mean over the client's examples, and
+            weight is 1.
 
     Raises:
         InputError: An unknown `per`.

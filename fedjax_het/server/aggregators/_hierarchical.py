@@ -71,8 +71,8 @@ def hierarchical_mean(
 
     Deviations from the codes: the sum is divided by the clients that are present, not by all there are; r = 0 leaves
     the order to the ids, where they sort NaN; the update of one client alone stays, where they stop; and with eps = 0
-    the second of a last pair in exact opposition stays, where FedDM's is NaN. As in the codes the last step has no bound:
-    |b'| grows like 1/sin(a, b) as the last pair nears opposition.
+    the second of a last pair in exact opposition stays, where FedDM's is NaN. As in the codes the last step has no
+    bound: |b'| grows like 1/sin(a, b) as the last pair nears opposition.
     It is not the method of the FedGH paper (`harmonized_mean`).
 
     Args:
