@@ -1,4 +1,4 @@
-"""Laws of the aggregators that take conflicts out: FedMGC's, FedGH's, and the hierarchical one."""
+"""Laws of the aggregators that remove conflicts: FedMGC's, FedGH's, and the hierarchical one."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""What pairs in conflict lose to each other (FedGH)."""
+"""Projections of pairs in conflict onto each other (FedGH)."""
 
 import functools
 from typing import get_args

@@ -1,4 +1,4 @@
-"""Projections on coefficients are those of vectors, told in NumPy one by one."""
+"""Projections on coefficients are those of vectors, computed in NumPy one by one."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Who is dominant, and what the others lose to them (FedMGC)."""
+"""Ranking of dominant clients, and the correction of updates against them (FedMGC)."""
 
 import functools
 
