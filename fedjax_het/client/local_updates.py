@@ -64,7 +64,7 @@ class _Progress(NamedTuple):
     optimizer: PyTree
     loss: Array  # [2]: summed over the examples of the round, and of this epoch
     num_examples: Array  # [2]: how many those are
-    drift: Array | None  # [] summed over the steps, where somebody watches
+    drift: Array | None  # [] summed over the steps, where a diagnostic asks for it
 
 
 @validate_arguments
@@ -125,7 +125,7 @@ def sgd(
     optimizer = trainable_only(local_optimizer(optimizer, learning_rate, momentum, weight_decay, betas), only)
     step = _build_step(optimizer, gradient, batch_size, learning_rate_schedule)
 
-    def train(problem: Problem, view: ClientView, key: Key, is_watched: bool = False) -> Trained:
+    def train(problem: Problem, view: ClientView, key: Key, with_drift: bool = False) -> Trained:
         rows = view.data.train
         num_batches = -(-rows.count // batch_size)
         num_steps = jnp.where(rows.count > 0, steps, 0) if steps else epochs * num_batches
@@ -141,14 +141,14 @@ def sgd(
         opt_state = view.memory["optimizer"] if keep_optimizer else optimizer.init(view.local["params"])
         num_epochs = -(-num_steps // jnp.maximum(num_batches, 1))
         return _finish_training(
-            jax.lax.fori_loop(0, num_epochs, epoch, _start_training(view, opt_state, is_watched)), num_steps
+            jax.lax.fori_loop(0, num_epochs, epoch, _start_training(view, opt_state, with_drift)), num_steps
         )
 
     def count_steps(num_examples: Any) -> Any:
         count = np.asarray(num_examples).astype(np.int64)
         return np.where(count > 0, steps, 0) if steps else epochs * -(-count // batch_size)
 
-    return LocalUpdate(train, count_steps, batch_size, partial(train, is_watched=True))
+    return LocalUpdate(train, count_steps, batch_size, partial(train, with_drift=True))
 
 
 def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
@@ -157,7 +157,11 @@ def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
         sequential(sgd(0.1, only="params/classifier/*"), sgd(0.01, only="!params/classifier/*"))    FedPAC: head, body
 
     Each starts its own optimizer; the second's is handed on. view.start stays where the round began. Steps add up; the
-    round's loss, and its drift where both are watched, are weighted by them.
+    round's loss, and its drift where both measure it, are weighted by them.
+
+    Args:
+        first: The local update that begins.
+        second: The local update that follows.
     """
 
     def train(problem: Problem, view: ClientView, key: Key, one: Callable, other: Callable) -> Trained:
@@ -177,18 +181,18 @@ def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
         return first.num_steps(num_examples) + second.num_steps(num_examples)
 
     trained = partial(train, one=first.train, other=second.train)
-    watched = (
+    trained_with_drift = (
         partial(train, one=first.train_with_drift, other=second.train_with_drift)
         if first.train_with_drift and second.train_with_drift
         else None
     )
-    return LocalUpdate(trained, count_steps, min(first.batch_size, second.batch_size), watched)
+    return LocalUpdate(trained, count_steps, min(first.batch_size, second.batch_size), trained_with_drift)
 
 
-def _start_training(view: ClientView, opt_state: PyTree, is_watched: bool) -> _Progress:
+def _start_training(view: ClientView, opt_state: PyTree, with_drift: bool) -> _Progress:
     params, state = tree.split_params(view.local)
     zero = jnp.zeros(2, float)
-    return _Progress(params, state, opt_state, zero, zero, jnp.zeros((), float) if is_watched else None)
+    return _Progress(params, state, opt_state, zero, zero, jnp.zeros((), float) if with_drift else None)
 
 
 def _finish_training(done: _Progress, num_steps: HostOrDevice) -> Trained:

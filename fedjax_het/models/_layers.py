@@ -107,10 +107,16 @@ class UpConv(nn.Module):
 
 
 def max_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: Padding = "VALID") -> Array:
-    """The largest value of each window, [batch, height, width, channel]; `strides` default to the window.
+    """The largest value of each window, [batch, height, width, channel].
 
     No gradient is scattered: windows that do not overlap are reduced after a reshape, others entry by entry. Where the
     largest value occurs several times in a window the first, row by row, takes the gradient, as in PyTorch.
+
+    Args:
+        x: Images.
+        window: Its height and width; one number is for both.
+        strides: Between windows; None is the window's size.
+        padding: See `pads_of`.
     """
     if (windows := _windows(x, window, strides, padding)) is not None:
         return _largest(windows)
@@ -121,7 +127,7 @@ def max_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: P
 
 
 def avg_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: Padding = "VALID") -> Array:
-    """The mean of each window; padding counts as zeros, as in PyTorch."""
+    """The mean of each window; padding counts as zeros, as in PyTorch. Arguments as in `max_pool`."""
     if (windows := _windows(x, window, strides, padding)) is not None:
         return windows.mean(axis=(2, 4))
     window, strides = pair(window), pair(strides or window)

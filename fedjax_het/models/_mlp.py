@@ -46,8 +46,9 @@ def mlp(
     """A multilayer perceptron on inputs [batch, ...] of any shape.
 
     Args:
+        num_classes: Of the data.
         hidden: Units of each layer; () is logistic regression, whose features are the inputs themselves.
-        norm: See `norms.norm`.
+        norm: After each hidden layer, see `norm`.
         dropout: Part of each hidden layer that is dropped in training.
         width: Multiplies every entry of `hidden`.
 

@@ -143,8 +143,10 @@ NORMS: dict[NormKind, Callable[..., nn.Module]] = {
 def norm(kind: NormKind, name: str | None = None) -> nn.Module:
     """A normalisation layer by its kind.
 
-    "batch": BatchNorm. "batch_stat": the batch's own statistics always and nothing learned, so results depend on what
-    else is in the batch (HarmoFL's authors' code). "group": GroupNorm. "none": Identity.
+    Args:
+        kind: "batch": BatchNorm. "batch_stat": the batch's own statistics always and nothing learned, so results depend
+            on what else is in the batch (HarmoFL's authors' code). "group": GroupNorm. "none": Identity.
+        name: Of the layer in its module.
 
     Raises:
         InputError: An unknown kind.

@@ -69,7 +69,13 @@ def fedavgm(
 def fedadagrad(
     learning_rate: NonNegative = 0.1, tau: Positive = 1e-3, v0: InitialMoment = 0.0
 ) -> optax.GradientTransformation:
-    """A sum of squares: v never falls, so steps only become shorter.   tau, v0: see `fedadam`."""
+    """FedAdagrad: v is the sum of squares, so steps only become shorter.
+
+    Args:
+        learning_rate: The paper's eta.
+        tau: See `fedadam`.
+        v0: See `fedadam`.
+    """
     return _adaptive(lambda v, square: v + square, learning_rate, 0.0, 0.0, tau, v0, None)
 
 
@@ -83,10 +89,12 @@ def fedadam(
     v0: InitialMoment = 0.0,
     bias_correction: BiasCorrection | None = None,
 ) -> optax.GradientTransformation:
-    """A moving average of squares.
+    """FedAdam: v is a moving average of squares.
 
     Args:
         learning_rate: The paper's eta.
+        b1: Decay of m.
+        b2: Decay of v.
         tau: How adaptive, 1e-5 to 1e-1; above 0.
         v0: First value of v; "tau2" is tau^2, which the paper's Algorithm 2 asks for; its experiments and Flower take
             0.
@@ -106,7 +114,7 @@ def fedyogi(
     v0: InitialMoment = 0.0,
     bias_correction: BiasCorrection | None = None,
 ) -> optax.GradientTransformation:
-    """Squares that pull v towards them at a rate of their own size, so that it forgets slowly. Arguments: `fedadam`."""
+    """FedYogi: v moves towards the squares by steps of their size, so it falls slowly. Arguments as in `fedadam`."""
     return _adaptive(
         lambda v, square: v - (1 - b2) * square * jnp.sign(v - square), learning_rate, b1, b2, tau, v0, bias_correction
     )
@@ -121,10 +129,8 @@ def _adaptive(
     v0: str | float,
     bias_correction: BiasCorrection | None,
 ) -> optax.GradientTransformation:
-    initial = _initial(v0, tau)
-
     def init(params: Params) -> Moments:
-        second = jax.tree.map(lambda x: jnp.full_like(x, initial), params)
+        second = jax.tree.map(lambda x: jnp.full_like(x, tau**2 if isinstance(v0, str) else v0), params)
         return Moments(jnp.zeros((), jnp.int32), tree.zeros_like(params), second)
 
     def update(updates: Params, state: PyTree, params: Params | None = None) -> tuple[Params, Moments]:
@@ -139,7 +145,3 @@ def _adaptive(
         return step, Moments(count, first, second)
 
     return optax.GradientTransformation(init, update)
-
-
-def _initial(v0: str | float, tau: float) -> float:
-    return tau**2 if isinstance(v0, str) else v0

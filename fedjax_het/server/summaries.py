@@ -45,6 +45,7 @@ def ema(decay: Fraction, like: Callable[[Variables], PyTree]) -> Summary:
 
     Args:
         decay: FedIIR's ema, .95.
+        like: From the shared variables to a tree of the total's shapes, `head` for FedIIR.
 
     Raises:
         InputError: A decay outside 0 to 1.
@@ -125,6 +126,9 @@ def class_weighted_mean(weighting: WeightingName = "samples") -> Summary:
         c_k <- sum_i w_ik c_ik / sum_i w_ik,   w_ik = n_ik ("samples") or 1 for n_ik > 0 ("uniform")
 
     Reports: {"means" [class, feature], "counts" [class]}; published: {"means", "is_known" [class]}, at first unknown.
+
+    Args:
+        weighting: "samples" or "uniform", as above.
 
     Raises:
         InputError: An unknown weighting; a model without outline (see `models.with_feature_shape`).

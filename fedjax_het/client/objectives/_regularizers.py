@@ -32,6 +32,7 @@ def proximal(mu: NonNegative = 0.01, form: ProximalForm = "squared") -> Term:
 
     Args:
         mu: The paper's μ, 0.001 to 1; 0 is FedAvg.
+        form: "squared" or "norm_per_tensor", as above.
 
     References:
         Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020. arXiv:1812.06127
@@ -154,6 +155,7 @@ def margin(lam: NonNegative = 0.03, form: MarginForm = "logits_mean") -> Term:
 
     Args:
         lam: The paper's λ, .1 / .03 / .03 on Retina splits 1 / 2 / 3, .01 on COVID-FL; 0 is cross-entropy alone.
+        form: As above.
 
     References:
         Zeng et al., FedLD, official code Zeng-Shuang/FedLD, methods/fedld.py.

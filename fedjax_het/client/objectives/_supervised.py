@@ -138,6 +138,10 @@ TASK_LOSSES: dict[TaskLoss, tuple[Term, ...]] = {
 def with_task_loss(objective: tuple[Term, ...], task_loss: TaskLoss) -> tuple[Term, ...]:
     """An objective with another of TASK_LOSSES in the place of its cross-entropy.
 
+    Args:
+        objective: The terms of an algorithm.
+        task_loss: One of TASK_LOSSES.
+
     Raises:
         InputError: An unknown name; an objective without that term: its loss is the algorithm's own.
     """

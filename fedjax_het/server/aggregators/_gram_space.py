@@ -55,9 +55,6 @@ def gram_space_mean(
             largest is seen to 3e-3 of itself, one of a thousandth to 20 %.
         warmup_mean_rounds: so many first rounds take the plain weighted mean.
 
-    Returns:
-        An aggregator of leaves [cohort, ...] -> [...].
-
     Raises:
         InputError: for an unknown scope, buffers, stack or weighting.
     """

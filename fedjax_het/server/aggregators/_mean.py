@@ -27,9 +27,6 @@ def mean(weighting: WeightingOrName = "samples", *, unweighted: Sequence[str] = 
             alone, as those two are, the sum runs while clients train and nothing is stacked.
         unweighted: collections whose mean is the plain one, 1/m over the m clients present, whatever the weighting.
 
-    Returns:
-        An aggregator of leaves [cohort, ...] -> [...].
-
     References:
         McMahan et al., Communication-Efficient Learning of Deep Networks, AISTATS 2017. arXiv:1602.05629
     """
@@ -64,9 +61,6 @@ def normalized_mean(
         weighting: of p_i, as in `mean`.
         tau_eff: "coefficients", sum_i p_i |a_i|_1 (one client: its own update); "steps", sum_i p_i tau_i (the authors'
             code where there is a proximal term); or a number.
-
-    Returns:
-        An aggregator of leaves [cohort, ...] -> [...].
 
     Raises:
         InputError: for any other tau_eff, and, when traced, where no client reports |a_i|_1.
@@ -124,9 +118,6 @@ def sum_of_models(weighting: WeightingOrName = "samples") -> Aggregator:
 
     Args:
         weighting: as in `mean`.
-
-    Returns:
-        An aggregator of leaves [cohort, ...] -> [...].
     """
     weighting = resolve_weighting(weighting)
 

@@ -26,6 +26,7 @@ def low_layer(shared: Variables, layer: str | None = None) -> str:
     layer; without an encoder the head.
 
     Args:
+        shared: The shared variables.
         layer: Such a path, with or without "params/" and the last name ("conv_0").
 
     Raises:

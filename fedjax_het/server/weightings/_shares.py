@@ -15,7 +15,11 @@ WeightingOrName = WeightingName | Weighting
 
 
 def stateless(weights: Callable[[ServerView], Array]) -> Weighting:
-    """A weighting without memory: weights(view) -> [cohort], any non-negative numbers; they are normalised here."""
+    """Build a weighting without memory.
+
+    Args:
+        weights: From a view to [cohort] numbers of at least 0, which are normalised here.
+    """
     return Weighting(
         lambda shared, num_clients: (), lambda state, view: (normalise(weights(view), view.is_present), state)
     )
