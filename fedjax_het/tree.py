@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
-from fedjax_het.types import Array, PyTree, Variables
+from fedjax_het.types import Array, HostArray, PyTree, Variables
 
 
 def add(a: PyTree, b: PyTree) -> PyTree:
@@ -85,7 +85,7 @@ def sum_over_blocks(function: Callable[[Array], Array], rows: Array, size: int) 
     return jax.lax.fori_loop(0, num_before, lambda index, total: total + function(block(index)), total)
 
 
-def take(stack: PyTree, index: Array | int) -> PyTree:
+def take(stack: PyTree, index: HostArray | int) -> PyTree:
     return jax.tree.map(lambda x: x[index], stack)
 
 

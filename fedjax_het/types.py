@@ -11,8 +11,7 @@ import jax
 import numpy as np
 
 Array = jax.Array
-HostOrDevice = jax.Array | np.ndarray
-"""An array of examples, in the memory of the host or of a device."""
+HostArray = jax.Array | np.ndarray  # on the device, or on the host
 Key = jax.Array  # a typed key, jax.random.key
 PyTree = Any
 Params = PyTree
@@ -26,17 +25,17 @@ Named = dict[str, PyTree]
 class Examples(NamedTuple):
     """Every example of a federation, once on the device, as stored (images stay uint8)."""
 
-    inputs: HostOrDevice  # [n, ...]
-    labels: HostOrDevice  # [n] int32, or [n, height, width] for masks
+    inputs: HostArray  # [n, ...]
+    labels: HostArray  # [n] int32, or [n, height, width] for masks
 
 
 class Rows(NamedTuple):
     """One client's row of an index table into the examples; entries from `count` on are padding."""
 
-    index: HostOrDevice  # [capacity] int32
-    count: HostOrDevice  # [] int32
+    index: HostArray  # [capacity] int32
+    count: HostArray  # [] int32
 
-    def even_batch_size(self, most: int) -> Array:
+    def even_batch_size(self, most: int) -> HostArray:
         """Examples per batch where they are divided evenly among as few batches as hold at most `most` each; 0 for 0.
 
         So the batches of a client follow from how many examples it has, and none is much smaller than the others,

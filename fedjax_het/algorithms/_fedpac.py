@@ -32,7 +32,7 @@ def fedpac(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedPAC: a shared extractor with class prototypes, one mixture of heads per client.
+    """FedPAC: a shared extractor with class prototypes, own heads mixed.
 
         head:  head_epochs of CE, extractor fixed;   body:  CE + lam 1/d |f - c_y|^2, head fixed
         extractor <- sum_i p_i extractor_i,   c_k <- sum_i n_ik c_ik / sum_i n_ik

@@ -15,7 +15,7 @@ from fedjax_het.client.gradients import plain_gradient
 from fedjax_het.client.optimizers import Betas, local_optimizer, trainable_only
 from fedjax_het.client.schedules import Schedule, check_schedule, rate
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, ClientView, HostOrDevice, Key, Params, PyTree, Rows, Trained, Variables
+from fedjax_het.types import Array, ClientView, HostArray, Key, Params, PyTree, Rows, Trained, Variables
 from fedjax_het.validation import Count, FractionBelowOne, NonNegative, validate_arguments
 
 _AUGMENTING = 1 << 16  # far from the small numbers that a step's key is split into
@@ -195,7 +195,7 @@ def _start_training(view: ClientView, opt_state: PyTree, with_drift: bool) -> _P
     return _Progress(params, state, opt_state, zero, zero, jnp.zeros((), float) if with_drift else None)
 
 
-def _finish_training(done: _Progress, num_steps: HostOrDevice) -> Trained:
+def _finish_training(done: _Progress, num_steps: HostArray) -> Trained:
     losses = done.loss / jnp.maximum(done.num_examples, 1)
     metrics = {"loss": losses[0], "last_epoch_loss": losses[1]}
     if done.drift is not None:
