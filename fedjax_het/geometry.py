@@ -51,7 +51,7 @@ def dominance(agreement: Array, losses: Array) -> Array:
     return agreement / jnp.maximum(losses, 1e-12)
 
 
-def combined(gram: Array, coefficients: Array) -> Array:
+def combined_gram(gram: Array, coefficients: Array) -> Array:
     """The Gram matrix C K C^T of the combinations sum_j C_ij g_j."""
     return coefficients @ gram @ coefficients.T
 

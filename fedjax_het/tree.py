@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
-from fedjax_het.types import Array, PyTree, Variables
+from fedjax_het.types import Array, HostArray, PyTree, Variables
 
 
 def add(a: PyTree, b: PyTree) -> PyTree:
@@ -85,7 +85,7 @@ def sum_over_blocks(function: Callable[[Array], Array], rows: Array, size: int) 
     return jax.lax.fori_loop(0, num_before, lambda index, total: total + function(block(index)), total)
 
 
-def take(stack: PyTree, index: Array) -> PyTree:
+def take(stack: PyTree, index: HostArray | int) -> PyTree:
     return jax.tree.map(lambda x: x[index], stack)
 
 
@@ -93,9 +93,15 @@ def put(stack: PyTree, index: Array, rows: PyTree) -> PyTree:
     return jax.tree.map(lambda x, r: x.at[index].set(r), stack, rows)
 
 
+def leaves_by_path(variables: Variables) -> dict[str, Array]:
+    """Every leaf by its path, "params/classifier/kernel"."""
+    leaves: Variables = traverse_util.flatten_dict(variables, sep="/")
+    return leaves
+
+
 def paths(variables: Variables) -> list[str]:
     """The path of every leaf, "params/classifier/kernel"."""
-    return list(traverse_util.flatten_dict(variables, sep="/"))
+    return list(leaves_by_path(variables))
 
 
 def split_params(variables: Variables) -> tuple[PyTree, Variables]:

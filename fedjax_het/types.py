@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
 
 Array = jax.Array
+HostArray = jax.Array | np.ndarray  # on the device, or on the host
 Key = jax.Array  # a typed key, jax.random.key
 PyTree = Any
 Params = PyTree
@@ -23,17 +25,17 @@ Named = dict[str, PyTree]
 class Examples(NamedTuple):
     """Every example of a federation, once on the device, as stored (images stay uint8)."""
 
-    inputs: Array  # [n, ...]
-    labels: Array  # [n] int32, or [n, height, width] for masks
+    inputs: HostArray  # [n, ...]
+    labels: HostArray  # [n] int32, or [n, height, width] for masks
 
 
 class Rows(NamedTuple):
     """One client's row of an index table into the examples; entries from `count` on are padding."""
 
-    index: Array  # [capacity] int32
-    count: Array  # [] int32
+    index: HostArray  # [capacity] int32
+    count: HostArray  # [] int32
 
-    def even_batch_size(self, most: int) -> Array:
+    def even_batch_size(self, most: int) -> HostArray:
         """Examples per batch where they are divided evenly among as few batches as hold at most `most` each; 0 for 0.
 
         So the batches of a client follow from how many examples it has, and none is much smaller than the others,

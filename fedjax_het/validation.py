@@ -52,6 +52,7 @@ class Range:
             return all(each in self for each in np.asarray(value).ravel().tolist())
         if isinstance(value, bool | np.bool_) or not isinstance(value, Integral if self.is_whole else Real):
             return False
+        value = value if isinstance(value, int) else float(value)
         is_above = self.low < value if self.excludes_low else self.low <= value
         return bool(is_above and (value < self.high if self.excludes_high else value <= self.high))
 
@@ -148,7 +149,7 @@ def with_presets(**presets: Mapping[str, Any]) -> Callable[[Callable[P, R]], Cal
                     kwargs[name] = {**value, **given[name]}
             return function(*args, **kwargs)
 
-        chosen.presets = presets
+        chosen.__dict__["presets"] = presets  # an attribute, which the type of a function does not have
         return chosen
 
     return decorate
@@ -225,7 +226,7 @@ def _is_constrained(kind: Any) -> bool:
 
 
 def _mismatch(value: Any, kind: Any) -> str:
-    """What the annotation wants where the value is not of it, and else nothing."""
+    """A phrase for the values that the annotation allows, where this one is not among them; else nothing."""
     if isinstance(value, jax.core.Tracer):
         return ""
     kinds = sorted(_alternatives(kind), key=lambda one: not _is_constrained(one))

@@ -53,7 +53,7 @@ def test_dominance_is_finite_without_loss():
 def test_the_gram_matrix_of_combinations_is_that_of_the_combined_vectors():
     coefficients = np.random.default_rng(1).normal(size=(4, 4))
     edited = coefficients @ STACK
-    np.testing.assert_allclose(geometry.combined(GRAM, jnp.asarray(coefficients)), edited @ edited.T, atol=1e-4)
+    np.testing.assert_allclose(geometry.combined_gram(GRAM, jnp.asarray(coefficients)), edited @ edited.T, atol=1e-4)
 
 
 def test_no_vector_conflicts_with_itself_or_with_zero():

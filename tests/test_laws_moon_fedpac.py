@@ -13,7 +13,7 @@ from fedjax_het.algorithms import fedavg
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from fedjax_het.models import projected
-from fedjax_het.server.aggregators.collaboration import collaboration_weights, drop_small_weights
+from fedjax_het.server.aggregators._collaboration import collaboration_weights, drop_small_weights
 from tests.harness import TINY, algorithm, compose, difference, federation, is_equal, run
 
 

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import typing
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Annotated, Literal
 
@@ -45,7 +46,7 @@ def factories():
 
 
 def holds_number(kind) -> bool:
-    if typing.get_origin(kind) is Literal:
+    if typing.get_origin(kind) in (Literal, Callable):
         return False
     return kind in (int, float) or any(map(holds_number, typing.get_args(kind)))
 
@@ -149,7 +150,7 @@ def test_documented_values_are_accepted(factory, options):
 
 
 def test_steps_and_epochs_exclude_each_other():
-    with pytest.raises(InputError, match=r"steps: 3 steps and 1 epochs a round are given"):
+    with pytest.raises(InputError, match=r"steps: 3 steps and 1 epochs per round are given"):
         sgd(steps=3, epochs=1)
 
 

@@ -13,7 +13,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -28,11 +28,12 @@ from fedjax_het.engine.parallel.layout import AXIS, Layout, sharded, vmapped
 from fedjax_het.engine.parallel.update_stack import StackedUpdates, pack
 from fedjax_het.engine.round import server_step
 from fedjax_het.errors import InputError
-from fedjax_het.server.aggregators.gram_space import STACKS
+from fedjax_het.server.aggregators._gram_space import StackDtype
 from fedjax_het.types import Array, Broadcast, ServerView, Upload
 
 from ..distributed import cpu_devices
 
+STACKS = get_args(StackDtype)
 EDITING_ALGORITHMS = ("fedld", "fedmgc", "fedgh")
 MATRIX_SIZE = 2048  # of the float64 product
 

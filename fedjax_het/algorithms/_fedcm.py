@@ -5,8 +5,8 @@ from typing import Literal, Unpack
 import optax
 
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.client.gradients import mixed
-from fedjax_het.client.local_updates import Training, sgd
+from fedjax_het.client.gradients import momentum_gradient
+from fedjax_het.client.local_updates import TrainingWithoutRate, sgd
 from fedjax_het.client.measures import effective_learning_rate
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.errors import InputError
@@ -25,7 +25,7 @@ def fedcm(
     weighting: WeightingOrName = "uniform",
     normalisation: Literal["client", "cohort"] = "client",
     clip: Positive | None = None,
-    **training: Unpack[Training],
+    **training: Unpack[TrainingWithoutRate],
 ) -> Algorithm:
     """FedCM: clients follow the server's momentum more than their gradients.
 
@@ -59,7 +59,7 @@ def fedcm(
             raise InputError(f"{setting}: FedCM's server momentum needs plain local SGD. Leave {setting} out.")
     return Algorithm(
         objective=(cross_entropy(),),
-        local_update=sgd(learning_rate, **training, gradient=mixed(alpha, clip)),
+        local_update=sgd(learning_rate, **training, gradient=momentum_gradient(alpha, clip)),
         reports={"momentum": effective_learning_rate(learning_rate, training.get("learning_rate_schedule"))},
         published={"momentum": mean_direction(weighting, normalisation)},
         aggregator=mean(weighting),

@@ -3,7 +3,7 @@
 from typing import Literal, Unpack
 
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.client.local_updates import Training, sgd
+from fedjax_het.client.local_updates import TrainingWithoutMomentum, sgd
 from fedjax_het.client.measures import CoefficientRule, coefficient_norm
 from fedjax_het.client.objectives import cross_entropy, proximal
 from fedjax_het.errors import InputError
@@ -26,9 +26,9 @@ def fednova(
     server_learning_rate: NonNegative = 1.0,
     weighting: WeightingOrName = "samples",
     preset: Preset = "default",
-    **training: Unpack[Training],
+    **training: Unpack[TrainingWithoutMomentum],
 ) -> Algorithm:
-    """FedNova: count what a client did per unit of its work.
+    """FedNova: normalize updates by their effective local steps.
 
         w_i - w = -lr sum_k a_ik g_ik,   d_i = (w_i - w) / |a_i|_1       a: from momentum, the proximal term, the steps
         w <- w + eta_g tau_eff sum_i p_i d_i,   tau_eff = sum_i p_i |a_i|_1
@@ -36,7 +36,7 @@ def fednova(
     Wire: as FedAvg, and one number, |a_i|_1. With equal steps for all it is FedAvg.
 
     Setting: SGD .1, decay 1e-4, momentum 0 (.9 in the paper's runs), 200 rounds, Dirichlet .2.
-    Deviations from the code: p_i are shares of the cohort, not of everyone; batch statistics are plainly averaged.
+    Deviations from the code: p_i are shares of the cohort, not of all clients; batch statistics are plainly averaged.
     Another local optimizer is refused: a is known for linear rules only.
 
     Args:

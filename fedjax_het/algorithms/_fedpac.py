@@ -32,7 +32,7 @@ def fedpac(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedPAC: a shared extractor with class prototypes, own mixtures of heads.
+    """FedPAC: a shared extractor with class prototypes, own heads mixed.
 
         head:  head_epochs of CE, extractor fixed;   body:  CE + lam 1/d |f - c_y|^2, head fixed
         extractor <- sum_i p_i extractor_i,   c_k <- sum_i n_ik c_ik / sum_i n_ik
@@ -45,7 +45,7 @@ def fedpac(
     The settings of local training are the body's; the head takes its momentum, weight_decay, batch_size and shuffle
     too.
     Deviations from the code: features are measured in evaluation mode (there the first round's are not), the program
-    for a_i is solved exactly (there a repair of P_i can fail), a class that nobody has keeps its prototype (there an
+    for a_i is solved exactly (there a repair of P_i can fail), a class that no client has keeps its prototype (there an
     error).
 
     Args:
@@ -68,10 +68,10 @@ def fedpac(
     """
     if training.pop("only", None) is not None:
         raise InputError("only: FedPAC trains the head and then the rest. Leave `only` out.")
-    both = ("momentum", "weight_decay", "batch_size", "shuffle", "learning_rate_schedule")
-    alike = {name: training[name] for name in both if name in training}
-    head = sgd(head_learning_rate, epochs=head_epochs, **alike, only=HEAD)
-    local_update = sequential(head, sgd(**training, only=f"!{HEAD}"))
+    head: Training = {**training, "learning_rate": head_learning_rate, "epochs": head_epochs, "only": HEAD}
+    for setting in ("steps", "optimizer", "betas"):
+        head.pop(setting, None)
+    local_update = sequential(sgd(**head), sgd(**training, only=f"!{HEAD}"))
     batch_size = local_update.batch_size
     reports = {"prototypes": prototypes(batch_size)}
     if collaborate:

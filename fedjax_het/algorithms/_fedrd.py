@@ -48,7 +48,7 @@ def fedrd(
     Wire: as FedAvg, and one number up. Nothing is kept by a client unless an option asks for it.
 
     Setting: SGD .001, momentum .9, weight decay 5e-4, batch 16, 5 epochs, 40 or 100 rounds. Here 5 epochs, too, unless
-    they are given: with one epoch a round lambda is 0 (lambda_every="epoch").
+    they are given: with one epoch per round lambda is 0 (lambda_every="epoch").
     Ablations: debiased=False is the guided aggregation alone, guided=False the debiased classifier alone.
     Deviations from the code, which preset="released" takes back where an option does: N counts participants, not the
     held-out model as well (official_n_extra=1 does, and shrinks the model by 1/6 a round on PACS as released);

@@ -6,10 +6,9 @@ from typing import Literal, Unpack
 import optax
 
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.client.local_updates import Training, sgd
+from fedjax_het.client.local_updates import Training, pop_optimizer, sgd
 from fedjax_het.client.memories import optimizer_state
 from fedjax_het.client.objectives import conditional_information, cross_entropy, l2_representation
-from fedjax_het.client.optimizers import local_optimizer
 from fedjax_het.models import probabilistic
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import WeightingOrName
@@ -68,9 +67,7 @@ def fedsr(
         Nguyen, Torr and Lim, FedSR: A Simple and Effective Domain Generalization Method for Federated Learning, NeurIPS
         2022. Official code: atuannguyen/FedSR.
     """
-    usual = {"learning_rate": 0.1, "momentum": 0.0, "weight_decay": 0.0}
-    rates = (training.get(name, usual[name]) for name in usual)
-    optimizer = local_optimizer(training.pop("optimizer", None), *rates, training.pop("betas", None))
+    optimizer = pop_optimizer(training)
     has_reference = not isinstance(cmi, int | float) or cmi != 0
     information = (conditional_information(cmi),) if has_reference else ()
     return Algorithm(

@@ -1,15 +1,15 @@
 """HarmoFL."""
 
+from dataclasses import replace
 from typing import Unpack
 
 import optax
 
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.client.gradients import PerturbationNorm, plain, sharpness_aware
-from fedjax_het.client.local_updates import Training, sgd
+from fedjax_het.client.gradients import PerturbationNorm, plain_gradient, sharpness_aware
+from fedjax_het.client.local_updates import Training, pop_optimizer, sgd
 from fedjax_het.client.memories import optimizer_state
 from fedjax_het.client.objectives import cross_entropy
-from fedjax_het.client.optimizers import local_optimizer
 from fedjax_het.models import Band, FirstAverage, amplitude_normalised
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import WeightingOrName
@@ -32,7 +32,7 @@ def harmofl(
     preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """HarmoFL: one amplitude spectrum for everyone's images, and flat optima.
+    """HarmoFL: one amplitude spectrum for all images, and flat optima.
 
         Psi(x) = IDFT(Abar exp(j phase(x)))                          first operation of the network
         g = grad F_i(w),  delta = alpha g / ||g||,   w <- w - lr grad F_i(w + delta)
@@ -44,8 +44,8 @@ def harmofl(
     0..1. Amplitudes are averaged plainly with either weighting, as in Algorithm 1.
     Setting: momentum .9, weight decay 1e-4, which hold here unless they are given; rate 1e-3 (Camelyon17), 1e-4
     (nuclei, prostate with Adam).
-    Deviations from the code: decay .1 is honoured (it is cut to the integer 0 there), the average moves once a step and
-    never in evaluation, weights are not moved and moved back. The sign of the paper's Algorithm 1, line 15, is a
+    Deviations from the code: decay .1 is honoured (it is cut to the integer 0 there), the average moves once per step
+    and never in evaluation, weights are not moved and moved back. The sign of the paper's Algorithm 1, line 15, is a
     misprint.
 
     Args:
@@ -67,24 +67,22 @@ def harmofl(
         Jiang et al., HarmoFL: Harmonizing Local and Global Drifts in Federated Learning on Heterogeneous Medical
         Images, AAAI 2022. arXiv:2112.10775
     """
-    settings = {"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 1e-4} | training
-    rates = (settings.pop("learning_rate"), settings.pop("momentum"), settings.pop("weight_decay"))
-    optimizer = local_optimizer(settings.pop("optimizer", None), *rates, settings.pop("betas", None))
+    settings: Training = {"momentum": 0.9, "weight_decay": 1e-4, **training}
+    optimizer = pop_optimizer(settings)
     is_perturbed = not isinstance(alpha, int | float) or alpha != 0
     local_update = sgd(
-        *rates,
         **settings,
         optimizer=optimizer,
-        gradient=sharpness_aware(alpha, norm) if is_perturbed else plain,
+        gradient=sharpness_aware(alpha, norm) if is_perturbed else plain_gradient,
         keep_optimizer=not reset_optimizer,
     )
-    parts = {} if band is None else {"adapt": amplitude_normalised(decay, band, amplitude_init, amplitude_rounds)}
-    if not reset_optimizer:
-        parts["memory"] = {"optimizer": optimizer_state(optimizer)}
-    return Algorithm(
+    algorithm = Algorithm(
         objective=(cross_entropy(),),
         local_update=local_update,
         aggregator=mean(weighting, unweighted=("amplitude",)),
         server_optimizer=optax.sgd(server_learning_rate),
-        **parts,
+        memory={} if reset_optimizer else {"optimizer": optimizer_state(optimizer)},
     )
+    if band is None:
+        return algorithm
+    return replace(algorithm, adapt=amplitude_normalised(decay, band, amplitude_init, amplitude_rounds))

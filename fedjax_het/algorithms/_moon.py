@@ -1,5 +1,6 @@
 """MOON."""
 
+from dataclasses import replace
 from typing import Literal, Unpack
 
 from fedjax_het.algorithm import Algorithm
@@ -55,15 +56,12 @@ def moon(
     References:
         Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021. arXiv:2103.16257; code QinbinLi/MOON.
     """
-    parts = {} if projection is None else {"adapt": projected(projection)}
-    objective = (cross_entropy(),)
-    if not isinstance(mu, int | float) or mu != 0:
-        objective += (contrastive(mu, temperature),)
-        parts["memory"] = {"previous": previous_models(buffer, first)}
-    return Algorithm(
-        objective=objective,
+    is_contrasted = not isinstance(mu, int | float) or mu != 0
+    algorithm = Algorithm(
+        objective=(cross_entropy(), contrastive(mu, temperature)) if is_contrasted else (cross_entropy(),),
         local_update=sgd(**training),
         aggregator=mean(weighting),
         server_optimizer=fedavgm(server_learning_rate, server_momentum, momentum_damping=True),
-        **parts,
+        memory={"previous": previous_models(buffer, first)} if is_contrasted else {},
     )
+    return algorithm if projection is None else replace(algorithm, adapt=projected(projection))

@@ -5,8 +5,8 @@ from typing import Unpack
 import optax
 
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.client.gradients import controlled
-from fedjax_het.client.local_updates import Training, sgd
+from fedjax_het.client.gradients import control_variate_gradient
+from fedjax_het.client.local_updates import TrainingWithoutRate, sgd
 from fedjax_het.client.measures import Control, change_of_control
 from fedjax_het.client.memories import control_variate
 from fedjax_het.client.objectives import cross_entropy
@@ -23,7 +23,7 @@ def scaffold(
     server_learning_rate: NonNegative = 1.0,
     control: Control = "path",
     weighting: WeightingOrName = "uniform",
-    **training: Unpack[Training],
+    **training: Unpack[TrainingWithoutRate],
 ) -> Algorithm:
     """SCAFFOLD: correct each client's drift by control variates.
 
@@ -53,7 +53,7 @@ def scaffold(
     for setting in ("momentum", "weight_decay", "optimizer"):
         if training.get(setting):
             raise InputError(f"{setting}: SCAFFOLD's control variates need plain SGD. Leave {setting} out.")
-    local_update = sgd(learning_rate, **training, gradient=controlled)
+    local_update = sgd(learning_rate, **training, gradient=control_variate_gradient)
     change = change_of_control(learning_rate, control, local_update.batch_size, training.get("learning_rate_schedule"))
     return Algorithm(
         objective=(cross_entropy(),),

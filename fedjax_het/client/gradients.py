@@ -13,17 +13,17 @@ from fedjax_het.validation import NonNegative, Positive, PositiveFraction, valid
 LossAndState = tuple[Array, Variables]
 
 
-def plain(
+def plain_gradient(
     problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
 ) -> tuple[LossAndState, Params]:
     """The gradient of the objective."""
     return problem.value_and_grad(params, state, batch, view, key)
 
 
-def controlled(
+def control_variate_gradient(
     problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
 ) -> tuple[LossAndState, Params]:
-    """SCAFFOLD's correction of the client's own direction by everyone's.
+    """SCAFFOLD's gradient, corrected by the client's own control variate and that of the server.
 
         g(y) - c_i + c
 
@@ -33,8 +33,8 @@ def controlled(
         Karimireddy et al., SCAFFOLD, ICML 2020. arXiv:1910.06378
     """
     loss_and_state, gradient = problem.value_and_grad(params, state, batch, view, key)
-    everyone = tree.merge(tree.zeros_like(params), view.received.published["control"])
-    return loss_and_state, tree.add(tree.subtract(gradient, view.memory["control"]), everyone)
+    average = tree.merge(tree.zeros_like(params), view.received.published["control"])
+    return loss_and_state, tree.add(tree.subtract(gradient, view.memory["control"]), average)
 
 
 PerturbationNorm = Literal["whole", "tensor"]
@@ -77,7 +77,7 @@ def sharpness_aware(radius: NonNegative = 0.05, norm: PerturbationNorm = "whole"
 
 
 @validate_arguments
-def mixed(alpha: PositiveFraction = 0.1, clip: Positive | None = None) -> GradientRule:
+def momentum_gradient(alpha: PositiveFraction = 0.1, clip: Positive | None = None) -> GradientRule:
     """FedCM's step along the server's direction, the client's own gradient being a part of it.
 
         v = alpha g(y) + (1 - alpha) Delta,   then, with clip, v min(1, clip / (||v|| + 1e-6))

@@ -11,21 +11,19 @@ import optax
 
 from fedjax_het import tree
 from fedjax_het.algorithm import GradientRule, LocalUpdate, Problem
-from fedjax_het.client.gradients import plain
+from fedjax_het.client.gradients import plain_gradient
 from fedjax_het.client.optimizers import Betas, local_optimizer, trainable_only
 from fedjax_het.client.schedules import Schedule, check_schedule, rate
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, ClientView, Key, Params, PyTree, Rows, Trained, Variables
+from fedjax_het.types import Array, ClientView, HostArray, Key, Params, PyTree, Rows, Trained, Variables
 from fedjax_het.validation import Count, FractionBelowOne, NonNegative, validate_arguments
 
 _AUGMENTING = 1 << 16  # far from the small numbers that a step's key is split into
 
 
-class Training(TypedDict, total=False):
-    """The settings of local training that every recipe hands on to `sgd`, which documents them."""
+class TrainingWithoutMomentum(TypedDict, total=False):
+    """The settings of `Training` for an algorithm that has arguments of its own for the learning rate and momentum."""
 
-    learning_rate: NonNegative
-    momentum: FractionBelowOne
     weight_decay: NonNegative
     batch_size: Count
     epochs: Count | None
@@ -37,13 +35,36 @@ class Training(TypedDict, total=False):
     only: str | None
 
 
+class TrainingWithoutRate(TrainingWithoutMomentum, total=False):
+    """The settings of `Training` for an algorithm that has an argument of its own for the learning rate."""
+
+    momentum: FractionBelowOne
+
+
+class Training(TrainingWithoutRate, total=False):
+    """The settings of local training that every algorithm hands on to `sgd`, which documents them."""
+
+    learning_rate: NonNegative
+
+
+def pop_optimizer(training: Training) -> optax.GradientTransformation:
+    """Take the optimizer and its betas out of the settings; build it as `sgd` would, so that its state can be kept."""
+    return local_optimizer(
+        training.pop("optimizer", None),
+        training.get("learning_rate", 0.1),
+        training.get("momentum", 0.0),
+        training.get("weight_decay", 0.0),
+        training.pop("betas", None),
+    )
+
+
 class _Progress(NamedTuple):
     params: Params
     state: Variables
     optimizer: PyTree
     loss: Array  # [2]: summed over the examples of the round, and of this epoch
     num_examples: Array  # [2]: how many those are
-    drift: Array | None  # [] summed over the steps, where somebody watches
+    drift: Array | None  # [] summed over the steps, where a diagnostic asks for it
 
 
 @validate_arguments
@@ -60,13 +81,13 @@ def sgd(
     betas: Betas | None = None,
     learning_rate_schedule: Schedule | None = None,
     only: str | None = None,
-    gradient: GradientRule = plain,
+    gradient: GradientRule = plain_gradient,
     keep_optimizer: bool = False,
 ) -> LocalUpdate:
     """Mini-batch training in PyTorch's order: g <- g + decay w;  b <- momentum b + g;  w <- w - lr b.
 
-    epochs ceil(n_i / batch_size) steps a round; the last batch of an epoch is partial, never dropped. Every client has
-    its own number of steps: one after another each takes just its own, side by side the short ones wait.
+    epochs ceil(n_i / batch_size) steps per round; the last batch of an epoch is partial, never dropped. Each client has
+    its own number of steps; where clients are trained side by side, those with few steps wait for the others.
 
     Reads: view.local, where training begins.
 
@@ -96,15 +117,15 @@ def sgd(
             at least 0, or `only` stands beside keep_optimizer.
     """
     if steps is not None and epochs is not None:
-        raise InputError(f"steps: {steps} steps and {epochs} epochs a round are given. Set one of them to None.")
+        raise InputError(f"steps: {steps} steps and {epochs} epochs per round are given. Set one of them to None.")
     epochs = 1 if epochs is None else epochs
     check_schedule(learning_rate_schedule)
     if keep_optimizer and only is not None:
         raise InputError("only: the optimizer is kept between rounds here. Restrict it yourself, where it is kept too.")
     optimizer = trainable_only(local_optimizer(optimizer, learning_rate, momentum, weight_decay, betas), only)
-    step = _stepping(optimizer, gradient, batch_size, learning_rate_schedule)
+    step = _build_step(optimizer, gradient, batch_size, learning_rate_schedule)
 
-    def train(problem: Problem, view: ClientView, key: Key, is_watched: bool = False) -> Trained:
+    def train(problem: Problem, view: ClientView, key: Key, with_drift: bool = False) -> Trained:
         rows = view.data.train
         num_batches = -(-rows.count // batch_size)
         num_steps = jnp.where(rows.count > 0, steps, 0) if steps else epochs * num_batches
@@ -113,28 +134,34 @@ def sgd(
             epoch_key, afresh = jax.random.fold_in(key, number), jnp.array([1.0, 0.0])
             progress = progress._replace(loss=progress.loss * afresh, num_examples=progress.num_examples * afresh)
             begun = view._replace(local={"params": progress.params, **progress.state})
-            order = _shuffled(epoch_key, rows) if shuffle else rows.index
+            order = _shuffle(epoch_key, rows) if shuffle else rows.index
             last = jnp.minimum(num_batches, num_steps - number * num_batches)
             return jax.lax.fori_loop(0, last, lambda i, p: step(problem, begun, order, epoch_key, i, p), progress)
 
         opt_state = view.memory["optimizer"] if keep_optimizer else optimizer.init(view.local["params"])
         num_epochs = -(-num_steps // jnp.maximum(num_batches, 1))
-        return _finished(jax.lax.fori_loop(0, num_epochs, epoch, _begin(view, opt_state, is_watched)), num_steps)
+        return _finish_training(
+            jax.lax.fori_loop(0, num_epochs, epoch, _start_training(view, opt_state, with_drift)), num_steps
+        )
 
     def count_steps(num_examples: Any) -> Any:
         count = np.asarray(num_examples).astype(np.int64)
         return np.where(count > 0, steps, 0) if steps else epochs * -(-count // batch_size)
 
-    return LocalUpdate(train, count_steps, batch_size, partial(train, is_watched=True))
+    return LocalUpdate(train, count_steps, batch_size, partial(train, with_drift=True))
 
 
 def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
-    """One local update after the other: the second goes on from the variables where the first ended.
+    """Train by one local update after the other: the second goes on from the variables where the first ended.
 
         sequential(sgd(0.1, only="params/classifier/*"), sgd(0.01, only="!params/classifier/*"))    FedPAC: head, body
 
     Each starts its own optimizer; the second's is handed on. view.start stays where the round began. Steps add up; the
-    round's loss, and its drift where both are watched, are weighted by them.
+    round's loss, and its drift where both measure it, are weighted by them.
+
+    Args:
+        first: The local update that begins.
+        second: The local update that follows.
     """
 
     def train(problem: Problem, view: ClientView, key: Key, one: Callable, other: Callable) -> Trained:
@@ -154,21 +181,21 @@ def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
         return first.num_steps(num_examples) + second.num_steps(num_examples)
 
     trained = partial(train, one=first.train, other=second.train)
-    watched = (
+    trained_with_drift = (
         partial(train, one=first.train_with_drift, other=second.train_with_drift)
         if first.train_with_drift and second.train_with_drift
         else None
     )
-    return LocalUpdate(trained, count_steps, min(first.batch_size, second.batch_size), watched)
+    return LocalUpdate(trained, count_steps, min(first.batch_size, second.batch_size), trained_with_drift)
 
 
-def _begin(view: ClientView, opt_state: PyTree, is_watched: bool) -> _Progress:
+def _start_training(view: ClientView, opt_state: PyTree, with_drift: bool) -> _Progress:
     params, state = tree.split_params(view.local)
     zero = jnp.zeros(2, float)
-    return _Progress(params, state, opt_state, zero, zero, jnp.zeros((), float) if is_watched else None)
+    return _Progress(params, state, opt_state, zero, zero, jnp.zeros((), float) if with_drift else None)
 
 
-def _finished(done: _Progress, num_steps: Array) -> Trained:
+def _finish_training(done: _Progress, num_steps: HostArray) -> Trained:
     losses = done.loss / jnp.maximum(done.num_examples, 1)
     metrics = {"loss": losses[0], "last_epoch_loss": losses[1]}
     if done.drift is not None:
@@ -176,11 +203,9 @@ def _finished(done: _Progress, num_steps: Array) -> Trained:
     return Trained({"params": done.params, **done.state}, jnp.asarray(num_steps, float), done.optimizer, metrics)
 
 
-def _stepping(
+def _build_step(
     optimizer: optax.GradientTransformation, gradient: GradientRule, batch_size: int, schedule: Schedule | None
 ) -> Callable:
-    """One step: the batch that comes at `index` in this epoch's order."""
-
     def step(problem: Problem, view: ClientView, order: Array, key: Key, index: Array, progress: _Progress):
         rows = view.data.train
         key = jax.random.fold_in(key, index)
@@ -198,9 +223,8 @@ def _stepping(
     return step
 
 
-def _shuffled(key: Key, rows: Rows) -> Array:
-    """The client's examples in a random order, padding last. Each slot draws from its own key, so that the order does
-    not depend on the capacity of the table."""
+def _shuffle(key: Key, rows: Rows) -> Array:
+    """The client's examples in a random order, padding last; the order does not depend on the table's capacity."""
     slots = jnp.arange(rows.index.shape[0])
     draws = jax.vmap(lambda slot: jax.random.bits(jax.random.fold_in(key, slot)))(slots)
     return rows.index[jnp.lexsort((draws, slots >= rows.count))]

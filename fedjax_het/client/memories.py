@@ -1,4 +1,4 @@
-"""What a client keeps between the rounds in which it takes part."""
+"""Memories: values that a client keeps between the rounds in which it takes part."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -30,7 +30,7 @@ def optimizer_state(optimizer: optax.GradientTransformation) -> Memory:
 
 
 def last(measure: Measure, empty: Callable[[Variables], PyTree] = lambda variables: jnp.zeros((), float)) -> Memory:
-    """What a client measured last, and whether it ever did: {"value", "is_known"}, zeros and False at first.
+    """The last value of a measure, and whether there is one: {"value", "is_known"}, zeros and False at first.
 
     Args:
         empty: From the initial variables to a tree of the value's shapes; by default one number.

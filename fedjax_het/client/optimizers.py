@@ -1,8 +1,7 @@
 """Local optimizers as PyTorch defines them, in whose terms the papers' settings are given, and their restriction."""
 
-from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax
 import optax
@@ -10,13 +9,13 @@ import optax
 from fedjax_het import tree
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, Params, PyTree
-from fedjax_het.validation import FractionBelowOne, NonNegative, validate_arguments
+from fedjax_het.validation import FractionBelowOne, NonNegative, Range, validate_arguments
 
 Optimizer = optax.GradientTransformation
 BETAS = (0.9, 0.999)
 """PyTorch's for Adam."""
 Betas = tuple[FractionBelowOne, FractionBelowOne]
-Rate = NonNegative | Callable[[Array], Array]
+Rate = Annotated[float | Array, Range(0)] | optax.Schedule
 """A learning rate, or an optax schedule of the local steps."""
 
 
@@ -42,7 +41,7 @@ def local_optimizer(
     weight_decay: NonNegative = 0.0,
     betas: Betas | None = None,
 ) -> Optimizer:
-    """What a recipe's `optimizer` stands for: None is `torch_sgd`, "adam" is `torch_adam`, which reads no momentum.
+    """Build the optimizer of the settings: None is `torch_sgd`, "adam" is `torch_adam`, which reads no momentum.
 
     Args:
         optimizer: None, "adam", or any optax transformation, which is taken as it is.
@@ -94,4 +93,4 @@ def _decay(weight_decay: float) -> list[Optimizer]:
 
 
 def _is_used(factor: float | Array) -> bool:
-    return isinstance(factor, jax.core.Tracer) or factor != 0
+    return isinstance(factor, jax.core.Tracer) or bool(factor != 0)

@@ -1,9 +1,9 @@
-"""How the local learning rate changes from round to round: functions of the round, from 0, to what multiplies it.
+"""Schedules of the local learning rate: functions of the round, from 0, to the factor that multiplies it.
 
 Any optax schedule that begins with 1 is one: `sgd(0.1, learning_rate_schedule=optax.cosine_decay_schedule(1.0, 100))`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import jax
@@ -16,13 +16,13 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ClientView
 from fedjax_het.validation import Count, NonNegative, Positive, validate_arguments
 
-Schedule = Callable[[Array], Array]
+Schedule = optax.Schedule
 _CHECKED_ROUNDS = 1024
 
 
 def rate(learning_rate: float, schedule: Schedule | None, view: ClientView) -> float | Array:
     """The learning rate of this client's round."""
-    return learning_rate if schedule is None else learning_rate * schedule(view.received.round)
+    return learning_rate if schedule is None else jnp.multiply(learning_rate, schedule(view.received.round))
 
 
 def check_schedule(schedule: Schedule | None) -> None:
@@ -48,9 +48,13 @@ def constant() -> None:
 
 @validate_arguments
 def steps(at: Sequence[Count], factor: NonNegative = 0.1) -> Schedule:
-    """Multiplied by `factor` once more from each round in `at` on; PyTorch's MultiStepLR, a round an epoch.
+    """Multiplied by `factor` once more from each round in `at` on; PyTorch's MultiStepLR, one epoch per round.
 
     FedRD and FedGA: a tenth after 80 % of the rounds, steps((32,)) of 40.
+
+    Args:
+        at: Rounds, each later than the one before.
+        factor: What each of them multiplies the rate by.
 
     Raises:
         InputError: Rounds below 1 or not in ascending order, or a negative factor.
@@ -62,7 +66,15 @@ def steps(at: Sequence[Count], factor: NonNegative = 0.1) -> Schedule:
 
 @validate_arguments
 def exponential(factor: Positive = 0.99, every: Count = 1) -> Schedule:
-    """factor^floor(round / every).   Raises InputError for a factor that is not above 0, and `every` below 1."""
+    """factor^floor(round / every).
+
+    Args:
+        factor: Above 0.
+        every: Rounds between two changes.
+
+    Raises:
+        InputError: A number is out of range.
+    """
     return optax.exponential_decay(1.0, every, factor, staircase=True)
 
 
@@ -70,7 +82,9 @@ def exponential(factor: Positive = 0.99, every: Count = 1) -> Schedule:
 def cosine(rounds: Annotated[Count, OfRun("rounds")], final: NonNegative = 0.0) -> Schedule:
     """From 1 to `final` in so many rounds: final + (1 - final) (1 + cos(pi round / rounds)) / 2; `final` after them.
 
-    In a config `rounds` are those of the run unless it sets others.
+    Args:
+        rounds: Their number; in a config that of the run unless it sets another.
+        final: The last factor.
 
     Raises:
         InputError: Rounds below 1, or a negative `final`.
@@ -83,6 +97,10 @@ def warm_up(rounds: Count = 5, first: NonNegative = 0.0) -> Schedule:
     """From `first` to 1 in so many rounds: first + (1 - first) round / rounds; 1 after them.
 
     warm_up(5) is what FedLD's released code does, whatever its flag says; in its round 0 nothing moves.
+
+    Args:
+        rounds: Their number until the factor is 1.
+        first: The factor of round 0.
 
     Raises:
         InputError: Rounds below 1, or a negative `first`.

@@ -104,9 +104,8 @@ def _apply_to_batches(transforms: Sequence[Transform], needs_color: bool) -> Aug
                 f"{inputs.shape[-1]}. Leave them out, or read the data with channels=3."
             )
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(len(inputs)))
-        if labels.ndim == 1:
-            return jax.vmap(lambda key, image: transform(key, image, None)[0])(keys, inputs), labels
-        return jax.vmap(transform)(keys, inputs, labels)
+        augmented, masks = jax.vmap(transform)(keys, inputs, None if labels.ndim == 1 else labels)
+        return augmented, labels if masks is None else masks
 
     return augment
 
@@ -278,7 +277,7 @@ def _blend(other: Callable[[Array], Array], key: Key, image: Array, strength: fl
 
 
 def _shift_hue(key: Key, image: Array, strength: float) -> Array:
-    return dm_pix.adjust_hue(image, jax.random.uniform(key, (), minval=-strength, maxval=strength))
+    return jnp.asarray(dm_pix.adjust_hue(image, jax.random.uniform(key, (), minval=-strength, maxval=strength)))
 
 
 AUGMENTATIONS: Mapping[str, Callable] = MappingProxyType({"none": none, "images": images})

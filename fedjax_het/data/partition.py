@@ -11,7 +11,7 @@ from fedjax_het.validation import Count, CountOrZero, Positive, validate_argumen
 
 
 class LabeledExamples(NamedTuple):
-    """What a partition knows of the examples that it assigns.
+    """The properties of the examples that a partition assigns.
 
     Args:
         labels: [n] int32.

@@ -36,7 +36,7 @@ def pad_lists(lists: list[np.ndarray]) -> Rows:
 
 def to_rows(positions: np.ndarray) -> Rows:
     """Write one list of positions without padding: index [n], count []."""
-    return Rows(np.asarray(positions, np.int32), np.int32(len(positions)))
+    return Rows(np.asarray(positions, np.int32), np.asarray(len(positions), np.int32))
 
 
 def draw_stratified(strata: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:

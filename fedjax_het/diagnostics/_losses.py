@@ -49,9 +49,9 @@ def decomposition(losses: Array, global_losses: Array, num_examples: Array) -> D
         Zeng et al., FedLD.
     """
     p = num_examples / jnp.sum(num_examples)
-    own, on_everyone = jnp.diag(losses), p @ losses
+    own, on_all = jnp.diag(losses), p @ losses
     total = p @ global_losses
-    return Decomposition(p @ own, p @ (on_everyone - own), total - p @ on_everyone, total)
+    return Decomposition(p @ own, p @ (on_all - own), total - p @ on_all, total)
 
 
 def decomposition_of_round(problem, look: RoundSnapshot) -> Named:
@@ -63,10 +63,10 @@ def decomposition_of_round(problem, look: RoundSnapshot) -> Named:
     """
     rows, counts = look.data.train, jnp.where(look.view.is_present, look.view.uploads.num_examples, 0)
 
-    def on_everyone(model) -> Array:
+    def on_all(model) -> Array:
         return jax.lax.map(lambda row: mean_loss(problem, model, look, row), rows)
 
-    losses = jax.lax.map(on_everyone, client_models(look)).T
+    losses = jax.lax.map(on_all, client_models(look)).T
     after = jax.lax.map(lambda one: mean_loss(problem, one[0], look, one[1]), (global_models(look), rows))
     parts = decomposition(losses, after, counts)
     absolute = {"absolute_shift": jnp.abs(parts.shift), "absolute_aggregation": jnp.abs(parts.aggregation)}

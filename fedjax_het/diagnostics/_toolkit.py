@@ -17,7 +17,7 @@ BATCH = 256
 
 
 class Quantity(NamedTuple):
-    """How reports show one quantity of a diagnostic; one without such a record is shown by its name and shape.
+    """The display of one quantity of a diagnostic in reports; one without such a record is shown by its name and shape.
 
     Attributes:
         title: What it is called.
@@ -77,7 +77,7 @@ class Diagnostic:
 
 
 def client_models(look: RoundSnapshot) -> Variables:
-    """What each client trained, leaves [cohort, ...]: shared leaves as it sent them, its own as it keeps them."""
+    """The clients' trained models, leaves [cohort, ...]: shared leaves as it sent them, its own as it keeps them."""
     received = look.view.received.shared
     trained = jax.tree.map(lambda start, update: start + update, received, look.view.updates.tensors())
     return tree.merge(trained, look.personal)

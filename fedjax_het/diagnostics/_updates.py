@@ -37,7 +37,7 @@ def conflict(
     Args:
         gram: [m, m].
         losses: [m], each client's l_i; all 1 without them.
-        is_present: [m]; the others have zero rows; default everyone.
+        is_present: [m]; the others have zero rows; by default all clients.
         mode: Of p_i, see `geometry.agreement`.
 
     Raises:
@@ -71,7 +71,7 @@ def num_conflicts(gram: Array, coefficients: Array | None = None) -> Array:
     if coefficients is None:
         return jnp.sum(jnp.triu(geometry.is_conflict(gram)))
     sizes = geometry.lengths(gram)
-    edited = geometry.combined(gram, coefficients)
+    edited = geometry.combined_gram(gram, coefficients)
     return jnp.sum(jnp.triu(geometry.is_conflict(edited, _ROUNDING * sizes[:, None] * sizes)))
 
 
@@ -212,8 +212,9 @@ def weights_of_round(problem, look: RoundSnapshot) -> Named:
             (u.reshape(len(u), -1).astype(float), v.ravel().astype(float))
             for u, v in zip(jax.tree.leaves(updates), jax.tree.leaves(moved), strict=True)
         ]
-        products = sum(u @ v for u, v in pairs)
-        return implied_weights(gram, products, sum(v @ v for _, v in pairs))
+        zero = jnp.zeros((), float)
+        products = sum((u @ v for u, v in pairs), zero)
+        return implied_weights(gram, products, sum((v @ v for _, v in pairs), zero))
 
     return from_gram(measure, look, updates, moved)
 
@@ -250,7 +251,7 @@ DIAGNOSTICS = {
     ),
     "weights": Diagnostic(
         weights_of_round,
-        "What each client counts for",
+        "Implied weights of clients",
         "The weights with which updates come nearest to what the server made of them, whatever the aggregator; "
         "residual: what they leave, 0 where the server took a mean (FedGA, FedRD).",
     ),

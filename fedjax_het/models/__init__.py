@@ -30,7 +30,7 @@ TORCH_NAMES = {
     "harmofl_densenet": DENSENET_NAMES,
     "unet": UNET_NAMES,
 }
-"""What PyTorch code calls the layers of a model, for `save`; those that are missing have no names there."""
+"""The names of a model's layers in PyTorch code, for `save_state_dict`; the other models have none."""
 
 __all__ = [
     "CONV_IMPLS",

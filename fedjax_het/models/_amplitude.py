@@ -51,7 +51,7 @@ def normalise(images: Array, amplitude: Array, *, band: Band = "full", phase_tol
         phase_tolerance = 1e-12 if size.dtype == jnp.float64 else 1e-6
     is_noise = size <= phase_tolerance * size.max((1, 2), keepdims=True)
     direction = jnp.where(is_noise, 1, transform / jnp.where(is_noise, 1, size))
-    is_replaced = _in_band(images.shape[1:3], band)[..., None]
+    is_replaced = _in_band((images.shape[1], images.shape[2]), band)[..., None]
     mixed = jnp.where(is_replaced, amplitude.astype(size.dtype) * direction, transform)
     return jnp.fft.ifft2(mixed, axes=(1, 2)).real
 
@@ -141,7 +141,7 @@ def amplitude_normalised(
         def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
             amplitude, rest = _split(variables, inputs)
             if context.is_training:
-                amplitude = _updated(amplitude, inputs, context, rounds, decay, init)
+                amplitude = _update(amplitude, inputs, context, rounds, decay, init)
             images = normalised(inputs, amplitude["average"])
             images = jax.lax.stop_gradient(jnp.where(amplitude["count"] > 0, images, inputs))
             (features, extras), state = model.encode(rest, images, context)
@@ -152,7 +152,9 @@ def amplitude_normalised(
     return adapt
 
 
-def _updated(amplitude: Named, images: Array, context: Context, rounds: int | None, decay: float, init: str) -> Named:
+def _update(
+    amplitude: Named, images: Array, context: Context, rounds: int | None, decay: float, init: FirstAverage
+) -> Named:
     average, count = update_average(amplitude["average"], amplitude["count"], images, context.mask, decay, init)
     new = {"average": average, "count": count}
     if rounds is None:

@@ -24,7 +24,7 @@ class CNN(nn.Module):
     hidden: tuple[int, ...]
     kernel: int
     padding: str
-    norm: str
+    norm: NormKind
     impl: str
 
     def setup(self):
@@ -85,6 +85,11 @@ def cnn(
     """The two-layer network of FedAvg's MNIST experiments, on images [batch, height, width, channel].
 
     Args:
+        num_classes: Of the data.
+        channels: Of each convolution.
+        hidden: Units of each dense layer after the convolutions.
+        kernel: Side of the convolutions' kernels.
+        padding: "SAME" keeps the size, "VALID" does not pad.
         norm: After each convolution, see `norm`.
         conv: How convolutions are computed: "auto", "lax", "im2col" or "native".
         width: Multiplies every entry of `channels` and `hidden`.

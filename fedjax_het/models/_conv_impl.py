@@ -6,10 +6,9 @@
 times as fast as im2col. Kernels of 3 x 3 and 5 x 5 with 16 channels and features or more go by Winograd's algorithm,
 up to 2.8 times as fast again as the definition; against float64 its results are off by about 1e-6 of their root mean
 square, those of the definition by 3e-7 to 8e-7.
-"auto" is lax off the CPU; on one it is native where that can be had and im2col elsewhere.
+"auto" is lax off the CPU; on one it is native where that is available and im2col elsewhere.
 """
 
-from collections.abc import Sequence
 from functools import partial
 
 import jax
@@ -21,7 +20,7 @@ from fedjax_het.errors import InputError, nearest
 from fedjax_het.models._native import convolution
 from fedjax_het.types import Array
 
-Pads = Sequence[tuple[int, int]]
+Pads = tuple[tuple[int, int], tuple[int, int]]
 # With few channels the copies are narrow, and joining a row's first makes them wider; measured on 3, 6 and 32 channels.
 _FEW = 16
 
@@ -32,12 +31,12 @@ def convolve(
     """[n, h, w, c], [kh, kw, c, f] and, where there is one, [f] -> [n, h', w', f].
 
     Raises:
-        InputError: An unknown name; "native" where it can not be had.
+        InputError: An unknown name; "native" where it is not available.
     """
     if name == "auto":
         name = select_conv_impl(x.dtype, strides)
     elif name == "native" and (reason := _why_not_native(x.dtype, strides)):
-        raise InputError(f"conv: 'native' can not be had: {reason}. Use conv='auto'.")
+        raise InputError(f"conv: 'native' is not available: {reason}. Use conv='auto'.")
     check_conv_impl(name)
     y = CONV_IMPLS[name](x, kernel, strides, pads)
     if bias is None:
@@ -46,7 +45,7 @@ def convolve(
 
 
 def select_conv_impl(dtype: DTypeLike = jnp.float32, strides: tuple[int, int] = (1, 1)) -> str:
-    """What "auto" is for such a convolution."""
+    """Choose the implementation that "auto" stands for."""
     if jax.default_backend() != "cpu":
         return "lax"
     return "im2col" if _why_not_native(dtype, strides) else "native"
@@ -90,7 +89,7 @@ def _shifts(x: Array, axis: int, size: int, stride: int) -> list[Array]:
 
 
 def _with_native(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> Array:
-    stride, pads = strides[0], tuple(map(tuple, pads))
+    stride = strides[0]
     if kernel.shape[:2] == (1, 1) and pads == ((0, 0), (0, 0)):
         # Pixels that are stepped over are left out beforehand, so that no gradient runs over them.
         x, stride = x[:, ::stride, ::stride], 1

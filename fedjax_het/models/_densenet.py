@@ -3,12 +3,14 @@
 Huang, Liu, van der Maaten and Weinberger, Densely Connected Convolutional Networks, CVPR 2017. arXiv:1608.06993
 """
 
+from typing import Unpack
+
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedjax_het.models._layers import Conv, Stem, avg_pool, image_network
+from fedjax_het.models._layers import Conv, NetworkParts, Stem, StemKind, avg_pool, image_network
 from fedjax_het.models._model import check_images, widened
-from fedjax_het.models._norms import norm
+from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.models._pretrained import Naming
 from fedjax_het.types import Array
 
@@ -36,7 +38,7 @@ class DenseLayer(nn.Module):
 
     growth: int
     bottleneck: int
-    norm: str
+    norm: NormKind
     impl: str
 
     @nn.compact
@@ -51,7 +53,7 @@ class DenseLayer(nn.Module):
 class Transition(nn.Module):
     """Norm, ReLU, a 1x1 convolution to half the channels and a 2x2 mean."""
 
-    norm: str
+    norm: NormKind
     impl: str
 
     @nn.compact
@@ -65,10 +67,10 @@ class DenseNet(nn.Module):
 
     num_classes: int
     depths: tuple[int, ...]  # dense layers of each block
-    channels: tuple[int, int, int]  # of the stem, of what a layer adds, of its bottleneck
+    channels: tuple[int, ...]  # of the stem, of what a layer adds, of its bottleneck
     edge: int  # zeros around the maps that leave the first block
-    stem: str
-    norm: str
+    stem: StemKind
+    norm: NormKind
     impl: str
 
     def setup(self):
@@ -93,18 +95,18 @@ class DenseNet(nn.Module):
         return self.classifier(features)
 
 
-def _densenet(edge: int, num_classes: int, width: float, **parts: str) -> DenseNet:
+def _densenet(edge: int, num_classes: int, width: float, **parts: Unpack[NetworkParts]) -> DenseNet:
     return DenseNet(num_classes, _DEPTHS, widened("channels", (_STEM, _GROWTH, _BOTTLENECK), width), edge, **parts)
 
 
 @image_network(DENSENET_NAMES)
-def densenet121(num_classes: int, width: float, **parts: str) -> DenseNet:
+def densenet121(num_classes: int, width: float, **parts: Unpack[NetworkParts]) -> DenseNet:
     """DenseNet-121: blocks of 6, 12, 24 and 16 dense layers; features [batch, 1024]."""
     return _densenet(0, num_classes, width, **parts)
 
 
 @image_network(DENSENET_NAMES, norm="batch_stat")
-def harmofl_densenet(num_classes: int, width: float, **parts: str) -> DenseNet:
+def harmofl_densenet(num_classes: int, width: float, **parts: Unpack[NetworkParts]) -> DenseNet:
     """DenseNet-121 as HarmoFL's authors run it on Camelyon17.
 
     Two zeros stand around the maps after the first block, and norms learn and keep nothing. HarmoFL puts amplitude

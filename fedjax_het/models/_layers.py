@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from functools import partial, reduce
-from typing import Literal
+from typing import Literal, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -23,21 +23,23 @@ Pair = int | tuple[int, int]
 Padding = str | int | Pads
 
 
-def pair(value: Pair) -> tuple:
+def pair(value: Pair) -> tuple[int, int]:
     """(height, width); one number is for both."""
     return (value, value) if isinstance(value, int) else tuple(value)
 
 
-def pads_of(layer: str, size: Pair, window: Pair, strides: Pair, padding: Padding) -> Pads:
+def pads_of(layer: str, image: Array, window: tuple[int, int], strides: tuple[int, int], padding: Padding) -> Pads:
     """((top, bottom), (left, right)) for "SAME", "VALID", one count for every side, or such pairs themselves.
 
     Raises:
         InputError: The window is larger than the padded image.
     """
+    size = image.shape[1:3]
     if isinstance(padding, str):
-        pads = tuple(lax.padtype_to_pads(size, window, strides, padding))
+        rows, columns = lax.padtype_to_pads(size, window, strides, padding)
     else:
-        pads = tuple(pair(side) for side in pair(padding))
+        rows, columns = (padding, padding) if isinstance(padding, int) else padding
+    pads = pair(rows), pair(columns)
     for name, n, k, pad in zip(("height", "width"), size, window, pads, strict=True):
         if n + sum(pad) < k:
             raise InputError(
@@ -71,7 +73,7 @@ class Conv(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         size, strides = pair(self.kernel_size), pair(self.strides)
-        pads = pads_of("convolution", x.shape[1:3], size, strides, self.padding)
+        pads = pads_of("convolution", x, size, strides, self.padding)
         shape = (*size, x.shape[-1], self.features)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
         bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype) if self.use_bias else None
@@ -105,31 +107,37 @@ class UpConv(nn.Module):
 
 
 def max_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: Padding = "VALID") -> Array:
-    """The largest value of each window, [batch, height, width, channel]; `strides` default to the window.
+    """The largest value of each window, [batch, height, width, channel].
 
     No gradient is scattered: windows that do not overlap are reduced after a reshape, others entry by entry. Where the
     largest value occurs several times in a window the first, row by row, takes the gradient, as in PyTorch.
+
+    Args:
+        x: Images.
+        window: Its height and width; one number is for both.
+        strides: Between windows; None is the window's size.
+        padding: See `pads_of`.
     """
     if (windows := _windows(x, window, strides, padding)) is not None:
         return _largest(windows)
     window, strides = pair(window), pair(strides or window)
-    pads = pads_of("pooling", x.shape[1:3], window, strides, padding)
+    pads = pads_of("pooling", x, window, strides, padding)
     x = jnp.pad(x, ((0, 0), *pads, (0, 0)), constant_values=-jnp.inf)
     return _largest_of_overlapping(x, window, strides)
 
 
 def avg_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: Padding = "VALID") -> Array:
-    """The mean of each window; padding counts as zeros, as in PyTorch."""
+    """The mean of each window; padding counts as zeros, as in PyTorch. Arguments as in `max_pool`."""
     if (windows := _windows(x, window, strides, padding)) is not None:
         return windows.mean(axis=(2, 4))
     window, strides = pair(window), pair(strides or window)
-    return nn.avg_pool(x, window, strides, pads_of("pooling", x.shape[1:3], window, strides, padding))
+    return nn.avg_pool(x, window, strides, pads_of("pooling", x, window, strides, padding))
 
 
 def _windows(x: Array, window: Pair, strides: Pair | None, padding: Padding) -> Array | None:
     """[batch, rows, window height, columns, window width, channel], or None where windows overlap or are padded."""
     height, width = pair(window)
-    pads_of("pooling", x.shape[1:3], (height, width), pair(strides or window), padding)
+    pads_of("pooling", x, (height, width), pair(strides or window), padding)
     if padding not in ("VALID", 0) or pair(strides or window) != (height, width):
         return None
     rows, columns = x.shape[1] // height, x.shape[2] // width
@@ -170,7 +178,7 @@ def _largest_of_overlapping_jvp(
 ) -> tuple[Array, Array]:
     largest, where = _first_largest(_entries(values[0], window, strides))
     entries = _entries(tangents[0], window, strides)
-    return largest, sum(jnp.where(where == place, entry, 0) for place, entry in enumerate(entries))
+    return largest, reduce(jnp.add, (jnp.where(where == place, entry, 0) for place, entry in enumerate(entries)))
 
 
 def _entries(x: Array, window: tuple[int, int], strides: tuple[int, int]) -> list[Array]:
@@ -199,6 +207,14 @@ def _larger(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Ar
 StemKind = Literal["imagenet", "small"]
 
 
+class NetworkParts(TypedDict):
+    """The parts that networks with a stem have in common."""
+
+    stem: StemKind
+    norm: NormKind
+    impl: str
+
+
 class Stem(nn.Module):
     """Convolution, norm and ReLU.
 
@@ -207,8 +223,8 @@ class Stem(nn.Module):
     """
 
     features: int
-    kind: str
-    norm: str
+    kind: StemKind
+    norm: NormKind
     impl: str
 
     @nn.compact
@@ -227,7 +243,7 @@ def image_network(
     """Decorate the builder of a network with a stem; the factory that results has the options that they all share.
 
     Args:
-        names: What PyTorch code calls the layers of the network.
+        names: The names of the network's layers in PyTorch code.
         norm: The norm that it takes by default.
 
     Returns:

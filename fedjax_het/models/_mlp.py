@@ -15,7 +15,7 @@ class MLP(nn.Module):
 
     num_classes: int
     hidden: tuple[int, ...]
-    norm: str
+    norm: NormKind
     dropout: float
 
     def setup(self):
@@ -46,8 +46,9 @@ def mlp(
     """A multilayer perceptron on inputs [batch, ...] of any shape.
 
     Args:
+        num_classes: Of the data.
         hidden: Units of each layer; () is logistic regression, whose features are the inputs themselves.
-        norm: See `norms.norm`.
+        norm: After each hidden layer, see `norm`.
         dropout: Part of each hidden layer that is dropped in training.
         width: Multiplies every entry of `hidden`.
 

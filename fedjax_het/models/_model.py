@@ -1,4 +1,4 @@
-"""Models from Flax modules, and the checks that their factories share."""
+"""Models from Flax modules, and the checks of the factories' arguments."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +13,7 @@ from fedjax_het.validation import LARGEST_COUNT
 
 
 def from_flax(module: nn.Module) -> Model:
-    """Hand on a Linen module that offers a feature extractor and a head.
+    """Build a model from a Linen module that offers a feature extractor and a head.
 
     The module has the methods ``encode(x, mask, is_training) -> features [batch, feature]`` and
     ``classify(features) -> logits``; its head is the submodule named ``classifier``, so that the head's leaves lie at
@@ -24,7 +24,7 @@ def from_flax(module: nn.Module) -> Model:
     """
 
     def init(key: Key, inputs: Array) -> Variables:
-        return module.init(key, inputs, method=_encode_and_classify)
+        return dict(module.init(key, inputs, method=_encode_and_classify))
 
     def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
         _, state = tree.split_params(variables)
@@ -37,10 +37,10 @@ def from_flax(module: nn.Module) -> Model:
             mutable=list(state) if context.is_training else [],
             rngs={"dropout": context.key},
         )
-        return (features, {}), state | changed
+        return (features, {}), {**state, **changed}
 
     def classify(params: Params, features: Array) -> Array:
-        return module.apply({"params": params}, features, method="classify")
+        return jnp.asarray(module.apply({"params": params}, features, method="classify"))
 
     def layers(inputs: Array) -> Mapping[str, type]:
         return _classes(module, inputs)
@@ -63,7 +63,7 @@ def _classes(module: nn.Module, inputs: Array) -> Mapping[str, type]:
 
     def trace(inputs: Array) -> Variables:
         with nn.intercept_methods(note):
-            return module.init(jax.random.key(0), inputs, method=_encode_and_classify)
+            return dict(module.init(jax.random.key(0), inputs, method=_encode_and_classify))
 
     jax.eval_shape(trace, inputs)
     return classes

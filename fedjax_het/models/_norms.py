@@ -39,12 +39,13 @@ class BatchNorm(nn.BatchNorm):
         dtype = jnp.promote_types(x.dtype, jnp.float32)
         is_example, x_kind = mask != 0, x.dtype
         x = x.astype(dtype)
-        if is_training or not self.is_tracking:
-            y, mean, var = _standardised(x, is_example, self.epsilon)
-        if self.is_tracking:
+        if not self.is_tracking:
+            y, _, _ = _standardised(x, is_example, self.epsilon)
+        else:
             running_mean = self.variable("batch_stats", "mean", jnp.zeros, shape, self.param_dtype)
             running_var = self.variable("batch_stats", "var", jnp.ones, shape, self.param_dtype)
             if is_training:
+                y, mean, var = _standardised(x, is_example, self.epsilon)
                 count = _num_entries(x, is_example)
                 self._track(running_mean, mean, count)
                 self._track(running_var, var * count / jnp.maximum(count - 1, 1), count)
@@ -117,8 +118,8 @@ class GroupNorm(nn.GroupNorm):
         return (y + self.param("bias", self.bias_init, shape, self.param_dtype)).astype(x.dtype)
 
 
-def _num_groups(num_channels: int, most: int) -> int:
-    return max((n for n in range(1, most + 1) if num_channels % n == 0 and num_channels // n >= 4), default=1)
+def _num_groups(num_channels: int, most: int | None) -> int:
+    return max((n for n in range(1, (most or 1) + 1) if num_channels % n == 0 and num_channels // n >= 4), default=1)
 
 
 class Identity(nn.Module):
@@ -142,8 +143,10 @@ NORMS: dict[NormKind, Callable[..., nn.Module]] = {
 def norm(kind: NormKind, name: str | None = None) -> nn.Module:
     """A normalisation layer by its kind.
 
-    "batch": BatchNorm. "batch_stat": the batch's own statistics always and nothing learned, so results depend on what
-    else is in the batch (HarmoFL's authors' code). "group": GroupNorm. "none": Identity.
+    Args:
+        kind: "batch": BatchNorm. "batch_stat": the batch's own statistics always and nothing learned, so results depend
+            on what else is in the batch (HarmoFL's authors' code). "group": GroupNorm. "none": Identity.
+        name: Of the layer in its module.
 
     Raises:
         InputError: An unknown kind.

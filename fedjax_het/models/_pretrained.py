@@ -17,6 +17,7 @@ import safetensors
 import safetensors.numpy
 from flax import traverse_util
 
+from fedjax_het import tree
 from fedjax_het._internal import atomic
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key, Model, Variables
@@ -28,7 +29,7 @@ _COUNTER = "num_batches_tracked"
 
 
 class Naming(NamedTuple):
-    """What PyTorch code calls the layers of a network.
+    """The names of a network's layers in PyTorch code.
 
     layers: {"stage_#_block_#/conv_#": "layer<1+>.<2>.conv<3+>"}: # stands for a number, <2> for the second of them and
     <1+> for one more than the first.   convolved: dense layers of ours that are 1x1 convolutions there.
@@ -51,7 +52,7 @@ def to_torch(variables: Variables, naming: Naming) -> dict[str, np.ndarray]:
 
     Every batch norm gets its counter of batches, as 0: PyTorch reads it only without a momentum.
     """
-    leaves = traverse_util.flatten_dict(variables, sep="/")
+    leaves = tree.leaves_by_path(variables)
     state = {}
     for path, entry in _entries(leaves, naming):
         leaf = np.asarray(leaves[path])
@@ -62,7 +63,7 @@ def to_torch(variables: Variables, naming: Naming) -> dict[str, np.ndarray]:
 
 def unnamed_leaves(variables: Variables, naming: Naming) -> list[str]:
     """The paths of the leaves that `to_torch` leaves out."""
-    leaves = traverse_util.flatten_dict(variables, sep="/")
+    leaves = tree.leaves_by_path(variables)
     return sorted(leaves.keys() - dict(_entries(leaves, naming)))
 
 
@@ -75,7 +76,7 @@ def from_torch(state: StateDict, variables: Variables, naming: Naming) -> Variab
         InputError: A key is missing, surplus or of another shape; the message lists them all.
     """
     state = {_renamed(key, naming): value for key, value in state.items() if not key.endswith(_COUNTER)}
-    leaves = traverse_util.flatten_dict(variables, sep="/")
+    leaves = tree.leaves_by_path(variables)
     entries = dict(_entries(leaves, naming))
     heads = {entry.key: entry.shape for entry in entries.values() if entry.is_head}
     if any(key in state and _is_other_head(state[key].shape, shape) for key, shape in heads.items()):

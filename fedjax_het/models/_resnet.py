@@ -3,11 +3,13 @@
 He, Zhang, Ren and Sun, Deep Residual Learning for Image Recognition, CVPR 2016. arXiv:1512.03385
 """
 
+from typing import Unpack
+
 from flax import linen as nn
 
-from fedjax_het.models._layers import Conv, Stem, image_network
+from fedjax_het.models._layers import Conv, NetworkParts, Stem, StemKind, image_network
 from fedjax_het.models._model import check_images, widened
-from fedjax_het.models._norms import norm
+from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.models._pretrained import Naming
 from fedjax_het.types import Array
 
@@ -37,7 +39,7 @@ class Block(nn.Module):
     """
 
     convolutions: tuple[Convolution, ...]
-    norm: str
+    norm: NormKind
     impl: str
 
     @nn.compact
@@ -63,8 +65,8 @@ class ResNet(nn.Module):
     depths: tuple[int, ...]  # blocks of each stage
     channels: tuple[int, ...]  # of each stage
     is_bottleneck: bool
-    stem: str
-    norm: str
+    stem: StemKind
+    norm: NormKind
     impl: str
 
     def setup(self):
@@ -90,17 +92,19 @@ class ResNet(nn.Module):
         return self.classifier(features)
 
 
-def _resnet(depths: tuple[int, ...], is_bottleneck: bool, num_classes: int, width: float, **parts: str) -> ResNet:
+def _resnet(
+    depths: tuple[int, ...], is_bottleneck: bool, num_classes: int, width: float, **parts: Unpack[NetworkParts]
+) -> ResNet:
     return ResNet(num_classes, depths, widened("channels", _CHANNELS, width), is_bottleneck, **parts)
 
 
 @image_network(RESNET_NAMES)
-def resnet18(num_classes: int, width: float, **parts: str) -> ResNet:
+def resnet18(num_classes: int, width: float, **parts: Unpack[NetworkParts]) -> ResNet:
     """ResNet-18: eight blocks of two 3x3 convolutions; features [batch, 512]."""
     return _resnet((2, 2, 2, 2), False, num_classes, width, **parts)
 
 
 @image_network(RESNET_NAMES)
-def resnet50(num_classes: int, width: float, **parts: str) -> ResNet:
+def resnet50(num_classes: int, width: float, **parts: Unpack[NetworkParts]) -> ResNet:
     """ResNet-50: sixteen blocks 1x1, 3x3, 1x1; features [batch, 2048]."""
     return _resnet((3, 4, 6, 3), True, num_classes, width, **parts)

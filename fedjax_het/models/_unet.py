@@ -38,7 +38,7 @@ class Level(nn.Module):
     """Two 3x3 convolutions, each with its norm and ReLU."""
 
     channels: int
-    norm: str
+    norm: NormKind
     impl: str
 
     @nn.compact
@@ -57,7 +57,7 @@ class UNet(nn.Module):
 
     num_classes: int
     channels: tuple[int, ...]  # of the levels from the first to the bottleneck
-    norm: str
+    norm: NormKind
     impl: str
 
     def setup(self):
@@ -103,6 +103,7 @@ def unet(
     """Levels of 32, 64, 128 and 256 channels and a bottleneck of 512, on images whose sides are multiples of 16.
 
     Args:
+        num_classes: Of the data.
         norm: HarmoFL's "batch_stat", see `norm`.
         width: Multiplies every count of channels.
         levels: The first so many of the four alone, and the bottleneck twice as wide as the last; sides are then

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het import tree
-from fedjax_het.types import Array, Params
+from fedjax_het.types import Array, Params, PyTree
 from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, validate_arguments
 
 
@@ -57,9 +57,9 @@ def fedavgm(
             repository).
     """
 
-    def update(gradient: Params, state: Momentum, params: Params | None = None) -> tuple[Params, Momentum]:
+    def update(updates: Params, state: PyTree, params: Params | None = None) -> tuple[Params, Momentum]:
         fresh = 1 - momentum if momentum_damping else 1.0
-        velocity = tree.add(tree.scale(momentum, state.velocity), tree.scale(fresh, gradient))
+        velocity = tree.add(tree.scale(momentum, state.velocity), tree.scale(fresh, updates))
         return tree.scale(-learning_rate, velocity), Momentum(velocity)
 
     return optax.GradientTransformation(lambda params: Momentum(tree.zeros_like(params)), update)
@@ -69,7 +69,13 @@ def fedavgm(
 def fedadagrad(
     learning_rate: NonNegative = 0.1, tau: Positive = 1e-3, v0: InitialMoment = 0.0
 ) -> optax.GradientTransformation:
-    """A sum of squares: v never falls, so steps only become shorter.   tau, v0: see `fedadam`."""
+    """FedAdagrad: v is the sum of squares, so steps only become shorter.
+
+    Args:
+        learning_rate: The paper's eta.
+        tau: See `fedadam`.
+        v0: See `fedadam`.
+    """
     return _adaptive(lambda v, square: v + square, learning_rate, 0.0, 0.0, tau, v0, None)
 
 
@@ -83,10 +89,12 @@ def fedadam(
     v0: InitialMoment = 0.0,
     bias_correction: BiasCorrection | None = None,
 ) -> optax.GradientTransformation:
-    """A moving average of squares.
+    """FedAdam: v is a moving average of squares.
 
     Args:
         learning_rate: The paper's eta.
+        b1: Decay of m.
+        b2: Decay of v.
         tau: How adaptive, 1e-5 to 1e-1; above 0.
         v0: First value of v; "tau2" is tau^2, which the paper's Algorithm 2 asks for; its experiments and Flower take
             0.
@@ -106,7 +114,7 @@ def fedyogi(
     v0: InitialMoment = 0.0,
     bias_correction: BiasCorrection | None = None,
 ) -> optax.GradientTransformation:
-    """Squares that pull v towards them at a rate of their own size, so that it forgets slowly. Arguments: `fedadam`."""
+    """FedYogi: v moves towards the squares by steps of their size, so it falls slowly. Arguments as in `fedadam`."""
     return _adaptive(
         lambda v, square: v - (1 - b2) * square * jnp.sign(v - square), learning_rate, b1, b2, tau, v0, bias_correction
     )
@@ -121,16 +129,14 @@ def _adaptive(
     v0: str | float,
     bias_correction: BiasCorrection | None,
 ) -> optax.GradientTransformation:
-    initial = _initial(v0, tau)
-
     def init(params: Params) -> Moments:
-        second = jax.tree.map(lambda x: jnp.full_like(x, initial), params)
+        second = jax.tree.map(lambda x: jnp.full_like(x, tau**2 if isinstance(v0, str) else v0), params)
         return Moments(jnp.zeros((), jnp.int32), tree.zeros_like(params), second)
 
-    def update(gradient: Params, state: Moments, params: Params | None = None) -> tuple[Params, Moments]:
+    def update(updates: Params, state: PyTree, params: Params | None = None) -> tuple[Params, Moments]:
         count = state.count + 1
-        first = tree.add(tree.scale(b1, state.first), tree.scale(1 - b1, gradient))
-        second = jax.tree.map(lambda v, g: second_moment(v, jnp.square(g)).astype(v.dtype), state.second, gradient)
+        first = tree.add(tree.scale(b1, state.first), tree.scale(1 - b1, updates))
+        second = jax.tree.map(lambda v, g: second_moment(v, jnp.square(g)).astype(v.dtype), state.second, updates)
         rate = learning_rate
         if bias_correction is not None:
             time = count + LATER[bias_correction]
@@ -139,7 +145,3 @@ def _adaptive(
         return step, Moments(count, first, second)
 
     return optax.GradientTransformation(init, update)
-
-
-def _initial(v0: str | float, tau: float) -> float:
-    return tau**2 if isinstance(v0, str) else v0

@@ -20,10 +20,20 @@ class _Search(NamedTuple):
 def least_on_simplex(matrix: Array, start: Array, is_allowed: Array) -> Array:
     """argmin a^T P a over a >= 0, sum a = 1, a_j = 0 where not allowed, by Wolfe's active set from the corner `start`.
 
-    Shapes: matrix [m, m], positive semi-definite; start [] index; is_allowed [m] -> [m]. Exact to rounding, in about
-    as many steps of m^3 / 3 as the solution has entries. Among several minima one near the corner is found: the corner
-    itself if it is one. Should a step fail, the best point so far is the answer, at least as good as the corner.
-    Wolfe, Finding the nearest point in a polytope, Mathematical Programming 1976.
+    Exact to rounding, in about as many steps of m^3 / 3 as the solution has entries. Among several minima one near the
+    corner is found: the corner itself if it is one. Should a step fail, the best point so far is the answer, at least
+    as good as the corner.
+
+    Args:
+        matrix: P, [m, m], positive semi-definite.
+        start: [], the index of a corner.
+        is_allowed: [m].
+
+    Returns:
+        a, [m].
+
+    References:
+        Wolfe, Finding the nearest point in a polytope, Mathematical Programming 1976.
     """
     size = matrix.shape[0]
     corner = jnp.arange(size) == start

@@ -1,4 +1,4 @@
-"""Summaries: the clients' reports condensed to one value that everyone is sent."""
+"""Summaries: one value computed from the reports of a cohort, and sent to all clients."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Problem, Summary, Weighting
 from fedjax_het.errors import InputError
-from fedjax_het.server.weightings import WeightingName, named, normalise
-from fedjax_het.types import Array, Params, PyTree, ServerView, UpdateStack, Upload, Variables
+from fedjax_het.server.weightings import WeightingName, normalise, resolve_weighting
+from fedjax_het.types import Array, Params, PyTree, ServerView, UpdateStack, Variables
 from fedjax_het.validation import Fraction, validate_arguments
 
 
@@ -20,7 +20,7 @@ def accumulate_change() -> Summary:
 
         c <- c + 1/N sum_{i in S} change_i
 
-    So that c stays the mean of all clients' c_i whoever takes part (SCAFFOLD). One value a shared parameter.
+    So c stays the mean of all clients' c_i, whichever of them take part (SCAFFOLD). One value per shared parameter.
     """
 
     def update(total: PyTree, changes: UpdateStack, view: ServerView) -> PyTree:
@@ -45,6 +45,7 @@ def ema(decay: Fraction, like: Callable[[Variables], PyTree]) -> Summary:
 
     Args:
         decay: FedIIR's ema, .95.
+        like: From the shared variables to a tree of the total's shapes, `head` for FedIIR.
 
     Raises:
         InputError: A decay outside 0 to 1.
@@ -92,14 +93,14 @@ def mean_direction(
     Raises:
         InputError: An unknown weighting or normalisation.
     """
-    weighting = named(weighting)
+    weighting = resolve_weighting(weighting)
 
     def coefficient(weight: Array, reach: Array) -> Array:
         by_client = normalisation == "client"
         return jnp.where(reach > 0, weight / jnp.where((reach > 0) & by_client, reach, 1), 0)
 
-    def per_client(upload: Upload) -> Array:
-        return coefficient(weighting.per_client(upload), upload.reports[report])
+    share = weighting.per_client
+    per_client = share and (lambda upload: coefficient(share(upload), upload.reports[report]))
 
     def update(old: PyTree, reports: UpdateStack, view: ServerView) -> PyTree:
         reach = view.uploads.reports[report]
@@ -120,11 +121,14 @@ PROTOTYPE_WEIGHTINGS: dict[WeightingName, Callable[[Array], Array]] = {
 
 @validate_arguments
 def class_weighted_mean(weighting: WeightingName = "samples") -> Summary:
-    """Each class's mean over the clients of the round that have it; a class that nobody has keeps its old one.
+    """Each class's mean over the clients of the round that have it; a class that no client has keeps its old one.
 
         c_k <- sum_i w_ik c_ik / sum_i w_ik,   w_ik = n_ik ("samples") or 1 for n_ik > 0 ("uniform")
 
     Reports: {"means" [class, feature], "counts" [class]}; published: {"means", "is_known" [class]}, at first unknown.
+
+    Args:
+        weighting: "samples" or "uniform", as above.
 
     Raises:
         InputError: An unknown weighting; a model without outline (see `models.with_feature_shape`).

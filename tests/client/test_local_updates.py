@@ -82,8 +82,8 @@ def test_a_number_of_steps_goes_round_the_examples():
 
 def test_an_epoch_visits_every_example_once_in_an_order_that_ignores_the_capacity():
     key = jax.random.key(3)
-    narrow = local_updates._shuffled(key, Rows(jnp.arange(100, 113), jnp.asarray(11)))
-    wide = local_updates._shuffled(key, Rows(jnp.pad(jnp.arange(100, 111), (0, 40)), jnp.asarray(11)))
+    narrow = local_updates._shuffle(key, Rows(jnp.arange(100, 113), jnp.asarray(11)))
+    wide = local_updates._shuffle(key, Rows(jnp.pad(jnp.arange(100, 111), (0, 40)), jnp.asarray(11)))
     assert sorted(narrow[:11].tolist()) == list(range(100, 111))
     assert narrow[:11].tolist() == wide[:11].tolist() != sorted(wide[:11].tolist())
 

@@ -1,12 +1,14 @@
 """FedGH, PCGrad in the same order, and the hierarchical method that FedLD's tables call FedGH."""
 
+from typing import get_args
+
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.diagnostics._updates import num_conflicts
 from fedjax_het.server.aggregators import harmonized_mean, hierarchical_mean
-from fedjax_het.server.aggregators.conflict import CONFLICT_TESTS, harmonized_edit
-from fedjax_het.server.aggregators.hierarchical import Reference
+from fedjax_het.server.aggregators._conflict import ConflictTest, harmonized_edit
+from fedjax_het.server.aggregators._hierarchical import Reference
 from tests.golden.cases import Case, covers
 from tests.golden.released import tournament_mean
 from tests.golden.stage import aggregate, combined
@@ -18,7 +20,7 @@ def harmonized(case: Case):
     size, scale = len(stack), float(np.linalg.norm(stack, axis=1).max())
     gram, place = jnp.asarray(stack @ stack.T), np.arange(size)
     turns = np.minimum.outer(place, place) * size + np.maximum.outer(place, place)
-    for test in CONFLICT_TESTS:
+    for test in get_args(ConflictTest):
         yield case.compare(f"agg_{test}", combined(harmonized_mean(test), stack, counts), scale=scale)
         yield case.compare(f"agg_uniform_{test}", combined(harmonized_mean(test, "uniform"), stack), scale=scale)
         if (name := f"harmonized_{test}") in case:

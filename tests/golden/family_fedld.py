@@ -8,7 +8,7 @@ from fedjax_het.algorithms import fedld
 from fedjax_het.client.objectives import cross_entropy, margin
 from fedjax_het.diagnostics import decomposition
 from fedjax_het.server.aggregators import principal_directions
-from fedjax_het.server.aggregators.principal import NORMS, principal_axes, principal_edit
+from fedjax_het.server.aggregators._principal import NORMS, principal_axes, principal_edit
 from fedjax_het.types import Batch, ForwardPass, Outputs
 from tests.golden.cases import Case, covers
 from tests.golden.released import principal_mean

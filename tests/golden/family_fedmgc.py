@@ -11,7 +11,7 @@ from fedjax_het.client.objectives._supervised import focal_losses
 from fedjax_het.diagnostics import conflict
 from fedjax_het.diagnostics._updates import num_conflicts
 from fedjax_het.server.aggregators import dominant_correction
-from fedjax_het.server.aggregators.conflict import dominant_edit, ranking
+from fedjax_het.server.aggregators._conflict import dominant_edit, rank_by_dominance
 from fedjax_het.types import Batch, ForwardPass, Outputs
 from tests.golden.cases import Case, covers
 from tests.golden.stage import aggregate
@@ -59,7 +59,7 @@ def paper(case: Case):
         @jax.jit
         def dominate(fraction, mode=mode):
             edit = dominant_edit(fraction, p_mode=P_MODES.get(mode, mode))
-            return ranking(gram, everyone, losses, fraction, mode), edit(gram, everyone, losses)
+            return rank_by_dominance(gram, everyone, losses, fraction, mode), edit(gram, everyone, losses)
 
         for name in settings:
             (order, num_dominant), coefficients = dominate(float(name.rpartition("_lam")[2]))
@@ -89,7 +89,7 @@ def by_hand(case: Case):
     yield case.compare("P", measured.projections)
     yield case.compare("p", measured.agreement)
     yield case.compare("z", measured.dominance)
-    order, num_dominant = ranking(gram, everyone, losses)
+    order, num_dominant = rank_by_dominance(gram, everyone, losses)
     yield case.compare("dominant", order[: int(num_dominant)])
     yield case.compare("corrected", dominant_edit()(gram, everyone, losses) @ stack)
     yield case.compare("agg", corrected_mean(stack, None, losses, 0.5))
@@ -100,7 +100,7 @@ def pcgrad(case: Case):
     """With everyone dominant the correction is PCGrad in the order of z."""
     stack, losses = case["G"], case["losses"]
     gram = jnp.asarray(stack @ stack.T)
-    order, _ = ranking(gram, jnp.ones(len(stack), bool), jnp.asarray(losses), 1.0)
+    order, _ = rank_by_dominance(gram, jnp.ones(len(stack), bool), jnp.asarray(losses), 1.0)
     yield case.compare("order", order)
     ours = corrected_mean(stack, None, losses, 1.0)
     yield case.compare("agg_uniform", ours, scale=float(np.linalg.norm(stack, axis=1).max()))

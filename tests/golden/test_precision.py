@@ -17,7 +17,7 @@ from fedjax_het.server.aggregators import (
     mean,
     principal_directions,
 )
-from fedjax_het.server.aggregators.principal import principal_axes
+from fedjax_het.server.aggregators._principal import principal_axes
 from tests.golden.cases import Case, find
 from tests.golden.stage import aggregate
 from tests.golden.test_golden import HERE

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_het.errors import InputError
-from fedjax_het.server.weightings import WEIGHTINGS, named
+from fedjax_het.server.weightings import WEIGHTINGS, resolve_weighting
 from fedjax_het.types import ServerView, Upload
 
 counts_and_presence = st.lists(st.tuples(st.integers(0, 500), st.booleans()), min_size=1, max_size=9)
@@ -14,7 +14,7 @@ counts_and_presence = st.lists(st.tuples(st.integers(0, 500), st.booleans()), mi
 def weigh(name, counts, is_present):
     upload = Upload({}, {}, jnp.asarray(counts, float), jnp.ones(len(counts)))
     view = ServerView(None, upload, jnp.arange(len(counts)), jnp.asarray(is_present), len(counts), None)
-    weighting = named(name)
+    weighting = resolve_weighting(name)
     return np.asarray(weighting.update(weighting.init({}, len(counts)), view)[0])
 
 
@@ -36,4 +36,4 @@ def test_by_examples_is_a_share():
 
 def test_unknown_weighting_is_answered_with_the_nearest():
     with pytest.raises(InputError, match="Did you mean 'uniform'"):
-        named("unifrom")
+        resolve_weighting("unifrom")

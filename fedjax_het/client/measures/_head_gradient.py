@@ -1,4 +1,4 @@
-"""What a client's examples ask of the head of the model it received (FedIIR)."""
+"""The gradient of the head of the received model over a client's examples (FedIIR)."""
 
 from typing import Literal
 
@@ -23,8 +23,9 @@ def head_gradient(batch_size: Count, per: Literal["batch", "sample", "client"] =
 
     Args:
         batch_size: That of local training.
-        per: What counts alike in everyone's mean. "batch": a_b = 1, the last batch too, however short (the authors'
-            code). "sample": a_b = its examples. "client": total is the mean over the client's examples, weight 1.
+        per: What has equal weight in the mean over clients. "batch": a_b = 1, the last batch too, however short (the
+            authors' code). "sample": a_b = its examples. "client": total is the mean over the client's examples, and
+            weight is 1.
 
     Raises:
         InputError: An unknown `per`.

@@ -44,13 +44,17 @@ def mean_loss(
     """
 
     def measure(problem: Problem, view: ClientView) -> Array:
-        return _mean(problem, view, getattr(view, model), METRICS[metric], _chosen(view.data, examples), batch_size)
+        return _mean_metric(
+            problem, view, getattr(view, model), METRICS[metric], _choose_rows(view.data, examples), batch_size
+        )
 
     return measure
 
 
 def training_gain(metric: Metric = "loss", examples: Examples = "valid_or_train", batch_size: int = 50) -> Measure:
-    """[]: what local training won on the client's validation examples, F_i(w^t) - F_i(w_i).   FedRD's GAP_i.
+    """[]: by how much local training lowers the loss on the client's validation examples, FedRD's GAP_i.
+
+        F_i(w^t) - F_i(w_i)
 
     Options and errors as in `mean_loss`.
     """
@@ -59,7 +63,9 @@ def training_gain(metric: Metric = "loss", examples: Examples = "valid_or_train"
 
 
 def generalization_gap(metric: Metric = "loss", examples: Examples = "valid_or_train", batch_size: int = 50) -> Measure:
-    """[]: what aggregation cost the client, F_i(w^t) - F_i(w_i) with w_i as it last trained it; 0 before. FedGA's G_i.
+    """[]: by how much aggregation raises the client's loss, FedGA's G_i.
+
+        F_i(w^t) - F_i(w_i),   w_i as the client last trained it; 0 before
 
     Reads: view.start, memory["validation_loss"] (`memories.last` of `mean_loss`). The memory is of the client's
     own last round, which is the round before for all who take part in every round.
@@ -74,7 +80,7 @@ def generalization_gap(metric: Metric = "loss", examples: Examples = "valid_or_t
     return measure
 
 
-def _chosen(data: ClientData, examples: str) -> Rows:
+def _choose_rows(data: ClientData, examples: str) -> Rows:
     if examples != "valid_or_train":
         return getattr(data, examples)
     has_valid = data.valid.count > 0
@@ -83,7 +89,7 @@ def _chosen(data: ClientData, examples: str) -> Rows:
     return Rows(jnp.where(has_valid, valid, train), jnp.where(has_valid, data.valid.count, data.train.count))
 
 
-def _mean(
+def _mean_metric(
     problem: Problem, view: ClientView, variables: Variables, metric: Callable, rows: Rows, batch_size: int
 ) -> Array:
     """Batch by batch, so that memory does not grow with the client; 0 over no example."""

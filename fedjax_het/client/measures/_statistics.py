@@ -19,7 +19,7 @@ class ClassStatistics(NamedTuple):
 
 def statistics_of(features: Array, labels: Array, mask: Array, num_classes: int) -> ClassStatistics:
     """Statistics of features [batch, feature] with labels [batch]; what the mask [batch] leaves out may be anything."""
-    return _averaged(_sums(features, labels, mask, num_classes))
+    return _average(_sums(features, labels, mask, num_classes))
 
 
 def class_statistics(batch_size: int = 50) -> Measure:
@@ -34,20 +34,20 @@ def class_statistics(batch_size: int = 50) -> Measure:
     References:
         Xu, Tong and Huang, FedPAC, ICLR 2023.
     """
-    return lambda problem, view: _measured(problem, view, view.start, batch_size)
+    return lambda problem, view: _measure_classes(problem, view, view.start, batch_size)
 
 
 def prototypes(batch_size: int = 50) -> Measure:
     """{"means" [class, feature], "counts" [class]} of the training examples under view.local; see class_statistics."""
 
     def measure(problem: Problem, view: ClientView) -> Named:
-        classes = _measured(problem, view, view.local, batch_size)
+        classes = _measure_classes(problem, view, view.local, batch_size)
         return {"means": classes.means, "counts": classes.counts}
 
     return measure
 
 
-def _measured(problem: Problem, view: ClientView, variables: Variables, batch_size: int) -> ClassStatistics:
+def _measure_classes(problem: Problem, view: ClientView, variables: Variables, batch_size: int) -> ClassStatistics:
     params, state = tree.split_params(variables)
     rows = view.data.train
 
@@ -58,7 +58,7 @@ def _measured(problem: Problem, view: ClientView, variables: Variables, batch_si
 
     nothing = tree.zeros_like(jax.eval_shape(lambda: sums(problem.batch(view.data, rows.index, rows.count, 0, 1))))
     total = problem.fold(view.data, rows, batch_size, lambda total, batch, _: tree.add(total, sums(batch)), nothing)
-    return _averaged(total)
+    return _average(total)
 
 
 def _sums(features: Array, labels: Array, mask: Array, num_classes: int) -> ClassStatistics:
@@ -68,7 +68,7 @@ def _sums(features: Array, labels: Array, mask: Array, num_classes: int) -> Clas
     return ClassStatistics(jnp.sum(member, axis=0), total, jnp.sum(jnp.square(features)))
 
 
-def _averaged(sums: ClassStatistics) -> ClassStatistics:
+def _average(sums: ClassStatistics) -> ClassStatistics:
     means = sums.means / jnp.maximum(sums.counts, 1)[:, None]
     return ClassStatistics(sums.counts, means, sums.square / jnp.maximum(jnp.sum(sums.counts), 1))
 
@@ -76,13 +76,13 @@ def _averaged(sums: ClassStatistics) -> ClassStatistics:
 def _check_labels(batch: Batch) -> None:
     if batch.labels.ndim != 1:
         raise InputError(
-            f"class statistics: labels have shape {batch.labels.shape[1:]} an example; they need one label each. "
+            f"class statistics: labels have shape {batch.labels.shape[1:]} per example; they need one label each. "
             "Take a data set for classification."
         )
 
 
 def variance_and_means(classes: ClassStatistics) -> Named:
-    """How far a head trained on this client's n examples is off by chance, and what it is trained towards.
+    """The variance of a head trained on this client's n examples, and the means that it is trained towards.
 
         H[k] = q_k mu_k,   V = 1/n (mean |f|^2 - sum_k |H[k]|^2),   q_k: share of class k, mu_k: its mean feature
 

@@ -21,9 +21,9 @@ _TINY = 1e-20  # a rate of 0 has the |a|_1 of the rates that go to it
 
 
 def impulse_response_norm(
-    optimizer: optax.GradientTransformation, learning_rate: float, mu: float = 0.0
+    optimizer: optax.GradientTransformation, learning_rate: float | Array, mu: float = 0.0
 ) -> Coefficients:
-    """|a|_1 of any linear, time-invariant local rule, from its answer to one unit gradient.
+    """|a|_1 of any linear, time-invariant local rule, from its response to one unit gradient.
 
         w_tau - w = -lr sum_k a_k g_k,   a_k = h_(tau-k),   |a|_1 = sum_{j=1..tau} |h_j|
 
@@ -50,7 +50,7 @@ def impulse_response_norm(
     return norm
 
 
-def as_released(learning_rate: float, momentum: float = 0.0, mu: float = 0.0) -> Coefficients:
+def released_norm(learning_rate: float | Array, momentum: float = 0.0, mu: float = 0.0) -> Coefficients:
     """The authors' running sum. With momentum and mu together it counts every step twice."""
 
     def norm(num_steps: Array) -> Array:
@@ -71,11 +71,11 @@ def as_released(learning_rate: float, momentum: float = 0.0, mu: float = 0.0) ->
 
 CoefficientRule = Literal["impulse", "released"]
 Control = Literal["path", "start"]
-RULES: dict[CoefficientRule, Callable[[float, float, float], Coefficients]] = {
+RULES: dict[CoefficientRule, Callable[[float | Array, float, float], Coefficients]] = {
     "impulse": lambda learning_rate, momentum, mu: impulse_response_norm(
         torch_sgd(learning_rate, momentum), learning_rate, mu
     ),
-    "released": as_released,
+    "released": released_norm,
 }
 
 
@@ -87,7 +87,7 @@ def coefficient_norm(
     rule: CoefficientRule = "impulse",
     schedule: Schedule | None = None,
 ) -> Measure:
-    """|a_i|_1: how many plain gradient steps a client's round of SGD amounts to.
+    """|a_i|_1: the number of plain gradient steps that a client's round of SGD amounts to.
 
     tau_i for plain SGD, more with momentum, less with a proximal term.
     Shape: [].
@@ -115,7 +115,7 @@ def coefficient_norm(
 def change_of_control(
     learning_rate: float, control: Control = "path", batch_size: int = 50, schedule: Schedule | None = None
 ) -> Measure:
-    """How a client's control variate changes in the round.
+    """The change of a client's control variate in the round.
 
         path (option II):   c_i+ - c_i = -c + (w - y) / (K_i lr)
         start (option I):   c_i+ - c_i = grad F_i(w) - c_i
@@ -137,9 +137,9 @@ def change_of_control(
 
     def along_path(view: ClientView) -> Params:
         moved = tree.subtract(view.start["params"], view.local["params"])
-        everyone = view.received.published["control"]
+        average = view.received.published["control"]
         reach = view.num_steps * rate(learning_rate, schedule, view)
-        return tree.subtract(_shared(tree.scale(1.0 / jnp.where(reach > 0, reach, 1), moved), view), everyone)
+        return tree.subtract(_shared(tree.scale(1.0 / jnp.where(reach > 0, reach, 1), moved), view), average)
 
     def measure(problem: Problem, view: ClientView) -> Params:
         has_moved = view.num_steps > 0

@@ -1,4 +1,4 @@
-"""Staying close to the global representation, away from one's own earlier ones (MOON)."""
+"""The model-contrastive loss (MOON)."""
 
 import jax
 import jax.numpy as jnp
@@ -40,8 +40,8 @@ def contrastive(mu: NonNegative = 1.0, temperature: Positive = 0.5) -> Term:
         mu 1/B sum_b model_contrast(z_b, z_g,b, z_p,b),   z_g = features under view.start, z_p under memory["previous"]
 
     Both are constants, computed in evaluation mode. A client without an earlier model has no term.
-    Reads: outputs.features, view.start, memory["previous"] (see `memories.previous_models`). Two more passes forward a
-    step, and one more for every further earlier model.
+    Reads: outputs.features, view.start, memory["previous"] (see `memories.previous_models`). Two more passes forward
+    per step, and one more for every further earlier model.
 
     Args:
         mu: The paper's μ, tuned in .001, .01, .1, 1, 5, 10; 0 is FedAvg.

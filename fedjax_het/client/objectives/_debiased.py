@@ -1,4 +1,4 @@
-"""Cross-entropy that gives rare classes more weight, the more the client's head has drifted (FedRD)."""
+"""Cross-entropy with more weight on few-shot classes, by the drift of the client's head (FedRD)."""
 
 from collections.abc import Callable, Sequence
 from numbers import Integral
@@ -7,8 +7,8 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import optax
-from flax import traverse_util
 
+from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ClientData, ForwardPass, Params
@@ -44,7 +44,7 @@ def debiased_cross_entropy(
     Args:
         few_shot: S_i, one list for all clients, or a list of lists by client id (clients beyond it have none); None
             takes the classes c with 0 < n_ic < share n_i / (classes present).
-        lambda_every: W_now is the head when the "epoch" began (code; with one epoch a round lambda stays 0), at the
+        lambda_every: W_now is the head when the "epoch" began (code; with one epoch per round lambda stays 0), at the
             "step", or as the client last trained it in the "prev_round" (0 before it ever did).
         divergence: "row_l2_mean", "frobenius" ||W_start - W_now||, or "per_class" w_c = 1 + ||row c||.
         normalise: By the sum of "weights" (code), or by the number of examples of the "batch".
@@ -64,7 +64,7 @@ def debiased_cross_entropy(
         if few_shot is None:
             is_few_shot = few_shot_classes(forward.view.data, num_classes, share)
         else:
-            is_few_shot = _listed(few_shot, num_classes, forward.view.client)
+            is_few_shot = _few_shot_from_list(few_shot, num_classes, forward.view.client)
         drift = DIVERGENCES[divergence](_head_change(forward, lambda_every, num_classes))
         of_class = 1.0 + jnp.where(is_few_shot, drift, 0)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
@@ -88,7 +88,7 @@ def few_shot_classes(data: ClientData, num_classes: int, share: float = 0.5) -> 
 
 def head_weight(params: Params, num_classes: int) -> Array:
     """[feature, class]: the last weight of the head at params/classifier."""
-    leaves = traverse_util.flatten_dict(params.get("classifier", {}), sep="/")
+    leaves = tree.leaves_by_path(params.get("classifier", {}))
     weights = [
         leaves[path] for path in sorted(leaves) if leaves[path].ndim == 2 and leaves[path].shape[1] == num_classes
     ]
@@ -115,7 +115,7 @@ def _class_norms(change: Array) -> Array:
     return jnp.sqrt(jnp.sum(jnp.square(change), axis=0))
 
 
-def _listed(few_shot: Sequence, num_classes: int, client: Array | int) -> Array:
+def _few_shot_from_list(few_shot: Sequence, num_classes: int, client: Array | int) -> Array:
     lists = few_shot if _is_by_client(few_shot) else [few_shot]
     for classes in lists:
         if any(c >= num_classes for c in classes):

@@ -15,7 +15,7 @@ from fedjax_het.validation import NonNegative, validate_arguments
 ProximalForm = Literal["squared", "norm_per_tensor"]
 PROXIMAL_FORMS: dict[ProximalForm, Callable[[Params, float], Array]] = {
     "squared": lambda distance, mu: 0.5 * mu * tree.squared_norm(distance),
-    "norm_per_tensor": lambda distance, mu: mu * sum(map(tree.norm, jax.tree.leaves(distance))),
+    "norm_per_tensor": lambda distance, mu: mu * sum(map(tree.norm, jax.tree.leaves(distance)), jnp.zeros(())),
 }
 
 
@@ -32,6 +32,7 @@ def proximal(mu: NonNegative = 0.01, form: ProximalForm = "squared") -> Term:
 
     Args:
         mu: The paper's μ, 0.001 to 1; 0 is FedAvg.
+        form: "squared" or "norm_per_tensor", as above.
 
     References:
         Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020. arXiv:1812.06127
@@ -50,7 +51,7 @@ def prototype_distance(features: Array, labels: Array, prototypes: Array) -> Arr
 
 @validate_arguments
 def alignment(lam: NonNegative = 1.0) -> Term:
-    """Pull features towards everyone's prototype of their class, so that heads can be exchanged.
+    """Pull features towards the global prototype of their class, so that heads can be exchanged.
 
         lam 1/B sum_b 1/d |f_b - c_{y_b}|^2,   c_k: the global prototype, else the client's own from before training
 
@@ -66,8 +67,8 @@ def alignment(lam: NonNegative = 1.0) -> Term:
     """
 
     def alignment(forward: ForwardPass) -> Array:
-        everyones, own = forward.view.received.published["prototypes"], forward.view.answers["classes"]
-        prototypes = jnp.where(everyones["is_known"][:, None], everyones["means"], own.means)
+        published, own = forward.view.received.published["prototypes"], forward.view.answers["classes"]
+        prototypes = jnp.where(published["is_known"][:, None], published["means"], own.means)
         distances = prototype_distance(forward.outputs.features, forward.batch.labels, prototypes)
         is_on = forward.view.received.round > 0
         return jnp.where(is_on, lam, 0) * masked_mean(distances, forward.batch.mask)
@@ -80,7 +81,7 @@ _entropy = cross_entropy()
 
 @validate_arguments
 def invariance(gamma: NonNegative = 0.001, debias: bool = False) -> Term:
-    """Pull the batch's gradient of the head towards everyone's, so that features mean the same to all clients.
+    """Pull the batch's gradient of the head towards the mean over clients, so that features mean the same to all.
 
         gamma || grad_head CE(batch) - gbar ||^2
 
@@ -99,11 +100,11 @@ def invariance(gamma: NonNegative = 0.001, debias: bool = False) -> Term:
     """
 
     def invariance(forward: ForwardPass) -> Array:
-        everyones = forward.view.received.published["mean_gradient"]
-        target = everyones["mean"]
+        published = forward.view.received.published["mean_gradient"]
+        target = published["mean"]
         if debias:
-            mass = everyones["mass"]
-            target = tree.scale(1.0 / jax.numpy.where(mass > 0, mass, 1.0), target)
+            mass = published["mass"]
+            target = tree.scale(1.0 / jnp.where(mass > 0, mass, 1.0), target)
         return gamma * tree.squared_norm(tree.subtract(gradient_of_head(forward), target))
 
     return invariance
@@ -154,6 +155,7 @@ def margin(lam: NonNegative = 0.03, form: MarginForm = "logits_mean") -> Term:
 
     Args:
         lam: The paper's λ, .1 / .03 / .03 on Retina splits 1 / 2 / 3, .01 on COVID-FL; 0 is cross-entropy alone.
+        form: As above.
 
     References:
         Zeng et al., FedLD, official code Zeng-Shuang/FedLD, methods/fedld.py.

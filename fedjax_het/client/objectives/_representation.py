@@ -1,4 +1,4 @@
-"""Keeping the representation simple: short, and saying little beyond the class (FedSR)."""
+"""Regularizers of the representation: its length, and its information beyond the class (FedSR)."""
 
 from typing import Literal
 
@@ -43,7 +43,7 @@ def l2_representation(weight: NonNegative = 0.01, power: Literal[1, 2] = 1) -> T
 
 @validate_arguments
 def conditional_information(weight: NonNegative = 0.001, floor: Positive = 1e-6) -> Term:
-    """Bound what the representation knows of the image once the class is known, by a learned Gaussian for each class.
+    """Bound the information of the representation on the image given its class, by a learned Gaussian per class.
 
         weight 1/B sum_b KL( N(c mu_b, (c sigma_b)^2)  ||  N(r_mu[y_b], softplus(r_s[y_b])^2) )
         = weight 1/B sum_b sum_d  ln(r / |c| sigma) + ((c sigma)^2 + (c mu - r_mu)^2) / (2 r^2) - 1/2,
@@ -83,7 +83,7 @@ def _distributions(forward: ForwardPass) -> tuple[Array, Array, dict]:
     if not {"mean", "scale"} <= extras.keys() or "reference" not in forward.params:
         raise InputError(
             "objective term 'conditional_information' reads a representation's mean and scale and params/reference, "
-            "which this model does not have. Add adapt=models.probabilistic.probabilistic() to the Algorithm."
+            "which this model does not have. Add adapt=models.probabilistic() to the Algorithm."
         )
     return extras["mean"], extras["scale"], forward.params["reference"]
 

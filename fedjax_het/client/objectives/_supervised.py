@@ -1,5 +1,6 @@
 """Supervised losses: cross-entropy, focal and Dice, and the choice of the task's loss."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 import jax
@@ -25,12 +26,19 @@ def cross_entropy(weight: NonNegative = 1.0) -> Term:
         weight: Factor of the term.
     """
 
-    def cross_entropy(forward: ForwardPass) -> Array:
-        losses = optax.softmax_cross_entropy_with_integer_labels(forward.outputs.logits, forward.batch.labels)
-        return weight * masked_mean(losses, forward.batch.mask)
+    return CrossEntropy(weight)
 
-    cross_entropy.is_task_loss = True  # `with_task_loss` may put another in its place
-    return cross_entropy
+
+@dataclass(frozen=True, eq=False)
+class CrossEntropy:
+    """The term of `cross_entropy`: a type of its own, so that `with_task_loss` finds it."""
+
+    weight: float
+    __name__ = "cross_entropy"
+
+    def __call__(self, forward: ForwardPass) -> Array:
+        losses = optax.softmax_cross_entropy_with_integer_labels(forward.outputs.logits, forward.batch.labels)
+        return self.weight * masked_mean(losses, forward.batch.mask)
 
 
 def masked_mean(values: Array, mask: Array) -> Array:
@@ -130,19 +138,20 @@ TASK_LOSSES: dict[TaskLoss, tuple[Term, ...]] = {
 def with_task_loss(objective: tuple[Term, ...], task_loss: TaskLoss) -> tuple[Term, ...]:
     """An objective with another of TASK_LOSSES in the place of its cross-entropy.
 
+    Args:
+        objective: The terms of an algorithm.
+        task_loss: One of TASK_LOSSES.
+
     Raises:
         InputError: An unknown name; an objective without that term: its loss is the algorithm's own.
     """
     if task_loss == "cross_entropy":
         return objective
-    if not any(map(_is_task_loss, objective)):
+    if not any(isinstance(term, CrossEntropy) for term in objective):
         own = ", ".join(term.__name__ for term in objective)
         raise InputError(
             f"task_loss: '{task_loss}' has no place in this algorithm, whose loss is its own ({own}). "
             "Leave task_loss='cross_entropy', or take another algorithm."
         )
-    return tuple(each for term in objective for each in (TASK_LOSSES[task_loss] if _is_task_loss(term) else (term,)))
-
-
-def _is_task_loss(term: Term) -> bool:
-    return getattr(term, "is_task_loss", False)
+    replacements = (TASK_LOSSES[task_loss] if isinstance(term, CrossEntropy) else (term,) for term in objective)
+    return tuple(term for terms in replacements for term in terms)

@@ -157,7 +157,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 
     _ALLOWED = {
         ("multiarray", "_reconstruct"): np._core.multiarray._reconstruct,
-        ("numeric", "_frombuffer"): np._core.numeric._frombuffer,
+        ("numeric", "_frombuffer"): np._core.numeric._frombuffer,  # pyrefly: ignore[missing-attribute], not in NumPy's stubs
         ("numpy", "ndarray"): np.ndarray,
         ("numpy", "dtype"): np.dtype,
         ("_codecs", "encode"): lambda text, codec: text.encode("latin1"),  # how Python 3 writes bytes for Python 2

@@ -140,7 +140,7 @@ def _read_volume(path: str) -> np.ndarray:
 
     with report_read_errors(path):
         try:
-            array = np.asanyarray(nibabel.load(path).dataobj)
+            array = np.asanyarray(nibabel.load(path).dataobj)  # pyrefly: ignore[missing-attribute], NIfTI has it
         except nibabel.filebasedimages.ImageFileError as error:
             raise InputError(f"cannot read {path} as NIfTI: {error} Download it again.") from error
     if array.ndim != 3:

@@ -49,7 +49,7 @@ def kernel_gradient(x: Array, y: Array, size: tuple[int, int], stride: int = 1, 
 def suits(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> bool:
     """Whether these kernels are faster here than a product of patches.
 
-    The direct one reads a kernel that no cache holds once an image, so it wants images with many pixels.
+    The direct one reads a kernel that no cache holds once per image, so it wants images with many pixels.
     """
     y_shape = _out_shape(x_shape, kernel_shape, stride, pads)
     is_small = math.prod(kernel_shape) < _LARGE or math.prod(y_shape[-3:-1]) >= _FEW

@@ -4,12 +4,12 @@ A new one is a function of the problem, its own state and a `ServerView`, wrappe
 updates by the methods of `view.updates`, an `UpdateStack`.
 """
 
+from fedjax_het.server.aggregators._collaboration import collaborative_heads
+from fedjax_het.server.aggregators._conflict import dominant_correction, harmonized_mean
+from fedjax_het.server.aggregators._gram_space import GramEdit, gram_space_mean
+from fedjax_het.server.aggregators._hierarchical import hierarchical_mean
 from fedjax_het.server.aggregators._mean import mean, normalized_mean, sum_of_models
-from fedjax_het.server.aggregators.collaboration import collaborative_heads
-from fedjax_het.server.aggregators.conflict import dominant_correction, harmonized_mean
-from fedjax_het.server.aggregators.gram_space import GramEdit, gram_space_mean
-from fedjax_het.server.aggregators.hierarchical import hierarchical_mean
-from fedjax_het.server.aggregators.principal import principal_directions
+from fedjax_het.server.aggregators._principal import principal_directions
 
 __all__ = [
     "GramEdit",

@@ -1,23 +1,25 @@
-"""Weighted means of the updates: FedAvg's rule, FedNova's mean per unit of work, and FedRD's sum of models."""
+"""Weighted means of the updates: FedAvg's rule, FedNova's normalized mean, and FedRD's sum of models."""
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.algorithm import Aggregator, Problem, Weighting
-from fedjax_het.errors import InputError, nearest
-from fedjax_het.server.weightings import named, normalise, uniform
+from fedjax_het.algorithm import Aggregator, Problem
+from fedjax_het.errors import InputError
+from fedjax_het.server.weightings import WeightingOrName, normalise, resolve_weighting, uniform
 from fedjax_het.types import Aggregate, Array, PyTree, ServerView, Upload
 from fedjax_het.validation import Positive, validate_arguments
 
-WORKS: dict[str, Callable[[Array, Array, Array], Array]] = {
+EffectiveSteps = Literal["coefficients", "steps"]
+EFFECTIVE_STEPS: dict[EffectiveSteps, Callable[[Array, Array, Array], Array]] = {
     "coefficients": lambda weights, norms, steps: jnp.sum(weights * norms),
     "steps": lambda weights, norms, steps: jnp.sum(weights * steps),
 }
 
 
-def mean(weighting: str | Weighting = "samples", *, unweighted: Sequence[str] = ()) -> Aggregator:
+def mean(weighting: WeightingOrName = "samples", *, unweighted: Sequence[str] = ()) -> Aggregator:
     """u = sum_i p_i u_i, over parameters and every other shared collection alike.
 
     Args:
@@ -25,13 +27,10 @@ def mean(weighting: str | Weighting = "samples", *, unweighted: Sequence[str] = 
             alone, as those two are, the sum runs while clients train and nothing is stacked.
         unweighted: collections whose mean is the plain one, 1/m over the m clients present, whatever the weighting.
 
-    Returns:
-        An aggregator of leaves [cohort, ...] -> [...].
-
     References:
         McMahan et al., Communication-Efficient Learning of Deep Networks, AISTATS 2017. arXiv:1602.05629
     """
-    weighting = named(weighting)
+    weighting = resolve_weighting(weighting)
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
         weights, state = weighting.update(state, view)
@@ -47,8 +46,10 @@ def mean(weighting: str | Weighting = "samples", *, unweighted: Sequence[str] = 
 
 
 @validate_arguments
-def normalized_mean(weighting: str | Weighting = "samples", tau_eff: str | Positive = "coefficients") -> Aggregator:
-    """Divide every update by the work behind it, average, and go as far as everyone's work together (FedNova).
+def normalized_mean(
+    weighting: WeightingOrName = "samples", tau_eff: EffectiveSteps | Positive = "coefficients"
+) -> Aggregator:
+    """Divide every update by its number of effective steps, average, and scale by that of the cohort (FedNova).
 
         u = tau_eff sum_i p_i u_i / |a_i|_1
 
@@ -61,36 +62,32 @@ def normalized_mean(weighting: str | Weighting = "samples", tau_eff: str | Posit
         tau_eff: "coefficients", sum_i p_i |a_i|_1 (one client: its own update); "steps", sum_i p_i tau_i (the authors'
             code where there is a proximal term); or a number.
 
-    Returns:
-        An aggregator of leaves [cohort, ...] -> [...].
-
     Raises:
-        InputError: for any other tau_eff, and, when traced, where nobody reports |a_i|_1.
+        InputError: for any other tau_eff, and, when traced, where no client reports |a_i|_1.
 
     References:
         Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020.
     """
-    weighting = named(weighting)
-    if isinstance(tau_eff, str) and tau_eff not in WORKS:
-        raise InputError(f"tau_eff: unknown option '{tau_eff}', nor a number. {nearest(tau_eff, WORKS)}")
+    weighting = resolve_weighting(weighting)
 
-    def weigh(upload: Upload, *, per_unit: bool) -> Array:
-        """The weight of one client, up to a factor."""
-        norm = _norms(upload)
-        weight = jnp.where(norm > 0, weighting.per_client(upload), 0)
-        return weight / _or_one(norm) if per_unit else weight
+    def per_client(is_per_step: bool) -> Callable[[Upload], Array] | None:
+        """The weight of one client, up to a factor, where it follows from its upload alone."""
+        if (share := weighting.per_client) is None:
+            return None
+        return lambda upload: jnp.where(
+            (norm := _norms(upload)) > 0, share(upload) / (_or_one(norm) if is_per_step else 1), 0
+        )
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
         norms = _norms(view.uploads)
         weights, state = weighting.update(state, view)
         weights = normalise(weights, view.is_present & (norms > 0))
-        effective = WORKS[tau_eff](weights, norms, view.uploads.num_steps) if isinstance(tau_eff, str) else tau_eff
-        is_known = weighting.per_client is not None
-        params, rest = (view.updates.select(chosen) for chosen in (_is_parameter, lambda path: not _is_parameter(path)))
-        direction = params.weighted_sum(
-            effective * weights / _or_one(norms), (lambda upload: weigh(upload, per_unit=True)) if is_known else None
+        effective = (
+            EFFECTIVE_STEPS[tau_eff](weights, norms, view.uploads.num_steps) if isinstance(tau_eff, str) else tau_eff
         )
-        others = rest.weighted_sum(weights, (lambda upload: weigh(upload, per_unit=False)) if is_known else None)
+        params, rest = (view.updates.select(chosen) for chosen in (_is_parameter, lambda path: not _is_parameter(path)))
+        direction = params.weighted_sum(effective * weights / _or_one(norms), per_client(is_per_step=True))
+        others = rest.weighted_sum(weights, per_client(is_per_step=False))
         return Aggregate({**others, **direction}, {}), state
 
     return Aggregator(weighting.init, update)
@@ -107,13 +104,13 @@ def _or_one(values: Array) -> Array:
 def _norms(uploads: Upload) -> Array:
     if "a_norm" not in uploads.reports:
         raise InputError(
-            "aggregator 'normalized_mean' reads reports['a_norm'], which nobody sends. "
+            "aggregator 'normalized_mean' reads reports['a_norm'], which no client sends. "
             'Add reports={"a_norm": coefficient_norm(learning_rate, momentum)} to the Algorithm.'
         )
     return uploads.reports["a_norm"]
 
 
-def sum_of_models(weighting: str | Weighting = "samples") -> Aggregator:
+def sum_of_models(weighting: WeightingOrName = "samples") -> Aggregator:
     """w <- sum_i p_i w_i, with server rate 1:   u = sum_i p_i u_i - (1 - sum_i p_i) w.
 
     The same as `mean` for weights that sum to one. Where they do not, the model shrinks with them, as it does in
@@ -121,11 +118,8 @@ def sum_of_models(weighting: str | Weighting = "samples") -> Aggregator:
 
     Args:
         weighting: as in `mean`.
-
-    Returns:
-        An aggregator of leaves [cohort, ...] -> [...].
     """
-    weighting = named(weighting)
+    weighting = resolve_weighting(weighting)
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
         weights, state = weighting.update(state, view)

@@ -7,8 +7,8 @@ from fedjax_het.server.weightings._shares import (
     WeightingName,
     WeightingOrName,
     by_examples,
-    named,
     normalise,
+    resolve_weighting,
     stateless,
     uniform,
 )
@@ -22,9 +22,9 @@ __all__ = [
     "by_examples",
     "generalization_adjustment",
     "low_layer",
-    "named",
     "normalise",
     "parameter_guided",
+    "resolve_weighting",
     "stateless",
     "uniform",
 ]

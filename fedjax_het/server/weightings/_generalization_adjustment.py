@@ -19,7 +19,7 @@ SCHEDULES: dict[StepSchedule, Callable[[Array, int], Array]] = {
 
 
 class Adjustment(NamedTuple):
-    weights: Array  # [clients] a_i of those that have reported; everyone else holds 1/N
+    weights: Array  # [clients] a_i of those that have reported; all others hold 1/N
     has_reported: Array  # [clients] bool: from its second report on, a client's gap means something
 
 
@@ -33,16 +33,16 @@ def generalization_adjustment(
     scale: NonNegative | Literal["1/n"] = 1.0,
     ceiling: Positive | None = None,
 ) -> Weighting:
-    """Clients whom the aggregated model serves worse than their own gain weight, round by round.
+    """Raise, round by round, the weights of clients for which the aggregated model is worse than their own.
 
         a_i <- max(0, a_i + scale d_r (G_i - mean G) / max_j |G_j - mean G|),   a <- a / sum a
 
     Shapes: [cohort] from a [clients], at first 1/N, N being the clients that have training examples. Gaps that do not
     differ beyond rounding change nothing.
     Reads: reports["gap"] [cohort], G_i of the round before (`measures.generalization_gap`): the adjustment after round
-    r of the paper is made in round r + 1, before its average, with the same numbers. Partial participation: who takes
-    part, and did before, is adjusted; they share out the weight that they hold together, and everybody else keeps their
-    own. The average takes a over those present, or equal parts if that is 0.
+    r of the paper is made in round r + 1, before its average, with the same numbers. Partial participation: clients
+    that take part, and did before, are adjusted; they share the weight that they hold together, and all others keep
+    theirs. The average takes a over those present, or equal parts if that is 0.
 
     Args:
         step: The authors' d, .2.
@@ -69,7 +69,7 @@ def generalization_adjustment(
         size = factor * step * jnp.maximum(SCHEDULES[schedule](passed, rounds), 0)
         has_reported = state.has_reported[view.cohort]
         own = jnp.where(has_reported, state.weights[view.cohort], 1 / view.num_clients)
-        own = adjusted(
+        own = adjust_weights(
             own, view.uploads.reports["gap"], view.is_present & has_reported, size, centre=centre, ceiling=ceiling
         )
         now_reported = has_reported | view.is_present
@@ -83,7 +83,7 @@ def generalization_adjustment(
     return Weighting(init, update)
 
 
-def adjusted(
+def adjust_weights(
     weights: Array,
     gaps: Array,
     is_adjusted: Array,

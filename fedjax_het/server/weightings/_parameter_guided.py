@@ -6,8 +6,8 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from flax import traverse_util
 
+from fedjax_het import tree
 from fedjax_het.algorithm import Weighting
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, PyTree, ServerView, Variables
@@ -26,15 +26,16 @@ def low_layer(shared: Variables, layer: str | None = None) -> str:
     layer; without an encoder the head.
 
     Args:
+        shared: The shared variables.
         layer: Such a path, with or without "params/" and the last name ("conv_0").
 
     Raises:
         InputError: A layer that is not among the shared weights, or where there is none.
     """
-    leaves = traverse_util.flatten_dict({"params": shared.get("params", {})}, sep="/")
-    weights = {path: leaves[path].shape for path in sorted(leaves, key=_naturally) if leaves[path].ndim >= 2}
+    leaves = tree.leaves_by_path({"params": shared.get("params", {})})
+    weights = {path: leaves[path].shape for path in sorted(leaves, key=_natural_order) if leaves[path].ndim >= 2}
     if layer is not None:
-        return _named(layer, list(weights))
+        return _find_layer(layer, list(weights))
     if not weights:
         raise InputError("layer: no weight of at least two axes is shared, so there is no low layer to watch.")
     encoder = {path: shape for path, shape in weights.items() if not path.startswith(_HEAD)} or weights
@@ -47,7 +48,7 @@ def low_layer(shared: Variables, layer: str | None = None) -> str:
     return next(iter(encoder))
 
 
-def _named(layer: str, paths: list[str]) -> str:
+def _find_layer(layer: str, paths: list[str]) -> str:
     wanted = layer.removeprefix("params/")
     for path in paths:
         if wanted in (path.removeprefix("params/"), path.removeprefix("params/").rpartition("/")[0]):
@@ -55,7 +56,7 @@ def _named(layer: str, paths: list[str]) -> str:
     raise InputError(f"layer: '{layer}' is no weight that the clients share. {nearest(layer, paths)}")
 
 
-def _naturally(path: str) -> list:
+def _natural_order(path: str) -> list:
     """conv_2 before conv_10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path)]
 
@@ -81,7 +82,7 @@ DISTANCES: dict[Distance, Callable[[Array, Array], Array]] = {"l2": _l2, "cosine
 def parameter_guided(
     layer: str | None = None, distance: Distance = "l2", official_n_extra: CountOrZero = 0
 ) -> Weighting:
-    """Clients count more whose low layer stayed near, and whom the received model served badly.
+    """Give more weight to clients whose low layer changed little, and on which the received model was bad.
 
         w_i = 1/2 ((1 - beta_i) / (N - 1) + gamma_i / sum_j gamma_j)
         beta_i = d_i / sum_j d_j,   d_i = ||Phi - Phi_i||,   gamma_i = sigmoid(GAP_i)
@@ -110,7 +111,7 @@ def parameter_guided(
 
     def update(state: PyTree, view: ServerView) -> tuple[Array, PyTree]:
         path = low_layer(view.received.shared, layer)
-        start = traverse_util.flatten_dict(view.received.shared, sep="/")[path].ravel()
+        start = tree.leaves_by_path(view.received.shared)[path].ravel()
         (changes,) = jax.tree.leaves(view.updates.select(lambda one: one == path).tensors())
         distances = DISTANCES[distance](start, changes.reshape(changes.shape[0], -1))
         return guided_weights(distances, view.uploads.reports["gap"], view.is_present, official_n_extra), state

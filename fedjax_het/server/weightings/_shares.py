@@ -1,4 +1,4 @@
-"""Weights that follow from who is present and how much it has."""
+"""Weights by the clients that are present and their numbers of examples."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -15,33 +15,37 @@ WeightingOrName = WeightingName | Weighting
 
 
 def stateless(weights: Callable[[ServerView], Array]) -> Weighting:
-    """A weighting without memory: weights(view) -> [cohort], any non-negative numbers; they are normalised here."""
+    """Build a weighting without memory.
+
+    Args:
+        weights: From a view to [cohort] numbers of at least 0, which are normalised here.
+    """
     return Weighting(
         lambda shared, num_clients: (), lambda state, view: (normalise(weights(view), view.is_present), state)
     )
 
 
 def normalise(weights: Array, is_present: Array) -> Array:
-    """Weights over those present, summing to one; all zero where nobody is."""
+    """Weights over the clients present, summing to one; all zero where there is none."""
     weights = jnp.where(is_present, weights, 0)
     total = jnp.sum(weights)
     return weights / jnp.where(total > 0, total, 1)
 
 
-def separate(per_client: Callable[[Upload], Array]) -> Weighting:
+def weight_per_client(per_client: Callable[[Upload], Array]) -> Weighting:
     """A weighting by each upload for itself: p_i = per_client(upload i) / sum_j per_client(upload j)."""
     return stateless(lambda view: jax.vmap(per_client)(view.uploads))._replace(per_client=per_client)
 
 
-by_examples = separate(lambda upload: upload.num_examples)
+by_examples = weight_per_client(lambda upload: upload.num_examples)
 """p_i = n_i / sum n over the clients of the round that are present."""
-uniform = separate(lambda upload: jnp.ones_like(upload.num_examples))
+uniform = weight_per_client(lambda upload: jnp.ones_like(upload.num_examples))
 """1/m over the m clients that are present."""
 
 WEIGHTINGS: dict[WeightingName, Weighting] = {"samples": by_examples, "uniform": uniform}
 
 
 @validate_arguments
-def named(weighting: WeightingName | Weighting) -> Weighting:
-    """A weighting by its name in a config, "samples" or "uniform"; any other Weighting is handed through."""
+def resolve_weighting(weighting: WeightingName | Weighting) -> Weighting:
+    """A weighting by its name in a config, "samples" or "uniform"; any other Weighting is returned as it is."""
     return weighting if isinstance(weighting, Weighting) else WEIGHTINGS[weighting]

@@ -8,7 +8,7 @@ import pytest
 
 from fedjax_het import data, sharing
 from fedjax_het.algorithm import Summary
-from fedjax_het.client.gradients import controlled
+from fedjax_het.client.gradients import control_variate_gradient
 from fedjax_het.client.local_updates import sgd
 from fedjax_het.data import federate
 from fedjax_het.data.dataset import assemble
@@ -39,7 +39,7 @@ def test_a_term_that_reads_a_memory_nobody_keeps():
 
 def test_a_gradient_rule_that_reads_what_nobody_publishes():
     with pytest.raises(InputError, match=r"the local update reads published\['control'\]"):
-        build({"local_update": sgd(gradient=controlled)})
+        build({"local_update": sgd(gradient=control_variate_gradient)})
 
 
 def test_a_report_that_reads_what_nobody_answers():

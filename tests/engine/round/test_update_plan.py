@@ -10,7 +10,7 @@ from fedjax_het.engine.parallel.layout import chunked, sharded, vmapped
 from fedjax_het.engine.round.update_plan import plan_stack
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import mean, normalized_mean
-from fedjax_het.server.weightings._shares import WEIGHTINGS, separate
+from fedjax_het.server.weightings._shares import WEIGHTINGS, weight_per_client
 from fedjax_het.types import Aggregate
 from tests.harness import algorithm, compose, difference, federation, plain, run
 
@@ -97,7 +97,7 @@ def test_weights_that_read_the_cohort_cannot_pass_as_known_beforehand():
 
 def test_weights_may_read_a_traced_hyper_parameter():
     def after(power):
-        weighting = separate(lambda upload: upload.num_examples**power)
+        weighting = weight_per_client(lambda upload: upload.num_examples**power)
         round, data = compose("fedavg", change={"aggregator": mean(weighting)}), federation().data
         key = jax.random.key(0)
         return round.step(round.init(key, data), jax.tree.map(jnp.asarray, data), key)[0].server.shared

@@ -10,7 +10,7 @@ from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import server_step
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import collaborative_heads, mean
-from fedjax_het.server.aggregators.collaboration import collaboration_weights, drop_small_weights, risk_matrices
+from fedjax_het.server.aggregators._collaboration import collaboration_weights, drop_small_weights, risk_matrices
 from fedjax_het.server.summaries import class_weighted_mean
 from fedjax_het.types import Broadcast, ServerView, Upload
 

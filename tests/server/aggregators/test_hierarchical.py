@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_het.server.aggregators import hierarchical_mean
-from fedjax_het.server.aggregators.hierarchical import Reference
+from fedjax_het.server.aggregators._hierarchical import Reference
 from tests.golden.stage import aggregate
 
 RNG = np.random.default_rng(0)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedjax_het.errors import InputError
 from fedjax_het.server.weightings import generalization_adjustment
-from fedjax_het.server.weightings._generalization_adjustment import adjusted
+from fedjax_het.server.weightings._generalization_adjustment import adjust_weights
 from fedjax_het.types import Broadcast, ServerView, Upload
 
 clients = st.lists(st.tuples(st.integers(0, 8), st.integers(-40, 40), st.booleans()), min_size=1, max_size=7).filter(
@@ -17,7 +17,9 @@ clients = st.lists(st.tuples(st.integers(0, 8), st.integers(-40, 40), st.boolean
 
 def adjust(weights, gaps, size, is_adjusted=None, **options) -> np.ndarray:
     is_adjusted = np.ones(len(weights), bool) if is_adjusted is None else is_adjusted
-    return np.asarray(adjusted(jnp.asarray(weights), jnp.asarray(gaps), jnp.asarray(is_adjusted), size, **options))
+    return np.asarray(
+        adjust_weights(jnp.asarray(weights), jnp.asarray(gaps), jnp.asarray(is_adjusted), size, **options)
+    )
 
 
 @given(clients=clients, size=st.floats(0, 3), factor=st.floats(0.1, 10), centre=st.booleans(), seed=st.integers(0, 5))
@@ -37,7 +39,20 @@ def test_weights_stay_shares_and_see_only_how_gaps_compare(clients, size, factor
         np.testing.assert_allclose(adjust(weights, gaps + 2.0, size, chosen), ours, atol=1e-4)
         if chosen.any():
             worst = np.argmax(np.where(chosen, gaps, -np.inf))
-            assert ours[worst] >= weights[worst] - 1e-5
+            held, total = weights[chosen].sum(), sum_before_shares(weights[chosen], gaps[chosen], size)
+            assert ours[worst] * total >= held * weights[worst] - 1e-5  # total is held unless a weight is cut at 0
+
+
+def sum_before_shares(weights, gaps, size) -> float:
+    """The sum of the weights after the step and the cut at 0; deviations sum to 0, so the cut alone can raise it."""
+    deviations = gaps - gaps.mean()
+    largest = np.abs(deviations).max()
+    return np.maximum(weights + size * deviations / (largest or 1), 0).sum()
+
+
+def test_the_worst_served_client_loses_where_others_are_cut_at_zero():
+    """Before shares are taken: 0 - 1 is cut to 0, 0 + 2/7 and 1 + 5/7, of the sum 2."""
+    np.testing.assert_allclose(adjust([0.0, 0.0, 1.0], [0.0, 3.0, 4.0], 1.0), [0, 1 / 7, 6 / 7], rtol=1e-6)
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.1, 1e6])

@@ -3,17 +3,21 @@
 Conflicts are taken out on coefficients alone: edited update i is sum_j C_ij g_j.
 """
 
+from collections.abc import Callable
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 
 from fedjax_het import geometry
-from fedjax_het.algorithm import Aggregator, Weighting
-from fedjax_het.errors import InputError, nearest
-from fedjax_het.server.aggregators.gram_space import GramEdit, gram_space_mean
+from fedjax_het.algorithm import Aggregator
+from fedjax_het.errors import InputError
+from fedjax_het.server.aggregators._gram_space import Buffers, GramEdit, Scope, StackDtype, gram_space_mean
+from fedjax_het.server.weightings import WeightingOrName
 from fedjax_het.types import Array, ServerView
 from fedjax_het.validation import Fraction, PositiveFraction, Seed, validate_arguments
 
-_RESOLVED = 1e-12  # of its squared parts: what an update that was cancelled to less has left is rounding
+_ROUNDING_OF_SQUARES = 1e-12  # of its squared parts: what an update that was cancelled to less has left is rounding
 
 
 def project_at_once(gram: Array, is_pair: Array) -> Array:
@@ -25,13 +29,13 @@ def project_at_once(gram: Array, is_pair: Array) -> Array:
 def project_in_order(gram: Array, partners: Array, is_pair: Array, *, is_tested: bool = True) -> Array:
     """For j = partners[i, 0], partners[i, 1], ...:   g_i' <- g_i' - <g_i', g_j>/|g_j|^2 g_j
 
-    g_i' runs, g_j stays as it was sent. Only marked pairs [m, m], and where `is_tested` only if <g_i', g_j> < 0. No
-    client waits for another, so this takes as many steps as there are partners.
+    g_i' is edited, g_j stays as it was sent. Only marked pairs [m, m], and where `is_tested` only if <g_i', g_j> < 0.
+    No client waits for another, so this takes as many steps as there are partners.
     """
     rows, squared = jnp.arange(gram.shape[0]), jnp.diagonal(gram)
 
     def step(turn: Array, running: tuple[Array, Array]) -> tuple[Array, Array]:
-        coefficients, products = running  # <g_i', g_k> is kept along, so that no step multiplies matrices
+        coefficients, products = running  # <g_i', g_k> is updated along, so that no step multiplies matrices
         partner = partners[:, turn]
         product, size = products[rows, partner], squared[partner]
         is_removed = is_pair[rows, partner] & (size > 0) & ((product < 0) | (not is_tested))
@@ -44,16 +48,16 @@ def project_in_order(gram: Array, partners: Array, is_pair: Array, *, is_tested:
 def project_running(gram: Array, pairs: Array, is_pair: Array, *, is_mutual: bool) -> Array:
     """For each marked pair (i, j) in turn, if <g_i', g_j'> < 0:   g_i' <- g_i' - <g_i', g_j'>/|g_j'|^2 g_j'
 
-    Both run; where `is_mutual` g_j' loses its part along the old g_i' as well.   pairs: [n, 2], is_pair: [n]. One
-    step a pair, so m^2 steps.
+    Both are the edited ones; where `is_mutual` g_j' loses its part along the old g_i' as well. One step per pair, so
+    m^2 steps.   pairs: [n, 2], is_pair: [n].
     """
     moves = jnp.array([True, is_mutual])
 
     def step(turn: Array, running: tuple[Array, Array]) -> tuple[Array, Array]:
-        coefficients, products = running  # products: <g_i', g_k> of what runs with what was sent
+        coefficients, products = running  # products: <g_i', g_k> of edited and sent updates
         pair = pairs[turn]
         both, with_sent = coefficients[pair], products[pair]
-        squares = resolved(jnp.sum(both * with_sent, axis=1), both, gram)
+        squares = drop_rounding(jnp.sum(both * with_sent, axis=1), both, gram)
         product = jnp.sum(both[0] * with_sent[1])
         is_removed = moves & is_pair[turn] & (product < 0) & jnp.all(squares > 0)
         share = jnp.where(is_removed, product / _or_one(squares[::-1]), 0)[:, None]
@@ -62,10 +66,10 @@ def project_running(gram: Array, pairs: Array, is_pair: Array, *, is_mutual: boo
     return jax.lax.fori_loop(0, pairs.shape[0], step, (jnp.eye(gram.shape[0]), gram))[0]
 
 
-def resolved(squared: Array, coefficients: Array, gram: Array) -> Array:
+def drop_rounding(squared: Array, coefficients: Array, gram: Array) -> Array:
     """Squared lengths [...] of sum_j c_j g_j, coefficients [..., m]; 0 where the parts cancel to rounding."""
     parts = jnp.abs(coefficients) @ jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0))
-    return jnp.where(squared > _RESOLVED * jnp.square(parts), squared, 0)
+    return jnp.where(squared > _ROUNDING_OF_SQUARES * jnp.square(parts), squared, 0)
 
 
 def _or_one(values: Array) -> Array:
@@ -73,14 +77,14 @@ def _or_one(values: Array) -> Array:
 
 
 # ---- dominant updates (FedMGC) --------------------------------------------------------------------------------------
-P_MODES = ("mean_excl", "sum_incl")
-ORDERS = ("one_by_one", "simultaneous")
-TARGETS = ("original", "current")
+AgreementMode = Literal["mean_excl", "sum_incl"]
+Order = Literal["one_by_one", "simultaneous"]
+Target = Literal["original", "current"]
 _ROUNDING = 1e-6  # so that .3 of 10 clients are 3 in float32 too
 
 
-def ranking(
-    gram: Array, is_present: Array, losses: Array, fraction: float = 0.5, p_mode: str = "mean_excl"
+def rank_by_dominance(
+    gram: Array, is_present: Array, losses: Array, fraction: float = 0.5, p_mode: AgreementMode = "mean_excl"
 ) -> tuple[Array, Array]:
     """(clients [m] by falling z_i = p_i / l_i, absent ones last; how many of them are dominant []).
 
@@ -96,16 +100,12 @@ def ranking(
 def dominant_edit(
     fraction: PositiveFraction = 0.5,
     *,
-    p_mode: str = "mean_excl",
-    order: str = "one_by_one",
-    target: str = "original",
+    p_mode: AgreementMode = "mean_excl",
+    order: Order = "one_by_one",
+    target: Target = "original",
     min_norm_ratio: Fraction = 0.0,
 ) -> GramEdit:
     """FedMGC's edit of every update, as coefficients; see `dominant_correction`, also for the arguments."""
-    options = {"p_mode": (p_mode, P_MODES), "order": (order, ORDERS), "target": (target, TARGETS)}
-    for name, (value, known) in options.items():
-        if value not in known:
-            raise InputError(f"{name}: unknown option '{value}'. {nearest(value, known)}")
     if (order, target) == ("simultaneous", "current"):
         raise InputError("target: 'current' needs order='one_by_one'; at once, every update is still the original.")
 
@@ -113,7 +113,7 @@ def dominant_edit(
         sizes = geometry.lengths(gram)
         is_negligible = sizes < min_norm_ratio * jnp.max(sizes)
         gram = jnp.where(is_negligible[:, None] | is_negligible, 0, gram)
-        order_of_z, num_dominant = ranking(gram, is_present, losses, fraction, p_mode)
+        order_of_z, num_dominant = rank_by_dominance(gram, is_present, losses, fraction, p_mode)
         size = gram.shape[0]
         is_dominant = jnp.zeros(size, bool).at[order_of_z].set(jnp.arange(size) < num_dominant)
         is_pair = is_dominant & ~jnp.eye(size, dtype=bool)
@@ -131,15 +131,15 @@ def dominant_edit(
 @validate_arguments
 def dominant_correction(
     fraction: PositiveFraction = 0.5,
-    weighting: str | Weighting = "uniform",
+    weighting: WeightingOrName = "uniform",
     *,
-    p_mode: str = "mean_excl",
-    order: str = "one_by_one",
-    target: str = "original",
+    p_mode: AgreementMode = "mean_excl",
+    order: Order = "one_by_one",
+    target: Target = "original",
     min_norm_ratio: Fraction = 0.0,
-    scope: str = "model",
-    buffers: str = "weighted_mean",
-    stack: str = "float32",
+    scope: Scope = "model",
+    buffers: Buffers = "weighted_mean",
+    stack: StackDtype = "float32",
 ) -> Aggregator:
     """Take out of each update what points against the dominant ones, and average.
 
@@ -148,7 +148,7 @@ def dominant_correction(
         for each dominant s in falling z, s != i:   if g_i' . g_s < 0:   g_i' <- g_i' - (g_i' . g_s)/|g_s|^2 g_s
         u = 1/K sum_i g_i'
 
-    Zero updates agree and conflict with nobody. One client alone is handed through.
+    Zero updates agree and conflict with no other. The update of one client alone is not changed.
     Reads: reports["loss"] (l_i).
 
     Args:
@@ -186,16 +186,17 @@ def _losses(view: ServerView) -> tuple[Array]:
 
 
 # ---- pairs (FedGH) --------------------------------------------------------------------------------------------------
-CONFLICT_TESTS = ("current", "original", "sequential")
+ConflictTest = Literal["current", "original", "sequential"]
+PairOrder = Literal["lexicographic", "random"]
 
 
-def lexicographic(view: ServerView, seed: int) -> Array:
-    """[m, m]: when a pair has its turn, the smallest first: (0, 1), (0, 2), ... by the clients' ids."""
+def lexicographic_order(view: ServerView, seed: int) -> Array:
+    """[m, m]: the ranks of pairs, the smallest first: (0, 1), (0, 2), ... by the clients' ids."""
     place = jnp.argsort(jnp.argsort(view.cohort))
     return jnp.minimum(place[:, None], place) * len(place) + jnp.maximum(place[:, None], place)
 
 
-def at_random(view: ServerView, seed: int) -> Array:
+def random_order(view: ServerView, seed: int) -> Array:
     """[m, m]: the same in an order drawn anew each round, a function of (seed, round, the two ids)."""
     key = jax.random.fold_in(jax.random.key(seed), view.received.round)
 
@@ -206,13 +207,15 @@ def at_random(view: ServerView, seed: int) -> Array:
     return jax.vmap(jax.vmap(draw, (None, 0)), (0, None))(view.cohort, view.cohort)
 
 
-PAIR_ORDERS = {"lexicographic": lexicographic, "random": at_random}
+PAIR_ORDERS: dict[PairOrder, Callable[[ServerView, int], Array]] = {
+    "lexicographic": lexicographic_order,
+    "random": random_order,
+}
 
 
-def harmonized_edit(conflict_test: str = "current") -> GramEdit:
+@validate_arguments
+def harmonized_edit(conflict_test: ConflictTest = "current") -> GramEdit:
     """FedGH's edit of every update, as coefficients; see `harmonized_mean`."""
-    if conflict_test not in CONFLICT_TESTS:
-        raise InputError(f"conflict_test: unknown option '{conflict_test}'. {nearest(conflict_test, CONFLICT_TESTS)}")
 
     def edit(gram: Array, is_present: Array, turns: Array) -> Array:
         size = gram.shape[0]
@@ -230,21 +233,21 @@ def harmonized_edit(conflict_test: str = "current") -> GramEdit:
 
 @validate_arguments
 def harmonized_mean(
-    conflict_test: str = "current",
-    weighting: str | Weighting = "samples",
+    conflict_test: ConflictTest = "current",
+    weighting: WeightingOrName = "samples",
     *,
-    pair_order: str = "lexicographic",
+    pair_order: PairOrder = "lexicographic",
     seed: Seed = 0,
-    scope: str = "model",
-    buffers: str = "weighted_mean",
-    stack: str = "float32",
+    scope: Scope = "model",
+    buffers: Buffers = "weighted_mean",
+    stack: StackDtype = "float32",
 ) -> Aggregator:
     """Project the two updates of every conflicting pair onto each other's normal plane, and average.
 
         for each pair i < j in conflict:   g_i' <- g_i' - (g_i' . g_j)/|g_j|^2 g_j,   g_j' likewise against g_i
         u = sum_i p_i g_i'
 
-    Zero updates conflict with nobody. With two clients all tests agree. For three or more in conflict the result
+    Zero updates conflict with no other. With two clients all tests agree. For three or more in conflict the result
     depends on the order of the pairs, so on the ids. The paper's text leaves the test open; no authors' code was found.
     The default equals PCGrad with partners in the order of ids.
 
@@ -266,9 +269,11 @@ def harmonized_mean(
     References:
         Zhang, Sun and Chen, FedGH: Federated Learning via Gradient Harmonization, 2023. arXiv:2309.06692
     """
-    if pair_order not in PAIR_ORDERS:
-        raise InputError(f"pair_order: unknown option '{pair_order}'. {nearest(pair_order, PAIR_ORDERS)}")
-    extra_inputs = lambda view: (PAIR_ORDERS[pair_order](view, seed),)  # noqa: E731
     return gram_space_mean(
-        harmonized_edit(conflict_test), weighting, extra_inputs=extra_inputs, scope=scope, buffers=buffers, stack=stack
+        harmonized_edit(conflict_test),
+        weighting,
+        extra_inputs=lambda view: (PAIR_ORDERS[pair_order](view, seed),),
+        scope=scope,
+        buffers=buffers,
+        stack=stack,
     )

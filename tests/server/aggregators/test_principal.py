@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.errors import InputError
-from fedjax_het.server.aggregators import gram_space_mean, mean, principal, principal_directions
-from fedjax_het.server.aggregators.principal import principal_edit
+from fedjax_het.server.aggregators import _principal, gram_space_mean, mean, principal_directions
+from fedjax_het.server.aggregators._principal import principal_edit
 from tests.golden.stage import aggregate, combined
 
 AGGREGATORS = {
@@ -99,7 +99,7 @@ def test_a_client_that_sent_zeros_stays_zero():
 @pytest.mark.parametrize("projection", ["orthogonal", "cosine"])
 def test_which_way_an_axis_points_changes_nothing(correction, projection, monkeypatch):
     """An axis and its negative project alike, so that FedLD's vote on the sign of an axis is no option."""
-    options, axes_of = {"correction": correction, "projection": projection}, principal.principal_axes
+    options, axes_of = {"correction": correction, "projection": projection}, _principal.principal_axes
     for seed in range(10):
         flips = np.random.default_rng(seed).choice([-1.0, 1.0], 6)
 
@@ -108,7 +108,7 @@ def test_which_way_an_axis_points_changes_nothing(correction, projection, monkey
             return axes._replace(vectors=axes.vectors * flips, projections=axes.projections * flips)
 
         expected = revised(STACK, **options)
-        monkeypatch.setattr(principal, "principal_axes", flipped)
+        monkeypatch.setattr(_principal, "principal_axes", flipped)
         np.testing.assert_allclose(revised(STACK, **options), expected, rtol=1e-12)
         monkeypatch.undo()
 

@@ -1,4 +1,4 @@
-"""Mixtures of everyone's heads, one for each client (FedPAC)."""
+"""Mixtures of the clients' heads, one for each client (FedPAC)."""
 
 import jax
 import jax.numpy as jnp

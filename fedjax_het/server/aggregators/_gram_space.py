@@ -1,18 +1,18 @@
 """The weighted mean of updates that are edited by their inner products alone.
 
-FedLD, FedMGC's correction and FedGH replace each update by a combination of all of them, and average. What is
-combined with what depends on inner products alone. So the stack is read twice: once for its Gram matrix, m x m, and
+FedLD, FedMGC's correction and FedGH replace each update by a combination of all of them, and average. The
+coefficients depend on inner products alone. So the stack is read twice: once for its Gram matrix, m x m, and
 once for the single combination at the end; no edited update is ever formed.
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.algorithm import Aggregator, Problem, Weighting
-from fedjax_het.errors import InputError, nearest
-from fedjax_het.server.weightings import named
+from fedjax_het.algorithm import Aggregator, Problem
+from fedjax_het.server.weightings import WeightingOrName, resolve_weighting
 from fedjax_het.types import Aggregate, Array, PyTree, ServerView
 from fedjax_het.validation import CountOrZero, validate_arguments
 
@@ -21,20 +21,20 @@ GramEdit = Callable[..., Array]
 
 All in float64. Extra inputs are arrays that the server knows, such as losses or ids."""
 
-SCOPES = ("model", "tensor")
-BUFFERS = ("weighted_mean", "keep_server", "in_vector")
-STACKS = ("float32", "bfloat16")
+Scope = Literal["model", "tensor"]
+Buffers = Literal["weighted_mean", "keep_server", "in_vector"]
+StackDtype = Literal["float32", "bfloat16"]
 
 
 @validate_arguments
 def gram_space_mean(
     edit: GramEdit,
-    weighting: str | Weighting = "samples",
+    weighting: WeightingOrName = "samples",
     *,
     extra_inputs: Callable[[ServerView], tuple[Array, ...]] = lambda view: (),
-    scope: str = "model",
-    buffers: str = "weighted_mean",
-    stack: str = "float32",
+    scope: Scope = "model",
+    buffers: Buffers = "weighted_mean",
+    stack: StackDtype = "float32",
     warmup_mean_rounds: CountOrZero = 0,
 ) -> Aggregator:
     """The weighted mean of edited updates: u = sum_i p_i sum_j C_ij u_j, with C = edit(Gram matrix, ...).
@@ -46,7 +46,7 @@ def gram_space_mean(
     Args:
         edit: see `GramEdit`.
         weighting: of p_i, "samples", "uniform" or any Weighting.
-        extra_inputs: what the edit is handed besides the Gram matrix and who is present, say the reported losses.
+        extra_inputs: the inputs of the edit besides the Gram matrix and is_present, such as the reported losses.
         scope: one vector per client ("model"), or each parameter tensor by itself ("tensor").
         buffers: what happens to collections besides params (batch statistics): "weighted_mean"; "keep_server", as the
             server has them; or "in_vector", edited along with the parameters.
@@ -55,16 +55,10 @@ def gram_space_mean(
             largest is seen to 3e-3 of itself, one of a thousandth to 20 %.
         warmup_mean_rounds: so many first rounds take the plain weighted mean.
 
-    Returns:
-        An aggregator of leaves [cohort, ...] -> [...].
-
     Raises:
         InputError: for an unknown scope, buffers, stack or weighting.
     """
-    weighting = named(weighting)
-    for name, value, known in (("scope", scope, SCOPES), ("buffers", buffers, BUFFERS), ("stack", stack, STACKS)):
-        if value not in known:
-            raise InputError(f"{name}: unknown option '{value}'. {nearest(value, known)}")
+    weighting = resolve_weighting(weighting)
 
     def is_edited(path: str) -> bool:
         return buffers == "in_vector" or path.startswith("params/")

@@ -1,12 +1,13 @@
 """Means of updates that are expressed by their principal directions (FedLD)."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 
-from fedjax_het.algorithm import Aggregator, Weighting
-from fedjax_het.errors import InputError, nearest
-from fedjax_het.server.aggregators.gram_space import GramEdit, gram_space_mean
+from fedjax_het.algorithm import Aggregator
+from fedjax_het.server.aggregators._gram_space import Buffers, GramEdit, Scope, StackDtype, gram_space_mean
+from fedjax_het.server.weightings import WeightingOrName
 from fedjax_het.types import Array
 from fedjax_het.validation import CountOrZero, PositiveFraction, validate_arguments
 
@@ -25,24 +26,26 @@ class Axes(NamedTuple):
     is_kept: Array  # [m] selected, and a direction at all
 
 
-NORMS = {
+EigenvalueNorm = Literal["l2_selected", "l2_all", "sum_selected", "sum_all", "unit"]
+Rounding = Literal["floor", "ceil", "round", "truncate"]
+Projection = Literal["orthogonal", "cosine"]
+Correction = Literal["per_axis", "whole", "none"]
+NORMS: dict[EigenvalueNorm, Callable[[Axes], Array]] = {
     "l2_selected": lambda axes: jnp.sqrt(jnp.sum(jnp.square(axes.eigenvalues) * axes.is_selected)),
     "l2_all": lambda axes: jnp.sqrt(jnp.sum(jnp.square(axes.eigenvalues))),
     "sum_selected": lambda axes: jnp.sum(axes.eigenvalues * axes.is_selected),
     "sum_all": lambda axes: jnp.sum(axes.eigenvalues),
     "unit": lambda axes: axes.eigenvalues,
 }
-ROUNDINGS = {
+ROUNDINGS: dict[Rounding, Callable[[Array], Array]] = {
     "floor": lambda wanted: jnp.maximum(1, jnp.floor(wanted + 1e-9)),
     "ceil": lambda wanted: jnp.maximum(1, jnp.ceil(wanted - 1e-9)),
     "round": lambda wanted: jnp.maximum(1, jnp.round(wanted)),
     "truncate": jnp.floor,  # the released code's int(): one client alone gives no axis, hence a zero update
 }
-PROJECTIONS = ("orthogonal", "cosine")
-CORRECTIONS = ("per_axis", "whole", "none")
 
 
-def principal_axes(gram: Array, is_present: Array, fraction: float = 0.8, rounding: str = "floor") -> Axes:
+def principal_axes(gram: Array, is_present: Array, fraction: float = 0.8, rounding: Rounding = "floor") -> Axes:
     """The m principal axes of the updates from their Gram matrix K = G G^T alone.
 
         K e_l = m lambda_l e_l,   c_il = sqrt(m lambda_l) e_il,   L = rounding(fraction m)
@@ -62,60 +65,57 @@ def principal_axes(gram: Array, is_present: Array, fraction: float = 0.8, roundi
 def principal_edit(
     fraction: PositiveFraction = 0.8,
     *,
-    correction: str = "per_axis",
-    eig_norm: str = "l2_selected",
-    projection: str = "orthogonal",
-    rounding: str = "floor",
+    correction: Correction = "per_axis",
+    eig_norm: EigenvalueNorm = "l2_selected",
+    projection: Projection = "orthogonal",
+    rounding: Rounding = "floor",
 ) -> GramEdit:
     """FedLD's edit of every update, as coefficients; see `principal_directions`, also for the arguments.
 
     Which way an axis points does not matter: it and its negative project alike.
     """
-    options = {"correction": (correction, CORRECTIONS), "eig_norm": (eig_norm, NORMS)}
-    options |= {"projection": (projection, PROJECTIONS), "rounding": (rounding, ROUNDINGS)}
-    for name, (value, known) in options.items():
-        if value not in known:
-            raise InputError(f"{name}: unknown option '{value}'. {nearest(value, known)}")
 
     def edit(gram: Array, is_present: Array) -> Array:
         axes = principal_axes(gram, is_present, fraction, rounding)
-        along = _edited(axes, jnp.sqrt(jnp.maximum(jnp.diag(gram), 0)), correction, eig_norm, projection)
+        along = _edit_along_axes(axes, jnp.sqrt(jnp.maximum(jnp.diag(gram), 0)), correction, eig_norm, projection)
         return along @ (axes.vectors / jnp.where(axes.is_kept, axes.lengths, 1)).T
 
     return edit
 
 
-def _edited(axes: Axes, norms: Array, correction: str, eig_norm: str, projection: str) -> Array:
+def _edit_along_axes(
+    axes: Axes, norms: Array, correction: Correction, eig_norm: EigenvalueNorm, projection: Projection
+) -> Array:
     """[m, m]: client i's edited update along axis l."""
     norms = norms[:, None]
-    weights = jnp.where(axes.is_kept, axes.eigenvalues / _positive(NORMS[eig_norm](axes)), 0)
+    weights = jnp.where(axes.is_kept, axes.eigenvalues / _or_one(NORMS[eig_norm](axes)), 0)
     has_side = jnp.abs(axes.projections) > _VOTE * norms
     if correction == "per_axis":  # the projection's length cancels, its side remains
         return norms * weights * jnp.sign(axes.projections) * has_side
     along = weights * axes.projections * has_side
     if projection == "cosine":
-        along = along * axes.lengths / _positive(norms)
+        along = along * axes.lengths / _or_one(norms)
     if correction == "none":
         return along
-    return along * norms / _positive(jnp.linalg.norm(along, axis=1, keepdims=True))
+    return along * norms / _or_one(jnp.linalg.norm(along, axis=1, keepdims=True))
 
 
-def _positive(values: Array) -> Array:
+def _or_one(values: Array) -> Array:
     return jnp.where(values > 0, values, 1)
 
 
 @validate_arguments
 def principal_directions(
     fraction: PositiveFraction = 0.8,
-    weighting: str | Weighting = "samples",
+    weighting: WeightingOrName = "samples",
     *,
-    correction: str = "per_axis",
-    eig_norm: str = "l2_selected",
-    projection: str = "orthogonal",
-    rounding: str = "floor",
-    scope: str = "model",
-    buffers: str = "weighted_mean",
-    stack: str = "float32",
+    correction: Correction = "per_axis",
+    eig_norm: EigenvalueNorm = "l2_selected",
+    projection: Projection = "orthogonal",
+    rounding: Rounding = "floor",
+    scope: Scope = "model",
+    buffers: Buffers = "weighted_mean",
+    stack: StackDtype = "float32",
     warmup_mean_rounds: CountOrZero = 0,
 ) -> Aggregator:
     """Express each update by the principal axes that all updates share, at its own length, and average.

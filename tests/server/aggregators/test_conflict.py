@@ -1,4 +1,4 @@
-"""Laws of the aggregators that take conflicts out: FedMGC's, FedGH's, and the hierarchical one."""
+"""Laws of the aggregators that remove conflicts: FedMGC's, FedGH's, and the hierarchical one."""
 
 import functools
 
@@ -11,7 +11,7 @@ from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import server_step
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import dominant_correction, harmonized_mean, hierarchical_mean
-from fedjax_het.server.aggregators.hierarchical import Reference
+from fedjax_het.server.aggregators._hierarchical import Reference
 from fedjax_het.types import Broadcast, ServerView, Upload
 
 AGGREGATORS = {

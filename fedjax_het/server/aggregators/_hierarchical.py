@@ -1,4 +1,4 @@
-"""A tournament that takes conflicts out pair by pair, level by level (what FedLD's tables ran as FedGH)."""
+"""Removal of conflicts from pairs of updates, level by level of a tournament (FedGH in FedLD's tables)."""
 
 from typing import NamedTuple
 
@@ -7,16 +7,15 @@ import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Aggregator, Problem
-from fedjax_het.errors import InputError, nearest
-from fedjax_het.server.aggregators.conflict import resolved
-from fedjax_het.server.aggregators.gram_space import BUFFERS
+from fedjax_het.server.aggregators._conflict import drop_rounding
+from fedjax_het.server.aggregators._gram_space import Buffers
 from fedjax_het.server.weightings import uniform
 from fedjax_het.types import Aggregate, Array, ServerView, Variables
 from fedjax_het.validation import Fraction, NonNegative, validate_arguments
 
 
 class Reference(NamedTuple):
-    """Where past aggregates pointed, tensor by tensor."""
+    """The moving average of past aggregates, tensor by tensor."""
 
     average: Variables
     is_begun: Array  # []
@@ -33,32 +32,34 @@ def hierarchical_weights(gram: Array, scores: Array, is_present: Array, eps: flo
         rows, count = running
         rows = rows[jnp.argsort(jnp.where(place < count, -(rows @ scores), jnp.inf), stable=True)]
         partner = jnp.where(place < count, count - 1 - place, place)
-        lessened = _without(gram, rows, rows[partner], eps)
+        lessened = _subtract_projections(gram, rows, rows[partner], eps)
         pairs = jnp.where((partner == place)[:, None], rows, lessened + lessened[partner])
         half = (count + 1) // 2
         return jnp.where((place < half)[:, None], pairs, 0), half
 
     rows = jnp.where(is_present[:, None], jnp.eye(gram.shape[0]), 0)[jnp.argsort(~is_present, stable=True)]
-    rows = jnp.pad(rows, ((0, 1), (0, 0)))  # one client alone meets nobody, as zeros
+    rows = jnp.pad(rows, ((0, 1), (0, 0)))  # one client alone is paired with zeros
     rows, _ = jax.lax.while_loop(lambda running: running[1] > 2, level, (rows, num_present))
     first, second = rows[:1], rows[1:2]
-    lessened = _without(gram, first, second, eps)
+    lessened = _subtract_projections(gram, first, second, eps)
     product = jnp.sum(first @ gram * second, axis=1)
-    total = lessened + _without(gram, second, lessened, eps, product)
+    total = lessened + _subtract_projections(gram, second, lessened, eps, product)
     return jnp.sum(total, axis=0) / jnp.maximum(num_present, 1)
 
 
-def _without(gram: Array, rows: Array, others: Array, eps: float, products: Array | None = None) -> Array:
+def _subtract_projections(gram: Array, rows: Array, others: Array, eps: float, products: Array | None = None) -> Array:
     """rows - <row, other>/(|other|^2 + eps) other where they conflict, coefficients [n, m]."""
     if products is None:
         products = jnp.sum(rows @ gram * others, axis=1)
-    squared = resolved(jnp.sum(others @ gram * others, axis=1), others, gram) + eps
+    squared = drop_rounding(jnp.sum(others @ gram * others, axis=1), others, gram) + eps
     share = jnp.where((products < 0) & (squared > 0), products / jnp.where(squared > 0, squared, 1), 0)
     return rows - share[:, None] * others
 
 
 @validate_arguments
-def hierarchical_mean(eps: NonNegative = 1e-7, decay: Fraction = 0.99, *, buffers: str = "weighted_mean") -> Aggregator:
+def hierarchical_mean(
+    eps: NonNegative = 1e-7, decay: Fraction = 0.99, *, buffers: Buffers = "weighted_mean"
+) -> Aggregator:
     """Join the updates in a tournament that pairs those that agree most and least with past aggregates.
 
         first round:   u = 1/m sum_i g_i,   r = u
@@ -69,9 +70,9 @@ def hierarchical_mean(eps: NonNegative = 1e-7, decay: Fraction = 0.99, *, buffer
         u = (a' + b')/m,   r <- decay r + (1 - decay) u
 
     Deviations from the codes: the sum is divided by the clients that are present, not by all there are; r = 0 leaves
-    the order to the ids, where they sort NaN; one client is handed through, where they stop; and with eps = 0 the
-    second of a last pair in exact opposition stays, where FedDM's is NaN. As in the codes the last step has no bound:
-    |b'| grows like 1/sin(a, b) as the last pair nears opposition.
+    the order to the ids, where they sort NaN; the update of one client alone stays, where they stop; and with eps = 0
+    the second of a last pair in exact opposition stays, where FedDM's is NaN. As in the codes the last step has no
+    bound: |b'| grows like 1/sin(a, b) as the last pair nears opposition.
     It is not the method of the FedGH paper (`harmonized_mean`).
 
     Args:
@@ -89,8 +90,6 @@ def hierarchical_mean(eps: NonNegative = 1e-7, decay: Fraction = 0.99, *, buffer
     References:
         Zhu et al., FedDM; official code CityU-AIM-Group/FedDM, main.py, and Zeng-Shuang/FedLD, svd_tools.py.
     """
-    if buffers not in BUFFERS:
-        raise InputError(f"buffers: unknown option '{buffers}'. {nearest(buffers, BUFFERS)}")
 
     def is_edited(path: str) -> bool:
         return buffers == "in_vector" or path.startswith("params/")

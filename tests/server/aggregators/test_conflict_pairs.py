@@ -1,6 +1,7 @@
-"""What pairs in conflict lose to each other (FedGH)."""
+"""Projections of pairs in conflict onto each other (FedGH)."""
 
 import functools
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_het.server.aggregators.conflict import CONFLICT_TESTS, PAIR_ORDERS, harmonized_edit
+from fedjax_het.server.aggregators._conflict import PAIR_ORDERS, ConflictTest, harmonized_edit
 from fedjax_het.types import Broadcast, ServerView, Upload
 
 SIZE = 5
@@ -61,7 +62,7 @@ def test_decided_once_an_agreeing_part_is_taken_out_too():
     assert np.linalg.norm(taken) < np.linalg.norm(kept)
 
 
-@pytest.mark.parametrize("test", CONFLICT_TESTS)
+@pytest.mark.parametrize("test", get_args(ConflictTest))
 def test_few_dimensions_stay_finite(test):
     """Five clients on a line or a plane: what is left of some is rounding, and must not be divided by."""
     for seed in range(20):

@@ -1,11 +1,11 @@
-"""Projections on coefficients are those of vectors, told in NumPy one by one."""
+"""Projections on coefficients are those of vectors, computed in NumPy one by one."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_het.server.aggregators import conflict
+from fedjax_het.server.aggregators import _conflict
 
 SIZE = 40
 RNG = np.random.default_rng(0)
@@ -40,7 +40,7 @@ def test_in_order(order, is_tested):
         for j in partners:
             if is_pair[i, j] and STACK[j].any() and (wanted[i] @ STACK[j] < 0 or not is_tested):
                 wanted[i] = without(wanted[i], STACK[j])
-    ours = on_coefficients(conflict.project_in_order, GRAM, ORDERS[order], is_pair, is_tested=is_tested)
+    ours = on_coefficients(_conflict.project_in_order, GRAM, ORDERS[order], is_pair, is_tested=is_tested)
     np.testing.assert_allclose(ours, wanted, atol=1e-9)
 
 
@@ -56,7 +56,7 @@ def test_running(is_mutual):
             wanted[i] = without(one, other)
             if is_mutual:
                 wanted[j] = without(other, one)
-    ours = on_coefficients(conflict.project_running, GRAM, pairs, is_pair, is_mutual=is_mutual)
+    ours = on_coefficients(_conflict.project_running, GRAM, pairs, is_pair, is_mutual=is_mutual)
     np.testing.assert_allclose(ours, wanted, atol=1e-9)
 
 
@@ -66,7 +66,7 @@ def test_no_step_multiplies_by_the_gram_matrix(name):
     order = ORDERS["one order"] if name == "project_in_order" else PAIRS
     is_pair = OTHERS if name == "project_in_order" else np.ones(len(PAIRS), bool)
     options = {} if name == "project_in_order" else {"is_mutual": True}
-    traced = jax.make_jaxpr(lambda *arrays: getattr(conflict, name)(*arrays, **options))(GRAM, order, is_pair)
+    traced = jax.make_jaxpr(lambda *arrays: getattr(_conflict, name)(*arrays, **options))(GRAM, order, is_pair)
     products = [line for line in str(traced).splitlines() if "dot_general" in line]
     assert all(f"[{SIZE},{SIZE}]" not in line for line in products)
     assert str(traced).count("while") + str(traced).count("scan") >= 1

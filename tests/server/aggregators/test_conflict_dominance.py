@@ -1,4 +1,4 @@
-"""Who is dominant, and what the others lose to them (FedMGC)."""
+"""Ranking of dominant clients, and the correction of updates against them (FedMGC)."""
 
 import functools
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import dominant_correction
-from fedjax_het.server.aggregators.conflict import dominant_edit, ranking
+from fedjax_het.server.aggregators._conflict import dominant_edit, rank_by_dominance
 from tests.golden.stage import aggregate
 
 EVERYONE = jnp.ones(6, bool)
@@ -33,7 +33,7 @@ def corrected(**options):
 
 def dominants(stack, losses, fraction=0.5, **options):
     gram = jnp.asarray(stack @ stack.T)
-    order, count = ranking(gram, jnp.ones(len(stack), bool), jnp.asarray(losses), fraction, **options)
+    order, count = rank_by_dominance(gram, jnp.ones(len(stack), bool), jnp.asarray(losses), fraction, **options)
     return np.asarray(order)[: int(count)]
 
 
@@ -93,7 +93,7 @@ def test_the_texts_sum_of_projections_ranks_as_their_mean_does(seed):
 def test_how_many_are_dominant(fraction, count):
     stack, losses = drawn(0, size=10)
     assert len(dominants(stack, losses, fraction)) == count
-    traced = jax.jit(lambda share: ranking(jnp.eye(10), jnp.ones(10, bool), jnp.ones(10), share)[1])
+    traced = jax.jit(lambda share: rank_by_dominance(jnp.eye(10), jnp.ones(10, bool), jnp.ones(10), share)[1])
     assert traced(jnp.float32(fraction)) == count
 
 
@@ -103,7 +103,7 @@ def test_ties_go_to_the_lower_id():
 
 def test_absent_clients_are_never_dominant():
     gram = jnp.zeros((6, 6)).at[:3, :3].set(-1 + 2 * jnp.eye(3))
-    order, count = ranking(gram, jnp.arange(6) < 3, jnp.ones(6), 1.0)
+    order, count = rank_by_dominance(gram, jnp.arange(6) < 3, jnp.ones(6), 1.0)
     assert int(count) == 3 and set(np.asarray(order)[:3].tolist()) == {0, 1, 2}
 
 
