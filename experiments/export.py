@@ -78,9 +78,9 @@ def _restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tupl
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
         return checkpoints.restore(like), checkpoints.latest() or 0
-    like = jax.vmap(round.begin, (0, None))(keys, federation.examples.inputs[:1])
+    like = jax.vmap(round.initial_state, (0, None))(keys, federation.examples.inputs[:1])
     state = checkpoints.restore(like._replace(clients=engine.ClientStore(like.clients, federation.num_clients, None)))
-    return state._replace(clients=state.clients.everyone()), checkpoints.latest() or 0
+    return state._replace(clients=state.clients.take_all()), checkpoints.latest() or 0
 
 
 def main(argv: Sequence[str]) -> int:

@@ -160,7 +160,7 @@ def train_together(runs: Sequence[Run], resolved: Mapping[str, Any], processes: 
                 each.settings,
                 resolved,
                 parts.federation,
-                simulation.facts,
+                simulation.cost,
                 beside=(i, len(runs)),
                 processes=processes,
             )

@@ -1,4 +1,4 @@
-"""An algorithm is data: named slots filled with pure functions of a view."""
+"""Algorithms as data: named slots filled with pure functions of a view."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ Measure = Callable[[Problem, ClientView], PyTree]
 
 
 class OfRun(NamedTuple):
-    """Marks an argument of a factory that a config, where it leaves it out, takes from the run's own setting.
+    """Annotation of an argument of a factory whose default, in a config, is a setting of the run.
 
     rounds: Annotated[int, OfRun("rounds")] = 40
     """
@@ -43,10 +43,14 @@ class OfRun(NamedTuple):
 
 
 class LocalUpdate(NamedTuple):
-    """How a client trains, and how many steps of how many examples that is.
+    """The training of a client.
 
-    watched: the same training, whose metrics also tell "drift", the mean over its steps of |w_k - w|^2, from the
-    weights w that the round began with; diagnostics ask for it.
+    Args:
+        train: (problem, view, key) -> the trained variables.
+        num_steps: Numbers of training examples -> numbers of steps.
+        batch_size: Examples per step.
+        train_with_drift: The same training, with the further metric "drift", the mean over its steps of |w_k - w|^2,
+            from the weights w at the start of the round; diagnostics use it.
     """
 
     train: Callable[[Problem, ClientView, Key], Trained]
@@ -56,16 +60,18 @@ class LocalUpdate(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What a client keeps between rounds."""
+    """A quantity that a client keeps between rounds."""
 
     init: Callable[[Variables], PyTree]
     update: Measure  # view.memory holds the old value
 
 
 class Summary(NamedTuple):
-    """How the reports of a cohort become one value, published to everyone.
+    """A summary of the reports of a cohort, which the server publishes to all clients.
 
-    update: (old, the reports of its name as a stack, view) -> new.
+    Args:
+        init: (problem, shared variables, number of clients, cohort size) -> the first value.
+        update: (old value, the reports of its name as a stack, view) -> new value.
     """
 
     init: Callable[[Problem, Variables, int, int], PyTree]  # (problem, shared, num_clients, cohort_size)
@@ -73,11 +79,15 @@ class Summary(NamedTuple):
 
 
 class Aggregator(NamedTuple):
-    """How the server combines what it received.
+    """The rule by which the server combines updates.
 
-    update: reads the updates by the methods of `view.updates`; what it calls decides whether they are stacked.
-    gram_edit: where each update is replaced by a combination of all, by inner products alone: (Gram matrix K [m, m] of
-    the updates, view) -> C [m, m], client i's edited update being sum_j C_ij u_j; in float64. Diagnostics read it.
+    Args:
+        init: (shared variables, number of clients) -> the first state.
+        update: (problem, state, view) -> (decision, new state). It reads the updates by the methods of `view.updates`;
+            which methods it calls decides whether they are stacked.
+        gram_edit: For rules that replace each update by a combination of all that depends on inner products alone:
+            (Gram matrix K [m, m] of the updates, view) -> C [m, m] in float64, where client i's edited update is
+            sum_j C_ij u_j. Diagnostics read it.
     """
 
     init: Callable[[Variables, int], PyTree]  # (shared, num_clients)
@@ -86,10 +96,13 @@ class Aggregator(NamedTuple):
 
 
 class Weighting(NamedTuple):
-    """[cohort] weights that sum to one over the clients that are present, and are zero elsewhere.
+    """Weights of clients, [cohort], that sum to one over those present and are zero for the others.
 
-    per_client: where the weights are proportional to a function of each upload alone, that function; the weighted sum
-    can then run while clients train.
+    Args:
+        init: (shared variables, number of clients) -> the first state.
+        update: (state, view) -> (weights, new state).
+        per_client: For weights that are proportional to a function of each upload alone, that function; their sum
+            can then be computed while clients train.
     """
 
     init: Callable[[Variables, int], PyTree]
@@ -107,19 +120,21 @@ def _nothing() -> Mapping:
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """A federated algorithm: who minimises what, how, and what is shared.
+    """A federated algorithm: objective, local training, aggregation, and sharing.
 
-    Mixing two papers is `dataclasses.replace(fedga(), sharing=sharing.batch_norms)`. An Algorithm is a program, closed
-    over by the trace: its hyper-parameters may be tracers.
+    Two papers are combined by `dataclasses.replace(fedga(), sharing=sharing.batch_norms)`. Hyper-parameters, which the
+    functions close over, may be tracers.
     """
 
-    objective: tuple[Term, ...]  # minimised: the sum of its terms
+    objective: tuple[Term, ...]  # minimized: the sum of its terms
     local_update: LocalUpdate
     aggregator: Aggregator
     server_optimizer: optax.GradientTransformation = field(default_factory=lambda: optax.sgd(1.0))
     sharing: Sharing = share_all
     adapt: Callable[[Model], Model] = _identity
     memory: Mapping[str, Memory] = field(default_factory=_nothing)
-    survey: Mapping[str, Measure] = field(default_factory=_nothing)  # asked before training
-    reports: Mapping[str, Measure] = field(default_factory=_nothing)  # sent with the update
-    published: Mapping[str, Summary] = field(default_factory=_nothing)  # keyed by the question or report it condenses
+    survey: Mapping[str, Measure] = field(default_factory=_nothing)  # measured and sent before training
+    reports: Mapping[str, Measure] = field(default_factory=_nothing)  # measured and sent after training
+    published: Mapping[str, Summary] = field(
+        default_factory=_nothing
+    )  # keyed by the report or answer that is summarized

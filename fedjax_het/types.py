@@ -1,7 +1,7 @@
-"""The records that travel through a round.
+"""Records of a round: examples, messages, states, and the views that algorithms read.
 
-Axes: leaves of one client carry no client axis; what the server sees is stacked, leaves ``[cohort, ...]``;
-what is kept between rounds is stacked over everyone, leaves ``[clients, ...]``.
+Axes: leaves of one client have no client axis; what the server sees is stacked, leaves ``[cohort, ...]``; what is kept
+between rounds is stacked over all clients, leaves ``[clients, ...]``.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ Named = dict[str, PyTree]
 
 # ---- examples --------------------------------------------------------------------------------------------------------
 class Examples(NamedTuple):
-    """Every example of a federation, once on the device, as stored (images stay uint8)."""
+    """All examples of a federation, stored once (images as uint8)."""
 
     inputs: HostArray  # [n, ...]
     labels: HostArray  # [n] int32, or [n, height, width] for masks
@@ -36,17 +36,23 @@ class Rows(NamedTuple):
     count: HostArray  # [] int32
 
     def even_batch_size(self, most: int) -> HostArray:
-        """Examples per batch where they are divided evenly among as few batches as hold at most `most` each; 0 for 0.
+        """The size of batches that divide the examples evenly among as few batches as possible.
 
-        So the batches of a client follow from how many examples it has, and none is much smaller than the others,
-        which matters where a network normalises by its batch.
+        The batches of a client follow from its number of examples, and none is much smaller than the others, which
+        matters where a network normalizes by its batch.
+
+        Args:
+            most: The most examples per batch.
+
+        Returns:
+            Examples per batch, of the shape of `count`; 0 where there are none.
         """
         num_batches = -(-self.count // most)
         return -(-self.count // (num_batches + (num_batches == 0)))
 
 
 class ClientData(NamedTuple):
-    """One client's window on the examples: indices, never copies. `examples` never carries the client axis."""
+    """One client's data: indices into the examples, never copies. `examples` never has a client axis."""
 
     examples: Examples
     train: Rows
@@ -55,14 +61,16 @@ class ClientData(NamedTuple):
 
 
 class Batch(NamedTuple):
+    """A batch of prepared examples."""
+
     inputs: Array  # [batch, ...] as the model takes them
     labels: Array  # [batch, ...]
     mask: Array  # [batch] 1 = an example, 0 = padding
 
 
-# ---- what crosses the wire -------------------------------------------------------------------------------------------
+# ---- messages ------------------------------------------------------------------------------------------------------
 class Broadcast(NamedTuple):
-    """Server to every client of the cohort, the same for all."""
+    """The message from the server to each client of the cohort, the same for all."""
 
     round: Array  # [] int32, from 0
     shared: Variables
@@ -70,7 +78,7 @@ class Broadcast(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """Client to server; the server sees leaves [cohort, ...], and the updates as an `UpdateStack` instead."""
+    """The message from a client to the server, which sees leaves [cohort, ...], and the updates as an `UpdateStack`."""
 
     update: Variables  # trained - received, shared leaves only; {} in a ServerView, which has `updates`
     reports: Named
@@ -85,16 +93,18 @@ class Aggregate(NamedTuple):
     replies: Variables  # leaves [cohort, ...] written into personal leaves; {} = none
 
 
-# ---- what stays ------------------------------------------------------------------------------------------------------
+# ---- states ----------------------------------------------------------------------------------------------------------
 class ClientState(NamedTuple):
-    """Leaves [clients, ...]; on several devices with rows behind the last client, for equal parts."""
+    """The state of all clients, leaves [clients, ...]; on several devices padding rows follow the last client."""
 
     personal: Variables
     memory: Named
-    rounds: Array  # int32: in how many rounds this client has reported
+    rounds: Array  # [clients] int32: the number of rounds in which the client has reported
 
 
 class ServerState(NamedTuple):
+    """The state of the server."""
+
     round: Array
     shared: Variables
     optimizer: PyTree
@@ -103,21 +113,23 @@ class ServerState(NamedTuple):
 
 
 class RunCounters(NamedTuple):
-    """Counts over the whole run."""
+    """Counters over the whole run."""
 
     reports: Array  # [] int32: uploads that the server used
-    nonfinite: Array  # [] int32: uploads dropped: they, or what the server made of them, held NaN or infinity
+    nonfinite: Array  # [] int32: uploads dropped because they, or the result of the server, held NaN or infinity
 
 
 class State(NamedTuple):
+    """The state of a run between rounds."""
+
     server: ServerState
     clients: ClientState
     counters: RunCounters
 
 
-# ---- what a part may look at -----------------------------------------------------------------------------------------
+# ---- views of algorithms --------------------------------------------------------------------------------------------
 class ClientView(NamedTuple):
-    """What one client can see in one round."""
+    """What one client knows in a round; the slots of an algorithm read it."""
 
     received: Broadcast
     memory: Named  # as it was when the round began
@@ -128,14 +140,14 @@ class ClientView(NamedTuple):
     optimizer: PyTree  # () before training, the local optimizer's last state after
     metrics: Mapping[str, Array]  # {} before training, what the local update measured after
     num_steps: Array  # 0 before training
-    client: Array | int = 0  # [] its id, for what a recipe lists client by client
+    client: Array | int = 0  # [] its id
 
 
 class UpdateStack(Protocol):
     """One tree for each client of a cohort, their updates or one of their reports; zeros for clients that are absent.
 
-    Nothing is stacked for a `weighted_sum` whose weights are known beforehand: it runs while clients train. How all
-    else is held, on which devices and in which precision, follows from what is called (engine/update_stack.py).
+    A `weighted_sum` whose weights are known from each upload alone is computed while clients train, and stacks nothing.
+    The storage of the stack follows from the methods that are called (engine/round/update_plan.py).
     """
 
     def weighted_sum(self, weights: Array, per_client: Callable[[Upload], Array] | None = None) -> PyTree:
@@ -155,7 +167,7 @@ class UpdateStack(Protocol):
     def gram(self) -> Array:
         """Return the inner products <u_i, u_j> over all leaves, [cohort, cohort] in float64.
 
-        Whoever calls this computes in float64 from then on: its function is traced anew with float64 at hand.
+        A function that calls this is traced again as a whole with float64 enabled.
         """
         ...
 
@@ -185,21 +197,21 @@ class UpdateStack(Protocol):
 
 
 class ServerView(NamedTuple):
-    """What the server can see in one round."""
+    """What the server knows in a round; aggregators, weightings and summaries read it."""
 
     received: Broadcast  # what the clients were sent
     uploads: Upload  # leaves [cohort, ...]; zeros where a client did not report; `update` is {}
     cohort: Array  # [cohort] client ids
-    is_present: Array  # [cohort] bool: it was there, has examples, and everything it sent was finite
-    num_clients: int  # that have training examples, N: whoever has none counts in no mean over all clients
+    is_present: Array  # [cohort] bool: the client answered, has examples, and all that it sent was finite
+    num_clients: int  # N, clients that have training examples; the others count in no mean over all clients
     updates: UpdateStack  # what the clients sent
 
 
 class RoundSnapshot(NamedTuple):
-    """A round as nobody in it can see it; what diagnostics read. Leaves of clients: [cohort, ...]."""
+    """The whole of a round, for diagnostics. Leaves of clients are [cohort, ...]."""
 
     view: ServerView  # what the server saw
-    data: ClientData  # whose rows are the cohort's; test is None where no client has test examples
+    data: ClientData  # of the cohort; test is None where no client has test examples
     personal: Variables  # what the clients keep after the round
     shared: Variables  # the server's after the round
     gram_edit: Callable[[Array, ServerView], Array] | None  # see Aggregator
@@ -207,7 +219,7 @@ class RoundSnapshot(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What a local update hands back."""
+    """The result of a local update."""
 
     variables: Variables
     num_steps: Array
@@ -215,17 +227,19 @@ class Trained(NamedTuple):
     metrics: Mapping[str, Array]  # scalars of this client's training; "loss" is its mean over the round
 
 
-# ---- the model as the field sees it: a feature extractor and a head -------------------------------------------------
+# ---- the model: a feature extractor and a head -----------------------------------------------------------------------
 class Context(NamedTuple):
-    """The circumstances of a forward pass."""
+    """The context of a forward pass."""
 
-    mask: Array  # [batch]: statistics over the batch leave padding out
+    mask: Array  # [batch]: statistics over the batch exclude padding
     round: Array  # [] int32
     key: Key
     is_training: bool
 
 
 class Outputs(NamedTuple):
+    """The outputs of a model."""
+
     features: Array  # [batch, feature]
     logits: Array  # [batch, class], or [batch, height, width, class]
     extras: Named
@@ -247,7 +261,7 @@ class Model(NamedTuple):
 
 
 class ForwardPass(NamedTuple):
-    """One forward pass, handed to every term of an objective."""
+    """One forward pass, which each term of an objective reads."""
 
     problem: Any  # the LocalProblem that ran it
     params: Params

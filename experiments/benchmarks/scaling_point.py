@@ -24,7 +24,7 @@ from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.execution.trace import trace_round
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.planning import autotune
-from fedjax_het.engine.planning.memory_budget import _build_within
+from fedjax_het.engine.planning.memory_budget import compile_executor
 from fedjax_het.engine.round import participation
 from fedjax_het.types import ClientData, Examples, Rows
 
@@ -60,7 +60,7 @@ def measure(point: Point, layout: Layout) -> dict[str, Any]:
         BLOCK,
     )
     traced, offload = trace_round(spec, layout), OffloadPolicy(point.client_states, point.examples)
-    runner = _build_within(traced, offload, Path(tempfile.gettempdir()))
+    runner = compile_executor(traced, offload, Path(tempfile.gettempdir()))
     seconds = autotune.time_rounds(runner, point.calls, block=BLOCK)
     median, state = float(np.median(seconds)), traced.shapes.state
     steps = int(algorithm.local_update.num_steps(np.array(EXAMPLES_PER_CLIENT)))

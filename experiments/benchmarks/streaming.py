@@ -84,8 +84,8 @@ def compare_executors(
         resident = Simulation(algorithm, model, federated, **options)
         options |= {"layout": resident.layout, "client_states": "disk", "examples": "stream"}
         streamed = Simulation(algorithm, model, federated, **options)
-        assert isinstance(streamed.runner, StreamingExecutor)  # because its client states are on disk
-        pool, at_once = streamed.runner.executor, BlockingExecutor()
+        assert isinstance(streamed.executor, StreamingExecutor)  # because its client states are on disk
+        pool, at_once = streamed.executor.prefetch_pool, BlockingExecutor()
         contenders = {ON_DEVICE: (resident, None), STREAMED: (streamed, pool), WITHOUT_OVERLAP: (streamed, at_once)}
         states = {name: simulation.start() for name, (simulation, _) in contenders.items()}
         seconds, hosts_part = {name: [] for name in contenders}, []
@@ -93,13 +93,13 @@ def compare_executors(
             for name, (simulation, executor) in contenders.items():
                 forget()
                 if executor is not None:
-                    streamed.runner.executor = executor
+                    streamed.executor.prefetch_pool = executor
                 begun, at_once.seconds = time.perf_counter(), 0.0
                 states[name], _ = simulation.advance(states[name], block)
                 if turn:
                     seconds[name].append((time.perf_counter() - begun) / block)
                     hosts_part += [at_once.seconds / block] if name == WITHOUT_OVERLAP else []
-        peaks = {name: simulation.facts.peak_bytes for name, (simulation, _) in contenders.items()}
+        peaks = {name: simulation.cost.peak_bytes for name, (simulation, _) in contenders.items()}
         print_report(seconds, peaks, float(np.median(hosts_part)))
         print(f"{resident.layout}; after all rounds the same model to the bit: {are_equal(list(states.values()))}")
 

@@ -124,5 +124,5 @@ class TrainingLoop:
     def _count_traffic(self, state: State) -> dict[str, np.ndarray]:
         """Count the bytes that all clients have received and sent since the first round, dropped updates included."""
         num_uploads = np.asarray(state.counters.reports, np.int64) + np.asarray(state.counters.nonfinite)
-        facts = self.simulation.facts
+        facts = self.simulation.cost
         return {"traffic/down": num_uploads * facts.bytes_down, "traffic/up": num_uploads * facts.bytes_up}

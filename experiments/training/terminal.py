@@ -25,7 +25,7 @@ def describe_costs(
     simulation: Simulation, settings: Mapping[str, Any], resolved: Mapping[str, Any], directory: Path
 ) -> str:
     """Describe a run before it begins: its parts, the examples that it is measured on, and its costs."""
-    facts, federation = simulation.facts, simulation.federation
+    facts, federation = simulation.cost, simulation.federation
     partition, has_personal = records.describe_partition(federation), simulation.has_personal
     groups = data_usage.measured_groups(partition, has_personal, settings["personal_on_test"])
     usage = data_usage.describe_groups(partition, groups)

@@ -1,4 +1,4 @@
-"""A training in one call, and what came of it."""
+"""Training in one call, and its history."""
 
 from typing import NamedTuple
 
@@ -16,16 +16,16 @@ from fedjax_het.types import Model, State
 
 
 class History(NamedTuple):
-    """A finished training. Leaves [num_seeds, evaluations, ...]; the last entry of `evaluation` is the end's."""
+    """The history of a finished training; the leaves of `evaluation` are [num_seeds, evaluations, ...]."""
 
-    rounds: list[int]
+    rounds: list[int]  # the number of rounds done at each evaluation; the last is the end of the training
     evaluation: Evaluation
     train_loss: np.ndarray  # [num_seeds, rounds]
     state: State
-    facts: RunCost
+    cost: RunCost
 
     def mean_and_std(self) -> dict[str, tuple[float, float]]:
-        """The last evaluation's numbers over seeds, "test/accuracy" -> (mean, population deviation)."""
+        """Summarize the last evaluation over seeds: {"test/accuracy": (mean, population standard deviation)}."""
         last = jax.tree.map(lambda x: x[:, -1], self.evaluation)
         return {
             name: (float(v.mean()), float(v.std())) for name, v in client_statistics.flatten_evaluation(last).items()
@@ -36,11 +36,14 @@ def simulate(algorithm: Algorithm | Sweep, model: Model, federation: Federation,
     """Train, and evaluate at regular intervals.
 
     Args:
-        algorithm: One, or a sweep over its hyper-parameters.
-        model: A network.
-        federation: Who has which examples.
-        rounds: Of the training.
-        options: Those of `Simulation`.
+        algorithm: The algorithm, or a sweep over its hyper-parameters.
+        model: The model.
+        federation: The clients and their data.
+        rounds: The number of rounds.
+        **options: The other arguments of `Simulation`.
+
+    Returns:
+        The history of the training.
     """
     simulation = Simulation(algorithm, model, federation, rounds=rounds, **options)
     state, done, evaluations, losses = simulation.start(), 0, [], []
@@ -50,4 +53,4 @@ def simulate(algorithm: Algorithm | Sweep, model: Model, federation: Federation,
         losses.append(metrics.loss)
         evaluations.append((done, simulation.evaluate(state)))
     evaluation = jax.tree.map(lambda *parts: np.stack(parts, axis=1), *(part for _, part in evaluations))
-    return History([r for r, _ in evaluations], evaluation, np.concatenate(losses, axis=1), state, simulation.facts)
+    return History([r for r, _ in evaluations], evaluation, np.concatenate(losses, axis=1), state, simulation.cost)

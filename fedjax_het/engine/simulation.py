@@ -1,4 +1,4 @@
-"""Whole trainings: rounds compiled into one call between evaluations, several seeds side by side."""
+"""Simulations: trainings whose rounds between two evaluations are one call, for several seeds at once."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,12 +27,20 @@ Bytes = Annotated[int, Range(1, 2**63 - 1, is_whole=True)]
 
 
 class Simulation:
-    """A training that is checked and compiled: its rounds, its evaluation, and its diagnostics.
+    """A training, checked and compiled: its rounds and its evaluation.
 
-    The leaves of every state, metric and evaluation that come out carry a leading axis of runs, [num_seeds], or
-    [values * num_seeds] of a sweep, the seeds of a value beside each other. Seed s of a run is `seed + s`: initial
-    weights, cohorts and batches follow from it; who has which data does not. Where client states are kept off the
-    device, the `clients` of a state are a ClientStore.
+    The leaves of all states, metrics and evaluations have a leading axis of runs: [num_seeds], or [values * num_seeds]
+    of a sweep, the seeds of a value next to each other. The s-th run has the seed `seed + s`, from which initial
+    weights, cohorts and batches follow; the distribution of the data does not depend on it. Where client states are
+    kept off the device, the `clients` of a state are a ClientStore.
+
+    Attributes:
+        cost: The RunCost.
+        layout: The layout that is used.
+        choice: The timings behind layout "auto", and the reason; None for a given layout.
+        offload: Where client states and examples are kept.
+        executor: The compiled rounds and evaluation.
+        diagnosis_seconds: The seconds that the compilation of the diagnostics took.
     """
 
     @validate_arguments
@@ -57,36 +65,34 @@ class Simulation:
         examples: str = AUTO,
         folder: str | Path | None = None,
     ):
-        """Check the parts against each other, and compile.
+        """Trace, check and compile.
 
         Args:
-            algorithm: One, or a sweep over its hyper-parameters, Sweep(fedprox, {"mu": [0.01, 0.1]}), which is trained
-                side by side, as one program.
-            model: A network, see `fedjax_het.models`.
-            federation: Who has which examples, see `fedjax_het.data.federate`.
-            rounds: Of the training.
-            cohort_size: Clients per round, drawn uniformly; None is all of them.
-            participation: Any other rule of who takes part.
-            layout: How many clients run side by side on which devices; "auto" times a few layouts and takes the
-                quickest, and `choice` says which and why.
-            seed: Of the first run; a list has one for each value of the sweep, or begins as many runs of a single
-                algorithm.
-            num_seeds: Runs of each, side by side, with the seeds that follow.
-            evaluate_every: Rounds between evaluations; there is one after the last round, too.
-            on_nonfinite: "drop" leaves out updates that hold NaN or infinity, "raise" stops.
-            personal_on_test: Score every client's own model on the common test set too, which takes as many
-                evaluations as there are clients. "auto": where clients have no test examples of their own.
-            diagnostics: What `diagnose` measures, by name; see `fedjax_het.diagnostics`.
-            memory_budget: Bytes on each device; None is what it has. Where it is too little, settings that are "auto"
-                keep less on the device.
-            client_states: "device", "host" (its memory), "disk" (a file in `folder`), or "auto".
-            examples: "device", "stream" (those of one round after the other, from host memory or what is mapped
-                there), or "auto". `offload` has what was chosen for both; no result depends on it.
-            folder: Of client states on disk; by default where temporary files go.
+            algorithm: The algorithm, or a sweep over its hyper-parameters, Sweep(fedprox, {"mu": [0.01, 0.1]}), whose
+                values are trained in one program.
+            model: The model.
+            federation: The clients and their data.
+            rounds: The number of rounds.
+            cohort_size: The number of clients per round, drawn uniformly; None is all clients.
+            participation: Any other rule that draws cohorts, in place of `cohort_size`.
+            layout: The layout of the client axis; "auto" times several and chooses the fastest.
+            seed: The seed of the first run. A list has one per value of the sweep, or, for a single algorithm, starts
+                as many groups of runs.
+            num_seeds: The number of runs per value and first seed.
+            evaluate_every: The number of rounds between evaluations.
+            on_nonfinite: "drop" leaves out uploads with NaN or infinity, "raise" stops at the first.
+            personal_on_test: Whether each client's own model is also scored on the common test set, which takes as many
+                evaluations as there are clients. "auto" does so where clients have no test examples of their own.
+            diagnostics: The diagnostics of `diagnose` by name; see `fedjax_het.diagnostics`.
+            memory_budget: Bytes on each device; None is what the device has.
+            client_states: "device", "host" (its memory) or "disk" (a file in `folder`); "auto" leaves the device only
+                if the memory budget is too small. The choice affects no result.
+            examples: "device", or "stream" from host memory or mapped files, round by round; "auto" as above.
+            folder: The folder for client states on disk; None is the folder of temporary files.
 
         Raises:
-            InputError: Before anything runs, for what cannot work, a budget in which nothing fits included, and for a
-                sweep over what the program depends on.
+            InputError: A combination that cannot work, a memory budget that is too small, or a sweep over a value that
+                the program depends on. Nothing has run by then.
         """
         sweep = algorithm if isinstance(algorithm, Sweep) else Sweep(lambda: algorithm)
         num_values = len(sweep.algorithms)
@@ -94,7 +100,7 @@ class Simulation:
         if not seeds or (sweep.values and len(seeds) != num_values):
             raise InputError(f"seed: {len(seeds)} for {num_values} values of a sweep. Give one for all, or one each.")
         if (last := max(seeds) + num_seeds - 1) > LARGEST_COUNT:
-            raise InputError(f"num_seeds: seeds go on from {max(seeds)} to {last}; the last there is {LARGEST_COUNT}.")
+            raise InputError(f"num_seeds: seeds run from {max(seeds)} to {last}; the largest seed is {LARGEST_COUNT}.")
         _check_one_of("on_nonfinite", on_nonfinite, ON_NONFINITE)
         _check_one_of("client_states", client_states, CLIENT_STATES)
         _check_one_of("examples", examples, EXAMPLES)
@@ -103,7 +109,7 @@ class Simulation:
         personal_on_test = is_personal_on_test(personal_on_test, federation)
         if personal_on_test and federation.test is None:
             raise InputError(
-                "personal_on_test: there is no common test set. Hold one out (test_fraction), or leave it."
+                "personal_on_test: there is no common test set. Hold one out (test_fraction), or do not set it."
             )
         participation = participation or (full() if cohort_size is None else uniform(cohort_size))
         block, requested_offload = min(evaluate_every, rounds), OffloadPolicy(client_states, examples)
@@ -111,61 +117,83 @@ class Simulation:
         folder = Path(folder or tempfile.gettempdir())
         self.federation, self.num_seeds, self.on_nonfinite = federation, num_seeds, on_nonfinite
         self.rounds, self.evaluate_every = rounds, evaluate_every
-        self.runner, self.choice = build_executor(spec, layout, requested_offload, memory_budget, folder)
-        self.layout, self.offload = self.runner.traced.layout, self.runner.offload
-        self._look, peak, self.diagnosis_seconds = None, self.runner.peak_bytes, 0.0
+        self.executor, self.choice = build_executor(spec, layout, requested_offload, memory_budget, folder)
+        self.layout, self.offload = self.executor.traced.layout, self.executor.offload
+        self._diagnose, peak, self.diagnosis_seconds = None, self.executor.peak_bytes, 0.0
         if diagnostics:
-            self._look, at_look, self.diagnosis_seconds = compile_diagnostics(self.runner, diagnostics, memory_budget)
-            peak = max(peak, at_look)
-        held, seconds = cost.resident_bytes(self.runner.traced, self.offload), self.runner.compile_seconds
-        self.facts = cost.run_cost(self.runner.traced, held, peak, seconds)
+            self._diagnose, diagnosis_peak, self.diagnosis_seconds = compile_diagnostics(
+                self.executor, diagnostics, memory_budget
+            )
+            peak = max(peak, diagnosis_peak)
+        held, seconds = cost.resident_bytes(self.executor.traced, self.offload), self.executor.compile_seconds
+        self.cost = cost.run_cost(self.executor.traced, held, peak, seconds)
 
     @property
     def has_personal(self) -> bool:
         """Whether a part of the model stays with its client."""
-        return has_personal(self.runner.traced.shapes.state.clients)
+        return has_personal(self.executor.traced.shapes.state.clients)
 
     # ---- running -----------------------------------------------------------------------------------------------------
     def start(self) -> State:
         """The state before round 0."""
-        return self.runner.start()
+        return self.executor.start()
 
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
-        """So many rounds in one call; the given state is consumed. Metrics have leaves [runs, num_rounds, ...].
+        """Run some rounds in one call.
 
-        Raises NonFiniteError, with round and clients, if an upload was not finite and the run is to stop for that.
+        Args:
+            state: The state; it is consumed.
+            num_rounds: The number of rounds, at most `evaluate_every`.
+
+        Returns:
+            (The new state, metrics [runs, num_rounds, ...].)
+
+        Raises:
+            NonFiniteError: An upload was not finite, and `on_nonfinite` is "raise".
         """
-        longest = self.runner.traced.spec.block
+        longest = self.executor.traced.spec.block
         if not 1 <= num_rounds <= longest:
             raise ValueError(f"advance takes 1 to {longest} rounds at a time, not {num_rounds}")
         first = int(np.asarray(state.server.round)[0])
-        state, metrics = self.runner.advance(state, num_rounds)
+        state, metrics = self.executor.advance(state, num_rounds)
         if self.on_nonfinite == "raise":
             _stop_at_nonfinite(metrics, first)
         return state, metrics
 
     def evaluate(self, state: State) -> Evaluation:
-        """Everything that is held out, in numpy."""
-        return self.runner.evaluate(state)
+        """Evaluate on all held-out examples; the results are NumPy arrays."""
+        return self.executor.evaluate(state)
 
     def diagnose(self, state: State) -> DiagnosticValues:
-        """{diagnostic: {quantity: in numpy, leaves [runs, ...]}} of the round that comes next; the state stays."""
-        return self._look(state)
+        """Diagnose the next round; the state is not consumed.
+
+        Returns:
+            {diagnostic: {quantity: NumPy arrays [runs, ...]}}.
+        """
+        if self._diagnose is None:
+            raise ValueError("this simulation has no diagnostics: give it some, Simulation(..., diagnostics={...})")
+        return self._diagnose(state)
 
     def stops(self, done: int = 0, *also_every: int) -> Iterator[int]:
-        """The round numbers after `done` at which a run pauses: multiples of every interval, and the end."""
+        """Yield the numbers of rounds after which a run pauses: multiples of each interval, and the end.
+
+        Args:
+            done: The number of rounds done.
+            *also_every: Intervals besides `evaluate_every`; 0 is none.
+        """
         while done < self.rounds:
             ends = [(done // every + 1) * every for every in (self.evaluate_every, *also_every) if every]
             done = min([*ends, self.rounds])
             yield done
 
     def is_evaluated(self, round: int) -> bool:
+        """Whether a run is evaluated after this number of rounds."""
         return round % self.evaluate_every == 0 or round == self.rounds
 
 
 def is_personal_on_test(setting: bool | str, federation: Federation) -> bool:
-    """Whether own models are scored on the common test set: as the setting says, or what "auto" comes to."""
-    if setting != AUTO:
+    """Whether personal models are scored on the common test set, as set or as "auto" decides."""
+    if isinstance(setting, bool):
         return setting
     return federation.test is not None and not np.any(federation.data.test.count)
 
@@ -181,7 +209,7 @@ def _stop_at_nonfinite(metrics: RoundMetrics, first: int) -> None:
     seed, offset, _ = np.argwhere(metrics.is_nonfinite)[0]
     if metrics.is_rejected[seed, offset]:
         raise NonFiniteError(
-            f"round {first + offset}: the clients' updates are finite, what the server made of them holds NaN or "
+            f"round {first + offset}: the clients' updates are finite, the result of the server holds NaN or "
             "infinity. Lower the learning rates, or let on_nonfinite='drop' leave such a round without effect."
         )
     clients = metrics.cohort[seed, offset][metrics.is_nonfinite[seed, offset]].tolist()

@@ -195,8 +195,8 @@ def test_updates_in_bfloat16_are_looked_at_as_the_server_has_them():
 def test_a_look_that_does_not_fit_is_refused():
     norms = {"norms": DIAGNOSTICS["norms"]}
     build = partial(Simulation, algorithm("fedavg"), model("none"), federation(), rounds=1, layout=chunked(1))
-    rounds, looked = build().facts.peak_bytes, build(diagnostics=norms).facts.peak_bytes
+    rounds, looked = build().cost.peak_bytes, build(diagnostics=norms).cost.peak_bytes
     assert looked > rounds + 1000
     with pytest.raises(InputError, match=r"memory_budget: norms would take .* MB on each device.*Look at less"):
         build(diagnostics=norms, memory_budget=(rounds + looked) // 2)
-    assert build(diagnostics=norms, memory_budget=looked).facts.peak_bytes == looked
+    assert build(diagnostics=norms, memory_budget=looked).cost.peak_bytes == looked

@@ -71,7 +71,7 @@ def test_a_round_is_traced_once():
 
 
 def test_a_round_calls_nothing_on_the_host(simulation):
-    assert "callback" not in simulation.runner.program.as_text()
+    assert "callback" not in simulation.executor.program.as_text()
 
 
 def test_blocks_change_nothing(simulation):
@@ -110,7 +110,7 @@ def flat_of(history):
 
 
 def test_facts(simulation):
-    facts = simulation.facts
+    facts = simulation.cost
     assert (facts.num_clients, facts.cohort_size) == (5, 3)
     counts = federation().data.train.count
     assert facts.steps_per_client == (-(-counts.min() // 8), -(-counts.max() // 8))
@@ -137,7 +137,7 @@ def test_stops(simulation):
             {"objective": (lambda forward: jnp.nan * jnp.sum(forward.outputs.logits),)},
             r"clients \[.*\] sent NaN or inf",
         ),
-        ({"server_optimizer": optax.sgd(jnp.inf)}, r"the clients' updates are finite, what the server made of them"),
+        ({"server_optimizer": optax.sgd(jnp.inf)}, r"the clients' updates are finite, the result of the server"),
     ],
 )
 def test_raise_names_round_and_what_was_not_finite(change, message):
@@ -228,4 +228,4 @@ def test_gini_is_the_mean_difference_of_two_clients():
 
 def test_everyone_by_default():
     built = Simulation(algorithm("fedavg"), model("none"), federation(), rounds=1, participation=participation.full())
-    assert built.facts.cohort_size == 5
+    assert built.cost.cohort_size == 5

@@ -139,7 +139,7 @@ def test_images_too_small_for_the_network_are_refused(refused):
         (["algorithm.steps=3", "algorithm.epochs=2"], "config.algorithm.steps: 3 steps and 2 epochs a round are given"),
         (["algorithm.epochs=2147483647"], "epochs: they come to "),
         (["seed=2147483648"], "config.seed: must be a whole number from 0 to 2147483647"),
-        (["seed=2147483647", "num_seeds=2"], "num_seeds: seeds go on from 2147483647"),
+        (["seed=2147483647", "num_seeds=2"], "num_seeds: seeds run from 2147483647"),
         ([f"layout=sharded({10**30})"], "config.layout: layout cannot be read"),
         (["layout=sharded(100000000)"], "config.layout: sharded(100000000) needs"),
         (["data.domains=true", "data.unseen=noisy, noisy"], "'noisy' is named 2 times"),

@@ -114,7 +114,7 @@ def rounds(
         before = ours.measure_peak_device_mb() or 0
         try:
             simulation = build_simulation(Setting(*setting), layout, conv, block)
-            facts, times = simulation.facts, autotune.time_rounds(simulation.runner, num, seconds, block)
+            facts, times = simulation.cost, autotune.time_rounds(simulation.executor, num, seconds, block)
         except jax.errors.JaxRuntimeError as error:  # mostly for want of memory; other variants may fit
             yield {"name": name, "error": str(error).strip().splitlines()[0][:300]}
             continue

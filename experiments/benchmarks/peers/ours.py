@@ -39,7 +39,7 @@ def prepare(work: Workload, settings: ContenderSettings) -> Contender:
 
     def facts() -> dict[str, Any]:
         return {
-            "compile_seconds": simulation.facts.compile_seconds,
+            "compile_seconds": simulation.cost.compile_seconds,
             "layout": str(simulation.layout),
             "peak_device_mb": measure_peak_device_mb(),
         }

@@ -1,4 +1,4 @@
-"""What an array of clients' metrics says in a few numbers."""
+"""Statistics of metrics over clients."""
 
 import numpy as np
 
@@ -8,11 +8,17 @@ _BY_CLIENT = ("clients", "personal", "personal_test", "personal_valid", "newcome
 
 
 def summarize_clients(metrics: Metrics) -> dict[str, np.ndarray]:
-    """Over the clients (last axis) that have examples; other axes (seeds) stay.
+    """Summarize metrics over the clients that have examples.
 
-    accuracy_mean: every client counts alike; _weighted: every example does; _std: population deviation over clients;
-    _worst10: mean of the worst tenth of the clients (at least one); _min, _max; _gini: half the mean difference of two
-    clients over the mean, 0 = all alike; the same of each overlap of masks; loss_mean. NaN where no client has any.
+    Args:
+        metrics: Metrics whose last axis is the clients.
+
+    Returns:
+        {name: array of the other axes (seeds)}, NaN where no client has examples. accuracy_mean: mean over clients;
+        accuracy_weighted: mean over examples; accuracy_std: population standard deviation over clients;
+        accuracy_worst10: mean over the worst tenth of the clients (at least one); accuracy_min, accuracy_max;
+        accuracy_gini: half the mean difference of two clients divided by the mean, 0 if all are equal; the same of each
+        overlap of masks; loss_mean.
     """
     count, numbers = np.asarray(metrics.num_examples, np.float64), {}
     for name, values in _scores(metrics).items():
@@ -21,7 +27,7 @@ def summarize_clients(metrics: Metrics) -> dict[str, np.ndarray]:
 
 
 def _scores(metrics: Metrics) -> dict[str, np.ndarray]:
-    """What is the better the larger it is."""
+    """The metrics of which larger values are better."""
     scores = {"accuracy": metrics.accuracy} | (metrics.overlap or {})
     return {name: np.asarray(values, np.float64) for name, values in scores.items()}
 
@@ -49,7 +55,7 @@ def _statistics_over_clients(values: np.ndarray, count: np.ndarray) -> dict[str,
 
 
 def flatten_evaluation(evaluation: Evaluation) -> dict[str, np.ndarray]:
-    """All of an evaluation as named numbers: "test/accuracy", "clients/accuracy_mean", "unseen/sketch/loss", ..."""
+    """Flatten an evaluation into named numbers: "test/accuracy", "clients/accuracy_mean", "unseen/sketch/loss", ..."""
     singles = {"test": evaluation.test} | {f"unseen/{name}": part for name, part in evaluation.unseen.items()}
     groups = {name: getattr(evaluation, name) for name in _BY_CLIENT}
     numbers = {}

@@ -1,4 +1,4 @@
-"""The server's model on everything that is held out, and personal models on their own clients' data and on all's."""
+"""Evaluation of the server's model on all held-out examples, and of personal models."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,11 +17,11 @@ from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.types import Array, ClientState, Examples, Rows, State
 
 BATCH = 256
-_WORTH_COMPILING = 4096  # places of padding: fewer are evaluated sooner than another program is compiled
+_MIN_PADDING_SAVED = 4096  # padding slots: computing fewer is faster than compiling another program
 
 
 class Metrics(NamedTuple):
-    """Means over examples; 0 where there is none."""
+    """Means over examples; 0 where there are no examples."""
 
     loss: Array
     accuracy: Array
@@ -30,25 +30,36 @@ class Metrics(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Leaves of clients, valid, personal, personal_test, personal_valid: [clients]; newcomers: [newcomers]; test, each
-    unseen: []."""
+    """The results of an evaluation.
+
+    Leaves are [clients] for clients, valid, personal, personal_test and personal_valid, [newcomers] for newcomers, and
+    [] for test and each unseen domain.
+    """
 
     test: Metrics | None  # the server's model on the common test set
     clients: Metrics  # the server's model on each client's test examples
-    personal: Metrics | None  # each client's own model on its own; None where nothing is personal
+    personal: Metrics | None  # each client's own model on its test examples; None where nothing is personal
     newcomers: Metrics | None  # the server's model on clients that never trained
-    unseen: dict[str, Metrics]  # the server's model on domains that nobody has
-    valid: Metrics | None = None  # the server's model on each client's validation examples, where anyone has some
-    personal_test: Metrics | None = None  # each client's own model on the common test set, where that was asked for
-    personal_valid: Metrics | None = None  # each client's own model on its validation examples, where anyone has some
+    unseen: dict[str, Metrics]  # the server's model on domains that no client has
+    valid: Metrics | None = None  # the server's model on each client's validation examples, where there are any
+    personal_test: Metrics | None = None  # each client's own model on the common test set, where requested
+    personal_valid: Metrics | None = None  # each client's own model on its validation examples, where there are any
 
 
 Groups = list[tuple[str, int]]
-"""The segments' groups in order, ("clients", 20), ("test", 1), ..."""
+"""The groups of segments in order, with their numbers of segments: ("clients", 20), ("test", 1), ..."""
 
 
 def held_out_batches(federation: Federation, batch_size: int) -> tuple[HeldOut, Groups]:
-    """Every held-out example once, in batches that belong to one client and one split, and whom each counts for."""
+    """Arrange the held-out examples, each once, in batches that belong to one client and one split.
+
+    Args:
+        federation: The federation.
+        batch_size: The most examples per batch.
+
+    Returns:
+        (The batches, the groups of segments that they belong to.)
+    """
     groups = [("clients", federation.data.test)]
     if federation.newcomers is not None:
         groups.append(("newcomers", federation.newcomers.test))
@@ -57,17 +68,17 @@ def held_out_batches(federation: Federation, batch_size: int) -> tuple[HeldOut, 
     if np.any(federation.data.valid.count):
         groups.append(("valid", federation.data.valid))
     groups += [(f"unseen/{name}", _make_table(rows)) for name, rows in federation.unseen.items()]
-    is_held = [np.arange(rows.index.shape[1]) < np.asarray(rows.count)[:, None] for _, rows in groups]
-    positions = np.concatenate([np.asarray(rows.index)[held] for (_, rows), held in zip(groups, is_held, strict=True)])
+    is_entry = [np.arange(rows.index.shape[1]) < np.asarray(rows.count)[:, None] for _, rows in groups]
+    positions = np.concatenate([np.asarray(rows.index)[held] for (_, rows), held in zip(groups, is_entry, strict=True)])
     counts = np.concatenate([rows.count for _, rows in groups])
     return _make_batches(positions, counts, batch_size), [(name, len(rows.count)) for name, rows in groups]
 
 
 def _make_batches(positions: np.ndarray, counts: np.ndarray, batch_size: int) -> HeldOut:
-    """positions: of all examples, segment after segment; counts: of each segment."""
-    nobody, sizes = len(counts), Rows(positions, counts).even_batch_size(batch_size)
+    """Make batches from the positions of all examples, segment after segment, and the size of each segment."""
+    padding_segment, sizes = len(counts), Rows(positions, counts).even_batch_size(batch_size)
     num_batches = -(-counts // batch_size)
-    segment = np.repeat(np.arange(nobody), num_batches)
+    segment = np.repeat(np.arange(padding_segment), num_batches)
     number = np.arange(len(segment)) - np.repeat(np.cumsum(num_batches) - num_batches, num_batches)
     within = number * sizes[segment]
     count = np.minimum(sizes[segment], counts[segment] - within)
@@ -77,16 +88,16 @@ def _make_batches(positions: np.ndarray, counts: np.ndarray, batch_size: int) ->
         fits = (smaller < count) & (count <= size)
         places = np.arange(size)
         index = np.where(places < count[fits, None], begin[fits, None] + places, 0)
-        side_by_side = max(1, min(batch_size // size, np.count_nonzero(fits)))
+        batches_per_step = max(1, min(batch_size // size, np.count_nonzero(fits)))
         parts = Batches(positions[index], count[fits], segment[fits])
-        held.append(_group_into_steps(parts, side_by_side, nobody))
-    return tuple(held) or (Batches(np.zeros((1, 1, 1), np.int32), *np.array([[[0]], [[nobody]]], np.int32)),)
+        held.append(_group_into_steps(parts, batches_per_step, padding_segment))
+    return tuple(held) or (Batches(np.zeros((1, 1, 1), np.int32), *np.array([[[0]], [[padding_segment]]], np.int32)),)
 
 
 def _padded_sizes(counts: np.ndarray) -> list[int]:
-    """The sizes to which batches of so many examples are padded: one or two, since each is compiled by itself.
+    """The sizes to which batches with these numbers of examples are padded: one or two, each compiled by itself.
 
-    Two where that leaves out a quarter of all places, and enough to make up for the compiler's time: many small clients
+    Two where that saves a quarter of all slots, and enough of them to be worth the compilation: many small clients
     beside a large test set.
     """
     candidates, num = np.unique(counts, return_counts=True)
@@ -95,22 +106,30 @@ def _padded_sizes(counts: np.ndarray) -> list[int]:
     smaller = np.cumsum(num)
     places = smaller * candidates + (smaller[-1] - smaller) * candidates[-1]
     best = int(np.argmin(places))
-    is_worth_it = 4 * places[best] <= 3 * places[-1] and places[-1] - places[best] >= _WORTH_COMPILING
+    is_worth_it = 4 * places[best] <= 3 * places[-1] and places[-1] - places[best] >= _MIN_PADDING_SAVED
     return [int(candidates[best]), int(candidates[-1])] if is_worth_it else [int(candidates[-1])]
 
 
-def _group_into_steps(batches: Batches, side_by_side: int, nobody: int) -> Batches:
-    missing = -len(batches.count) % side_by_side
+def _group_into_steps(batches: Batches, batches_per_step: int, padding_segment: int) -> Batches:
+    missing = -len(batches.count) % batches_per_step
 
     def cut(x: np.ndarray, fill: int) -> np.ndarray:
         padded = np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), constant_values=fill)
-        return padded.reshape(-1, side_by_side, *x.shape[1:]).astype(np.int32)
+        return padded.reshape(-1, batches_per_step, *x.shape[1:]).astype(np.int32)
 
-    return Batches(cut(batches.index, 0), cut(batches.count, 0), cut(batches.segment, nobody))
+    return Batches(cut(batches.index, 0), cut(batches.count, 0), cut(batches.segment, padding_segment))
 
 
 def personal_rows(federation: Federation, personal_on_test: bool) -> dict[str, Rows]:
-    """What personal models are scored on: tables of a row for each client, or of one row, which is everybody's."""
+    """The index tables on which personal models are scored.
+
+    Args:
+        federation: The federation.
+        personal_on_test: Whether they are also scored on the common test set.
+
+    Returns:
+        {field of Evaluation: table with one row per client, or with a single row for all}.
+    """
     tables = {"personal": federation.data.test}
     if personal_on_test:
         tables["personal_test"] = _make_table(federation.test)
@@ -126,11 +145,20 @@ def _make_table(rows: Rows) -> Rows:
 def make_evaluation(
     problem: LocalProblem, groups: Groups, layout: Layout, batch_size: int, at_a_time: int | None = None
 ) -> Callable[[State, Examples, HeldOut, dict[str, Rows]], Evaluation]:
-    """(state, examples, held-out examples, the tables of `of_own`) -> Evaluation.
+    """Build the function that evaluates a state.
 
-    The server's model is completed, where leaves are personal, by their mean over the clients that have trained (over
-    all while nobody has): that is what a newcomer would be given.
-    at_a_time: so many personal models side by side, a number that the layout is padded to; None is all.
+    Personal leaves of the server's model are their mean over the clients that have trained (over all clients before the
+    first round), which is what a newcomer would be given.
+
+    Args:
+        problem: The learning problem.
+        groups: The groups of segments.
+        layout: The layout of the client axis.
+        batch_size: The most examples per batch of a personal model.
+        at_a_time: The number of personal models that are scored at the same time, a `Layout.round_up`; None is all.
+
+    Returns:
+        (state, examples, held-out examples, `personal_rows`) -> Evaluation.
     """
 
     def evaluate(state: State, examples: Examples, held: HeldOut, tables: dict[str, Rows]) -> Evaluation:
@@ -149,7 +177,7 @@ def make_evaluation(
     def own_models(state: State, examples: Examples, rows: Rows, num_clients: int, size: int) -> Array:
         common = (state.server.shared, state.server.round, examples)
 
-        def some(number: Array) -> Array:
+        def score_block(number: Array) -> Array:
             ids, is_client = scoring.client_block(number, size, num_clients)
             of = ids % rows.count.shape[0]
             own = Rows(rows.index[of], jnp.where(is_client, rows.count[of], 0))
@@ -157,21 +185,29 @@ def make_evaluation(
             return scoring.score_personal_models(problem, layout, batch_size, common, personal, own)
 
         num_blocks = -(-num_clients // size)
-        return jax.lax.map(some, jnp.arange(num_blocks)).reshape(num_blocks * size, -1)[:num_clients]
+        return jax.lax.map(score_block, jnp.arange(num_blocks)).reshape(num_blocks * size, -1)[:num_clients]
 
     return evaluate
 
 
 def zero_totals(groups: Groups, labels: Array) -> Array:
+    """The sums of scores before any batch, [segments, scores]; the last segment is padding."""
     return jnp.zeros((sum(size for _, size in groups) + 1, len(scoring.score_names(labels))), float)
 
 
 def has_personal(clients: ClientState) -> bool:
+    """Whether any leaves of the model are personal."""
     return bool(jax.tree.leaves(clients.personal))
 
 
 def collect_scores(groups: Groups, totals: Array, own: dict[str, Array]) -> Evaluation:
-    """From sums to an Evaluation; leading axes (seeds) stay. Works in JAX and in NumPy."""
+    """Turn sums of scores into an Evaluation, in JAX or in NumPy; leading axes (seeds) stay.
+
+    Args:
+        groups: The groups of segments.
+        totals: Sums over each segment, [..., segments, scores].
+        own: {field of Evaluation: sums of the personal models, [..., clients, scores]}.
+    """
     bounds = np.cumsum([0] + [size for _, size in groups])
     parts = {
         name: _mean_scores(totals[..., a:b, :]) for (name, _), a, b in zip(groups, bounds, bounds[1:], strict=False)

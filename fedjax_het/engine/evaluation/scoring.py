@@ -1,7 +1,7 @@
 """Scores of models on held-out examples, in pieces: some batches, or some clients, at a time.
 
-What is summed is summed in the same order however the pieces are cut, so that it makes no difference to any bit whether
-all examples and client states are at hand, or come and go.
+Scores are summed in the same order however the pieces are divided, so that an evaluation has the same bits whether
+examples and client states are on the device or streamed.
 """
 
 from typing import NamedTuple
@@ -20,12 +20,12 @@ from fedjax_het.types import Array, ClientState, Context, Examples, Rows, Variab
 class Batches(NamedTuple):
     """Held-out examples in batches of one segment each (a client's, a test set's), some batches per step of a loop.
 
-    A network that normalises by its batch thus scores a client by that client's examples alone.
+    A network that normalizes by its batch thus scores a client by that client's examples alone.
     """
 
     index: Array  # [steps, batches, size]
-    count: Array  # [steps, batches] so many of them are examples, the rest is padding
-    segment: Array  # [steps, batches]; the last segment is nobody's, for padding
+    count: Array  # [steps, batches] the number of examples; the rest is padding
+    segment: Array  # [steps, batches]; the last segment is for padding
 
 
 HeldOut = tuple[Batches, ...]
@@ -33,14 +33,26 @@ HeldOut = tuple[Batches, ...]
 
 
 def score_names(labels: Array) -> tuple[str, ...]:
-    """What is summed over examples: their number, and the scores whose means are reported; of masks also overlaps."""
+    """The names of what is summed over examples: their number, and the scores whose means are reported."""
     return ("num_examples", "loss", "accuracy", *(OVERLAP_METRICS if labels.ndim > 1 else ()))
 
 
 def add_batches(
     problem: LocalProblem, variables: Variables, round: Array, examples: Examples, totals: Array, held: HeldOut
 ) -> Array:
-    """`totals` [segments, columns], sums over the examples of each segment, with these added; see `columns`."""
+    """Add the scores of some batches to sums over segments.
+
+    Args:
+        problem: The learning problem.
+        variables: The variables of the model.
+        round: [] int32.
+        examples: The examples.
+        totals: The sums so far, [segments, scores], see `score_names`.
+        held: The batches.
+
+    Returns:
+        The new sums.
+    """
 
     def sums(index: Array, count: Array) -> Array:
         return _sum_scores(problem, variables, round, examples, index, jnp.arange(len(index)) < count)
@@ -63,12 +75,21 @@ def score_personal_models(
     personal: Variables,
     rows: Rows,
 ) -> Array:
-    """[clients, columns]: the same sums over each client's rows, with its own model. As many as the layout pads to.
+    """Sum the scores of personal models, each on its own rows.
 
-    common: (shared variables, round, examples).
+    Args:
+        problem: The learning problem.
+        layout: The layout of the client axis.
+        batch_size: The most examples per batch.
+        common: (Shared variables, round, examples.)
+        personal: Personal variables, leaves [clients, ...]; the number of clients is a `Layout.round_up`.
+        rows: The rows of each client.
+
+    Returns:
+        Sums, [clients, scores].
     """
 
-    def one(common: tuple[Variables, Array, Examples], client: tuple[Variables, Rows]) -> Array:
+    def score_client(common: tuple[Variables, Array, Examples], client: tuple[Variables, Rows]) -> Array:
         shared, round, examples = common
         personal, own = client
         variables, size = tree.merge(shared, personal), own.even_batch_size(batch_size)
@@ -83,23 +104,27 @@ def score_personal_models(
             0, -(-own.count // batch_size), add_batch, jnp.zeros(len(score_names(examples.labels)), float)
         )
 
-    return layout.map(one, common, (personal, rows))
+    return layout.map(score_client, common, (personal, rows))
 
 
 def trained_client_weights(rounds: Array) -> Array:
-    """[clients] what each counts for in the typical client: all alike that have trained, or all while nobody has."""
+    """[clients] the weights of a mean over the clients that have trained, or over all if none has."""
     has_trained = (rounds > 0) | ~jnp.any(rounds > 0)
     return has_trained / jnp.sum(has_trained)
 
 
 def add_weighted(total: Variables, personal: Variables, shares: Array) -> Variables:
+    """Add a weighted sum over clients of their personal variables."""
     return tree.add(total, tree.weighted_sum(personal, shares))
 
 
 def mean_personal_variables(clients: ClientState, num_clients: int, at_a_time: int | None = None) -> Variables:
-    """The mean of the personal leaves over the clients that have trained; over all while nobody has.
+    """The mean of the personal leaves over the clients that have trained, or over all if none has.
 
-    clients: leaves [num_clients or more, ...]; the first are meant.
+    Args:
+        clients: Leaves [num_clients or more, ...]; rows behind num_clients are ignored.
+        num_clients: The number of clients.
+        at_a_time: The number of clients that are summed at a time; None is all.
     """
     at_a_time, weights = at_a_time or num_clients, trained_client_weights(jnp.asarray(clients.rounds)[:num_clients])
     personal = jax.tree.map(jnp.asarray, clients.personal)
@@ -113,7 +138,7 @@ def mean_personal_variables(clients: ClientState, num_clients: int, at_a_time: i
 
 
 def client_block(number: Array | int, size: int, num_clients: int) -> tuple[Array, Array]:
-    """(ids, whether they are clients; else padding) of the block with this number. Works in JAX and in NumPy."""
+    """(Ids, whether they are clients and not padding) of the block with this number."""
     ids = number * size + jnp.arange(size)
     return jnp.minimum(ids, num_clients - 1), ids < num_clients
 
@@ -121,7 +146,7 @@ def client_block(number: Array | int, size: int, num_clients: int) -> tuple[Arra
 def _sum_scores(
     problem: LocalProblem, variables: Variables, round: Array, examples: Examples, index: Array, is_example: Array
 ) -> Array:
-    """[columns] over the examples of a batch; of a mask's pixels, loss and accuracy are means."""
+    """Sum the scores of the examples of a batch, [scores]; loss and accuracy of a mask are means over its pixels."""
     inputs = problem.prepare(examples.inputs[index])
     context = Context(is_example.astype(inputs.dtype), round, jax.random.key(0), False)
     (features, _), _ = problem.model.encode(variables, inputs, context)

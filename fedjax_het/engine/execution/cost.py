@@ -1,8 +1,8 @@
-"""What a run costs, known before its first round."""
+"""Cost of a run in steps, messages and memory, known before its first round."""
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,18 +17,21 @@ from fedjax_het.engine.round.update_plan import plan_stack
 
 
 class RunCost(NamedTuple):
+    """The cost of a run."""
+
     num_clients: int
     cohort_size: int
     num_parameters: int
-    steps_per_client: tuple[int, int]  # (fewest, most) in a round, of any run
-    bytes_down: int  # a client a round
+    steps_per_client: tuple[int, int]  # (fewest, most) per round, of any run
+    bytes_down: int  # per client and round
     bytes_up: int
     compile_seconds: float  # rounds and evaluation
-    held_bytes: Mapping[str, int]  # what must be on each device, by what it is
-    peak_bytes: int  # what is there at the most: that, and what the programs need on their way
+    held_bytes: Mapping[str, int]  # what must be on each device: {name: bytes}
+    peak_bytes: int  # the peak on each device: held_bytes and temporary arrays of the programs
 
 
 def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int, compile_seconds: float) -> RunCost:
+    """Collect the cost of a traced round with what is known from its compilation."""
     spec, state, messages = traced.spec, traced.shapes.state, traced.shapes.messages
     counts = np.asarray(spec.federation.data.train.count)
     steps = np.stack([algorithm.local_update.num_steps(counts) for algorithm in spec.sweep.algorithms])
@@ -48,7 +51,7 @@ def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int
 
 
 def bytes_per_client(messages: RoundMessages) -> tuple[int, int]:
-    """(down, up): bytes that cross the wire for one client in a round, from the records themselves."""
+    """(Download, upload): the bytes that one client receives and sends per round, from the shapes of the messages."""
     cohort_size = messages.uploads.num_examples.shape[0]
     down = tree.num_bytes(messages.received) + tree.num_bytes(messages.replies) // cohort_size
     return down, tree.num_bytes((messages.answers, messages.uploads)) // cohort_size
@@ -59,25 +62,34 @@ UPDATES = "updates of a cohort"
 
 
 def resident_bytes(traced: TracedRound, offload: OffloadPolicy) -> dict[str, int]:
-    """Bytes that must be on each device, by what they are, from shapes alone: nothing has been compiled.
+    """The bytes that must be on each device, from shapes alone, before anything is compiled.
 
-    Off the device, client states are there three cohorts at a time (of the round before, of this one, of the next),
-    examples and index tables two.
+    Of what is streamed, the device holds the client states of three cohorts (those of the round before, of this one and
+    of the next), and the examples and index tables of two.
+
+    Args:
+        traced: The round.
+        offload: Where client states and examples are kept.
+
+    Returns:
+        {name: bytes}.
     """
     spec, state, messages = traced.spec, traced.shapes.state, traced.shapes.messages
     layout, data, seeds = traced.layout, spec.federation.data, spec.num_runs
     slots = layout.round_up(spec.cohort_size)
-    a_client, tables = tree.num_bytes(state.clients) // spec.num_clients, (data.train, data.valid)
+    bytes_per_state, tables = tree.num_bytes(state.clients) // spec.num_clients, (data.train, data.valid)
     sizes = {"server's state": seeds * tree.num_bytes((state.server, state.counters))}
     if offload.client_states == "device":
-        sizes["client states"] = seeds * layout.count_client_rows(spec.num_clients) * a_client // layout.num_devices
+        sizes["client states"] = (
+            seeds * layout.count_client_rows(spec.num_clients) * bytes_per_state // layout.num_devices
+        )
     else:
-        sizes["client states of 3 cohorts"] = 3 * seeds * slots * a_client // layout.num_devices
+        sizes["client states of 3 cohorts"] = 3 * seeds * slots * bytes_per_state // layout.num_devices
     if offload.examples == "device":
         sizes["examples"] = tree.num_bytes(data.examples)
     else:
-        an_example = sum(x.dtype.itemsize * math.prod(x.shape[1:]) for x in data.examples)
-        sizes["examples of 2 cohorts"] = 2 * spec.most_examples * an_example
+        bytes_per_example = sum(x.dtype.itemsize * math.prod(x.shape[1:]) for x in data.examples)
+        sizes["examples of 2 cohorts"] = 2 * spec.most_examples * bytes_per_example
     if offload == ALL_ON_DEVICE:
         tested = held_out_batches(spec.federation, BATCH)[0], personal_rows(spec.federation, spec.personal_on_test)
         sizes["index tables"] = tree.num_bytes((tables, tested))
@@ -91,7 +103,7 @@ def resident_bytes(traced: TracedRound, offload: OffloadPolicy) -> dict[str, int
 
 
 def training_bytes(traced: TracedRound) -> int:
-    """Bytes of one client's model and one batch of inputs, of every run that trains at a time: each step needs both."""
+    """Bytes of one client's model and one batch of inputs, times the number of runs that train at the same time."""
     spec, state = traced.spec, traced.shapes.state
     inputs = spec.federation.data.examples.inputs
     batch = 4 * spec.algorithm.local_update.batch_size * math.prod(inputs.shape[1:])
@@ -100,16 +112,16 @@ def training_bytes(traced: TracedRound) -> int:
 
 
 def bytes_before_round(held_bytes: Mapping[str, int]) -> int:
-    """What of it is there before a round begins: all but the updates."""
+    """The bytes that are on a device before a round begins: all but the updates."""
     return sum(size for name, size in held_bytes.items() if name != UPDATES)
 
 
 def temporary_bytes(program: Compiled) -> int:
-    """What a program needs besides its arguments: temporaries, and results that take no argument's place."""
-    memory = program.memory_analysis()
+    """The bytes of a program besides its arguments: temporary arrays, and results that reuse no argument's memory."""
+    memory: Any = program.memory_analysis()
     return int(memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes)
 
 
 def format_megabytes(size: int) -> str:
-    """As messages give it."""
+    """Format a number of bytes in MB for messages: "1,234.5"."""
     return f"{size / 1e6:,.1f}"

@@ -1,4 +1,4 @@
-"""Everything on the device: the rounds between two evaluations are a loop inside one program."""
+"""Execution of rounds with everything on the device: the rounds between two evaluations are one program."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -23,71 +23,81 @@ from fedjax_het.types import Array, ClientData, Key, PyTree, Rows, State
 
 
 class OnDeviceExecutor:
-    """A job's rounds and its evaluation, each one program. The data go to the device when they are first needed."""
+    """An `Executor` that keeps everything on the device: one program for rounds, one for the evaluation.
+
+    The data are copied to the device when they are first needed.
+    """
 
     offload = ALL_ON_DEVICE
 
     def __init__(self, traced: TracedRound):
-        """Compile the rounds; the evaluation when it is asked for, or when `peak_bytes` are."""
-        self.traced, begun = traced, time.perf_counter()
+        """Compile the rounds; the evaluation is compiled when it or `peak_bytes` is first needed."""
+        self.traced, start_time = traced, time.perf_counter()
         spec, layout = traced.spec, traced.layout
-        at_rest = sharding.state_shardings(layout, has_seeds=True)
-        self._keys, self._shapes = layout.replicate(spec.keys()), replicated_shapes(spec.federation.data, layout)
+        shardings = sharding.state_shardings(layout, has_seeds=True)
+        self._keys, self._data_shapes = layout.replicate(spec.keys()), replicated_shapes(spec.federation.data, layout)
         self._hyper_parameters = layout.jit(spec.hyper_parameters, layout.sharding)()
-        self.init = jit_initializer(spec.map_over_runs(self._first_state, (0, 0, None)), layout, at_rest)
-        state = jax.eval_shape(self.init, self._hyper_parameters, self._keys, self._shapes)
+        self.init = jit_initializer(spec.map_over_runs(self._initial_state, (0, 0, None)), layout, shardings)
+        state = jax.eval_shape(self.init, self._hyper_parameters, self._keys, self._data_shapes)
         self.shapes = sharding.with_shardings(state, layout, has_seeds=True)
         self.program = compile_program(
-            spec.map_over_runs(self._block, (0, 0, None, 0, None)),
+            spec.map_over_runs(self._run_rounds, (0, 0, None, 0, None)),
             layout,
-            *(self._hyper_parameters, self.shapes, self._shapes, self._keys, layout.replicate(np.int32(1))),
-            results=at_rest and (at_rest, layout.sharding),
+            *(self._hyper_parameters, self.shapes, self._data_shapes, self._keys, layout.replicate(np.int32(1))),
+            results=shardings and (shardings, layout.sharding),
             donate=(1,),
         )
-        self.compile_seconds = time.perf_counter() - begun
+        self.compile_seconds = time.perf_counter() - start_time
 
     def start(self) -> State:
+        """The state before the first round."""
         return self.init(self._hyper_parameters, self._keys, self._data)
 
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
-        """`state` is consumed. Metrics, in numpy, have leaves [runs, num_rounds, ...]."""
+        """Run some rounds; `state` is consumed. The metrics are NumPy arrays [runs, num_rounds, ...]."""
         number = self.traced.layout.replicate(np.int32(num_rounds))
         state, metrics = self.program(self._hyper_parameters, state, self._data, self._keys, number)
         return state, jax.tree.map(lambda x: np.asarray(x)[:, :num_rounds], metrics)
 
     def evaluate(self, state: State) -> Evaluation:
-        """Everything that is held out, in numpy."""
+        """Evaluate on all held-out examples; the results are NumPy arrays."""
         program, data = self._evaluation, self._data
-        evaluation = program(self._hyper_parameters, state, data.examples, self._held_out, self._of_own)
+        evaluation = program(self._hyper_parameters, state, data.examples, self._held_out, self._personal_rows)
         return jax.tree.map(np.asarray, evaluation)
 
     def compile_measures(
         self, measure: Callable[[Mapping[str, Array], State, ClientData, Key], PyTree]
     ) -> tuple[Callable[[State], PyTree], int]:
-        """A measure of each run's hyper-parameters, state, data and key, compiled; in numpy. The state is left as it
-        is. And the bytes that lie on a device at the most while it measures."""
+        """Compile a function that reads the state, and does not consume it.
+
+        Args:
+            measure: (hyper-parameters, state, data, key) of one run -> what is measured.
+
+        Returns:
+            (A function of the state, whose results are NumPy arrays [runs, ...]; its peak bytes on one device.)
+        """
         spec, hyper_parameters = self.traced.spec, self._hyper_parameters
-        arguments = hyper_parameters, self.shapes, self._shapes, self._keys
+        arguments = hyper_parameters, self.shapes, self._data_shapes, self._keys
         program = compile_program(spec.map_over_runs(measure, (0, 0, None, 0)), self.traced.layout, *arguments)
 
-        def look(state: State) -> PyTree:
+        def measure_state(state: State) -> PyTree:
             return jax.tree.map(np.asarray, program(hyper_parameters, state, self._data, self._keys))
 
-        return look, self._peak(program)
+        return measure_state, self._peak(program)
 
     def release(self) -> None:
-        """Take the data off the device."""
+        """Free the memory of the data on the device."""
         for name in ("_data", "_held_out", "_of_own"):
             self.__dict__.pop(name, None)
 
     @property
     def peak_bytes(self) -> int:
-        """What lies on a device at the most, in rounds or in evaluation."""
+        """Peak bytes on one device, in rounds or in evaluation."""
         return self._peak(self.program, self._evaluation)
 
     @property
     def round_bytes(self) -> int:
-        """What lies on a device at the most in rounds."""
+        """Peak bytes on one device in rounds."""
         return self._peak(self.program)
 
     def _peak(self, *programs: Compiled) -> int:
@@ -98,19 +108,23 @@ class OnDeviceExecutor:
     # ---- programs and data -------------------------------------------------------------------------------------------
     @cached_property
     def _evaluation(self) -> Compiled:
-        begun, traced, spec = time.perf_counter(), self.traced, self.traced.spec
+        start_time, traced, spec = time.perf_counter(), self.traced, self.traced.spec
         held, groups = held_out_batches(spec.federation, BATCH)
         own = personal_rows(spec.federation, spec.personal_on_test)
         slots = traced.layout.round_up(traced.round.cohort_size)
-        shapes = self._shapes.examples, replicated_shapes(held, traced.layout), replicated_shapes(own, traced.layout)
+        shapes = (
+            self._data_shapes.examples,
+            replicated_shapes(held, traced.layout),
+            replicated_shapes(own, traced.layout),
+        )
 
         def evaluate(hyper_parameters: Mapping[str, Array], *arguments: PyTree) -> Evaluation:
-            problem = traced.of_run(hyper_parameters).round.problem
+            problem = traced.with_hyper_parameters(hyper_parameters).round.problem
             return make_evaluation(problem, groups, traced.layout, BATCH, slots)(*arguments)
 
         program = spec.map_over_runs(evaluate, (0, 0, None, None, None))
         program = compile_program(program, traced.layout, self._hyper_parameters, self.shapes, *shapes)
-        self.compile_seconds += time.perf_counter() - begun
+        self.compile_seconds += time.perf_counter() - start_time
         return program
 
     @cached_property
@@ -118,33 +132,33 @@ class OnDeviceExecutor:
         return self.traced.layout.replicate(held_out_batches(self.traced.spec.federation, BATCH)[0])
 
     @cached_property
-    def _of_own(self) -> dict[str, Rows]:
+    def _personal_rows(self) -> dict[str, Rows]:
         spec = self.traced.spec
         tables = personal_rows(spec.federation, spec.personal_on_test)
-        tables.pop("personal")  # it lies on the devices already
+        tables.pop("personal")  # it is on the devices already
         return self.traced.layout.replicate(tables) | {"personal": self._data.test}
 
     @cached_property
     def _data(self) -> ClientData:
         return self.traced.layout.replicate(self.traced.spec.federation.data)
 
-    def _first_state(self, hyper_parameters: Mapping[str, Array], key: Key, data: ClientData) -> State:
-        traced = self.traced.of_run(hyper_parameters)
+    def _initial_state(self, hyper_parameters: Mapping[str, Array], key: Key, data: ClientData) -> State:
+        traced = self.traced.with_hyper_parameters(hyper_parameters)
         return sharding.initialize_with_padding(traced.round.init, traced.layout)(key, data)
 
-    def _block(
+    def _run_rounds(
         self, hyper_parameters: Mapping[str, Array], state: State, data: ClientData, key: Key, num_rounds: Array
     ) -> tuple[State, RoundMetrics]:
-        """`num_rounds` rounds in a loop of the program; metrics are kept for the longest block."""
-        traced = self.traced.of_run(hyper_parameters)
+        """Run `num_rounds` rounds in a loop; the metrics have room for the longest block."""
+        traced = self.traced.with_hyper_parameters(hyper_parameters)
         empty = jax.tree.map(lambda x: jnp.zeros((traced.spec.block, *x.shape), x.dtype), traced.shapes.metrics)
-        opaque_one = jnp.minimum(num_rounds, 1)
+        opaque_one = jnp.minimum(num_rounds, 1)  # see TracedRound.cohort_only
 
-        def one(index: Array, carry: tuple[State, RoundMetrics]) -> tuple[State, RoundMetrics]:
+        def run_round(index: Array, carry: tuple[State, RoundMetrics]) -> tuple[State, RoundMetrics]:
             cohort = traced.round.draw(key, carry[0].server.round)
             state, metrics = traced.with_population(
                 carry[0], cohort, client_step.cohort_data(data, cohort), key, opaque_one
             )
             return state, tree.put(carry[1], index, metrics)
 
-        return jax.lax.fori_loop(0, num_rounds, one, (state, empty))
+        return jax.lax.fori_loop(0, num_rounds, run_round, (state, empty))

@@ -1,4 +1,4 @@
-"""Some clients' examples, copied out of everyone's into a small table of their own, on the host."""
+"""Prefetching of a cohort's examples: on the host they are copied into a small table, and that to the device."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -17,46 +17,54 @@ from fedjax_het.types import Array, Examples, Key, Rows
 
 
 def select_rows(rows: Rows, ids: np.ndarray, is_here: np.ndarray) -> Rows:
-    """The rows of these clients; those that are not here have nothing."""
+    """The rows of some clients; a client that is not here (`is_here` False) has no examples."""
     return Rows(rows.index[ids], np.where(is_here, rows.count[ids], 0).astype(np.int32))
 
 
-def compact_examples(examples: Examples, tables: Sequence[Rows], places: int) -> tuple[Examples, tuple[Rows, ...]]:
-    """(the examples that these tables name, one after the other in so many places; the tables, now into those).
+def compact_examples(examples: Examples, tables: Sequence[Rows], num_slots: int) -> tuple[Examples, tuple[Rows, ...]]:
+    """Copy the examples that some index tables name, one after the other.
 
-    Tables are [..., capacity]. Place 0 is the first of all examples, where padding entries point as they did before, so
-    that even what is masked reads the same numbers. What nothing points to may be anything.
+    Slot 0 is the first example of the federation, to which the padding of a table points before and after, so that even
+    masked entries read the same numbers. Slots to which no table points are not initialized.
+
+    Args:
+        examples: The examples of the federation.
+        tables: Index tables into them, [..., capacity].
+        num_slots: The number of examples of the copy, enough for all that the tables name and one more.
+
+    Returns:
+        (The copied examples, the tables with indices into the copy.)
     """
     is_entry = [np.arange(rows.index.shape[-1]) < np.asarray(rows.count)[..., None] for rows in tables]
-    positions, moved = [np.zeros(1, np.int32)], []
+    positions, new_tables = [np.zeros(1, np.int32)], []
     for rows, entry in zip(tables, is_entry, strict=True):
-        index, begun = np.zeros_like(rows.index), sum(map(len, positions))
+        index, offset = np.zeros_like(rows.index), sum(map(len, positions))
         positions.append(rows.index[entry])
-        index[entry] = np.arange(begun, begun + len(positions[-1]))
-        moved.append(rows._replace(index=index))
+        index[entry] = np.arange(offset, offset + len(positions[-1]))
+        new_tables.append(rows._replace(index=index))
     positions = np.concatenate(positions)
-    return Examples(*(_gather(values, positions, places) for values in examples)), tuple(moved)
+    return Examples(*(_gather(values, positions, num_slots) for values in examples)), tuple(new_tables)
 
 
-def _gather(values: np.ndarray, positions: np.ndarray, places: int) -> np.ndarray:
-    gathered = np.empty((places, *values.shape[1:]), values.dtype)
-    # "clip" writes straight into place, where "raise" would go through a buffer; no position is out of range.
+def _gather(values: np.ndarray, positions: np.ndarray, num_slots: int) -> np.ndarray:
+    gathered = np.empty((num_slots, *values.shape[1:]), values.dtype)
+    # "clip" writes directly into the result, "raise" would use a buffer; no position is out of range.
     np.take(values, positions, axis=0, out=gathered[: len(positions)], mode="clip")
     return gathered
 
 
-def prefetch(executor: Executor, make: Callable[[Any], Any], things: Sequence[Any]) -> Iterator[Any]:
-    """make(thing) for one thing after the other, each made while the one before it is in use."""
-    coming = executor.submit(make, things[0])
-    for following in [*things[1:], None]:
-        made = coming.result()
-        if following is not None:
-            coming = executor.submit(make, following)
-        yield made
+def prefetch(executor: Executor, load: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+    """Yield load(item) for one item after the other; each is loaded while the one before is in use."""
+    pending = executor.submit(load, items[0])
+    for next_item in [*items[1:], None]:
+        loaded = pending.result()
+        if next_item is not None:
+            pending = executor.submit(load, next_item)
+        yield loaded
 
 
 class CohortBatch(NamedTuple):
-    """A round's cohort and which examples are whose. Leaves [seeds, slots, ...]."""
+    """A round's cohort and the index tables of its clients. Leaves [seeds, slots, ...]."""
 
     cohort: Cohort
     train: Rows
@@ -64,57 +72,57 @@ class CohortBatch(NamedTuple):
 
 
 PrefetchedCohort = tuple[CohortBatch, Examples]
-"""What a round sees, on the device; the seeds share the examples."""
+"""The input of a round on the device: its cohort and the examples; all seeds share the examples."""
 
 
 class ExamplePrefetcher:
-    """What there is to see: all examples, on the device, or those that are named, copied there as they are needed."""
+    """The examples on the device: all of them at once, or, if `is_streaming`, each cohort's as it is needed."""
 
     def __init__(self, traced: TracedRound, is_streaming: bool):
-        """Compile the drawing of cohorts."""
+        """Compile the program that draws cohorts."""
         self.is_streaming, self._traced, spec = is_streaming, traced, traced.spec
         self._layout, self._data = traced.layout, spec.federation.data
-        self.places = 1 + spec.most_examples  # for any round's, and one for padding
+        self.num_slots = 1 + spec.most_examples  # for the examples of any round, and one for padding
         self._keys = self._layout.replicate(spec.keys())
         self._draw = compile_program(
-            spec.map_over_runs(self._draws, (0, None)), self._layout, self._keys, self._number(0)
+            spec.map_over_runs(self._draw_cohorts, (0, None)), self._layout, self._keys, self._number(0)
         )
 
     def draw_cohorts(self, first: int) -> list[Cohort]:
-        """In numpy: those of as many rounds as there are in a block, from `first` on, and of one more."""
+        """Draw the cohorts of a block of rounds from `first` on, and of one round more, as NumPy arrays."""
         drawn = self._draw(self._keys, self._number(first))
         ids, is_here = (np.asarray(x).swapaxes(0, 1) for x in drawn)
         return [Cohort(*each) for each in zip(ids, is_here, strict=True)]
 
     def prefetch(self, cohort: Cohort) -> PrefetchedCohort:
-        """What this cohort sees."""
+        """Copy to the device what a cohort trains on."""
         tables = tuple(select_rows(part, *cohort) for part in (self._data.train, self._data.valid))
-        examples, (train, valid) = self.seen(tables, self.places)
+        examples, (train, valid) = self.load_examples(tables, self.num_slots)
         return CohortBatch(self._layout.replicate(cohort), train, valid), examples
 
-    def seen(self, tables: tuple[Rows, ...], places: int) -> tuple[Examples, tuple[Rows, ...]]:
-        """(examples, tables into them), on the device.   places: enough for all that the tables name, and one more."""
+    def load_examples(self, tables: tuple[Rows, ...], num_slots: int) -> tuple[Examples, tuple[Rows, ...]]:
+        """Copy to the device the examples that some tables name, see `compact_examples`."""
         if not self.is_streaming:
-            return self._everything, self._layout.replicate(tables)
-        return self._layout.replicate(compact_examples(self._data.examples, tables, places))
+            return self._all_examples, self._layout.replicate(tables)
+        return self._layout.replicate(compact_examples(self._data.examples, tables, num_slots))
 
     @property
     def shapes(self) -> PrefetchedCohort:
-        places = (self._traced.spec.num_runs, self._layout.round_up(self._traced.spec.cohort_size))
+        axes = (self._traced.spec.num_runs, self._layout.round_up(self._traced.spec.cohort_size))
 
-        def taken(part: Rows) -> Rows:
-            return jax.tree.map(lambda x: ShapeDtypeStruct((*places, *x.shape[1:]), np.int32), part)
+        def row_shapes(part: Rows) -> Rows:
+            return jax.tree.map(lambda x: ShapeDtypeStruct((*axes, *x.shape[1:]), np.int32), part)
 
-        cohort = Cohort(ShapeDtypeStruct(places, np.int32), ShapeDtypeStruct(places, bool))
-        window = CohortBatch(cohort, taken(self._data.train), taken(self._data.valid))
-        return window, self.shapes_of_examples(self.places)
+        cohort = Cohort(ShapeDtypeStruct(axes, np.int32), ShapeDtypeStruct(axes, bool))
+        batch = CohortBatch(cohort, row_shapes(self._data.train), row_shapes(self._data.valid))
+        return batch, self.shapes_of_examples(self.num_slots)
 
-    def shapes_of_examples(self, places: int) -> Examples:
-        num = places if self.is_streaming else len(self._data.examples.labels)
+    def shapes_of_examples(self, num_slots: int) -> Examples:
+        num = num_slots if self.is_streaming else len(self._data.examples.labels)
         return Examples(*(ShapeDtypeStruct((num, *x.shape[1:]), x.dtype) for x in self._data.examples))
 
     @cached_property
-    def _everything(self) -> Examples:
+    def _all_examples(self) -> Examples:
         return self._layout.replicate(self._data.examples)
 
     def release(self) -> None:
@@ -123,6 +131,6 @@ class ExamplePrefetcher:
     def _number(self, value: int) -> Array:
         return self._layout.replicate(np.int32(value))
 
-    def _draws(self, key: Key, first: Array) -> Cohort:
+    def _draw_cohorts(self, key: Key, first: Array) -> Cohort:
         numbers = first + jnp.arange(self._traced.spec.block + 1)
         return jax.lax.map(lambda number: self._traced.round.draw(key, number), numbers)

@@ -1,4 +1,4 @@
-"""Where what grows with a federation lies between rounds."""
+"""Specification of a run: algorithm, model, federation and seeds, and where its data are kept between rounds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,13 +22,10 @@ EXAMPLES = (AUTO, "device", "stream")
 
 
 class OffloadPolicy(NamedTuple):
-    """client_states: on the device, in host memory, or in a file.
+    """Where client states and examples are kept between rounds."""
 
-    examples: on the device, or in host memory, or wherever their arrays map to, from where each round's are copied.
-    """
-
-    client_states: str
-    examples: str
+    client_states: str  # "device", "host" (its memory) or "disk" (a file)
+    examples: str  # "device", or "stream": in host memory or mapped files, from where each round's are copied
 
     def __str__(self) -> str:
         return f"client states: {self.client_states}, examples: {self.examples}"
@@ -39,11 +36,21 @@ ALL_ON_DEVICE = OffloadPolicy("device", "device")
 
 @dataclass(frozen=True)
 class RunSpec:
-    """An algorithm or a sweep over its hyper-parameters, a model and a federation; so many rounds, at most `block` in
-    one call.
+    """The runs that one program trains.
 
-    Runs are an array axis: the sweep's i-th values with seeds[i], seeds[i] + 1, ..., num_seeds of them, then the next.
-    Where the sweep has no values, `seeds` alone tell how many runs there are.
+    Runs are an array axis: the sweep's i-th values with seeds[i], seeds[i] + 1, ..., num_seeds of them, then the next
+    values. A sweep without values has one run for each of `seeds`, times num_seeds.
+
+    Args:
+        sweep: The algorithm, or a sweep over its hyper-parameters.
+        model: The model.
+        federation: The clients and their data.
+        participation: The rule that draws cohorts.
+        rounds: The number of rounds of a run.
+        block: The largest number of rounds in one call.
+        seeds: The first seed of each value.
+        num_seeds: The number of seeds of each value.
+        personal_on_test: Whether personal models are scored on the common test set.
     """
 
     sweep: Sweep
@@ -58,7 +65,7 @@ class RunSpec:
 
     @property
     def algorithm(self) -> Algorithm:
-        """The first of the sweep; the others have the same slots."""
+        """The first algorithm of the sweep; the others have the same slots."""
         return self.sweep.algorithms[0]
 
     @property
@@ -67,10 +74,10 @@ class RunSpec:
 
     @property
     def runs_at_once(self) -> int:
-        """How many runs are under way at a time.
+        """The number of runs that are trained at the same time.
 
-        On a CPU those of several values or first seeds go one after another: it multiplies a batch of matrices no
-        faster, and there may be many.
+        On a CPU the runs of several values or first seeds follow one another: it multiplies a batch of matrices no
+        faster, and there may be many runs.
         """
         is_one_by_one = len(self.seeds) > 1 and jax.default_backend() == "cpu"
         return 1 if is_one_by_one else self.num_runs
@@ -85,17 +92,17 @@ class RunSpec:
 
     @property
     def most_examples(self) -> int:
-        """For training and validation, in the largest cohorts that the runs could draw."""
+        """The number of training and validation examples in the largest cohorts that the runs could draw."""
         data = self.federation.data
         counts = np.sort(np.asarray(data.train.count) + np.asarray(data.valid.count))
         return self.num_runs * int(counts[-self.cohort_size :].sum())
 
     def keys(self) -> Key:
-        """[num_runs]"""
+        """The key of each run, [num_runs]."""
         return jax.vmap(jax.random.key)((jnp.array(self.seeds)[:, None] + jnp.arange(self.num_seeds)).reshape(-1))
 
     def hyper_parameters(self) -> dict[str, Array]:
-        """What the runs differ in besides the seed, leaves [num_runs]; {} for a single algorithm."""
+        """The values of a sweep, leaves [num_runs]; {} for a single algorithm."""
         return self.sweep.hyper_parameters(self.num_seeds)
 
     def round(self, layout: Layout, algorithm: Algorithm | None = None) -> Round:
@@ -112,5 +119,5 @@ class RunSpec:
         )
 
     def map_over_runs(self, function: Callable, axes: Axes) -> Callable:
-        """See `runs.over_runs`."""
+        """See `runs.map_over_runs`."""
         return map_over_runs(function, axes, self.num_runs, self.runs_at_once)

@@ -1,4 +1,4 @@
-"""Client states on their way between a store and the device, a cohort at a time."""
+"""Execution of rounds with client states, examples or both streamed from the host, one cohort at a time."""
 
 import time
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -29,36 +29,56 @@ from fedjax_het.types import Array, ClientData, ClientState, Examples, Key, Stat
 
 
 class PrefetchedStates(NamedTuple):
-    """The clients of a round as the store had them while the round before still ran. Leaves [seeds, slots, ...]."""
+    """The client states of a round, read from the store while the round before still runs.
+
+    Leaves [seeds, slots, ...]. A client that also takes part in the round before has a stale state here; `positions`
+    says where the round's program finds the new one on the device.
+    """
 
     states: ClientState
-    places: Array  # where in the round before a client stood, whose state is then taken from there; -1: nowhere
+    positions: Array  # the client's position in the round before; -1: it took no part, and its state here is current
 
 
 def load_states(store: ClientStore, cohort: Cohort, before: np.ndarray | None, layout: Layout) -> PrefetchedStates:
-    """Those of a cohort, on the device.   before: ids [seeds, n] that are still training; None: all is in the store."""
-    places = np.full(cohort.ids.shape, -1, np.int32)
+    """Copy the states of a cohort from the store to the device.
+
+    Args:
+        store: The client states.
+        cohort: The cohort.
+        before: The ids [seeds, n] of the cohort that still trains; None where the store is up to date.
+        layout: The layout of the devices.
+
+    Returns:
+        The states, and which of them are stale.
+    """
+    positions = np.full(cohort.ids.shape, -1, np.int32)
     if before is not None:
-        places = np.stack([_positions_among(*each) for each in zip(before, cohort.ids, strict=True)])
+        positions = np.stack([_positions_among(*each) for each in zip(before, cohort.ids, strict=True)])
     return PrefetchedStates(
-        jax.device_put(store.take(cohort.ids), layout.client_sharding(axis=1)), layout.replicate(places)
+        jax.device_put(store.take(cohort.ids), layout.client_sharding(axis=1)), layout.replicate(positions)
     )
 
 
 def store_states(store: ClientStore, ids: np.ndarray, clients: ClientState) -> None:
-    """What a round made of its clients, as soon as it has ended: ids [seeds, n], leaves [seeds, n or more, ...]."""
+    """Write the states that a round returns to the store, as soon as the round has ended.
+
+    Args:
+        store: The client states.
+        ids: The clients of the round, [seeds, n].
+        clients: Their states, leaves [seeds, n or more, ...].
+    """
     store.put(ids, jax.tree.map(lambda x: np.asarray(x)[:, : ids.shape[1]], clients))
 
 
 def _positions_among(before: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Where in `before` each of these ids stands; -1: nowhere."""
+    """The position of each id in `before`; -1 where it does not occur."""
     order = np.argsort(before)
     found = order[np.minimum(np.searchsorted(before, ids, sorter=order), len(before) - 1)]
     return np.where(before[found] == ids, found, -1).astype(np.int32)
 
 
 class FinishedRound(NamedTuple):
-    """What a round left on the device for the host."""
+    """The results of a round that the host has yet to fetch from the device."""
 
     cohort: Cohort
     clients: ClientState | None  # leaves [seeds, slots, ...]; None where all states stay on the device
@@ -66,39 +86,47 @@ class FinishedRound(NamedTuple):
 
 
 class StreamingExecutor:
-    """A job's rounds, with what does not lie on the device brought there and back a cohort at a time.
+    """An `Executor` that keeps client states, examples or both off the device.
 
-    While a round runs, a thread puts the states of the round before into the store, takes the next round's out, and
-    copies the next round's examples to the device. A client of two rounds in a row stays there in between.
+    While a round runs, a thread writes the states of the round before to the store, reads those of the next round, and
+    copies the next round's examples to the device. The state of a client that takes part in two successive rounds stays
+    on the device between them.
     """
 
     def __init__(self, traced: TracedRound, offload: OffloadPolicy, folder: Path | None = None):
-        """Compile a round; the evaluation when it is asked for.   folder: where client states on disk go."""
+        """Compile a round; the evaluation is compiled when it is first needed.
+
+        Args:
+            traced: The round.
+            offload: Where client states and examples are kept.
+            folder: The folder for client states on disk.
+        """
         self.traced, self.offload, self._folder = traced, offload, folder
-        self.executor: Executor = ThreadPoolExecutor(1, "staging")
-        begun, spec, layout = time.perf_counter(), traced.spec, traced.layout
+        self.prefetch_pool: Executor = ThreadPoolExecutor(1, "prefetch")
+        start_time, spec, layout = time.perf_counter(), traced.spec, traced.layout
         self._is_stored = offload.client_states != "device"
         self._keys, self._opaque_one = layout.replicate(spec.keys()), layout.replicate(np.int32(1))
         self._example = layout.replicate(spec.federation.examples.inputs[:1])
-        self.windows, self._ahead = ExamplePrefetcher(traced, offload.examples == "stream"), (-1, None)
-        at_rest = sharding.state_shardings(layout, has_seeds=True)
-        self._begin = jit_initializer(spec.map_over_runs(self._beginning, (0, None)), layout, at_rest)
-        shapes = jax.eval_shape(self._begin, self._keys, self._example)
+        self._prefetcher, self._prefetched_round = ExamplePrefetcher(traced, offload.examples == "stream"), (-1, None)
+        shardings = sharding.state_shardings(layout, has_seeds=True)
+        self._initialize = jit_initializer(spec.map_over_runs(self._initial_state, (0, None)), layout, shardings)
+        shapes = jax.eval_shape(self._initialize, self._keys, self._example)
         self.shapes = sharding.with_shardings(shapes, layout, has_seeds=True)  # of the state that a round takes
-        window, examples = replicated_shapes(self.windows.shapes, layout)
-        carried_over = (self.shapes.clients, window.cohort.ids) if self._is_stored else ()
+        batch, examples = replicated_shapes(self._prefetcher.shapes, layout)
+        carried_over = (self.shapes.clients, batch.cohort.ids) if self._is_stored else ()
         self.program = compile_program(
             spec.map_over_runs(self._round, (0, 0, 0, None, 0, None)),
             layout,
-            *(self.shapes, carried_over, window, examples, self._keys, self._opaque_one),
-            results=at_rest and (at_rest, layout.sharding),
+            *(self.shapes, carried_over, batch, examples, self._keys, self._opaque_one),
+            results=shardings and (shardings, layout.sharding),
             donate=(0,),
         )
-        self.compile_seconds = time.perf_counter() - begun
+        self.compile_seconds = time.perf_counter() - start_time
 
     # ---- running -----------------------------------------------------------------------------------------------------
     def start(self) -> State:
-        state = self._begin(self._keys, self._example)
+        """The state before the first round; its clients are a ClientStore where they are kept off the device."""
+        state = self._initialize(self._keys, self._example)
         if not self._is_stored:
             return state
         folder = self._folder if self.offload.client_states == "disk" else None
@@ -106,49 +134,53 @@ class StreamingExecutor:
         return state._replace(clients=ClientStore(first, self.traced.spec.num_clients, folder))
 
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
-        """`state` is consumed. Metrics, in numpy, have leaves [seeds, num_rounds, ...]."""
+        """Run some rounds; `state` is consumed. The metrics are NumPy arrays [seeds, num_rounds, ...]."""
         first = int(np.asarray(state.server.round)[0])
-        cohorts, store = self.windows.draw_cohorts(first), state.clients if self._is_stored else None
+        cohorts, store = self._prefetcher.draw_cohorts(first), state.clients if self._is_stored else None
         if first + num_rounds >= self.traced.spec.rounds:
             cohorts[num_rounds] = None  # the run ends here
-        prefetched = self._ahead[1] if self._ahead[0] == first else self.windows.prefetch(cohorts[0])
-        states, done, metrics = None, None, []
+        prefetched = (
+            self._prefetched_round[1] if self._prefetched_round[0] == first else self._prefetcher.prefetch(cohorts[0])
+        )
+        states, finished, metrics = None, None, []
         if store is not None:
-            state = state._replace(clients=self._nobody())
+            state = state._replace(clients=self._zero_states())
             states = load_states(store, cohorts[0], None, self.traced.layout)
         for number in range(num_rounds):
             is_last = number == num_rounds - 1
-            between = self.executor.submit(self._between, store, done, cohorts[number], cohorts[number + 1], is_last)
-            state, measured = self._call(state, states, prefetched)
-            done = FinishedRound(cohorts[number], state.clients if self._is_stored else None, measured)
-            prefetched, states, before = between.result()
+            prepared = self.prefetch_pool.submit(
+                self._prepare_next, store, finished, cohorts[number], cohorts[number + 1], is_last
+            )
+            state, round_metrics = self._call(state, states, prefetched)
+            finished = FinishedRound(cohorts[number], state.clients if self._is_stored else None, round_metrics)
+            prefetched, states, before = prepared.result()
             metrics += before
-        metrics += self._settle(store, done)
-        self._ahead = first + num_rounds, prefetched
+        metrics += self._collect_round(store, finished)
+        self._prefetched_round = first + num_rounds, prefetched
         state = state if store is None else state._replace(clients=store)
         return state, jax.tree.map(lambda *rounds: np.stack(rounds, axis=1), *metrics)
 
     def evaluate(self, state: State) -> Evaluation:
-        """Everything that is held out, in numpy."""
-        return self._evaluation(state, self.executor)
+        """Evaluate on all held-out examples; the results are NumPy arrays."""
+        return self._evaluation(state, self.prefetch_pool)
 
     def release(self) -> None:
-        """Take the data off the device."""
-        self.windows.release()
-        self._ahead = (-1, None)
+        """Free the memory of the examples on the device."""
+        self._prefetcher.release()
+        self._prefetched_round = (-1, None)
 
     @property
     def round_bytes(self) -> int:
-        """What lies on a device at the most in rounds."""
+        """Peak bytes on one device in rounds."""
         return cost.bytes_before_round(cost.resident_bytes(self.traced, self.offload)) + cost.temporary_bytes(
             self.program
         )
 
     @property
     def peak_bytes(self) -> int:
-        """What lies on a device at the most, in rounds or in evaluation."""
-        extra = max(cost.temporary_bytes(self.program), self._evaluation.extra_bytes)
-        return cost.bytes_before_round(cost.resident_bytes(self.traced, self.offload)) + extra
+        """Peak bytes on one device, in rounds or in evaluation."""
+        temporary = max(cost.temporary_bytes(self.program), self._evaluation.extra_bytes)
+        return cost.bytes_before_round(cost.resident_bytes(self.traced, self.offload)) + temporary
 
     # ---- a round -----------------------------------------------------------------------------------------------------
     def _call(
@@ -156,68 +188,80 @@ class StreamingExecutor:
     ) -> tuple[State, RoundMetrics]:
         if states is None:
             return self.program(state, (), *prefetched, self._keys, self._opaque_one)
-        carried_over = state.clients, states.places
+        carried_over = state.clients, states.positions
         return self.program(
             state._replace(clients=states.states), carried_over, *prefetched, self._keys, self._opaque_one
         )
 
-    def _between(
+    def _prepare_next(
         self,
         store: ClientStore | None,
-        done: FinishedRound | None,
+        finished: FinishedRound | None,
         cohort: Cohort,
-        coming: Cohort | None,
+        next_cohort: Cohort | None,
         is_last: bool,
     ) -> tuple[PrefetchedCohort | None, PrefetchedStates | None, list[RoundMetrics]]:
-        """The host's part while a round runs: (the next window, the next comers, the metrics of the round before).
+        """Do the host's work while a round runs: collect the round before, and prefetch for the next.
 
-        done: the round before.   coming: the cohort of the round after.   is_last: another call takes its clients out.
+        Args:
+            store: The client states, where they are kept off the device.
+            finished: The round before.
+            cohort: The cohort that trains now.
+            next_cohort: The cohort of the next round; None at the end of the run.
+            is_last: Whether the next round belongs to another call of `advance`, which loads its states itself.
+
+        Returns:
+            (The next cohort's examples, its states, the metrics of the round before.)
         """
-        metrics, states = self._settle(store, done), None
+        metrics, states = self._collect_round(store, finished), None
         if store is not None and not is_last:
             size = self.traced.round.cohort_size
-            states = load_states(store, coming, cohort.ids[:, :size], self.traced.layout)
-        return None if coming is None else self.windows.prefetch(coming), states, metrics
+            states = load_states(store, next_cohort, cohort.ids[:, :size], self.traced.layout)
+        return None if next_cohort is None else self._prefetcher.prefetch(next_cohort), states, metrics
 
-    def _settle(self, store: ClientStore | None, done: FinishedRound | None) -> list[RoundMetrics]:
-        """Wait for a round, and fetch what it left."""
-        if done is None:
+    def _collect_round(self, store: ClientStore | None, finished: FinishedRound | None) -> list[RoundMetrics]:
+        """Wait for a round, store its client states, and return its metrics."""
+        if finished is None:
             return []
         if store is not None:
-            store_states(store, done.cohort.ids[:, : self.traced.round.cohort_size], done.clients)
-        return [jax.tree.map(np.asarray, done.metrics)]
+            store_states(store, finished.cohort.ids[:, : self.traced.round.cohort_size], finished.clients)
+        return [jax.tree.map(np.asarray, finished.metrics)]
 
-    def _nobody(self) -> ClientState:
-        nobody = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.shapes.clients)
-        return jax.device_put(nobody, self.traced.layout.client_sharding(axis=1))
+    def _zero_states(self) -> ClientState:
+        zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.shapes.clients)
+        return jax.device_put(zeros, self.traced.layout.client_sharding(axis=1))
 
     # ---- programs ----------------------------------------------------------------------------------------------------
-    def _beginning(self, key: Key, inputs: Array) -> State:
-        """With a state for each client, or for each slot of a cohort."""
+    def _initial_state(self, key: Key, inputs: Array) -> State:
+        """The initial state; its clients are one cohort where client states are kept off the device, else all."""
         spec, layout = self.traced.spec, self.traced.layout
         num_rows = layout.round_up(spec.cohort_size) if self._is_stored else layout.count_client_rows(spec.num_clients)
-        return initialization.broadcast_clients(self.traced.round.begin(key, inputs), num_rows)
+        return initialization.broadcast_clients(self.traced.round.initial_state(key, inputs), num_rows)
 
     def _round(
         self,
         state: State,
         carried_over: tuple[ClientState, Array] | tuple[()],
-        window: CohortBatch,
+        batch: CohortBatch,
         examples: Examples,
         key: Key,
         opaque_one: Array,
     ) -> tuple[State, RoundMetrics]:
-        """One round. `late`: the clients of the round before, and where in it each of this one's stood."""
-        data = ClientData(examples, window.train, window.valid, HIDDEN_TEST_ROWS)
+        """Run one round.
+
+        `carried_over`: the client states of the round before, and the position in it of each client of this round
+        (`PrefetchedStates.positions`); () where all client states are on the device.
+        """
+        data = ClientData(examples, batch.train, batch.valid, HIDDEN_TEST_ROWS)
         if not carried_over:
-            return self.traced.with_population(state, window.cohort, data, key, opaque_one)
+            return self.traced.with_population(state, batch.cohort, data, key, opaque_one)
         last, before = carried_over
         clients = tree.where(before >= 0, tree.take(last, jnp.maximum(before, 0)), state.clients)
-        return self.traced.cohort_only(state._replace(clients=clients), window.cohort, data, key, opaque_one)
+        return self.traced.cohort_only(state._replace(clients=clients), batch.cohort, data, key, opaque_one)
 
     @cached_property
     def _evaluation(self) -> StreamedEvaluation:
-        begun = time.perf_counter()
-        evaluation = StreamedEvaluation(self.traced, self.shapes, self.windows)
-        self.compile_seconds += time.perf_counter() - begun
+        start_time = time.perf_counter()
+        evaluation = StreamedEvaluation(self.traced, self.shapes, self._prefetcher)
+        self.compile_seconds += time.perf_counter() - start_time
         return evaluation

@@ -1,4 +1,4 @@
-"""The evaluation where client states, examples or both are off the device: in pieces, the next brought meanwhile."""
+"""Evaluation with client states, examples or both streamed from the host: in pieces, the next one prefetched."""
 
 import math
 from concurrent.futures import Executor
@@ -30,71 +30,82 @@ Clients = ClientState | ClientStore
 
 
 class StreamedEvaluation:
-    """What `make_evaluation` does, by the same functions over the same batches and blocks of clients, in that order."""
+    """The evaluation of `make_evaluation` in pieces.
 
-    def __init__(self, traced: TracedRound, state: State, windows: ExamplePrefetcher):
-        """Compile.   state: the shapes that a round takes."""
-        self._traced, self._windows, self._layout, spec = traced, windows, traced.layout, traced.spec
+    It applies the same functions to the same batches and blocks of clients in the same order, and gives the same bits.
+    """
+
+    def __init__(self, traced: TracedRound, state: State, prefetcher: ExamplePrefetcher):
+        """Compile the programs.
+
+        Args:
+            traced: The round.
+            state: The shapes of the state that a round takes.
+            prefetcher: The loader of examples.
+        """
+        self._traced, self._prefetcher, self._layout, spec = traced, prefetcher, traced.layout, traced.spec
         self._held, self._groups = held_out_batches(spec.federation, BATCH)
         self._num_segments = sum(size for _, size in self._groups) + 1
-        self._steps = [self._steps_of_a_piece(batches) for batches in self._held]
+        self._steps = [self._steps_per_piece(batches) for batches in self._held]
         self._pieces = [
             (table, first)
             for table, (batches, steps) in enumerate(zip(self._held, self._steps, strict=True))
             for first in range(0, len(batches.index), steps)
         ]
-        self._of_own = personal_rows(spec.federation, spec.personal_on_test)
+        self._personal_rows = personal_rows(spec.federation, spec.personal_on_test)
         self._block = self._layout.round_up(spec.cohort_size)  # clients at a time
         self._num_blocks = -(-spec.num_clients // self._block)
         self._is_personal = has_personal(state.clients)
         self._compile(state)
 
     def __call__(self, state: State, executor: Executor) -> Evaluation:
-        """In numpy.   executor: brings what is next."""
-        server, totals, own = state.server, self._zeros(self._totals), {}
-        typical = self._typical_of(state.clients, executor) if self._is_personal else {}
-        brought = prefetch(executor, self._piece, self._pieces)
-        for (table, _), piece in zip(self._pieces, brought, strict=True):
-            # Waited for, or pieces would pile up on the device.
-            totals = jax.block_until_ready(self._score[table](server.shared, typical, server.round, totals, *piece))
+        """Evaluate a state; the results are NumPy arrays. The executor loads the next piece."""
+        server, totals, own = state.server, self._zeros(self._total_shapes), {}
+        mean_personal = self._mean_personal(state.clients, executor) if self._is_personal else {}
+        inputs = prefetch(executor, self._load_piece, self._pieces)
+        for (table, _), piece in zip(self._pieces, inputs, strict=True):
+            # Waiting keeps pieces from accumulating on the device.
+            totals = jax.block_until_ready(
+                self._score[table](server.shared, mean_personal, server.round, totals, *piece)
+            )
         if self._is_personal:
-            own = {name: self._own_scores(name, state, executor) for name in self._of_own}
+            own = {name: self._score_personal(name, state, executor) for name in self._personal_rows}
         return collect_scores(self._groups, np.asarray(totals), own)
 
     @property
     def extra_bytes(self) -> int:
-        """What it needs besides what there is in a round: two pieces for a window, which is not there meanwhile."""
-        if not self._windows.is_streaming:
-            return max(cost.temporary_bytes(program) for program, _ in self._brought)
-        needs = [cost.temporary_bytes(program) + 2 * tree.num_bytes(brought) for program, brought in self._brought]
-        return max(needs) - tree.num_bytes(self._windows.shapes)
+        """Peak bytes on a device in addition to what a round holds; a round's examples give way to two pieces."""
+        if not self._prefetcher.is_streaming:
+            return max(cost.temporary_bytes(program) for program, _ in self._program_inputs)
+        sizes = [cost.temporary_bytes(program) + 2 * tree.num_bytes(inputs) for program, inputs in self._program_inputs]
+        return max(sizes) - tree.num_bytes(self._prefetcher.shapes)
 
-    def _own_scores(self, name: str, state: State, executor: Executor) -> np.ndarray:
+    def _score_personal(self, name: str, state: State, executor: Executor) -> np.ndarray:
         server, numbers = state.server, range(self._num_blocks)
-        blocks = prefetch(executor, lambda number: self._owners(state.clients, name, number), numbers)
+        blocks = prefetch(executor, lambda number: self._load_block(state.clients, name, number), numbers)
         parts = [np.asarray(self._score_own[name](server.shared, server.round, *block)) for block in blocks]
         return np.concatenate(parts, axis=1)[:, : self._traced.spec.num_clients]
 
-    def _typical_of(self, clients: Clients, executor: Executor) -> Variables:
-        """Blocks in which nobody counts are left out: they would add zeros."""
+    def _mean_personal(self, clients: Clients, executor: Executor) -> Variables:
+        """`scoring.mean_personal_variables`; blocks without a trained client, which would add zeros, are skipped."""
         rounds = np.asarray(clients.rounds)[:, : self._traced.spec.num_clients]
         shares = np.asarray(self._shares(self._layout.replicate(rounds)))
-        ids, is_client = self._ids(np.arange(self._num_blocks)[:, None])
+        ids, is_client = self._client_ids(np.arange(self._num_blocks)[:, None])
         shares = np.where(is_client, shares[:, ids], 0).astype(shares.dtype)  # [seeds, blocks, block]
-        busy, total = np.flatnonzero(shares.any(axis=(0, 2))), self._zeros(self._typical)
-        personal = prefetch(executor, lambda number: self._personal_of(clients, ids[number]), busy)
-        for number, block in zip(busy, personal, strict=True):
+        nonempty, total = np.flatnonzero(shares.any(axis=(0, 2))), self._zeros(self._mean_shapes)
+        personal = prefetch(executor, lambda number: self._personal_of(clients, ids[number]), nonempty)
+        for number, block in zip(nonempty, personal, strict=True):
             total = jax.block_until_ready(self._add_shares(total, block, self._layout.replicate(shares[:, number])))
         return total
 
-    # ---- what is brought ---------------------------------------------------------------------------------------------
-    def _steps_of_a_piece(self, batches: Batches) -> int:
-        """As many as fill half a window, where examples are streamed; at least two."""
+    # ---- loading of pieces -------------------------------------------------------------------------------------------
+    def _steps_per_piece(self, batches: Batches) -> int:
+        """Where examples are streamed, as many steps as take half of a round's examples, but at least two."""
         num_steps, *step = batches.index.shape
-        most = self._windows.places // (2 * math.prod(step)) if self._windows.is_streaming else num_steps
+        most = self._prefetcher.num_slots // (2 * math.prod(step)) if self._prefetcher.is_streaming else num_steps
         return min(max(2, most), num_steps)
 
-    def _piece(self, at: tuple[int, int]) -> tuple[Examples, HeldOut]:
+    def _load_piece(self, at: tuple[int, int]) -> tuple[Examples, HeldOut]:
         table, first = at
         steps, batches = self._steps[table], self._held[table]
         part = jax.tree.map(lambda x: x[first : first + steps], batches)
@@ -102,35 +113,35 @@ class StreamedEvaluation:
         index, count, segment = (np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)) for x in part)
         segment[steps - missing :] = self._num_segments - 1
         rows = Rows(index.reshape(-1, index.shape[-1]), np.full(count.size, index.shape[-1]))
-        examples, (rows,) = self._windows.seen((rows,), index.size + 1)
+        examples, (rows,) = self._prefetcher.load_examples((rows,), index.size + 1)
         return examples, (Batches(rows.index.reshape(index.shape), *self._layout.replicate((count, segment))),)
 
-    def _owners(self, clients: Clients, name: str, number: int) -> tuple[Variables, Examples, Rows]:
-        ids, is_client = self._ids(number)
-        rows = self._of_own[name]
-        if self._is_each(rows):
+    def _load_block(self, clients: Clients, name: str, number: int) -> tuple[Variables, Examples, Rows]:
+        ids, is_client = self._client_ids(number)
+        rows = self._personal_rows[name]
+        if self._has_row_per_client(rows):
             rows = select_rows(rows, ids, is_client)
-        examples, (rows,) = self._windows.seen((rows,), self._places(self._of_own[name]))
+        examples, (rows,) = self._prefetcher.load_examples((rows,), self._num_example_slots(self._personal_rows[name]))
         return self._personal_of(clients, ids), examples, rows
 
     def _personal_of(self, clients: Clients, ids: np.ndarray) -> Variables:
         if isinstance(clients, ClientStore):
-            of_seeds = np.broadcast_to(ids, (self._traced.spec.num_runs, self._block))
-            return self._layout.replicate(clients.take(of_seeds).personal)
+            seed_ids = np.broadcast_to(ids, (self._traced.spec.num_runs, self._block))
+            return self._layout.replicate(clients.take(seed_ids).personal)
         return self._take(clients.personal, self._layout.replicate(ids))
 
-    def _ids(self, number: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(ids of a block, whether they are clients; else padding)."""
+    def _client_ids(self, number: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(Ids of a block of clients; False for padding.)"""
         ids, num_clients = number * self._block + np.arange(self._block), self._traced.spec.num_clients
         return np.minimum(ids, num_clients - 1).astype(np.int32), ids < num_clients
 
-    def _is_each(self, rows: Rows) -> bool:
-        """Whether every client has a row of its own; else the one row is everybody's."""
+    def _has_row_per_client(self, rows: Rows) -> bool:
+        """Whether each client has its own row; else all share a single one."""
         return len(rows.count) == self._traced.spec.num_clients
 
-    def _places(self, rows: Rows) -> int:
-        """Places for the examples that any block is scored on, and the one for padding."""
-        if not self._is_each(rows):
+    def _num_example_slots(self, rows: Rows) -> int:
+        """Slots for the examples of any block of clients, and one for padding."""
+        if not self._has_row_per_client(rows):
             return 1 + int(rows.count.sum())
         counts = np.pad(rows.count, (0, self._num_blocks * self._block - len(rows.count)))
         return 1 + int(counts.reshape(self._num_blocks, -1).sum(axis=1).max())
@@ -142,49 +153,49 @@ class StreamedEvaluation:
     def _compile(self, state: State) -> None:
         spec, problem, layout, server = self._traced.spec, self._traced.round.problem, self._layout, state.server
         num_scores = len(scoring.score_names(spec.federation.examples.labels))
-        self._totals = ShapeDtypeStruct((spec.num_runs, self._num_segments, num_scores), _select_clients())
-        self._typical = _take_first((spec.num_runs,), state.clients.personal)
+        self._total_shapes = ShapeDtypeStruct((spec.num_runs, self._num_segments, num_scores), _float_dtype())
+        self._mean_shapes = _with_leading_axes((spec.num_runs,), state.clients.personal)
 
-        def score(shared, typical, round, totals, examples, held):
-            return scoring.add_batches(problem, tree.merge(shared, typical), round, examples, totals, held)
+        def score(shared, mean_personal, round, totals, examples, held):
+            return scoring.add_batches(problem, tree.merge(shared, mean_personal), round, examples, totals, held)
 
-        self._score, self._brought = [], []
+        self._score, self._program_inputs = [], []
         for steps, batches in zip(self._steps, self._held, strict=True):
             held = jax.tree.map(lambda x, steps=steps: ShapeDtypeStruct((steps, *x.shape[1:]), np.int32), (batches,))
-            examples = self._windows.shapes_of_examples(held[0].index.size + 1)
+            examples = self._prefetcher.shapes_of_examples(held[0].index.size + 1)
             arguments = replicated_shapes(
-                (server.shared, self._typical, server.round, self._totals, examples, held), layout
+                (server.shared, self._mean_shapes, server.round, self._total_shapes, examples, held), layout
             )
             program = compile_program(
                 spec.map_over_runs(score, (0, 0, 0, 0, None, None)), layout, *arguments, donate=(3,)
             )
             self._score.append(program)
-            self._brought.append((program, arguments[4:]))
+            self._program_inputs.append((program, arguments[4:]))
         if self._is_personal:
             self._compile_personal(state)
 
     def _compile_personal(self, state: State) -> None:
         spec, problem, layout, server = self._traced.spec, self._traced.round.problem, self._layout, state.server
         seeds, personal = spec.num_runs, state.clients.personal
-        some, self._score_own = _take_first((seeds, self._block), personal), {}
+        block, self._score_own = _with_leading_axes((seeds, self._block), personal), {}
 
         def score_own(shared, round, personal, examples, rows):
             rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (self._block, *x.shape[1:])), rows)
             return scoring.score_personal_models(problem, layout, BATCH, (shared, round, examples), personal, rows)
 
-        for name, rows in self._of_own.items():
-            num = self._block if self._is_each(rows) else 1
-            brought = jax.tree.map(lambda x, num=num: ShapeDtypeStruct((num, *x.shape[1:]), np.int32), rows)
-            examples = self._windows.shapes_of_examples(self._places(rows))
-            arguments = replicated_shapes((server.shared, server.round, some, examples, brought), layout)
+        for name, rows in self._personal_rows.items():
+            num = self._block if self._has_row_per_client(rows) else 1
+            inputs = jax.tree.map(lambda x, num=num: ShapeDtypeStruct((num, *x.shape[1:]), np.int32), rows)
+            examples = self._prefetcher.shapes_of_examples(self._num_example_slots(rows))
+            arguments = replicated_shapes((server.shared, server.round, block, examples, inputs), layout)
             self._score_own[name] = compile_program(
                 spec.map_over_runs(score_own, (0, 0, 0, None, None)), layout, *arguments
             )
-            self._brought.append((self._score_own[name], arguments[2:]))
+            self._program_inputs.append((self._score_own[name], arguments[2:]))
         rounds = replicated_shapes(ShapeDtypeStruct((seeds, spec.num_clients), np.int32), layout)
         self._shares = compile_program(spec.map_over_runs(scoring.trained_client_weights, (0,)), layout, rounds)
         arguments = replicated_shapes(
-            (self._typical, some, ShapeDtypeStruct((seeds, self._block), _select_clients())), layout
+            (self._mean_shapes, block, ShapeDtypeStruct((seeds, self._block), _float_dtype())), layout
         )
         add_shares = spec.map_over_runs(scoring.add_weighted, (0, 0, 0))
         self._add_shares = compile_program(add_shares, layout, *arguments, donate=(0,))
@@ -192,11 +203,11 @@ class StreamedEvaluation:
         self._take = compile_program(spec.map_over_runs(tree.take, (0, None)), layout, personal, ids)
 
 
-def _select_clients() -> np.dtype:
-    """What `float` is in jax, as it is now configured."""
+def _float_dtype() -> np.dtype:
+    """The dtype of `float` in JAX as it is now configured."""
     return jax.dtypes.canonicalize_dtype(float)
 
 
-def _take_first(axes: tuple[int, ...], personal: Variables) -> Variables:
+def _with_leading_axes(axes: tuple[int, ...], personal: Variables) -> Variables:
     """The shapes of personal leaves [seeds, clients, ...] with other leading axes."""
     return jax.tree.map(lambda x: ShapeDtypeStruct((*axes, *x.shape[2:]), x.dtype), personal)

@@ -1,4 +1,4 @@
-"""Do the slots fit together? Asked before anything runs."""
+"""Tracing of a round: shapes and consistency of an algorithm's slots, checked before anything is compiled."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -30,7 +30,7 @@ from fedjax_het.validation import LARGEST_COUNT
 
 
 class RoundShapes(NamedTuple):
-    """What comes out of a round, as shapes."""
+    """The shapes of the results of one round."""
 
     state: State
     metrics: RoundMetrics
@@ -38,17 +38,17 @@ class RoundShapes(NamedTuple):
 
 
 class TracedRound(NamedTuple):
-    """A job in one layout, traced and checked. Nothing is compiled."""
+    """A run in one layout, traced and checked; nothing is compiled."""
 
     spec: RunSpec
     layout: Layout
     round: Round
-    train: Callable  # round.train after the hyper-parameters; whoever compiles it reads the trace that was checked
+    train: Callable  # (hyper-parameters, *arguments of Round.train); compilation reuses the trace that was checked
     shapes: RoundShapes  # of one run
     hyper_parameters: Mapping[str, Array] = MappingProxyType({})
 
-    def of_run(self, hyper_parameters: Mapping[str, Array]) -> "TracedRound":
-        """With these hyper-parameters of a sweep, which may be tracers; {} for a single algorithm."""
+    def with_hyper_parameters(self, hyper_parameters: Mapping[str, Array]) -> "TracedRound":
+        """Build the round from hyper-parameters of a sweep, which may be tracers; {} for a single algorithm."""
         round = (
             self.spec.round(self.layout, self.spec.sweep.build(hyper_parameters)) if hyper_parameters else self.round
         )
@@ -57,10 +57,22 @@ class TracedRound(NamedTuple):
     def cohort_only(
         self, state: State, cohort: Cohort, data: ClientData, key: Key, opaque_one: Array
     ) -> tuple[State, RoundMetrics]:
-        """A round of a cohort, its states [slots, ...] in and out, as one turn of a loop.
+        """Run a round of a cohort, client states [slots, ...] in and out.
 
-        once: 1, which the compiler must not know. It fuses nothing across a loop's edge, so that a round is compiled to
-        the same arithmetic, and gives the same bits, wherever its clients come from and go to.
+        The round is the body of a loop with a single iteration. XLA fuses no operation across the edge of a loop, so
+        the round compiles to the same arithmetic, and gives the same bits, whether its clients are gathered from the
+        whole population on the device or copied from the host. XLA would inline a loop whose bound is a
+        constant 1; therefore the bound is an argument of the program.
+
+        Args:
+            state: The state with the cohort's clients.
+            cohort: The cohort.
+            data: The cohort's data.
+            key: The key of the run.
+            opaque_one: [] int32, the bound: 1, as a value that the compiler does not know.
+
+        Returns:
+            (The new state with the cohort's clients, the metrics of the round.)
         """
         num_padding = len(cohort.ids) - self.round.cohort_size
         metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.shapes.metrics)
@@ -75,18 +87,27 @@ class TracedRound(NamedTuple):
     def with_population(
         self, state: State, cohort: Cohort, data: ClientData, key: Key, opaque_one: Array
     ) -> tuple[State, RoundMetrics]:
-        """The same, of which `state` has everyone's clients."""
+        """Run a round as `cohort_only` does, with the states of all clients in `state`."""
         return with_population(self.cohort_only, self.spec.participation.is_everyone)(
             state, cohort, data, key, opaque_one
         )
 
 
 def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
-    """Trace a round's shapes, look for what would train but mean nothing, and hand the shapes on.
+    """Trace a round, and refuse combinations that would train without meaning.
 
-    Raises InputError: a published quantity that nobody reports, a part that reads what no slot fills, a state whose
-    shape a round would change, one-example batches under batch normalisation, amplitude normalisation of images whose
-    means have both signs, nobody with a training example, a hyper-parameter that cannot be swept.
+    Args:
+        spec: The run.
+        layout: The layout of the client axis.
+
+    Returns:
+        The traced round.
+
+    Raises:
+        InputError: A published quantity that no client reports; a part that reads what no slot fills; a state whose
+            shape a round would change; batches of one example under batch normalization; amplitude normalization of
+            images whose means have both signs; no client with a training example; a hyper-parameter that cannot be
+            swept.
     """
     round, federation = spec.round(layout), spec.federation
     provided = [*spec.algorithm.survey, *spec.algorithm.reports]
@@ -107,21 +128,20 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
         )
     _check_amplitude(before.server.shared, federation)
     try:
-        train, started, shapes = _trace(spec, layout, round)
+        train, initial, shapes = _trace(spec, layout, round)
     except (ValueError, TypeError) as error:
-        _check_outputs(round.problem, federation)  # which costs a trace of the model, and explains most of these
+        _check_outputs(round.problem, federation)  # it traces the model, and explains most of these errors
         if not spec.sweep.values:
             raise
         _check_sweep(spec, layout, error)
-    _check_states(spec, layout, started)
-    if (changed := _find_shape_change(started, shapes.state)) is not None:
+    _check_states(spec, layout, initial)
+    if (changed := _find_shape_change(initial, shapes.state)) is not None:
         raise InputError(f"a round changes the shape of its own state: {changed}. A slot must give back what it got.")
     return TracedRound(spec, layout, round, train, shapes)
 
 
 def _trace(spec: RunSpec, layout: Layout, round: Round) -> tuple[Callable, State, RoundShapes]:
-    """(`Wired.train`, the first state of a run, what comes out of a round), the round being built from tracers where
-    the job is a sweep."""
+    """(`TracedRound.train`, shapes of the initial state, of a round); of a sweep the round is built from tracers."""
     key, data, runs = jax.random.key(0), spec.federation.data, spec.hyper_parameters()
 
     def build(hyper_parameters: Mapping[str, Array]) -> Round:
@@ -139,20 +159,20 @@ def _trace(spec: RunSpec, layout: Layout, round: Round) -> tuple[Callable, State
         return build(first(runs)).init(key, data)
 
     @without_dtype_warnings
-    def explain(runs: Mapping[str, Array], state: State, data: ClientData) -> RoundShapes:
+    def trace(runs: Mapping[str, Array], state: State, data: ClientData) -> RoundShapes:
         cohort = round.draw(key, state.server.round)
         with_everyone = with_population(partial(train, first(runs)), spec.participation.is_everyone)
         return RoundShapes(*with_everyone(state, cohort, client_step.cohort_data(data, cohort), key))
 
-    started = jax.eval_shape(init, runs, data) if runs else jax.eval_shape(round.init, key, data)
-    return train, started, jax.eval_shape(explain, runs, started, data)
+    initial = jax.eval_shape(init, runs, data) if runs else jax.eval_shape(round.init, key, data)
+    return train, initial, jax.eval_shape(trace, runs, initial, data)
 
 
 def _check_sweep(spec: RunSpec, layout: Layout, error: Exception) -> None:
     """Raise InputError with the hyper-parameters that cannot be traced, or what is wrong with any of the values."""
     trace_round(replace(spec, sweep=spec.sweep.restrict()), layout)
     each = {name: replace(spec, sweep=spec.sweep.restrict(name)) for name in spec.sweep.values}
-    names = [name for name, its in each.items() if not _is_traceable(its, layout)]
+    names = [name for name, restricted in each.items() if not _is_traceable(restricted, layout)]
     raise InputError(
         f"{', '.join(names) or ', '.join(spec.sweep.values)}: cannot be swept, for the program depends on its value: "
         f"{str(error).splitlines()[0]} Run a simulation for each value."
@@ -167,12 +187,12 @@ def _is_traceable(spec: RunSpec, layout: Layout) -> bool:
     return True
 
 
-def _check_states(spec: RunSpec, layout: Layout, started: State) -> None:
-    """Raise InputError where a run of the sweep would keep something else than it does by itself: neither could go on
-    from the other's checkpoints."""
+def _check_states(spec: RunSpec, layout: Layout, initial: State) -> None:
+    """Raise InputError where a run of a sweep has another state than the same run alone: neither could continue from
+    the checkpoints of the other."""
     for index, algorithm in enumerate(spec.sweep.algorithms if spec.sweep.values else ()):
-        alone = jax.eval_shape(spec.round(layout, algorithm).init, jax.random.key(0), spec.federation.data)
-        if differing := sorted(_leaves(alone).items() ^ _leaves(started).items()):
+        own_state = jax.eval_shape(spec.round(layout, algorithm).init, jax.random.key(0), spec.federation.data)
+        if differing := sorted(_leaves(own_state).items() ^ _leaves(initial).items()):
             values = ", ".join(f"{name}={each[index]}" for name, each in spec.sweep.values.items())
             raise InputError(
                 f"{values}: cannot be swept, for by itself this run keeps another state, from state{differing[0][0]} "
@@ -203,8 +223,8 @@ def _check_batch_norm(algorithm: Algorithm, problem: LocalProblem, federation: F
 
 
 def _check_amplitude(shared: Variables, federation: Federation) -> None:
-    """The sign of an image's mean is phase, which amplitude normalisation leaves as it is: where the images' means have
-    both signs, it makes them +a and -a instead of equal."""
+    """Amplitude normalization keeps the phase, and the sign of an image's mean is phase: where the means have both
+    signs, it makes them +a and -a instead of equal."""
     if "amplitude" not in shared:
         return
     rows = federation.data.train
@@ -220,7 +240,7 @@ def _check_amplitude(shared: Variables, federation: Federation) -> None:
 
 
 def _check_outputs(problem: LocalProblem, federation: Federation) -> None:
-    """Raise InputError where the model's outputs and the labels are not both of classes, or both of masks."""
+    """Raise InputError unless the model's outputs and the labels are both for classes, or both for masks."""
     model, key = problem.model, jax.random.key(0)
 
     def logits(inputs: Array) -> Array:
@@ -229,13 +249,13 @@ def _check_outputs(problem: LocalProblem, federation: Federation) -> None:
         context = Context(jnp.ones(1), jnp.zeros((), jnp.int32), key, False)
         return model.classify(variables["params"], model.encode(variables, inputs, context)[0][0])
 
-    found, labels = jax.eval_shape(logits, federation.examples.inputs), federation.examples.labels
-    if found.ndim != labels.ndim + 1:
+    outputs, labels = jax.eval_shape(logits, federation.examples.inputs), federation.examples.labels
+    if outputs.ndim != labels.ndim + 1:
         wanted = "masks, a class for each pixel" if labels.ndim > 1 else "one class for each example"
         kind = "segmentation, such as unet" if labels.ndim > 1 else "classification"
         raise InputError(
-            f"config.model: {federation.name} has {wanted}, and the model's outputs are {found.shape[1:]} an example. "
-            f"Take a model for {kind}."
+            f"config.model: {federation.name} has {wanted}, and the model's outputs are {outputs.shape[1:]} per "
+            f"example. Take a model for {kind}."
         )
 
 

@@ -1,4 +1,4 @@
-"""The client axis on hardware. With round.py and update_stack.py, the only place that knows there is one."""
+"""Layout of the client axis on devices: vectorized, in chunks, or sharded."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,9 +20,11 @@ AXIS = "clients"
 
 @dataclass(frozen=True)
 class Layout:
-    """How many clients run side by side, and on which devices.
+    """How many clients train at the same time, and on which devices.
 
-    chunk: so many at a time on each device, one chunk after another; None is all at once.   mesh: one axis, `clients`.
+    Args:
+        chunk: The number of clients that are vectorized on each device, one chunk after another; None is all at once.
+        mesh: The devices, a mesh with the one axis `clients`; None is the default device.
     """
 
     chunk: int | None = None
@@ -34,69 +36,77 @@ class Layout:
 
     @property
     def sharding(self) -> NamedSharding | None:
-        """Where data and the server's state live: on every device of the mesh."""
+        """The sharding of data and server state: replicated on all devices of the mesh. None without a mesh."""
         return NamedSharding(self.mesh, P()) if self.mesh else None
 
     @property
     def device_memory(self) -> float:
-        """Bytes that one device can hold at the most; of a CPU its part of memory and swap. Infinity if not known."""
+        """The bytes that one device can hold; of a CPU its part of memory and swap. Infinity if unknown."""
         devices = self.mesh.local_devices if self.mesh else jax.local_devices()[:1]
         if limit := (devices[0].memory_stats() or {}).get("bytes_limit"):
             return limit
         return host_memory() // len(devices) if devices[0].platform == "cpu" else float("inf")
 
-    def replicate_traced(self, values: PyTree) -> PyTree:
-        """Inside a compiled function: the same values, whole on every device of the mesh."""
+    def constrain_replicated(self, values: PyTree) -> PyTree:
+        """Constrain values inside a compiled function to be replicated on all devices of the mesh."""
         return jax.lax.with_sharding_constraint(values, self.sharding) if self.mesh else values
 
     def client_sharding(self, axis: int = 0) -> NamedSharding | None:
-        """Where client states live between rounds: a part of this axis, that of the clients, on each device."""
+        """The sharding of client states between rounds: split along this axis, the clients'. None without a mesh."""
         return NamedSharding(self.mesh, P(*[None] * axis, AXIS)) if self.mesh else None
 
     def count_client_rows(self, num_clients: int) -> int:
-        """Rows of the client states: at least one for each client, and equally many on each device."""
+        """The number of rows of client states: at least one per client, and the same number on each device."""
         return self.round_up(num_clients) if self.mesh else num_clients
 
     def jit(self, function: Callable, results: PyTree, **options) -> Callable:
-        """jax.jit with results that live so: a prefix tree of shardings, not looked at without a mesh."""
+        """jax.jit with shardings of the results, a prefix tree that is ignored without a mesh."""
         return jax.jit(function, **({"out_shardings": results} if self.mesh else {}), **options)
 
     def replicate(self, values: PyTree) -> PyTree:
-        """Values of the host, the same in every process, on every device of the mesh."""
+        """Copy values of the host, the same in every process, to all devices of the mesh."""
         if not self.mesh or self.sharding.is_fully_addressable:
             return jax.device_put(values, self.sharding)
-        # device_put would send everything to every process, to compare.
+        # device_put would send everything to every process, to compare the values.
         return jax.tree.map(
             lambda x: jax.make_array_from_callback(np.shape(x), self.sharding, lambda index: x[index]), values
         )
 
     def round_up(self, num_clients: int) -> int:
-        """The smallest count that fills every device and chunk; the round pads with clients that do nothing."""
-        a_device = -(-num_clients // self.num_devices)
-        chunk = self.chunk and min(self.chunk, a_device)
-        return self.num_devices * (-(-a_device // chunk) * chunk if chunk else a_device)
+        """The smallest number of slots that fills every device and chunk; slots without a client are padding."""
+        per_device = -(-num_clients // self.num_devices)
+        chunk = self.chunk and min(self.chunk, per_device)
+        return self.num_devices * (-(-per_device // chunk) * chunk if chunk else per_device)
 
     def map(self, function: Callable[[PyTree, PyTree], PyTree], common: PyTree, clients: PyTree) -> PyTree:
-        """function(common, one client) over the leading axis of `clients`, whose length is `padded(...)` of itself."""
+        """Map function(common, one client) over the leading axis of `clients`, whose length is a `round_up(...)`."""
         return self.map_and_sum(lambda common, client: (function(common, client), {}), common, clients)[0]
 
     def map_and_sum(
         self, function: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]], common: PyTree, clients: PyTree
     ) -> tuple[PyTree, PyTree]:
-        """The same for a function that returns two things: the first stacked, the second added up.
+        """Map a function that returns two trees; the first is stacked, the second summed over clients.
 
-        Sums run from chunk to chunk, so that what is summed takes the memory of one chunk. A stack that nobody reads
-        is not kept either: the compiler drops it.
+        Sums are carried from chunk to chunk, so that what is summed takes the memory of one chunk. A stack that has no
+        reader takes none: the compiler removes it.
+
+        Args:
+            function: (common, one client) -> (tree to stack, tree to sum).
+            common: The argument that all clients share.
+            clients: Leaves [slots, ...], their number a `round_up(...)`.
+
+        Returns:
+            (Leaves [slots, ...], sums.)
         """
         if not self.mesh:
             return self._on_device(function, common, clients)
 
-        def on_each(common: PyTree, clients: PyTree) -> tuple[PyTree, PyTree]:
+        def on_each_device(common: PyTree, clients: PyTree) -> tuple[PyTree, PyTree]:
             stacked, summed = self._on_device(function, common, clients)
             return stacked, jax.lax.psum(summed, AXIS)
 
         body = jax.shard_map(
-            on_each,
+            on_each_device,
             mesh=self.mesh,
             in_specs=(P(), P(AXIS)),
             out_specs=(P(AXIS), P()),
@@ -109,7 +119,7 @@ class Layout:
         chunk = min(self.chunk or count, count)
 
         def run(block: PyTree) -> tuple[PyTree, PyTree]:
-            """A chunk; a single client is not vmapped, so that it takes just its own steps."""
+            """Run one chunk. A single client is not vmapped, so that it takes only its own steps."""
             if chunk > 1:
                 stacked, each = jax.vmap(function, in_axes=(None, 0))(common, block)
                 return stacked, jax.tree.map(lambda x: jnp.sum(x, axis=0), each)
@@ -140,27 +150,33 @@ vmapped = Layout()
 
 @validate_arguments
 def chunked(size: Count) -> Layout:
-    """`size` clients at a time: less memory; with 1, each client takes just the steps it needs."""
+    """A layout with `size` clients at a time: less memory; with 1, each client takes only the steps that it needs."""
     return Layout(chunk=size)
 
 
 @validate_arguments
 def sharded(devices: Count | Mesh, chunk: Count | None = None) -> Layout:
-    """The cohort spread over devices (the first so many, or a mesh with one axis), each in chunks if asked.
+    """A layout with the cohort sharded over devices.
 
-    Raises InputError if there are not so many devices, and in several processes if these are not all that there are.
     CPU cores become devices with `jax_num_cpu_devices`, set before anything is computed.
+
+    Args:
+        devices: The number of devices, or a mesh.
+        chunk: The number of clients at a time on each device; None is all.
+
+    Raises:
+        InputError: There are fewer devices; or a process of several would have none.
     """
     if isinstance(devices, Mesh):
         mesh = Mesh(devices.devices.reshape(-1), (AXIS,))
     else:
-        found = jax.devices()
-        if not 1 <= devices <= len(found):
+        available = jax.devices()
+        if not 1 <= devices <= len(available):
             raise InputError(
-                f"layout: {devices} devices were asked for, {len(found)} found ({found[0].platform}). On a CPU call "
-                "jax.config.update('jax_num_cpu_devices', ...) first."
+                f"layout: {devices} devices were asked for, {len(available)} found ({available[0].platform}). On a CPU "
+                "call jax.config.update('jax_num_cpu_devices', ...) first."
             )
-        mesh = Mesh(np.array(found[:devices]), (AXIS,))
+        mesh = Mesh(np.array(available[:devices]), (AXIS,))
     if len({device.process_index for device in mesh.devices}) < jax.process_count():
         raise InputError(
             f"layout: {mesh.size} devices leave some of the {jax.process_count()} processes without one. Use all "

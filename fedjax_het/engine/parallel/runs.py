@@ -1,4 +1,4 @@
-"""The axis of runs: seeds and values of hyper-parameters in one program."""
+"""Sweeps: runs with several seeds and values of hyper-parameters as an array axis of one program."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -56,16 +56,15 @@ class Sweep:
             )
 
     def build(self, hyper_parameters: Mapping[str, Array]) -> Algorithm:
-        """The algorithm with these hyper-parameters, as a rule tracers; the first one where there are none."""
+        """Build the algorithm from hyper-parameters, usually tracers; {} returns the first algorithm."""
         return self.factory(**hyper_parameters) if hyper_parameters else self.algorithms[0]
 
     def hyper_parameters(self, num_seeds: int = 1) -> dict[str, Array]:
-        """Leaves [values * num_seeds], each value num_seeds times.
+        """The values as arrays [values * num_seeds], each value num_seeds times.
 
-        They are weakly typed float64 (or int64), which JAX has for Python's own numbers, whether or not the process
-        computes in float64: a run must be what it is with the Python number in its place. So they take the type of what
-        they meet, bfloat16 stays bfloat16, and inside `in_double` 0.7 of 10 clients are 7, which they are not with
-        float32's 0.7.
+        They are weakly typed float64 (or int64), JAX's types of Python numbers, whether or not the process computes in
+        float64, so that a run is the same as with a Python number: they take the type of what they are combined with,
+        bfloat16 stays bfloat16, and inside `in_double` 0.7 of 10 clients are 7, which they are not with float32's 0.7.
         """
         with jax.enable_x64(True):
             return {
@@ -74,24 +73,33 @@ class Sweep:
             }
 
     def restrict(self, *names: str) -> "Sweep":
-        """The same over these hyper-parameters alone, the others having their first value."""
+        """A sweep over these hyper-parameters alone; the others have their first value."""
         others = {name: each[0] for name, each in self.values.items() if name not in names}
         return Sweep(partial(self.factory, **others), {name: self.values[name] for name in names})
 
 
 def map_over_runs(function: Callable, axes: Axes, num_runs: int, runs_at_once: int) -> Callable:
-    """(arguments, their leaves [runs, ...] where `axes` has 0) -> leaves [runs, ...], vmapped or one after another.
+    """Map a function over the axis of runs, vectorized or sequentially.
 
-    A single run has no axis inside, which would cost it a batched program.
+    A single run is not vectorized: inside, its arrays have no axis of runs.
+
+    Args:
+        function: A function of one run's arguments.
+        axes: 0 for each argument with an axis of runs, None for one that all runs share.
+        num_runs: The number of runs.
+        runs_at_once: 1 maps sequentially.
+
+    Returns:
+        A function of arguments [runs, ...] to results [runs, ...].
     """
     function = without_dtype_warnings(function)
     if num_runs == 1:
         return _without_run_axis(function, axes)
-    return _map_in_turn(function, axes) if runs_at_once == 1 else jax.vmap(function, axes)
+    return _map_sequentially(function, axes) if runs_at_once == 1 else jax.vmap(function, axes)
 
 
 def without_dtype_warnings(function: Callable) -> Callable:
-    """The same, and JAX does not warn that hyper-parameters, see `Sweep.hyper_parameters`, become float32."""
+    """Silence JAX's warning that hyper-parameters (see `Sweep.hyper_parameters`) are converted to float32."""
 
     @wraps(function)
     def traced(*arguments: PyTree) -> PyTree:
@@ -105,21 +113,21 @@ def without_dtype_warnings(function: Callable) -> Callable:
 def _without_run_axis(function: Callable, axes: Axes) -> Callable:
     def single(*arguments: PyTree) -> PyTree:
         pairs = zip(arguments, axes, strict=True)
-        mine = (jax.tree.map(lambda x: x[0], each) if axis == 0 else each for each, axis in pairs)
-        return jax.tree.map(lambda x: x[None], function(*mine))
+        own = (jax.tree.map(lambda x: x[0], each) if axis == 0 else each for each, axis in pairs)
+        return jax.tree.map(lambda x: x[None], function(*own))
 
     return single
 
 
-def _map_in_turn(function: Callable, axes: Axes) -> Callable:
-    """jax.vmap's meaning, as a loop."""
+def _map_sequentially(function: Callable, axes: Axes) -> Callable:
+    """The results of jax.vmap, computed by a loop."""
 
     def mapped(*arguments: PyTree) -> PyTree:
-        of_runs = {i: each for i, (each, axis) in enumerate(zip(arguments, axes, strict=True)) if axis == 0}
+        run_arguments = {i: each for i, (each, axis) in enumerate(zip(arguments, axes, strict=True)) if axis == 0}
 
-        def one(mine: dict[int, PyTree]) -> PyTree:
-            return function(*(mine.get(i, each) for i, each in enumerate(arguments)))
+        def one(own: dict[int, PyTree]) -> PyTree:
+            return function(*(own.get(i, each) for i, each in enumerate(arguments)))
 
-        return jax.lax.map(one, of_runs)
+        return jax.lax.map(one, run_arguments)
 
     return mapped

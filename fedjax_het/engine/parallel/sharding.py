@@ -1,8 +1,7 @@
-"""Where a run's arrays live between rounds: client states cut along the client axis, one part a device; all else whole
-on every device.
+"""Sharding of the run state between rounds: client states along the client axis, all else replicated.
 
-The parts are equal: behind the last client lie rows that no cohort draws. A round's cohort is gathered and put back by
-collectives that XLA makes of its indexing, so that what moves is the cohort's states, not the population's.
+All devices have the same number of rows: padding rows, which no cohort draws, follow the last client. XLA turns the
+indexing of a cohort into collectives, which move the states of the cohort, not of the population.
 """
 
 from collections.abc import Callable
@@ -17,28 +16,33 @@ from fedjax_het.types import ClientData, Key, PyTree, State
 Init = Callable[[Key, ClientData], State]
 
 
-def initialize_with_padding(of_round: Init, layout: Layout) -> Init:
-    """A round's `init` with the rows that lie at rest. All clients start alike, and so do the rows behind them."""
+def initialize_with_padding(init: Init, layout: Layout) -> Init:
+    """A round's `init` with padding rows behind the clients; all rows have the same initial state."""
 
-    def start(key: Key, data: ClientData) -> State:
-        state = of_round(key, data)
+    def initialize(key: Key, data: ClientData) -> State:
+        state = init(key, data)
         num_rows = layout.count_client_rows(state.clients.rounds.shape[0])
         return state._replace(
             clients=jax.tree.map(lambda x: jnp.broadcast_to(x, (num_rows, *x.shape)), tree.take(state.clients, 0))
         )
 
-    return start
+    return initialize
 
 
 def state_shardings(layout: Layout, has_seeds: bool = False) -> State | None:
-    """Shardings for a State, one for a part; None without a mesh. has_seeds: its leaves are [seeds, clients, ...]."""
+    """The shardings of a State, one per part; None without a mesh.
+
+    Args:
+        layout: The layout of the devices.
+        has_seeds: Whether leaves are [seeds, clients, ...] instead of [clients, ...].
+    """
     if not layout.mesh:
         return None
     return State(layout.sharding, layout.client_sharding(axis=int(has_seeds)), layout.sharding)
 
 
 def with_shardings(shapes: State, layout: Layout, has_seeds: bool = False) -> State:
-    """The shapes with their shardings, to compile for."""
+    """Add the shardings of a State to its shapes; arguments as for `state_shardings`."""
     if not layout.mesh:
         return shapes
     return State(

@@ -1,7 +1,7 @@
-"""Stacks of the updates of a cohort: on one device or spread over many, in float32 or bfloat16.
+"""Stacks of the updates of a cohort: on one device or sharded over several, in float32 or bfloat16.
 
-The server reads them as `types.UpdateStack`. The bits of bfloat16 are held as uint16: inside a loop on a CPU, XLA
-widens a whole array of bfloat16 to float32.
+The server reads them as `types.UpdateStack`. bfloat16 is stored as its bits in uint16: inside a loop on a CPU, XLA
+would widen a whole array of bfloat16 to float32.
 """
 
 import functools
@@ -19,9 +19,9 @@ from fedjax_het._internal.float64 import require_float64
 from fedjax_het.engine.parallel.layout import AXIS, Layout, vmapped
 from fedjax_het.types import Array, PyTree, Upload
 
-_CACHED = 1 << 19  # entries of a stack that are converted at a time on a CPU: they stay in its cache
-_LAUNCHED = 1 << 24  # elsewhere: few enough kernel launches
-_TRADED = 1 << 20  # entries that a device exchanges with the others at a time
+_CPU_BLOCK = 1 << 19  # entries of a stack that a CPU converts at a time: they fit in its cache
+_ACCELERATOR_BLOCK = 1 << 24  # the same on accelerators: large, for few kernel launches
+_EXCHANGE_BLOCK = 1 << 20  # entries that a device exchanges with the others at a time
 _KERNEL = Path(__file__).with_name("gram.cc")
 _TARGETS = {"float32": "fedjax_het_gram_float32", "bfloat16": "fedjax_het_gram_bfloat16"}
 
@@ -31,9 +31,9 @@ class StackedUpdates:
     """An `UpdateStack` in memory. Each device of the layout's mesh holds the updates of its own clients.
 
     Args:
-        stack: leaves [cohort, ...], floats or the bits of bfloat16; zeros for absent clients.
-        layout: where the stack lies.
-        sums: the sums made while clients trained, in the order in which they will be asked for; None where none were.
+        stack: Leaves [cohort, ...], floats or the bits of bfloat16; zeros for absent clients.
+        layout: The layout of the stack on devices.
+        sums: The sums that were streamed while clients trained, in the order of the calls; None where there are none.
     """
 
     stack: PyTree
@@ -79,12 +79,12 @@ class StackedUpdates:
         return replace(self, stack=pack(self.stack)) if dtype == "bfloat16" else self
 
     def _padded(self, rows: Array) -> Array:
-        """With rows of zeros, as many for every device."""
+        """Add rows of zeros, so that all devices have the same number."""
         missing = self.layout.round_up(rows.shape[0]) - rows.shape[0]
         return jnp.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1))
 
     def _on_each_device(self, function: Callable[..., PyTree], *others: Array) -> PyTree:
-        """function(the device's part of the stack, *others), the same result on every device."""
+        """Run function(the device's part of the stack, *others), whose result is the same on every device."""
         if not jax.tree.leaves(self.stack):
             return self.stack
         specs = (P(AXIS), *(P() for _ in others))
@@ -93,30 +93,32 @@ class StackedUpdates:
 
 
 def _gram_across_devices(num_clients: int, num_devices: int, stack: PyTree) -> Array:
-    """Every device takes a part of the columns of all clients.
+    """The Gram matrix of a sharded stack.
 
-    They exchange blocks, so that none ever holds more than its own clients and a block, and then add up.
+    Each device computes the products of all clients over its part of the columns, which it receives in blocks, so that
+    none holds more than its own clients and a block; the results are summed.
     """
 
     def exchange(block: Array) -> Array:
         block = jnp.pad(block, ((0, 0), (0, -block.shape[1] % num_devices)))
         return inner_products(jax.lax.all_to_all(block, AXIS, 1, 0, tiled=True)[:num_clients])
 
-    # with fewer columns than clients, adding up sums of m x m would take longer than finding them
-    columns = max(4 * num_clients, _TRADED // num_clients)
+    # With fewer columns than clients, summing m x m matrices would take longer than computing them.
+    columns = max(4 * num_clients, _EXCHANGE_BLOCK // num_clients)
     by_blocks = lambda rows: tree.sum_over_blocks(exchange, rows, columns * num_devices)  # noqa: E731
     return jax.lax.psum(tree.sum_over_leaves(by_blocks, stack), AXIS)
 
 
 def _products(stack: PyTree, reference: PyTree) -> Array:
-    """<u_i, v>; a matrix product would copy the stack to float64."""
+    """The inner products <u_i, v>; a matrix product would copy the stack to float64."""
     pairs = zip(jax.tree.leaves(unpack(stack)), jax.tree.leaves(reference), strict=True)
     rows = ((u.reshape(u.shape[0], -1).astype(float), v.ravel().astype(float)) for u, v in pairs)
-    return sum(jnp.sum(u * v, axis=1) for u, v in rows)
+    num_clients = jax.tree.leaves(stack)[0].shape[0]
+    return sum((jnp.sum(u * v, axis=1) for u, v in rows), jnp.zeros(num_clients, float))
 
 
 def _combination_across_devices(stack: PyTree, coefficients: Array) -> PyTree:
-    """Coefficients are whole on every device: cut along the clients, what they are computed from would be cut, too."""
+    """Combine a sharded stack. The coefficients are replicated: sharding them would shard their inputs, too."""
     count = jax.tree.leaves(stack)[0].shape[0]
     own = jax.lax.dynamic_slice_in_dim(coefficients, jax.lax.axis_index(AXIS) * count, count)
     return jax.lax.psum(combination(own, stack), AXIS)
@@ -124,7 +126,7 @@ def _combination_across_devices(stack: PyTree, coefficients: Array) -> PyTree:
 
 # ---- arithmetic on stacks --------------------------------------------------------------------------------------------
 def pack(update: PyTree) -> PyTree:
-    """Every floating leaf in bfloat16, as its bits; what is finite stays finite."""
+    """Convert floating leaves to bfloat16, as its bits in uint16; finite numbers stay finite."""
     largest = float(jnp.finfo(jnp.bfloat16).max)
 
     def bits(x: Array) -> Array:
@@ -136,19 +138,19 @@ def pack(update: PyTree) -> PyTree:
 
 
 def unpack(stack: PyTree) -> PyTree:
-    """The same in float32; leaves that are not packed stay as they are."""
+    """Convert packed leaves to float32; the others stay as they are."""
     return jax.tree.map(_widen, stack)
 
 
 def inner_products(rows: Array) -> Array:
-    """<x_i, x_j>, [m, n] -> [m, m] in float64, without a second copy of the rows.
+    """The Gram matrix <x_i, x_j> in float64, [m, n] -> [m, m], without a second copy of the rows.
 
-    Products of float32 rows are added in float64; those of packed rows in float32 over a block of columns, and in
-    float64 over blocks. On a CPU a kernel of ours does it (gram.cc), where it can be had.
+    Products of float32 rows are accumulated in float64; those of packed rows in float32 over a block of columns, and in
+    float64 over blocks. On CPUs the native kernel in gram.cc computes it, where it is available.
     """
     if rows.size and rows.dtype in (jnp.float32, jnp.uint16) and not explain_missing_kernel():
         return compute_gram_by_kernel(rows)
-    entries = _CACHED if jax.default_backend() == "cpu" else _LAUNCHED
+    entries = _CPU_BLOCK if jax.default_backend() == "cpu" else _ACCELERATOR_BLOCK
     return tree.sum_over_blocks(_products_of_block, rows, max(1, entries // rows.shape[0]))
 
 
@@ -159,21 +161,21 @@ def _products_of_block(rows: Array) -> Array:
 
 @functools.cache
 def explain_missing_kernel() -> str | None:
-    """None where the kernel of inner products can be used, else why not. The first call may compile it."""
+    """The reason why the native kernel is not available; None if it is. The first call may compile it."""
     if jax.default_backend() != "cpu":
         return f"it is for CPUs, and this is a {jax.default_backend()}"
     return kernels.register(_KERNEL, _TARGETS)
 
 
 def compute_gram_by_kernel(rows: Array) -> Array:
-    """<x_i, x_j>, [..., m, n] -> [..., m, m] in float64; rows in float32, or bfloat16 as its bits."""
+    """The Gram matrix in float64 by the native kernel, [..., m, n] -> [..., m, m]; rows as in `StackedUpdates`."""
     target = _TARGETS["float32" if rows.dtype == jnp.float32 else "bfloat16"]
     out = jax.ShapeDtypeStruct((*rows.shape[:-1], rows.shape[-2]), jnp.float64)
     return jax.ffi.ffi_call(target, out, vmap_method="broadcast_all")(rows)
 
 
 def combination(coefficients: Array, stack: PyTree) -> PyTree:
-    """sum_i c_i u_i over leaves [m, ...], of packed leaves in float32, without a second copy of the stack."""
+    """sum_i c_i u_i over leaves [m, ...], in float32 for packed leaves, without a second copy of the stack."""
 
     def combine(leaf: Array) -> Array:
         if leaf.dtype != jnp.uint16:

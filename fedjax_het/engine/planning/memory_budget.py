@@ -1,4 +1,4 @@
-"""Where things go so that they fit, decided before anything runs."""
+"""Choice of layout and offloading so that a run fits into a memory budget, made before anything runs."""
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -11,13 +11,14 @@ from fedjax_het import tree
 from fedjax_het._internal.machine_memory import describe_bytes, physical_memory
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.cost import format_megabytes
+from fedjax_het.engine.execution.executor import Executor
 from fedjax_het.engine.execution.on_device import OnDeviceExecutor
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE, AUTO, OffloadPolicy, RunSpec
 from fedjax_het.engine.execution.streaming import StreamingExecutor
 from fedjax_het.engine.execution.trace import TracedRound, trace_round
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.planning import autotune
-from fedjax_het.engine.planning.autotune import LayoutChoice, Runner
+from fedjax_het.engine.planning.autotune import LayoutChoice
 from fedjax_het.engine.storage.records import nearest_existing_folder
 from fedjax_het.errors import InputError, MemoryBudgetError
 
@@ -26,13 +27,22 @@ _ON_DEVICES = " Several {} keep everything on their devices."
 
 def build_executor(
     spec: RunSpec, layout: Layout | str, requested_offload: OffloadPolicy, budget: int | None, folder: Path
-) -> tuple[Runner, LayoutChoice | None]:
-    """Compile the job where it fits: all on the device if that can be, in the quickest layout if `layout` is "auto".
+) -> tuple[Executor, LayoutChoice | None]:
+    """Compile a run so that it fits, with everything on the device if possible.
 
-    budget: bytes on each device; None is what it has.   wishes: "auto" leaves the device only for want of memory.
-    folder: where client states go that are to lie on the disk.
-    Raises InputError where nothing fits, with what everything takes; without a budget, where it clearly exceeds the
-    memory of the devices.
+    Args:
+        spec: The run.
+        layout: The layout; "auto" chooses the fastest that fits.
+        requested_offload: Where client states and examples are kept; "auto" leaves the device only if memory is short.
+        budget: Bytes on each device; None is what the device has.
+        folder: The folder for client states on disk.
+
+    Returns:
+        (The executor, the choice of the layout; None where the layout was given.)
+
+    Raises:
+        InputError: Nothing fits; the message tells what each possibility takes. Without a budget: the run clearly
+            exceeds the memory of the devices.
     """
     requested_offload = _check_offload(requested_offload, len(spec.seeds))
     layouts = autotune.candidates(spec.cohort_size) if layout == AUTO else [layout]
@@ -40,27 +50,27 @@ def build_executor(
     capacity = device_capacity(spec, layouts[0])
     limit = capacity if budget is None else min(budget, capacity)
 
-    def build(layout: Layout) -> Runner:
-        its = first if layout is layouts[0] else trace_round(spec, layout)
-        runner = _build_within(its, offload, folder)
-        # To read `peak_bytes` compiles the evaluation, which without a budget only the layout that is taken needs.
-        peak = runner.round_bytes if budget is None else runner.peak_bytes
+    def build(layout: Layout) -> Executor:
+        traced = first if layout is layouts[0] else trace_round(spec, layout)
+        executor = compile_executor(traced, offload, folder)
+        # `peak_bytes` compiles the evaluation, which without a budget only the chosen layout needs.
+        peak = executor.round_bytes if budget is None else executor.peak_bytes
         if peak > (device_capacity(spec, layout) if budget is None else limit):
-            held = cost.resident_bytes(its, offload)
+            held = cost.resident_bytes(traced, offload)
             raise MemoryBudgetError(
-                _describe_plan(layout, offload, held | {"on the way": peak - cost.bytes_before_round(held)})
+                _describe_plan(layout, offload, held | {"temporary arrays": peak - cost.bytes_before_round(held)})
             )
-        return runner
+        return executor
 
     for offload in _offload_policies(first, requested_offload, budget, folder):
         held = cost.resident_bytes(first, offload) | {"a client in training": cost.training_bytes(first)}
         try:
             if sum(held.values()) > limit:
                 raise MemoryBudgetError(_describe_plan(layouts[0], offload, held))
-            runner, choice = (build(layout), None) if layout != AUTO else _build_fastest(layouts, build, spec)
-            if (peak := runner.peak_bytes) > device_capacity(spec, runner.traced.layout):
-                raise MemoryBudgetError(_describe_plan(runner.traced.layout, offload, {"with evaluation": peak}))
-            return runner, choice
+            executor, choice = (build(layout), None) if layout != AUTO else _build_fastest(layouts, build, spec)
+            if (peak := executor.peak_bytes) > device_capacity(spec, executor.traced.layout):
+                raise MemoryBudgetError(_describe_plan(executor.traced.layout, offload, {"with evaluation": peak}))
+            return executor, choice
         except MemoryBudgetError as error:
             refusals.append(str(error))
     if budget is None or capacity < budget:
@@ -69,9 +79,9 @@ def build_executor(
 
 
 def device_capacity(spec: RunSpec, layout: Layout) -> float:
-    """The bytes that one device of the layout can hold at the most; infinity where that is not known.
+    """The bytes that one device of the layout can hold; infinity where that is not known.
 
-    On CPUs: an equal part of the machine's memory and swap, and the examples, which JAX shares with NumPy or which are
+    On CPUs: an equal part of the machine's memory and swap, plus the examples, which JAX shares with NumPy or which are
     mapped from a file.
     """
     is_shared = jax.default_backend() == "cpu"
@@ -81,7 +91,7 @@ def device_capacity(spec: RunSpec, layout: Layout) -> float:
 def _explain_memory(capacity: float, plan: str) -> str:
     return (
         f"memory: this run takes more than the {describe_bytes(capacity)} that a device has. In MB: {plan}. Take a "
-        "smaller model, batch_size or cohort_size, or fewer seeds; on accelerators memory_budget streams what may wait."
+        "smaller model, batch_size or cohort_size, or fewer seeds; on accelerators a memory_budget streams what it can."
     )
 
 
@@ -95,24 +105,30 @@ def _explain_budget(budget: int, refusals: list[str]) -> str:
 
 
 def _check_offload(requested_offload: OffloadPolicy, num_algorithms: int) -> OffloadPolicy:
-    """Raises InputError for what several processes cannot do, nor several algorithms."""
+    """Raise InputError for offloading that several processes or algorithms do not support."""
     if jax.process_count() == 1 and num_algorithms == 1:
         return requested_offload
     one, several = ("algorithm", "algorithms") if num_algorithms > 1 else ("process", "processes")
-    for name, wish in requested_offload._asdict().items():
-        if wish not in (AUTO, "device"):
+    for name, choice in requested_offload._asdict().items():
+        if choice not in (AUTO, "device"):
             rule = _ON_DEVICES.format(several)
-            raise InputError(f"{name}: '{wish}' is for a single {one}.{rule} Write auto or device.")
+            raise InputError(f"{name}: '{choice}' is for a single {one}.{rule} Write auto or device.")
     return ALL_ON_DEVICE
 
 
-def _build_within(wired: TracedRound, offload: OffloadPolicy, folder: Path) -> Runner:
-    """Compiled to run with things where they are to be."""
-    return OnDeviceExecutor(wired) if offload == ALL_ON_DEVICE else StreamingExecutor(wired, offload, folder)
+def compile_executor(traced: TracedRound, offload: OffloadPolicy, folder: Path) -> Executor:
+    """Compile a traced round for an offload policy.
+
+    Args:
+        traced: The round.
+        offload: Where client states and examples are kept.
+        folder: The folder for client states on disk.
+    """
+    return OnDeviceExecutor(traced) if offload == ALL_ON_DEVICE else StreamingExecutor(traced, offload, folder)
 
 
-def _build_fastest(layouts: list[Layout], build, spec: RunSpec) -> tuple[Runner, LayoutChoice]:
-    """The candidates; if all are too large, the first that fits of those with fewer clients at a time."""
+def _build_fastest(layouts: list[Layout], build, spec: RunSpec) -> tuple[Executor, LayoutChoice]:
+    """The fastest candidate; if all are too large, the first that fits of layouts with fewer clients at a time."""
     try:
         return autotune.find_fastest(layouts, build, spec.rounds)
     except MemoryBudgetError as error:
@@ -128,9 +144,11 @@ def _build_fastest(layouts: list[Layout], build, spec: RunSpec) -> tuple[Runner,
 def _offload_policies(
     first: TracedRound, requested_offload: OffloadPolicy, budget: int | None, folder: Path
 ) -> Iterator[OffloadPolicy]:
-    """What the wishes allow, the quickest first."""
+    """The policies that the request allows, the likely fastest first."""
     for client_states, examples in product(
-        ("device", _has_room(first)) if requested_offload.client_states == AUTO else (requested_offload.client_states,),
+        ("device", _choose_store(first))
+        if requested_offload.client_states == AUTO
+        else (requested_offload.client_states,),
         ("device", "stream") if requested_offload.examples == AUTO else (requested_offload.examples,),
     ):
         offload = OffloadPolicy(client_states, examples)
@@ -142,13 +160,13 @@ def _offload_policies(
 
 # ---- the host --------------------------------------------------------------------------------------------------------
 def _stored_bytes(first: TracedRound) -> int:
-    """Of all client states that could ever differ from the first."""
+    """Bytes of all client states that could ever differ from the initial one."""
     spec = first.spec
     num_touched = min(spec.num_clients, spec.rounds * spec.cohort_size)
     return spec.num_runs * num_touched * tree.num_bytes(first.shapes.state.clients) // spec.num_clients
 
 
-def _has_room(first: TracedRound) -> str:
+def _choose_store(first: TracedRound) -> str:
     return "host" if 2 * _stored_bytes(first) < physical_memory() else "disk"
 
 

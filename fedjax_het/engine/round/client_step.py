@@ -1,4 +1,4 @@
-"""What happens inside the client axis: one client's view, its training, and what it hands over."""
+"""The work of one client in a round: its view, survey, training and upload. Other modules map it over the cohort."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -27,14 +27,14 @@ from fedjax_het.types import (
 
 
 class Cohort(NamedTuple):
-    """Who takes part in a round. Leaves [slots]: the cohort, and behind it places that only pad the layout."""
+    """The clients of a round. Leaves [slots]: the cohort, followed by slots that only pad the layout."""
 
     ids: Array  # int32
-    is_here: Array  # False: it does not answer, or is padding; it takes no step
+    is_here: Array  # False: the client has dropped out, or is padding; it takes no step
 
 
 class CohortMember(NamedTuple):
-    """A place in the cohort and what the server keeps for the client in it. Leaves [slots, ...]."""
+    """A client of the cohort with its state and data. Leaves [slots, ...]."""
 
     state: ClientState
     rows: tuple[Rows, Rows]  # train, valid
@@ -45,6 +45,8 @@ class CohortMember(NamedTuple):
 
 
 class ClientResult(NamedTuple):
+    """The result of one client's round."""
+
     state: ClientState
     upload: Upload  # zeros unless is_present
     loss: Array
@@ -56,21 +58,24 @@ Common = tuple[Broadcast, Examples]
 
 
 def cohort_data(data: ClientData, cohort: Cohort) -> ClientData:
-    """What the clients of a cohort see of everyone's data: their own rows, and none to be tested on."""
+    """The data of a cohort: the training and validation rows of its clients, and no test rows."""
     train, valid = tree.take((data.train, data.valid), cohort.ids)
     return ClientData(data.examples, train, valid, HIDDEN_TEST_ROWS)
 
 
 def cohort_members(clients: ClientState, data: ClientData, cohort: Cohort, key: Key) -> CohortMember:
-    """`clients`, `data`: those of the cohort, leaves [slots, ...]. Keys are folded from ids, not from positions."""
+    """Assemble the members of a cohort from its client states and data, leaves [slots, ...].
+
+    Keys are folded from client ids, not from positions.
+    """
     rows = tuple(part._replace(count=jnp.where(cohort.is_here, part.count, 0)) for part in (data.train, data.valid))
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, cohort.ids)
     return CohortMember(clients, rows, {}, keys, cohort.is_here, cohort.ids)
 
 
-def run_survey(algorithm: Algorithm, problem: LocalProblem, common: Common, slot: CohortMember) -> Named:
-    """Put the survey's questions to one client, before training."""
-    return _evaluate_measures("survey", algorithm.survey, problem, _make_view(common, slot))
+def run_survey(algorithm: Algorithm, problem: LocalProblem, common: Common, member: CohortMember) -> Named:
+    """Evaluate the survey of an algorithm on one client, before training."""
+    return _evaluate_measures("survey", algorithm.survey, problem, _make_view(common, member))
 
 
 def train_client(
@@ -78,60 +83,72 @@ def train_client(
     problem: LocalProblem,
     plan_for: Callable[[Upload], StackPlan],
     common: Common,
-    slot: CohortMember,
+    member: CohortMember,
 ) -> tuple[ClientResult, Sums]:
-    """(one client's round, what it adds to the sums that run while clients train).
+    """Run one client's round.
 
-    What is not finite, or comes from nobody, leaves as zeros, and changes nothing here.
-    plan_for: from the shapes of one upload, how updates will be read.
+    The upload of a client that is absent, or whose results are not finite, is zeros, and its state stays as it was.
+
+    Args:
+        algorithm: The algorithm.
+        problem: The client's learning problem.
+        plan_for: The shapes of one upload -> how the server will read the updates.
+        common: (Broadcast, all examples.)
+        member: The client.
+
+    Returns:
+        (The result, what the client adds to the sums that are streamed while clients train.)
+
+    Raises:
+        InputError: A slot of the algorithm reads a quantity that no slot fills.
     """
-    before = _make_view(common, slot)
+    before = _make_view(common, member)
     try:
-        trained = algorithm.local_update.train(problem, before, slot.key)
-    except MissingSlotError as unfilled:
-        raise InputError(f"the local update {unfilled}") from None
+        trained = algorithm.local_update.train(problem, before, member.key)
+    except MissingSlotError as error:
+        raise InputError(f"the local update {error}") from None
     after = before._replace(
         local=trained.variables, optimizer=trained.optimizer, metrics=trained.metrics, num_steps=trained.num_steps
     )
 
     shared, personal = _split_shared(trained.variables, common[0].shared)
     reports = _evaluate_measures("report", algorithm.reports, problem, after)
-    num_examples = jnp.asarray(slot.rows[0].count, float)
+    num_examples = jnp.asarray(member.rows[0].count, float)
     upload = Upload(tree.subtract(shared, common[0].shared), reports, num_examples, trained.num_steps)
     memory = _evaluate_measures(
         "memory", {name: kept.update for name, kept in algorithm.memory.items()}, problem, after
     )
-    state = ClientState(personal, memory, slot.state.rounds + 1)
+    state = ClientState(personal, memory, member.state.rounds + 1)
 
-    has_examples = slot.is_here & (slot.rows[0].count > 0)
+    has_examples = member.is_here & (member.rows[0].count > 0)
     is_finite = tree.is_finite((upload, state, trained.metrics))
     is_present = has_examples & is_finite
     upload = tree.where(is_present, upload, tree.zeros_like(upload))
     plan = plan_for(upload)
-    outcome = ClientResult(
-        tree.where(is_present, state, slot.state),
+    result = ClientResult(
+        tree.where(is_present, state, member.state),
         upload._replace(update=pack_for(plan, upload.update)),
         jnp.where(is_present, trained.metrics["loss"], 0),
         is_present,
         has_examples & ~is_finite,
     )
-    return outcome, stream_sums(plan, upload, is_present)
+    return result, stream_sums(plan, upload, is_present)
 
 
-def _make_view(common: Common, slot: CohortMember) -> ClientView:
+def _make_view(common: Common, member: CohortMember) -> ClientView:
     received, examples = common
-    start = tree.merge(received.shared, slot.state.personal)
+    start = tree.merge(received.shared, member.state.personal)
     return ClientView(
         received=received._replace(published=SlotView("published", received.published)),
-        memory=SlotView("memory", slot.state.memory),
-        answers=SlotView("answers", slot.answers),
-        data=ClientData(examples, *slot.rows, HIDDEN_TEST_ROWS),
+        memory=SlotView("memory", member.state.memory),
+        answers=SlotView("answers", member.answers),
+        data=ClientData(examples, *member.rows, HIDDEN_TEST_ROWS),
         start=start,
         local=start,
         optimizer=(),
         metrics=SlotView("metrics", {}),
         num_steps=jnp.zeros((), float),
-        client=slot.client,
+        client=member.client,
     )
 
 
@@ -147,6 +164,6 @@ def _evaluate_measures(
     for name, measure in measures.items():
         try:
             values[name] = measure(problem, view)
-        except MissingSlotError as unfilled:
-            raise InputError(f"{kind} '{name}' {unfilled}") from None
+        except MissingSlotError as error:
+            raise InputError(f"{kind} '{name}' {error}") from None
     return values

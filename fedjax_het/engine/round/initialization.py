@@ -12,10 +12,21 @@ from fedjax_het.types import Array, ClientState, Key, RunCounters, ServerState, 
 def initial_state(
     algorithm: Algorithm, problem: LocalProblem, num_clients: int, cohort_size: int, key: Key, inputs: Array
 ) -> State:
-    """What the server begins with, and what any one client does: `clients` has no leading axis.
+    """Initialize the server, and one client for all.
 
-    inputs: a batch of one example or more, as stored; only their shape matters.
-    Raises InputError for a sharing rule that chooses no leaf; `share_all` may.
+    Args:
+        algorithm: The algorithm.
+        problem: The learning problem, with the adapted model.
+        num_clients: The number of clients.
+        cohort_size: The number of clients per round.
+        key: The key of the initial weights.
+        inputs: Stored inputs of one or more examples; only the shape matters.
+
+    Returns:
+        The state; its `clients` have no leading axis.
+
+    Raises:
+        InputError: A sharing rule other than `share_all` chooses no leaf.
     """
     example = problem.prepare(inputs[:1])
     variables = problem.model.init(key, example)
@@ -37,6 +48,6 @@ def initial_state(
 
 
 def broadcast_clients(state: State, num_clients: int) -> State:
-    """The same with a client state each, leaves [clients, ...]."""
+    """Give every client the initial state: leaves [clients, ...]."""
     clients = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_clients, *jnp.shape(x))), state.clients)
     return state._replace(clients=clients)

@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""Participation rules: which clients take part in a round."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,18 +10,20 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key
 from fedjax_het.validation import CountOrZero, Fraction, validate_arguments
 
-_SHUFFLED = 1 << 10
-_TURNS = 8  # rounds of the network, twice those of the theorem of Luby and Rackoff
+_MAX_SHUFFLED = 1 << 10  # clients
+_FEISTEL_ROUNDS = 8  # twice the rounds in the theorem of Luby and Rackoff
 
 
 class Participation(NamedTuple):
+    """A rule that draws the cohort of a round."""
+
     size: Callable[[int], int]  # number of clients -> size of the cohort that is asked
     draw: Callable[[Key, int], tuple[Array, Array]]  # (key, number of clients) -> (ids; is_available)
-    is_everyone: bool = False  # the cohort is all clients in their order, so that states need not move
+    is_everyone: bool = False  # the cohort is all clients in their order, so that no states are gathered
 
 
 def full() -> Participation:
-    """All clients, every round."""
+    """All clients take part in every round."""
     return Participation(
         lambda num_clients: num_clients, lambda key, num_clients: _all_present(jnp.arange(num_clients)), True
     )
@@ -31,7 +33,11 @@ def full() -> Participation:
 def uniform(cohort_size: CountOrZero) -> Participation:
     """A fixed number of clients, drawn uniformly without replacement.
 
-    Raises InputError if there are fewer clients than that.
+    Args:
+        cohort_size: The number of clients per round.
+
+    Raises:
+        InputError: When a round is built: there are fewer clients than that.
     """
 
     def size(num_clients: int) -> int:
@@ -49,9 +55,13 @@ def uniform(cohort_size: CountOrZero) -> Participation:
 
 @validate_arguments
 def bernoulli(probability: Fraction, among: Participation | None = None) -> Participation:
-    """Each client that is asked reports with this probability: fewer may report than were asked, or nobody.
+    """Each client that is asked reports with a given probability, so that fewer may report than were asked, or none.
 
-    Whether a client drops out is a function of (seed, round, client id).   among: who is asked; default everyone.
+    Whether a client drops out is a function of (seed, round, client id).
+
+    Args:
+        probability: The probability that a client reports.
+        among: The rule that draws the clients that are asked; None is all clients.
     """
     among = among or full()
 
@@ -65,29 +75,37 @@ def bernoulli(probability: Fraction, among: Participation | None = None) -> Part
 
 
 def draw_without_replacement(key: Key, num_clients: int, count: int) -> Array:
-    """[count] different ids below `num_clients`, at random, in work that does not grow with the number of clients.
+    """Draw different clients at random, in time that does not grow with the number of clients.
 
-    Up to _SHUFFLED clients all are shuffled. Beyond, id i is where a keyed permutation sends i: a Feistel network over
-    the next even power of two, walked on until it is back among the clients.
+    Up to _MAX_SHUFFLED clients are shuffled. For more, the i-th id is the image of i under a keyed permutation: a
+    Feistel network over the next even power of two, applied again to values that are no client ids (cycle walking).
+
+    Args:
+        key: The key of the draw.
+        num_clients: The number of clients.
+        count: The number of ids.
+
+    Returns:
+        Ids below num_clients, [count].
     """
-    if num_clients <= _SHUFFLED:
+    if num_clients <= _MAX_SHUFFLED:
         return jax.random.choice(key, num_clients, (count,), replace=False)
     half = -(-(num_clients - 1).bit_length() // 2)
-    keys, mask = jax.random.split(key, _TURNS), jnp.uint32((1 << half) - 1)
+    keys, mask = jax.random.split(key, _FEISTEL_ROUNDS), jnp.uint32((1 << half) - 1)
 
-    def turn(number: Array, places: Array) -> Array:
-        left, right = places >> half, places & mask
+    def feistel_round(number: Array, values: Array) -> Array:
+        left, right = values >> half, values & mask
         mixed = jax.vmap(lambda x: jax.random.bits(jax.random.fold_in(keys[number], x), (), "uint32"))(right)
         return (right << half) | (left ^ (mixed & mask))
 
-    def permuted(places: Array) -> Array:
-        return jax.lax.fori_loop(0, _TURNS, turn, places)
+    def permute(values: Array) -> Array:
+        return jax.lax.fori_loop(0, _FEISTEL_ROUNDS, feistel_round, values)
 
-    def walk_on(places: Array) -> Array:
-        return jnp.where(places < num_clients, places, permuted(places))
+    def cycle_walk(values: Array) -> Array:
+        return jnp.where(values < num_clients, values, permute(values))
 
-    start = permuted(jnp.arange(count, dtype="uint32"))
-    return jax.lax.while_loop(lambda places: jnp.any(places >= num_clients), walk_on, start).astype(jnp.int32)
+    start = permute(jnp.arange(count, dtype="uint32"))
+    return jax.lax.while_loop(lambda values: jnp.any(values >= num_clients), cycle_walk, start).astype(jnp.int32)
 
 
 def _all_present(cohort: Array) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""A client's learning problem: a model, an objective, and how stored examples become inputs."""
+"""The learning problem of a client: a model, an objective, and the preparation of stored examples."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,41 +25,41 @@ from fedjax_het.types import (
 
 
 class MissingSlotError(LookupError):
-    """Somebody read a quantity that nothing in the algorithm provides."""
+    """A part of an algorithm reads a quantity that no slot fills."""
 
 
 @jax.tree_util.register_pytree_with_keys_class
 class SlotView(dict):
-    """One of the named channels of a view; reading a name that nobody fills is explained."""
+    """The quantities of a slot in a view, by name; reading a name that nothing fills raises MissingSlotError."""
 
-    def __init__(self, channel: str, values: dict[str, Any]):
+    def __init__(self, slot: str, values: dict[str, Any]):
         super().__init__(values)
-        self.channel = channel
+        self.slot = slot
 
     def __missing__(self, name: str) -> Any:
         filled = ", ".join(sorted(self)) or "nothing"
         raise MissingSlotError(
-            f"reads {self.channel}['{name}'], but this algorithm fills only: {filled}. "
-            f'Add {self.channel}={{"{name}": ...}} to the Algorithm.'
+            f"reads {self.slot}['{name}'], but this algorithm fills only: {filled}. "
+            f'Add {self.slot}={{"{name}": ...}} to the Algorithm.'
         )
 
     def tree_flatten_with_keys(self):
         names = tuple(sorted(self))
-        return [(jax.tree_util.DictKey(name), self[name]) for name in names], (self.channel, names)
+        return [(jax.tree_util.DictKey(name), self[name]) for name in names], (self.slot, names)
 
     @classmethod
-    def tree_unflatten(cls, channel_and_names, values):
-        channel, names = channel_and_names
-        return cls(channel, dict(zip(names, values, strict=True)))
+    def tree_unflatten(cls, slot_and_names, values):
+        slot, names = slot_and_names
+        return cls(slot, dict(zip(names, values, strict=True)))
 
 
 @jax.tree_util.register_static
 class HiddenTestRows:
-    """Stands in a round for a client's test examples: a part that reads them is told so."""
+    """Takes the place of a client's test examples in a round: reading them raises MissingSlotError."""
 
     @property
     def index(self) -> Any:
-        raise MissingSlotError("reads data.test, but what is tested on takes no part in a round. Read data.valid.")
+        raise MissingSlotError("reads data.test, but test examples take no part in a round. Read data.valid.")
 
     count = index
 
@@ -68,17 +68,30 @@ HIDDEN_TEST_ROWS = HiddenTestRows()
 
 
 class LocalProblem(NamedTuple):
+    """A model, an objective, and how stored examples become batches; the `Problem` of fedjax_het.algorithm."""
+
     model: Model
     objective: tuple[Callable[[ForwardPass], Array], ...]
-    prepare: Callable[[Array], Array]  # stored inputs -> what the model takes; runs inside the step
-    augment: Callable[[Key, Array, Array], tuple[Array, Array]] | None = None  # the same in training; None: no other
+    prepare: Callable[[Array], Array]  # stored inputs -> inputs of the model; runs inside the training step
+    augment: Callable[[Key, Array, Array], tuple[Array, Array]] | None = (
+        None  # (key, stored inputs, labels) -> both as trained on; None: as `prepare`
+    )
 
     def batch(
         self, data: ClientData, index: Array, count: Array, first: Array | int, size: int, key: Key | None = None
     ) -> Batch:
-        """Examples first .. first + size of an index row [capacity] that holds `count`; the rest is masked padding.
+        """Gather and prepare a batch.
 
-        key: they are to train on, hence augmented where the federation says so.
+        Args:
+            data: The client's data.
+            index: A row of an index table, [capacity].
+            count: The number of its entries; the rest is padding.
+            first: The position in the row of the first example.
+            size: The size of the batch; what lies beyond `count` is masked.
+            key: The key of the augmentation; None does not augment.
+
+        Returns:
+            The batch.
         """
         slots = first + jnp.arange(size)
         rows = index[jnp.minimum(slots, index.shape[0] - 1)]
@@ -123,6 +136,19 @@ class LocalProblem(NamedTuple):
     def forward(
         self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key, *, is_training: bool = True
     ) -> ForwardPass:
+        """Run the model on a batch.
+
+        Args:
+            params: The parameters.
+            state: The other collections.
+            batch: The batch.
+            view: The client's view.
+            key: The key of the pass.
+            is_training: Whether batch statistics are used and updated.
+
+        Returns:
+            What the terms of an objective read.
+        """
         noise, key = jax.random.split(key)
         context = Context(batch.mask, view.received.round, noise, is_training)
         (features, extras), state = self.model.encode({"params": params, **state}, batch.inputs, context)
@@ -132,18 +158,24 @@ class LocalProblem(NamedTuple):
     def loss(
         self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
     ) -> tuple[Array, Variables]:
-        """(the sum of the objective's terms, the new state) of a training pass."""
+        """The sum of the objective's terms in a training pass, and the new state.
+
+        Raises:
+            InputError: A term reads a quantity that no slot fills.
+        """
         forward = self.forward(params, state, batch, view, key)
-        return sum(_evaluate(term, forward) for term in self.objective), forward.state
+        first, *others = (_evaluate(term, forward) for term in self.objective)
+        return sum(others, start=first), forward.state
 
     def value_and_grad(
         self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
     ) -> tuple[tuple[Array, Variables], Params]:
+        """((loss, new state), gradient of the loss in the parameters) of a training pass."""
         return jax.value_and_grad(self.loss, has_aux=True)(params, state, batch, view, key)
 
 
 def _evaluate(term: Callable[[ForwardPass], Array], forward: ForwardPass) -> Array:
     try:
         return term(forward)
-    except MissingSlotError as unfilled:
-        raise InputError(f"objective term '{term.__name__}' {unfilled}") from None
+    except MissingSlotError as error:
+        raise InputError(f"objective term '{term.__name__}' {error}") from None

@@ -1,4 +1,4 @@
-"""The one meeting place of an algorithm's slots: a whole round as one pure function.
+"""Composition of an algorithm's slots into a round, one pure function.
 
 `make_round` knows no algorithm. Survey, local training, upload, aggregation, server optimizer, replies and client
 state are traced together, so that XLA compiles them as one program.
@@ -38,16 +38,18 @@ from fedjax_het.types import (
 
 
 class RoundMetrics(NamedTuple):
-    loss: Array  # [] training loss, weighted by examples; NaN if nobody reported
+    """The metrics of one round."""
+
+    loss: Array  # [] training loss, weighted by examples; NaN if no client reported
     num_reporting: Array  # [] uploads that the server used
     num_nonfinite: Array  # [] uploads that were dropped
-    cohort: Array  # [cohort] who was asked
-    is_nonfinite: Array  # [cohort] whose upload was dropped
+    cohort: Array  # [cohort] ids of the clients that were asked
+    is_nonfinite: Array  # [cohort] whether the upload was dropped
     is_rejected: Array  # [] the uploads were finite, but what the server made of them was not: all were dropped
 
 
 class RoundMessages(NamedTuple):
-    """Everything that crossed the wire in a round."""
+    """The messages between server and clients in a round."""
 
     received: Broadcast
     answers: Named  # leaves [cohort, ...]
@@ -58,17 +60,17 @@ class RoundMessages(NamedTuple):
 class Round(NamedTuple):
     """One algorithm's round.
 
-    begin: (key, stored inputs) -> the state before everything, `clients` being any one client's.
-    draw: (key, round number) -> who takes part, known as far ahead as anybody wants to look.
-    train: the round of a cohort alone. It takes and gives back the state with just the cohort's clients, leaves
-    [slots, ...] in and [cohort, ...] out, and sees the cohort's rows, leaves [slots, ...].
-    init, step, explain: with everyone's states and data at hand; step is draw and train, explain tells what was said in
-    it.
+    initial_state: (key, stored inputs) -> the state before the first round, with `clients` of a single client.
+    draw: (key, round number) -> the cohort, which depends on nothing else and can be drawn ahead of time.
+    train: the round of a cohort. The clients of its state are the cohort's alone, leaves [slots, ...] before and
+    [cohort, ...] after, and so are its data, leaves [slots, ...].
+    init, step, step_with_messages: the same for a state and data of all clients; `step` draws and trains, and
+    `step_with_messages` also returns the messages.
     """
 
     problem: LocalProblem
     cohort_size: int
-    begin: Callable[[Key, Array], State]
+    initial_state: Callable[[Key, Array], State]
     draw: Callable[[Key, Array], Cohort]
     train: Callable[[State, Cohort, ClientData, Key], tuple[State, RoundMetrics, RoundMessages]]
     init: Callable[[Key, ClientData], State]
@@ -87,27 +89,38 @@ def make_round(
     prepare: Callable[[Array], Array] = lambda inputs: inputs,
     augment: Callable[[Key, Array, Array], tuple[Array, Array]] | None = None,
 ) -> Round:
-    """Compose an algorithm's slots into `init(key, data)` and `step(state, data, key)`, and what these are made of.
+    """Compose an algorithm's slots into `init(key, data)` and `step(state, data, key)`, and the functions inside them.
 
     The key of `step` is the run's; the round's own is folded from the round number, a client's from its id. So no
     result depends on who else takes part, on order, padding, or the layout, beyond rounding.
 
-    num_training: clients that have training examples, the N of the papers; those without take no part in any mean over
-    all clients. By default everyone.
-    prepare: stored inputs [batch, ...] -> what the model takes; it runs inside the step that reads them.
-    augment: (key, stored inputs, labels) -> both as the model takes them in training, where that is something else.
-    Raises InputError for a cohort larger than the clients, a sharing rule that chooses no leaf, and, when traced,
-    for a part that reads a quantity which no slot fills.
+    Args:
+        algorithm: The algorithm.
+        model: The model.
+        num_clients: The number of clients.
+        num_training: The number of clients that have training examples, the papers' N; clients without take no part in
+            means over all clients. None is all.
+        participation: The rule that draws cohorts; None is all clients in every round.
+        layout: The layout of the client axis on devices.
+        prepare: Stored inputs [batch, ...] -> inputs of the model; it runs inside the step that reads them.
+        augment: (key, stored inputs, labels) -> inputs of the model and labels in training; None trains on `prepare`.
+
+    Returns:
+        The round.
+
+    Raises:
+        InputError: The cohort is larger than the number of clients; when traced, a sharing rule chooses no leaf, or a
+            slot reads a quantity that no slot fills.
     """
     participation = participation or full()
     cohort_size = participation.size(num_clients)
     num_training = num_clients if num_training is None else num_training
     problem = LocalProblem(algorithm.adapt(model), algorithm.objective, prepare, augment)
-    ask = partial(client_step.run_survey, algorithm, problem)
-    begin = partial(initialization.initial_state, algorithm, problem, num_clients, cohort_size)
+    survey_client = partial(client_step.run_survey, algorithm, problem)
+    initial_state = partial(initialization.initial_state, algorithm, problem, num_clients, cohort_size)
 
     def keys(key: Key, number: Array) -> Array:
-        """[2]: for drawing the cohort, for all that its clients draw."""
+        """[2]: the key that draws the cohort, and the key of its clients."""
         return jax.random.split(jax.random.fold_in(key, number))
 
     def draw(key: Key, number: Array) -> Cohort:
@@ -117,13 +130,13 @@ def make_round(
 
     def train(state: State, cohort: Cohort, data: ClientData, key: Key) -> tuple[State, RoundMetrics, RoundMessages]:
         server, ids = state.server, cohort.ids[:cohort_size]
-        slots = client_step.cohort_members(state.clients, data, cohort, keys(key, server.round)[1])
+        members = client_step.cohort_members(state.clients, data, cohort, keys(key, server.round)[1])
 
         received = Broadcast(server.round, server.shared, server.published)
         if algorithm.survey:
-            answers = layout.map(ask, (received, data.examples), slots)
-            slots = slots._replace(answers=answers)
-            received = received._replace(published=publish(received, unpadded(answers), slots, ids))
+            answers = layout.map(survey_client, (received, data.examples), members)
+            members = members._replace(answers=answers)
+            received = received._replace(published=publish(received, unpadded(answers), members, ids))
 
         plans = []
 
@@ -132,62 +145,64 @@ def make_round(
                 plans.append(plan_stack(algorithm, problem, server, received, upload, ids, num_training))
             return plans[0]
 
-        train_one = partial(client_step.train_client, algorithm, problem, plan_for)
-        outcome, sums = layout.map_and_sum(train_one, (received, data.examples), slots)
-        outcome = unpadded(outcome)
-        updates = StackedUpdates(outcome.upload.update, layout)
-        uploads = outcome.upload._replace(update={}, reports=SlotView("reports", outcome.upload.reports))
-        # One number per client is needed on every device: cut along the clients, what the server computes from it,
-        # clients by clients, would be cut, and gathered, too.
-        whole = lambda tree: jax.tree.map(lambda x: layout.replicate_traced(x) if x.ndim == 1 else x, tree)  # noqa: E731
-        view = ServerView(received, whole(uploads), ids, whole(outcome.is_present), num_training, updates)
+        train_client = partial(client_step.train_client, algorithm, problem, plan_for)
+        results, sums = layout.map_and_sum(train_client, (received, data.examples), members)
+        results = unpadded(results)
+        updates = StackedUpdates(results.upload.update, layout)
+        uploads = results.upload._replace(update={}, reports=SlotView("reports", results.upload.reports))
+        # Arrays of one number per client are replicated: were they sharded along the clients, XLA would shard what the
+        # server computes from them, such as a matrix of clients by clients, and gather it again.
+        replicate = lambda tree: jax.tree.map(lambda x: layout.constrain_replicated(x) if x.ndim == 1 else x, tree)  # noqa: E731
+        view = ServerView(received, replicate(uploads), ids, replicate(results.is_present), num_training, updates)
         aggregate, aggregator = server_step.aggregate(algorithm.aggregator, problem, server.aggregator, view, sums)
         shared, optimizer = server_step.apply_server_optimizer(algorithm.server_optimizer, server, aggregate.update)
-        published = server_step.summarise(algorithm.published, received.published, outcome.upload.reports, view, sums)
+        published = server_step.update_published(
+            algorithm.published, received.published, results.upload.reports, view, sums
+        )
 
-        # Finite updates can have an infinite aggregate. A round whose result is not finite changes nobody's state.
+        # Finite updates can have an infinite aggregate. A round whose result is not finite changes no state.
         updated = ServerState(server.round, shared, optimizer, aggregator, published)
         is_finite = tree.is_finite((updated, aggregate.replies))
-        is_used = outcome.is_present & is_finite
-        is_nonfinite = outcome.is_nonfinite | (outcome.is_present & ~is_finite)
-        replied = outcome.state._replace(personal=tree.merge(outcome.state.personal, aggregate.replies))
-        clients = tree.where(is_used, replied, unpadded(slots.state))
+        is_used = results.is_present & is_finite
+        is_nonfinite = results.is_nonfinite | (results.is_present & ~is_finite)
+        replied = results.state._replace(personal=tree.merge(results.state.personal, aggregate.replies))
+        clients = tree.where(is_used, replied, unpadded(members.state))
         server = tree.where(jnp.any(is_used), updated, server)
         metrics = RoundMetrics(
-            loss=server_step.weighted_mean_loss(outcome.loss, outcome.upload.num_examples),
+            loss=server_step.weighted_mean_loss(results.loss, results.upload.num_examples),
             num_reporting=jnp.sum(is_used, dtype=jnp.int32),
             num_nonfinite=jnp.sum(is_nonfinite, dtype=jnp.int32),
             cohort=ids,
             is_nonfinite=is_nonfinite,
-            is_rejected=jnp.any(outcome.is_present) & ~is_finite,
+            is_rejected=jnp.any(results.is_present) & ~is_finite,
         )
-        tally = RunCounters(
+        counters = RunCounters(
             state.counters.reports + metrics.num_reporting, state.counters.nonfinite + metrics.num_nonfinite
         )
-        after = State(server._replace(round=state.server.round + 1), clients, tally)
-        return after, metrics, RoundMessages(received, unpadded(slots.answers), outcome.upload, aggregate.replies)
+        after = State(server._replace(round=state.server.round + 1), clients, counters)
+        return after, metrics, RoundMessages(received, unpadded(members.answers), results.upload, aggregate.replies)
 
-    def publish(received: Broadcast, answers: dict, slots: client_step.CohortMember, ids: Array) -> dict:
-        """What the survey's answers become, in time for this round's training."""
-        counts = jnp.asarray(slots.rows[0].count[:cohort_size], float)
+    def publish(received: Broadcast, answers: dict, members: client_step.CohortMember, ids: Array) -> dict:
+        """Update what is published with the answers to the survey, before clients train."""
+        counts = jnp.asarray(members.rows[0].count[:cohort_size], float)
         is_present = (counts > 0) & jax.vmap(tree.is_finite)(answers)
         answers = tree.where(is_present, answers, tree.zeros_like(answers))
-        asked = Upload({}, answers, counts, jnp.zeros_like(counts))
-        view = ServerView(received, asked, ids, is_present, num_training, StackedUpdates({}, layout))
-        return server_step.summarise(algorithm.published, received.published, answers, view)
+        uploads = Upload({}, answers, counts, jnp.zeros_like(counts))
+        view = ServerView(received, uploads, ids, is_present, num_training, StackedUpdates({}, layout))
+        return server_step.update_published(algorithm.published, received.published, answers, view)
 
     def unpadded(stack):
         return jax.tree.map(lambda x: x[:cohort_size], stack)
 
     def init(key: Key, data: ClientData) -> State:
-        return initialization.broadcast_clients(begin(key, data.examples.inputs), num_clients)
+        return initialization.broadcast_clients(initial_state(key, data.examples.inputs), num_clients)
 
-    def explain(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics, RoundMessages]:
+    def step_with_messages(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics, RoundMessages]:
         cohort = draw(key, state.server.round)
-        with_everyone = with_population(train, participation.is_everyone)
-        return with_everyone(state, cohort, client_step.cohort_data(data, cohort), key)
+        train_population = with_population(train, participation.is_everyone)
+        return train_population(state, cohort, client_step.cohort_data(data, cohort), key)
 
     def step(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics]:
-        return explain(state, data, key)[:2]
+        return step_with_messages(state, data, key)[:2]
 
-    return Round(problem, cohort_size, begin, draw, train, init, step, explain)
+    return Round(problem, cohort_size, initial_state, draw, train, init, step, step_with_messages)

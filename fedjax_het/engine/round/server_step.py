@@ -1,4 +1,4 @@
-"""What happens to the uploads of a round once they are there."""
+"""The work of the server in a round: aggregation, server optimizer, and published quantities."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,9 +21,11 @@ def aggregate(
     """Run an aggregator, in float64 where it asks for that.
 
     Args:
-        aggregator: whose update is run.
-        problem, state, view: what it is handed; view.updates is a `StackedUpdates`.
-        sums: those that ran while clients trained; None sums up the stack.
+        aggregator: The aggregator.
+        problem: The learning problem.
+        state: The state of the aggregator.
+        view: The view of the server; its updates are `StackedUpdates`.
+        sums: The sums that were streamed while clients trained; None computes them from the stack.
 
     Returns:
         The server's decision, and the aggregator's new state.
@@ -31,24 +33,35 @@ def aggregate(
     return run_in_required_precision(lambda: aggregator.update(problem, state, _with_sums(view, sums, AGGREGATOR)))
 
 
-def summarise(
+def update_published(
     summaries: Mapping[str, Summary], old: Named, reports: Named, view: ServerView, sums: Sums | None = None
 ) -> Named:
-    """The published quantities after these reports (or answers); those that condense something else stay.
+    """Update the published quantities that summarize given reports; the others stay.
 
-    sums: as in `aggregate`.
+    Args:
+        summaries: The algorithm's summaries by name.
+        old: The published quantities.
+        reports: Reports, or answers to the survey, by name; leaves [cohort, ...].
+        view: The view of the server.
+        sums: As in `aggregate`.
+
+    Returns:
+        All published quantities.
     """
 
     def update(name: str) -> PyTree:
-        seen = _with_sums(view, sums, summary_key(name))
-        return summaries[name].update(old[name], replace(seen.updates, stack=reports[name]), seen)
+        own_view = _with_sums(view, sums, summary_key(name))
+        return summaries[name].update(old[name], replace(own_view.updates, stack=reports[name]), own_view)
 
     new = {name: run_in_required_precision(lambda name=name: update(name)) for name in summaries if name in reports}
     return old | new
 
 
 def _with_sums(view: ServerView, sums: Sums | None, key: str) -> ServerView:
-    """The view for one part, whose sums come in the order in which it asks for them. Made anew for each attempt."""
+    """The view for one part, with an iterator over the part's sums in the order of its calls of `weighted_sum`.
+
+    Each attempt of `run_in_required_precision` needs a new one.
+    """
     stack: Any = view.updates
     return view._replace(updates=replace(stack, sums=None if sums is None else iter(sums[key])))
 
@@ -56,8 +69,14 @@ def _with_sums(view: ServerView, sums: Sums | None, key: str) -> ServerView:
 def apply_server_optimizer(
     optimizer: optax.GradientTransformation, server: ServerState, update: Variables
 ) -> tuple[Variables, PyTree]:
-    """(new shared variables, new optimizer state). The optimizer sees the pseudo-gradient, -update, of the trainable
-    leaves; other collections (batch statistics, amplitudes) simply move by their update."""
+    """Apply the combined update to the shared variables.
+
+    The optimizer is given the pseudo-gradient, -update, of the parameters; the update of other collections (batch
+    statistics, amplitudes) is added as it is.
+
+    Returns:
+        (New shared variables, new state of the optimizer.)
+    """
     old = server.shared
     pseudo_gradient = tree.scale(-1.0, update["params"])
     steps, state = optimizer.update(pseudo_gradient, server.optimizer, old["params"])
@@ -66,6 +85,6 @@ def apply_server_optimizer(
 
 
 def weighted_mean_loss(losses: Array, num_examples: Array) -> Array:
-    """Over the examples of those present; NaN where nobody is."""
+    """The mean loss over all examples of the clients that are present; NaN if there is none."""
     total = jnp.sum(num_examples)
     return jnp.where(total > 0, jnp.sum(losses * num_examples) / jnp.maximum(total, 1), jnp.nan)

@@ -1,9 +1,9 @@
-"""Plan of how a round holds the updates of its cohort, made from what its aggregator calls.
+"""Plan of how a round stores the updates of its cohort, from the methods that its aggregator calls.
 
-`plan_stack` traces the aggregator and the summaries once, on a stand-in for the stack, and notes what they read:
+`plan_stack` traces the aggregator and the summaries on a stand-in for the stack, and records what they read:
 * every `weighted_sum` whose weights are known from each upload alone runs while clients train (`stream_sums`);
 * leaves that are read in bfloat16 are sent and stacked in bfloat16 (`pack_for`);
-* where nothing else is read, nobody reads the stack, and the compiler drops it.
+* where nothing else is read, the stack has no reader, and the compiler removes it.
 """
 
 import functools
@@ -25,7 +25,7 @@ from fedjax_het.types import Array, Broadcast, PyTree, ServerState, ServerView, 
 
 
 class StreamedSum(NamedTuple):
-    """A sum that can run while clients train."""
+    """A weighted sum that can be computed while clients train."""
 
     per_client: Callable[[Upload], Array]
     choose: Callable[[Upload], PyTree]  # what is summed
@@ -40,12 +40,13 @@ AGGREGATOR = "aggregator"  # the key of the aggregator's sums; those of a summar
 class StackPlan:
     """How an aggregator, and the summaries beside it, read the updates of a round."""
 
-    sums: dict[str, list[StreamedSum]] = field(default_factory=dict)  # by the part that asks for them
+    sums: dict[str, list[StreamedSum]] = field(default_factory=dict)  # by the part that calls for them
     packed: set[str] = field(default_factory=set)  # paths of the leaves that are read in bfloat16
     is_stacked: bool = False  # whether updates are read in other ways, too
 
 
 def summary_key(name: str) -> str:
+    """The key of the sums of a summary in `Sums`."""
     return f"published/{name}"
 
 
@@ -58,24 +59,29 @@ def plan_stack(
     cohort: Array,
     num_clients: int,
 ) -> StackPlan:
-    """Trace what happens to the uploads of a round, on zeros, and note how updates are read.
+    """Trace aggregator and summaries on stand-ins, and record how updates are read.
 
     Args:
-        algorithm: whose aggregator and summaries are traced.
-        problem: what the aggregator is handed.
-        server, received, cohort: those of the round; shapes alone count.
-        upload: of one client, likewise.
-        num_clients: those that have training examples.
+        algorithm: The algorithm.
+        problem: The learning problem.
+        server: The state of the server; of this and the next three arguments only shapes matter.
+        received: The broadcast of the round.
+        upload: One client's upload.
+        cohort: The ids of the cohort.
+        num_clients: The number of clients that have training examples.
+
+    Returns:
+        The plan.
 
     Raises:
-        InputError: for an aggregator that reads a quantity which no slot fills, and for weights that are said to be
-            known from one upload but are computed from others.
+        InputError: An aggregator or a summary reads a quantity that no slot fills; or weights that are declared as
+            known from one upload are computed from others.
     """
     arguments = (algorithm, problem, server, received, upload, cohort, num_clients)
     plan = _trace_plan(*arguments)
     captured = _captured_arrays(plan, upload)
-    # What a weight captures of the algorithm, such as a traced hyper-parameter, is the same array in another trace;
-    # what it captures of the view is not, and is not there while clients train.
+    # Arrays of the algorithm that a weight captures, such as traced hyper-parameters, are the same in a second trace;
+    # arrays of the view are not, and do not exist yet while clients train.
     again = _captured_arrays(_trace_plan(*arguments), upload) if captured else []
     if [id(each) for each in captured] != [id(each) for each in again]:
         raise InputError(
@@ -86,7 +92,7 @@ def plan_stack(
 
 
 def _captured_arrays(plan: StackPlan, upload: Upload) -> list[Array]:
-    """What the weights of a plan's sums close over and is traced."""
+    """The traced arrays that the weights of a plan's sums close over."""
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), upload)
     traced = [jax.make_jaxpr(one.per_client)(shapes) for sums in plan.sums.values() for one in sums]
     return [const for each in traced for const in each.consts if isinstance(const, jax.core.Tracer)]
@@ -108,28 +114,28 @@ def _trace_plan(
         paths = traverse_util.unflatten_dict({path: path for path in tree.paths(uploads.update)}, sep="/")
 
         def view(key: str) -> ServerView:
-            plan.sums[key] = []  # anew: an attempt without float64 ends where float64 is asked for
+            plan.sums[key] = []  # the attempt before may have ended where it required float64
             reader = _StackReader(uploads.update, plan, plan.sums[key], lambda upload: upload.update, paths)
             return ServerView(received, without_update, cohort, is_present, num_clients, reader)
 
         def aggregate() -> PyTree:
             return algorithm.aggregator.update(problem, server.aggregator, view(AGGREGATOR))
 
-        def summarise(name: str) -> PyTree:
-            seen, key = view(summary_key(name)), summary_key(name)
+        def update_summary(name: str) -> PyTree:
+            own_view, key = view(summary_key(name)), summary_key(name)
             choose = lambda upload: upload.reports[name]  # noqa: E731
             reader = _StackReader(uploads.reports[name], plan, plan.sums[key], choose, None)
-            return algorithm.published[name].update(received.published[name], reader, seen)
+            return algorithm.published[name].update(received.published[name], reader, own_view)
 
-        asked = {"the aggregator": aggregate}
+        parts = {"the aggregator": aggregate}
         for name in algorithm.published:
             if name in uploads.reports:
-                asked[f"published['{name}']"] = functools.partial(summarise, name)
-        for who, part in asked.items():
+                parts[f"published['{name}']"] = functools.partial(update_summary, name)
+        for reader, part in parts.items():
             try:
                 run_in_required_precision(part)
-            except MissingSlotError as unfilled:
-                raise InputError(f"{who} {unfilled}") from None
+            except MissingSlotError as error:
+                raise InputError(f"{reader} {error}") from None
 
     shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)  # noqa: E731
     stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*cohort.shape, *x.shape), x.dtype), upload)
@@ -139,13 +145,13 @@ def _trace_plan(
 
 
 def pack_for(plan: StackPlan, update: Variables) -> Variables:
-    """One client's update as it is sent: in bfloat16 the leaves that are read so."""
+    """One client's update as it is sent: leaves that are read in bfloat16 are packed."""
     rest, packed = tree.partition(update, plan.packed.__contains__)
     return tree.merge(rest, pack(packed)) if packed else update
 
 
 def stream_sums(plan: StackPlan, upload: Upload, is_present: Array) -> Sums:
-    """What one client adds to the sums of a plan; its upload is zeros unless `is_present`."""
+    """What one client adds to the sums of a plan; an absent client adds zeros."""
 
     def add(one: StreamedSum) -> tuple[Array, PyTree]:
         weight = jnp.where(is_present, one.per_client(upload), 0)
@@ -156,37 +162,37 @@ def stream_sums(plan: StackPlan, upload: Upload, is_present: Array) -> Sums:
 
 @dataclass(frozen=True)
 class _StackReader:
-    """An `UpdateStack` that notes how it is read, and answers with zeros."""
+    """An `UpdateStack` that records how it is read, and returns zeros."""
 
     stack: PyTree
     plan: StackPlan
-    noted: list[StreamedSum]
+    recorded: list[StreamedSum]
     choose: Callable[[Upload], PyTree]
-    paths: PyTree | None  # of the leaves; None for a stack of reports, which is kept in any case
+    paths: PyTree | None  # of the leaves; None for a stack of reports, which is always kept
 
     def weighted_sum(self, weights: Array, per_client: Callable[[Upload], Array] | None = None) -> PyTree:
         if per_client is None:
             return self.combine(weights)
-        self.noted.append(StreamedSum(per_client, self.choose))
+        self.recorded.append(StreamedSum(per_client, self.choose))
         return self._zeros()
 
     def gram(self) -> Array:
         require_float64()
-        self._note_stacked()
+        self._record_stacked()
         num_clients = jax.tree.leaves(self.stack)[0].shape[0]
         return jnp.zeros((num_clients, num_clients))
 
     def products(self, reference: PyTree) -> Array:
         require_float64()
-        self._note_stacked()
+        self._record_stacked()
         return jnp.zeros(jax.tree.leaves(self.stack)[0].shape[0])
 
     def combine(self, coefficients: Array) -> PyTree:
-        self._note_stacked()
+        self._record_stacked()
         return self._zeros()
 
     def tensors(self) -> PyTree:
-        self._note_stacked()
+        self._record_stacked()
         return unpack(self.stack)
 
     def select(self, is_chosen: Callable[[str], bool]) -> "_StackReader":
@@ -206,7 +212,7 @@ class _StackReader:
         paths = None if self.paths is None else part(self.paths)
         return replace(self, stack=part(self.stack), choose=lambda upload: part(self.choose(upload)), paths=paths)
 
-    def _note_stacked(self) -> None:
+    def _record_stacked(self) -> None:
         if self.paths is not None and jax.tree.leaves(self.stack):
             self.plan.is_stacked = True
 

@@ -1,1 +1,1 @@
-"""Client states off the device, and checkpoints."""
+"""Storage of client states off the device, and checkpoints."""

@@ -1,4 +1,4 @@
-"""The whole state of a run on disk, through Orbax: written beside, then renamed, so that a kill leaves no half."""
+"""Checkpoints of the whole state of a run, written through Orbax: a killed run leaves no partial checkpoint."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ FORMAT = 2  # 1: until the counters of a state were renamed
 
 
 class SavedCheckpoint(NamedTuple):
-    """A checkpoint as it lies on the disk."""
+    """A checkpoint on the disk."""
 
     round: int
     about: dict[str, Any]  # format, identity, leaves; {} where it is damaged
@@ -28,11 +28,14 @@ class SavedCheckpoint(NamedTuple):
 
 
 def inspect_checkpoints(directory: Path, is_thorough: bool = True) -> list[SavedCheckpoint]:
-    """The checkpoints in a directory, damaged ones too, the oldest first. Nothing is written, and no device is used.
+    """List the checkpoints in a directory. Nothing is written, and no device is used.
 
     Args:
-        directory: That of `Checkpoints`. Entries whose names are no number are passed over.
-        is_thorough: Whether the checksums of all files are compared, for which they are read.
+        directory: The directory of `Checkpoints`. Entries whose names are not numbers are skipped.
+        is_thorough: Whether all files are read and compared with their checksums.
+
+    Returns:
+        All checkpoints, damaged ones too, the oldest first.
     """
     names = [each.name for each in directory.iterdir()] if directory.is_dir() else []
     rounds = sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
@@ -60,15 +63,24 @@ def _inspect(directory: Path, round: int, is_thorough: bool) -> SavedCheckpoint:
 
 
 class Checkpoints:
-    """A directory of checkpoints, named by the number of rounds done; the newest `keep` stay.
+    """A directory of checkpoints, named by the number of rounds done.
 
-    identity: what must be equal for a checkpoint to be continued (the resolved config, say).
-    num_clients: rows of the client states beyond it tell nothing: on other devices there are more or fewer of them.
     Several processes share the directory, and all of them save and restore.
     """
 
     def __init__(self, directory: str | Path, identity: Any = None, *, num_clients: int | None = None, keep: int = 2):
-        """Raises InputError if the directory cannot be made or written."""
+        """Open the directory, and create it if needed.
+
+        Args:
+            directory: The directory.
+            identity: A JSON value that must be equal for a checkpoint to be continued, such as the resolved config.
+            num_clients: The number of clients. Rows of the client states beyond it are padding, whose number depends
+                on the devices, and are ignored.
+            keep: The number of newest checkpoints that are kept.
+
+        Raises:
+            InputError: The directory cannot be created or written.
+        """
         self._directory, self._num_clients = Path(directory).absolute(), num_clients
         self._identity, self._segments = (
             json.loads(json.dumps(identity)),
@@ -82,7 +94,12 @@ class Checkpoints:
             raise InputError(f"{directory}: checkpoints cannot be written there ({error.strerror}).") from error
 
     def save(self, round: int, state: State) -> None:
-        """Write the state after so many rounds; done when this returns. Of a ClientStore, what has changed since."""
+        """Write a checkpoint, and wait until it is on the disk. Of a ClientStore only what has changed is written.
+
+        Args:
+            round: The number of rounds done.
+            state: The state after them.
+        """
         about = {"format": FORMAT, "round": round, "identity": self._identity}
         about["leaves"] = _leaves(state, self._num_clients)
         state, store = _split_clients(state)
@@ -90,7 +107,7 @@ class Checkpoints:
         self._manager.save(
             round,
             args=ocp.args.Composite(
-                state=ocp.args.StandardSave(_restore_leaves(state)), about=ocp.args.JsonSave(about)
+                state=ocp.args.StandardSave(_fill_empty_leaves(state)), about=ocp.args.JsonSave(about)
             ),
         )
         self._manager.wait_until_finished()
@@ -100,15 +117,25 @@ class Checkpoints:
             self._segments.prune(each for kept in self._manager.all_steps() for each in self._about(kept)["segments"])
 
     def latest(self) -> int | None:
-        """How many rounds the newest checkpoint has done; None if there is none."""
+        """The number of rounds done at the newest checkpoint; None if there is none."""
         return self._manager.latest_step()
 
     def restore(self, like: State, round: int | None = None) -> State:
-        """The state of the newest checkpoint (or of `round`), with the structure and placement of `like`.
+        """Read a checkpoint.
 
-        Raises InputError for one of a newer or older version, of another run or algorithm, or damaged.
+        Args:
+            like: A state with the structure and the sharding of the result; its ClientStore, if any, is overwritten.
+            round: The number of rounds done; None is the newest checkpoint.
+
+        Returns:
+            The state.
+
+        Raises:
+            InputError: There is no checkpoint, it is damaged, or it was written by another version, run or algorithm.
         """
         round = self.latest() if round is None else round
+        if round is None:
+            raise InputError(f"{self._directory}: there is no checkpoint.")
         where, about = self._directory / str(round), self._about(round)
         if about["format"] > FORMAT:
             raise InputError(
@@ -133,9 +160,9 @@ class Checkpoints:
             there, here = ("on", "off") if store is not None else ("off", "on")
             raise InputError(f"{where}: its client states were {there} the device, not {here} it. Set client_states.")
         target = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), _restore_leaves(like)
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), _fill_empty_leaves(like)
         )
-        # Where it is not strict, Orbax cuts rows behind the last client off, or adds zeros there; all else was checked.
+        # Not strict, Orbax drops or adds padding rows behind the last client; `_check_leaves` has compared all else.
         is_alike = store is not None or about.get("num_rows", _num_rows(like)) == _num_rows(like)
         state = self._read(where, "state", ocp.args.StandardRestore(target, strict=is_alike))
         state = jax.tree.map(lambda read, wanted: read if wanted.size else wanted, state, like)
@@ -146,7 +173,7 @@ class Checkpoints:
         return state._replace(clients=store)
 
     def rewind(self, round: int) -> None:
-        """Delete what is newer than this."""
+        """Delete all checkpoints that are newer than this."""
         for step in [step for step in self._manager.all_steps() if step > round]:
             self._manager.delete(step)
 
@@ -174,15 +201,15 @@ def _reporting_damage(where: Path) -> Iterator[None]:
 
 
 def _split_clients(state: State) -> tuple[State, ClientStore | None]:
-    """(what Orbax keeps, the store if there is one)."""
+    """Split a state into (the part that Orbax writes, the store if there is one)."""
     is_stored = isinstance(state.clients, ClientStore)
     return (state._replace(clients={}), state.clients) if is_stored else (state, None)
 
 
-def _restore_leaves(state: State) -> State:
-    """Orbax refuses leaves without an entry, which only tell a shape: one zero stands for each."""
-    everywhere = state.server.round.sharding
-    return jax.tree.map(lambda x: x if x.size else jnp.zeros(1, x.dtype, device=everywhere), state)
+def _fill_empty_leaves(state: State) -> State:
+    """Replace leaves without entries, which Orbax refuses, by a single zero."""
+    replicated = state.server.round.sharding
+    return jax.tree.map(lambda x: x if x.size else jnp.zeros(1, x.dtype, device=replicated), state)
 
 
 def _num_rows(state: State) -> int:
@@ -190,7 +217,7 @@ def _num_rows(state: State) -> int:
 
 
 def _leaves(state: State, num_clients: int | None) -> dict[str, str]:
-    """Every leaf's path and what it holds: "server/shared/params/classifier/bias": "float32[1, 10]"."""
+    """The path of each leaf and its type: {"server/shared/params/classifier/bias": "float32[1, 10]"}."""
     clients = state.clients.shapes if isinstance(state.clients, ClientStore) else state.clients
     clients = jax.eval_shape(lambda clients: jax.tree.map(lambda x: x[:, :num_clients], clients), clients)
     return {

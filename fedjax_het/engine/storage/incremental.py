@@ -1,8 +1,8 @@
-"""A client store on the disk: each checkpoint writes the states that have changed since the one before.
+"""Incremental checkpoints of a client store: each one writes the states that have changed since the last.
 
-A checkpoint's states are a list of segments, files that are written once; records of later ones replace those of
-earlier ones. Where the list would come to more than twice the records that there are, one segment is written with them
-all: so what checkpoints write and occupy stays in proportion to what changes.
+The states of a checkpoint are a list of segments, files that are written once; records of later segments replace those
+of earlier ones. Where the list would hold more than twice as many records as there are clients with a record, one
+segment is written with all of them: the time and the disk space of checkpoints stay proportional to what changes.
 """
 
 import os
@@ -17,10 +17,12 @@ from fedjax_het._internal.atomic import sync
 from fedjax_het.engine.storage.checksums import crc32_of
 from fedjax_het.engine.storage.client_store import ClientStore
 
-_AT_A_TIME = 1 << 26  # bytes that are in memory besides the store
+_BUFFER_SIZE = 1 << 26  # bytes that are in memory besides the store
 
 
 class CheckpointSegment(TypedDict):
+    """A file of records, as a checkpoint lists it."""
+
     file: str
     num_records: int
     checksum: int
@@ -33,22 +35,34 @@ class IncrementalCheckpoint:
         self._folder = folder
 
     def write(self, round: int, store: ClientStore) -> list[CheckpointSegment]:
-        """What is to be read to have this store again, in order; it is on the disk when this returns."""
-        listed, rounds = store.kept_in.get(self._folder, ([], 0))
-        chosen = store.rounds != rounds
-        if sum(each["num_records"] for each in listed) + chosen.sum() > 2 * np.count_nonzero(store.rounds):
-            listed, chosen = [], store.rounds > 0
-        if chosen.any():
-            listed = [*listed, self._written(round, store, *np.nonzero(chosen))]
-        store.kept_in[self._folder] = listed, store.rounds.copy()
-        return listed
+        """Write what has changed in a store since the last call, and wait until it is on the disk.
 
-    def _written(self, round: int, store: ClientStore, seeds: np.ndarray, clients: np.ndarray) -> CheckpointSegment:
+        Args:
+            round: The number of rounds done.
+            store: The client states.
+
+        Returns:
+            The segments that `read` needs to restore the store, in order.
+        """
+        segments, rounds = store.last_checkpoint.get(self._folder, ([], 0))
+        chosen = store.rounds != rounds
+        if sum(segment["num_records"] for segment in segments) + chosen.sum() > 2 * np.count_nonzero(store.rounds):
+            segments, chosen = [], store.rounds > 0
+        if chosen.any():
+            segments = [*segments, self._write_segment(round, store, *np.nonzero(chosen))]
+        store.last_checkpoint[self._folder] = segments, store.rounds.copy()
+        return segments
+
+    def _write_segment(
+        self, round: int, store: ClientStore, seeds: np.ndarray, clients: np.ndarray
+    ) -> CheckpointSegment:
         self._folder.mkdir(exist_ok=True)
         temporary, checksum = self._folder / ".partial", 0
         with temporary.open("wb") as file:
-            for part in np.array_split(np.arange(len(seeds)), -(-len(seeds) * store.entry.itemsize // _AT_A_TIME)):
-                content = store.entries(seeds[part], clients[part]).view(np.uint8)
+            for part in np.array_split(
+                np.arange(len(seeds)), -(-len(seeds) * store.record_dtype.itemsize // _BUFFER_SIZE)
+            ):
+                content = store.to_records(seeds[part], clients[part]).view(np.uint8)
                 checksum = zlib.crc32(content, checksum)
                 file.write(content)
             file.flush()
@@ -58,34 +72,46 @@ class IncrementalCheckpoint:
         sync(self._folder)
         return CheckpointSegment(file=name, num_records=len(seeds), checksum=checksum)
 
-    def read(self, listed: list[CheckpointSegment], store: ClientStore) -> None:
-        """Bring a store to where it was when this was listed. Raises OSError for what is missing or damaged."""
+    def read(self, segments: list[CheckpointSegment], store: ClientStore) -> None:
+        """Restore a store.
+
+        Args:
+            segments: What `write` returned.
+            store: The store whose states are replaced.
+
+        Raises:
+            OSError: A file is missing or damaged.
+        """
         store.rounds[:] = 0
-        for each in listed:
-            path, checksum, size = self._folder / each["file"], 0, store.entry.itemsize
-            if path.stat().st_size != each["num_records"] * size:
+        for segment in segments:
+            path, checksum, size = self._folder / segment["file"], 0, store.record_dtype.itemsize
+            if path.stat().st_size != segment["num_records"] * size:
                 raise OSError(f"{path} is cut short")
             with path.open("rb") as file:
-                while content := file.read(max(1, _AT_A_TIME // size) * size):
+                while content := file.read(max(1, _BUFFER_SIZE // size) * size):
                     checksum = zlib.crc32(content, checksum)
-                    store.load(np.frombuffer(content, store.entry))
-            if checksum != each["checksum"]:
+                    store.load_records(np.frombuffer(content, store.record_dtype))
+            if checksum != segment["checksum"]:
                 raise OSError(f"{path} is damaged")
-        store.kept_in[self._folder] = listed, store.rounds.copy()
+        store.last_checkpoint[self._folder] = segments, store.rounds.copy()
 
-    def find_damage(self, listed: Sequence[CheckpointSegment], is_thorough: bool) -> str | None:
-        """What is wrong with the first of these that is missing or, if is_thorough, differs from its checksum."""
-        for each in listed:
-            path = self._folder / each["file"]
+    def find_damage(self, segments: Sequence[CheckpointSegment], is_thorough: bool) -> str | None:
+        """Look for missing files and, if `is_thorough`, for files that differ from their checksums.
+
+        Returns:
+            What is wrong with the first such segment; None where all are whole.
+        """
+        for segment in segments:
+            path = self._folder / segment["file"]
             if not path.is_file():
                 return f"{path} is missing"
-            if is_thorough and crc32_of(path) != each["checksum"]:
+            if is_thorough and crc32_of(path) != segment["checksum"]:
                 return f"{path} has another checksum than when it was written"
         return None
 
-    def prune(self, listed: Iterable[CheckpointSegment]) -> None:
-        """Delete what is not listed here, by any checkpoint that stays."""
-        known = {each["file"] for each in listed}
+    def prune(self, segments: Iterable[CheckpointSegment]) -> None:
+        """Delete all files but these segments, those of all checkpoints that stay."""
+        known = {segment["file"] for segment in segments}
         for path in self._folder.glob("*"):
             if path.name not in known:
                 path.unlink()

@@ -1,4 +1,4 @@
-"""Records of one size, numbered from 0, in memory or in a file that grow as numbers are first written to."""
+"""Numbered records of one size, in memory or in a file; either grows when a new number is first written."""
 
 import tempfile
 from collections.abc import Iterator
@@ -10,35 +10,35 @@ _BLOCK = 1 << 26  # bytes that memory grows by
 
 
 class MemoryRecords:
-    """In blocks, so that what is there is never copied to make room."""
+    """Records in memory, in blocks, so that growing copies no record."""
 
     def __init__(self, record: np.dtype):
-        self._record, self._in_block, self._blocks = record, max(1, _BLOCK // record.itemsize), []
+        self._record, self._block_size, self._blocks = record, max(1, _BLOCK // record.itemsize), []
 
     def read(self, numbers: np.ndarray) -> np.ndarray:
         records = np.empty(len(numbers), self._record)
-        for block, inside, chosen in self._parts(numbers):
-            records[chosen] = block[inside]
+        for block, inside, selected in self._split_by_block(numbers):
+            records[selected] = block[inside]
         return records
 
     def write(self, numbers: np.ndarray, records: np.ndarray) -> None:
-        for block, inside, chosen in self._parts(numbers):
-            block[inside] = records[chosen]
+        for block, inside, selected in self._split_by_block(numbers):
+            block[inside] = records[selected]
 
-    def _parts(self, numbers: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """(a block, places in it, which of the numbers these are)"""
-        blocks, inside = np.divmod(numbers, self._in_block)
+    def _split_by_block(self, numbers: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield (a block, positions in it, positions of their numbers in `numbers`)."""
+        blocks, inside = np.divmod(numbers, self._block_size)
         for block in np.unique(blocks):
             while len(self._blocks) <= block:
-                self._blocks.append(np.empty(self._in_block, self._record))
-            chosen = np.flatnonzero(blocks == block)
-            yield self._blocks[block], inside[chosen], chosen
+                self._blocks.append(np.empty(self._block_size, self._record))
+            selected = np.flatnonzero(blocks == block)
+            yield self._blocks[block], inside[selected], selected
 
 
 class FileRecords:
-    """In a file without a name, which is this process's alone and gone with it however it ends.
+    """Records in a temporary file without a name, which vanishes with this process however it ends.
 
-    It is read and written, not mapped: what is mapped counts as memory of the process, and every page is a fault.
+    The file is read and written, not mapped: mapped pages count as memory of the process, and each costs a page fault.
     """
 
     def __init__(self, record: np.dtype, folder: Path):
@@ -47,17 +47,17 @@ class FileRecords:
 
     def read(self, numbers: np.ndarray) -> np.ndarray:
         records = np.empty(len(numbers), self._record)
-        for content in self._places(numbers, records):
+        for content in self._seek_each(numbers, records):
             self._file.readinto(content)
         return records
 
     def write(self, numbers: np.ndarray, records: np.ndarray) -> None:
-        for content in self._places(numbers, records):
+        for content in self._seek_each(numbers, records):
             self._file.write(content)
         self._file.flush()
 
-    def _places(self, numbers: np.ndarray, records: np.ndarray) -> Iterator[np.ndarray]:
-        """The bytes of one record after the other, the file being where they belong."""
+    def _seek_each(self, numbers: np.ndarray, records: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield the bytes of one record after the other, with the file positioned at that record."""
         size = self._record.itemsize
         for number, content in zip(numbers.tolist(), records.view(np.uint8).reshape(-1, size), strict=True):
             self._file.seek(number * size)
@@ -65,5 +65,5 @@ class FileRecords:
 
 
 def nearest_existing_folder(folder: Path) -> Path:
-    """The folder, or what there is of its parents."""
+    """The folder if it exists, else the nearest of its parents that does."""
     return next(place for place in (folder, *folder.absolute().parents) if place.exists())

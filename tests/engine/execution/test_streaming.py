@@ -64,7 +64,7 @@ def build(
 
 
 def everything(state: State) -> State:
-    return state._replace(clients=state.clients.everyone()) if isinstance(state.clients, ClientStore) else state
+    return state._replace(clients=state.clients.take_all()) if isinstance(state.clients, ClientStore) else state
 
 
 def run(simulation: Simulation, blocks: tuple[int, ...] = (5, 4)) -> tuple:
@@ -131,9 +131,9 @@ class AtOnce(Executor):
 
 def test_overlap_changes_nothing(streamed):
     overlapped = run(streamed)
-    streamed.runner.executor, thread = AtOnce(), streamed.runner.executor
+    streamed.executor.prefetch_pool, thread = AtOnce(), streamed.executor.prefetch_pool
     in_turn = run(streamed)
-    streamed.runner.executor = thread
+    streamed.executor.prefetch_pool = thread
     assert is_equal(overlapped, in_turn)
 
 

@@ -48,7 +48,7 @@ def test_a_report_that_reads_what_nobody_answers():
 
 
 def test_a_report_on_what_is_held_out():
-    with pytest.raises(InputError, match=r"report 'cheating' reads data\.test, but what is tested on takes no part"):
+    with pytest.raises(InputError, match=r"report 'cheating' reads data\.test, but test examples take no part"):
         build({"reports": {"cheating": lambda problem, view: view.data.test.count}})
 
 
@@ -74,7 +74,7 @@ def test_a_summary_that_changes_shape():
 def test_one_example_batches_under_batch_norm():
     with pytest.raises(InputError, match=r"batch_size: batches of one example.*norm_0"):
         build({}, norm="batch", batch_size=1)
-    assert build({}, norm="none", batch_size=1).facts.num_clients == 5
+    assert build({}, norm="none", batch_size=1).cost.num_clients == 5
 
 
 def test_amplitude_normalisation_of_images_whose_means_have_both_signs():

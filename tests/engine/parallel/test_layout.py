@@ -61,7 +61,7 @@ def test_random_keys_travel():
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("num_clients", [1, 4, 7])
 def test_a_stack_of_updates_is_read_alike_wherever_it_lies(layout, num_clients, dtype, monkeypatch):
-    monkeypatch.setattr("fedjax_het.engine.parallel.update_stack._TRADED", 50)
+    monkeypatch.setattr("fedjax_het.engine.parallel.update_stack._EXCHANGE_BLOCK", 50)
     generator = np.random.default_rng(0)
     stack = {"a": generator.normal(size=(num_clients, 3, 5)), "b": generator.normal(size=(num_clients, 81))}
     stack = StackedUpdates(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), stack)).astype(dtype)

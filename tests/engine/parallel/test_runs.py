@@ -166,9 +166,9 @@ def test_a_list_of_algorithms_is_refused_with_the_way_to_write_it():
 
 
 def test_facts_are_of_all_runs():
-    fewest, most = built(sweep("fedavg", {"epochs": (1, 2)})).facts.steps_per_client
-    assert fewest == built(algorithm("fedavg", epochs=1)).facts.steps_per_client[0]
-    assert most == built(algorithm("fedavg", epochs=2)).facts.steps_per_client[1]
+    fewest, most = built(sweep("fedavg", {"epochs": (1, 2)})).cost.steps_per_client
+    assert fewest == built(algorithm("fedavg", epochs=1)).cost.steps_per_client[0]
+    assert most == built(algorithm("fedavg", epochs=2)).cost.steps_per_client[1]
 
 
 @pytest.mark.slow

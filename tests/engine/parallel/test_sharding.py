@@ -26,7 +26,7 @@ def models_on_a_device(num_clients: int, num_seeds: int) -> tuple[float, float]:
     """What the program of SCAFFOLD's rounds, and that of its beginning, hold on each of four devices, in models."""
     network = models.mlp(3, hidden=(HIDDEN,))
     simulation = built("scaffold", sharded(4), num_clients, network, cohort_size=4, num_seeds=num_seeds)
-    runner = simulation.runner
+    runner = simulation.executor
     start = runner.init.lower({}, runner.traced.spec.keys(), simulation.federation.data).compile().memory_analysis()
     one = tree.num_bytes(runner.traced.shapes.state.server.shared)
     return runner._peak(runner.program) / one, (start.output_size_in_bytes + start.temp_size_in_bytes) / one

@@ -25,10 +25,10 @@ def traffic(name: str, num_clients: int) -> Counter:
         evaluate_every=2,
         layout=sharded(DEVICES),
     )
-    one = tree.num_bytes(simulation.runner.traced.shapes.state.server.shared)
+    one = tree.num_bytes(simulation.executor.traced.shapes.state.server.shared)
     found = Counter()
     for shapes, kind in re.findall(
-        r"= (.*?) (all-gather|all-reduce|all-to-all|reduce-scatter)(?:-start)?\(", simulation.runner.program.as_text()
+        r"= (.*?) (all-gather|all-reduce|all-to-all|reduce-scatter)(?:-start)?\(", simulation.executor.program.as_text()
     ):
         for dtype, shape in re.findall(rf"({'|'.join(BYTES)})\[([\d,]*)\]", shapes):
             found[kind] += BYTES[dtype] * math.prod(int(size) for size in shape.split(",") if size) / one

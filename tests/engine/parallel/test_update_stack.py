@@ -18,7 +18,7 @@ needs_kernel = pytest.mark.skipif(explain_missing_kernel() is not None, reason=f
 def way(request, monkeypatch):
     if request.param == "blocks":
         monkeypatch.setattr(update_stack, "explain_missing_kernel", lambda: "a test")
-        monkeypatch.setattr(update_stack, "_CACHED", 2000)
+        monkeypatch.setattr(update_stack, "_CPU_BLOCK", 2000)
     return request.param
 
 

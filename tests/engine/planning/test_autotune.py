@@ -55,7 +55,7 @@ SECONDS = {vmapped: 0.3, chunked(1): 0.1, sharded(2): 0.2}
 def test_the_quickest_wins_and_the_reason_names_the_others(monkeypatch):
     runner, choice = chosen(monkeypatch, SECONDS, rounds=1000)
     assert runner.layout == choice.layout == chunked(1) and runner.is_released
-    assert choice.reason == "chunked(1): 0.1 s a round, against vmapped 0.3, sharded(2) 0.2"
+    assert choice.reason == "chunked(1): 0.1 s per round, against vmapped 0.3, sharded(2) 0.2"
 
 
 def test_a_run_that_is_over_before_another_compilation_is_not_tuned_further(monkeypatch):
@@ -67,7 +67,7 @@ def test_a_run_that_is_over_before_another_compilation_is_not_tuned_further(monk
 def test_what_does_not_fit_is_left_out(monkeypatch):
     runner, choice = chosen(monkeypatch, SECONDS, rounds=1000, too_large=(chunked(1),))
     assert runner.layout == choice.layout == sharded(2)
-    assert choice.reason.splitlines()[1] == "chunked(1) not tried: more than there is memory for"
+    assert choice.reason.splitlines()[1] == "chunked(1) not tried: too large for the memory"
     with pytest.raises(MemoryBudgetError, match="sharded"):
         chosen(monkeypatch, SECONDS, rounds=1000, too_large=tuple(SECONDS))
 

@@ -22,7 +22,7 @@ RESIDENCES = [("device", "device"), ("device", "stream"), ("host", "device"), ("
 
 
 class Built:
-    """A runner as far as a budget looks: a client that is trained takes 100 kB on the way."""
+    """An executor as far as a budget reads it: a client that is trained takes 100 kB of temporary arrays."""
 
     def __init__(self, wired, residence, folder):
         self.traced, self.offload, self.compile_seconds = wired, residence, 0.0
@@ -49,7 +49,7 @@ def traced(layout: Layout) -> TracedRound:
 def settle(monkeypatch, tmp_path):
     """Where a job of sixty clients, eight a round, ends up."""
     monkeypatch.setattr(memory_budget, "trace_round", lambda _, layout: traced(layout))
-    monkeypatch.setattr(memory_budget, "_build_within", Built)
+    monkeypatch.setattr(memory_budget, "compile_executor", Built)
     monkeypatch.setattr(autotune, "time_rounds", lambda runner, *_: [1.0])
 
     def settle(layout, budget_kb, wishes=AUTO):
@@ -104,7 +104,7 @@ def test_the_refusal_says_what_everything_takes(settle):
 
 
 def test_what_cannot_fit_is_refused_before_anything_is_compiled(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory_budget, "_build_within", lambda *_: pytest.fail("compiled"))
+    monkeypatch.setattr(memory_budget, "compile_executor", lambda *_: pytest.fail("compiled"))
     with pytest.raises(InputError, match="memory_budget"):
         Simulation(algorithm("scaffold"), model(), federation(), rounds=2, memory_budget=2000)
 
@@ -118,7 +118,7 @@ def test_states_too_many_for_the_hosts_memory_lie_on_the_disk(settle, monkeypatc
 
 @pytest.mark.parametrize("budget_kb", [None, 10**9])
 def test_a_run_that_exceeds_the_machine_is_refused_before_it_is_compiled(settle, monkeypatch, budget_kb):
-    monkeypatch.setattr(memory_budget, "_build_within", None)
+    monkeypatch.setattr(memory_budget, "compile_executor", None)
     monkeypatch.setattr(Layout, "device_memory", 1000)
     with pytest.raises(InputError, match=r"^memory: this run takes more than .*server's state .*a client in training"):
         settle(vmapped, budget_kb)
@@ -127,7 +127,7 @@ def test_a_run_that_exceeds_the_machine_is_refused_before_it_is_compiled(settle,
 def test_a_run_that_exceeds_the_machine_on_its_way_is_refused_before_it_runs(settle, monkeypatch):
     size = 1000 * settle.held("device", "device") + 500_000
     monkeypatch.setattr(memory_budget, "device_capacity", lambda job, layout: size)
-    with pytest.raises(InputError, match=r"^memory: this run takes more than .*on the way 0\.8"):
+    with pytest.raises(InputError, match=r"^memory: this run takes more than .*temporary arrays 0\.8"):
         settle(vmapped, None)
     assert settle("auto", None)[1].chunk
 
@@ -144,9 +144,9 @@ def test_a_run_in_little_memory():
         algorithm("scaffold"), model(), federation(400), rounds=2, cohort_size=3, memory_budget=200_000
     )
     assert (
-        cost.bytes_before_round(cost.resident_bytes(simulation.runner.traced, ALL_ON_DEVICE))
+        cost.bytes_before_round(cost.resident_bytes(simulation.executor.traced, ALL_ON_DEVICE))
         > 4 * 200_000
-        > 4 * simulation.facts.peak_bytes
+        > 4 * simulation.cost.peak_bytes
     )
     assert simulation.offload == ("host", "stream")
     state, metrics = simulation.advance(simulation.start(), 2)

@@ -9,7 +9,7 @@ import pytest
 
 from fedjax_het import models, tree
 from fedjax_het.engine.parallel.layout import chunked, sharded
-from fedjax_het.engine.parallel.update_stack import _TRADED
+from fedjax_het.engine.parallel.update_stack import _EXCHANGE_BLOCK
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import WEIGHTINGS
@@ -73,7 +73,7 @@ def test_devices_gather_no_stack(name):
     step, model = compiled(name, 12, sharded(2, 1))
     collectives = re.findall(r"= (\S.*?) (all-gather|all-to-all|all-reduce)(?:-start)?\(", step.as_text())
     assert {kind for _, kind in collectives} == {"all-gather", "all-to-all", "all-reduce"}
-    most = {"all-gather": 12, "all-to-all": _TRADED, "all-reduce": model / 4 + 12 * 12 + 100}
+    most = {"all-gather": 12, "all-to-all": _EXCHANGE_BLOCK, "all-reduce": model / 4 + 12 * 12 + 100}
     assert all(num_entries(shapes) <= most[kind] for shapes, kind in collectives)
 
 

@@ -63,7 +63,7 @@ def through(simulation: Simulation, *blocks: int, directory=None):
 
 
 def whole(state):
-    return state._replace(clients=state.clients.everyone())
+    return state._replace(clients=state.clients.take_all())
 
 
 def test_a_resumed_run_has_the_same_client_states(tmp_path):

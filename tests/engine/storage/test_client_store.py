@@ -57,10 +57,10 @@ def visits(store: ClientStore, mirror: ClientState, rounds: int = 20, seed: int 
 @pytest.mark.parametrize("is_on_disk", [False, True])
 def test_it_is_what_dense_arrays_are(tmp_path, is_on_disk):
     store, mirror = ClientStore(first(), CLIENTS, tmp_path if is_on_disk else None), dense(first())
-    assert is_equal(store.everyone(), mirror)
+    assert is_equal(store.take_all(), mirror)
     visits(store, mirror)
-    assert is_equal(store.everyone(), mirror)
-    assert jax.tree.structure(store.everyone()) == jax.tree.structure(mirror)
+    assert is_equal(store.take_all(), mirror)
+    assert jax.tree.structure(store.take_all()) == jax.tree.structure(mirror)
     for leaf, shape in zip(jax.tree.leaves(mirror), jax.tree.leaves(store.shapes), strict=True):
         assert (leaf.shape, leaf.dtype) == (shape.shape, shape.dtype)
 
@@ -69,7 +69,7 @@ def test_states_of_nothing():
     store = ClientStore(ClientState({}, {}, np.zeros(SEEDS, np.int32)), CLIENTS, None)
     ids = np.array([[3, 1], [0, 49]])
     store.put(ids, ClientState({}, {}, np.ones((SEEDS, 2), np.int32)))
-    assert np.argwhere(store.everyone().rounds).tolist() == [[0, 1], [0, 3], [1, 0], [1, 49]]
+    assert np.argwhere(store.take_all().rounds).tolist() == [[0, 1], [0, 3], [1, 0], [1, 49]]
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
@@ -90,4 +90,4 @@ def test_a_hundred_thousand_clients_take_the_room_of_those_that_took_part(tmp_pa
     assert used < 2 * 100_000 * 8 + (1 << 20) + 200_000
     assert not list(tmp_path.iterdir())
     for file in files:
-        assert os.fstat(file.fileno()).st_size == 4 * store.entry["record"].itemsize
+        assert os.fstat(file.fileno()).st_size == 4 * store.record_dtype["record"].itemsize

@@ -22,7 +22,7 @@ def test_a_store_comes_back(tmp_path):
     other = fresh()
     visits(other, dense(first()), seed=99)
     IncrementalCheckpoint(tmp_path / "clients").read(listed, other)
-    assert is_equal(other.everyone(), mirror)
+    assert is_equal(other.take_all(), mirror)
 
 
 def test_before_anybody_has_trained(tmp_path):
@@ -50,7 +50,7 @@ def test_what_lies_there_stays_in_proportion_to_the_states(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {each["file"] for each in listed}
     other = fresh()
     kept.read(listed, other)
-    assert is_equal(other.everyone(), mirror)
+    assert is_equal(other.take_all(), mirror)
 
 
 def test_a_store_that_went_back_is_written_as_it_then_is(tmp_path):
@@ -61,11 +61,11 @@ def test_a_store_that_went_back_is_written_as_it_then_is(tmp_path):
     visits(store, mirror, seed=2)
     kept.write(2, store)
     kept.read(older, store)
-    mirror = store.everyone()
+    mirror = store.take_all()
     visits(store, mirror, seed=3)
     other = fresh()
     kept.read(kept.write(3, store), other)
-    assert is_equal(other.everyone(), mirror)
+    assert is_equal(other.take_all(), mirror)
 
 
 def test_large_ones_go_in_parts(tmp_path, monkeypatch):

@@ -133,7 +133,7 @@ def test_a_direction_of_a_hundred_thousandth_is_still_seen():
 
 
 def test_the_gram_matrix_by_blocks_is_the_gram_matrix(monkeypatch):
-    monkeypatch.setattr("fedjax_het.engine.parallel.update_stack._CACHED", 42)
+    monkeypatch.setattr("fedjax_het.engine.parallel.update_stack._CPU_BLOCK", 42)
     stack = StackedUpdates({"a": jnp.asarray(STACK), "b": jnp.asarray(STACK[:, :14].reshape(6, 2, 7))})
     with jax.enable_x64(True):
         ours = stack.gram()
