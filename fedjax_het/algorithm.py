@@ -17,6 +17,7 @@ from fedjax_het.types import (
     Key,
     Model,
     Params,
+    Problem,
     PyTree,
     ServerView,
     Trained,
@@ -25,7 +26,6 @@ from fedjax_het.types import (
     Variables,
 )
 
-Problem = Any  # engine.problem.LocalProblem; named here so that the floors stay apart
 Term = Callable[[ForwardPass], Array]
 """One summand of the objective; it carries its own weight."""
 GradientRule = Callable[[Problem, Params, Variables, Batch, ClientView, Key], tuple[tuple[Array, Variables], Params]]

@@ -30,6 +30,20 @@ Sharing = Callable[[Leaf], bool]
 """leaf -> whether it is personal."""
 
 
+class _PathRule(NamedTuple):
+    patterns: tuple[str, ...]
+
+    def __call__(self, leaf: Leaf) -> bool:
+        return any(fnmatchcase(leaf.path, pattern) for pattern in self.patterns)
+
+
+class _LayerRule(NamedTuple):
+    classes: tuple[type, ...]
+
+    def __call__(self, leaf: Leaf) -> bool:
+        return leaf.layer is not None and issubclass(leaf.layer, self.classes)
+
+
 def share_all(leaf: Leaf) -> bool:
     """No leaf is personal."""
     del leaf
@@ -43,11 +57,7 @@ def personal(*patterns: str) -> Sharing:
         patterns: Patterns of the shell: personal("params/classifier/*").
     """
 
-    def rule(leaf: Leaf) -> bool:
-        return any(fnmatchcase(leaf.path, pattern) for pattern in patterns)
-
-    rule.patterns = patterns
-    return rule
+    return _PathRule(patterns)
 
 
 def personal_layers(*classes: type) -> Sharing:
@@ -57,11 +67,7 @@ def personal_layers(*classes: type) -> Sharing:
         classes: Classes of layers; subclasses count.
     """
 
-    def rule(leaf: Leaf) -> bool:
-        return leaf.layer is not None and issubclass(leaf.layer, classes)
-
-    rule.classes = classes
-    return rule
+    return _LayerRule(classes)
 
 
 batch_norms = personal_layers(nn.BatchNorm)

@@ -10,18 +10,22 @@ from fedjax_het.types import Array, HostArray, PyTree, Variables
 
 
 def add(a: PyTree, b: PyTree) -> PyTree:
+    """a + b, leaf by leaf."""
     return jax.tree.map(jnp.add, a, b)
 
 
 def subtract(a: PyTree, b: PyTree) -> PyTree:
+    """a - b, leaf by leaf."""
     return jax.tree.map(jnp.subtract, a, b)
 
 
 def scale(factor: Array | float, tree: PyTree) -> PyTree:
+    """factor * tree; every leaf keeps its dtype."""
     return jax.tree.map(lambda x: (factor * x).astype(x.dtype), tree)
 
 
 def zeros_like(tree: PyTree) -> PyTree:
+    """Zeros of the shapes and dtypes of a tree."""
     return jax.tree.map(jnp.zeros_like, tree)
 
 
@@ -35,6 +39,7 @@ def _leading(values: Array, leaf: Array) -> Array:
 
 
 def squared_norm(tree: PyTree) -> Array:
+    """The sum of squares over all leaves."""
     return sum((jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)), jnp.zeros(()))
 
 
@@ -44,6 +49,7 @@ def norm(tree: PyTree) -> Array:
 
 
 def safe_sqrt(squared: Array) -> Array:
+    """Square root whose gradient at zero is zero, not NaN."""
     is_positive = squared > 0
     return jnp.where(is_positive, jnp.sqrt(jnp.where(is_positive, squared, 1.0)), 0.0)
 
@@ -59,24 +65,24 @@ def is_finite(tree: PyTree) -> Array:
 def weighted_sum(stack: PyTree, weights: Array) -> PyTree:
     """sum_i weights_i x_i over the leading axis, in one pass over the stack.
 
-    Every row counts, 0 times NaN is NaN: rows of clients that are absent arrive here as zeros. Choosing rows on the
-    way would copy the stack, and took twenty times as long on a CPU.
+    Rows with weight zero are not skipped, so that a NaN in them reaches the sum: absent clients must be zeros.
+    To select rows would copy the stack, and took twenty times as long on a CPU.
     """
 
-    def one(leaf: Array) -> Array:
+    def sum_leaf(leaf: Array) -> Array:
         return jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1, precision=jax.lax.Precision.HIGHEST)
 
-    return jax.tree.map(one, stack)
+    return jax.tree.map(sum_leaf, stack)
 
 
 def sum_over_leaves(function: Callable[[Array], PyTree], stack: PyTree) -> PyTree:
-    """sum function(rows) over leaves [cohort, ...] as rows [cohort, columns]."""
+    """The sum of function(rows) over leaves [cohort, ...], each as rows [cohort, columns]."""
     parts = [function(leaf.reshape(leaf.shape[0], -1)) for leaf in jax.tree.leaves(stack)]
     return jax.tree.map(lambda *each: sum(each[1:], each[0]), *parts)
 
 
 def sum_over_blocks(function: Callable[[Array], Array], rows: Array, size: int) -> Array:
-    """function(rows [cohort, columns]), a sum over columns itself, `size` columns at a time; the last may be fewer."""
+    """Evaluate a function that sums over the columns of rows [cohort, columns], `size` columns at a time."""
     num_before = max(0, rows.shape[1] - 1) // size
     total = function(rows[:, num_before * size :])
     if not num_before:
@@ -86,10 +92,12 @@ def sum_over_blocks(function: Callable[[Array], Array], rows: Array, size: int) 
 
 
 def take(stack: PyTree, index: HostArray | int) -> PyTree:
+    """The rows at `index` of every leaf."""
     return jax.tree.map(lambda x: x[index], stack)
 
 
 def put(stack: PyTree, index: Array, rows: PyTree) -> PyTree:
+    """Replace the rows at `index` of every leaf."""
     return jax.tree.map(lambda x, r: x.at[index].set(r), stack, rows)
 
 
@@ -131,4 +139,5 @@ def num_bytes(tree: PyTree) -> int:
 
 
 def num_entries(tree: PyTree) -> int:
+    """The number of entries of all leaves."""
     return sum(x.size for x in jax.tree.leaves(tree))

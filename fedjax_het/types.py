@@ -5,7 +5,7 @@ between rounds is stacked over all clients, leaves ``[clients, ...]``.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -99,7 +99,7 @@ class ClientState(NamedTuple):
 
     personal: Variables
     memory: Named
-    rounds: Array  # [clients] int32: the number of rounds in which the client has reported
+    rounds: HostArray  # [clients] int32: the number of rounds in which the client has reported
 
 
 class ServerState(NamedTuple):
@@ -119,11 +119,17 @@ class RunCounters(NamedTuple):
     nonfinite: Array  # [] int32: uploads dropped because they, or the result of the server, held NaN or infinity
 
 
-class State(NamedTuple):
-    """The state of a run between rounds."""
+Clients = TypeVar("Clients")
+
+
+class State(NamedTuple, Generic[Clients]):
+    """The state of a run between rounds.
+
+    `clients` is a ClientState; off the device it is a fedjax_het.engine.ClientStore.
+    """
 
     server: ServerState
-    clients: ClientState
+    clients: Clients
     counters: RunCounters
 
 
@@ -162,38 +168,30 @@ class UpdateStack(Protocol):
         Returns:
             A tree like one client's.
         """
-        ...
 
     def gram(self) -> Array:
         """Return the inner products <u_i, u_j> over all leaves, [cohort, cohort] in float64.
 
         A function that calls this is traced again as a whole with float64 enabled.
         """
-        ...
 
     def products(self, reference: PyTree) -> Array:
         """Return the inner products <u_i, v> with a tree like one client's, [cohort] in float64, as `gram` does."""
-        ...
 
     def combine(self, coefficients: Array) -> PyTree:
         """Return sum_i c_i u_i for coefficients [cohort] of any kind, such as those found from `gram`."""
-        ...
 
     def tensors(self) -> PyTree:
         """Return the leaves [cohort, ...], in float32, for rules that sort or choose coordinates."""
-        ...
 
     def select(self, is_chosen: "Callable[[str], bool]") -> "UpdateStack":
         """Return the stack of those leaves alone whose path, "params/conv_0/kernel", is chosen."""
-        ...
 
     def by_tensor(self) -> PyTree:
         """Return a tree with a stack in the place of each leaf; its sums are single arrays."""
-        ...
 
     def astype(self, dtype: str) -> "UpdateStack":
         """Return the stack in "float32" or "bfloat16"; the leaves are then sent and stacked so for every reader."""
-        ...
 
 
 class ServerView(NamedTuple):
@@ -263,10 +261,42 @@ class Model(NamedTuple):
 class ForwardPass(NamedTuple):
     """One forward pass, which each term of an objective reads."""
 
-    problem: Any  # the LocalProblem that ran it
+    problem: "Problem"
     params: Params
     state: Variables  # the other collections, after the pass
     outputs: Outputs
     batch: Batch
     view: ClientView
     key: Key
+
+
+BatchFold = Callable[[PyTree, Batch, Array], PyTree]  # (total, batch, number of the batch) -> new total
+
+
+class Problem(Protocol):
+    """The learning problem of a client, which the slots of an algorithm are given; see the engine's LocalProblem."""
+
+    @property
+    def model(self) -> Model: ...
+    @property
+    def objective(self) -> tuple[Callable[[ForwardPass], Array], ...]: ...
+    @property
+    def prepare(self) -> Callable[[Array], Array]: ...
+    def batch(
+        self,
+        data: ClientData,
+        index: HostArray,
+        count: HostArray,
+        first: HostArray | int,
+        size: int,
+        key: Key | None = None,
+    ) -> Batch: ...
+    def fold(
+        self, data: ClientData, rows: Rows, batch_size: int, function: BatchFold, init: PyTree, *, is_even: bool = False
+    ) -> PyTree: ...
+    def forward(
+        self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key, *, is_training: bool = True
+    ) -> ForwardPass: ...
+    def value_and_grad(
+        self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
+    ) -> tuple[tuple[Array, Variables], Params]: ...

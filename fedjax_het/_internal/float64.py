@@ -1,9 +1,10 @@
-"""Float64 arithmetic inside of programs in float32."""
+"""Float64 arithmetic inside programs in float32."""
 
 from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 
@@ -11,26 +12,29 @@ from fedjax_het.types import Array, PyTree
 
 
 class Float64RequiredError(RuntimeError):
-    """Something needs float64 where arrays are made in float32."""
+    """A computation needs float64, which is not enabled."""
 
 
 def require_float64() -> None:
-    """Ask for float64: a function that `run_in_required_precision` runs is then run in it as a whole.
+    """Require float64; `run_in_required_precision` then runs the calling function again with float64 enabled.
 
     Raises:
-        Float64RequiredError: where float64 is not at hand.
+        Float64RequiredError: Float64 is not enabled.
     """
-    if not jax.config.jax_enable_x64:
+    if jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
         raise Float64RequiredError(
             "this needs float64. Call it by fedjax_het._internal.float64.run_in_required_precision."
         )
 
 
 def run_in_required_precision(function: Callable[[], PyTree]) -> PyTree:
-    """function(), with float64 at hand if anything in it asks for that; what it returns is in float32 again.
+    """Run a function, with float64 enabled if anything in it calls `require_float64`.
 
     Args:
-        function: traced a second time where it asks; it must do no more than compute what it returns.
+        function: A function without side effects; it is traced a second time with float64.
+
+    Returns:
+        Its results, converted to float32.
     """
     try:
         return function()
@@ -74,7 +78,7 @@ class _Program:
         self.jaxpr, self.num_consts, self.shapes = closed.jaxpr, len(closed.consts), closed.out_avals
 
     def __call__(self, *args: Array) -> list[Array]:
-        """The results, with float64 at hand. args: what the function closes over, then its leaves."""
+        """The results, with float64 enabled. args: the arrays that the function closes over, then its leaves."""
         consts, leaves = args[: self.num_consts], args[self.num_consts :]
         with jax.enable_x64(True):
             return jaxpr_as_fun(ClosedJaxpr(self.jaxpr, consts))(*leaves)

@@ -25,6 +25,6 @@ def host_memory() -> int:
     return physical_memory() + swap
 
 
-def describe_bytes(size: int) -> str:
+def describe_bytes(size: float) -> str:
     """Format a number of bytes for messages: "25.3 GB"."""
     return f"{size / 1e9:,.1f} GB"

@@ -1,6 +1,6 @@
 """Evaluation of the server's model on all held-out examples, and of personal models."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -14,7 +14,8 @@ from fedjax_het.engine.evaluation.scoring import Batches, HeldOut
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.round.problem import LocalProblem
-from fedjax_het.types import Array, ClientState, Examples, Rows, State
+from fedjax_het.errors import InputError
+from fedjax_het.types import Array, ClientState, Examples, HostArray, Rows, State
 
 BATCH = 256
 _MIN_PADDING_SAVED = 4096  # padding slots: computing fewer is faster than compiling another program
@@ -23,10 +24,10 @@ _MIN_PADDING_SAVED = 4096  # padding slots: computing fewer is faster than compi
 class Metrics(NamedTuple):
     """Means over examples; 0 where there are no examples."""
 
-    loss: Array
-    accuracy: Array
-    num_examples: Array
-    overlap: dict[str, Array] | None = None  # of masks: "dice", "iou", "dice_foreground", "iou_foreground"
+    loss: HostArray
+    accuracy: HostArray
+    num_examples: HostArray
+    overlap: dict[str, HostArray] | None = None  # of masks: "dice", "iou", "dice_foreground", "iou_foreground"
 
 
 class Evaluation(NamedTuple):
@@ -88,7 +89,7 @@ def _make_batches(positions: np.ndarray, counts: np.ndarray, batch_size: int) ->
         fits = (smaller < count) & (count <= size)
         places = np.arange(size)
         index = np.where(places < count[fits, None], begin[fits, None] + places, 0)
-        batches_per_step = max(1, min(batch_size // size, np.count_nonzero(fits)))
+        batches_per_step = max(1, min(batch_size // size, int(np.count_nonzero(fits))))
         parts = Batches(positions[index], count[fits], segment[fits])
         held.append(_group_into_steps(parts, batches_per_step, padding_segment))
     return tuple(held) or (Batches(np.zeros((1, 1, 1), np.int32), *np.array([[[0]], [[padding_segment]]], np.int32)),)
@@ -113,7 +114,7 @@ def _padded_sizes(counts: np.ndarray) -> list[int]:
 def _group_into_steps(batches: Batches, batches_per_step: int, padding_segment: int) -> Batches:
     missing = -len(batches.count) % batches_per_step
 
-    def cut(x: np.ndarray, fill: int) -> np.ndarray:
+    def cut(x: HostArray, fill: int) -> np.ndarray:
         padded = np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), constant_values=fill)
         return padded.reshape(-1, batches_per_step, *x.shape[1:]).astype(np.int32)
 
@@ -132,6 +133,8 @@ def personal_rows(federation: Federation, personal_on_test: bool) -> dict[str, R
     """
     tables = {"personal": federation.data.test}
     if personal_on_test:
+        if federation.test is None:
+            raise InputError("personal_on_test: there is no common test set.")
         tables["personal_test"] = _make_table(federation.test)
     if np.any(federation.data.valid.count):
         tables["personal_valid"] = federation.data.valid
@@ -190,7 +193,7 @@ def make_evaluation(
     return evaluate
 
 
-def zero_totals(groups: Groups, labels: Array) -> Array:
+def zero_totals(groups: Groups, labels: HostArray) -> Array:
     """The sums of scores before any batch, [segments, scores]; the last segment is padding."""
     return jnp.zeros((sum(size for _, size in groups) + 1, len(scoring.score_names(labels))), float)
 
@@ -200,7 +203,7 @@ def has_personal(clients: ClientState) -> bool:
     return bool(jax.tree.leaves(clients.personal))
 
 
-def collect_scores(groups: Groups, totals: Array, own: dict[str, Array]) -> Evaluation:
+def collect_scores(groups: Groups, totals: HostArray, own: Mapping[str, HostArray]) -> Evaluation:
     """Turn sums of scores into an Evaluation, in JAX or in NumPy; leading axes (seeds) stay.
 
     Args:
@@ -225,7 +228,7 @@ def collect_scores(groups: Groups, totals: Array, own: dict[str, Array]) -> Eval
     )
 
 
-def _mean_scores(totals: Array) -> Metrics:
+def _mean_scores(totals: HostArray) -> Metrics:
     count = totals[..., 0]
     loss, accuracy, *overlaps = (totals[..., i] / (count + (count == 0)) for i in range(1, totals.shape[-1]))
     return Metrics(loss, accuracy, count, dict(zip(OVERLAP_METRICS, overlaps, strict=True)) if overlaps else None)

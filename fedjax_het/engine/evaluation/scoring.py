@@ -14,7 +14,7 @@ from fedjax_het import tree
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS, overlap_metrics
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.round.problem import LocalProblem
-from fedjax_het.types import Array, ClientState, Context, Examples, Rows, Variables
+from fedjax_het.types import Array, ClientState, Context, Examples, HostArray, Rows, Variables
 
 
 class Batches(NamedTuple):
@@ -23,16 +23,16 @@ class Batches(NamedTuple):
     A network that normalizes by its batch thus scores a client by that client's examples alone.
     """
 
-    index: Array  # [steps, batches, size]
-    count: Array  # [steps, batches] the number of examples; the rest is padding
-    segment: Array  # [steps, batches]; the last segment is for padding
+    index: HostArray  # [steps, batches, size]
+    count: HostArray  # [steps, batches] the number of examples; the rest is padding
+    segment: HostArray  # [steps, batches]; the last segment is for padding
 
 
 HeldOut = tuple[Batches, ...]
 """All held-out examples once; one entry per size to which batches are padded."""
 
 
-def score_names(labels: Array) -> tuple[str, ...]:
+def score_names(labels: HostArray) -> tuple[str, ...]:
     """The names of what is summed over examples: their number, and the scores whose means are reported."""
     return ("num_examples", "loss", "accuracy", *(OVERLAP_METRICS if labels.ndim > 1 else ()))
 
@@ -54,7 +54,7 @@ def add_batches(
         The new sums.
     """
 
-    def sums(index: Array, count: Array) -> Array:
+    def sums(index: HostArray, count: HostArray) -> Array:
         return _sum_scores(problem, variables, round, examples, index, jnp.arange(len(index)) < count)
 
     def add(totals: Array, step: Batches) -> tuple[Array, None]:
@@ -144,7 +144,7 @@ def client_block(number: Array | int, size: int, num_clients: int) -> tuple[Arra
 
 
 def _sum_scores(
-    problem: LocalProblem, variables: Variables, round: Array, examples: Examples, index: Array, is_example: Array
+    problem: LocalProblem, variables: Variables, round: Array, examples: Examples, index: HostArray, is_example: Array
 ) -> Array:
     """Sum the scores of the examples of a batch, [scores]; loss and accuracy of a mask are means over its pixels."""
     inputs = problem.prepare(examples.inputs[index])

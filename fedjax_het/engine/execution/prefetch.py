@@ -13,10 +13,10 @@ from jax import ShapeDtypeStruct
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.parallel.compilation import compile_program
 from fedjax_het.engine.round.client_step import Cohort
-from fedjax_het.types import Array, Examples, Key, Rows
+from fedjax_het.types import Array, Examples, HostArray, Key, Rows
 
 
-def select_rows(rows: Rows, ids: np.ndarray, is_here: np.ndarray) -> Rows:
+def select_rows(rows: Rows, ids: HostArray, is_here: HostArray) -> Rows:
     """The rows of some clients; a client that is not here (`is_here` False) has no examples."""
     return Rows(rows.index[ids], np.where(is_here, rows.count[ids], 0).astype(np.int32))
 
@@ -36,14 +36,15 @@ def compact_examples(examples: Examples, tables: Sequence[Rows], num_slots: int)
         (The copied examples, the tables with indices into the copy.)
     """
     is_entry = [np.arange(rows.index.shape[-1]) < np.asarray(rows.count)[..., None] for rows in tables]
-    positions, new_tables = [np.zeros(1, np.int32)], []
+    new_tables: list[Rows] = []
+    positions: list[np.ndarray] = [np.zeros(1, np.int32)]
     for rows, entry in zip(tables, is_entry, strict=True):
         index, offset = np.zeros_like(rows.index), sum(map(len, positions))
-        positions.append(rows.index[entry])
+        positions.append(np.asarray(rows.index)[entry])
         index[entry] = np.arange(offset, offset + len(positions[-1]))
         new_tables.append(rows._replace(index=index))
-    positions = np.concatenate(positions)
-    return Examples(*(_gather(values, positions, num_slots) for values in examples)), tuple(new_tables)
+    chosen = np.concatenate(positions)
+    return Examples(*(_gather(np.asarray(values), chosen, num_slots) for values in examples)), tuple(new_tables)
 
 
 def _gather(values: np.ndarray, positions: np.ndarray, num_slots: int) -> np.ndarray:
@@ -113,13 +114,13 @@ class ExamplePrefetcher:
         def row_shapes(part: Rows) -> Rows:
             return jax.tree.map(lambda x: ShapeDtypeStruct((*axes, *x.shape[1:]), np.int32), part)
 
-        cohort = Cohort(ShapeDtypeStruct(axes, np.int32), ShapeDtypeStruct(axes, bool))
+        cohort = jax.eval_shape(lambda: Cohort(jnp.zeros(axes, jnp.int32), jnp.zeros(axes, bool)))
         batch = CohortBatch(cohort, row_shapes(self._data.train), row_shapes(self._data.valid))
         return batch, self.shapes_of_examples(self.num_slots)
 
     def shapes_of_examples(self, num_slots: int) -> Examples:
         num = num_slots if self.is_streaming else len(self._data.examples.labels)
-        return Examples(*(ShapeDtypeStruct((num, *x.shape[1:]), x.dtype) for x in self._data.examples))
+        return jax.tree.map(lambda x: ShapeDtypeStruct((num, *x.shape[1:]), x.dtype), self._data.examples)
 
     @cached_property
     def _all_examples(self) -> Examples:

@@ -25,7 +25,7 @@ from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.problem import HIDDEN_TEST_ROWS
 from fedjax_het.engine.round.program import RoundMetrics
 from fedjax_het.engine.storage.client_store import ClientStore
-from fedjax_het.types import Array, ClientData, ClientState, Examples, Key, State
+from fedjax_het.types import Array, ClientData, ClientState, Examples, HostArray, Key, State
 
 
 class PrefetchedStates(NamedTuple):
@@ -39,7 +39,7 @@ class PrefetchedStates(NamedTuple):
     positions: Array  # the client's position in the round before; -1: it took no part, and its state here is current
 
 
-def load_states(store: ClientStore, cohort: Cohort, before: np.ndarray | None, layout: Layout) -> PrefetchedStates:
+def load_states(store: ClientStore, cohort: Cohort, before: HostArray | None, layout: Layout) -> PrefetchedStates:
     """Copy the states of a cohort from the store to the device.
 
     Args:
@@ -59,7 +59,7 @@ def load_states(store: ClientStore, cohort: Cohort, before: np.ndarray | None, l
     )
 
 
-def store_states(store: ClientStore, ids: np.ndarray, clients: ClientState) -> None:
+def store_states(store: ClientStore, ids: HostArray, clients: ClientState) -> None:
     """Write the states that a round returns to the store, as soon as the round has ended.
 
     Args:
@@ -70,7 +70,7 @@ def store_states(store: ClientStore, ids: np.ndarray, clients: ClientState) -> N
     store.put(ids, jax.tree.map(lambda x: np.asarray(x)[:, : ids.shape[1]], clients))
 
 
-def _positions_among(before: np.ndarray, ids: np.ndarray) -> np.ndarray:
+def _positions_among(before: HostArray, ids: HostArray) -> np.ndarray:
     """The position of each id in `before`; -1 where it does not occur."""
     order = np.argsort(before)
     found = order[np.minimum(np.searchsorted(before, ids, sorter=order), len(before) - 1)]
@@ -107,7 +107,8 @@ class StreamingExecutor:
         self._is_stored = offload.client_states != "device"
         self._keys, self._opaque_one = layout.replicate(spec.keys()), layout.replicate(np.int32(1))
         self._example = layout.replicate(spec.federation.examples.inputs[:1])
-        self._prefetcher, self._prefetched_round = ExamplePrefetcher(traced, offload.examples == "stream"), (-1, None)
+        self._prefetcher = ExamplePrefetcher(traced, offload.examples == "stream")
+        self._prefetched_round: tuple[int, PrefetchedCohort | None] = (-1, None)
         shardings = sharding.state_shardings(layout, has_seeds=True)
         self._initialize = jit_initializer(spec.map_over_runs(self._initial_state, (0, None)), layout, shardings)
         shapes = jax.eval_shape(self._initialize, self._keys, self._example)
@@ -136,27 +137,27 @@ class StreamingExecutor:
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
         """Run some rounds; `state` is consumed. The metrics are NumPy arrays [seeds, num_rounds, ...]."""
         first = int(np.asarray(state.server.round)[0])
+        is_end = first + num_rounds >= self.traced.spec.rounds
         cohorts, store = self._prefetcher.draw_cohorts(first), state.clients if self._is_stored else None
-        if first + num_rounds >= self.traced.spec.rounds:
-            cohorts[num_rounds] = None  # the run ends here
-        prefetched = (
-            self._prefetched_round[1] if self._prefetched_round[0] == first else self._prefetcher.prefetch(cohorts[0])
-        )
+        prefetched = self._prefetched_round[1] if self._prefetched_round[0] == first else None
+        prefetched, following = prefetched or self._prefetcher.prefetch(cohorts[0]), None
         states, finished, metrics = None, None, []
         if store is not None:
             state = state._replace(clients=self._zero_states())
             states = load_states(store, cohorts[0], None, self.traced.layout)
         for number in range(num_rounds):
             is_last = number == num_rounds - 1
+            next_cohort = None if is_last and is_end else cohorts[number + 1]
             prepared = self.prefetch_pool.submit(
-                self._prepare_next, store, finished, cohorts[number], cohorts[number + 1], is_last
+                self._prepare_next, store, finished, cohorts[number], next_cohort, is_last
             )
             state, round_metrics = self._call(state, states, prefetched)
             finished = FinishedRound(cohorts[number], state.clients if self._is_stored else None, round_metrics)
-            prefetched, states, before = prepared.result()
+            following, states, before = prepared.result()
+            prefetched = following or prefetched
             metrics += before
         metrics += self._collect_round(store, finished)
-        self._prefetched_round = first + num_rounds, prefetched
+        self._prefetched_round = first + num_rounds, following
         state = state if store is None else state._replace(clients=store)
         return state, jax.tree.map(lambda *rounds: np.stack(rounds, axis=1), *metrics)
 
@@ -214,7 +215,7 @@ class StreamingExecutor:
             (The next cohort's examples, its states, the metrics of the round before.)
         """
         metrics, states = self._collect_round(store, finished), None
-        if store is not None and not is_last:
+        if store is not None and next_cohort is not None and not is_last:
             size = self.traced.round.cohort_size
             states = load_states(store, next_cohort, cohort.ids[:, :size], self.traced.layout)
         return None if next_cohort is None else self._prefetcher.prefetch(next_cohort), states, metrics
@@ -223,7 +224,7 @@ class StreamingExecutor:
         """Wait for a round, store its client states, and return its metrics."""
         if finished is None:
             return []
-        if store is not None:
+        if store is not None and finished.clients is not None:
             store_states(store, finished.cohort.ids[:, : self.traced.round.cohort_size], finished.clients)
         return [jax.tree.map(np.asarray, finished.metrics)]
 

@@ -92,7 +92,7 @@ class StreamedEvaluation:
         shares = np.asarray(self._shares(self._layout.replicate(rounds)))
         ids, is_client = self._client_ids(np.arange(self._num_blocks)[:, None])
         shares = np.where(is_client, shares[:, ids], 0).astype(shares.dtype)  # [seeds, blocks, block]
-        nonempty, total = np.flatnonzero(shares.any(axis=(0, 2))), self._zeros(self._mean_shapes)
+        nonempty, total = np.flatnonzero(shares.any(axis=(0, 2))).tolist(), self._zeros(self._mean_shapes)
         personal = prefetch(executor, lambda number: self._personal_of(clients, ids[number]), nonempty)
         for number, block in zip(nonempty, personal, strict=True):
             total = jax.block_until_ready(self._add_shares(total, block, self._layout.replicate(shares[:, number])))

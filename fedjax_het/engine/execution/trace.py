@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -113,7 +113,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
     provided = [*spec.algorithm.survey, *spec.algorithm.reports]
     for name in spec.algorithm.published:
         if name not in provided:
-            raise InputError(f"published['{name}'] condenses what nobody reports. {nearest(name, provided)}")
+            raise InputError(f"published['{name}'] summarizes what no client reports. {nearest(name, provided)}")
     if not np.any(np.asarray(federation.data.train.count)):
         raise InputError(f"{federation.name}: no client has a training example. Lower the held-out fractions.")
     for algorithm in spec.sweep.algorithms:
@@ -168,7 +168,7 @@ def _trace(spec: RunSpec, layout: Layout, round: Round) -> tuple[Callable, State
     return train, initial, jax.eval_shape(trace, runs, initial, data)
 
 
-def _check_sweep(spec: RunSpec, layout: Layout, error: Exception) -> None:
+def _check_sweep(spec: RunSpec, layout: Layout, error: Exception) -> NoReturn:
     """Raise InputError with the hyper-parameters that cannot be traced, or what is wrong with any of the values."""
     trace_round(replace(spec, sweep=spec.sweep.restrict()), layout)
     each = {name: replace(spec, sweep=spec.sweep.restrict(name)) for name in spec.sweep.values}
@@ -229,7 +229,7 @@ def _check_amplitude(shared: Variables, federation: Federation) -> None:
         return
     rows = federation.data.train
     positions = np.concatenate([index[:count] for index, count in zip(rows.index, rows.count, strict=True)])
-    if has_means_of_both_signs(federation.prepare, federation.examples.inputs, positions):
+    if has_means_of_both_signs(federation.prepare, np.asarray(federation.examples.inputs), positions):
         which, mend = "the images' means have both signs", "Shift the images so that no mean is negative, to 0..1 say"
         if federation.prepare.moments is not None:
             which, mend = "standardised images have means of both signs", "Set standardise=False: pixels in 0..1"

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 
 import jax
-from jax.stages import Compiled
+from jax.stages import Compiled, Wrapped
 
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.types import PyTree
@@ -36,7 +36,7 @@ def compile_program(
     return layout.jit(function, results, donate_argnums=donate).lower(*shapes).compile()
 
 
-def jit_initializer(function: Callable, layout: Layout, results: PyTree) -> Callable:
+def jit_initializer(function: Callable, layout: Layout, results: PyTree) -> Wrapped:
     """`layout.jit` for the program that initializes a run, with little optimization on CPUs.
 
     Each layer's initial weights are a kernel of their own, and on CPUs LLVM takes longer for them than for the round

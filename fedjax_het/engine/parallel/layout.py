@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax.stages import Wrapped
 
 from fedjax_het import tree
 from fedjax_het._internal.machine_memory import host_memory
@@ -59,17 +60,18 @@ class Layout:
         """The number of rows of client states: at least one per client, and the same number on each device."""
         return self.round_up(num_clients) if self.mesh else num_clients
 
-    def jit(self, function: Callable, results: PyTree, **options) -> Callable:
+    def jit(self, function: Callable, results: PyTree, **options) -> Wrapped:
         """jax.jit with shardings of the results, a prefix tree that is ignored without a mesh."""
         return jax.jit(function, **({"out_shardings": results} if self.mesh else {}), **options)
 
     def replicate(self, values: PyTree) -> PyTree:
         """Copy values of the host, the same in every process, to all devices of the mesh."""
-        if not self.mesh or self.sharding.is_fully_addressable:
-            return jax.device_put(values, self.sharding)
+        sharding = self.sharding
+        if sharding is None or sharding.is_fully_addressable:
+            return jax.device_put(values, sharding)
         # device_put would send everything to every process, to compare the values.
         return jax.tree.map(
-            lambda x: jax.make_array_from_callback(np.shape(x), self.sharding, lambda index: x[index]), values
+            lambda x: jax.make_array_from_callback(np.shape(x), sharding, lambda index: x[index]), values
         )
 
     def round_up(self, num_clients: int) -> int:

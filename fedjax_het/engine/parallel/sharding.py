@@ -29,7 +29,7 @@ def initialize_with_padding(init: Init, layout: Layout) -> Init:
     return initialize
 
 
-def state_shardings(layout: Layout, has_seeds: bool = False) -> State | None:
+def state_shardings(layout: Layout, has_seeds: bool = False) -> PyTree:
     """The shardings of a State, one per part; None without a mesh.
 
     Args:
@@ -38,16 +38,15 @@ def state_shardings(layout: Layout, has_seeds: bool = False) -> State | None:
     """
     if not layout.mesh:
         return None
-    return State(layout.sharding, layout.client_sharding(axis=int(has_seeds)), layout.sharding)
+    return State._make([layout.sharding, layout.client_sharding(axis=int(has_seeds)), layout.sharding])
 
 
 def with_shardings(shapes: State, layout: Layout, has_seeds: bool = False) -> State:
     """Add the shardings of a State to its shapes; arguments as for `state_shardings`."""
     if not layout.mesh:
         return shapes
-    return State(
-        *(_with_sharding(part, where) for part, where in zip(shapes, state_shardings(layout, has_seeds), strict=True))
-    )
+    pairs = zip(shapes, state_shardings(layout, has_seeds), strict=True)
+    return State._make(_with_sharding(part, where) for part, where in pairs)
 
 
 def _with_sharding(shapes: PyTree, where: jax.sharding.Sharding) -> PyTree:

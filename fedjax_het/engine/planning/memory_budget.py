@@ -45,7 +45,7 @@ def build_executor(
             exceeds the memory of the devices.
     """
     requested_offload = _check_offload(requested_offload, len(spec.seeds))
-    layouts = autotune.candidates(spec.cohort_size) if layout == AUTO else [layout]
+    layouts = [layout] if isinstance(layout, Layout) else autotune.candidates(spec.cohort_size)
     first, refusals = trace_round(spec, layouts[0]), []
     capacity = device_capacity(spec, layouts[0])
     limit = capacity if budget is None else min(budget, capacity)
@@ -67,7 +67,9 @@ def build_executor(
         try:
             if sum(held.values()) > limit:
                 raise MemoryBudgetError(_describe_plan(layouts[0], offload, held))
-            executor, choice = (build(layout), None) if layout != AUTO else _build_fastest(layouts, build, spec)
+            executor, choice = (
+                (build(layout), None) if isinstance(layout, Layout) else _build_fastest(layouts, build, spec)
+            )
             if (peak := executor.peak_bytes) > device_capacity(spec, executor.traced.layout):
                 raise MemoryBudgetError(_describe_plan(executor.traced.layout, offload, {"with evaluation": peak}))
             return executor, choice

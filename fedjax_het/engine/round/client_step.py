@@ -18,6 +18,7 @@ from fedjax_het.types import (
     ClientState,
     ClientView,
     Examples,
+    HostArray,
     Key,
     Named,
     Rows,
@@ -29,8 +30,8 @@ from fedjax_het.types import (
 class Cohort(NamedTuple):
     """The clients of a round. Leaves [slots]: the cohort, followed by slots that only pad the layout."""
 
-    ids: Array  # int32
-    is_here: Array  # False: the client has dropped out, or is padding; it takes no step
+    ids: HostArray  # int32
+    is_here: HostArray  # False: the client has dropped out, or is padding; it takes no step
 
 
 class CohortMember(NamedTuple):
@@ -40,8 +41,8 @@ class CohortMember(NamedTuple):
     rows: tuple[Rows, Rows]  # train, valid
     answers: Named
     key: Key
-    is_here: Array
-    client: Array  # its id
+    is_here: HostArray
+    client: HostArray  # its id
 
 
 class ClientResult(NamedTuple):
@@ -68,9 +69,9 @@ def cohort_members(clients: ClientState, data: ClientData, cohort: Cohort, key: 
 
     Keys are folded from client ids, not from positions.
     """
-    rows = tuple(part._replace(count=jnp.where(cohort.is_here, part.count, 0)) for part in (data.train, data.valid))
+    train, valid = (part._replace(count=jnp.where(cohort.is_here, part.count, 0)) for part in (data.train, data.valid))
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, cohort.ids)
-    return CohortMember(clients, rows, {}, keys, cohort.is_here, cohort.ids)
+    return CohortMember(clients, (train, valid), {}, keys, cohort.is_here, cohort.ids)
 
 
 def run_survey(algorithm: Algorithm, problem: LocalProblem, common: Common, member: CohortMember) -> Named:
@@ -120,7 +121,7 @@ def train_client(
     )
     state = ClientState(personal, memory, member.state.rounds + 1)
 
-    has_examples = member.is_here & (member.rows[0].count > 0)
+    has_examples = jnp.logical_and(member.is_here, member.rows[0].count > 0)
     is_finite = tree.is_finite((upload, state, trained.metrics))
     is_present = has_examples & is_finite
     upload = tree.where(is_present, upload, tree.zeros_like(upload))
@@ -148,7 +149,7 @@ def _make_view(common: Common, member: CohortMember) -> ClientView:
         optimizer=(),
         metrics=SlotView("metrics", {}),
         num_steps=jnp.zeros((), float),
-        client=member.client,
+        client=jnp.asarray(member.client),
     )
 
 

@@ -6,11 +6,11 @@ import jax.numpy as jnp
 from fedjax_het import sharing, tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.round.problem import LocalProblem
-from fedjax_het.types import Array, ClientState, Key, RunCounters, ServerState, State
+from fedjax_het.types import ClientState, HostArray, Key, RunCounters, ServerState, State
 
 
 def initial_state(
-    algorithm: Algorithm, problem: LocalProblem, num_clients: int, cohort_size: int, key: Key, inputs: Array
+    algorithm: Algorithm, problem: LocalProblem, num_clients: int, cohort_size: int, key: Key, inputs: HostArray
 ) -> State:
     """Initialize the server, and one client for all.
 
@@ -28,7 +28,7 @@ def initial_state(
     Raises:
         InputError: A sharing rule other than `share_all` chooses no leaf.
     """
-    example = problem.prepare(inputs[:1])
+    example = problem.prepare(jnp.asarray(inputs[:1]))
     variables = problem.model.init(key, example)
     chosen = sharing.personal_paths(algorithm.sharing, tree.paths(variables), problem.model.layers(example))
     shared, personal = tree.partition(variables, chosen.__contains__)

@@ -6,10 +6,10 @@ import jax
 
 from fedjax_het import tree
 from fedjax_het.engine.round.client_step import Cohort
-from fedjax_het.types import Array, ClientState, PyTree, State
+from fedjax_het.types import Array, ClientState, HostArray, PyTree, State
 
 
-def gather_cohort(clients: ClientState, slots: Array, is_everyone: bool) -> ClientState:
+def gather_cohort(clients: ClientState, slots: HostArray, is_everyone: bool) -> ClientState:
     """The states of the clients in these slots; a cohort of all clients in their order is not copied."""
     is_whole = is_everyone and clients.rounds.shape == slots.shape
     return clients if is_whole else tree.take(clients, slots)

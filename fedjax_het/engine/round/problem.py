@@ -1,7 +1,7 @@
 """The learning problem of a client: a model, an objective, and the preparation of stored examples."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from fedjax_het.types import (
     ClientView,
     Context,
     ForwardPass,
+    HostArray,
     Key,
     Model,
     Outputs,
@@ -64,7 +65,7 @@ class HiddenTestRows:
     count = index
 
 
-HIDDEN_TEST_ROWS = HiddenTestRows()
+HIDDEN_TEST_ROWS = cast(Rows, HiddenTestRows())
 
 
 class LocalProblem(NamedTuple):
@@ -78,7 +79,13 @@ class LocalProblem(NamedTuple):
     )
 
     def batch(
-        self, data: ClientData, index: Array, count: Array, first: Array | int, size: int, key: Key | None = None
+        self,
+        data: ClientData,
+        index: HostArray,
+        count: HostArray,
+        first: HostArray | int,
+        size: int,
+        key: Key | None = None,
     ) -> Batch:
         """Gather and prepare a batch.
 
@@ -100,7 +107,7 @@ class LocalProblem(NamedTuple):
             inputs = self.prepare(inputs)
         else:
             inputs, labels = self.augment(key, inputs, labels)
-        return Batch(inputs, labels, (slots < count).astype(inputs.dtype))
+        return Batch(inputs, labels, jnp.asarray(slots < count, inputs.dtype))
 
     def fold(
         self,

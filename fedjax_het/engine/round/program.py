@@ -25,6 +25,7 @@ from fedjax_het.types import (
     Array,
     Broadcast,
     ClientData,
+    HostArray,
     Key,
     Model,
     Named,
@@ -70,7 +71,7 @@ class Round(NamedTuple):
 
     problem: LocalProblem
     cohort_size: int
-    initial_state: Callable[[Key, Array], State]
+    initial_state: Callable[[Key, HostArray], State]
     draw: Callable[[Key, Array], Cohort]
     train: Callable[[State, Cohort, ClientData, Key], tuple[State, RoundMetrics, RoundMessages]]
     init: Callable[[Key, ClientData], State]
@@ -129,7 +130,7 @@ def make_round(
         return Cohort(*(jnp.pad(x, (0, num_padding)) for x in drawn))
 
     def train(state: State, cohort: Cohort, data: ClientData, key: Key) -> tuple[State, RoundMetrics, RoundMessages]:
-        server, ids = state.server, cohort.ids[:cohort_size]
+        server, ids = state.server, jnp.asarray(cohort.ids[:cohort_size])
         members = client_step.cohort_members(state.clients, data, cohort, keys(key, server.round)[1])
 
         received = Broadcast(server.round, server.shared, server.published)

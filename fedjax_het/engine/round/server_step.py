@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import cast
 
 import jax.numpy as jnp
 import optax
@@ -10,6 +10,7 @@ import optax
 from fedjax_het import tree
 from fedjax_het._internal.float64 import run_in_required_precision
 from fedjax_het.algorithm import Aggregator, Summary
+from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.update_plan import AGGREGATOR, Sums, summary_key
 from fedjax_het.types import Aggregate, Array, Named, PyTree, ServerState, ServerView, Variables
@@ -51,7 +52,9 @@ def update_published(
 
     def update(name: str) -> PyTree:
         own_view = _with_sums(view, sums, summary_key(name))
-        return summaries[name].update(old[name], replace(own_view.updates, stack=reports[name]), own_view)
+        return summaries[name].update(
+            old[name], replace(cast(StackedUpdates, own_view.updates), stack=reports[name]), own_view
+        )
 
     new = {name: run_in_required_precision(lambda name=name: update(name)) for name in summaries if name in reports}
     return old | new
@@ -62,7 +65,7 @@ def _with_sums(view: ServerView, sums: Sums | None, key: str) -> ServerView:
 
     Each attempt of `run_in_required_precision` needs a new one.
     """
-    stack: Any = view.updates
+    stack = cast(StackedUpdates, view.updates)
     return view._replace(updates=replace(stack, sums=None if sums is None else iter(sums[key])))
 
 

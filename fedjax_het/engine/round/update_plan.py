@@ -17,7 +17,7 @@ from flax import traverse_util
 
 from fedjax_het import tree
 from fedjax_het._internal.float64 import require_float64, run_in_required_precision
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, Problem
 from fedjax_het.engine.parallel.update_stack import pack, unpack
 from fedjax_het.engine.round.problem import MissingSlotError, SlotView
 from fedjax_het.errors import InputError
@@ -52,7 +52,7 @@ def summary_key(name: str) -> str:
 
 def plan_stack(
     algorithm: Algorithm,
-    problem: object,
+    problem: Problem,
     server: ServerState,
     received: Broadcast,
     upload: Upload,
@@ -100,7 +100,7 @@ def _captured_arrays(plan: StackPlan, upload: Upload) -> list[Array]:
 
 def _trace_plan(
     algorithm: Algorithm,
-    problem: object,
+    problem: Problem,
     server: ServerState,
     received: Broadcast,
     upload: Upload,

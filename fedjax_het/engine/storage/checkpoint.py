@@ -14,7 +14,7 @@ from fedjax_het.engine.storage.checksums import find_damage, write_checksums
 from fedjax_het.engine.storage.client_store import ClientStore
 from fedjax_het.engine.storage.incremental import IncrementalCheckpoint
 from fedjax_het.errors import InputError
-from fedjax_het.types import State
+from fedjax_het.types import ClientState, State
 
 FORMAT = 2  # 1: until the counters of a state were renamed
 
@@ -200,10 +200,11 @@ def _reporting_damage(where: Path) -> Iterator[None]:
         ) from error
 
 
-def _split_clients(state: State) -> tuple[State, ClientStore | None]:
+def _split_clients(state: State[ClientState | ClientStore]) -> tuple[State, ClientStore | None]:
     """Split a state into (the part that Orbax writes, the store if there is one)."""
-    is_stored = isinstance(state.clients, ClientStore)
-    return (state._replace(clients={}), state.clients) if is_stored else (state, None)
+    if isinstance(state.clients, ClientStore):
+        return State(state.server, {}, state.counters), state.clients
+    return state, None
 
 
 def _fill_empty_leaves(state: State) -> State:

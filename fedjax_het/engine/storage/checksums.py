@@ -11,7 +11,7 @@ _BLOCK = 1 << 24  # bytes read at one time
 
 
 def write_checksums(folder: Path) -> None:
-    """Write down the checksum of every file below a folder; what is there then is what `find_damage` expects."""
+    """Write the checksums of all files below a folder, with which `find_damage` compares them later."""
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file != folder / NAME]
     found = {file.relative_to(folder).as_posix(): crc32_of(file) for file in files}
     write(folder / NAME, json.dumps(found))

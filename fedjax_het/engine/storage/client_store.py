@@ -8,7 +8,7 @@ import numpy as np
 from jax import ShapeDtypeStruct
 
 from fedjax_het.engine.storage.records import FileRecords, MemoryRecords
-from fedjax_het.types import ClientState
+from fedjax_het.types import ClientState, HostArray
 
 
 class ClientStore:
@@ -39,7 +39,7 @@ class ClientStore:
         # {folder of an IncrementalCheckpoint: (its segments, `rounds` when they were written)}
         self.last_checkpoint: dict[Path, tuple[list[Any], np.ndarray]] = {}
 
-    def take(self, ids: np.ndarray) -> ClientState:
+    def take(self, ids: HostArray) -> ClientState:
         """Read the states of some clients.
 
         Args:
@@ -48,19 +48,20 @@ class ClientStore:
         Returns:
             Their states, leaves [seeds, n, ...].
         """
+        ids = np.asarray(ids)
         seeds = np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)
         records, rounds = self._read(seeds, ids)
         personal, memory = self._structure.unflatten([records[name] for name in self._names])
         return ClientState(personal, memory, rounds)
 
-    def put(self, ids: np.ndarray, clients: ClientState) -> None:
+    def put(self, ids: HostArray, clients: ClientState) -> None:
         """Replace the states of some clients; a client that has not reported since keeps its record.
 
         Args:
             ids: Client ids, [seeds, n].
             clients: Their states, leaves [seeds, n, ...].
         """
-        rounds = np.asarray(clients.rounds)
+        ids, rounds = np.asarray(ids), np.asarray(clients.rounds)
         seeds, places = np.nonzero(rounds != np.take_along_axis(self.rounds, ids, axis=1))
         leaves = [np.asarray(leaf)[seeds, places] for leaf in jax.tree.leaves((clients.personal, clients.memory))]
         chosen = seeds, ids[seeds, places]
@@ -75,7 +76,9 @@ class ClientStore:
         """The shapes of the states of all clients."""
         fields = [self._record[name] for name in self._names]
         shapes = [ShapeDtypeStruct(self.rounds.shape + field.shape, field.base) for field in fields]
-        return ClientState(*self._structure.unflatten(shapes), ShapeDtypeStruct(self.rounds.shape, np.int32))
+        rounds = jax.eval_shape(lambda: self.rounds)
+        personal, memory = self._structure.unflatten(shapes)
+        return ClientState(personal, memory, rounds)
 
     # ---- records of a file ----------------------------------------------------------------------------------------
     @property

@@ -63,8 +63,8 @@ class IncrementalCheckpoint:
                 np.arange(len(seeds)), -(-len(seeds) * store.record_dtype.itemsize // _BUFFER_SIZE)
             ):
                 content = store.to_records(seeds[part], clients[part]).view(np.uint8)
-                checksum = zlib.crc32(content, checksum)
-                file.write(content)
+                checksum = zlib.crc32(content.data, checksum)
+                file.write(content.data)
             file.flush()
             os.fsync(file.fileno())
         name = f"{round}-{checksum:08x}"

@@ -48,12 +48,12 @@ class FileRecords:
     def read(self, numbers: np.ndarray) -> np.ndarray:
         records = np.empty(len(numbers), self._record)
         for content in self._seek_each(numbers, records):
-            self._file.readinto(content)
+            self._file.readinto(content.data)
         return records
 
     def write(self, numbers: np.ndarray, records: np.ndarray) -> None:
         for content in self._seek_each(numbers, records):
-            self._file.write(content)
+            self._file.write(content.data)
         self._file.flush()
 
     def _seek_each(self, numbers: np.ndarray, records: np.ndarray) -> Iterator[np.ndarray]:

@@ -60,7 +60,7 @@ def test_an_aggregator_that_reads_what_nobody_reports():
 
 def test_a_summary_of_what_nobody_reports():
     summary = Summary(lambda *_: jnp.zeros(()), lambda old, new, view: old)
-    with pytest.raises(InputError, match=r"published\['prototypes'\] condenses what nobody reports"):
+    with pytest.raises(InputError, match=r"published\['prototypes'\] summarizes what no client reports"):
         build({"published": {"prototypes": summary}})
 
 
