@@ -36,6 +36,9 @@ class _PathRule(NamedTuple):
     def __call__(self, leaf: Leaf) -> bool:
         return any(fnmatchcase(leaf.path, pattern) for pattern in self.patterns)
 
+    def __repr__(self) -> str:
+        return f"personal({', '.join(map(repr, self.patterns))})"
+
 
 class _LayerRule(NamedTuple):
     classes: tuple[type, ...]

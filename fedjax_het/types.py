@@ -123,10 +123,7 @@ Clients = TypeVar("Clients")
 
 
 class State(NamedTuple, Generic[Clients]):
-    """The state of a run between rounds.
-
-    `clients` is a ClientState; off the device it is a fedjax_het.engine.ClientStore.
-    """
+    """The state of a run between rounds; `clients` is a ClientState, off the device an engine.ClientStore."""
 
     server: ServerState
     clients: Clients

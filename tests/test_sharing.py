@@ -58,7 +58,7 @@ def test_a_pattern_that_matches_no_leaf_is_refused():
             r"has no layer of class LayerNorm; .* are of class BatchNorm, Conv, De",
         ),
         (sharing.personal_layers(nn.Embed, nn.LayerNorm), r"has no layer of class Embed or LayerNorm"),
-        (sharing.personal(), r"the rule 'rule' keeps none of the model's leaves personal \(params/layer1"),
+        (sharing.personal(), r"the rule 'personal\(\)' keeps none of the model's leaves personal \(params/layer1"),
         (lambda leaf: leaf.path.endswith("/bn"), r"'<lambda>' keeps none.*sharing=share_all"),
     ],
 )

@@ -16,9 +16,9 @@ def store() -> ClientStore:
 def test_where_each_stood_in_the_round_before():
     before, ids = np.array([[7, 2, 5], [0, 1, 2]]), np.array([[2, 8, 7, 0], [2, 3, 4, 0]], np.int32)
     cohort = Cohort(ids, np.ones_like(ids, bool))
-    assert streaming.load_states(store(), cohort, None, vmapped).places.tolist() == [[-1] * 4] * 2
+    assert streaming.load_states(store(), cohort, None, vmapped).positions.tolist() == [[-1] * 4] * 2
     comers = streaming.load_states(store(), cohort, before, vmapped)
-    assert comers.places.tolist() == [[1, -1, 0, -1], [2, -1, -1, 0]]
+    assert comers.positions.tolist() == [[1, -1, 0, -1], [2, -1, -1, 0]]
 
 
 def test_what_comes_back_is_there_to_take():

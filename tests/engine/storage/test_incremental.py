@@ -69,7 +69,7 @@ def test_a_store_that_went_back_is_written_as_it_then_is(tmp_path):
 
 
 def test_large_ones_go_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(incremental, "_AT_A_TIME", 200)
+    monkeypatch.setattr(incremental, "_BUFFER_SIZE", 200)
     test_a_store_comes_back(tmp_path)
 
 
