@@ -54,13 +54,13 @@ def _gather(values: np.ndarray, positions: np.ndarray, num_slots: int) -> np.nda
     return gathered
 
 
-def prefetch(executor: Executor, load: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+def prefetch(pool: Executor, load: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
     """Yield load(item) for one item after the other; each is loaded while the one before is in use."""
-    pending = executor.submit(load, items[0])
+    pending = pool.submit(load, items[0])
     for next_item in [*items[1:], None]:
         loaded = pending.result()
         if next_item is not None:
-            pending = executor.submit(load, next_item)
+            pending = pool.submit(load, next_item)
         yield loaded
 
 

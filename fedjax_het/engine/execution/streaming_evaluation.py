@@ -58,18 +58,18 @@ class StreamedEvaluation:
         self._is_personal = has_personal(state.clients)
         self._compile(state)
 
-    def __call__(self, state: State, executor: Executor) -> Evaluation:
-        """Evaluate a state; the results are NumPy arrays. The executor loads the next piece."""
+    def __call__(self, state: State, pool: Executor) -> Evaluation:
+        """Evaluate a state; the results are NumPy arrays. The pool loads the next piece."""
         server, totals, own = state.server, self._zeros(self._total_shapes), {}
-        mean_personal = self._mean_personal(state.clients, executor) if self._is_personal else {}
-        inputs = prefetch(executor, self._load_piece, self._pieces)
+        mean_personal = self._mean_personal(state.clients, pool) if self._is_personal else {}
+        inputs = prefetch(pool, self._load_piece, self._pieces)
         for (table, _), piece in zip(self._pieces, inputs, strict=True):
             # Waiting keeps pieces from accumulating on the device.
             totals = jax.block_until_ready(
                 self._score[table](server.shared, mean_personal, server.round, totals, *piece)
             )
         if self._is_personal:
-            own = {name: self._score_personal(name, state, executor) for name in self._personal_rows}
+            own = {name: self._score_personal(name, state, pool) for name in self._personal_rows}
         return collect_scores(self._groups, np.asarray(totals), own)
 
     @property
@@ -80,20 +80,20 @@ class StreamedEvaluation:
         sizes = [cost.temporary_bytes(program) + 2 * tree.num_bytes(inputs) for program, inputs in self._program_inputs]
         return max(sizes) - tree.num_bytes(self._prefetcher.shapes)
 
-    def _score_personal(self, name: str, state: State, executor: Executor) -> np.ndarray:
+    def _score_personal(self, name: str, state: State, pool: Executor) -> np.ndarray:
         server, numbers = state.server, range(self._num_blocks)
-        blocks = prefetch(executor, lambda number: self._load_block(state.clients, name, number), numbers)
+        blocks = prefetch(pool, lambda number: self._load_block(state.clients, name, number), numbers)
         parts = [np.asarray(self._score_own[name](server.shared, server.round, *block)) for block in blocks]
         return np.concatenate(parts, axis=1)[:, : self._traced.spec.num_clients]
 
-    def _mean_personal(self, clients: Clients, executor: Executor) -> Variables:
+    def _mean_personal(self, clients: Clients, pool: Executor) -> Variables:
         """`scoring.mean_personal_variables`; blocks without a trained client, which would add zeros, are skipped."""
         rounds = np.asarray(clients.rounds)[:, : self._traced.spec.num_clients]
         shares = np.asarray(self._shares(self._layout.replicate(rounds)))
         ids, is_client = self._client_ids(np.arange(self._num_blocks)[:, None])
         shares = np.where(is_client, shares[:, ids], 0).astype(shares.dtype)  # [seeds, blocks, block]
         nonempty, total = np.flatnonzero(shares.any(axis=(0, 2))).tolist(), self._zeros(self._mean_shapes)
-        personal = prefetch(executor, lambda number: self._personal_of(clients, ids[number]), nonempty)
+        personal = prefetch(pool, lambda number: self._personal_of(clients, ids[number]), nonempty)
         for number, block in zip(nonempty, personal, strict=True):
             total = jax.block_until_ready(self._add_shares(total, block, self._layout.replicate(shares[:, number])))
         return total
