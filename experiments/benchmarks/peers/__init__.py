@@ -1,4 +1,4 @@
-"""Who takes part in the benchmark: ours, and what else simulates a round of FedAvg on one machine.
+"""The contenders of the benchmark: fedjax_het, and other simulators of a round of FedAvg on one machine.
 
 A contender is a module here with `prepare(work, settings) -> Contender`. Each runs in a process of its own, so that no
 two frameworks ever share one, and computes only between a question and its answer (`worker.py` and `process.py`).

@@ -1,0 +1,41 @@
+"""The rules of names and of module docstrings, read from the source."""
+
+import ast
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import fedjax_het
+from tests.shared import ROOT
+
+FILES = sorted(path for package in ("fedjax_het", "experiments") for path in (ROOT / package).rglob("*.py"))
+QUESTIONS = {"What", "Where", "How", "Who", "Which", "When", "Why", "Do", "Does", "Is", "Are", "TODO."}
+PACKAGES = [fedjax_het.__name__, *(m.name for m in pkgutil.walk_packages(fedjax_het.__path__, "fedjax_het.") if m.ispkg)]
+
+
+def show(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", FILES, ids=show)
+def test_a_module_docstring_says_what_the_module_provides(path):
+    words = (ast.get_docstring(ast.parse(path.read_text())) or "").split()
+    assert words and words[0] not in QUESTIONS
+
+
+def test_exceptions_end_in_error():
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            bases = [ast.unparse(base) for base in node.bases] if isinstance(node, ast.ClassDef) else []
+            if any(base.endswith(("Error", "Exception")) for base in bases):
+                assert node.name.endswith("Error"), f"{show(path)}: {node.name}"
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_no_submodule_is_hidden_by_another_object_of_its_name(name):
+    package = importlib.import_module(name)
+    for module in pkgutil.iter_modules(package.__path__):
+        found = getattr(package, module.name, None)
+        assert found is None or getattr(found, "__name__", None) == f"{name}.{module.name}", module.name
