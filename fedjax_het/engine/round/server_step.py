@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -13,6 +14,7 @@ from fedjax_het.algorithm import Aggregator, Summary
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.update_plan import AGGREGATOR, Sums, summary_key
+from fedjax_het.errors import InputError
 from fedjax_het.types import Aggregate, Array, Named, PyTree, ServerState, ServerView, Variables
 
 
@@ -30,8 +32,14 @@ def aggregate(
 
     Returns:
         The server's decision, and the aggregator's new state.
+
+    Raises:
+        InputError: The aggregator returns the stack itself.
     """
-    return run_in_required_precision(lambda: aggregator.update(problem, state, _with_sums(view, sums, AGGREGATOR)))
+    return _check_reduced(
+        "the aggregator",
+        run_in_required_precision(lambda: aggregator.update(problem, state, _with_sums(view, sums, AGGREGATOR))),
+    )
 
 
 def update_published(
@@ -48,6 +56,9 @@ def update_published(
 
     Returns:
         All published quantities.
+
+    Raises:
+        InputError: A summary returns the stack of reports itself.
     """
 
     def update(name: str) -> PyTree:
@@ -57,7 +68,16 @@ def update_published(
         )
 
     new = {name: run_in_required_precision(lambda name=name: update(name)) for name in summaries if name in reports}
-    return old | new
+    return old | {name: _check_reduced(f"published['{name}']", value) for name, value in new.items()}
+
+
+def _check_reduced(part: str, result: PyTree) -> PyTree:
+    if any(isinstance(leaf, StackedUpdates) for leaf in jax.tree.leaves(result)):
+        raise InputError(
+            f"{part} returns a stack of clients' updates or reports itself. Reduce it with weighted_sum, combine or "
+            "products, or take its arrays with tensors()."
+        )
+    return result
 
 
 def _with_sums(view: ServerView, sums: Sums | None, key: str) -> ServerView:

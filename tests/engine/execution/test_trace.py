@@ -71,6 +71,13 @@ def test_a_summary_that_changes_shape():
         build({"published": {"n": summary}, "reports": report})
 
 
+def test_a_summary_that_returns_its_stack_is_refused():
+    summary = Summary(lambda *_: jnp.zeros(()), lambda old, reports, view: reports)
+    report = {"n": lambda problem, view: view.num_steps}
+    with pytest.raises(InputError, match=r"published\['n'\] returns a stack .*tensors"):
+        build({"published": {"n": summary}, "reports": report})
+
+
 def test_one_example_batches_under_batch_norm():
     with pytest.raises(InputError, match=r"batch_size: batches of one example.*norm_0"):
         build({}, norm="batch", batch_size=1)
