@@ -108,12 +108,12 @@ def test_amplitude_normalization_without_images_is_refused(refused, tmp_path):
         (
             "masks",
             "mlp",
-            r"config.model: x has masks, a class for each pixel, and the model's outputs are (2,) an example",
+            r"config.model: x has masks, a class for each pixel, and the model's outputs are (2,) per example",
         ),
         (
             "labels",
             "unet",
-            "config.model: x has one class for each example, and the model's outputs are (16, 16, 2) an",
+            "config.model: x has one class for each example, and the model's outputs are (16, 16, 2) per",
         ),
     ],
 )
@@ -136,7 +136,7 @@ def test_images_too_small_for_the_network_are_refused(refused):
             ["algorithm.name=fedprox", "algorithm.mu=1e400"],
             "config.algorithm.mu: must be a finite number of at least 0",
         ),
-        (["algorithm.steps=3", "algorithm.epochs=2"], "config.algorithm.steps: 3 steps and 2 epochs a round are given"),
+        (["algorithm.steps=3", "algorithm.epochs=2"], "config.algorithm.steps: 3 steps and 2 epochs per round are given"),
         (["algorithm.epochs=2147483647"], "epochs: they come to "),
         (["seed=2147483648"], "config.seed: must be a whole number from 0 to 2147483647"),
         (["seed=2147483647", "num_seeds=2"], "num_seeds: seeds run from 2147483647"),
