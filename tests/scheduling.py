@@ -1,4 +1,4 @@
-"""Which tests go to the same worker: what one has compiled or trained is there for the next."""
+"""Distribution of tests over workers: what one test has compiled or trained is there for the next."""
 
 from xdist.scheduler import LoadScopeScheduling
 

@@ -1,4 +1,4 @@
-"""Where the real data and the golden numbers lie: FEDJAX_HET_SHARED, else ../shared beside the checkout."""
+"""Paths of the real data and the golden numbers: FEDJAX_HET_SHARED, else ../shared beside the checkout."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""What each algorithm becomes when its own idea is switched off."""
+"""Laws: each algorithm with its own idea switched off."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""What FedNova, FedCM and the server optimizers become when their own idea is switched off."""
+"""Laws of FedNova, FedCM and the server optimizers with their own ideas switched off."""
 
 import numpy as np
 import pytest

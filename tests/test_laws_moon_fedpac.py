@@ -1,4 +1,4 @@
-"""What MOON and FedPAC become when their own ideas are switched off."""
+"""Laws of MOON and FedPAC with their own ideas switched off."""
 
 import functools
 from dataclasses import replace

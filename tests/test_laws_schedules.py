@@ -1,4 +1,4 @@
-"""What a schedule of the learning rate comes to."""
+"""Laws of schedules of the learning rate."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the installed package needs and declares."""
+"""Dependencies that the installed package needs and declares."""
 
 import ast
 import functools

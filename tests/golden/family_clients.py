@@ -1,4 +1,4 @@
-"""What one client does in a round: the FedLD repository's six methods, and NIID-Bench's four.
+"""One client's round: the FedLD repository's six methods, and NIID-Bench's four.
 
 The FedLD repository trains in evaluation mode, so that batch norms are frozen, and warms the learning rate up: its
 numbers are held by a network that norms by stored statistics, and by the same rates.

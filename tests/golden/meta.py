@@ -1,4 +1,4 @@
-"""What a golden file's `meta` asks for, with a note of what a check has read of it."""
+"""The `meta` of a golden file, with a note of what a check has read of it."""
 
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase

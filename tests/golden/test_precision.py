@@ -1,4 +1,4 @@
-"""What float32 costs the gradient-editing aggregators, on the golden stacks of updates and on one made to be hard."""
+"""The error of float32 in the gradient-editing aggregators, on the golden stacks of updates and on a hard one."""
 
 from functools import partial
 

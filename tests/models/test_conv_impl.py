@@ -1,4 +1,4 @@
-"""Which impl "auto" is, and that the compiled kernels are the convolution in every derivative."""
+"""The choice of a convolution by "auto", and the compiled kernels in every derivative."""
 
 import jax
 import jax.numpy as jnp

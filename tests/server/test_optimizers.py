@@ -1,4 +1,4 @@
-"""What the server optimizers have in common, and what tells them apart."""
+"""Common and distinguishing properties of the server optimizers."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Who was in the round before is taken from there, not from the store, which does not know yet."""
+"""Client states that are prefetched while the round before still trains some of the same clients."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""What crosses between devices in a round, read off the compiled program; README extrapolates from it."""
+"""Traffic between devices in a round, read off the compiled program; the documentation extrapolates from it."""
 
 import math
 import re

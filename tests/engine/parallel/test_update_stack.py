@@ -1,4 +1,4 @@
-"""What is read off a stack, with the compiled kernel and without it."""
+"""Reductions of a stack of updates, with the compiled kernel and without it."""
 
 import jax
 import jax.numpy as jnp

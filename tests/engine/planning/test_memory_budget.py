@@ -1,4 +1,4 @@
-"""Where things go so that they fit."""
+"""The choice of what stays on the device within a memory budget."""
 
 import functools
 import shutil

@@ -1,4 +1,4 @@
-"""What a round keeps at once, read off the compiled program."""
+"""Memory of a round, read off the compiled program."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""What a round builds of the updates, from what an aggregator calls."""
+"""The plan of sums and stacks of a round, from the calls of its aggregator."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""How processes find one another, what of theirs has to agree, and what they say where it does not."""
+"""Initialization of several processes: their flags, what has to agree, and messages where it does not."""
 
 import socket
 

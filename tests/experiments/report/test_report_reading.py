@@ -1,4 +1,4 @@
-"""Which runs are read, what they are called, and what is said of files that are not as they should be."""
+"""Reading and naming of runs for the report, and messages about damaged files."""
 
 import json
 

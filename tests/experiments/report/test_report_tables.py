@@ -1,4 +1,4 @@
-"""What stands in the report's tables and figures, against numbers worked out by hand."""
+"""The report's tables and figures, against numbers worked out by hand."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a run says of the examples that it trains on and is measured on, and runs whose clients hold nothing out."""
+"""Descriptions of the examples that a run trains on and is measured on, and runs whose clients hold nothing out."""
 
 import contextlib
 import csv

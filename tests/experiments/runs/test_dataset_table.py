@@ -1,4 +1,4 @@
-"""What the tables say of a data set, and the command that only checks one."""
+"""Tables of a data set, and the command that only checks one."""
 
 import numpy as np
 import pytest

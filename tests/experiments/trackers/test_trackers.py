@@ -1,4 +1,4 @@
-"""What can be followed while a run goes on is what its files hold, each round once; and nothing depends on it."""
+"""Trackers show what the files of a run hold, each round once, and no result depends on them."""
 
 import importlib.util
 import json
