@@ -20,7 +20,7 @@ from fedjax_het.errors import InputError, nearest
 from ..distributed import cpu_devices
 from ..runs import json_files
 from ..runs.setting_text import parse_layout
-from . import report
+from . import report, run_to_exit_status
 from .harness import Benchmark, BenchmarkRules
 from .peers import CONTENDERS, OURS, PEERS
 from .workloads import WORKLOADS, Workload
@@ -118,13 +118,7 @@ def run_command(command: Command) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit status."""
-    try:
-        return run_command(parse_command(argv))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return run_to_exit_status(lambda: run_command(parse_command(argv)))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from fedjax_het.errors import InputError, nearest
 
 from ...runs import json_files
 from ...runs.setting_text import parse_layout
+from .. import run_to_exit_status
 from .parts import PARTS, Piece, Plan, TaskFailedError, run_task
 from .tasks import Record
 
@@ -165,13 +166,7 @@ def run_command(known: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit status."""
-    try:
-        return run_command(_parse_command(argv))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return run_to_exit_status(lambda: run_command(_parse_command(argv)))
 
 
 if __name__ == "__main__":
