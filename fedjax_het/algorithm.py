@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import optax
+from jaxtyping import Float
 
 from fedjax_het.sharing import Sharing, share_all
 from fedjax_het.types import (
@@ -14,6 +15,7 @@ from fedjax_het.types import (
     Batch,
     ClientView,
     ForwardPass,
+    Gram,
     Key,
     Model,
     Params,
@@ -26,9 +28,11 @@ from fedjax_het.types import (
     Variables,
 )
 
-Term = Callable[[ForwardPass], Array]
+Term = Callable[[ForwardPass], Float[Array, ""]]
 """One summand of the objective; it carries its own weight."""
-GradientRule = Callable[[Problem, Params, Variables, Batch, ClientView, Key], tuple[tuple[Array, Variables], Params]]
+GradientRule = Callable[
+    [Problem, Params, Variables, Batch, ClientView, Key], tuple[tuple[Float[Array, ""], Variables], Params]
+]
 """((loss, new state), gradient) of one batch at (params, state)."""
 Measure = Callable[[Problem, ClientView], PyTree]
 
@@ -86,17 +90,17 @@ class Aggregator(NamedTuple):
         update: (problem, state, view) -> (decision, new state). It reads the updates by the methods of `view.updates`;
             which methods it calls decides whether they are stacked.
         gram_edit: For rules that replace each update by a combination of all that depends on inner products alone:
-            (Gram matrix K [m, m] of the updates, view) -> C [m, m] in float64, where client i's edited update is
+            (Gram matrix K of the updates, view) -> C in float64, where client i's edited update is
             sum_j C_ij u_j. Diagnostics read it.
     """
 
     init: Callable[[Variables, int], PyTree]  # (shared, num_clients)
     update: Callable[[Problem, PyTree, ServerView], tuple[Aggregate, PyTree]]
-    gram_edit: Callable[[Array, ServerView], Array] | None = None
+    gram_edit: Callable[[Gram, ServerView], Gram] | None = None
 
 
 class Weighting(NamedTuple):
-    """Weights of clients, [cohort], that sum to one over those present and are zero for the others.
+    """Weights of clients that sum to one over those present and are zero for the others.
 
     Args:
         init: (shared variables, number of clients) -> the first state.
@@ -106,8 +110,8 @@ class Weighting(NamedTuple):
     """
 
     init: Callable[[Variables, int], PyTree]
-    update: Callable[[PyTree, ServerView], tuple[Array, PyTree]]
-    per_client: Callable[[Upload], Array] | None = None
+    update: Callable[[PyTree, ServerView], tuple[Float[Array, "cohort"], PyTree]]
+    per_client: Callable[[Upload], Float[Array, ""]] | None = None
 
 
 def _identity(model: Model) -> Model:

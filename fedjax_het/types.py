@@ -1,7 +1,9 @@
 """Records of a round: examples, messages, states, and the views that algorithms read.
 
 Axes: leaves of one client have no client axis; what the server sees is stacked, leaves ``[cohort, ...]``; what is kept
-between rounds is stacked over all clients, leaves ``[clients, ...]``.
+between rounds is stacked over all clients, leaves ``[clients, ...]``. Shapes are annotated as jaxtyping writes them:
+``""`` is a scalar, ``*clients`` stands for one such axis or, in the record of a single client, for none, and an axis
+named twice in a record has one size. Nothing checks them at run time but the tests (tests/record_shapes.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -9,10 +11,13 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
+from jaxtyping import Bool, Float, Int, Integer, Shaped
 
 Array = jax.Array
 HostArray = jax.Array | np.ndarray  # on the device, or on the host
 Key = jax.Array  # a typed key, jax.random.key
+Gram = Float[Array, "cohort cohort"]
+"""Inner products K_ij = <u_i, u_j> of the updates of a cohort, or coefficients C_ij of their combinations."""
 PyTree = Any
 Params = PyTree
 Variables = dict[str, PyTree]
@@ -25,15 +30,15 @@ Named = dict[str, PyTree]
 class Examples(NamedTuple):
     """All examples of a federation, stored once (images as uint8)."""
 
-    inputs: HostArray  # [n, ...]
-    labels: HostArray  # [n] int32, or [n, height, width] for masks
+    inputs: Shaped[HostArray, "examples ..."]
+    labels: Integer[HostArray, "examples *pixels"]  # pixels: height and width for masks, none for classes
 
 
 class Rows(NamedTuple):
     """One client's row of an index table into the examples; entries from `count` on are padding."""
 
-    index: HostArray  # [capacity] int32
-    count: HostArray  # [] int32
+    index: Int[HostArray, "*clients capacity"]
+    count: Int[HostArray, "*clients"]
 
     def even_batch_size(self, most: int) -> HostArray:
         """The size of batches that divide the examples evenly among as few batches as possible.
@@ -57,22 +62,22 @@ class ClientData(NamedTuple):
     examples: Examples
     train: Rows
     valid: Rows
-    test: Rows
+    test: Rows  # while clients train, a placeholder that refuses to be read
 
 
 class Batch(NamedTuple):
     """A batch of prepared examples."""
 
-    inputs: Array  # [batch, ...] as the model takes them
-    labels: Array  # [batch, ...]
-    mask: Array  # [batch] 1 = an example, 0 = padding
+    inputs: Float[Array, "batch ..."]  # as the model takes them
+    labels: Integer[Array, "batch *pixels"]
+    mask: Float[Array, "batch"]  # 1 = an example, 0 = padding
 
 
 # ---- messages ------------------------------------------------------------------------------------------------------
 class Broadcast(NamedTuple):
     """The message from the server to each client of the cohort, the same for all."""
 
-    round: Array  # [] int32, from 0
+    round: Int[Array, ""]  # from 0
     shared: Variables
     published: Named
 
@@ -82,8 +87,8 @@ class Upload(NamedTuple):
 
     update: Variables  # trained - received, shared leaves only; {} in a ServerView, which has `updates`
     reports: Named
-    num_examples: Array  # [] float32
-    num_steps: Array  # [] float32, the paper's tau
+    num_examples: Float[Array, "*cohort"]
+    num_steps: Float[Array, "*cohort"]  # the papers' tau
 
 
 class Aggregate(NamedTuple):
@@ -99,13 +104,13 @@ class ClientState(NamedTuple):
 
     personal: Variables
     memory: Named
-    rounds: HostArray  # [clients] int32: the number of rounds in which the client has reported
+    rounds: Int[HostArray, "*clients"]  # the number of rounds in which the client has reported
 
 
 class ServerState(NamedTuple):
     """The state of the server."""
 
-    round: Array
+    round: Int[Array, ""]
     shared: Variables
     optimizer: PyTree
     aggregator: PyTree
@@ -115,8 +120,8 @@ class ServerState(NamedTuple):
 class RunCounters(NamedTuple):
     """Counters over the whole run."""
 
-    reports: Array  # [] int32: uploads that the server used
-    nonfinite: Array  # [] int32: uploads dropped because they, or the result of the server, held NaN or infinity
+    reports: Int[Array, ""]  # uploads that the server used
+    nonfinite: Int[Array, ""]  # uploads dropped because they, or the result of the server, held NaN or infinity
 
 
 Clients = TypeVar("Clients")
@@ -141,9 +146,9 @@ class ClientView(NamedTuple):
     start: Variables  # received.shared merged with the client's own personal leaves
     local: Variables  # == start before training; while it trains, as the epoch began; the trained variables after
     optimizer: PyTree  # () before training, the local optimizer's last state after
-    metrics: Mapping[str, Array]  # {} before training, what the local update measured after
-    num_steps: Array  # 0 before training
-    client: Array | int = 0  # [] its id
+    metrics: Mapping[str, Float[Array, ""]]  # {} before training, what the local update measured after
+    num_steps: Float[Array, ""]  # 0 before training
+    client: Int[Array, ""] | int = 0  # its id
 
 
 class UpdateStack(Protocol):
@@ -153,11 +158,13 @@ class UpdateStack(Protocol):
     The storage of the stack follows from the methods that are called (engine/round/update_plan.py).
     """
 
-    def weighted_sum(self, weights: Array, per_client: Callable[[Upload], Array] | None = None) -> PyTree:
+    def weighted_sum(
+        self, weights: Float[Array, "cohort"], per_client: Callable[[Upload], Float[Array, ""]] | None = None
+    ) -> PyTree:
         """Return sum_i weights_i u_i.
 
         Args:
-            weights: [cohort], 0 for absent clients.
+            weights: 0 for absent clients.
             per_client: gives, from one client's upload alone, numbers >= 0 that the weights are proportional to.
                 None where there is no such function; the updates are then stacked. It runs while clients train, and
                 must not read the view.
@@ -166,17 +173,17 @@ class UpdateStack(Protocol):
             A tree like one client's.
         """
 
-    def gram(self) -> Array:
-        """Return the inner products <u_i, u_j> over all leaves, [cohort, cohort] in float64.
+    def gram(self) -> Gram:
+        """Return the inner products <u_i, u_j> over all leaves, in float64.
 
         A function that calls this is traced again as a whole with float64 enabled.
         """
 
-    def products(self, reference: PyTree) -> Array:
-        """Return the inner products <u_i, v> with a tree like one client's, [cohort] in float64, as `gram` does."""
+    def products(self, reference: PyTree) -> Float[Array, "cohort"]:
+        """Return the inner products <u_i, v> with a tree like one client's, in float64, as `gram` does."""
 
-    def combine(self, coefficients: Array) -> PyTree:
-        """Return sum_i c_i u_i for coefficients [cohort] of any kind, such as those found from `gram`."""
+    def combine(self, coefficients: Float[Array, "cohort"]) -> PyTree:
+        """Return sum_i c_i u_i for coefficients of any kind, such as those found from `gram`."""
 
     def tensors(self) -> PyTree:
         """Return the leaves [cohort, ...], in float32, for rules that sort or choose coordinates."""
@@ -196,8 +203,8 @@ class ServerView(NamedTuple):
 
     received: Broadcast  # what the clients were sent
     uploads: Upload  # leaves [cohort, ...]; zeros where a client did not report; `update` is {}
-    cohort: Array  # [cohort] client ids
-    is_present: Array  # [cohort] bool: the client answered, has examples, and all that it sent was finite
+    cohort: Int[Array, "cohort"]  # client ids
+    is_present: Bool[Array, "cohort"]  # the client answered, has examples, and all that it sent was finite
     num_clients: int  # N, clients that have training examples; the others count in no mean over all clients
     updates: UpdateStack  # what the clients sent
 
@@ -209,7 +216,7 @@ class RoundSnapshot(NamedTuple):
     data: ClientData  # of the cohort; test is None where no client has test examples
     personal: Variables  # what the clients keep after the round
     shared: Variables  # the server's after the round
-    gram_edit: Callable[[Array, ServerView], Array] | None  # see Aggregator
+    gram_edit: Callable[[Gram, ServerView], Gram] | None  # see Aggregator
     key: Key
 
 
@@ -217,17 +224,17 @@ class Trained(NamedTuple):
     """The result of a local update."""
 
     variables: Variables
-    num_steps: Array
+    num_steps: Float[Array, ""]
     optimizer: PyTree
-    metrics: Mapping[str, Array]  # scalars of this client's training; "loss" is its mean over the round
+    metrics: Mapping[str, Float[Array, ""]]  # of this client's training; "loss" is its mean over the round
 
 
 # ---- the model: a feature extractor and a head -----------------------------------------------------------------------
 class Context(NamedTuple):
     """The context of a forward pass."""
 
-    mask: Array  # [batch]: statistics over the batch exclude padding
-    round: Array  # [] int32
+    mask: Float[Array, "batch"]  # statistics over the batch exclude padding
+    round: Int[Array, ""]
     key: Key
     is_training: bool
 
@@ -235,8 +242,8 @@ class Context(NamedTuple):
 class Outputs(NamedTuple):
     """The outputs of a model."""
 
-    features: Array  # [batch, feature]
-    logits: Array  # [batch, class], or [batch, height, width, class]
+    features: Float[Array, "batch ..."]  # [batch, feature], or [batch, height, width, feature]
+    logits: Float[Array, "batch *pixels class"]
     extras: Named
 
 

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import jax
 import pytest
+from jaxtyping import install_import_hook
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from fedjax_het.data.sources import _decode_cache
+with install_import_hook("fedjax_het.geometry", "beartype.beartype"):  # shapes are checked at every call
+    from fedjax_het.data.sources import _decode_cache
 from tests.compilation import hasten
 
 hasten()

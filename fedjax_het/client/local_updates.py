@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Float
 
 from fedjax_het import tree
 from fedjax_het.algorithm import GradientRule, LocalUpdate, Problem
@@ -62,9 +63,9 @@ class _Progress(NamedTuple):
     params: Params
     state: Variables
     optimizer: PyTree
-    loss: Array  # [2]: summed over the examples of the round, and of this epoch
-    num_examples: Array  # [2]: how many those are
-    drift: Array | None  # [] summed over the steps, where a diagnostic asks for it
+    loss: Float[Array, "2"]  # summed over the examples of the round, and of this epoch
+    num_examples: Float[Array, "2"]  # how many those are
+    drift: Float[Array, ""] | None  # summed over the steps, where a diagnostic asks for it
 
 
 @validate_arguments

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float, Int
 
 from fedjax_het import geometry, tree
 from fedjax_het.diagnostics._toolkit import Diagnostic, Quantity, from_gram, over_rows, total_loss
@@ -16,13 +17,13 @@ _ROUNDING = 1e-12  # of |g_i||g_j|: a projected vector is not exactly orthogonal
 
 
 class Conflict(NamedTuple):
-    cosines: Array  # [m, m]; 0 for a zero vector
-    mean_cosine: Array  # [] over pairs i < j of clients that are present
-    num_conflicts: Array  # [] pairs i < j with g_i . g_j < 0
-    projections: Array  # [m, m] p_ij
-    agreement: Array  # [m] p_i, in the unit of the updates; the larger, the more the others go the same way
-    relative_agreement: Array  # [m] p_i / mean |g|: comparable over rounds, in which all updates shrink
-    dominance: Array  # [m] z_i = p_i / l_i
+    cosines: Float[Array, "cohort cohort"]  # 0 for a zero vector
+    mean_cosine: Float[Array, ""]  # over pairs i < j of clients that are present
+    num_conflicts: Int[Array, ""]  # pairs i < j with g_i . g_j < 0
+    projections: Float[Array, "cohort cohort"]  # p_ij
+    agreement: Float[Array, "cohort"]  # p_i, in the unit of the updates; large where the others go the same way
+    relative_agreement: Float[Array, "cohort"]  # p_i / mean |g|: comparable over rounds, in which all updates shrink
+    dominance: Float[Array, "cohort"]  # z_i = p_i / l_i
 
 
 @validate_arguments

@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Int
 
 from fedjax_het import tree
 from fedjax_het.types import Array, Params, PyTree
@@ -31,7 +32,7 @@ class Momentum(NamedTuple):
 
 
 class Moments(NamedTuple):
-    count: Array  # [] int32: steps taken
+    count: Int[Array, ""]  # steps taken
     first: Params  # m, of the pseudo-gradient (the paper's sign is the opposite)
     second: Params  # v
 

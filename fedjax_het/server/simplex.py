@@ -5,13 +5,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_factor, cho_solve
+from jaxtyping import Bool, Float
 
 from fedjax_het.types import Array
 
 
 class _Search(NamedTuple):
-    point: Array  # [m] feasible, and never worse than before
-    support: Array  # [m] bool: the coordinates that may differ from zero
+    point: Float[Array, "cohort"]  # feasible, and never worse than before
+    support: Bool[Array, "cohort"]  # the coordinates that may differ from zero
     is_settled: Array  # the point is the minimum over its support's face
     is_done: Array
     num_steps: Array

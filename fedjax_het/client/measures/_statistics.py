@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Measure, Problem
@@ -12,9 +13,9 @@ from fedjax_het.types import Array, Batch, ClientView, Named, Variables
 
 
 class ClassStatistics(NamedTuple):
-    counts: Array  # [class] examples
-    means: Array  # [class, feature]; zero for a class without examples
-    square: Array  # [] mean of |f|^2 over all examples
+    counts: Float[Array, "*cohort class"]  # examples
+    means: Float[Array, "*cohort class feature"]  # zero for a class without examples
+    square: Float[Array, "*cohort"]  # mean of |f|^2 over all examples
 
 
 def statistics_of(features: Array, labels: Array, mask: Array, num_classes: int) -> ClassStatistics:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Int
 
 from fedjax_het import tree
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS, overlap_metrics
@@ -23,9 +24,9 @@ class Batches(NamedTuple):
     A network that normalizes by its batch thus scores a client by that client's examples alone.
     """
 
-    index: HostArray  # [steps, batches, size]
-    count: HostArray  # [steps, batches] the number of examples; the rest is padding
-    segment: HostArray  # [steps, batches]; the last segment is for padding
+    index: Int[HostArray, "steps batches size"]
+    count: Int[HostArray, "steps batches"]  # the number of examples; the rest is padding
+    segment: Int[HostArray, "steps batches"]  # the last segment is for padding
 
 
 HeldOut = tuple[Batches, ...]

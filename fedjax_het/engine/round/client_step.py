@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm, Measure
@@ -28,31 +29,31 @@ from fedjax_het.types import (
 
 
 class Cohort(NamedTuple):
-    """The clients of a round. Leaves [slots]: the cohort, followed by slots that only pad the layout."""
+    """The clients of a round: the cohort, followed by slots that only pad the layout."""
 
-    ids: HostArray  # int32
-    is_here: HostArray  # False: the client has dropped out, or is padding; it takes no step
+    ids: Int[HostArray, "slots"]
+    is_here: Bool[HostArray, "slots"]  # False: the client has dropped out, or is padding; it takes no step
 
 
 class CohortMember(NamedTuple):
-    """A client of the cohort with its state and data. Leaves [slots, ...]."""
+    """A client of the cohort with its state and data, or all of them, leaves [slots, ...]."""
 
     state: ClientState
     rows: tuple[Rows, Rows]  # train, valid
     answers: Named
     key: Key
-    is_here: HostArray
-    client: HostArray  # its id
+    is_here: Bool[HostArray, "*slots"]
+    client: Int[HostArray, "*slots"]  # its id
 
 
 class ClientResult(NamedTuple):
-    """The result of one client's round."""
+    """The result of one client's round, or of the rounds of a cohort."""
 
     state: ClientState
     upload: Upload  # zeros unless is_present
-    loss: Array
-    is_present: Array
-    is_nonfinite: Array
+    loss: Float[Array, "*cohort"]
+    is_present: Bool[Array, "*cohort"]
+    is_nonfinite: Bool[Array, "*cohort"]
 
 
 Common = tuple[Broadcast, Examples]

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Int
 
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key
@@ -18,7 +19,8 @@ class Participation(NamedTuple):
     """A rule that draws the cohort of a round."""
 
     size: Callable[[int], int]  # number of clients -> size of the cohort that is asked
-    draw: Callable[[Key, int], tuple[Array, Array]]  # (key, number of clients) -> (ids; is_available)
+    # (key, number of clients) -> (ids; is_available)
+    draw: Callable[[Key, int], tuple[Int[Array, "cohort"], Bool[Array, "cohort"]]]
     is_everyone: bool = False  # the cohort is all clients in their order, so that no states are gathered
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
@@ -41,12 +42,12 @@ from fedjax_het.types import (
 class RoundMetrics(NamedTuple):
     """The metrics of one round."""
 
-    loss: Array  # [] training loss, weighted by examples; NaN if no client reported
-    num_reporting: Array  # [] uploads that the server used
-    num_nonfinite: Array  # [] uploads that were dropped
-    cohort: Array  # [cohort] ids of the clients that were asked
-    is_nonfinite: Array  # [cohort] whether the upload was dropped
-    is_rejected: Array  # [] the uploads were finite, but what the server made of them was not: all were dropped
+    loss: Float[Array, ""]  # training loss, weighted by examples; NaN if no client reported
+    num_reporting: Int[Array, ""]  # uploads that the server used
+    num_nonfinite: Int[Array, ""]  # uploads that were dropped
+    cohort: Int[Array, "cohort"]  # ids of the clients that were asked
+    is_nonfinite: Bool[Array, "cohort"]  # whether the upload was dropped
+    is_rejected: Bool[Array, ""]  # the uploads were finite, but what the server made of them was not: all were dropped
 
 
 class RoundMessages(NamedTuple):

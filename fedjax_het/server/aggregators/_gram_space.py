@@ -13,11 +13,11 @@ import jax.numpy as jnp
 
 from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.server.weightings import WeightingOrName, resolve_weighting
-from fedjax_het.types import Aggregate, Array, PyTree, ServerView
+from fedjax_het.types import Aggregate, Array, Gram, PyTree, ServerView
 from fedjax_het.validation import CountOrZero, validate_arguments
 
-GramEdit = Callable[..., Array]
-"""(Gram matrix [m, m], is_present [m], *extra inputs) -> C [m, m]: client i's edited update is sum_j C_ij u_j.
+GramEdit = Callable[..., Gram]
+"""(Gram matrix, is_present, *extra inputs) -> C: client i's edited update is sum_j C_ij u_j.
 
 All in float64. Extra inputs are arrays that the server knows, such as losses or ids."""
 

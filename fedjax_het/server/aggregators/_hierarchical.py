@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Aggregator, Problem
@@ -18,7 +19,7 @@ class Reference(NamedTuple):
     """The moving average of past aggregates, tensor by tensor."""
 
     average: Variables
-    is_begun: Array  # []
+    is_begun: Bool[Array, ""]
 
 
 def hierarchical_weights(gram: Array, scores: Array, is_present: Array, eps: float) -> Array:

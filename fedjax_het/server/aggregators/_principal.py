@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
+from jaxtyping import Bool, Float
 
 from fedjax_het.algorithm import Aggregator
 from fedjax_het.server.aggregators._gram_space import Buffers, GramEdit, Scope, StackDtype, gram_space_mean
@@ -18,12 +19,12 @@ _VOTE = 1e-14  # a client with a smaller share of itself along an axis has no si
 class Axes(NamedTuple):
     """The eigen-decomposition of A = 1/m G G^T, largest first, and what of it is kept."""
 
-    eigenvalues: Array  # [m] lambda_l
-    vectors: Array  # [m, m], columns e_l; the unit axis is u_l = sum_i e_il g_i / length_l
-    lengths: Array  # [m] |v_l| = sqrt(m lambda_l)
-    projections: Array  # [m, m] c_il = <g_i, u_l>
-    is_selected: Array  # [m] among the L largest
-    is_kept: Array  # [m] selected, and a direction at all
+    eigenvalues: Float[Array, "cohort"]  # lambda_l
+    vectors: Float[Array, "cohort cohort"]  # columns e_l; the unit axis is u_l = sum_i e_il g_i / length_l
+    lengths: Float[Array, "cohort"]  # |v_l| = sqrt(m lambda_l)
+    projections: Float[Array, "cohort cohort"]  # c_il = <g_i, u_l>
+    is_selected: Bool[Array, "cohort"]  # among the L largest
+    is_kept: Bool[Array, "cohort"]  # selected, and a direction at all
 
 
 EigenvalueNorm = Literal["l2_selected", "l2_all", "sum_selected", "sum_all", "unit"]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
+from jaxtyping import Bool, Float
 
 from fedjax_het.algorithm import Weighting
 from fedjax_het.server.weightings._shares import normalise
@@ -19,8 +20,8 @@ SCHEDULES: dict[StepSchedule, Callable[[Array, int], Array]] = {
 
 
 class Adjustment(NamedTuple):
-    weights: Array  # [clients] a_i of those that have reported; all others hold 1/N
-    has_reported: Array  # [clients] bool: from its second report on, a client's gap means something
+    weights: Float[Array, "clients"]  # a_i of those that have reported; all others hold 1/N
+    has_reported: Bool[Array, "clients"]  # from its second report on, a client's gap means something
 
 
 @validate_arguments
