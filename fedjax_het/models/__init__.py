@@ -13,21 +13,10 @@ from fedjax_het.models._pretrained import Naming, read_state_dict, save_state_di
 from fedjax_het.models._resnet import RESNET_NAMES, resnet18, resnet50
 from fedjax_het.models._unet import UNET_NAMES, unet
 
-MODELS = {
-    "mlp": mlp,
-    "lenet": lenet,
-    "cnn": cnn,
-    "resnet18": resnet18,
-    "resnet50": resnet50,
-    "densenet121": densenet121,
-    "harmofl_densenet": harmofl_densenet,
-    "unet": unet,
-}
+MODELS = {model.__name__: model for model in (mlp, lenet, cnn, resnet18, resnet50, densenet121, harmofl_densenet, unet)}
 TORCH_NAMES = {
-    "resnet18": RESNET_NAMES,
-    "resnet50": RESNET_NAMES,
-    "densenet121": DENSENET_NAMES,
-    "harmofl_densenet": DENSENET_NAMES,
+    **dict.fromkeys(("resnet18", "resnet50"), RESNET_NAMES),
+    **dict.fromkeys(("densenet121", "harmofl_densenet"), DENSENET_NAMES),
     "unet": UNET_NAMES,
 }
 """The names of a model's layers in PyTorch code, for `save_state_dict`; the other models have none."""

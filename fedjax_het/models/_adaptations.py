@@ -65,7 +65,7 @@ def _extended(params: Params, width: int, key: Key) -> Params:
 
 
 def _layer(kernel: Array) -> Params:
-    return {"kernel": kernel, "bias": jax.numpy.zeros(kernel.shape[1], kernel.dtype)}
+    return {"kernel": kernel, "bias": jnp.zeros(kernel.shape[1], kernel.dtype)}
 
 
 def _dense(layer: Params, inputs: Array) -> Array:
@@ -111,9 +111,16 @@ def probabilistic(
     def adapt(model: Model) -> Model:
         def init(key: Key, inputs: Array) -> Variables:
             variables = model.init(key, inputs)
-            inside, num_classes, dtype = _sizes(model, variables, inputs)
+            features, logits = _output_shapes(model, variables, inputs)
+            if features.ndim != 2:
+                raise InputError(
+                    f"probabilistic: features have shape {features.shape}; a probabilistic representation needs "
+                    "[batch, feature]. Take a model that classifies whole examples."
+                )
+            inside, num_classes, dtype = features.shape[1], logits.shape[-1], features.dtype
             outside, params, key = num_features or inside, variables["params"], jax.random.fold_in(key, 1)
-            params = params | _representation(key, inside, outside, dtype)
+            kernel = nn.initializers.lecun_normal()(key, (inside, 2 * outside), dtype)
+            params = params | {"representation": _layer(kernel)}
             if outside != inside:
                 params = params | _resized_head(key, params, inside, outside)
             if has_reference:
@@ -122,7 +129,8 @@ def probabilistic(
 
         def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
             (features, extras), state = model.encode(variables, inputs, context)
-            mean, scale = _distribution(variables["params"]["representation"], features)
+            mean, raw = jnp.split(_dense(variables["params"]["representation"], features), 2, axis=-1)
+            scale = jax.nn.softplus(raw)
             drawn = mean
             if context.is_training:
                 drawn = mean + scale * draw(context.key, mean.shape, mean.dtype)
@@ -146,17 +154,6 @@ def probabilistic(
     return adapt
 
 
-def _distribution(layer: Params, features: Array) -> tuple[Array, Array]:
-    """(mu, sigma), each [batch, D]."""
-    mean, raw = jnp.split(features @ layer["kernel"] + layer["bias"], 2, axis=-1)
-    return mean, jax.nn.softplus(raw)
-
-
-def _representation(key: Key, inside: int, outside: int, dtype: jnp.dtype) -> Params:
-    kernel = nn.initializers.lecun_normal()(key, (inside, 2 * outside), dtype)
-    return {"representation": {"kernel": kernel, "bias": jnp.zeros(2 * outside, dtype)}}
-
-
 def _reference(shape: tuple[int, int], dtype: jnp.dtype, learn_scale: bool) -> Params:
     factor = {"factor": jnp.ones((), dtype)} if learn_scale else {}
     return {"mean": jnp.zeros(shape, dtype), "scale": jnp.ones(shape, dtype), **factor}
@@ -175,17 +172,11 @@ def _resized_head(key: Key, params: Params, inside: int, outside: int) -> Params
     return {"classifier": {**head, "kernel": kernel}}
 
 
-def _sizes(model: Model, variables: Variables, inputs: Array) -> tuple[int, int, jnp.dtype]:
-    """(number of features, number of classes, type of the features)."""
+def _output_shapes(model: Model, variables: Variables, inputs: Array) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """The shapes of (features, logits) in evaluation mode."""
     context = Context(jnp.ones(inputs.shape[0]), jnp.zeros((), jnp.int32), jax.random.key(0), False)
     features = jax.eval_shape(lambda: model.encode(variables, inputs, context)[0][0])
-    if features.ndim != 2:
-        raise InputError(
-            f"probabilistic: features have shape {features.shape}; a probabilistic representation needs "
-            "[batch, feature]. Take a model that classifies whole examples."
-        )
-    logits = jax.eval_shape(lambda x: model.classify(variables["params"], x), features)
-    return features.shape[1], logits.shape[-1], features.dtype
+    return features, jax.eval_shape(model.classify, variables["params"], features)
 
 
 def with_feature_shape(model: Model) -> Model:
@@ -199,11 +190,9 @@ def with_feature_shape(model: Model) -> Model:
 
     def init(key: Key, inputs: Array) -> Variables:
         variables = model.init(key, inputs)
-        context = Context(jnp.ones(inputs.shape[0]), jnp.zeros((), jnp.int32), key, False)
-        features = jax.eval_shape(lambda: model.encode(variables, inputs, context)[0][0])
+        features, logits = _output_shapes(model, variables, inputs)
         if features.ndim != 2:
             raise InputError(f"prototypes: features are {features.shape[1:]} an example; they need to be vectors.")
-        logits = jax.eval_shape(model.classify, variables["params"], features)
         outline = jnp.zeros((0, logits.shape[-1], features.shape[-1]), features.dtype)
         return variables | {"outline": {"prototypes": outline}}
 

@@ -8,7 +8,7 @@ from flax import linen as nn
 from fedjax_het.errors import InputError
 from fedjax_het.models._conv_impl import check_conv_impl
 from fedjax_het.models._layers import Conv, max_pool
-from fedjax_het.models._model import check_images, check_num_classes, from_flax, widened
+from fedjax_het.models._model import Network, check_images, check_num_classes, from_flax, widened
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, Positive, validate_arguments
@@ -16,19 +16,15 @@ from fedjax_het.validation import Count, Positive, validate_arguments
 ConvPadding = Literal["SAME", "VALID"]
 
 
-class CNN(nn.Module):
+class CNN(Network):
     """Convolution, norm, ReLU and 2x2 max pooling for each entry of `channels`, dense layers, then the classifier."""
 
-    num_classes: int
     channels: tuple[int, ...]
     hidden: tuple[int, ...]
     kernel: int
     padding: str
     norm: NormKind
     impl: str
-
-    def setup(self):
-        self.classifier = nn.Dense(self.num_classes)
 
     @nn.compact
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
@@ -44,30 +40,21 @@ class CNN(nn.Module):
             x = nn.relu(nn.Dense(num_units, kernel_init=nn.initializers.he_normal(), name=f"dense_{index}")(x))
         return x
 
-    def classify(self, features: Array) -> Array:
-        return self.classifier(features)
-
     def _check_images(self, shape: tuple[int, ...]) -> None:
         check_images("a CNN", shape)
         if self.kernel > 2 * max(shape[1:3]):
             raise InputError(
                 f"kernel: its side is {self.kernel}, and images of {shape[1]}x{shape[2]} are smaller. Take less."
             )
-        size = smallest_size(len(self.channels), self.kernel, self.padding)
+        size = 1
+        for _ in self.channels:
+            size = 2 * size + (self.kernel - 1 if self.padding == "VALID" else 0)
         if min(shape[1:3]) < size:
             raise InputError(
                 f"images of {shape[1]}x{shape[2]} are too small for {len(self.channels)} convolutions of "
                 f"{self.kernel}x{self.kernel} ({self.padding}) with pooling: they need at least {size}x{size}. "
                 "Enlarge the images, or use a smaller kernel, fewer channels entries or padding='SAME'."
             )
-
-
-def smallest_size(num_convolutions: int, kernel: int, padding: str) -> int:
-    """Height and width from which one position is left after every convolution and 2x2 pooling."""
-    size = 1
-    for _ in range(num_convolutions):
-        size = 2 * size + (kernel - 1 if padding == "VALID" else 0)
-    return size
 
 
 @validate_arguments
@@ -102,7 +89,8 @@ def cnn(
     """
     check_num_classes(num_classes)
     check_conv_impl(conv)
-    _check_convolutions(channels)
+    if not channels:
+        raise InputError("channels is empty: a CNN needs at least one convolution; for none, use an MLP.")
     channels, hidden = widened("channels", channels, width), widened("hidden", hidden, width)
     return from_flax(CNN(num_classes, channels, hidden, kernel, padding, norm, conv))
 
@@ -125,8 +113,3 @@ def lenet(
         LeCun et al., Gradient-Based Learning Applied to Document Recognition, Proceedings of the IEEE 1998.
     """
     return cnn(num_classes, channels, hidden, kernel=kernel, padding=padding, norm=norm, conv=conv, width=width)
-
-
-def _check_convolutions(channels: Sequence[int]) -> None:
-    if len(channels) == 0:
-        raise InputError("channels is empty: a CNN needs at least one convolution; for none, use an MLP.")

@@ -35,7 +35,7 @@ def convolve(
     """
     if name == "auto":
         name = select_conv_impl(x.dtype, strides)
-    elif name == "native" and (reason := _why_not_native(x.dtype, strides)):
+    elif name == "native" and (reason := _explain_missing_native(x.dtype, strides)):
         raise InputError(f"conv: 'native' is not available: {reason}. Use conv='auto'.")
     check_conv_impl(name)
     y = CONV_IMPLS[name](x, kernel, strides, pads)
@@ -48,7 +48,7 @@ def select_conv_impl(dtype: DTypeLike = jnp.float32, strides: tuple[int, int] = 
     """Choose the implementation that "auto" stands for."""
     if jax.default_backend() != "cpu":
         return "lax"
-    return "im2col" if _why_not_native(dtype, strides) else "native"
+    return "im2col" if _explain_missing_native(dtype, strides) else "native"
 
 
 def check_conv_impl(name: str) -> None:
@@ -56,14 +56,14 @@ def check_conv_impl(name: str) -> None:
         raise InputError(f"conv: no implementation '{name}'. {nearest(str(name), known)}")
 
 
-def _why_not_native(dtype: DTypeLike, strides: tuple[int, int]) -> str | None:
+def _explain_missing_native(dtype: DTypeLike, strides: tuple[int, int]) -> str | None:
     if jax.default_backend() != "cpu":
         return f"it is for CPUs, and this is a {jax.default_backend()}"
     if jnp.dtype(dtype) != jnp.float32:
         return f"it computes in float32, not in {jnp.dtype(dtype)}"
     if strides[0] != strides[1]:
         return f"its strides are equal, unlike {strides}"
-    return convolution.why_not()
+    return convolution.explain_missing_kernel()
 
 
 def _with_lax(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> Array:
@@ -93,7 +93,7 @@ def _with_native(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) 
     if kernel.shape[:2] == (1, 1) and pads == ((0, 0), (0, 0)):
         # Pixels that are stepped over are left out beforehand, so that no gradient runs over them.
         x, stride = x[:, ::stride, ::stride], 1
-    if not convolution.suits(x.shape, kernel.shape, stride, pads):
+    if not convolution.is_suitable(x.shape, kernel.shape, stride, pads):
         return _with_im2col(x, kernel, (stride, stride), pads)
     return convolution.convolve(x, kernel, stride, pads)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het.models._layers import Conv, NetworkParts, Stem, StemKind, avg_pool, image_network
-from fedjax_het.models._model import check_images, widened
+from fedjax_het.models._model import Network, check_images, widened
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.models._pretrained import Naming
 from fedjax_het.types import Array
@@ -62,19 +62,15 @@ class Transition(nn.Module):
         return avg_pool(Conv(x.shape[-1] // 2, 1, use_bias=False, impl=self.impl, name="conv")(x), 2)
 
 
-class DenseNet(nn.Module):
+class DenseNet(Network):
     """A stem, blocks of dense layers with transitions between them, the mean over positions, the classifier."""
 
-    num_classes: int
     depths: tuple[int, ...]  # dense layers of each block
     channels: tuple[int, ...]  # of the stem, of what a layer adds, of its bottleneck
     edge: int  # zeros around the maps that leave the first block
     stem: StemKind
     norm: NormKind
     impl: str
-
-    def setup(self):
-        self.classifier = nn.Dense(self.num_classes)
 
     @nn.compact
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
@@ -90,9 +86,6 @@ class DenseNet(nn.Module):
             if not block:
                 x = jnp.pad(x, ((0, 0), (self.edge, self.edge), (self.edge, self.edge), (0, 0)))
         return nn.relu(norm(self.norm, name="norm")(x, mask, is_training)).mean((1, 2))
-
-    def classify(self, features: Array) -> Array:
-        return self.classifier(features)
 
 
 def _densenet(edge: int, num_classes: int, width: float, **parts: Unpack[NetworkParts]) -> DenseNet:

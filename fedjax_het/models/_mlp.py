@@ -4,22 +4,18 @@ from collections.abc import Sequence
 
 from flax import linen as nn
 
-from fedjax_het.models._model import check_num_classes, from_flax, widened
+from fedjax_het.models._model import Network, check_num_classes, from_flax, widened
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, FractionBelowOne, Positive, validate_arguments
 
 
-class MLP(nn.Module):
+class MLP(Network):
     """Dense, norm, ReLU and dropout for each entry of `hidden`, then the classifier. Inputs are flattened."""
 
-    num_classes: int
     hidden: tuple[int, ...]
     norm: NormKind
     dropout: float
-
-    def setup(self):
-        self.classifier = nn.Dense(self.num_classes)
 
     @nn.compact
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
@@ -29,9 +25,6 @@ class MLP(nn.Module):
             x = nn.relu(norm(self.norm, name=f"norm_{index}")(x, mask, is_training))
             x = nn.Dropout(self.dropout, deterministic=not is_training)(x)
         return x
-
-    def classify(self, features: Array) -> Array:
-        return self.classifier(features)
 
 
 @validate_arguments

@@ -12,6 +12,18 @@ from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variable
 from fedjax_het.validation import LARGEST_COUNT
 
 
+class Network(nn.Module):
+    """A module for `from_flax` whose head is one dense layer; subclasses add the method `encode`."""
+
+    num_classes: int
+
+    def setup(self):
+        self.classifier = nn.Dense(self.num_classes)
+
+    def classify(self, features: Array) -> Array:
+        return self.classifier(features)
+
+
 def from_flax(module: nn.Module) -> Model:
     """Build a model from a Linen module that offers a feature extractor and a head.
 

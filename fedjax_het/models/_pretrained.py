@@ -37,7 +37,7 @@ class Naming(NamedTuple):
     """
 
     layers: Mapping[str, str]
-    output_size: tuple[str, ...] = ()
+    convolved: tuple[str, ...] = ()
     former: Mapping[str, str] = MappingProxyType({})
 
 
@@ -75,14 +75,16 @@ def from_torch(state: StateDict, variables: Variables, naming: Naming) -> Variab
     Raises:
         InputError: A key is missing, surplus or of another shape; the message lists them all.
     """
-    state = {_renamed(key, naming): value for key, value in state.items() if not key.endswith(_COUNTER)}
+    for pattern, replacement in naming.former.items():
+        state = {re.sub(pattern, replacement, key): value for key, value in state.items()}
+    state = {key: value for key, value in state.items() if not key.endswith(_COUNTER)}
     leaves = tree.leaves_by_path(variables)
     entries = dict(_entries(leaves, naming))
     heads = {entry.key: entry.shape for entry in entries.values() if entry.is_head}
     if any(key in state and _is_other_head(state[key].shape, shape) for key, shape in heads.items()):
         entries = {path: entry for path, entry in entries.items() if not entry.is_head}
         state = {key: value for key, value in state.items() if key not in heads}
-    _check(state, {entry.key: entry.shape for entry in entries.values()})
+    _check_shapes(state, {entry.key: entry.shape for entry in entries.values()})
     return traverse_util.unflatten_dict(
         {path: _filled(leaf, state, entries.get(path)) for path, leaf in leaves.items()}, sep="/"
     )
@@ -95,7 +97,7 @@ def _entries(leaves: Mapping[str, Array], naming: Naming) -> Iterator[tuple[str,
         name = _name(layer, naming)
         if name is not None and kind in _LEAVES:
             shape = tuple(leaf.shape[axis] for axis in _axes(leaf.ndim))
-            if layer in naming.output_size and leaf.ndim == 2:
+            if layer in naming.convolved and leaf.ndim == 2:
                 shape = (*shape, 1, 1)
             yield path, _Entry(f"{name}.{_LEAVES[kind]}", shape, path.startswith(_HEAD))
 
@@ -105,12 +107,6 @@ def _name(layer: str, naming: Naming) -> str | None:
         if match := re.fullmatch(ours.replace("#", r"(\d+)"), layer):
             return re.sub(r"<(\d)(\+?)>", lambda at, of=match: str(int(of[int(at[1])]) + len(at[2])), theirs)
     return None
-
-
-def _renamed(key: str, naming: Naming) -> str:
-    for pattern, replacement in naming.former.items():
-        key = re.sub(pattern, replacement, key)
-    return key
 
 
 def _axes(num_axes: int) -> tuple[int, ...]:
@@ -131,12 +127,12 @@ def _is_other_head(theirs: tuple[int, ...], ours: tuple[int, ...]) -> bool:
     return len(theirs) == len(ours) > 1 and theirs[0] != ours[0] and theirs[1:] == ours[1:]
 
 
-def _check(state: StateDict, wanted: Mapping[str, tuple[int, ...]]) -> None:
-    faults = [f"missing: {key} {list(shape)}" for key, shape in wanted.items() if key not in state]
-    faults += [f"surplus: {key} {list(value.shape)}" for key, value in state.items() if key not in wanted]
+def _check_shapes(state: StateDict, expected: Mapping[str, tuple[int, ...]]) -> None:
+    faults = [f"missing: {key} {list(shape)}" for key, shape in expected.items() if key not in state]
+    faults += [f"surplus: {key} {list(value.shape)}" for key, value in state.items() if key not in expected]
     faults += [
         f"of another shape: {key} is {list(state[key].shape)}, and {list(shape)} here"
-        for key, shape in wanted.items()
+        for key, shape in expected.items()
         if key in state and state[key].shape != shape
     ]
     if faults:

@@ -8,7 +8,7 @@ from typing import Unpack
 from flax import linen as nn
 
 from fedjax_het.models._layers import Conv, NetworkParts, Stem, StemKind, image_network
-from fedjax_het.models._model import check_images, widened
+from fedjax_het.models._model import Network, check_images, widened
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.models._pretrained import Naming
 from fedjax_het.types import Array
@@ -58,19 +58,15 @@ class Block(nn.Module):
         return nn.relu(x + y)
 
 
-class ResNet(nn.Module):
+class ResNet(Network):
     """A stem, stages of blocks, each after the first with half the size, the mean over positions, the classifier."""
 
-    num_classes: int
     depths: tuple[int, ...]  # blocks of each stage
     channels: tuple[int, ...]  # of each stage
     is_bottleneck: bool
     stem: StemKind
     norm: NormKind
     impl: str
-
-    def setup(self):
-        self.classifier = nn.Dense(self.num_classes)
 
     @nn.compact
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
@@ -87,9 +83,6 @@ class ResNet(nn.Module):
         if self.is_bottleneck:
             return (1, channels, 1), (3, channels, strides), (1, 4 * channels, 1)
         return (3, channels, strides), (3, channels, 1)
-
-    def classify(self, features: Array) -> Array:
-        return self.classifier(features)
 
 
 def _resnet(

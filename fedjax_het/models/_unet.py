@@ -10,7 +10,7 @@ from flax import linen as nn
 from fedjax_het.errors import InputError
 from fedjax_het.models._conv_impl import check_conv_impl
 from fedjax_het.models._layers import Conv, UpConv, max_pool
-from fedjax_het.models._model import check_images, check_num_classes, from_flax, widened
+from fedjax_het.models._model import Network, check_images, check_num_classes, from_flax, widened
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.models._pretrained import Naming, starting_from
 from fedjax_het.types import Array, Model
@@ -27,7 +27,7 @@ UNET_NAMES = Naming(
         "decoder_#/norm_#": "decoder<1+>.dec<1+>_bn<2+>",
         "classifier": "conv",
     },
-    output_size=("classifier",),
+    convolved=("classifier",),
 )
 """HarmoFL's."""
 
@@ -49,37 +49,30 @@ class Level(nn.Module):
         return x
 
 
-class UNet(nn.Module):
-    """Levels of half the size each, the bottleneck, and as many levels back, each beside its like on the way down.
+class UNet(Network):
+    """Levels of half the size each, the bottleneck, and as many levels back, each joined to its counterpart.
 
     The head sees each pixel by itself: features [batch, height, width, feature], logits [batch, height, width, class].
     """
 
-    num_classes: int
     channels: tuple[int, ...]  # of the levels from the first to the bottleneck
     norm: NormKind
     impl: str
-
-    def setup(self):
-        self.classifier = nn.Dense(self.num_classes)
 
     @nn.compact
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
         *outer, innermost = self.channels
         self._check_size(x.shape, 2 ** len(outer))
-        seen = []
+        skipped = []
         for index, channels in enumerate(outer):
-            seen.append(Level(channels, self.norm, self.impl, name=f"encoder_{index}")(x, mask, is_training))
-            x = max_pool(seen[-1], 2)
+            skipped.append(Level(channels, self.norm, self.impl, name=f"encoder_{index}")(x, mask, is_training))
+            x = max_pool(skipped[-1], 2)
         x = Level(innermost, self.norm, self.impl, name="bottleneck")(x, mask, is_training)
         for index, channels in reversed(list(enumerate(outer))):
             x = UpConv(channels, impl=self.impl, name=f"up_{index}")(x)
-            x = jnp.concatenate([x, seen[index]], axis=-1)
+            x = jnp.concatenate([x, skipped[index]], axis=-1)
             x = Level(channels, self.norm, self.impl, name=f"decoder_{index}")(x, mask, is_training)
         return x
-
-    def classify(self, features: Array) -> Array:
-        return self.classifier(features)
 
     def _check_size(self, shape: tuple[int, ...], multiple: int) -> None:
         check_images("a U-Net", shape)

@@ -12,7 +12,8 @@ from fedjax_het.models._layers import Conv
 from fedjax_het.models._native import convolution
 from tests.harness import compose, federation
 
-needs_native = pytest.mark.skipif(convolution.why_not() is not None, reason=f"no kernels: {convolution.why_not()}")
+reason = convolution.explain_missing_kernel()
+needs_native = pytest.mark.skipif(reason is not None, reason=f"no kernels: {reason}")
 # n, h, w, c, kh, kw, f: fewer features than a register holds, more, and one too many; tiles that do not divide.
 CASES = [(2, 9, 11, 3, 3, 2, 5), (1, 5, 5, 1, 5, 5, 33), (3, 8, 17, 4, 3, 3, 16), (2, 7, 7, 20, 1, 1, 40)]
 # Winograd's: channels and features that fill one register and more; images smaller than a tile, and blocks of them.
@@ -136,7 +137,7 @@ def test_auto_is_native_for_single_precision_on_a_cpu(monkeypatch):
 
 
 def test_without_kernels_auto_is_patches_and_native_is_refused(monkeypatch):
-    monkeypatch.setattr(convolution, "why_not", lambda: "no C++ compiler on the PATH")
+    monkeypatch.setattr(convolution, "explain_missing_kernel", lambda: "no C++ compiler on the PATH")
     assert select_conv_impl() == "im2col"
     with pytest.raises(InputError, match=r"no C\+\+ compiler.*conv='auto'"):
         Conv(2, impl="native").init(jax.random.key(0), jnp.zeros((1, 4, 4, 1)))

@@ -26,12 +26,12 @@ _PREFIX = "fedjax_het_"
 _SYMBOLS = ("direct_convolve", "direct_kernel_gradient", "winograd_convolve", "winograd_kernel_gradient")
 _SIDES, _TILE = (3, 5), 6  # of kernels that Winograd's algorithm is written for, and of its tiles of the image
 _MANY = 16  # channels, features and tiles from which it is the faster one; measured
-_LARGE, _FEW = 1 << 15, 64  # entries of a kernel, pixels of an image: see `suits`; measured
+_LARGE, _FEW = 1 << 15, 64  # entries of a kernel, pixels of an image: see `is_suitable`; measured
 
 
 @functools.cache
-def why_not() -> str | None:
-    """None where the kernels can be used, else the reason that they cannot. The first call may compile them."""
+def explain_missing_kernel() -> str | None:
+    """The reason why the native kernels are not available; None if they are. The first call may compile them."""
     return kernels.register(SOURCE, {symbol: _PREFIX + symbol for symbol in _SYMBOLS})
 
 
@@ -46,18 +46,18 @@ def kernel_gradient(x: Array, y: Array, size: tuple[int, int], stride: int = 1, 
     return _kernel_gradient.bind(x, y, stride=stride, pads=pads, size=size)
 
 
-def suits(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> bool:
+def is_suitable(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> bool:
     """Whether these kernels are faster here than a product of patches.
 
-    The direct one reads a kernel that no cache holds once per image, so it wants images with many pixels.
+    The direct one reads a kernel that no cache holds once per image, so it needs images with many pixels.
     """
     y_shape = _out_shape(x_shape, kernel_shape, stride, pads)
     is_small = math.prod(kernel_shape) < _LARGE or math.prod(y_shape[-3:-1]) >= _FEW
-    return is_small or _is_worth_it(y_shape, kernel_shape, stride)
+    return is_small or _is_winograd_faster(y_shape, kernel_shape, stride)
 
 
-def _is_worth_it(y_shape: tuple, kernel_shape: tuple, stride: int) -> bool:
-    """Whether Winograd's algorithm wins: it has transforms to pay for, of every tile and of the kernel.
+def _is_winograd_faster(y_shape: tuple, kernel_shape: tuple, stride: int) -> bool:
+    """Whether Winograd's algorithm outweighs its transforms of every tile and of the kernel.
 
     It must halve the multiplications at least; tiles that stick out over a small image save few.
     """
@@ -72,13 +72,13 @@ def _is_worth_it(y_shape: tuple, kernel_shape: tuple, stride: int) -> bool:
 def _call(name: str, x: Array, other: Array, y_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> Array:
     """Winograd's algorithm pads as it goes along; the direct one takes the image padded."""
     out = jax.ShapeDtypeStruct(y_shape if name == "convolve" else kernel_shape, jnp.float32)
-    if _is_worth_it(y_shape, kernel_shape, stride):
+    if _is_winograd_faster(y_shape, kernel_shape, stride):
         (top, _), (left, _) = pads
         return jax.ffi.ffi_call(f"{_PREFIX}winograd_{name}", out)(x, other, top=np.int64(top), left=np.int64(left))
-    return jax.ffi.ffi_call(f"{_PREFIX}direct_{name}", out)(_framed(x, pads), other, stride=np.int64(stride))
+    return jax.ffi.ffi_call(f"{_PREFIX}direct_{name}", out)(_pad(x, pads), other, stride=np.int64(stride))
 
 
-def _framed(x: Array, pads: Pads, between: int = 0) -> Array:
+def _pad(x: Array, pads: Pads, between: int = 0) -> Array:
     """Zeros around the images [..., h, w, c], and `between` their pixels."""
     sides = [*[(0, 0, 0)] * (x.ndim - 3), *((*pad, between) for pad in pads), (0, 0, 0)]
     return jax.lax.pad(x, np.zeros((), x.dtype), sides)
@@ -110,7 +110,7 @@ def _for_image(y: Array, kernel: Array, *, stride: int, pads: Pads, size: tuple[
         (k - 1 - low, n + low - 1 - (count - 1) * stride)
         for n, k, (low, _), count in zip(size, kernel.shape[-4:-2], pads, y.shape[-3:-1], strict=True)
     )
-    spread = _framed(y, ((0, 0), (0, 0)), stride - 1) if stride > 1 else y
+    spread = _pad(y, ((0, 0), (0, 0)), stride - 1) if stride > 1 else y
     return _convolve.bind(spread, jnp.flip(kernel, (-4, -3)).swapaxes(-2, -1), stride=1, pads=back)
 
 
@@ -127,10 +127,10 @@ def _declare(
         """
         size = next(a.shape[axis] for a, axis in zip(arguments, axes, strict=True) if axis is not None)
         if is_shared and axes[1] is None and arguments[1].ndim == 4:
-            images = _in_front(arguments[0], axes[0], size)
+            images = _move_to_front(arguments[0], axes[0], size)
             out = primitive.bind(images.reshape(-1, *images.shape[2:]), arguments[1], **settings)
             return out.reshape(*images.shape[:2], *out.shape[1:]), 0
-        first = [_in_front(a, axis, size) for a, axis in zip(arguments, axes, strict=True)]
+        first = [_move_to_front(a, axis, size) for a, axis in zip(arguments, axes, strict=True)]
         out = primitive.bind(*(a.reshape(-1, *a.shape[-4:]) for a in first), **settings)
         return out.reshape(first[0].shape[:-4] + out.shape[1:]), 0
 
@@ -143,7 +143,7 @@ def _declare(
     return primitive
 
 
-def _in_front(array: Array, axis, size: int) -> Array:
+def _move_to_front(array: Array, axis, size: int) -> Array:
     if axis is None:
         return jnp.broadcast_to(array, (size, *array.shape))
     return jnp.moveaxis(array, axis, 0)
@@ -190,7 +190,7 @@ def _sum_of_pixels(y: Array) -> Array:
     return kernel_gradient(ones, y, (1, 1)).reshape(*y.shape[:-4], y.shape[-1])
 
 
-def _of_clients(arguments: tuple[Array], axes: tuple[int], *, shape: tuple[int, ...]) -> tuple[Array, int]:
+def _batch_broadcast(arguments: tuple[Array], axes: tuple[int], *, shape: tuple[int, ...]) -> tuple[Array, int]:
     bias = jnp.moveaxis(arguments[0], axes[0], 0)
     groups = bias.reshape(-1, bias.shape[-1])
     out = _broadcast.bind(groups, shape=(len(groups), *shape[-4:]))
@@ -201,5 +201,5 @@ _broadcast = Primitive("spread")
 _broadcast.def_impl(jax.jit(_call_broadcast, static_argnames="shape"))
 _broadcast.def_abstract_eval(lambda bias, shape: jax.core.ShapedArray(shape, bias.dtype))
 mlir.register_lowering(_broadcast, mlir.lower_fun(_call_broadcast, multiple_results=False))
-batching.primitive_batchers[_broadcast] = _of_clients
+batching.primitive_batchers[_broadcast] = _batch_broadcast
 ad.deflinear2(_broadcast, lambda ct, bias, shape: [_sum_of_pixels(ct)])
