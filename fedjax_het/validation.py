@@ -190,6 +190,11 @@ def check_constraints(kinds: Mapping[str, Any], values: Mapping[str, Any], where
             raise InputError(f"{where}{name}: must be {expected}, not {_describe(value)}.")
 
 
+def may_be_nonzero(value: Any) -> bool:
+    """Whether a number is not 0, as far as is known: a JAX tracer may be anything."""
+    return isinstance(value, jax.core.Tracer) or bool(value != 0)
+
+
 def keywords_of(kind: Any) -> KeywordsOf | None:
     """The mark of an annotation that stands for a table of keyword arguments."""
     return next((mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, KeywordsOf)), None)

@@ -26,30 +26,11 @@ from fedjax_het.algorithms._moon import moon
 from fedjax_het.algorithms._scaffold import scaffold
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
-    "fedavg": fedavg,
-    "fedprox": fedprox,
-    "scaffold": scaffold,
-    "fedbn": fedbn,
-    "fedld": fedld,
-    "harmofl": harmofl,
-    "fednova": fednova,
-    "fedcm": fedcm,
-    "fedavgm": fedavgm,
-    "fedadagrad": fedadagrad,
-    "fedadam": fedadam,
-    "fedyogi": fedyogi,
-    "fedmgc": fedmgc,
-    "fedavg_dgc": fedavg_dgc,
-    "fedprox_dgc": fedprox_dgc,
-    "fedgh": fedgh,
-    "hierarchical": hierarchical,
-    "fedsr": fedsr,
-    "fedl2r": fedl2r,
-    "fediir": fediir,
-    "fedrd": fedrd,
-    "fedga": fedga,
-    "moon": moon,
-    "fedpac": fedpac,
+    algorithm.__name__: algorithm
+    for algorithm in (
+        *(fedavg, fedprox, scaffold, fedbn, fedld, harmofl, fednova, fedcm, fedavgm, fedadagrad, fedadam, fedyogi),
+        *(fedmgc, fedavg_dgc, fedprox_dgc, fedgh, hierarchical, fedsr, fedl2r, fediir, fedrd, fedga, moon, fedpac),
+    )
 }
 
 __all__ = ["ALGORITHMS", *ALGORITHMS]

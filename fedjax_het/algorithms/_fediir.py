@@ -11,7 +11,7 @@ from fedjax_het.client.objectives import cross_entropy, invariance
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.summaries import ema, head
 from fedjax_het.server.weightings import WeightingOrName
-from fedjax_het.validation import Fraction, NonNegative, validate_arguments
+from fedjax_het.validation import Fraction, NonNegative, may_be_nonzero, validate_arguments
 
 
 @validate_arguments
@@ -54,10 +54,9 @@ def fediir(
         Relationships, ICML 2023. Official code: YamingGuo98/FedIIR.
     """
     local_update = sgd(**training)
-    # A term of weight 0 would still leave its mark on how XLA rounds the others.
-    is_used = not isinstance(gamma, int | float) or gamma != 0
+    # A term of weight 0 would still change how XLA rounds the others.
     return Algorithm(
-        objective=(cross_entropy(), *((invariance(gamma, debias),) if is_used else ())),
+        objective=(cross_entropy(), *((invariance(gamma, debias),) if may_be_nonzero(gamma) else ())),
         local_update=local_update,
         survey={"mean_gradient": head_gradient(local_update.batch_size, per)},
         published={"mean_gradient": ema(decay, like=head)},

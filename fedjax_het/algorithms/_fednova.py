@@ -10,7 +10,15 @@ from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import normalized_mean
 from fedjax_het.server.optimizers import fedavgm
 from fedjax_het.server.weightings import WeightingOrName
-from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, Preset, validate_arguments, with_presets
+from fedjax_het.validation import (
+    FractionBelowOne,
+    NonNegative,
+    Positive,
+    Preset,
+    may_be_nonzero,
+    validate_arguments,
+    with_presets,
+)
 
 
 @with_presets(released={"a_norm": "released", "tau_eff": "released"})
@@ -64,7 +72,7 @@ def fednova(
             "optimizer: FedNova knows the coefficients of SGD only. Leave optimizer out; momentum may stay."
         )
     schedule = training.get("learning_rate_schedule")
-    is_pulled = not isinstance(mu, int | float) or mu != 0
+    is_pulled = may_be_nonzero(mu)
     if tau_eff == "released":
         tau_eff = "steps" if is_pulled else "coefficients"
     return Algorithm(

@@ -6,11 +6,10 @@ from typing import Unpack
 import optax
 
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.client.local_updates import Training, sgd
+from fedjax_het.client.local_updates import Training, pop_optimizer, sgd
 from fedjax_het.client.measures import Examples, training_gain
 from fedjax_het.client.memories import last_head, optimizer_state
 from fedjax_het.client.objectives import Divergence, Divisor, LambdaTime, cross_entropy, debiased_cross_entropy
-from fedjax_het.client.optimizers import local_optimizer
 from fedjax_het.server.aggregators import mean, sum_of_models
 from fedjax_het.server.weightings import Distance, WeightingOrName, parameter_guided
 from fedjax_het.validation import CountOrZero, Fraction, NonNegative, Preset, validate_arguments, with_presets
@@ -82,16 +81,10 @@ def fedrd(
         FedRD: Reducing Divergences for Generalized Federated Learning via Heterogeneity-aware Parameter Guidance;
         official code Kailee-WANG/NeurIPS25-FedRD.
     """
-    settings = training if training.get("steps") else {"epochs": 5} | training
+    settings: Training = training if training.get("steps") else {"epochs": 5} | training
     local_update, memory = sgd(**settings), {}
     if not reset_optimizer:
-        rates = {name: settings[name] for name in ("momentum", "weight_decay") if name in settings}
-        optimizer = local_optimizer(
-            settings.pop("optimizer", None),
-            settings.get("learning_rate", 0.1),
-            betas=settings.pop("betas", None),
-            **rates,
-        )
+        optimizer = pop_optimizer(settings)
         local_update = sgd(**settings, optimizer=optimizer, keep_optimizer=True)
         memory["optimizer"] = optimizer_state(optimizer)
     if debiased and lambda_every == "prev_round":

@@ -13,7 +13,15 @@ from fedjax_het.models import probabilistic
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import WeightingOrName
 from fedjax_het.sharing import personal, share_all
-from fedjax_het.validation import Count, CountOrZero, NonNegative, Preset, validate_arguments, with_presets
+from fedjax_het.validation import (
+    Count,
+    CountOrZero,
+    NonNegative,
+    Preset,
+    may_be_nonzero,
+    validate_arguments,
+    with_presets,
+)
 
 
 @with_presets(released={"l2r_power": 1, "learn_scale": True, "reset_optimizer": False, "weighting": "uniform"})
@@ -68,7 +76,7 @@ def fedsr(
         2022. Official code: atuannguyen/FedSR.
     """
     optimizer = pop_optimizer(training)
-    has_reference = not isinstance(cmi, int | float) or cmi != 0
+    has_reference = may_be_nonzero(cmi)
     information = (conditional_information(cmi),) if has_reference else ()
     return Algorithm(
         objective=(cross_entropy(), l2_representation(l2r, l2r_power), *information),

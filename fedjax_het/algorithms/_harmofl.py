@@ -13,7 +13,7 @@ from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.models import Band, FirstAverage, amplitude_normalised
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import WeightingOrName
-from fedjax_het.validation import Count, Fraction, NonNegative, Preset, validate_arguments, with_presets
+from fedjax_het.validation import Count, Fraction, NonNegative, Preset, may_be_nonzero, validate_arguments, with_presets
 
 
 @with_presets(released={"decay": 0.0, "band": "dc"})
@@ -69,11 +69,10 @@ def harmofl(
     """
     settings: Training = {"momentum": 0.9, "weight_decay": 1e-4, **training}
     optimizer = pop_optimizer(settings)
-    is_perturbed = not isinstance(alpha, int | float) or alpha != 0
     local_update = sgd(
         **settings,
         optimizer=optimizer,
-        gradient=sharpness_aware(alpha, norm) if is_perturbed else plain_gradient,
+        gradient=sharpness_aware(alpha, norm) if may_be_nonzero(alpha) else plain_gradient,
         keep_optimizer=not reset_optimizer,
     )
     algorithm = Algorithm(

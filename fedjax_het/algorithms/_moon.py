@@ -11,7 +11,7 @@ from fedjax_het.models import projected
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.optimizers import fedavgm
 from fedjax_het.server.weightings import WeightingOrName
-from fedjax_het.validation import Count, FractionBelowOne, NonNegative, Positive, validate_arguments
+from fedjax_het.validation import Count, FractionBelowOne, NonNegative, Positive, may_be_nonzero, validate_arguments
 
 
 @validate_arguments
@@ -56,7 +56,7 @@ def moon(
     References:
         Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021. arXiv:2103.16257; code QinbinLi/MOON.
     """
-    is_contrasted = not isinstance(mu, int | float) or mu != 0
+    is_contrasted = may_be_nonzero(mu)
     algorithm = Algorithm(
         objective=(cross_entropy(), contrastive(mu, temperature)) if is_contrasted else (cross_entropy(),),
         local_update=sgd(**training),

@@ -9,7 +9,7 @@ import optax
 from fedjax_het import tree
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, Params, PyTree
-from fedjax_het.validation import FractionBelowOne, NonNegative, Range, validate_arguments
+from fedjax_het.validation import FractionBelowOne, NonNegative, Range, may_be_nonzero, validate_arguments
 
 Optimizer = optax.GradientTransformation
 BETAS = (0.9, 0.999)
@@ -22,7 +22,7 @@ Rate = Annotated[float | Array, Range(0)] | optax.Schedule
 @validate_arguments
 def torch_sgd(learning_rate: Rate, momentum: FractionBelowOne = 0.0, weight_decay: NonNegative = 0.0) -> Optimizer:
     """g <- g + decay w;  b <- momentum b + g;  w <- w - lr b.   What is exactly 0 costs neither memory nor time."""
-    buffer = [optax.trace(momentum)] if _is_used(momentum) else []
+    buffer = [optax.trace(momentum)] if may_be_nonzero(momentum) else []
     return optax.chain(*_decay(weight_decay), *buffer, optax.scale_by_learning_rate(learning_rate))
 
 
@@ -89,8 +89,4 @@ def trainable_only(optimizer: optax.GradientTransformation, only: str | None) ->
 
 
 def _decay(weight_decay: float) -> list[Optimizer]:
-    return [optax.add_decayed_weights(weight_decay)] if _is_used(weight_decay) else []
-
-
-def _is_used(factor: float | Array) -> bool:
-    return isinstance(factor, jax.core.Tracer) or bool(factor != 0)
+    return [optax.add_decayed_weights(weight_decay)] if may_be_nonzero(weight_decay) else []

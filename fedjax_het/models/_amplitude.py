@@ -21,7 +21,7 @@ import numpy as np
 
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Context, Key, Model, Named, Variables
-from fedjax_het.validation import Count, Fraction, NonNegative, validate_arguments
+from fedjax_het.validation import Count, Fraction, NonNegative, may_be_nonzero, validate_arguments
 
 Band = Literal["full", "dc"] | Fraction
 FirstAverage = Literal["first", "zero", "debias"]
@@ -127,7 +127,7 @@ def amplitude_normalised(
     Raises:
         InputError: Values that cannot work; images of another size than the average.
     """
-    if not isinstance(decay, jax.core.Tracer) and decay == 0 and init != "first":
+    if init != "first" and not may_be_nonzero(decay):
         raise InputError("decay: must be above 0 unless init='first', not 0.")
     normalised = partial(normalise, band=band, phase_tolerance=phase_tolerance)
 
