@@ -3,15 +3,15 @@
 Rows of absent clients are zero in K; a zero vector agrees with no other and conflicts with none.
 """
 
-from typing import Literal, get_args
+from typing import Literal
 
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
+from fedjax_het import tree
 from fedjax_het.types import Array, Gram
 
 Agreement = Literal["mean_excl", "sum_excl", "sum_incl"]
-AGREEMENTS = get_args(Agreement)
 
 
 def lengths(gram: Gram) -> Float[Array, "cohort"]:
@@ -63,4 +63,4 @@ def is_conflict(gram: Gram, tolerance: Array | float = 0.0) -> Bool[Array, "coho
 
 
 def _inverse(values: Array) -> Array:
-    return jnp.where(values > 0, 1 / jnp.where(values > 0, values, 1), 0)
+    return jnp.where(values > 0, 1 / tree.positive_or_one(values), 0)

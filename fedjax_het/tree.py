@@ -54,6 +54,11 @@ def safe_sqrt(squared: Array) -> Array:
     return jnp.where(is_positive, jnp.sqrt(jnp.where(is_positive, squared, 1.0)), 0.0)
 
 
+def positive_or_one(values: Array) -> Array:
+    """The values that are positive, and 1 for the others: divisors."""
+    return jnp.where(values > 0, values, 1)
+
+
 def is_finite(tree: PyTree) -> Array:
     """[] bool: whether all entries of all floating leaves are finite."""
     floating = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]

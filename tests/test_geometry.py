@@ -1,5 +1,7 @@
 """Gram-matrix geometry, compared with the vectors themselves."""
 
+from typing import get_args
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -29,7 +31,7 @@ def test_a_projection_is_the_mean_of_both_projections():
 
 def test_agreement_sums_the_other_clients_unless_the_mode_includes_the_client():
     present = jnp.ones(4, bool)
-    mean, total, including = (geometry.agreement(GRAM, present, mode) for mode in geometry.AGREEMENTS)
+    mean, total, including = (geometry.agreement(GRAM, present, mode) for mode in get_args(geometry.Agreement))
     np.testing.assert_allclose(total, 3 * mean, rtol=1e-6)
     np.testing.assert_allclose(including, total + LENGTHS, rtol=1e-5)
 

@@ -91,7 +91,7 @@ def filter_normalised(key: Key, params: Params) -> Params:
             return jnp.zeros_like(weights)
         drawn, axes = jax.random.normal(key, weights.shape, weights.dtype), tuple(range(weights.ndim - 1))
         lengths = [jnp.sqrt(jnp.sum(jnp.square(x), axis=axes, keepdims=True)) for x in (weights, drawn)]
-        return drawn * lengths[0] / jnp.where(lengths[1] > 0, lengths[1], 1)
+        return drawn * lengths[0] / tree.positive_or_one(lengths[1])
 
     keys = jax.random.split(key, len(leaves))
     return jax.tree.unflatten(structure, [direction(*each) for each in zip(keys, leaves, strict=True)])

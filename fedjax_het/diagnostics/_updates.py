@@ -59,7 +59,7 @@ def conflict(
         num_conflicts=num_conflicts(gram),
         projections=geometry.projections(gram),
         agreement=p,
-        relative_agreement=p / jnp.where(mean_length > 0, mean_length, 1),
+        relative_agreement=p / tree.positive_or_one(mean_length),
         dominance=geometry.dominance(p, losses),
     )
 
@@ -166,7 +166,7 @@ def spectrum(gram: Array, is_present: Array) -> Named:
     values = jnp.maximum(jnp.linalg.eigvalsh(gram)[::-1], 0) / jnp.maximum(jnp.sum(is_present), 1)
     shares = values / jnp.where(values[0] > 0, jnp.sum(values), 1)
     reached = jnp.cumsum(shares)[:, None] < jnp.asarray(SHARES) - 1e-12
-    logs = jnp.log(jnp.where(shares > 0, shares, 1))
+    logs = jnp.log(tree.positive_or_one(shares))
     return {
         "eigenvalues": values,
         "num_axes": jnp.where(values[0] > 0, jnp.sum(reached, axis=0) + 1, 0),
@@ -200,7 +200,7 @@ def implied_weights(gram: Array, products: Array, squared: Array) -> Named:
     is_kept = values > _RANK * jnp.maximum(values[-1], 0)
     weights = vectors @ (jnp.where(is_kept, 1 / jnp.where(is_kept, values, 1), 0) * (vectors.T @ products))
     left = squared - 2 * weights @ products + weights @ gram @ weights
-    return {"weights": weights, "residual": jnp.sqrt(jnp.maximum(left, 0) / jnp.where(squared > 0, squared, 1))}
+    return {"weights": weights, "residual": jnp.sqrt(jnp.maximum(left, 0) / tree.positive_or_one(squared))}
 
 
 def weights_of_round(problem, look: RoundSnapshot) -> Named:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Bool, Float
 
+from fedjax_het import tree
 from fedjax_het.types import Array
 
 
@@ -83,7 +84,7 @@ def _steepest(matrix: Array, search: _Search, is_allowed: Array) -> Array:
 def _affine_minimum(matrix: Array, support: Array) -> Array:
     """argmin a^T P a over sum a = 1 and a = 0 off the support; the constant added to P changes no minimum there."""
     shift = jnp.max(jnp.where(support, jnp.diagonal(matrix), 0))
-    shifted = matrix + jnp.where(shift > 0, shift, 1)
+    shifted = matrix + tree.positive_or_one(shift)
     inside = support[:, None] & support
     system = jnp.where(inside, shifted, jnp.eye(matrix.shape[0], dtype=matrix.dtype))
     solution = jnp.where(support, cho_solve(cho_factor(system), support.astype(matrix.dtype)), 0)

@@ -108,7 +108,7 @@ def mean_direction(
         mean_reach = jnp.sum(weights * reach) if normalisation == "cohort" else 1.0
         path = view.updates.select(lambda path: path.startswith("params/"))
         path = path.weighted_sum(coefficient(weights, reach), per_client)["params"]
-        return tree.scale(-1 / jnp.where(mean_reach > 0, mean_reach, 1), path)
+        return tree.scale(-1 / tree.positive_or_one(mean_reach), path)
 
     return Summary(lambda problem, shared, num_clients, cohort_size: tree.zeros_like(shared["params"]), update)
 

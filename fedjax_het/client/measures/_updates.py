@@ -139,7 +139,7 @@ def change_of_control(
         moved = tree.subtract(view.start["params"], view.local["params"])
         average = view.received.published["control"]
         reach = view.num_steps * rate(learning_rate, schedule, view)
-        return tree.subtract(_shared(tree.scale(1.0 / jnp.where(reach > 0, reach, 1), moved), view), average)
+        return tree.subtract(_shared(tree.scale(1.0 / tree.positive_or_one(reach), moved), view), average)
 
     def measure(problem: Problem, view: ClientView) -> Params:
         has_moved = view.num_steps > 0

@@ -71,7 +71,7 @@ def debiased_cross_entropy(
         is_example = jnp.broadcast_to(mask.reshape(mask.shape + (1,) * (labels.ndim - 1)), labels.shape)
         weights = is_example * of_class[labels]
         total = jnp.sum(weights if normalise == "weights" else is_example)
-        return jnp.sum(weights * losses) / jnp.where(total > 0, total, 1)
+        return jnp.sum(weights * losses) / tree.positive_or_one(total)
 
     return debiased_cross_entropy
 

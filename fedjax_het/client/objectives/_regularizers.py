@@ -103,8 +103,7 @@ def invariance(gamma: NonNegative = 0.001, debias: bool = False) -> Term:
         published = forward.view.received.published["mean_gradient"]
         target = published["mean"]
         if debias:
-            mass = published["mass"]
-            target = tree.scale(1.0 / jnp.where(mass > 0, mass, 1.0), target)
+            target = tree.scale(1.0 / tree.positive_or_one(published["mass"]), target)
         return gamma * tree.squared_norm(tree.subtract(gradient_of_head(forward), target))
 
     return invariance

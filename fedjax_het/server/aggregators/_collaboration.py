@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from fedjax_het import tree
 from fedjax_het._internal.float64 import require_float64
 from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.server.simplex import least_on_simplex
@@ -42,7 +43,7 @@ def drop_small_weights(weights: Array, threshold: float = 1e-3) -> Array:
     """Rows without entries under the threshold, summing to one again; a row that has no others stays as it is."""
     large = jnp.where(weights >= threshold, weights, 0)
     total = jnp.sum(large, axis=-1, keepdims=True)
-    return jnp.where(total > 0, large / jnp.where(total > 0, total, 1), weights)
+    return jnp.where(total > 0, large / tree.positive_or_one(total), weights)
 
 
 @validate_arguments

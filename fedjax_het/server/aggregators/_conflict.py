@@ -9,7 +9,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from fedjax_het import geometry
+from fedjax_het import geometry, tree
 from fedjax_het.algorithm import Aggregator
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators._gram_space import Buffers, GramEdit, Scope, StackDtype, gram_space_mean
@@ -23,7 +23,7 @@ _ROUNDING_OF_SQUARES = 1e-12  # of its squared parts: what an update that was ca
 def project_at_once(gram: Array, is_pair: Array) -> Array:
     """g_i - sum_j <g_i, g_j>/|g_j|^2 g_j over all marked pairs [m, m], every product taken before any change."""
     squared = jnp.diagonal(gram)
-    return jnp.eye(gram.shape[0]) - jnp.where(is_pair & (squared > 0), gram / _or_one(squared), 0)
+    return jnp.eye(gram.shape[0]) - jnp.where(is_pair & (squared > 0), gram / tree.positive_or_one(squared), 0)
 
 
 def project_in_order(gram: Array, partners: Array, is_pair: Array, *, is_tested: bool = True) -> Array:
@@ -39,7 +39,7 @@ def project_in_order(gram: Array, partners: Array, is_pair: Array, *, is_tested:
         partner = partners[:, turn]
         product, size = products[rows, partner], squared[partner]
         is_removed = is_pair[rows, partner] & (size > 0) & ((product < 0) | (not is_tested))
-        share = jnp.where(is_removed, product / _or_one(size), 0)
+        share = jnp.where(is_removed, product / tree.positive_or_one(size), 0)
         return coefficients.at[rows, partner].add(-share), products - share[:, None] * gram[partner]
 
     return jax.lax.fori_loop(0, partners.shape[1], step, (jnp.eye(gram.shape[0]), gram))[0]
@@ -60,7 +60,7 @@ def project_running(gram: Array, pairs: Array, is_pair: Array, *, is_mutual: boo
         squares = drop_rounding(jnp.sum(both * with_sent, axis=1), both, gram)
         product = jnp.sum(both[0] * with_sent[1])
         is_removed = moves & is_pair[turn] & (product < 0) & jnp.all(squares > 0)
-        share = jnp.where(is_removed, product / _or_one(squares[::-1]), 0)[:, None]
+        share = jnp.where(is_removed, product / tree.positive_or_one(squares[::-1]), 0)[:, None]
         return coefficients.at[pair].add(-share * both[::-1]), products.at[pair].add(-share * with_sent[::-1])
 
     return jax.lax.fori_loop(0, pairs.shape[0], step, (jnp.eye(gram.shape[0]), gram))[0]
@@ -70,10 +70,6 @@ def drop_rounding(squared: Array, coefficients: Array, gram: Array) -> Array:
     """Squared lengths [...] of sum_j c_j g_j, coefficients [..., m]; 0 where the parts cancel to rounding."""
     parts = jnp.abs(coefficients) @ jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0))
     return jnp.where(squared > _ROUNDING_OF_SQUARES * jnp.square(parts), squared, 0)
-
-
-def _or_one(values: Array) -> Array:
-    return jnp.where(values > 0, values, 1)
 
 
 # ---- dominant updates (FedMGC) --------------------------------------------------------------------------------------

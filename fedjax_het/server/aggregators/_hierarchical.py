@@ -53,7 +53,7 @@ def _subtract_projections(gram: Array, rows: Array, others: Array, eps: float, p
     if products is None:
         products = jnp.sum(rows @ gram * others, axis=1)
     squared = drop_rounding(jnp.sum(others @ gram * others, axis=1), others, gram) + eps
-    share = jnp.where((products < 0) & (squared > 0), products / jnp.where(squared > 0, squared, 1), 0)
+    share = jnp.where((products < 0) & (squared > 0), products / tree.positive_or_one(squared), 0)
     return rows - share[:, None] * others
 
 

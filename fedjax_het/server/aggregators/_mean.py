@@ -6,6 +6,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from fedjax_het import tree
 from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.errors import InputError
 from fedjax_het.server.weightings import WeightingOrName, normalise, resolve_weighting, uniform
@@ -75,7 +76,7 @@ def normalized_mean(
         if (share := weighting.per_client) is None:
             return None
         return lambda upload: jnp.where(
-            (norm := _norms(upload)) > 0, share(upload) / (_or_one(norm) if is_per_step else 1), 0
+            (norm := _norms(upload)) > 0, share(upload) / (tree.positive_or_one(norm) if is_per_step else 1), 0
         )
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
@@ -86,7 +87,7 @@ def normalized_mean(
             EFFECTIVE_STEPS[tau_eff](weights, norms, view.uploads.num_steps) if isinstance(tau_eff, str) else tau_eff
         )
         params, rest = (view.updates.select(chosen) for chosen in (_is_parameter, lambda path: not _is_parameter(path)))
-        direction = params.weighted_sum(effective * weights / _or_one(norms), per_client(is_per_step=True))
+        direction = params.weighted_sum(effective * weights / tree.positive_or_one(norms), per_client(is_per_step=True))
         others = rest.weighted_sum(weights, per_client(is_per_step=False))
         return Aggregate({**others, **direction}, {}), state
 
@@ -95,10 +96,6 @@ def normalized_mean(
 
 def _is_parameter(path: str) -> bool:
     return path.startswith("params/")
-
-
-def _or_one(values: Array) -> Array:
-    return jnp.where(values > 0, values, 1)
 
 
 def _norms(uploads: Upload) -> Array:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
+from fedjax_het import tree
 from fedjax_het.algorithm import Aggregator
 from fedjax_het.server.aggregators._gram_space import Buffers, GramEdit, Scope, StackDtype, gram_space_mean
 from fedjax_het.server.weightings import WeightingOrName
@@ -89,20 +90,16 @@ def _edit_along_axes(
 ) -> Array:
     """[m, m]: client i's edited update along axis l."""
     norms = norms[:, None]
-    weights = jnp.where(axes.is_kept, axes.eigenvalues / _or_one(NORMS[eig_norm](axes)), 0)
+    weights = jnp.where(axes.is_kept, axes.eigenvalues / tree.positive_or_one(NORMS[eig_norm](axes)), 0)
     has_side = jnp.abs(axes.projections) > _VOTE * norms
     if correction == "per_axis":  # the projection's length cancels, its side remains
         return norms * weights * jnp.sign(axes.projections) * has_side
     along = weights * axes.projections * has_side
     if projection == "cosine":
-        along = along * axes.lengths / _or_one(norms)
+        along = along * axes.lengths / tree.positive_or_one(norms)
     if correction == "none":
         return along
-    return along * norms / _or_one(jnp.linalg.norm(along, axis=1, keepdims=True))
-
-
-def _or_one(values: Array) -> Array:
-    return jnp.where(values > 0, values, 1)
+    return along * norms / tree.positive_or_one(jnp.linalg.norm(along, axis=1, keepdims=True))
 
 
 @validate_arguments

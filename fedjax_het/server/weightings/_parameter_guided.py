@@ -71,7 +71,7 @@ def _l2(start: Array, changes: Array) -> Array:
 def _cosine(start: Array, changes: Array) -> Array:
     trained = start + changes
     lengths = jnp.linalg.norm(start) * jnp.linalg.norm(trained, axis=1)
-    return jnp.where(lengths > 0, 1 - trained @ start / jnp.where(lengths > 0, lengths, 1), 0)
+    return jnp.where(lengths > 0, 1 - trained @ start / tree.positive_or_one(lengths), 0)
 
 
 Distance = Literal["l2", "cosine"]

@@ -6,6 +6,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from fedjax_het import tree
 from fedjax_het.algorithm import Weighting
 from fedjax_het.types import Array, ServerView, Upload
 from fedjax_het.validation import validate_arguments
@@ -28,8 +29,7 @@ def stateless(weights: Callable[[ServerView], Array]) -> Weighting:
 def normalise(weights: Array, is_present: Array) -> Array:
     """Weights over the clients present, summing to one; all zero where there is none."""
     weights = jnp.where(is_present, weights, 0)
-    total = jnp.sum(weights)
-    return weights / jnp.where(total > 0, total, 1)
+    return weights / tree.positive_or_one(jnp.sum(weights))
 
 
 def weight_per_client(per_client: Callable[[Upload], Array]) -> Weighting:
