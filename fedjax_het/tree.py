@@ -54,7 +54,7 @@ def safe_sqrt(squared: Array) -> Array:
     return jnp.where(is_positive, jnp.sqrt(jnp.where(is_positive, squared, 1.0)), 0.0)
 
 
-def positive_or_one(values: Array) -> Array:
+def positive_or_one(values: Array | float) -> Array:
     """The values that are positive, and 1 for the others: divisors."""
     return jnp.where(values > 0, values, 1)
 

@@ -13,6 +13,7 @@ from fedjax_het import tree
 from fedjax_het.engine.evaluation.evaluate import BATCH, Evaluation, held_out_batches, make_evaluation, personal_rows
 from fedjax_het.engine.evaluation.scoring import HeldOut
 from fedjax_het.engine.execution import cost
+from fedjax_het.engine.execution.executor import Executor
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.parallel import sharding
@@ -22,7 +23,7 @@ from fedjax_het.engine.round.program import RoundMetrics
 from fedjax_het.types import Array, ClientData, Key, PyTree, Rows, State
 
 
-class OnDeviceExecutor:
+class OnDeviceExecutor(Executor):
     """An `Executor` that keeps everything on the device: one program for rounds, one for the evaluation.
 
     The data are copied to the device when they are first needed.
@@ -50,17 +51,14 @@ class OnDeviceExecutor:
         self.compile_seconds = time.perf_counter() - start_time
 
     def start(self) -> State:
-        """The state before the first round."""
         return self.init(self._hyper_parameters, self._keys, self._data)
 
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
-        """Run some rounds; `state` is consumed. The metrics are NumPy arrays [runs, num_rounds, ...]."""
         number = self.traced.layout.replicate(np.int32(num_rounds))
         state, metrics = self.program(self._hyper_parameters, state, self._data, self._keys, number)
         return state, jax.tree.map(lambda x: np.asarray(x)[:, :num_rounds], metrics)
 
     def evaluate(self, state: State) -> Evaluation:
-        """Evaluate on all held-out examples; the results are NumPy arrays."""
         program, data = self._evaluation, self._data
         evaluation = program(self._hyper_parameters, state, data.examples, self._held_out, self._personal_rows)
         return jax.tree.map(np.asarray, evaluation)
@@ -83,27 +81,15 @@ class OnDeviceExecutor:
         def measure_state(state: State) -> PyTree:
             return jax.tree.map(np.asarray, program(hyper_parameters, state, self._data, self._keys))
 
-        return measure_state, self._peak(program)
+        return measure_state, self._peak_bytes(cost.temporary_bytes(program))
 
     def release(self) -> None:
-        """Free the memory of the data on the device."""
-        for name in ("_data", "_held_out", "_of_own"):
+        for name in ("_data", "_held_out", "_personal_rows"):
             self.__dict__.pop(name, None)
 
     @property
     def peak_bytes(self) -> int:
-        """Peak bytes on one device, in rounds or in evaluation."""
-        return self._peak(self.program, self._evaluation)
-
-    @property
-    def round_bytes(self) -> int:
-        """Peak bytes on one device in rounds."""
-        return self._peak(self.program)
-
-    def _peak(self, *programs: Compiled) -> int:
-        return cost.bytes_before_round(cost.resident_bytes(self.traced, self.offload)) + max(
-            map(cost.temporary_bytes, programs)
-        )
+        return self._peak_bytes(cost.temporary_bytes(self.program), cost.temporary_bytes(self._evaluation))
 
     # ---- programs and data -------------------------------------------------------------------------------------------
     @cached_property

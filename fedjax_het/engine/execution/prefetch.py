@@ -127,7 +127,7 @@ class ExamplePrefetcher:
         return self._layout.replicate(self._data.examples)
 
     def release(self) -> None:
-        self.__dict__.pop("_everything", None)
+        self.__dict__.pop("_all_examples", None)
 
     def _number(self, value: int) -> Array:
         return self._layout.replicate(np.int32(value))

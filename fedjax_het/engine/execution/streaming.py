@@ -1,7 +1,7 @@
 """Execution of rounds with client states, examples or both streamed from the host, one cohort at a time."""
 
 import time
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent import futures
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,7 @@ import numpy as np
 from fedjax_het import tree
 from fedjax_het.engine.evaluation.evaluate import Evaluation
 from fedjax_het.engine.execution import cost
+from fedjax_het.engine.execution.executor import Executor
 from fedjax_het.engine.execution.prefetch import CohortBatch, ExamplePrefetcher, PrefetchedCohort
 from fedjax_het.engine.execution.run_spec import OffloadPolicy
 from fedjax_het.engine.execution.streaming_evaluation import StreamedEvaluation
@@ -85,8 +86,8 @@ class FinishedRound(NamedTuple):
     metrics: RoundMetrics
 
 
-class StreamingExecutor:
-    """An `Executor` that keeps client states, examples or both off the device.
+class StreamingExecutor(Executor):
+    """An `Executor` that keeps client states, examples or both off the device; kept off, clients are a ClientStore.
 
     While a round runs, a thread writes the states of the round before to the store, reads those of the next round, and
     copies the next round's examples to the device. The state of a client that takes part in two successive rounds stays
@@ -102,7 +103,7 @@ class StreamingExecutor:
             folder: The folder for client states on disk.
         """
         self.traced, self.offload, self._folder = traced, offload, folder
-        self.prefetch_pool: Executor = ThreadPoolExecutor(1, "prefetch")
+        self.prefetch_pool: futures.Executor = futures.ThreadPoolExecutor(1, "prefetch")
         start_time, spec, layout = time.perf_counter(), traced.spec, traced.layout
         self._is_stored = offload.client_states != "device"
         self._keys, self._opaque_one = layout.replicate(spec.keys()), layout.replicate(np.int32(1))
@@ -126,7 +127,6 @@ class StreamingExecutor:
 
     # ---- running -----------------------------------------------------------------------------------------------------
     def start(self) -> State:
-        """The state before the first round; its clients are a ClientStore where they are kept off the device."""
         state = self._initialize(self._keys, self._example)
         if not self._is_stored:
             return state
@@ -135,7 +135,6 @@ class StreamingExecutor:
         return state._replace(clients=ClientStore(first, self.traced.spec.num_clients, folder))
 
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
-        """Run some rounds; `state` is consumed. The metrics are NumPy arrays [seeds, num_rounds, ...]."""
         first = int(np.asarray(state.server.round)[0])
         is_end = first + num_rounds >= self.traced.spec.rounds
         cohorts, store = self._prefetcher.draw_cohorts(first), state.clients if self._is_stored else None
@@ -162,26 +161,15 @@ class StreamingExecutor:
         return state, jax.tree.map(lambda *rounds: np.stack(rounds, axis=1), *metrics)
 
     def evaluate(self, state: State) -> Evaluation:
-        """Evaluate on all held-out examples; the results are NumPy arrays."""
         return self._evaluation(state, self.prefetch_pool)
 
     def release(self) -> None:
-        """Free the memory of the examples on the device."""
         self._prefetcher.release()
         self._prefetched_round = (-1, None)
 
     @property
-    def round_bytes(self) -> int:
-        """Peak bytes on one device in rounds."""
-        return cost.bytes_before_round(cost.resident_bytes(self.traced, self.offload)) + cost.temporary_bytes(
-            self.program
-        )
-
-    @property
     def peak_bytes(self) -> int:
-        """Peak bytes on one device, in rounds or in evaluation."""
-        temporary = max(cost.temporary_bytes(self.program), self._evaluation.extra_bytes)
-        return cost.bytes_before_round(cost.resident_bytes(self.traced, self.offload)) + temporary
+        return self._peak_bytes(cost.temporary_bytes(self.program), self._evaluation.extra_bytes)
 
     # ---- a round -----------------------------------------------------------------------------------------------------
     def _call(

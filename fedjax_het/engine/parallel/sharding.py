@@ -46,8 +46,7 @@ def with_shardings(shapes: State, layout: Layout, has_seeds: bool = False) -> St
     if not layout.mesh:
         return shapes
     pairs = zip(shapes, state_shardings(layout, has_seeds), strict=True)
-    return State._make(_with_sharding(part, where) for part, where in pairs)
-
-
-def _with_sharding(shapes: PyTree, where: jax.sharding.Sharding) -> PyTree:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), shapes)
+    return State._make(
+        jax.tree.map(lambda x, sharding=sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), part)
+        for part, sharding in pairs
+    )

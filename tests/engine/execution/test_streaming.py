@@ -1,6 +1,7 @@
 """Client states and examples off the device: another way to hold the same run."""
 
 import functools
+import gc
 from concurrent.futures import Executor, Future
 
 import jax
@@ -74,6 +75,21 @@ def run(simulation: Simulation, blocks: tuple[int, ...] = (5, 4)) -> tuple:
         state, metrics = simulation.advance(state, num_rounds)
         out.append((metrics, simulation.evaluate(state)))
     return jax.tree.map(np.array, (of_clients(everything(state), federation().num_clients), out))
+
+
+@pytest.mark.parametrize("client_states", ["device", "host"])
+def test_a_released_executor_keeps_no_data_on_the_device(client_states):
+    shapes = (federation().examples.inputs.shape, federation().data.test.index.shape)
+
+    def count_arrays() -> int:
+        gc.collect()
+        return sum(array.shape in shapes for array in jax.live_arrays())
+
+    num_before, simulation = count_arrays(), build("fedavg", client_states, **simple())
+    simulation.evaluate(simulation.start())
+    assert count_arrays() > num_before
+    simulation.executor.release()
+    assert count_arrays() == num_before
 
 
 @pytest.mark.usefixtures("in_earnest")

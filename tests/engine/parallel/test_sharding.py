@@ -29,7 +29,7 @@ def models_on_a_device(num_clients: int, num_seeds: int) -> tuple[float, float]:
     runner = simulation.executor
     start = runner.init.lower({}, runner.traced.spec.keys(), simulation.federation.data).compile().memory_analysis()
     one = tree.num_bytes(runner.traced.shapes.state.server.shared)
-    return runner._peak(runner.program) / one, (start.output_size_in_bytes + start.temp_size_in_bytes) / one
+    return runner.round_bytes / one, (start.output_size_in_bytes + start.temp_size_in_bytes) / one
 
 
 @pytest.mark.parametrize("num_seeds", [1, 2])
