@@ -74,8 +74,8 @@ def store_states(store: ClientStore, ids: HostArray, clients: ClientState) -> No
 def _positions_among(before: HostArray, ids: HostArray) -> np.ndarray:
     """The position of each id in `before`; -1 where it does not occur."""
     order = np.argsort(before)
-    found = order[np.minimum(np.searchsorted(before, ids, sorter=order), len(before) - 1)]
-    return np.where(before[found] == ids, found, -1).astype(np.int32)
+    positions = order[np.minimum(np.searchsorted(before, ids, sorter=order), len(before) - 1)]
+    return np.where(before[positions] == ids, positions, -1).astype(np.int32)
 
 
 class FinishedRound(NamedTuple):
@@ -142,7 +142,8 @@ class StreamingExecutor(Executor):
         prefetched, following = prefetched or self._prefetcher.prefetch(cohorts[0]), None
         states, finished, metrics = None, None, []
         if store is not None:
-            state = state._replace(clients=self._zero_states())
+            zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.shapes.clients)
+            state = state._replace(clients=jax.device_put(zeros, self.traced.layout.client_sharding(axis=1)))
             states = load_states(store, cohorts[0], None, self.traced.layout)
         for number in range(num_rounds):
             is_last = number == num_rounds - 1
@@ -215,10 +216,6 @@ class StreamingExecutor(Executor):
         if store is not None and finished.clients is not None:
             store_states(store, finished.cohort.ids[:, : self.traced.round.cohort_size], finished.clients)
         return [jax.tree.map(np.asarray, finished.metrics)]
-
-    def _zero_states(self) -> ClientState:
-        zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.shapes.clients)
-        return jax.device_put(zeros, self.traced.layout.client_sharding(axis=1))
 
     # ---- programs ----------------------------------------------------------------------------------------------------
     def _initial_state(self, key: Key, inputs: Array) -> State:

@@ -76,7 +76,11 @@ def build_executor(
         except MemoryBudgetError as error:
             refusals.append(str(error))
     if budget is None or capacity < budget:
-        raise InputError(_explain_memory(capacity, refusals[-1]))
+        raise InputError(
+            f"memory: this run takes more than the {describe_bytes(capacity)} that a device has. In MB: "
+            f"{refusals[-1]}. Take a smaller model, batch_size or cohort_size, or fewer seeds; on accelerators a "
+            "memory_budget streams what it can."
+        )
     raise InputError(_explain_budget(budget, refusals))
 
 
@@ -88,13 +92,6 @@ def device_capacity(spec: RunSpec, layout: Layout) -> float:
     """
     is_shared = jax.default_backend() == "cpu"
     return layout.device_memory + (tree.num_bytes(spec.federation.data.examples) if is_shared else 0)
-
-
-def _explain_memory(capacity: float, plan: str) -> str:
-    return (
-        f"memory: this run takes more than the {describe_bytes(capacity)} that a device has. In MB: {plan}. Take a "
-        "smaller model, batch_size or cohort_size, or fewer seeds; on accelerators a memory_budget streams what it can."
-    )
 
 
 def _explain_budget(budget: int, refusals: list[str]) -> str:
@@ -148,7 +145,7 @@ def _offload_policies(
 ) -> Iterator[OffloadPolicy]:
     """The policies that the request allows, the likely fastest first."""
     for client_states, examples in product(
-        ("device", _choose_store(first))
+        ("device", "host" if 2 * _stored_bytes(first) < physical_memory() else "disk")
         if requested_offload.client_states == AUTO
         else (requested_offload.client_states,),
         ("device", "stream") if requested_offload.examples == AUTO else (requested_offload.examples,),
@@ -166,10 +163,6 @@ def _stored_bytes(first: TracedRound) -> int:
     spec = first.spec
     num_touched = min(spec.num_clients, spec.rounds * spec.cohort_size)
     return spec.num_runs * num_touched * tree.num_bytes(first.shapes.state.clients) // spec.num_clients
-
-
-def _choose_store(first: TracedRound) -> str:
-    return "host" if 2 * _stored_bytes(first) < physical_memory() else "disk"
 
 
 def _check_room(first: TracedRound, offload: OffloadPolicy, folder: Path) -> None:

@@ -77,12 +77,15 @@ def plan_stack(
         InputError: An aggregator or a summary reads a quantity that no slot fills; or weights that are declared as
             known from one upload are computed from others.
     """
-    arguments = (algorithm, problem, server, received, upload, cohort, num_clients)
-    plan = _trace_plan(*arguments)
+    shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)  # noqa: E731
+    stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*cohort.shape, *x.shape), x.dtype), upload)
+    is_present = jax.ShapeDtypeStruct(cohort.shape, bool)
+    shapes = (*jax.tree.map(shape, (server, received)), stacked, shape(cohort), is_present)
+    plan = _trace_plan(algorithm, problem, num_clients, shapes)
     captured = _captured_arrays(plan, upload)
     # Arrays of the algorithm that a weight captures, such as traced hyper-parameters, are the same in a second trace;
     # arrays of the view are not, and do not exist yet while clients train.
-    again = _captured_arrays(_trace_plan(*arguments), upload) if captured else []
+    again = _captured_arrays(_trace_plan(algorithm, problem, num_clients, shapes), upload) if captured else []
     if [id(each) for each in captured] != [id(each) for each in again]:
         raise InputError(
             "the aggregator: `per_client` of a weighted_sum is computed while clients train, from one upload alone, "
@@ -98,15 +101,8 @@ def _captured_arrays(plan: StackPlan, upload: Upload) -> list[Array]:
     return [const for each in traced for const in each.consts if isinstance(const, jax.core.Tracer)]
 
 
-def _trace_plan(
-    algorithm: Algorithm,
-    problem: Problem,
-    server: ServerState,
-    received: Broadcast,
-    upload: Upload,
-    cohort: Array,
-    num_clients: int,
-) -> StackPlan:
+def _trace_plan(algorithm: Algorithm, problem: Problem, num_clients: int, shapes: tuple) -> StackPlan:
+    """Trace with the shapes of (server, broadcast, uploads of the cohort, its ids, whether they are present)."""
     plan = StackPlan()
 
     def trace(server: ServerState, received: Broadcast, uploads: Upload, cohort: Array, is_present: Array) -> None:
@@ -137,10 +133,7 @@ def _trace_plan(
             except MissingSlotError as error:
                 raise InputError(f"{reader} {error}") from None
 
-    shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)  # noqa: E731
-    stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*cohort.shape, *x.shape), x.dtype), upload)
-    is_present = jax.ShapeDtypeStruct(cohort.shape, bool)
-    jax.eval_shape(trace, *jax.tree.map(shape, (server, received)), stacked, shape(cohort), is_present)
+    jax.eval_shape(trace, *shapes)
     return plan
 
 

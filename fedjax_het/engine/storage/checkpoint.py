@@ -82,10 +82,8 @@ class Checkpoints:
             InputError: The directory cannot be created or written.
         """
         self._directory, self._num_clients = Path(directory).absolute(), num_clients
-        self._identity, self._segments = (
-            json.loads(json.dumps(identity)),
-            IncrementalCheckpoint(self._directory / "clients"),
-        )
+        self._identity = json.loads(json.dumps(identity))
+        self._segments = IncrementalCheckpoint(self._directory / "clients")
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -104,12 +102,8 @@ class Checkpoints:
         about["leaves"] = _leaves(state, self._num_clients)
         state, store = _split_clients(state)
         about |= {"num_rows": _num_rows(state)} if store is None else {"segments": self._segments.write(round, store)}
-        self._manager.save(
-            round,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(_fill_empty_leaves(state)), about=ocp.args.JsonSave(about)
-            ),
-        )
+        saved = ocp.args.StandardSave(_fill_empty_leaves(state))
+        self._manager.save(round, args=ocp.args.Composite(state=saved, about=ocp.args.JsonSave(about)))
         self._manager.wait_until_finished()
         if jax.process_index() == 0:
             write_checksums(self._directory / str(round))
@@ -137,15 +131,12 @@ class Checkpoints:
         if round is None:
             raise InputError(f"{self._directory}: there is no checkpoint.")
         where, about = self._directory / str(round), self._about(round)
-        if about["format"] > FORMAT:
+        if about["format"] != FORMAT:
+            newer, older = ("a newer", "Upgrade fedjax-het"), ("an older", "Continue it with that version")
+            version, remedy = newer if about["format"] > FORMAT else older
             raise InputError(
-                f"{where}: written by a newer version (format {about['format']}, this one reads up to {FORMAT}). "
-                "Upgrade fedjax-het, or train into another directory."
-            )
-        if about["format"] < FORMAT:
-            raise InputError(
-                f"{where}: written by an older version (format {about['format']}, this one reads {FORMAT}). "
-                "Continue it with that version, or train into another directory."
+                f"{where}: written by {version} version (format {about['format']}, this one reads {FORMAT}). "
+                f"{remedy}, or train into another directory."
             )
         if about["identity"] != self._identity:
             raise InputError(
@@ -165,7 +156,7 @@ class Checkpoints:
         # Not strict, Orbax drops or adds padding rows behind the last client; `_check_leaves` has compared all else.
         is_alike = store is not None or about.get("num_rows", _num_rows(like)) == _num_rows(like)
         state = self._read(where, "state", ocp.args.StandardRestore(target, strict=is_alike))
-        state = jax.tree.map(lambda read, wanted: read if wanted.size else wanted, state, like)
+        state = jax.tree.map(lambda read, empty: read if empty.size else empty, state, like)
         if store is None:
             return state
         with _reporting_damage(where):
@@ -231,9 +222,9 @@ def _name(key: Any) -> str:
     return str(next(getattr(key, field) for field in ("name", "key", "idx") if hasattr(key, field)))
 
 
-def _check_leaves(where: Path, stored: dict[str, str], wanted: dict[str, str]) -> None:
-    for name in sorted(stored.keys() | wanted.keys()):
-        there, here = stored.get(name, "absent"), wanted.get(name, "absent")
+def _check_leaves(where: Path, stored: dict[str, str], expected: dict[str, str]) -> None:
+    for name in sorted(stored.keys() | expected.keys()):
+        there, here = stored.get(name, "absent"), expected.get(name, "absent")
         if there != here:
             raise InputError(
                 f"{where}: the checkpoint is of another algorithm, model or number of clients: {name} is {there} "

@@ -13,8 +13,7 @@ _BLOCK = 1 << 24  # bytes read at one time
 def write_checksums(folder: Path) -> None:
     """Write the checksums of all files below a folder, with which `find_damage` compares them later."""
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file != folder / NAME]
-    found = {file.relative_to(folder).as_posix(): crc32_of(file) for file in files}
-    write(folder / NAME, json.dumps(found))
+    write(folder / NAME, json.dumps({file.relative_to(folder).as_posix(): crc32_of(file) for file in files}))
 
 
 def find_damage(folder: Path) -> str | None:
