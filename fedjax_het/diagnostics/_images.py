@@ -10,15 +10,15 @@ from fedjax_het.types import Array, Batch, Named, PyTree, RoundSnapshot, Rows, V
 MOST_CLIENTS, IMAGES = 4, 2
 
 
-def image_shape(problem, look: RoundSnapshot, name: str) -> tuple[int, int, int]:
+def image_shape(problem, snapshot: RoundSnapshot, name: str) -> tuple[int, int, int]:
     """(height, width, channel) as the model takes them. Raises InputError for inputs that are no images."""
-    shape = jax.eval_shape(problem.prepare, look.data.examples.inputs[:1]).shape[1:]
+    shape = jax.eval_shape(problem.prepare, snapshot.data.examples.inputs[:1]).shape[1:]
     if len(shape) != 3:
         raise InputError(f"diagnostics: '{name}' is for images [height, width, channel], not for inputs {shape}.")
     return shape
 
 
-def first_images(problem, look: RoundSnapshot, name: str) -> tuple[Variables, Batch]:
+def first_images(problem, snapshot: RoundSnapshot, name: str) -> tuple[Variables, Batch]:
     """(the server's new model with these clients' own leaves, their images), leaves [clients, ...].
 
     Batch leaves: [clients, IMAGES, ...], clients = min(MOST_CLIENTS, cohort); a client with fewer test images than
@@ -27,8 +27,8 @@ def first_images(problem, look: RoundSnapshot, name: str) -> tuple[Variables, Ba
     Raises:
         InputError: Inputs that are no images, or where no client has test examples of its own.
     """
-    image_shape(problem, look, name)
-    if look.data.test is None:
+    image_shape(problem, snapshot, name)
+    if snapshot.data.test is None:
         raise InputError(
             f"diagnostics: '{name}' shows clients' own test images, and no client has any. Give them some: "
             "data.client_test_fraction=0.2, or data.local_test=True."
@@ -37,21 +37,21 @@ def first_images(problem, look: RoundSnapshot, name: str) -> tuple[Variables, Ba
     def first(stack: PyTree) -> PyTree:
         return jax.tree.map(lambda x: x[:MOST_CLIENTS], stack)
 
-    batches = jax.vmap(lambda row: problem.batch(look.data, row.index, row.count, 0, IMAGES))(first(look.data.test))
-    return first(global_models(look)), batches
+    rows = first(snapshot.data.test)
+    batches = jax.vmap(lambda row: problem.batch(snapshot.data, row.index, row.count, 0, IMAGES))(rows)
+    return first(global_models(snapshot)), batches
 
 
-def amplitudes_of_round(problem, look: RoundSnapshot) -> Named:
-    """{"log_amplitudes": [cohort, radii]}: mean of log(1 + |F x|) over a client's training images, channels, and
+def amplitudes_of_round(problem, snapshot: RoundSnapshot) -> Named:
+    """The mean logarithmic amplitude of each client's training images by frequency: {"log_amplitudes": [cohort, radii]}.
 
-    frequencies whose distance from 0, in cycles an image, rounds to r = 0, 1, ...
-
-    x: as the model takes them, [height, width, channel].
+    The mean of log(1 + |F x|) over images x [height, width, channel] as the model takes them, channels, and frequencies
+    whose distance from 0, in cycles per image, rounds to r = 0, 1, ...
 
     Raises:
         InputError: Inputs that are no images.
     """
-    height, width, _ = image_shape(problem, look, "amplitudes")
+    height, width, _ = image_shape(problem, snapshot, "amplitudes")
     radius = jnp.round(jnp.hypot(jnp.fft.fftfreq(height)[:, None] * height, jnp.fft.fftfreq(width) * width))
     radius, num_radii = radius.astype(jnp.int32), min(height, width) // 2 + 1
     sizes = jnp.zeros(num_radii).at[radius].add(1, mode="drop")
@@ -61,32 +61,32 @@ def amplitudes_of_round(problem, look: RoundSnapshot) -> Named:
             logs = jnp.log1p(jnp.abs(jnp.fft.fft2(batch.inputs.astype(jnp.float32), axes=(1, 2)))).mean(axis=-1)
             return total.at[radius].add(jnp.sum(logs * batch.mask[:, None, None], axis=0), mode="drop")
 
-        return over_rows(problem, look, row, add, jnp.zeros(num_radii)) / sizes / jnp.maximum(row.count, 1)
+        return over_rows(problem, snapshot, row, add, jnp.zeros(num_radii)) / sizes / jnp.maximum(row.count, 1)
 
-    return {"log_amplitudes": jax.lax.map(one, look.data.train)}
+    return {"log_amplitudes": jax.lax.map(one, snapshot.data.train)}
 
 
-def contours_of_round(problem, look: RoundSnapshot) -> Named:
-    """{"images": float16 [clients, images, height, width, channel], "true", "predicted": [clients, images, height,
+def contours_of_round(problem, snapshot: RoundSnapshot) -> Named:
+    """Test images as the model takes them, the true class of each pixel, and the predicted one.
 
-    width], "is_image": [clients, images]}: test images as the model takes them, the class of each pixel, and the class
-    to which the server's new model, with the client's own leaves, gives the largest logit.
-
+    {"images": float16 [clients, images, height, width, channel], "true", "predicted": [clients, images, height, width],
+    "is_image": [clients, images]}. Predicted: the class to which the server's new model, with the client's own leaves,
+    gives the largest logit.
     Reads: data.test.
 
     Raises:
         InputError: Labels that are no masks, or as `first_images` does.
     """
-    if look.data.examples.labels.ndim < 3:
+    if snapshot.data.examples.labels.ndim < 3:
         raise InputError(
             "diagnostics: 'contours' is for masks [height, width], and these examples have one label each. Leave it "
             "out, or give data with masks."
         )
-    models, batches = first_images(problem, look, "contours")
+    models, batches = first_images(problem, snapshot, "contours")
 
     def predicted(each: tuple[Variables, Batch]) -> Array:
         model, batch = each
-        return jnp.argmax(logits(problem, model, look, batch), axis=-1)
+        return jnp.argmax(logits(problem, model, snapshot, batch), axis=-1)
 
     return {
         "images": batches.inputs.astype(jnp.float16),
@@ -96,21 +96,20 @@ def contours_of_round(problem, look: RoundSnapshot) -> Named:
     }
 
 
-def normalisation_of_round(problem, look: RoundSnapshot) -> Named:
-    """{"images", "normalised": float16 [clients, images, height, width, channel], "is_image": [clients, images]}: test
+def normalisation_of_round(problem, snapshot: RoundSnapshot) -> Named:
+    """Test images as the model takes them, and Psi(x) with the average amplitude after the round.
 
-    images as the model takes them, and Psi(x) with the average amplitude after the round.
-
+    {"images", "normalised": float16 [clients, images, height, width, channel], "is_image": [clients, images]}.
     Reads: data.test, and outputs.extras["normalised"] of a pass in evaluation mode.
 
     Raises:
         InputError: A model that normalises no images, or as `first_images` does.
     """
-    models, batches = first_images(problem, look, "normalisation")
+    models, batches = first_images(problem, snapshot, "normalisation")
 
     def normalised(each: tuple[Variables, Batch]) -> Array:
         model, batch = each
-        _, extras = encoded(problem, model, look, batch)
+        _, extras = encoded(problem, model, snapshot, batch)
         if "normalised" not in extras:
             raise InputError(
                 "diagnostics: 'normalisation' shows what amplitude normalisation makes of images, and this algorithm's "

@@ -54,20 +54,20 @@ def decomposition(losses: Array, global_losses: Array, num_examples: Array) -> D
     return Decomposition(p @ own, p @ (on_all - own), total - p @ on_all, total)
 
 
-def decomposition_of_round(problem, look: RoundSnapshot) -> Named:
+def decomposition_of_round(problem, snapshot: RoundSnapshot) -> Named:
     """{"local", "shift", "aggregation", "total", "absolute_shift", "absolute_aggregation"}, [] each, and "losses".
 
     Of the round's cohort, weighted by its training examples; losses [data, model] as `decomposition` takes them. Where
     leaves are personal a client's model has its own, and the aggregated model, on a client's data, that client's.
     cohort (cohort + 1) evaluations on training data.
     """
-    rows, counts = look.data.train, jnp.where(look.view.is_present, look.view.uploads.num_examples, 0)
+    rows, counts = snapshot.data.train, jnp.where(snapshot.view.is_present, snapshot.view.uploads.num_examples, 0)
 
     def on_all(model) -> Array:
-        return jax.lax.map(lambda row: mean_loss(problem, model, look, row), rows)
+        return jax.lax.map(lambda row: mean_loss(problem, model, snapshot, row), rows)
 
-    losses = jax.lax.map(on_all, client_models(look)).T
-    after = jax.lax.map(lambda one: mean_loss(problem, one[0], look, one[1]), (global_models(look), rows))
+    losses = jax.lax.map(on_all, client_models(snapshot)).T
+    after = jax.lax.map(lambda one: mean_loss(problem, one[0], snapshot, one[1]), (global_models(snapshot), rows))
     parts = decomposition(losses, after, counts)
     absolute = {"absolute_shift": jnp.abs(parts.shift), "absolute_aggregation": jnp.abs(parts.aggregation)}
     return parts._asdict() | absolute | {"losses": losses}
@@ -97,51 +97,53 @@ def filter_normalised(key: Key, params: Params) -> Params:
     return jax.tree.unflatten(structure, [direction(*each) for each in zip(keys, leaves, strict=True)])
 
 
-def landscape_of_round(problem, look: RoundSnapshot) -> Named:
+def landscape_of_round(problem, snapshot: RoundSnapshot) -> Named:
     """{"clients": [cohort, 11, 11], "federation": [11, 11], "steps": [11]}: mean cross-entropy at w + a d_1 + b d_2.
 
     w: the server's model after the round, with each client's own leaves; a, b from -1 to 1, directions by
     `filter_normalised`. Each client by its first 256 training examples, the federation weighted by examples.
     """
-    steps, models = jnp.linspace(-RADIUS, RADIUS, POINTS), global_models(look)
-    first, second = (filter_normalised(key, look.shared["params"]) for key in jax.random.split(look.key))
-    rows = look.data.train._replace(count=jnp.minimum(look.data.train.count, BATCH))
+    steps, models = jnp.linspace(-RADIUS, RADIUS, POINTS), global_models(snapshot)
+    first, second = (filter_normalised(key, snapshot.shared["params"]) for key in jax.random.split(snapshot.key))
+    rows = snapshot.data.train._replace(count=jnp.minimum(snapshot.data.train.count, BATCH))
 
     def at(point: Array) -> Array:
         shift = tree.add(tree.scale(point[0], first), tree.scale(point[1], second))
-        moved = tree.add(look.shared["params"], shift)
+        moved = tree.add(snapshot.shared["params"], shift)
 
         def of_client(one) -> Array:
             model, row = one
-            return mean_loss(problem, tree.merge(model, {"params": moved}), look, row)
+            return mean_loss(problem, tree.merge(model, {"params": moved}), snapshot, row)
 
         return jax.lax.map(of_client, (models, rows))
 
     grid = jnp.stack(jnp.meshgrid(steps, steps, indexing="ij"), axis=-1).reshape(-1, 2)
     losses = jax.lax.map(at, grid).T.reshape(-1, POINTS, POINTS)
-    shares = jnp.where(look.view.is_present, look.view.uploads.num_examples, 0)
+    shares = jnp.where(snapshot.view.is_present, snapshot.view.uploads.num_examples, 0)
     federation = jnp.tensordot(shares / jnp.maximum(jnp.sum(shares), 1), losses, axes=1)
     return {"clients": losses, "federation": federation, "steps": steps}
 
 
-def classes_of_round(problem, look: RoundSnapshot) -> Named:
+def classes_of_round(problem, snapshot: RoundSnapshot) -> Named:
     """{"losses": [cohort, classes], "counts": [cohort, classes]}: mean cross-entropy of each client's trained model on
     its training examples of a class, NaN where it has none; how many it has. Of masks, pixels are counted.
     """
 
     def one(model, row: Rows) -> Array:
-        a_pass = lambda: logits(problem, model, look, problem.batch(look.data, row.index, row.count, 0, 1))  # noqa: E731
-        num_classes = jax.eval_shape(a_pass).shape[-1]
+        first = lambda: problem.batch(snapshot.data, row.index, row.count, 0, 1)  # noqa: E731
+        num_classes = jax.eval_shape(lambda: logits(problem, model, snapshot, first())).shape[-1]
 
         def add(total: Array, batch: Batch, number: Array) -> Array:
-            found, labels, mask = logits(problem, model, look, batch), batch.labels, batch.mask
-            losses = optax.softmax_cross_entropy_with_integer_labels(found, labels)
+            labels, mask = batch.labels, batch.mask
+            outputs = logits(problem, model, snapshot, batch)
+            losses = optax.softmax_cross_entropy_with_integer_labels(outputs, labels)
             counted = jnp.broadcast_to(mask.reshape(mask.shape + (1,) * (labels.ndim - 1)), labels.shape).astype(float)
             return total.at[:, labels].add(jnp.stack([losses * counted, counted]))
 
-        return over_rows(problem, look, row, add, jnp.zeros((2, num_classes), float))
+        return over_rows(problem, snapshot, row, add, jnp.zeros((2, num_classes), float))
 
-    sums, counts = jnp.moveaxis(jax.lax.map(lambda each: one(*each), (client_models(look), look.data.train)), 1, 0)
+    clients = client_models(snapshot), snapshot.data.train
+    sums, counts = jnp.moveaxis(jax.lax.map(lambda each: one(*each), clients), 1, 0)
     return {"losses": jnp.where(counts > 0, sums / jnp.maximum(counts, 1), jnp.nan), "counts": counts}
 
 

@@ -72,64 +72,59 @@ class Diagnostic:
     quantities: Mapping[str, Quantity] = field(default_factory=lambda: MappingProxyType({}))
     panels: tuple[ImagePanel, ...] = ()
 
-    def __call__(self, problem: Any, look: RoundSnapshot) -> Named:
-        return self.measure(problem, look)
+    def __call__(self, problem: Any, snapshot: RoundSnapshot) -> Named:
+        return self.measure(problem, snapshot)
 
 
-def client_models(look: RoundSnapshot) -> Variables:
+def client_models(snapshot: RoundSnapshot) -> Variables:
     """The clients' trained models, leaves [cohort, ...]: shared leaves as it sent them, its own as it keeps them."""
-    received = look.view.received.shared
-    trained = jax.tree.map(lambda start, update: start + update, received, look.view.updates.tensors())
-    return tree.merge(trained, look.personal)
+    received = snapshot.view.received.shared
+    trained = jax.tree.map(lambda start, update: start + update, received, snapshot.view.updates.tensors())
+    return tree.merge(trained, snapshot.personal)
 
 
-def global_models(look: RoundSnapshot) -> Variables:
+def global_models(snapshot: RoundSnapshot) -> Variables:
     """The server's new model with each client's own leaves, [cohort, ...]."""
-    num = look.view.cohort.shape[0]
-    return tree.merge(jax.tree.map(lambda x: jnp.broadcast_to(x, (num, *x.shape)), look.shared), look.personal)
+    num = snapshot.view.cohort.shape[0]
+    return tree.merge(jax.tree.map(lambda x: jnp.broadcast_to(x, (num, *x.shape)), snapshot.shared), snapshot.personal)
 
 
-def encoded(problem, variables: Variables, look: RoundSnapshot, batch: Batch) -> tuple[Array, Named]:
+def encoded(problem, variables: Variables, snapshot: RoundSnapshot, batch: Batch) -> tuple[Array, Named]:
     """(features, extras) in evaluation mode."""
-    context = Context(batch.mask, look.view.received.round, look.key, False)
+    context = Context(batch.mask, snapshot.view.received.round, snapshot.key, False)
     return problem.model.encode(variables, batch.inputs, context)[0]
 
 
-def logits(problem, variables: Variables, look: RoundSnapshot, batch: Batch) -> Array:
+def logits(problem, variables: Variables, snapshot: RoundSnapshot, batch: Batch) -> Array:
     """[batch, class], or [batch, height, width, class], in evaluation mode."""
-    features, _ = encoded(problem, variables, look, batch)
+    features, _ = encoded(problem, variables, snapshot, batch)
     return problem.model.classify(variables["params"], features)
 
 
-def total_loss(problem, variables: Variables, look: RoundSnapshot, batch: Batch) -> Array:
+def total_loss(problem, variables: Variables, snapshot: RoundSnapshot, batch: Batch) -> Array:
     """[], the sum over the batch's examples: cross-entropies in evaluation mode; of masks their means over pixels."""
-    found = logits(problem, variables, look, batch)
-    losses = optax.softmax_cross_entropy_with_integer_labels(found, batch.labels)
+    outputs = logits(problem, variables, snapshot, batch)
+    losses = optax.softmax_cross_entropy_with_integer_labels(outputs, batch.labels)
     return jnp.sum(jnp.where(batch.mask > 0, losses.reshape(losses.shape[0], -1).mean(axis=1), 0))
 
 
 def over_rows(
-    problem, look: RoundSnapshot, rows: Rows, add: Callable[[PyTree, Batch, Array], PyTree], total: PyTree
+    problem, snapshot: RoundSnapshot, rows: Rows, add: Callable[[PyTree, Batch, Array], PyTree], total: PyTree
 ) -> PyTree:
     """total = add(total, batch, number) for batch after batch of one client's row, divided as in evaluation."""
-    return problem.fold(look.data, rows, BATCH, add, total, is_even=True)
+    return problem.fold(snapshot.data, rows, BATCH, add, total, is_even=True)
 
 
-def mean_loss(problem, variables: Variables, look: RoundSnapshot, rows: Rows) -> Array:
+def mean_loss(problem, variables: Variables, snapshot: RoundSnapshot, rows: Rows) -> Array:
     """[] over the examples of one client's row; 0 where there is none."""
 
     def add(total: Array, batch: Batch, number: Array) -> Array:
-        return total + total_loss(problem, variables, look, batch)
+        return total + total_loss(problem, variables, snapshot, batch)
 
-    return over_rows(problem, look, rows, add, jnp.zeros((), float)) / jnp.maximum(rows.count, 1)
-
-
-def of_parameters(path: str) -> bool:
-    """Choose parameters in a stack of updates."""
-    return path.startswith("params/")
+    return over_rows(problem, snapshot, rows, add, jnp.zeros((), float)) / jnp.maximum(rows.count, 1)
 
 
-def from_gram(measure: Callable[..., Named], look: RoundSnapshot, *others: PyTree) -> Named:
+def from_gram(measure: Callable[..., Named], snapshot: RoundSnapshot, *others: PyTree) -> Named:
     """measure(Gram matrix of the updates' parameters in float64, *others), in the process's own precision."""
-    stack = look.view.updates.select(of_parameters)
+    stack = snapshot.view.updates.select(lambda path: path.startswith("params/"))
     return run_in_required_precision(lambda: measure(stack.gram(), *others))

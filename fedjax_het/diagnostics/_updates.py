@@ -76,19 +76,19 @@ def num_conflicts(gram: Array, coefficients: Array | None = None) -> Array:
     return jnp.sum(jnp.triu(geometry.is_conflict(edited, _ROUNDING * sizes[:, None] * sizes)))
 
 
-def conflict_of_round(problem, look: RoundSnapshot) -> Named:
+def conflict_of_round(problem, snapshot: RoundSnapshot) -> Named:
     """The fields of `Conflict` by name, of the updates that the clients sent; with their losses if they report them.
     Where the aggregator edits updates also "num_conflicts_after", among the edited.
     """
-    losses = look.view.uploads.reports.get("loss")
+    losses = snapshot.view.uploads.reports.get("loss")
 
     def measure(gram: Array) -> Named:
-        found = conflict(gram, losses, look.view.is_present)._asdict()
-        if look.gram_edit:
-            found["num_conflicts_after"] = num_conflicts(gram, look.gram_edit(gram, look.view))
-        return found
+        values = conflict(gram, losses, snapshot.view.is_present)._asdict()
+        if snapshot.gram_edit:
+            values["num_conflicts_after"] = num_conflicts(gram, snapshot.gram_edit(gram, snapshot.view))
+        return values
 
-    return from_gram(measure, look)
+    return from_gram(measure, snapshot)
 
 
 INDICES = {"after": slice(1, None), "before": slice(0, -1)}
@@ -112,39 +112,39 @@ def drift(trajectories: Sequence[Array], index: Literal["after", "before"] = "af
     return jnp.mean(jnp.stack([jnp.mean(values) for values in squared]))
 
 
-def drift_of_round(problem, look: RoundSnapshot) -> Named:
+def drift_of_round(problem, snapshot: RoundSnapshot) -> Named:
     """{"gamma": [], "by_client": [cohort]}: Gamma as above, counted after each step, over the clients that reported.
 
     Raises:
-        InputError: An algorithm whose local update cannot be watched.
+        InputError: An algorithm whose local update cannot measure the drift.
     """
-    if "drift" not in look.view.uploads.reports:
-        raise InputError("diagnostics: 'drift' needs a local update that can be watched. Give it `watched`.")
-    drifts, is_present = look.view.uploads.reports["drift"], look.view.is_present
+    if "drift" not in snapshot.view.uploads.reports:
+        raise InputError("diagnostics: 'drift' needs a local update that measures it. Give it `train_with_drift`.")
+    drifts, is_present = snapshot.view.uploads.reports["drift"], snapshot.view.is_present
     return {"gamma": jnp.sum(drifts) / jnp.maximum(jnp.sum(is_present), 1), "by_client": drifts}
 
 
-def norms_of_round(problem, look: RoundSnapshot) -> Named:
+def norms_of_round(problem, snapshot: RoundSnapshot) -> Named:
     """{"updates": [cohort] |w_i - w|, "gradients": [cohort] |grad L_i(w)|}, over parameters.
 
     L_i: mean cross-entropy of the received model on the client's training examples, in evaluation mode.
     """
-    received = look.view.received.shared
+    received = snapshot.view.received.shared
 
     def gradient_norm(row: Rows, personal: Variables) -> Array:
         model = tree.merge(received, personal)
 
         def of_batch(params: Params, batch: Batch) -> Array:
-            return total_loss(problem, {**model, "params": params}, look, batch)
+            return total_loss(problem, {**model, "params": params}, snapshot, batch)
 
         def add(total: Params, batch: Batch, number: Array) -> Params:
             return tree.add(total, jax.grad(of_batch)(model["params"], batch))
 
-        total = over_rows(problem, look, row, add, tree.zeros_like(model["params"]))
+        total = over_rows(problem, snapshot, row, add, tree.zeros_like(model["params"]))
         return tree.norm(total) / jnp.maximum(row.count, 1)
 
-    gradients = jax.lax.map(lambda one: gradient_norm(*one), (look.data.train, look.personal))
-    return {"updates": jax.vmap(tree.norm)(look.view.updates.tensors()["params"]), "gradients": gradients}
+    gradients = jax.lax.map(lambda one: gradient_norm(*one), (snapshot.data.train, snapshot.personal))
+    return {"updates": jax.vmap(tree.norm)(snapshot.view.updates.tensors()["params"]), "gradients": gradients}
 
 
 SHARES = (0.8, 0.9, 0.99)
@@ -174,9 +174,9 @@ def spectrum(gram: Array, is_present: Array) -> Named:
     }
 
 
-def spectrum_of_round(problem, look: RoundSnapshot) -> Named:
+def spectrum_of_round(problem, snapshot: RoundSnapshot) -> Named:
     """`spectrum` of the updates' parameters."""
-    return from_gram(lambda gram: spectrum(gram, look.view.is_present), look)
+    return from_gram(lambda gram: spectrum(gram, snapshot.view.is_present), snapshot)
 
 
 _RANK = 1e-10  # of the largest eigenvalue: directions under it are rounding
@@ -203,10 +203,10 @@ def implied_weights(gram: Array, products: Array, squared: Array) -> Named:
     return {"weights": weights, "residual": jnp.sqrt(jnp.maximum(left, 0) / tree.positive_or_one(squared))}
 
 
-def weights_of_round(problem, look: RoundSnapshot) -> Named:
+def weights_of_round(problem, snapshot: RoundSnapshot) -> Named:
     """`implied_weights` of the change of the server's parameters, its optimizer's step included."""
-    moved = tree.subtract(look.shared["params"], look.view.received.shared["params"])
-    updates = look.view.updates.tensors()["params"]
+    moved = tree.subtract(snapshot.shared["params"], snapshot.view.received.shared["params"])
+    updates = snapshot.view.updates.tensors()["params"]
 
     def measure(gram: Array, updates, moved) -> Named:
         pairs = [
@@ -217,7 +217,7 @@ def weights_of_round(problem, look: RoundSnapshot) -> Named:
         products = sum((u @ v for u, v in pairs), zero)
         return implied_weights(gram, products, sum((v @ v for _, v in pairs), zero))
 
-    return from_gram(measure, look, updates, moved)
+    return from_gram(measure, snapshot, updates, moved)
 
 
 DIAGNOSTICS = {

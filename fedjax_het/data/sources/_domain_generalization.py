@@ -234,12 +234,11 @@ def _apply_pacs_lists(
 def _decode(
     spec: _NamedDataset, entries: list[ImageEntry], notes: Sequence[str], size: int | None, cache: str | None
 ) -> Dataset:
-    """Decode in color, as all papers do, and label in the known order of classes."""
+    """Decode the images, and label them in the known order of classes."""
     return image_dataset(
         spec.name,
         entries,
         size=size,
-        channels=3,
         cache=cache,
         class_names=tuple(spec.classes) or None,
         notes=[*notes, *note_size(entries, spec.num_examples)],

@@ -38,13 +38,16 @@ def image_dataset(
     entries: Sequence[ImageEntry],
     *,
     size: int | None,
-    channels: int | None,
     cache: str | None,
+    channels: int | None = 3,
     class_names: Sequence[str] | None = None,
     notes: Sequence[str] = (),
     read: Callable[[str, int | None, int | None], np.ndarray] = read_image,
 ) -> Dataset:
-    """Decode the files of a listing; domains, and classes without `class_names`, are in alphabetical order."""
+    """Decode the files of a listing, by default in color, as all papers do.
+
+    Domains, and classes without `class_names`, are in alphabetical order.
+    """
     if not entries:
         raise InputError(f"{name}: no images are listed. Look for empty lists and folders.")
     _check_no_duplicates(entries)

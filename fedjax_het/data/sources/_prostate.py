@@ -62,7 +62,10 @@ def prostate(
     if split_by not in ("slice", "case"):
         raise InputError(f"prostate: split_by is {split_by!r}. Give 'slice' or 'case'.")
     cases = _find_cases(root)
-    _check_nibabel()
+    try:
+        import nibabel  # noqa: F401
+    except ImportError as error:
+        raise InputError('NIfTI volumes are read by nibabel. Install it: pip install "fedjax-het[medical]"') from error
     arrays = decode_once(
         "prostate",
         cases,
@@ -103,13 +106,6 @@ def _find_site_cases(site: Path) -> list[_Case]:
         if case not in volumes:
             raise InputError(f"{file} has no {case}.nii.gz beside it. Add it, or remove the segmentation.")
     return [_Case(str(volumes[case]), str(segmentations[case]), site.name, 0) for case in volumes]
-
-
-def _check_nibabel() -> None:
-    try:
-        import nibabel  # noqa: F401
-    except ImportError as error:
-        raise InputError('NIfTI volumes are read by nibabel. Install it: pip install "fedjax-het[medical]"') from error
 
 
 def _read_case(case: _Case, size: int | None) -> Chunk:
