@@ -43,7 +43,7 @@ def first_images(problem, snapshot: RoundSnapshot, name: str) -> tuple[Variables
 
 
 def amplitudes_of_round(problem, snapshot: RoundSnapshot) -> Named:
-    """The mean logarithmic amplitude of each client's training images by frequency: {"log_amplitudes": [cohort, radii]}.
+    """The mean log amplitude of each client's training images by frequency: {"log_amplitudes": [cohort, radii]}.
 
     The mean of log(1 + |F x|) over images x [height, width, channel] as the model takes them, channels, and frequencies
     whose distance from 0, in cycles per image, rounds to r = 0, 1, ...
