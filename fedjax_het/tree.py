@@ -31,11 +31,12 @@ def zeros_like(tree: PyTree) -> PyTree:
 
 def where(condition: Array, yes: PyTree, no: PyTree) -> PyTree:
     """Select between leaves; `condition` has the leading axes of every leaf and is broadcast over the others."""
-    return jax.tree.map(lambda y, n: jnp.where(_leading(condition, y), y, n), yes, no)
+    return jax.tree.map(lambda y, n: jnp.where(add_axes(condition, y.ndim), y, n), yes, no)
 
 
-def _leading(values: Array, leaf: Array) -> Array:
-    return values.reshape(values.shape + (1,) * (leaf.ndim - values.ndim))
+def add_axes(values: Array, num_axes: int) -> Array:
+    """The values with axes of length 1 behind their own, `num_axes` in all, to be broadcast over the last ones."""
+    return values.reshape(values.shape + (1,) * (num_axes - values.ndim))
 
 
 def squared_norm(tree: PyTree) -> Array:
@@ -128,6 +129,16 @@ def partition(variables: Variables, is_chosen: Callable[[str], bool]) -> tuple[V
     chosen = {path: leaf for path, leaf in flat.items() if is_chosen(path)}
     rest = {path: leaf for path, leaf in flat.items() if path not in chosen}
     return traverse_util.unflatten_dict(rest, sep="/"), traverse_util.unflatten_dict(chosen, sep="/")
+
+
+def partition_like(variables: Variables, like: Variables) -> tuple[Variables, Variables]:
+    """Split a tree into (the other leaves, those whose paths are paths of another tree)."""
+    return partition(variables, set(paths(like)).__contains__)
+
+
+def is_parameter(path: str) -> bool:
+    """Whether the path of a leaf is that of a parameter, and not of another collection."""
+    return path.startswith("params/")
 
 
 def merge(*trees: Variables) -> Variables:

@@ -1,14 +1,14 @@
 """Federations: the examples once, and for every client tables of the positions of its examples."""
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.data.preparation import Preparation
-from fedjax_het.types import Array, ClientData, Examples, Key, Rows
+from fedjax_het.types import ClientData, Examples, Rows
 
 
 class Fractions(NamedTuple):
@@ -57,7 +57,7 @@ class Federation:
     fractions: Fractions
 
     @property
-    def augment(self) -> Callable[[Key, Array, Array], tuple[Array, Array]] | None:
+    def augment(self) -> Augmentation | None:
         """(key, inputs as stored, labels) -> both as models take them in training; None without augmentation."""
         return self.prepare.for_training if self.prepare.augment else None
 

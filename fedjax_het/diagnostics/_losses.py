@@ -134,10 +134,10 @@ def classes_of_round(problem, snapshot: RoundSnapshot) -> Named:
         num_classes = jax.eval_shape(lambda: logits(problem, model, snapshot, first())).shape[-1]
 
         def add(total: Array, batch: Batch, number: Array) -> Array:
-            labels, mask = batch.labels, batch.mask
+            labels = batch.labels
             outputs = logits(problem, model, snapshot, batch)
             losses = optax.softmax_cross_entropy_with_integer_labels(outputs, labels)
-            counted = jnp.broadcast_to(mask.reshape(mask.shape + (1,) * (labels.ndim - 1)), labels.shape).astype(float)
+            counted = jnp.broadcast_to(tree.add_axes(batch.mask, labels.ndim), labels.shape).astype(float)
             return total.at[:, labels].add(jnp.stack([losses * counted, counted]))
 
         return over_rows(problem, snapshot, row, add, jnp.zeros((2, num_classes), float))

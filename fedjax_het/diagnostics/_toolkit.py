@@ -126,5 +126,5 @@ def mean_loss(problem, variables: Variables, snapshot: RoundSnapshot, rows: Rows
 
 def from_gram(measure: Callable[..., Named], snapshot: RoundSnapshot, *others: PyTree) -> Named:
     """measure(Gram matrix of the updates' parameters in float64, *others), in the process's own precision."""
-    stack = snapshot.view.updates.select(lambda path: path.startswith("params/"))
+    stack = snapshot.view.updates.select(tree.is_parameter)
     return run_in_required_precision(lambda: measure(stack.gram(), *others))

@@ -106,7 +106,7 @@ def mean_direction(
         reach = view.uploads.reports[report]
         weights = normalise(weighting.update((), view)[0], view.is_present & (reach > 0))
         mean_reach = jnp.sum(weights * reach) if normalisation == "cohort" else 1.0
-        path = view.updates.select(lambda path: path.startswith("params/"))
+        path = view.updates.select(tree.is_parameter)
         path = path.weighted_sum(coefficient(weights, reach), per_client)["params"]
         return tree.scale(-1 / tree.positive_or_one(mean_reach), path)
 

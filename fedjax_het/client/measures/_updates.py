@@ -135,17 +135,14 @@ def change_of_control(
         Karimireddy et al., SCAFFOLD, ICML 2020, Alg. 1. arXiv:1910.06378
     """
 
-    def along_path(view: ClientView) -> Params:
-        moved = tree.subtract(view.start["params"], view.local["params"])
-        average = view.received.published["control"]
-        reach = view.num_steps * rate(learning_rate, schedule, view)
-        return tree.subtract(_shared(tree.scale(1.0 / tree.positive_or_one(reach), moved), view), average)
-
     def measure(problem: Problem, view: ClientView) -> Params:
         has_moved = view.num_steps > 0
         if control == "path":
-            change = along_path(view)
-            has_moved &= rate(learning_rate, schedule, view) > 0
+            own_rate = rate(learning_rate, schedule, view)
+            has_moved &= own_rate > 0
+            path = tree.subtract(view.start["params"], view.local["params"])
+            gradient = tree.scale(1.0 / tree.positive_or_one(view.num_steps * own_rate), path)
+            change = tree.subtract(_shared(gradient, view), view.received.published["control"])
         else:
             at_start = full_gradient(problem, view, batch_size)
             change = _shared(tree.subtract(at_start, view.memory["control"]), view)
@@ -155,8 +152,7 @@ def change_of_control(
 
 
 def _shared(params: Params, view: ClientView) -> Params:
-    shared = set(tree.paths(view.received.shared["params"]))
-    return tree.partition(params, shared.__contains__)[1]
+    return tree.partition_like(params, view.received.shared["params"])[1]
 
 
 def effective_learning_rate(learning_rate: float, schedule: Schedule | None = None) -> Measure:

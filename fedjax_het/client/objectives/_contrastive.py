@@ -24,8 +24,8 @@ def model_contrast(
     """
     excess = (cosine(features, previous) - cosine(features, received)) / temperature
     never = jnp.finfo(excess.dtype).min / 2  # finite, so that no gradient is NaN
-    is_kept = is_kept.reshape(is_kept.shape + (1,) * (excess.ndim - 1))
-    return jax.nn.softplus(jax.nn.logsumexp(jnp.where(is_kept, excess, never), axis=0))
+    excess = jnp.where(tree.add_axes(is_kept, excess.ndim), excess, never)
+    return jax.nn.softplus(jax.nn.logsumexp(excess, axis=0))
 
 
 def cosine(a: Array, b: Array) -> Array:

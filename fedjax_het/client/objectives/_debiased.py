@@ -68,7 +68,7 @@ def debiased_cross_entropy(
         drift = DIVERGENCES[divergence](_head_change(forward, lambda_every, num_classes))
         of_class = 1.0 + jnp.where(is_few_shot, drift, 0)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        is_example = jnp.broadcast_to(mask.reshape(mask.shape + (1,) * (labels.ndim - 1)), labels.shape)
+        is_example = jnp.broadcast_to(tree.add_axes(mask, labels.ndim), labels.shape)
         weights = is_example * of_class[labels]
         total = jnp.sum(weights if normalise == "weights" else is_example)
         return jnp.sum(weights * losses) / tree.positive_or_one(total)
@@ -80,7 +80,7 @@ def few_shot_classes(data: ClientData, num_classes: int, share: float = 0.5) -> 
     """[class] bool: the classes that the client has, but less than `share` of its mean number per class it has."""
     labels = data.examples.labels[data.train.index]
     is_example = jnp.arange(labels.shape[0]) < data.train.count
-    each = jnp.broadcast_to(is_example.reshape(-1, *(1,) * (labels.ndim - 1)), labels.shape)
+    each = jnp.broadcast_to(tree.add_axes(is_example, labels.ndim), labels.shape)
     counts = jnp.zeros(num_classes, float).at[labels.ravel()].add(each.ravel().astype(float))
     has = counts > 0
     return has & (counts < share * jnp.sum(counts) / jnp.maximum(jnp.sum(has), 1))

@@ -111,9 +111,8 @@ def invariance(gamma: NonNegative = 0.001, debias: bool = False) -> Term:
 
 def gradient_of_head(forward: ForwardPass) -> Params:
     """The gradient of the batch's cross-entropy by the shared leaves of params/classifier; it can be differentiated."""
-    is_shared = set(tree.paths(forward.view.received.shared["params"].get("classifier", {})))
     whole = forward.params["classifier"]
-    _, head = tree.partition(whole, is_shared.__contains__)
+    _, head = tree.partition_like(whole, forward.view.received.shared["params"].get("classifier", {}))
 
     def loss(head: Params) -> Array:
         params = forward.params | {"classifier": tree.merge(whole, head)}

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ForwardPass
@@ -95,7 +96,7 @@ def soft_dice(logits: Array, labels: Array, mask: Array, smooth: float = 1e-5) -
 
     Shapes: logits [batch, height, width, class], labels [batch, height, width], mask [batch]. Background counts.
     """
-    weight = mask.reshape(mask.shape + (1,) * (logits.ndim - 1))
+    weight = tree.add_axes(mask, logits.ndim)
     probability = weight * jax.nn.softmax(logits)
     truth = weight * jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
     axes = tuple(range(logits.ndim - 1))

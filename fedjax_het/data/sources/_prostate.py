@@ -14,6 +14,7 @@ from fedjax_het.data.sources._image_listing import assemble_by_name
 from fedjax_het.data.sources._images import decoding_options, resize_image, resize_mask
 from fedjax_het.data.sources._io_errors import report_read_errors, require_dataset
 from fedjax_het.errors import InputError
+from fedjax_het.validation import Seed, validate_arguments
 
 _URL = "https://liuquande.github.io/SAML/"
 _SITES = ("BIDMC", "HK", "I2CVB", "ISBI", "ISBI_1.5", "UCL")
@@ -28,11 +29,12 @@ class _Case(NamedTuple):
     number: int  # among all cases
 
 
+@validate_arguments
 def prostate(
     path: str,
     size: int | None = None,
     split_by: Literal["slice", "case"] = "slice",
-    split_seed: int = 0,
+    split_seed: Seed = 0,
     cache: str | None = None,
 ) -> Dataset:
     """Read prostate segmentation data, classes background and prostate; a site is a domain.
@@ -59,8 +61,6 @@ def prostate(
         Jiang et al., AAAI 2022. arXiv:2112.10775; Liu et al., MICCAI 2020.
     """
     root = require_dataset(path, "The prostate data", _URL)
-    if split_by not in ("slice", "case"):
-        raise InputError(f"prostate: split_by is {split_by!r}. Give 'slice' or 'case'.")
     cases = _find_cases(root)
     try:
         import nibabel  # noqa: F401

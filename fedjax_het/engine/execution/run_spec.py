@@ -17,8 +17,6 @@ from fedjax_het.engine.round.program import Round, make_round
 from fedjax_het.types import Array, Key, Model
 
 AUTO = "auto"
-CLIENT_STATES = (AUTO, "device", "host", "disk")
-EXAMPLES = (AUTO, "device", "stream")
 
 
 class OffloadPolicy(NamedTuple):

@@ -24,7 +24,6 @@ from fedjax_het.types import (
     Named,
     Rows,
     Upload,
-    Variables,
 )
 
 
@@ -113,7 +112,7 @@ def train_client(
         local=trained.variables, optimizer=trained.optimizer, metrics=trained.metrics, num_steps=trained.num_steps
     )
 
-    shared, personal = _split_shared(trained.variables, common[0].shared)
+    personal, shared = tree.partition_like(trained.variables, common[0].shared)
     reports = _evaluate_measures("report", algorithm.reports, problem, after)
     num_examples = jnp.asarray(member.rows[0].count, float)
     upload = Upload(tree.subtract(shared, common[0].shared), reports, num_examples, trained.num_steps)
@@ -152,11 +151,6 @@ def _make_view(common: Common, member: CohortMember) -> ClientView:
         num_steps=jnp.zeros((), float),
         client=jnp.asarray(member.client),
     )
-
-
-def _split_shared(variables: Variables, shared: Variables) -> tuple[Variables, Variables]:
-    is_shared = set(tree.paths(shared))
-    return tree.partition(variables, lambda path: path not in is_shared)
 
 
 def _evaluate_measures(

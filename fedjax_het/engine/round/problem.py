@@ -6,10 +6,12 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 
+from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.errors import InputError
 from fedjax_het.types import (
     Array,
     Batch,
+    BatchFold,
     ClientData,
     ClientView,
     Context,
@@ -74,9 +76,7 @@ class LocalProblem(NamedTuple):
     model: Model
     objective: tuple[Callable[[ForwardPass], Array], ...]
     prepare: Callable[[Array], Array]  # stored inputs -> inputs of the model; runs inside the training step
-    augment: Callable[[Key, Array, Array], tuple[Array, Array]] | None = (
-        None  # (key, stored inputs, labels) -> both as trained on; None: as `prepare`
-    )
+    augment: Augmentation | None = None  # of stored inputs and labels, to both as trained on; None: as `prepare`
 
     def batch(
         self,
@@ -110,14 +110,7 @@ class LocalProblem(NamedTuple):
         return Batch(inputs, labels, jnp.asarray(slots < count, inputs.dtype))
 
     def fold(
-        self,
-        data: ClientData,
-        rows: Rows,
-        batch_size: int,
-        function: Callable[[PyTree, Batch, Array], PyTree],
-        init: PyTree,
-        *,
-        is_even: bool = False,
+        self, data: ClientData, rows: Rows, batch_size: int, function: BatchFold, init: PyTree, *, is_even: bool = False
     ) -> PyTree:
         """Go over one client's examples batch by batch, so that memory does not grow with their number.
 

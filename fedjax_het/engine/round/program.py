@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
+from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import client_step, initialization, server_step
@@ -89,7 +90,7 @@ def make_round(
     participation: Participation | None = None,
     layout: Layout = vmapped,
     prepare: Callable[[Array], Array] = lambda inputs: inputs,
-    augment: Callable[[Key, Array, Array], tuple[Array, Array]] | None = None,
+    augment: Augmentation | None = None,
 ) -> Round:
     """Compose an algorithm's slots into `init(key, data)` and `step(state, data, key)`, and the functions inside them.
 

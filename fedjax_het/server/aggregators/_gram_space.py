@@ -11,6 +11,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from fedjax_het import tree
 from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.server.weightings import WeightingOrName, resolve_weighting
 from fedjax_het.types import Aggregate, Array, Gram, PyTree, ServerView
@@ -61,7 +62,7 @@ def gram_space_mean(
     weighting = resolve_weighting(weighting)
 
     def is_edited(path: str) -> bool:
-        return buffers == "in_vector" or path.startswith("params/")
+        return buffers == "in_vector" or tree.is_parameter(path)
 
     def gram_edit(gram: Array, view: ServerView) -> Array:
         is_plain = view.received.round < warmup_mean_rounds

@@ -93,7 +93,7 @@ def hierarchical_mean(
     """
 
     def is_edited(path: str) -> bool:
-        return buffers == "in_vector" or path.startswith("params/")
+        return buffers == "in_vector" or tree.is_parameter(path)
 
     def update(problem: Problem, state: Reference, view: ServerView) -> tuple[Aggregate, Reference]:
         equal, _ = uniform.update((), view)

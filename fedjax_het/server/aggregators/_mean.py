@@ -86,16 +86,14 @@ def normalized_mean(
         effective = (
             EFFECTIVE_STEPS[tau_eff](weights, norms, view.uploads.num_steps) if isinstance(tau_eff, str) else tau_eff
         )
-        params, rest = (view.updates.select(chosen) for chosen in (_is_parameter, lambda path: not _is_parameter(path)))
+        params, rest = (
+            view.updates.select(chosen) for chosen in (tree.is_parameter, lambda path: not tree.is_parameter(path))
+        )
         direction = params.weighted_sum(effective * weights / tree.positive_or_one(norms), per_client(is_per_step=True))
         others = rest.weighted_sum(weights, per_client(is_per_step=False))
         return Aggregate({**others, **direction}, {}), state
 
     return Aggregator(weighting.init, update)
-
-
-def _is_parameter(path: str) -> bool:
-    return path.startswith("params/")
 
 
 def _norms(uploads: Upload) -> Array:
