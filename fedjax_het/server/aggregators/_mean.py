@@ -86,9 +86,8 @@ def normalized_mean(
         effective = (
             EFFECTIVE_STEPS[tau_eff](weights, norms, view.uploads.num_steps) if isinstance(tau_eff, str) else tau_eff
         )
-        params, rest = (
-            view.updates.select(chosen) for chosen in (tree.is_parameter, lambda path: not tree.is_parameter(path))
-        )
+        params = view.updates.select(tree.is_parameter)
+        rest = view.updates.select(lambda path: not tree.is_parameter(path))
         direction = params.weighted_sum(effective * weights / tree.positive_or_one(norms), per_client(is_per_step=True))
         others = rest.weighted_sum(weights, per_client(is_per_step=False))
         return Aggregate({**others, **direction}, {}), state

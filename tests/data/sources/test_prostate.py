@@ -108,7 +108,7 @@ def test_split_by_case_keeps_a_patient_together(tmp_path):
     dataset = load("prostate", path=tmp_path, split_by="case")
     for split, num in zip(dataset.splits.values(), (3, 1, 1), strict=True):
         assert sorted(split.reshape(5, 3).sum(axis=1)) == [0] * (5 - num) + [3] * num
-    with pytest.raises(InputError, match="split_by is 'patient'"):
+    with pytest.raises(InputError, match=r"split_by: unknown option 'patient'\. Known: case, slice\."):
         load("prostate", path=tmp_path, split_by="patient")
 
 
