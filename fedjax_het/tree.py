@@ -118,6 +118,14 @@ def paths(variables: Variables) -> list[str]:
     return list(leaves_by_path(variables))
 
 
+def describe_leaves(tree: PyTree) -> dict[str, str]:
+    """The type of every leaf by its path: {"server/shared/params/classifier/bias": "float32[1, 10]"}."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): f"{leaf.dtype}{list(leaf.shape)}"
+        for path, leaf in jax.tree.leaves_with_path(tree)
+    }
+
+
 def split_params(variables: Variables) -> tuple[PyTree, Variables]:
     """(params, the other collections) of a model's variables."""
     return variables["params"], {name: leaves for name, leaves in variables.items() if name != "params"}

@@ -8,7 +8,7 @@ from flax import linen as nn
 from fedjax_het.errors import InputError
 from fedjax_het.models._conv_impl import check_conv_impl
 from fedjax_het.models._layers import Conv, max_pool
-from fedjax_het.models._model import Network, check_images, check_num_classes, from_flax, widened
+from fedjax_het.models._model import Network, NumClasses, check_images, from_flax, widened
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, Positive, validate_arguments
@@ -59,7 +59,7 @@ class CNN(Network):
 
 @validate_arguments
 def cnn(
-    num_classes: int,
+    num_classes: NumClasses,
     channels: Sequence[Count] = (32, 64),
     hidden: Sequence[Count] = (512,),
     *,
@@ -87,7 +87,6 @@ def cnn(
     References:
         McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
     """
-    check_num_classes(num_classes)
     check_conv_impl(conv)
     if not channels:
         raise InputError("channels is empty: a CNN needs at least one convolution; for none, use an MLP.")
@@ -97,7 +96,7 @@ def cnn(
 
 @validate_arguments
 def lenet(
-    num_classes: int,
+    num_classes: NumClasses,
     channels: Sequence[Count] = (6, 16),
     hidden: Sequence[Count] = (120, 84),
     *,

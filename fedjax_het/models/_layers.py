@@ -13,7 +13,7 @@ from jax import lax
 
 from fedjax_het.errors import InputError
 from fedjax_het.models._conv_impl import Pads, check_conv_impl, convolve
-from fedjax_het.models._model import check_num_classes, from_flax
+from fedjax_het.models._model import NumClasses, from_flax
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.models._pretrained import Naming, starting_from
 from fedjax_het.types import Array, Model
@@ -253,7 +253,7 @@ def image_network(
 
     def decorate(build: Callable[..., nn.Module]) -> Callable[..., Model]:
         def factory(
-            num_classes: int,
+            num_classes: NumClasses,
             *,
             norm: NormKind = usual_norm,
             stem: StemKind = "imagenet",
@@ -261,7 +261,6 @@ def image_network(
             conv: str = "auto",
             pretrained: str | None = None,
         ) -> Model:
-            check_num_classes(num_classes)
             check_conv_impl(conv)
             network = build(num_classes, width, stem=stem, norm=norm, impl=conv)
             return starting_from(pretrained, names)(from_flax(network))

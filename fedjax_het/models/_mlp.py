@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from flax import linen as nn
 
-from fedjax_het.models._model import Network, check_num_classes, from_flax, widened
+from fedjax_het.models._model import Network, NumClasses, from_flax, widened
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, FractionBelowOne, Positive, validate_arguments
@@ -29,7 +29,7 @@ class MLP(Network):
 
 @validate_arguments
 def mlp(
-    num_classes: int,
+    num_classes: NumClasses,
     hidden: Sequence[Count] = (128,),
     *,
     norm: NormKind = "none",
@@ -48,5 +48,4 @@ def mlp(
     Raises:
         InputError: Values that cannot work.
     """
-    check_num_classes(num_classes)
     return from_flax(MLP(num_classes, widened("hidden", hidden, width), norm, dropout))

@@ -1,6 +1,7 @@
 """Models from Flax modules, and the checks of the factories' arguments."""
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,9 @@ from flax import linen as nn
 from fedjax_het import tree
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
-from fedjax_het.validation import LARGEST_COUNT
+from fedjax_het.validation import LARGEST_COUNT, Range
+
+NumClasses = Annotated[int, Range(2, LARGEST_COUNT, is_whole=True)]
 
 
 class Network(nn.Module):
@@ -79,11 +82,6 @@ def _classes(module: nn.Module, inputs: Array) -> Mapping[str, type]:
 
     jax.eval_shape(trace, inputs)
     return classes
-
-
-def check_num_classes(num_classes: int) -> None:
-    if num_classes < 2:
-        raise InputError(f"num_classes is {num_classes}: a classifier needs at least 2.")
 
 
 def check_images(network: str, shape: tuple[int, ...]) -> None:

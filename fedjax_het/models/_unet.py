@@ -4,17 +4,19 @@ Ronneberger, Fischer and Brox, U-Net: Convolutional Networks for Biomedical Imag
 arXiv:1505.04597. Layer for layer that of HarmoFL's authors: med-air/HarmoFL, nets/models.py.
 """
 
+from typing import Annotated
+
 import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het.errors import InputError
 from fedjax_het.models._conv_impl import check_conv_impl
 from fedjax_het.models._layers import Conv, UpConv, max_pool
-from fedjax_het.models._model import Network, check_images, check_num_classes, from_flax, widened
+from fedjax_het.models._model import Network, NumClasses, check_images, from_flax, widened
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.models._pretrained import Naming, starting_from
 from fedjax_het.types import Array, Model
-from fedjax_het.validation import Count, Positive, validate_arguments
+from fedjax_het.validation import Positive, Range, validate_arguments
 
 UNET_NAMES = Naming(
     {
@@ -32,6 +34,7 @@ UNET_NAMES = Naming(
 """HarmoFL's."""
 
 _CHANNELS = (32, 64, 128, 256, 512)
+Levels = Annotated[int, Range(1, len(_CHANNELS) - 1, is_whole=True)]
 
 
 class Level(nn.Module):
@@ -85,11 +88,11 @@ class UNet(Network):
 
 @validate_arguments
 def unet(
-    num_classes: int,
+    num_classes: NumClasses,
     *,
     norm: NormKind = "batch_stat",
     width: Positive = 1.0,
-    levels: Count = 4,
+    levels: Levels = 4,
     conv: str = "auto",
     pretrained: str | None = None,
 ) -> Model:
@@ -107,9 +110,6 @@ def unet(
     Raises:
         InputError: Values that cannot work.
     """
-    check_num_classes(num_classes)
     check_conv_impl(conv)
-    if not 1 <= levels < len(_CHANNELS):
-        raise InputError(f"unet: levels is {levels}. Give 1 to {len(_CHANNELS) - 1}.")
     network = UNet(num_classes, widened("channels", _CHANNELS[: levels + 1], width), norm, conv)
     return starting_from(pretrained, UNET_NAMES)(from_flax(network))

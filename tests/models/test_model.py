@@ -88,7 +88,7 @@ def test_every_model_has_its_head_at_classifier(name):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_classes": 1}, "num_classes is 1"),
+        ({"num_classes": 1}, "num_classes: must be a whole number from 2 to "),
         ({"width": 0.0}, "width: must be a finite number above 0"),
         ({"norm": "bacth"}, "Did you mean 'batch'"),
     ],

@@ -152,7 +152,7 @@ def test_normalised_amplitude_reaches_the_network():
         ("resnet50", {"conv": "im2co"}, "Did you mean 'im2col'"),
         ("densenet121", {"stem": "large"}, "stem: unknown option 'large'"),
         ("unet", {"conv": "fft"}, "conv: no implementation 'fft'"),
-        ("unet", {"levels": 5}, "unet: levels is 5. Give 1 to 4"),
+        ("unet", {"levels": 5}, "levels: must be a whole number from 1 to 4, not 5"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(name, settings, message):

@@ -215,13 +215,14 @@ def collect_scores(groups: Groups, totals: HostArray, own: Mapping[str, HostArra
     parts = {
         name: _mean_scores(totals[..., a:b, :]) for (name, _), a, b in zip(groups, bounds, bounds[1:], strict=False)
     }
+    personal = {name: _mean_scores(sums) for name, sums in own.items()}
     single = {name: jax.tree.map(lambda x: x[..., 0], part) for name, part in parts.items()}
     return Evaluation(
         test=single.get("test"),
         clients=parts["clients"],
-        personal=_mean_scores(own["personal"]) if "personal" in own else None,
-        personal_test=_mean_scores(own["personal_test"]) if "personal_test" in own else None,
-        personal_valid=_mean_scores(own["personal_valid"]) if "personal_valid" in own else None,
+        personal=personal.get("personal"),
+        personal_test=personal.get("personal_test"),
+        personal_valid=personal.get("personal_valid"),
         newcomers=parts.get("newcomers"),
         valid=parts.get("valid"),
         unseen={name.removeprefix("unseen/"): part for name, part in single.items() if name.startswith("unseen/")},

@@ -192,16 +192,12 @@ def _check_states(spec: RunSpec, layout: Layout, initial: State) -> None:
     the checkpoints of the other."""
     for index, algorithm in enumerate(spec.sweep.algorithms if spec.sweep.values else ()):
         own_state = jax.eval_shape(spec.round(layout, algorithm).init, jax.random.key(0), spec.federation.data)
-        if differing := sorted(_leaves(own_state).items() ^ _leaves(initial).items()):
+        if differing := sorted(tree.describe_leaves(own_state).items() ^ tree.describe_leaves(initial).items()):
             values = ", ".join(f"{name}={each[index]}" for name, each in spec.sweep.values.items())
             raise InputError(
-                f"{values}: cannot be swept, for by itself this run keeps another state, from state{differing[0][0]} "
-                "on. Run a simulation for it alone."
+                f"{values}: cannot be swept, for by itself this run keeps another state, from "
+                f"{differing[0][0]} on. Run a simulation for it alone."
             )
-
-
-def _leaves(state: State) -> dict[str, str]:
-    return {jax.tree_util.keystr(path): f"{x.dtype}{x.shape}" for path, x in jax.tree.leaves_with_path(state)}
 
 
 def _check_steps(algorithm: Algorithm, federation: Federation) -> None:
@@ -251,18 +247,19 @@ def _check_outputs(problem: LocalProblem, federation: Federation) -> None:
 
     outputs, labels = jax.eval_shape(logits, federation.examples.inputs), federation.examples.labels
     if outputs.ndim != labels.ndim + 1:
-        wanted = "masks, a class for each pixel" if labels.ndim > 1 else "one class for each example"
+        kind_of_labels = "masks, a class for each pixel" if labels.ndim > 1 else "one class for each example"
         kind = "segmentation, such as unet" if labels.ndim > 1 else "classification"
         raise InputError(
-            f"config.model: {federation.name} has {wanted}, and the model's outputs are {outputs.shape[1:]} per "
-            f"example. Take a model for {kind}."
+            f"config.model: {federation.name} has {kind_of_labels}, and the model's outputs are {outputs.shape[1:]} "
+            f"per example. Take a model for {kind}."
         )
 
 
 def _find_shape_change(before: State, after: State) -> str | None:
     if (old := jax.tree.structure(before)) != (new := jax.tree.structure(after)):
         return f"{old} became {new}"
-    for (path, x), y in zip(jax.tree.leaves_with_path(before), jax.tree.leaves(after), strict=True):
-        if (x.shape, x.dtype) != (y.shape, y.dtype):
-            return f"{jax.tree_util.keystr(path)} is {x.dtype}{list(x.shape)}, then {y.dtype}{list(y.shape)}"
+    new_types = tree.describe_leaves(after)
+    for path, old_type in tree.describe_leaves(before).items():
+        if new_types[path] != old_type:
+            return f"{path} is {old_type}, then {new_types[path]}"
     return None

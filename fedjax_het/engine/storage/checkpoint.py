@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
+from fedjax_het import tree
 from fedjax_het.engine.storage.checksums import find_damage, write_checksums
 from fedjax_het.engine.storage.client_store import ClientStore
 from fedjax_het.engine.storage.incremental import IncrementalCheckpoint
@@ -209,17 +210,10 @@ def _num_rows(state: State) -> int:
 
 
 def _leaves(state: State, num_clients: int | None) -> dict[str, str]:
-    """The path of each leaf and its type: {"server/shared/params/classifier/bias": "float32[1, 10]"}."""
+    """`tree.describe_leaves` without padding rows."""
     clients = state.clients.shapes if isinstance(state.clients, ClientStore) else state.clients
     clients = jax.eval_shape(lambda clients: jax.tree.map(lambda x: x[:, :num_clients], clients), clients)
-    return {
-        "/".join(_name(key) for key in path): f"{leaf.dtype}{list(leaf.shape)}"
-        for path, leaf in jax.tree.leaves_with_path(state._replace(clients=clients))
-    }
-
-
-def _name(key: Any) -> str:
-    return str(next(getattr(key, field) for field in ("name", "key", "idx") if hasattr(key, field)))
+    return tree.describe_leaves(state._replace(clients=clients))
 
 
 def _check_leaves(where: Path, stored: dict[str, str], expected: dict[str, str]) -> None:
