@@ -134,10 +134,10 @@ def sgd(
         def epoch(number: Array, progress: _Progress) -> _Progress:
             epoch_key, afresh = jax.random.fold_in(key, number), jnp.array([1.0, 0.0])
             progress = progress._replace(loss=progress.loss * afresh, num_examples=progress.num_examples * afresh)
-            begun = view._replace(local={"params": progress.params, **progress.state})
+            epoch_view = view._replace(local={"params": progress.params, **progress.state})
             order = _shuffle(epoch_key, rows) if shuffle else rows.index
             last = jnp.minimum(num_batches, num_steps - number * num_batches)
-            return jax.lax.fori_loop(0, last, lambda i, p: step(problem, begun, order, epoch_key, i, p), progress)
+            return jax.lax.fori_loop(0, last, lambda i, p: step(problem, epoch_view, order, epoch_key, i, p), progress)
 
         opt_state = view.memory["optimizer"] if keep_optimizer else optimizer.init(view.local["params"])
         num_epochs = -(-num_steps // jnp.maximum(num_batches, 1))
@@ -165,29 +165,28 @@ def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
         second: The local update that follows.
     """
 
-    def train(problem: Problem, view: ClientView, key: Key, one: Callable, other: Callable) -> Trained:
-        earlier, later = jax.random.split(key)
-        begun = one(problem, view, earlier)
-        done = other(problem, view._replace(local=begun.variables), later)
-        num_steps = begun.num_steps + done.num_steps
-        share = begun.num_steps / jnp.maximum(num_steps, 1)
+    def train(problem: Problem, view: ClientView, key: Key, train_first: Callable, train_second: Callable) -> Trained:
+        first_key, second_key = jax.random.split(key)
+        middle = train_first(problem, view, first_key)
+        end = train_second(problem, view._replace(local=middle.variables), second_key)
+        num_steps = middle.num_steps + end.num_steps
+        share = middle.num_steps / jnp.maximum(num_steps, 1)
         means = {
-            name: share * begun.metrics[name] + (1 - share) * done.metrics[name]
+            name: share * middle.metrics[name] + (1 - share) * end.metrics[name]
             for name in ("loss", "drift")
-            if name in begun.metrics
+            if name in middle.metrics
         }
-        return done._replace(num_steps=num_steps, metrics={**done.metrics, **means})
+        return end._replace(num_steps=num_steps, metrics={**end.metrics, **means})
 
-    def count_steps(num_examples: Any) -> Any:
-        return first.num_steps(num_examples) + second.num_steps(num_examples)
-
-    trained = partial(train, one=first.train, other=second.train)
-    trained_with_drift = (
-        partial(train, one=first.train_with_drift, other=second.train_with_drift)
-        if first.train_with_drift and second.train_with_drift
-        else None
+    both = LocalUpdate(
+        partial(train, train_first=first.train, train_second=second.train),
+        lambda num_examples: first.num_steps(num_examples) + second.num_steps(num_examples),
+        min(first.batch_size, second.batch_size),
     )
-    return LocalUpdate(trained, count_steps, min(first.batch_size, second.batch_size), trained_with_drift)
+    if first.train_with_drift is None or second.train_with_drift is None:
+        return both
+    with_drift = partial(train, train_first=first.train_with_drift, train_second=second.train_with_drift)
+    return both._replace(train_with_drift=with_drift)
 
 
 def _start_training(view: ClientView, opt_state: PyTree, with_drift: bool) -> _Progress:

@@ -14,7 +14,7 @@ from fedjax_het.types import Array
 class _Search(NamedTuple):
     point: Float[Array, "cohort"]  # feasible, and never worse than before
     support: Bool[Array, "cohort"]  # the coordinates that may differ from zero
-    is_settled: Array  # the point is the minimum over its support's face
+    is_minimal: Array  # the point is the minimum over its support's face
     is_done: Array
     num_steps: Array
 
@@ -49,10 +49,10 @@ def least_on_simplex(matrix: Array, start: Array, is_allowed: Array) -> Array:
 
 
 def _step(matrix: Array, is_allowed: Array, search: _Search) -> _Search:
-    """A settled point takes in the steepest further coordinate; then go to the minimum over the support's affine hull,
-    or as far as the simplex reaches on the way, where a coordinate falls out."""
+    """Add the steepest further coordinate to the support of a minimal point, and move to the minimum over the support's
+    affine hull, or as far towards it as the simplex reaches, where a coordinate leaves the support."""
     point = search.point
-    entering = search.is_settled & _steepest(matrix, search, is_allowed)
+    entering = search.is_minimal & _steepest(matrix, search, is_allowed)
     support = search.support | entering
     target = _affine_minimum(matrix, support)
     is_out = support & (target <= 0)
@@ -61,7 +61,7 @@ def _step(matrix: Array, is_allowed: Array, search: _Search) -> _Search:
     kept = support & (reach > step)
     moved = jnp.where(kept, jnp.maximum(point + step * (target - point), 0), 0)
     is_stuck = jnp.any(entering & is_out) | ~jnp.all(jnp.isfinite(target))
-    is_done = (search.is_settled & ~jnp.any(entering)) | is_stuck
+    is_done = (search.is_minimal & ~jnp.any(entering)) | is_stuck
     return _Search(
         jnp.where(is_done, point, moved / jnp.sum(moved)),
         jnp.where(is_done, search.support, kept),

@@ -32,20 +32,13 @@ def _report_os_errors(source: Callable[..., Dataset]) -> Callable[..., Dataset]:
     return read
 
 
-_IMAGE_SOURCES = (
-    camelyon17,
-    covid_fl,
-    digits_dg,
-    folders,
-    mini_domainnet,
-    nuclei,
-    office_home,
-    pacs,
-    prostate,
-    retina,
-    vlcs,
-)
-SOURCES = {source.__name__: _report_os_errors(source) for source in (arrays, digits, tfds, *_IMAGE_SOURCES)}
+SOURCES = {
+    source.__name__: _report_os_errors(source)
+    for source in (
+        *(arrays, digits, tfds, camelyon17, covid_fl, digits_dg, folders),
+        *(mini_domainnet, nuclei, office_home, pacs, prostate, retina, vlcs),
+    )
+}
 
 
 def load(name: str, **options) -> Dataset:

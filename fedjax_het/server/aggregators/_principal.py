@@ -14,7 +14,7 @@ from fedjax_het.types import Array
 from fedjax_het.validation import CountOrZero, PositiveFraction, validate_arguments
 
 _RANK = 1e-12  # eigenvalues under this share of the largest are rounding, not directions
-_VOTE = 1e-14  # a client with a smaller share of itself along an axis has no side there
+_SMALLEST_PROJECTION = 1e-14  # of an update's length: the sign of a smaller projection is rounding
 
 
 class Axes(NamedTuple):
@@ -91,10 +91,10 @@ def _edit_along_axes(
     """[m, m]: client i's edited update along axis l."""
     norms = norms[:, None]
     weights = jnp.where(axes.is_kept, axes.eigenvalues / tree.positive_or_one(NORMS[eig_norm](axes)), 0)
-    has_side = jnp.abs(axes.projections) > _VOTE * norms
-    if correction == "per_axis":  # the projection's length cancels, its side remains
-        return norms * weights * jnp.sign(axes.projections) * has_side
-    along = weights * axes.projections * has_side
+    has_sign = jnp.abs(axes.projections) > _SMALLEST_PROJECTION * norms
+    if correction == "per_axis":  # the projection's length cancels, its sign remains
+        return norms * weights * jnp.sign(axes.projections) * has_sign
+    along = weights * axes.projections * has_sign
     if projection == "cosine":
         along = along * axes.lengths / tree.positive_or_one(norms)
     if correction == "none":
