@@ -35,12 +35,12 @@ class OnDeviceExecutor(Executor):
         """Compile the rounds; the evaluation is compiled when it or `peak_bytes` is first needed."""
         self.traced, start_time = traced, time.perf_counter()
         spec, layout = traced.spec, traced.layout
-        shardings = sharding.state_shardings(layout, has_seeds=True)
+        shardings = sharding.state_shardings(layout)
         self._keys, self._data_shapes = layout.replicate(spec.keys()), replicated_shapes(spec.federation.data, layout)
         self._hyper_parameters = layout.jit(spec.hyper_parameters, layout.sharding)()
         self.init = jit_initializer(spec.map_over_runs(self._initial_state, (0, 0, None)), layout, shardings)
         state = jax.eval_shape(self.init, self._hyper_parameters, self._keys, self._data_shapes)
-        self.shapes = sharding.with_shardings(state, layout, has_seeds=True)
+        self.shapes = sharding.with_shardings(state, layout)
         self.program = compile_program(
             spec.map_over_runs(self._run_rounds, (0, 0, None, 0, None)),
             layout,

@@ -55,9 +55,7 @@ def load_states(store: ClientStore, cohort: Cohort, before: HostArray | None, la
     positions = np.full(cohort.ids.shape, -1, np.int32)
     if before is not None:
         positions = np.stack([_positions_among(*each) for each in zip(before, cohort.ids, strict=True)])
-    return PrefetchedStates(
-        jax.device_put(store.take(cohort.ids), layout.client_sharding(axis=1)), layout.replicate(positions)
-    )
+    return PrefetchedStates(jax.device_put(store.take(cohort.ids), layout.client_sharding), layout.replicate(positions))
 
 
 def store_states(store: ClientStore, ids: HostArray, clients: ClientState) -> None:
@@ -110,10 +108,10 @@ class StreamingExecutor(Executor):
         self._example = layout.replicate(spec.federation.examples.inputs[:1])
         self._prefetcher = ExamplePrefetcher(traced, offload.examples == "stream")
         self._prefetched_round: tuple[int, PrefetchedCohort | None] = (-1, None)
-        shardings = sharding.state_shardings(layout, has_seeds=True)
+        shardings = sharding.state_shardings(layout)
         self._initialize = jit_initializer(spec.map_over_runs(self._initial_state, (0, None)), layout, shardings)
         shapes = jax.eval_shape(self._initialize, self._keys, self._example)
-        self.shapes = sharding.with_shardings(shapes, layout, has_seeds=True)  # of the state that a round takes
+        self.shapes = sharding.with_shardings(shapes, layout)  # of the state that a round takes
         batch, examples = replicated_shapes(self._prefetcher.shapes, layout)
         carried_over = (self.shapes.clients, batch.cohort.ids) if self._is_stored else ()
         self.program = compile_program(
@@ -143,7 +141,7 @@ class StreamingExecutor(Executor):
         states, finished, metrics = None, None, []
         if store is not None:
             zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.shapes.clients)
-            state = state._replace(clients=jax.device_put(zeros, self.traced.layout.client_sharding(axis=1)))
+            state = state._replace(clients=jax.device_put(zeros, self.traced.layout.client_sharding))
             states = load_states(store, cohorts[0], None, self.traced.layout)
         for number in range(num_rounds):
             is_last = number == num_rounds - 1

@@ -52,9 +52,10 @@ class Layout:
         """Constrain values inside a compiled function to be replicated on all devices of the mesh."""
         return jax.lax.with_sharding_constraint(values, self.sharding) if self.mesh else values
 
-    def client_sharding(self, axis: int = 0) -> NamedSharding | None:
-        """The sharding of client states between rounds: split along this axis, the clients'. None without a mesh."""
-        return NamedSharding(self.mesh, P(*[None] * axis, AXIS)) if self.mesh else None
+    @property
+    def client_sharding(self) -> NamedSharding | None:
+        """The sharding of client states [seeds, clients, ...] between rounds: by clients. None without a mesh."""
+        return NamedSharding(self.mesh, P(None, AXIS)) if self.mesh else None
 
     def count_client_rows(self, num_clients: int) -> int:
         """The number of rows of client states: at least one per client, and the same number on each device."""

@@ -29,23 +29,16 @@ def initialize_with_padding(init: Init, layout: Layout) -> Init:
     return initialize
 
 
-def state_shardings(layout: Layout, has_seeds: bool = False) -> PyTree:
-    """The shardings of a State, one per part; None without a mesh.
-
-    Args:
-        layout: The layout of the devices.
-        has_seeds: Whether leaves are [seeds, clients, ...] instead of [clients, ...].
-    """
-    if not layout.mesh:
-        return None
-    return State._make([layout.sharding, layout.client_sharding(axis=int(has_seeds)), layout.sharding])
+def state_shardings(layout: Layout) -> PyTree:
+    """The shardings of a State with leaves [seeds, ...], one per part; None without a mesh."""
+    return State._make([layout.sharding, layout.client_sharding, layout.sharding]) if layout.mesh else None
 
 
-def with_shardings(shapes: State, layout: Layout, has_seeds: bool = False) -> State:
-    """Add the shardings of a State to its shapes; arguments as for `state_shardings`."""
+def with_shardings(shapes: State, layout: Layout) -> State:
+    """Add the shardings of a State to its shapes."""
     if not layout.mesh:
         return shapes
-    pairs = zip(shapes, state_shardings(layout, has_seeds), strict=True)
+    pairs = zip(shapes, state_shardings(layout), strict=True)
     return State._make(
         jax.tree.map(lambda x, sharding=sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), part)
         for part, sharding in pairs

@@ -40,12 +40,6 @@ def convolve(x: Array, kernel: Array, stride: int = 1, pads: Pads = ((0, 0), (0,
     return _convolve.bind(x, kernel, stride=stride, pads=pads)
 
 
-def kernel_gradient(x: Array, y: Array, size: tuple[int, int], stride: int = 1, pads: Pads = ((0, 0), (0, 0))) -> Array:
-    """The gradient of sum(y * convolve(x, kernel)) for a kernel of that (height, width): [n, h, w, c] with
-    [n, h', w', f] -> [kh, kw, c, f]. Both may have an axis in front, of groups."""
-    return _kernel_gradient.bind(x, y, stride=stride, pads=pads, size=size)
-
-
 def is_suitable(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> bool:
     """Whether these kernels are faster here than a product of patches.
 
@@ -157,6 +151,8 @@ _convolve = _declare(
     "pads",
     is_shared=True,
 )
+# The gradient of sum(y * convolve(x, kernel)) for a kernel of (height, width) `size`:
+# [n, h, w, c] with [n, h', w', f] -> [kh, kw, c, f]; both may have an axis of groups in front.
 _kernel_gradient = _declare("kernel_gradient", _call_kernel_gradient, _kernel_shape, "stride", "pads", "size")
 
 ad.defbilinear(
@@ -187,7 +183,8 @@ def _call_broadcast(bias: Array, *, shape: tuple[int, ...]) -> Array:
 def _sum_of_pixels(y: Array) -> Array:
     """The gradient for a 1 x 1 kernel over an image of ones."""
     ones = jnp.ones((*y.shape[:-1], 1), y.dtype)
-    return kernel_gradient(ones, y, (1, 1)).reshape(*y.shape[:-4], y.shape[-1])
+    gradient = _kernel_gradient.bind(ones, y, stride=1, pads=((0, 0), (0, 0)), size=(1, 1))
+    return gradient.reshape(*y.shape[:-4], y.shape[-1])
 
 
 def _batch_broadcast(arguments: tuple[Array], axes: tuple[int], *, shape: tuple[int, ...]) -> tuple[Array, int]:
