@@ -24,6 +24,11 @@ def scale(factor: Array | float, tree: PyTree) -> PyTree:
     return jax.tree.map(lambda x: (factor * x).astype(x.dtype), tree)
 
 
+def broadcast(tree: PyTree, num: int) -> PyTree:
+    """A stack of `num` copies of a tree, leaves [num, ...]."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (num, *jnp.shape(x))), tree)
+
+
 def zeros_like(tree: PyTree) -> PyTree:
     """Zeros of the shapes and dtypes of a tree."""
     return jax.tree.map(jnp.zeros_like, tree)
@@ -69,7 +74,7 @@ def is_finite(tree: PyTree) -> Array:
 
 
 def weighted_sum(stack: PyTree, weights: Array) -> PyTree:
-    """sum_i weights_i x_i over the leading axis, in one pass over the stack.
+    """sum_i weights_i x_i over the leading axis, in one pass over the stack; weights [n, cohort] give n such sums.
 
     Rows with weight zero are not skipped, so that a NaN in them reaches the sum: absent clients must be zeros.
     To select rows would copy the stack, and took twenty times as long on a CPU.
@@ -97,7 +102,7 @@ def sum_over_blocks(function: Callable[[Array], Array], rows: Array, size: int) 
     return jax.lax.fori_loop(0, num_before, lambda index, total: total + function(block(index)), total)
 
 
-def take(stack: PyTree, index: HostArray | int) -> PyTree:
+def take(stack: PyTree, index: HostArray | int | slice) -> PyTree:
     """The rows at `index` of every leaf."""
     return jax.tree.map(lambda x: x[index], stack)
 

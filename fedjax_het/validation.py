@@ -187,7 +187,9 @@ def check_constraints(kinds: Mapping[str, Any], values: Mapping[str, Any], where
         elif message := unknown_option(value, kinds[name]):
             raise InputError(f"{where}{name}: {message}")
         elif expected := _mismatch(value, kinds[name]):
-            raise InputError(f"{where}{name}: must be {expected}, not {_describe(value)}.")
+            is_too_large = isinstance(value, float) and LARGEST_NUMBER < abs(value) < float("inf")
+            note = ", which is infinite in float32" if is_too_large else ""
+            raise InputError(f"{where}{name}: must be {expected}, not {shorten(value)}{note}.")
 
 
 def may_be_nonzero(value: Any) -> bool:
@@ -216,11 +218,6 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
     """The members of a union, those of unions inside it too; of another annotation, itself."""
     is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
     return tuple(inner for one in typing.get_args(kind) for inner in _alternatives(one)) if is_union else (kind,)
-
-
-def _describe(value: Any) -> str:
-    is_too_large = isinstance(value, float) and LARGEST_NUMBER < abs(value) < float("inf")
-    return f"{shorten(value)}{', which is infinite in float32' if is_too_large else ''}"
 
 
 def _is_constrained(kind: Any) -> bool:

@@ -61,8 +61,7 @@ def previous_models(size: Count = 1, first: Literal["none", "init"] = "none") ->
     """
 
     def init(variables: Variables) -> PyTree:
-        models = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape)), variables)
-        return {"models": models, "count": jnp.asarray(first == "init", jnp.int32)}
+        return {"models": tree.broadcast(variables, size), "count": jnp.asarray(first == "init", jnp.int32)}
 
     def update(problem: Problem, view: ClientView) -> PyTree:
         kept = view.memory["previous"]

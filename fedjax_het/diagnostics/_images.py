@@ -3,9 +3,10 @@
 import jax
 import jax.numpy as jnp
 
+from fedjax_het import tree
 from fedjax_het.diagnostics._toolkit import Diagnostic, ImagePanel, Quantity, encoded, global_models, logits, over_rows
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, Batch, Named, PyTree, RoundSnapshot, Rows, Variables
+from fedjax_het.types import Array, Batch, Named, RoundSnapshot, Rows, Variables
 
 MOST_CLIENTS, IMAGES = 4, 2
 
@@ -33,13 +34,9 @@ def first_images(problem, snapshot: RoundSnapshot, name: str) -> tuple[Variables
             f"diagnostics: '{name}' shows clients' own test images, and no client has any. Give them some: "
             "data.client_test_fraction=0.2, or data.local_test=True."
         )
-
-    def first(stack: PyTree) -> PyTree:
-        return jax.tree.map(lambda x: x[:MOST_CLIENTS], stack)
-
-    rows = first(snapshot.data.test)
+    models, rows = tree.take((global_models(snapshot), snapshot.data.test), slice(MOST_CLIENTS))
     batches = jax.vmap(lambda row: problem.batch(snapshot.data, row.index, row.count, 0, IMAGES))(rows)
-    return first(global_models(snapshot)), batches
+    return models, batches
 
 
 def amplitudes_of_round(problem, snapshot: RoundSnapshot) -> Named:

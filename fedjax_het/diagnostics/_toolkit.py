@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
 
@@ -79,14 +78,12 @@ class Diagnostic:
 def client_models(snapshot: RoundSnapshot) -> Variables:
     """The clients' trained models, leaves [cohort, ...]: shared leaves as it sent them, its own as it keeps them."""
     received = snapshot.view.received.shared
-    trained = jax.tree.map(lambda start, update: start + update, received, snapshot.view.updates.tensors())
-    return tree.merge(trained, snapshot.personal)
+    return tree.merge(tree.add(received, snapshot.view.updates.tensors()), snapshot.personal)
 
 
 def global_models(snapshot: RoundSnapshot) -> Variables:
     """The server's new model with each client's own leaves, [cohort, ...]."""
-    num = snapshot.view.cohort.shape[0]
-    return tree.merge(jax.tree.map(lambda x: jnp.broadcast_to(x, (num, *x.shape)), snapshot.shared), snapshot.personal)
+    return tree.merge(tree.broadcast(snapshot.shared, snapshot.view.cohort.shape[0]), snapshot.personal)
 
 
 def encoded(problem, variables: Variables, snapshot: RoundSnapshot, batch: Batch) -> tuple[Array, Named]:

@@ -20,7 +20,7 @@ from fedjax_het.engine.round import client_step
 from fedjax_het.engine.round.population import gather_cohort
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, ClientData, Key, Named, PyTree, RoundSnapshot, ServerView, State
+from fedjax_het.types import Array, ClientData, Key, Named, RoundSnapshot, ServerView, State
 
 Diagnostic = Callable[[LocalProblem, RoundSnapshot], Named]
 DiagnosticValues = dict[str, Named]
@@ -78,21 +78,18 @@ def make_diagnosis(
         algorithm = _report_drift(spec.sweep.build(hyper_parameters))
         round = spec.round(layout, algorithm)
         cohort = round.draw(key, state.server.round)
-        cohort_data, clients = (
-            client_step.cohort_data(data, cohort),
-            gather_cohort(state.clients, cohort.ids, is_everyone),
-        )
+        cohort_data = client_step.cohort_data(data, cohort)
+        clients = gather_cohort(state.clients, cohort.ids, is_everyone)
         test = tree.take(data.test, cohort.ids) if has_tests else None
         after, metrics, messages = round.train(state._replace(clients=clients), cohort, cohort_data, key)
         is_present = messages.uploads.num_examples > 0  # the others sent zeros
         updates, uploads = StackedUpdates(messages.uploads.update, layout), messages.uploads._replace(update={})
         view = ServerView(messages.received, uploads, metrics.cohort, is_present, spec.num_clients, updates)
+        rows = tree.take((cohort_data.train, cohort_data.valid, test), slice(round.cohort_size))
         snapshot = RoundSnapshot(
             view=view,
-            data=ClientData(
-                cohort_data.examples, *_take_first((cohort_data.train, cohort_data.valid, test), round.cohort_size)
-            ),
-            personal=_take_first(after.clients.personal, round.cohort_size),
+            data=ClientData(cohort_data.examples, *rows),
+            personal=tree.take(after.clients.personal, slice(round.cohort_size)),
             shared=after.server.shared,
             gram_edit=algorithm.aggregator.gram_edit,
             key=jax.random.fold_in(key, state.server.round),
@@ -113,7 +110,3 @@ def _report_drift(algorithm: Algorithm) -> Algorithm:
         local_update=local_update._replace(train=local_update.train_with_drift),
         reports={**algorithm.reports, "drift": lambda problem, view: jnp.asarray(view.metrics["drift"])},
     )
-
-
-def _take_first(stack: PyTree, num: int) -> PyTree:
-    return jax.tree.map(lambda x: x[:num], stack)

@@ -69,7 +69,10 @@ def update_average(
         init: What the first batch does. "first" stores its mean as it is, "zero" is the paper's letter (v times the
             mean: dark images at first), "debias" divides what "zero" gives by 1 - (1 - v)^count.
     """
-    batch_mean, is_empty = _masked_mean(jnp.abs(_transform(images)), mask)
+    is_example = mask != 0
+    num_examples = jnp.sum(is_example)
+    total = jnp.sum(jnp.abs(_transform(images)), 0, where=is_example[:, None, None, None])
+    batch_mean, is_empty = total / jnp.maximum(num_examples, 1), num_examples == 0
     rate = {
         "first": lambda: jnp.where(count == 0, 1.0, decay),
         "zero": lambda: decay,
@@ -82,13 +85,6 @@ def update_average(
 
 def _transform(images: Array) -> Array:
     return jnp.fft.fft2(images.astype(jnp.promote_types(images.dtype, jnp.float32)), axes=(1, 2))
-
-
-def _masked_mean(values: Array, mask: Array) -> tuple[Array, Array]:
-    is_example = mask != 0
-    count = jnp.sum(is_example)
-    total = jnp.sum(values, 0, where=is_example[:, None, None, None])
-    return total / jnp.maximum(count, 1), count == 0
 
 
 def _in_band(size: tuple[int, int], band: Band) -> np.ndarray:

@@ -53,7 +53,11 @@ def _measure_classes(problem: Problem, view: ClientView, variables: Variables, b
     rows = view.data.train
 
     def sums(batch: Batch) -> ClassStatistics:
-        _check_labels(batch)
+        if batch.labels.ndim != 1:
+            raise InputError(
+                f"class statistics: labels have shape {batch.labels.shape[1:]} per example; they need one label each. "
+                "Take a data set for classification."
+            )
         forward = problem.forward(params, state, batch, view, jax.random.key(0), is_training=False)
         return _sums(forward.outputs.features, batch.labels, batch.mask, forward.outputs.logits.shape[-1])
 
@@ -72,14 +76,6 @@ def _sums(features: Array, labels: Array, mask: Array, num_classes: int) -> Clas
 def _average(sums: ClassStatistics) -> ClassStatistics:
     means = sums.means / jnp.maximum(sums.counts, 1)[:, None]
     return ClassStatistics(sums.counts, means, sums.square / jnp.maximum(jnp.sum(sums.counts), 1))
-
-
-def _check_labels(batch: Batch) -> None:
-    if batch.labels.ndim != 1:
-        raise InputError(
-            f"class statistics: labels have shape {batch.labels.shape[1:]} per example; they need one label each. "
-            "Take a data set for classification."
-        )
 
 
 def variance_and_means(classes: ClassStatistics) -> Named:

@@ -44,11 +44,6 @@ def proximal(mu: NonNegative = 0.01, form: ProximalForm = "squared") -> Term:
     return proximal
 
 
-def prototype_distance(features: Array, labels: Array, prototypes: Array) -> Array:
-    """1/d |f_b - c_{y_b}|^2 of every example: features [batch, feature], prototypes [class, feature] -> [batch]."""
-    return jnp.mean(jnp.square(features - prototypes[labels]), axis=-1)
-
-
 @validate_arguments
 def alignment(lam: NonNegative = 1.0) -> Term:
     """Pull features towards the global prototype of their class, so that heads can be exchanged.
@@ -69,7 +64,7 @@ def alignment(lam: NonNegative = 1.0) -> Term:
     def alignment(forward: ForwardPass) -> Array:
         published, own = forward.view.received.published["prototypes"], forward.view.answers["classes"]
         prototypes = jnp.where(published["is_known"][:, None], published["means"], own.means)
-        distances = prototype_distance(forward.outputs.features, forward.batch.labels, prototypes)
+        distances = jnp.mean(jnp.square(forward.outputs.features - prototypes[forward.batch.labels]), axis=-1)
         is_on = forward.view.received.round > 0
         return jnp.where(is_on, lam, 0) * masked_mean(distances, forward.batch.mask)
 

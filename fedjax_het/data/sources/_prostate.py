@@ -61,7 +61,10 @@ def prostate(
         Jiang et al., AAAI 2022. arXiv:2112.10775; Liu et al., MICCAI 2020.
     """
     root = require_dataset(path, "The prostate data", _URL)
-    cases = _find_cases(root)
+    unnumbered = [case for site in list_subfolders(root) for case in _find_site_cases(site)]
+    if not unnumbered:
+        raise InputError(f"{root} holds no <site>/Case<nn>.nii.gz. The sites are published at {_URL}")
+    cases = [case._replace(number=i) for i, case in enumerate(unnumbered)]
     try:
         import nibabel  # noqa: F401
     except ImportError as error:
@@ -86,13 +89,6 @@ def prostate(
         splits=_draw_splits(sites, owners, split_by, split_seed),
         notes=[f"no folder for {', '.join(missing)}"] if missing else [],
     )
-
-
-def _find_cases(root: Path) -> list[_Case]:
-    cases = [case for site in list_subfolders(root) for case in _find_site_cases(site)]
-    if not cases:
-        raise InputError(f"{root} holds no <site>/Case<nn>.nii.gz. The sites are published at {_URL}")
-    return [case._replace(number=i) for i, case in enumerate(cases)]
 
 
 def _find_site_cases(site: Path) -> list[_Case]:

@@ -169,9 +169,9 @@ def make_evaluation(
         num_clients = tables["personal"].count.shape[0]
         size = at_a_time or layout.round_up(num_clients)
         variables = tree.merge(server.shared, scoring.mean_personal_variables(clients, num_clients, size))
-        totals = scoring.add_batches(
-            problem, variables, server.round, examples, zero_totals(groups, examples.labels), held
-        )
+        num_segments = sum(size for _, size in groups) + 1  # the last one is padding
+        zeros = jnp.zeros((num_segments, len(scoring.score_names(examples.labels))), float)
+        totals = scoring.add_batches(problem, variables, server.round, examples, zeros, held)
         own = tables if has_personal(clients) else {}
         return collect_scores(
             groups, totals, {name: own_models(state, examples, rows, num_clients, size) for name, rows in own.items()}
@@ -191,11 +191,6 @@ def make_evaluation(
         return jax.lax.map(score_block, jnp.arange(num_blocks)).reshape(num_blocks * size, -1)[:num_clients]
 
     return evaluate
-
-
-def zero_totals(groups: Groups, labels: HostArray) -> Array:
-    """The sums of scores before any batch, [segments, scores]; the last segment is padding."""
-    return jnp.zeros((sum(size for _, size in groups) + 1, len(scoring.score_names(labels))), float)
 
 
 def has_personal(clients: ClientState) -> bool:

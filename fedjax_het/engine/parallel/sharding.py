@@ -7,7 +7,6 @@ indexing of a cohort into collectives, which move the states of the cohort, not 
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.engine.parallel.layout import Layout
@@ -22,9 +21,7 @@ def initialize_with_padding(init: Init, layout: Layout) -> Init:
     def initialize(key: Key, data: ClientData) -> State:
         state = init(key, data)
         num_rows = layout.count_client_rows(state.clients.rounds.shape[0])
-        return state._replace(
-            clients=jax.tree.map(lambda x: jnp.broadcast_to(x, (num_rows, *x.shape)), tree.take(state.clients, 0))
-        )
+        return state._replace(clients=tree.broadcast(tree.take(state.clients, 0), num_rows))
 
     return initialize
 

@@ -1,6 +1,5 @@
 """The state before the first round."""
 
-import jax
 import jax.numpy as jnp
 
 from fedjax_het import sharing, tree
@@ -49,5 +48,4 @@ def initial_state(
 
 def broadcast_clients(state: State, num_clients: int) -> State:
     """Give every client the initial state: leaves [clients, ...]."""
-    clients = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_clients, *jnp.shape(x))), state.clients)
-    return state._replace(clients=clients)
+    return state._replace(clients=tree.broadcast(state.clients, num_clients))

@@ -103,11 +103,12 @@ def draw_without_replacement(key: Key, num_clients: int, count: int) -> Array:
     def permute(values: Array) -> Array:
         return jax.lax.fori_loop(0, _FEISTEL_ROUNDS, feistel_round, values)
 
-    def cycle_walk(values: Array) -> Array:
-        return jnp.where(values < num_clients, values, permute(values))
-
-    start = permute(jnp.arange(count, dtype="uint32"))
-    return jax.lax.while_loop(lambda values: jnp.any(values >= num_clients), cycle_walk, start).astype(jnp.int32)
+    walked = jax.lax.while_loop(
+        lambda values: jnp.any(values >= num_clients),
+        lambda values: jnp.where(values < num_clients, values, permute(values)),
+        permute(jnp.arange(count, dtype="uint32")),
+    )
+    return walked.astype(jnp.int32)
 
 
 def _all_present(cohort: Array) -> tuple[Array, Array]:

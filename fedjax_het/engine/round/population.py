@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import jax
-
 from fedjax_het import tree
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.types import Array, ClientState, HostArray, PyTree, State
@@ -18,7 +16,7 @@ def gather_cohort(clients: ClientState, slots: HostArray, is_everyone: bool) -> 
 def scatter_cohort(clients: ClientState, cohort: Array, rows: ClientState, is_everyone: bool) -> ClientState:
     """The client states with those of the cohort replaced by `rows`, [cohort] or more."""
     is_whole = is_everyone and clients.rounds.shape == cohort.shape
-    rows = jax.tree.map(lambda x: x[: len(cohort)], rows)
+    rows = tree.take(rows, slice(len(cohort)))
     return rows if is_whole else tree.put(clients, cohort, rows)
 
 

@@ -195,7 +195,7 @@ def make_round(
         return server_step.update_published(algorithm.published, received.published, answers, view)
 
     def unpadded(stack):
-        return jax.tree.map(lambda x: x[:cohort_size], stack)
+        return tree.take(stack, slice(cohort_size))
 
     def init(key: Key, data: ClientData) -> State:
         return initialization.broadcast_clients(initial_state(key, data.examples.inputs), num_clients)

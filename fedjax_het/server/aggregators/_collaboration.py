@@ -72,10 +72,6 @@ def collaborative_heads(others: Aggregator, threshold: Fraction = 1e-3) -> Aggre
         heads, statistics = view.uploads.reports["head"], view.uploads.reports["statistics"]
         weights = collaboration_weights(statistics["variance"], statistics["means"], view.is_present)
         weights = drop_small_weights(weights, threshold)
-
-        def mixed(leaf: Array) -> Array:
-            return jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1, precision=jax.lax.Precision.HIGHEST)
-
-        return Aggregate(aggregate.update, jax.tree.map(mixed, heads)), state
+        return Aggregate(aggregate.update, tree.weighted_sum(heads, weights)), state
 
     return Aggregator(others.init, update)

@@ -64,10 +64,6 @@ def _natural_order(path: str) -> list:
 NEGLIGIBLE = 1e-8  # the authors' limit: distances that sum to less say nothing
 
 
-def _l2(start: Array, changes: Array) -> Array:
-    return jnp.sqrt(jnp.sum(jnp.square(changes), axis=1))
-
-
 def _cosine(start: Array, changes: Array) -> Array:
     trained = start + changes
     lengths = jnp.linalg.norm(start) * jnp.linalg.norm(trained, axis=1)
@@ -75,7 +71,10 @@ def _cosine(start: Array, changes: Array) -> Array:
 
 
 Distance = Literal["l2", "cosine"]
-DISTANCES: dict[Distance, Callable[[Array, Array], Array]] = {"l2": _l2, "cosine": _cosine}
+DISTANCES: dict[Distance, Callable[[Array, Array], Array]] = {
+    "l2": lambda start, changes: jnp.sqrt(jnp.sum(jnp.square(changes), axis=1)),
+    "cosine": _cosine,
+}
 
 
 @validate_arguments
