@@ -112,14 +112,14 @@ def _describe_empty_choice(sharing: Sharing, owners: Mapping[str, type | None], 
             f"sharing: the rule '{rule}' keeps none of the model's leaves personal "
             f"({', '.join(list(owners)[:3])}, ...). Let it choose at least one, or share everything: sharing=share_all."
         )
-    wanted = " or ".join(_sorted_names(classes))
+    class_names = " or ".join(_sorted_names(classes))
     without_leaves = [path for path, layer in layers.items() if issubclass(layer, classes)]
-    found = f"no layer of class {wanted}"
+    description = f"no layer of class {class_names}"
     if without_leaves:
-        found = f"layers of class {wanted}, but without parameters or statistics ({without_leaves[0]})"
+        description = f"layers of class {class_names}, but without parameters or statistics ({without_leaves[0]})"
     with_leaves = ", ".join(_sorted_names({owner for owner in owners.values() if owner})) or "none that is known"
     return (
-        f"sharing: nothing would be personal: the model has {found}; the layers that have leaves are of class "
+        f"sharing: nothing would be personal: the model has {description}; the layers that have leaves are of class "
         f"{with_leaves}. Choose a model whose norm layers have leaves, such as norm='batch', or an algorithm that "
         "shares everything, such as fedavg."
     )

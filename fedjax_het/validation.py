@@ -232,8 +232,8 @@ def _mismatch(value: Any, kind: Any) -> str:
     if isinstance(value, jax.core.Tracer):
         return ""
     kinds = sorted(_alternatives(kind), key=lambda one: not _is_constrained(one))
-    wanted = [_mismatch_one(value, one) for one in kinds]
-    return "" if "" in wanted else " or ".join(dict.fromkeys(wanted))
+    expected = [_mismatch_one(value, one) for one in kinds]
+    return "" if "" in expected else " or ".join(dict.fromkeys(expected))
 
 
 def _mismatch_one(value: Any, kind: Any) -> str:
@@ -264,6 +264,6 @@ def _mismatch_in_sequence(value: Any, origin: type, inner: tuple[Any, ...]) -> s
         return f"a list with {entries}, each {_mismatch(object(), inner[0])}"
     kinds = inner if is_fixed else inner[:1] * len(value)
     for one, its_kind in zip(value, kinds, strict=True):
-        if wanted := _mismatch(one, its_kind):
-            return f"a list in which each is {wanted}"
+        if expected := _mismatch(one, its_kind):
+            return f"a list in which each is {expected}"
     return ""

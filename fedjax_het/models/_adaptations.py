@@ -30,7 +30,7 @@ def projected(width: Count = 256) -> Callable[[Model], Model]:
     def adapt(model: Model) -> Model:
         def init(key: Key, inputs: Array) -> Variables:
             variables = model.init(key, inputs)
-            return variables | {"params": _extended(variables["params"], width, jax.random.fold_in(key, 1))}
+            return variables | {"params": _insert_projection(variables["params"], width, jax.random.fold_in(key, 1))}
 
         def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
             params = dict(variables["params"])
@@ -47,7 +47,7 @@ def projected(width: Count = 256) -> Callable[[Model], Model]:
     return adapt
 
 
-def _extended(params: Params, width: int, key: Key) -> Params:
+def _insert_projection(params: Params, width: int, key: Key) -> Params:
     kernel = params.get("classifier", {}).get("kernel")
     if kernel is None or kernel.ndim != 2:
         raise InputError(
@@ -122,7 +122,7 @@ def probabilistic(
             kernel = nn.initializers.lecun_normal()(key, (inside, 2 * outside), dtype)
             params = params | {"representation": _layer(kernel)}
             if outside != inside:
-                params = params | _resized_head(key, params, inside, outside)
+                params = params | _resize_head(key, params, inside, outside)
             if has_reference:
                 params = params | {"reference": _reference((num_classes, outside), dtype, learn_scale)}
             return variables | {"params": params}
@@ -159,7 +159,7 @@ def _reference(shape: tuple[int, int], dtype: jnp.dtype, learn_scale: bool) -> P
     return {"mean": jnp.zeros(shape, dtype), "scale": jnp.ones(shape, dtype), **factor}
 
 
-def _resized_head(key: Key, params: Params, inside: int, outside: int) -> Params:
+def _resize_head(key: Key, params: Params, inside: int, outside: int) -> Params:
     """The head drawn anew for features of another width."""
     head = params.get("classifier", {})
     if set(head) - {"bias"} != {"kernel"} or head["kernel"].shape[:-1] != (inside,):

@@ -8,7 +8,7 @@ from flax import linen as nn
 from fedjax_het.errors import InputError
 from fedjax_het.models._conv_impl import check_conv_impl
 from fedjax_het.models._layers import Conv, max_pool
-from fedjax_het.models._model import Network, NumClasses, check_images, from_flax, widened
+from fedjax_het.models._model import Network, NumClasses, check_images, from_flax, scale_widths
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, Positive, validate_arguments
@@ -90,7 +90,7 @@ def cnn(
     check_conv_impl(conv)
     if not channels:
         raise InputError("channels is empty: a CNN needs at least one convolution; for none, use an MLP.")
-    channels, hidden = widened("channels", channels, width), widened("hidden", hidden, width)
+    channels, hidden = scale_widths("channels", channels, width), scale_widths("hidden", hidden, width)
     return from_flax(CNN(num_classes, channels, hidden, kernel, padding, norm, conv))
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het.models._layers import Conv, NetworkParts, Stem, StemKind, avg_pool, image_network
-from fedjax_het.models._model import Network, check_images, widened
+from fedjax_het.models._model import Network, check_images, scale_widths
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.models._pretrained import Naming
 from fedjax_het.types import Array
@@ -89,7 +89,7 @@ class DenseNet(Network):
 
 
 def _densenet(edge: int, num_classes: int, width: float, **parts: Unpack[NetworkParts]) -> DenseNet:
-    return DenseNet(num_classes, _DEPTHS, widened("channels", (_STEM, _GROWTH, _BOTTLENECK), width), edge, **parts)
+    return DenseNet(num_classes, _DEPTHS, scale_widths("channels", (_STEM, _GROWTH, _BOTTLENECK), width), edge, **parts)
 
 
 @image_network(DENSENET_NAMES)

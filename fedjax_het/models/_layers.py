@@ -28,7 +28,7 @@ def pair(value: Pair) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else tuple(value)
 
 
-def pads_of(layer: str, image: Array, window: tuple[int, int], strides: tuple[int, int], padding: Padding) -> Pads:
+def to_pads(layer: str, image: Array, window: tuple[int, int], strides: tuple[int, int], padding: Padding) -> Pads:
     """((top, bottom), (left, right)) for "SAME", "VALID", one count for every side, or such pairs themselves.
 
     Raises:
@@ -73,7 +73,7 @@ class Conv(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         size, strides = pair(self.kernel_size), pair(self.strides)
-        pads = pads_of("convolution", x, size, strides, self.padding)
+        pads = to_pads("convolution", x, size, strides, self.padding)
         shape = (*size, x.shape[-1], self.features)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
         bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype) if self.use_bias else None
@@ -116,12 +116,12 @@ def max_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: P
         x: Images.
         window: Its height and width; one number is for both.
         strides: Between windows; None is the window's size.
-        padding: See `pads_of`.
+        padding: See `to_pads`.
     """
     if (windows := _windows(x, window, strides, padding)) is not None:
         return _largest(windows)
     window, strides = pair(window), pair(strides or window)
-    pads = pads_of("pooling", x, window, strides, padding)
+    pads = to_pads("pooling", x, window, strides, padding)
     x = jnp.pad(x, ((0, 0), *pads, (0, 0)), constant_values=-jnp.inf)
     return _largest_of_overlapping(x, window, strides)
 
@@ -131,13 +131,13 @@ def avg_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: P
     if (windows := _windows(x, window, strides, padding)) is not None:
         return windows.mean(axis=(2, 4))
     window, strides = pair(window), pair(strides or window)
-    return nn.avg_pool(x, window, strides, pads_of("pooling", x, window, strides, padding))
+    return nn.avg_pool(x, window, strides, to_pads("pooling", x, window, strides, padding))
 
 
 def _windows(x: Array, window: Pair, strides: Pair | None, padding: Padding) -> Array | None:
     """[batch, rows, window height, columns, window width, channel], or None where windows overlap or are padded."""
     height, width = pair(window)
-    pads_of("pooling", x, (height, width), pair(strides or window), padding)
+    to_pads("pooling", x, (height, width), pair(strides or window), padding)
     if padding not in ("VALID", 0) or pair(strides or window) != (height, width):
         return None
     rows, columns = x.shape[1] // height, x.shape[2] // width
@@ -152,13 +152,13 @@ def _largest(windows: Array) -> Array:
     The gradient of jnp.max looks for entries that equal the maximum. Where XLA computes the entries a second time for
     it, rounded otherwise, it finds none, and the window's gradient is lost.
     """
-    return _first_largest(_entries_apart(windows))[0]
+    return _first_largest(_split_windows(windows))[0]
 
 
 @_largest.defjvp
 def _largest_jvp(values: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (windows,), (tangent,) = values, tangents
-    largest, where = _first_largest(_entries_apart(windows))
+    largest, where = _first_largest(_split_windows(windows))
     # A mask, not a gather: its transpose is one pass that writes every entry once.
     height, width = windows.shape[2], windows.shape[4]
     places = np.arange(height * width, dtype=np.int32).reshape(height, 1, width, 1)
@@ -191,7 +191,7 @@ def _entries(x: Array, window: tuple[int, int], strides: tuple[int, int]) -> lis
     ]
 
 
-def _entries_apart(windows: Array) -> list[Array]:
+def _split_windows(windows: Array) -> list[Array]:
     return [windows[:, :, i, :, j] for i in range(windows.shape[2]) for j in range(windows.shape[4])]
 
 

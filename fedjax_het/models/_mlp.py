@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from flax import linen as nn
 
-from fedjax_het.models._model import Network, NumClasses, from_flax, widened
+from fedjax_het.models._model import Network, NumClasses, from_flax, scale_widths
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, FractionBelowOne, Positive, validate_arguments
@@ -48,4 +48,4 @@ def mlp(
     Raises:
         InputError: Values that cannot work.
     """
-    return from_flax(MLP(num_classes, widened("hidden", hidden, width), norm, dropout))
+    return from_flax(MLP(num_classes, scale_widths("hidden", hidden, width), norm, dropout))

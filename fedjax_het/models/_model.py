@@ -58,7 +58,7 @@ def from_flax(module: nn.Module) -> Model:
         return jnp.asarray(module.apply({"params": params}, features, method="classify"))
 
     def layers(inputs: Array) -> Mapping[str, type]:
-        return _classes(module, inputs)
+        return _list_layers(module, inputs)
 
     return Model(init, encode, classify, layers)
 
@@ -67,17 +67,17 @@ def _encode_and_classify(module: nn.Module, inputs: Array) -> Array:
     return module.classify(module.encode(inputs, jnp.ones(inputs.shape[0]), False))
 
 
-def _classes(module: nn.Module, inputs: Array) -> Mapping[str, type]:
+def _list_layers(module: nn.Module, inputs: Array) -> Mapping[str, type]:
     """The class of every submodule that runs, by its path, from an abstract trace."""
     classes = {}
 
-    def note(call, args, kwargs, context):
+    def record(call, args, kwargs, context):
         if context.module.path:
             classes["/".join(context.module.path)] = type(context.module)
         return call(*args, **kwargs)
 
     def trace(inputs: Array) -> Variables:
-        with nn.intercept_methods(note):
+        with nn.intercept_methods(record):
             return dict(module.init(jax.random.key(0), inputs, method=_encode_and_classify))
 
     jax.eval_shape(trace, inputs)
@@ -89,7 +89,7 @@ def check_images(network: str, shape: tuple[int, ...]) -> None:
         raise InputError(f"{network} takes images [batch, height, width, channel], and was given shape {shape}.")
 
 
-def widened(name: str, counts: Sequence[int], width: float) -> tuple[int, ...]:
+def scale_widths(name: str, counts: Sequence[int], width: float) -> tuple[int, ...]:
     """Every count times the width, rounded, at least 1. Raises InputError where no array can be so wide."""
     if counts and max(counts) * width > LARGEST_COUNT:
         raise InputError(

@@ -86,7 +86,7 @@ def from_torch(state: StateDict, variables: Variables, naming: Naming) -> Variab
         state = {key: value for key, value in state.items() if key not in heads}
     _check_shapes(state, {entry.key: entry.shape for entry in entries.values()})
     return traverse_util.unflatten_dict(
-        {path: _filled(leaf, state, entries.get(path)) for path, leaf in leaves.items()}, sep="/"
+        {path: _fill(leaf, state, entries.get(path)) for path, leaf in leaves.items()}, sep="/"
     )
 
 
@@ -94,7 +94,7 @@ def _entries(leaves: Mapping[str, Array], naming: Naming) -> Iterator[tuple[str,
     for path, leaf in leaves.items():
         _, _, inside = path.partition("/")
         layer, _, kind = inside.rpartition("/")
-        name = _name(layer, naming)
+        name = _find_torch_name(layer, naming)
         if name is not None and kind in _LEAVES:
             shape = tuple(leaf.shape[axis] for axis in _axes(leaf.ndim))
             if layer in naming.convolved and leaf.ndim == 2:
@@ -102,7 +102,7 @@ def _entries(leaves: Mapping[str, Array], naming: Naming) -> Iterator[tuple[str,
             yield path, _Entry(f"{name}.{_LEAVES[kind]}", shape, path.startswith(_HEAD))
 
 
-def _name(layer: str, naming: Naming) -> str | None:
+def _find_torch_name(layer: str, naming: Naming) -> str | None:
     for ours, theirs in naming.layers.items():
         if match := re.fullmatch(ours.replace("#", r"(\d+)"), layer):
             return re.sub(r"<(\d)(\+?)>", lambda at, of=match: str(int(of[int(at[1])]) + len(at[2])), theirs)
@@ -110,11 +110,11 @@ def _name(layer: str, naming: Naming) -> str | None:
 
 
 def _axes(num_axes: int) -> tuple[int, ...]:
-    """Ours in PyTorch's order; the way back is the same for kernels [in, out], and `_filled` undoes the other."""
+    """Ours in PyTorch's order; the way back is the same for kernels [in, out], and `_fill` undoes the other."""
     return {4: (3, 2, 0, 1), 2: (1, 0)}.get(num_axes, tuple(range(num_axes)))
 
 
-def _filled(leaf: Array, state: StateDict, entry: _Entry | None) -> Array:
+def _fill(leaf: Array, state: StateDict, entry: _Entry | None) -> Array:
     if entry is None:
         return leaf
     axes = _axes(leaf.ndim)

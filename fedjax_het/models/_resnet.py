@@ -8,7 +8,7 @@ from typing import Unpack
 from flax import linen as nn
 
 from fedjax_het.models._layers import Conv, NetworkParts, Stem, StemKind, image_network
-from fedjax_het.models._model import Network, check_images, widened
+from fedjax_het.models._model import Network, check_images, scale_widths
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.models._pretrained import Naming
 from fedjax_het.types import Array
@@ -88,7 +88,7 @@ class ResNet(Network):
 def _resnet(
     depths: tuple[int, ...], is_bottleneck: bool, num_classes: int, width: float, **parts: Unpack[NetworkParts]
 ) -> ResNet:
-    return ResNet(num_classes, depths, widened("channels", _CHANNELS, width), is_bottleneck, **parts)
+    return ResNet(num_classes, depths, scale_widths("channels", _CHANNELS, width), is_bottleneck, **parts)
 
 
 @image_network(RESNET_NAMES)

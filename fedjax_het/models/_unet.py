@@ -12,7 +12,7 @@ from flax import linen as nn
 from fedjax_het.errors import InputError
 from fedjax_het.models._conv_impl import check_conv_impl
 from fedjax_het.models._layers import Conv, UpConv, max_pool
-from fedjax_het.models._model import Network, NumClasses, check_images, from_flax, widened
+from fedjax_het.models._model import Network, NumClasses, check_images, from_flax, scale_widths
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.models._pretrained import Naming, starting_from
 from fedjax_het.types import Array, Model
@@ -111,5 +111,5 @@ def unet(
         InputError: Values that cannot work.
     """
     check_conv_impl(conv)
-    network = UNet(num_classes, widened("channels", _CHANNELS[: levels + 1], width), norm, conv)
+    network = UNet(num_classes, scale_widths("channels", _CHANNELS[: levels + 1], width), norm, conv)
     return starting_from(pretrained, UNET_NAMES)(from_flax(network))

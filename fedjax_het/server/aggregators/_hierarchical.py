@@ -33,8 +33,8 @@ def hierarchical_weights(gram: Array, scores: Array, is_present: Array, eps: flo
         rows, count = running
         rows = rows[jnp.argsort(jnp.where(place < count, -(rows @ scores), jnp.inf), stable=True)]
         partner = jnp.where(place < count, count - 1 - place, place)
-        lessened = _subtract_projections(gram, rows, rows[partner], eps)
-        pairs = jnp.where((partner == place)[:, None], rows, lessened + lessened[partner])
+        reduced = _subtract_projections(gram, rows, rows[partner], eps)
+        pairs = jnp.where((partner == place)[:, None], rows, reduced + reduced[partner])
         half = (count + 1) // 2
         return jnp.where((place < half)[:, None], pairs, 0), half
 
@@ -42,9 +42,9 @@ def hierarchical_weights(gram: Array, scores: Array, is_present: Array, eps: flo
     rows = jnp.pad(rows, ((0, 1), (0, 0)))  # one client alone is paired with zeros
     rows, _ = jax.lax.while_loop(lambda running: running[1] > 2, level, (rows, num_present))
     first, second = rows[:1], rows[1:2]
-    lessened = _subtract_projections(gram, first, second, eps)
+    reduced = _subtract_projections(gram, first, second, eps)
     product = jnp.sum(first @ gram * second, axis=1)
-    total = lessened + _subtract_projections(gram, second, lessened, eps, product)
+    total = reduced + _subtract_projections(gram, second, reduced, eps, product)
     return jnp.sum(total, axis=0) / jnp.maximum(num_present, 1)
 
 

@@ -40,9 +40,9 @@ NORMS: dict[EigenvalueNorm, Callable[[Axes], Array]] = {
     "unit": lambda axes: axes.eigenvalues,
 }
 ROUNDINGS: dict[Rounding, Callable[[Array], Array]] = {
-    "floor": lambda wanted: jnp.maximum(1, jnp.floor(wanted + 1e-9)),
-    "ceil": lambda wanted: jnp.maximum(1, jnp.ceil(wanted - 1e-9)),
-    "round": lambda wanted: jnp.maximum(1, jnp.round(wanted)),
+    "floor": lambda num_axes: jnp.maximum(1, jnp.floor(num_axes + 1e-9)),
+    "ceil": lambda num_axes: jnp.maximum(1, jnp.ceil(num_axes - 1e-9)),
+    "round": lambda num_axes: jnp.maximum(1, jnp.round(num_axes)),
     "truncate": jnp.floor,  # the released code's int(): one client alone gives no axis, hence a zero update
 }
 

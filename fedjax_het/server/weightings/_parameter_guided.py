@@ -49,9 +49,9 @@ def low_layer(shared: Variables, layer: str | None = None) -> str:
 
 
 def _find_layer(layer: str, paths: list[str]) -> str:
-    wanted = layer.removeprefix("params/")
+    name = layer.removeprefix("params/")
     for path in paths:
-        if wanted in (path.removeprefix("params/"), path.removeprefix("params/").rpartition("/")[0]):
+        if name in (path.removeprefix("params/"), path.removeprefix("params/").rpartition("/")[0]):
             return path
     raise InputError(f"layer: '{layer}' is no weight that the clients share. {nearest(layer, paths)}")
 
