@@ -98,11 +98,7 @@ class OnDeviceExecutor(Executor):
         held, groups = held_out_batches(spec.federation, BATCH)
         own = personal_rows(spec.federation, spec.personal_on_test)
         slots = traced.layout.round_up(traced.round.cohort_size)
-        shapes = (
-            self._data_shapes.examples,
-            replicated_shapes(held, traced.layout),
-            replicated_shapes(own, traced.layout),
-        )
+        shapes = (self._data_shapes.examples, *replicated_shapes((held, own), traced.layout))
 
         def evaluate(hyper_parameters: Mapping[str, Array], *arguments: PyTree) -> Evaluation:
             problem = traced.with_hyper_parameters(hyper_parameters).round.problem

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator, Mapping
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 import jax
@@ -128,29 +128,23 @@ def compile_executor(traced: TracedRound, offload: OffloadPolicy, folder: Path) 
 
 def _build_fastest(layouts: list[Layout], build, spec: RunSpec) -> tuple[Executor, LayoutChoice]:
     """The fastest candidate; if all are too large, the first that fits of layouts with fewer clients at a time."""
-    try:
-        return autotune.find_fastest(layouts, build, spec.rounds)
-    except MemoryBudgetError as error:
-        too_large = error
-    for layout in autotune.smaller_layouts(layouts, spec.cohort_size):
+    refusals = []
+    for candidates in chain([layouts], ([layout] for layout in autotune.smaller_layouts(layouts, spec.cohort_size))):
         try:
-            return autotune.find_fastest([layout], build, spec.rounds)
+            return autotune.find_fastest(candidates, build, spec.rounds)
         except MemoryBudgetError as error:
-            too_large = error
-    raise too_large
+            refusals.append(error)
+    raise refusals[-1]
 
 
 def _offload_policies(
     first: TracedRound, requested_offload: OffloadPolicy, budget: int | None, folder: Path
 ) -> Iterator[OffloadPolicy]:
     """The policies that the request allows, the likely fastest first."""
-    for client_states, examples in product(
-        ("device", "host" if 2 * _stored_bytes(first) < physical_memory() else "disk")
-        if requested_offload.client_states == AUTO
-        else (requested_offload.client_states,),
-        ("device", "stream") if requested_offload.examples == AUTO else (requested_offload.examples,),
-    ):
-        offload = OffloadPolicy(client_states, examples)
+    store = "host" if 2 * _stored_bytes(first) < physical_memory() else "disk"
+    choices = ("device", store), ("device", "stream")
+    allowed = (each if given == AUTO else (given,) for each, given in zip(choices, requested_offload, strict=True))
+    for offload in map(OffloadPolicy._make, product(*allowed)):
         _check_room(first, offload, folder)
         yield offload
         if budget is None:
