@@ -157,7 +157,7 @@ class Checkpoints:
         # Not strict, Orbax drops or adds padding rows behind the last client; `_check_leaves` has compared all else.
         is_alike = store is not None or about.get("num_rows", _num_rows(like)) == _num_rows(like)
         state = self._read(where, "state", ocp.args.StandardRestore(target, strict=is_alike))
-        state = jax.tree.map(lambda read, empty: read if empty.size else empty, state, like)
+        state = jax.tree.map(lambda read, given: read if given.size else given, state, like)
         if store is None:
             return state
         with _reporting_damage(where):
