@@ -88,7 +88,7 @@ def cnn(
         McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
     """
     check_conv_impl(conv)
-    if not channels:
+    if len(channels) == 0:
         raise InputError("channels is empty: a CNN needs at least one convolution; for none, use an MLP.")
     channels, hidden = scale_widths("channels", channels, width), scale_widths("hidden", hidden, width)
     return from_flax(CNN(num_classes, channels, hidden, kernel, padding, norm, conv))
