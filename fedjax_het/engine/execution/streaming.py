@@ -189,17 +189,10 @@ class StreamingExecutor(Executor):
         next_cohort: Cohort | None,
         is_last: bool,
     ) -> tuple[PrefetchedCohort | None, PrefetchedStates | None, list[RoundMetrics]]:
-        """Do the host's work while a round runs: collect the round before, and prefetch for the next.
+        """Do the host's work while a cohort trains: collect the round before, and prefetch for the next.
 
-        Args:
-            store: The client states, where they are kept off the device.
-            finished: The round before.
-            cohort: The cohort that trains now.
-            next_cohort: The cohort of the next round; None at the end of the run.
-            is_last: Whether the next round belongs to another call of `advance`, which loads its states itself.
-
-        Returns:
-            (The next cohort's examples, its states, the metrics of the round before.)
+        `is_last`: the next round belongs to another call of `advance`, which loads its states itself.
+        Returns (the next cohort's examples, its states, the metrics of the round before).
         """
         metrics, states = self._collect_round(store, finished), None
         if store is not None and next_cohort is not None and not is_last:
