@@ -137,13 +137,15 @@ def sgd(
             epoch_view = view._replace(local={"params": progress.params, **progress.state})
             order = _shuffle(epoch_key, rows) if shuffle else rows.index
             last = jnp.minimum(num_batches, num_steps - number * num_batches)
-            return jax.lax.fori_loop(0, last, lambda i, p: step(problem, epoch_view, order, epoch_key, i, p), progress)
+            train_batch = lambda i, p: step(problem, epoch_view, order, epoch_key, i, p)  # noqa: E731
+            with jax.named_scope("steps"):
+                return jax.lax.fori_loop(0, last, train_batch, progress)
 
         opt_state = view.memory["optimizer"] if keep_optimizer else optimizer.init(view.local["params"])
         num_epochs = -(-num_steps // jnp.maximum(num_batches, 1))
-        return _finish_training(
-            jax.lax.fori_loop(0, num_epochs, epoch, _start_training(view, opt_state, with_drift)), num_steps
-        )
+        with jax.named_scope("epochs"):
+            progress = jax.lax.fori_loop(0, num_epochs, epoch, _start_training(view, opt_state, with_drift))
+        return _finish_training(progress, num_steps)
 
     def count_steps(num_examples: Any) -> Any:
         count = np.asarray(num_examples).astype(np.int64)

@@ -11,11 +11,11 @@ square, those of the definition by 3e-7 to 8e-7.
 
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
+from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models._native import convolution
 from fedjax_het.types import Array
@@ -46,7 +46,7 @@ def convolve(
 
 def select_conv_impl(dtype: DTypeLike = jnp.float32, strides: tuple[int, int] = (1, 1)) -> str:
     """Choose the implementation that "auto" stands for."""
-    if jax.default_backend() != "cpu":
+    if target_platform() != "cpu":
         return "lax"
     return "im2col" if _explain_missing_native(dtype, strides) else "native"
 
@@ -57,8 +57,8 @@ def check_conv_impl(name: str) -> None:
 
 
 def _explain_missing_native(dtype: DTypeLike, strides: tuple[int, int]) -> str | None:
-    if jax.default_backend() != "cpu":
-        return f"it is for CPUs, and this is a {jax.default_backend()}"
+    if target_platform() != "cpu":
+        return f"it is for CPUs, and this is a {target_platform()}"
     if jnp.dtype(dtype) != jnp.float32:
         return f"it computes in float32, not in {jnp.dtype(dtype)}"
     if strides[0] != strides[1]:

@@ -11,61 +11,21 @@ Exit status: 0 = the file is complete, 1 = something failed or is left, 2 = a mi
 """
 
 import argparse
-import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from absl.flags import argparse_flags
 
 from fedjax_het.errors import InputError, nearest
 
-from ...runs import json_files
 from ...runs.setting_text import parse_layout
 from .. import run_to_exit_status
+from ..figure_file import FigureFile, format_table
 from .parts import PARTS, Piece, Plan, TaskFailedError, run_task
-from .tasks import Record
-
-
-class FigureFile:
-    """A file of records, written after every change."""
-
-    def __init__(self, path: Path):
-        """Raises InputError for a file that was not written by this command."""
-        self._path, self.about, self.records = path, {}, []
-        if path.exists():
-            try:
-                held = json.loads(path.read_text())
-                self.about, self.records = held["about"], held["records"]
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise InputError(f"--json: '{path}' was not written by this command. Give another file.") from error
-
-    def add(self, part: str, record: Record) -> None:
-        self.records.append({"part": part} | record)
-        self._write()
-
-    def describe(self, about: Record) -> None:
-        """Raises InputError where the records are of another device."""
-        if self.about and self.about["device"] != about["device"]:
-            raise InputError(
-                f"--json: '{self._path}' was measured on '{self.about['device']}', and this is "
-                f"'{about['device']}'. Give another file."
-            )
-        self.about = about
-        self._write()
-
-    def missing(self, piece: Piece) -> list[str]:
-        there = {record["name"] for record in self.records if record["part"] == piece.part}
-        return [name for name in piece.names if name not in there]
-
-    def _write(self) -> None:
-        json_files.write(
-            self._path, json_files.to_json({"about": self.about, "records": self.records}, indent=1) + "\n"
-        )
 
 
 def measure(file: FigureFile, pieces: Iterable[Piece], until: float) -> list[str]:
@@ -75,7 +35,7 @@ def measure(file: FigureFile, pieces: Iterable[Piece], until: float) -> list[str
     """
     left = []
     for piece in pieces:
-        wanted = file.missing(piece)
+        wanted = file.missing(piece.part, piece.names)
         if not wanted:
             continue
         if until - time.monotonic() < piece.seconds / 2:
@@ -90,28 +50,11 @@ def measure(file: FigureFile, pieces: Iterable[Piece], until: float) -> list[str
         except TaskFailedError as error:
             reason = str(error)
         if time.monotonic() > until:
-            left += file.missing(piece)
+            left += file.missing(piece.part, piece.names)
             continue
-        for name in file.missing(piece):
+        for name in file.missing(piece.part, piece.names):
             file.add(piece.part, {"name": name, "error": reason})
     return left
-
-
-def format_table(part: str, records: Sequence[Record]) -> str:
-    """A Markdown table with one row per record; lists are left out."""
-    rows = [record for record in records if record["part"] == part and not record.get("is_done")]
-    shown = [
-        {key: value for key, value in row.items() if key != "part" and not isinstance(value, list)} for row in rows
-    ]
-    columns = list(dict.fromkeys(key for row in shown for key in row))
-    lines = [columns, ["---"] * len(columns), *([_text(row.get(column)) for column in columns] for row in shown)]
-    return f"{part}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return "" if value is None else str(value).replace("|", "/").replace("\n", " ")
 
 
 def _parse_command(argv: Sequence[str]) -> argparse.Namespace:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,11 +30,11 @@ from fedjax_het.types import Array, Model
 
 from ...configuration.build import read_layout
 from ..aggregators import measure as measure_edits
+from ..figure_file import Record
 from ..peers import ours
 from ..peers.worker import installed_version, send_answer, separate_answers
 from ..workloads import NUM_CLASSES, W2, WORKLOADS
 
-Record = dict[str, Any]
 _STEMS = {"resnet18": "small", "resnet18_imagenet": "imagenet"}
 PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "flax", "optax", "numpy", "torch")
 PACKAGES += ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cublas")

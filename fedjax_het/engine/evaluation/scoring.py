@@ -101,9 +101,9 @@ def score_personal_models(
             is_example = places < jnp.minimum(own.count, (number + 1) * size)
             return totals + _sum_scores(problem, variables, round, examples, index, is_example)
 
-        return jax.lax.fori_loop(
-            0, -(-own.count // batch_size), add_batch, jnp.zeros(len(score_names(examples.labels)), float)
-        )
+        zeros = jnp.zeros(len(score_names(examples.labels)), float)
+        with jax.named_scope("batches"):
+            return jax.lax.fori_loop(0, -(-own.count // batch_size), add_batch, zeros)
 
     return layout.map(score_client, common, (personal, rows))
 

@@ -5,20 +5,16 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.stages import Compiled
 
-from fedjax_het import tree
-from fedjax_het.engine.evaluation.evaluate import BATCH, Evaluation, held_out_batches, make_evaluation, personal_rows
+from fedjax_het.engine.evaluation.evaluate import BATCH, Evaluation, held_out_batches, personal_rows
 from fedjax_het.engine.evaluation.scoring import HeldOut
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.executor import Executor
+from fedjax_het.engine.execution.programs import RunPrograms
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE
 from fedjax_het.engine.execution.trace import TracedRound
-from fedjax_het.engine.parallel import sharding
-from fedjax_het.engine.parallel.compilation import compile_program, jit_initializer, replicated_shapes
-from fedjax_het.engine.round import client_step
 from fedjax_het.engine.round.program import RoundMetrics
 from fedjax_het.types import Array, ClientData, Key, PyTree, Rows, State
 
@@ -34,24 +30,14 @@ class OnDeviceExecutor(Executor):
     def __init__(self, traced: TracedRound):
         """Compile the rounds; the evaluation is compiled when it or `peak_bytes` is first needed."""
         self.traced, start_time = traced, time.perf_counter()
-        spec, layout = traced.spec, traced.layout
-        shardings = sharding.state_shardings(layout)
-        self._keys, self._data_shapes = layout.replicate(spec.keys()), replicated_shapes(spec.federation.data, layout)
-        self._hyper_parameters = layout.jit(spec.hyper_parameters, layout.sharding)()
-        self.init = jit_initializer(spec.map_over_runs(self._initial_state, (0, 0, None)), layout, shardings)
-        state = jax.eval_shape(self.init, self._hyper_parameters, self._keys, self._data_shapes)
-        self.shapes = sharding.with_shardings(state, layout)
-        self.program = compile_program(
-            spec.map_over_runs(self._run_rounds, (0, 0, None, 0, None)),
-            layout,
-            *(self._hyper_parameters, self.shapes, self._data_shapes, self._keys, layout.replicate(np.int32(1))),
-            results=shardings and (shardings, layout.sharding),
-            donate=(1,),
-        )
+        self._programs = RunPrograms(traced)
+        self._hyper_parameters = self._programs.hyper_parameters
+        self._keys = traced.layout.replicate(traced.spec.keys())
+        self.program = self._programs.rounds().compile()
         self.compile_seconds = time.perf_counter() - start_time
 
     def start(self) -> State:
-        return self.init(self._hyper_parameters, self._keys, self._data)
+        return self._programs.init(self._hyper_parameters, self._keys, self._data)
 
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
         number = self.traced.layout.replicate(np.int32(num_rounds))
@@ -74,9 +60,7 @@ class OnDeviceExecutor(Executor):
         Returns:
             (A function of the state, whose results are NumPy arrays [runs, ...]; its peak bytes on one device.)
         """
-        spec, hyper_parameters = self.traced.spec, self._hyper_parameters
-        arguments = hyper_parameters, self.shapes, self._data_shapes, self._keys
-        program = compile_program(spec.map_over_runs(measure, (0, 0, None, 0)), self.traced.layout, *arguments)
+        program, hyper_parameters = self._programs.measures(measure).compile(), self._hyper_parameters
 
         def measure_state(state: State) -> PyTree:
             return jax.tree.map(np.asarray, program(hyper_parameters, state, self._data, self._keys))
@@ -94,18 +78,8 @@ class OnDeviceExecutor(Executor):
     # ---- programs and data -------------------------------------------------------------------------------------------
     @cached_property
     def _evaluation(self) -> Compiled:
-        start_time, traced, spec = time.perf_counter(), self.traced, self.traced.spec
-        held, groups = held_out_batches(spec.federation, BATCH)
-        own = personal_rows(spec.federation, spec.personal_on_test)
-        slots = traced.layout.round_up(traced.round.cohort_size)
-        shapes = (self._data_shapes.examples, *replicated_shapes((held, own), traced.layout))
-
-        def evaluate(hyper_parameters: Mapping[str, Array], *arguments: PyTree) -> Evaluation:
-            problem = traced.with_hyper_parameters(hyper_parameters).round.problem
-            return make_evaluation(problem, groups, traced.layout, BATCH, slots)(*arguments)
-
-        program = spec.map_over_runs(evaluate, (0, 0, None, None, None))
-        program = compile_program(program, traced.layout, self._hyper_parameters, self.shapes, *shapes)
+        start_time = time.perf_counter()
+        program = self._programs.evaluation().compile()
         self.compile_seconds += time.perf_counter() - start_time
         return program
 
@@ -123,24 +97,3 @@ class OnDeviceExecutor(Executor):
     @cached_property
     def _data(self) -> ClientData:
         return self.traced.layout.replicate(self.traced.spec.federation.data)
-
-    def _initial_state(self, hyper_parameters: Mapping[str, Array], key: Key, data: ClientData) -> State:
-        traced = self.traced.with_hyper_parameters(hyper_parameters)
-        return sharding.initialize_with_padding(traced.round.init, traced.layout)(key, data)
-
-    def _run_rounds(
-        self, hyper_parameters: Mapping[str, Array], state: State, data: ClientData, key: Key, num_rounds: Array
-    ) -> tuple[State, RoundMetrics]:
-        """Run `num_rounds` rounds in a loop; the metrics have room for the longest block."""
-        traced = self.traced.with_hyper_parameters(hyper_parameters)
-        empty = jax.tree.map(lambda x: jnp.zeros((traced.spec.block, *x.shape), x.dtype), traced.shapes.metrics)
-        opaque_one = jnp.minimum(num_rounds, 1)  # see TracedRound.cohort_only
-
-        def run_round(index: Array, carry: tuple[State, RoundMetrics]) -> tuple[State, RoundMetrics]:
-            cohort = traced.round.draw(key, carry[0].server.round)
-            state, metrics = traced.with_population(
-                carry[0], cohort, client_step.cohort_data(data, cohort), key, opaque_one
-            )
-            return state, tree.put(carry[1], index, metrics)
-
-        return jax.lax.fori_loop(0, num_rounds, run_round, (state, empty))

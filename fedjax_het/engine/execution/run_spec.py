@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.parallel.layout import Layout
@@ -77,7 +78,7 @@ class RunSpec:
         On a CPU the runs of several values or first seeds follow one another: it multiplies a batch of matrices no
         faster, and there may be many runs.
         """
-        is_one_by_one = len(self.seeds) > 1 and jax.default_backend() == "cpu"
+        is_one_by_one = len(self.seeds) > 1 and target_platform() == "cpu"
         return 1 if is_one_by_one else self.num_runs
 
     @property

@@ -82,7 +82,8 @@ class TracedRound(NamedTuple):
             padded = lambda x: jnp.pad(x, [(0, num_padding)] + [(0, 0)] * (x.ndim - 1))  # noqa: E731
             return after._replace(clients=jax.tree.map(padded, after.clients)), metrics
 
-        return jax.lax.fori_loop(0, opaque_one, body, (state, metrics))
+        with jax.named_scope("round"):
+            return jax.lax.fori_loop(0, opaque_one, body, (state, metrics))
 
     def with_population(
         self, state: State, cohort: Cohort, data: ClientData, key: Key, opaque_one: Array

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import jax
 from jax.stages import Compiled, Wrapped
 
+from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.types import PyTree
 
@@ -43,5 +44,5 @@ def jit_initializer(function: Callable, layout: Layout, results: PyTree) -> Wrap
     (3.1 s for a ResNet-18, 3.2 s for the smallest U-Net). With optimization level 1 it takes 1.4 s and 0.6 s, and the
     weights have the same bits. Other backends have no such option, and a level in XLA_FLAGS is respected.
     """
-    is_reducible = jax.default_backend() == "cpu" and _OPTIMIZATION_LEVEL not in os.environ.get("XLA_FLAGS", "")
+    is_reducible = target_platform() == "cpu" and _OPTIMIZATION_LEVEL not in os.environ.get("XLA_FLAGS", "")
     return layout.jit(function, results, **({"compiler_options": {_OPTIMIZATION_LEVEL: 1}} if is_reducible else {}))

@@ -44,6 +44,8 @@ class Layout:
     def device_memory(self) -> float:
         """The bytes that one device can hold; of a CPU its part of memory and swap. Infinity if unknown."""
         devices = self.mesh.local_devices if self.mesh else jax.local_devices()[:1]
+        if devices[0] not in jax.local_devices():
+            return float("inf")  # a device that is compiled for, and not there
         if limit := (devices[0].memory_stats() or {}).get("bytes_limit"):
             return limit
         return host_memory() // len(devices) if devices[0].platform == "cpu" else float("inf")

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from fedjax_het import tree
 from fedjax_het._internal import kernels
 from fedjax_het._internal.float64 import require_float64
+from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.engine.parallel.layout import AXIS, Layout, vmapped
 from fedjax_het.types import Array, PyTree, Upload
 
@@ -150,7 +151,7 @@ def inner_products(rows: Array) -> Array:
     """
     if rows.size and rows.dtype in (jnp.float32, jnp.uint16) and not explain_missing_kernel():
         return compute_gram_by_kernel(rows)
-    entries = _CPU_BLOCK if jax.default_backend() == "cpu" else _ACCELERATOR_BLOCK
+    entries = _CPU_BLOCK if target_platform() == "cpu" else _ACCELERATOR_BLOCK
     return tree.sum_over_blocks(_products_of_block, rows, max(1, entries // rows.shape[0]))
 
 
@@ -159,12 +160,14 @@ def _products_of_block(rows: Array) -> Array:
     return jnp.matmul(rows, rows.T, precision=jax.lax.Precision.HIGHEST).astype(float)
 
 
-@functools.cache
 def explain_missing_kernel() -> str | None:
     """The reason why the native kernel is not available; None if it is. The first call may compile it."""
-    if jax.default_backend() != "cpu":
-        return f"it is for CPUs, and this is a {jax.default_backend()}"
-    return kernels.register(_KERNEL, _TARGETS)
+    if target_platform() != "cpu":
+        return f"it is for CPUs, and this is a {target_platform()}"
+    return _register_kernel()
+
+
+_register_kernel = functools.cache(functools.partial(kernels.register, _KERNEL, _TARGETS))
 
 
 def compute_gram_by_kernel(rows: Array) -> Array:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 from jax.experimental import multihost_utils
 
+from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.engine.execution.executor import Executor
 from fedjax_het.engine.parallel.layout import Layout, sharded
 from fedjax_het.errors import MemoryBudgetError
@@ -41,7 +42,7 @@ def candidates(cohort_size: int) -> list[Layout]:
     is_single_process = jax.process_count() == 1
     devices = min(jax.device_count(), cohort_size) if is_single_process else jax.device_count()
     per_device = -(-cohort_size // devices)
-    on_cpu = jax.default_backend() == "cpu"
+    on_cpu = target_platform() == "cpu"
     chunks = [1, None, _DEFAULT_CHUNK] if on_cpu else [None, _DEFAULT_CHUNK]
     chunks = [chunk for chunk in chunks if chunk is None or chunk < per_device or chunk == 1]
     layouts = [Layout(chunk) if devices == 1 else sharded(devices, chunk) for chunk in chunks]

@@ -9,6 +9,7 @@ import jax
 
 from fedjax_het import tree
 from fedjax_het._internal.machine_memory import describe_bytes, physical_memory
+from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.cost import format_megabytes
 from fedjax_het.engine.execution.executor import Executor
@@ -90,7 +91,7 @@ def device_capacity(spec: RunSpec, layout: Layout) -> float:
     On CPUs: an equal part of the machine's memory and swap, plus the examples, which JAX shares with NumPy or which are
     mapped from a file.
     """
-    is_shared = jax.default_backend() == "cpu"
+    is_shared = target_platform() == "cpu"
     return layout.device_memory + (tree.num_bytes(spec.federation.data.examples) if is_shared else 0)
 
 

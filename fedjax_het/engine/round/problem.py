@@ -131,7 +131,8 @@ class LocalProblem(NamedTuple):
             last = jnp.minimum(rows.count, (number + 1) * size)
             return function(total, self.batch(data, rows.index, last, number * size, batch_size), number)
 
-        return jax.lax.fori_loop(0, -(-rows.count // batch_size), step, init)
+        with jax.named_scope("batches"):
+            return jax.lax.fori_loop(0, -(-rows.count // batch_size), step, init)
 
     def forward(
         self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key, *, is_training: bool = True

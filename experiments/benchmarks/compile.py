@@ -1,0 +1,255 @@
+"""Compilation for accelerators that are not there, and what a round would cost on them:
+
+    python -m experiments.benchmarks.compile --topology=v5e:2x2 --algorithms=all --models=mlp,cnn --json=compile.json
+
+Compiles the rounds and the evaluation of a run for a TPU topology, such as v5e:1x1 or v5e:2x2, with the compiler of the
+extra `tpu`; the process itself computes on the CPU. --platform=cuda lowers the programs for GPUs, and compiles nothing.
+Each program is a row of the table: seconds to trace and to compile, bytes of arguments and temporary arrays on each
+device, FLOP and bytes of one round with loops multiplied out, bytes of collectives, operations in float64, custom
+calls, and an estimate of a round's seconds from the peak rates of the chip. Rows are written to --json as they come,
+and what is in that file is not compiled again.
+Exit status: 0 = all compiled, or were refused for a stated reason, 1 = some failed, 2 = an input error.
+"""
+
+import argparse
+import itertools
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from absl.flags import argparse_flags
+from jax.experimental import topologies
+from jax.sharding import Mesh, SingleDeviceSharding
+
+import fedjax_het as fh
+from fedjax_het._internal.target_platform import tracing_for
+from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.engine.execution.programs import Program, RunPrograms
+from fedjax_het.engine.execution.run_spec import RunSpec
+from fedjax_het.engine.execution.trace import TracedRound, trace_round
+from fedjax_het.engine.parallel.layout import AXIS, Layout, chunked, sharded, vmapped
+from fedjax_het.engine.parallel.runs import Sweep
+from fedjax_het.errors import InputError
+from fedjax_het.models import MODELS
+from fedjax_het.types import Model
+
+from ..runs.setting_text import parse_names
+from . import run_to_exit_status
+from .figure_file import FigureFile, Record, format_table
+from .hlo import Costs, count_costs
+
+CLIENTS, COHORT, EXAMPLES, BATCH = 100, 8, 100, 20  # clients, clients per round, examples per client, batch size
+LAYOUTS = ("vmapped", "chunked", "sharded")
+
+
+class Chip(NamedTuple):
+    """Peak rates of a chip, as its vendor publishes them."""
+
+    flop: float  # per second, products in bfloat16
+    memory: float  # bytes per second of the main memory
+    links: float  # bytes per second to the other chips
+
+
+CHIPS = {  # docs.cloud.google.com/tpu/docs/v5e, v5p and v6e
+    "v5e": Chip(197e12, 819e9, 200e9),
+    "v5p": Chip(459e12, 2765e9, 600e9),
+    "v6e": Chip(918e12, 1640e9, 448e9),
+}
+
+
+class Target(NamedTuple):
+    """The devices that are compiled for; none where programs are only lowered."""
+
+    platform: str  # as JAX names it in `lowering_platforms`
+    topology: str
+    devices: tuple[Any, ...] = ()
+
+    @property
+    def chip(self) -> Chip | None:
+        return CHIPS.get(self.topology.split(":")[0])
+
+    def layout(self, name: str) -> Layout:
+        if name == "sharded":
+            devices = self.devices or jax.devices()
+            return sharded(Mesh(np.array(devices), (AXIS,)))
+        return {"vmapped": vmapped, "chunked": chunked(2)}[name]
+
+
+class Problem(NamedTuple):
+    """Inputs that a model is compiled with."""
+
+    image: tuple[int, int, int]
+    masks: bool = False
+    build: Callable[..., Model] | None = None  # None: the model with its default options
+
+
+PROBLEMS = {
+    "mlp": Problem((28, 28, 1)),
+    "lenet": Problem((32, 32, 3)),
+    "cnn": Problem((28, 28, 1)),
+    "resnet18": Problem((32, 32, 3)),
+    "resnet50": Problem((32, 32, 3)),
+    "densenet121": Problem((64, 64, 3)),
+    "harmofl_densenet": Problem((96, 96, 3)),
+    "unet": Problem((64, 64, 3), masks=True),
+}
+
+
+def find_target(platform: str, topology: str) -> Target:
+    """Raises InputError where the compiler is not installed or does not know the topology."""
+    if platform == "cuda":
+        return Target("cuda", "cuda")
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # there is no metadata server to ask
+    options = {"chips_per_host_bounds": (1, 1, 1)} if topology.endswith(":1x1") else {}
+    try:
+        found = topologies.get_topology_desc(topology, platform="tpu", **options)
+    except Exception as error:
+        if "libtpu" in str(error) or "PJRT" in str(error) or isinstance(error, ImportError | NotImplementedError):
+            raise InputError(
+                f"--platform: no TPU compiler here ({_first_line(error)}). Install fedjax_het[tpu]."
+            ) from error
+        raise InputError(
+            f"--topology: '{topology}' is unknown ({_first_line(error)}). Write v5e:1x1 or v5e:2x2."
+        ) from error
+    return Target("tpu", topology, tuple(found.devices))
+
+
+def trace(algorithm: str, model: str, layout: Layout) -> TracedRound:
+    """Trace a run of the algorithm on synthetic images of the model's size."""
+    problem = PROBLEMS[model]
+    federation = fh.data.toy(
+        CLIENTS,
+        num_classes=2 if problem.masks else 10,
+        image=problem.image,
+        masks=problem.masks,
+        examples_per_client=(EXAMPLES, EXAMPLES),
+    )
+    network = MODELS[model](num_classes=federation.num_classes)
+    sweep = Sweep(lambda: ALGORITHMS[algorithm](learning_rate=0.01, batch_size=BATCH))
+    return trace_round(RunSpec(sweep, network, federation, fh.participation.uniform(COHORT), 10, 5), layout)
+
+
+def compile_case(algorithm: str, model: str, layout_name: str, target: Target) -> list[Record]:
+    """Compile the rounds and the evaluation, and return a row for each: its figures, or what the compiler said."""
+    case = {"algorithm": algorithm, "model": model, "layout": layout_name}
+    rows = []
+    with tracing_for("gpu" if target.platform == "cuda" else target.platform):
+        try:
+            traced = trace(algorithm, model, target.layout(layout_name))
+        except InputError as error:
+            return [case | {"program": name, "result": f"refused: {error}"} for name in ("rounds", "evaluation")]
+        programs = RunPrograms(traced)
+        for name, program in (("rounds", programs.rounds()), ("evaluation", programs.evaluation())):
+            try:
+                figures = _measure(program, traced, target)
+            except Exception as error:  # whatever a compiler raises is a result
+                figures = {"result": f"failed: {_first_line(error)}"}
+            rows.append(case | {"program": name} | figures)
+    return rows
+
+
+def _measure(program: Program, traced: TracedRound, target: Target) -> Record:
+    begun = time.perf_counter()
+    if not target.devices:
+        lowered = program.function.trace(*program.arguments).lower(lowering_platforms=(target.platform,))
+        seconds = {"result": "lowered", "trace_s": time.perf_counter() - begun}
+        return seconds | _describe_lowered(lowered.as_text())
+    arguments = program.arguments
+    if not traced.layout.mesh:
+        here = SingleDeviceSharding(target.devices[0])
+        arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), arguments)
+    lowered = program.function.lower(*arguments)
+    traced_at = time.perf_counter()
+    compiled = lowered.compile()
+    seconds = {"result": "compiled", "trace_s": traced_at - begun, "compile_s": time.perf_counter() - traced_at}
+    memory: Any = compiled.memory_analysis()
+    sizes = {"argument_mb": memory.argument_size_in_bytes / 1e6, "temporary_mb": memory.temp_size_in_bytes / 1e6}
+    text = compiled.as_text() or ""
+    costs = count_costs(text, count_trips(traced))
+    figures = {"gflop": costs.flop / 1e9, "gb": costs.bytes / 1e9, "collectives_mb": _describe_collectives(costs)}
+    if target.chip:
+        figures["estimated_s"] = estimate_seconds(costs, target.chip)
+    lowered_figures = _describe_lowered(lowered.as_text())
+    return seconds | sizes | figures | lowered_figures | {"float64_compiled": len(re.findall(r" f64\[", text))}
+
+
+def count_trips(traced: TracedRound) -> dict[str, float]:
+    """The iterations of one round's loops whose bounds depend on data, by `jax.named_scope`, for the largest client."""
+    update = traced.spec.algorithm.local_update
+    most = int(np.max(traced.spec.federation.data.train.count))
+    batches, steps = -(-most // update.batch_size), int(update.num_steps(np.array([most]))[0])
+    # Loops in no scope, of servers over clients or of clients over steps, compute with few numbers.
+    return {"rounds": 1, "round": 1, "epochs": -(-steps // batches), "steps": batches, "batches": batches, "": steps}
+
+
+def estimate_seconds(costs: Costs, chip: Chip) -> float:
+    """The roofline: the longer of arithmetic and memory traffic at peak rates, then the collectives."""
+    return (
+        max(costs.product_passes / chip.flop, costs.bytes / chip.memory) + sum(costs.collectives.values()) / chip.links
+    )
+
+
+def _describe_lowered(text: str) -> Record:
+    calls = sorted(
+        set(re.findall(r"custom_call @([\w.]+)", text)) - {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
+    )
+    return {"float64_lowered": len(re.findall(r"xf64>|<f64>", text)), "custom_calls": " ".join(calls)}
+
+
+def _describe_collectives(costs: Costs) -> str:
+    return ", ".join(f"{kind} {size / 1e6:.3g}" for kind, size in sorted(costs.collectives.items()))
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"
+
+
+def _parse_command(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse_flags.ArgumentParser(prog="python -m experiments.benchmarks.compile", allow_abbrev=False)
+    parser.add_argument("--platform", default="tpu", choices=("tpu", "cuda"), help="cuda is only lowered")
+    parser.add_argument("--topology", default="v5e:1x1", help="the TPU's chips: v5e:1x1, v5e:2x2, ...")
+    parser.add_argument("--algorithms", default="all", help="comma-separated, or all")
+    parser.add_argument("--models", default="mlp", help="comma-separated, or all")
+    parser.add_argument("--layouts", default="vmapped", help=f"{', '.join(LAYOUTS)}, or all")
+    parser.add_argument("--json", type=Path, help="the file of figures, continued if it exists")
+    parser.add_argument("--markdown", type=Path, help="a file for the table")
+    known = parser.parse_args(list(argv))
+    for name, choices in (("algorithms", ALGORITHMS), ("models", PROBLEMS), ("layouts", LAYOUTS)):
+        text = getattr(known, name)
+        setattr(known, name, list(choices) if text == "all" else parse_names(f"--{name}", text, choices))
+    return known
+
+
+def run_command(known: argparse.Namespace) -> int:
+    jax.config.update("jax_platforms", "cpu")  # nothing runs on the devices that are compiled for
+    target, file = find_target(known.platform, known.topology), FigureFile(known.json)
+    file.describe({"device": target.topology, "versions": f"JAX {jax.__version__}"})
+    done = {tuple(record[key] for key in ("algorithm", "model", "layout")) for record in file.records}
+    for case in itertools.product(known.algorithms, known.models, known.layouts):
+        if case in done:
+            continue
+        print(*case, end=": ", flush=True)
+        for row in compile_case(*case, target):
+            file.add("programs", row)
+            print(row["program"], row["result"], f"{row.get('compile_s', 0):.1f} s", end="; ", flush=True)
+        print()
+    table = format_table("programs", file.records)
+    print(table)
+    if known.markdown:
+        known.markdown.write_text(table)
+    return int(any(record["result"].startswith("failed") for record in file.records))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command and return its exit status."""
+    return run_to_exit_status(lambda: run_command(_parse_command(argv)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

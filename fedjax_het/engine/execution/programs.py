@@ -1,0 +1,121 @@
+"""Programs of a run that keeps everything on the device: its initialization, its rounds and its evaluation.
+
+A program is a function with the shapes of its arguments, and is compiled for the devices of its layout. Nothing here
+allocates arrays on them but the hyper-parameters of a sweep, so the devices of a single algorithm need not be there.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.stages import Compiled, Wrapped
+
+from fedjax_het import tree
+from fedjax_het.engine.evaluation.evaluate import BATCH, Evaluation, held_out_batches, make_evaluation, personal_rows
+from fedjax_het.engine.execution.trace import TracedRound
+from fedjax_het.engine.parallel import sharding
+from fedjax_het.engine.parallel.compilation import jit_initializer, replicated_shapes
+from fedjax_het.engine.round import client_step
+from fedjax_het.engine.round.program import RoundMetrics
+from fedjax_het.types import Array, ClientData, Key, PyTree, State
+
+
+class Program(NamedTuple):
+    """A jitted function and its arguments or their shapes."""
+
+    function: Wrapped
+    arguments: tuple[PyTree, ...]
+
+    def compile(self) -> Compiled:
+        return self.function.lower(*self.arguments).compile()
+
+
+class RunPrograms:
+    """The programs of a traced run; arguments and results have a leading axis of runs.
+
+    Attributes:
+        init: (hyper-parameters, keys, data) -> the state before the first round.
+        state: The shapes of the state, with shardings.
+        data: The shapes of the clients' data.
+        hyper_parameters: The hyper-parameters of a sweep, weakly typed arrays; {} for a single algorithm.
+        keys: The shape of the keys.
+    """
+
+    def __init__(self, traced: TracedRound):
+        """Find the shapes of the run's state, which traces its initialization."""
+        self.traced, spec, layout = traced, traced.spec, traced.layout
+        self._state_shardings = sharding.state_shardings(layout)
+        self.data = replicated_shapes(spec.federation.data, layout)
+        self.keys = replicated_shapes(jax.eval_shape(spec.keys), layout)
+        self.hyper_parameters = layout.jit(spec.hyper_parameters, layout.sharding)() if spec.sweep.values else {}
+        self.init = jit_initializer(
+            spec.map_over_runs(self._initial_state, (0, 0, None)), layout, self._state_shardings
+        )
+        state = jax.eval_shape(self.init, self.hyper_parameters, self.keys, self.data)
+        self.state = sharding.with_shardings(state, layout)
+
+    def rounds(self) -> Program:
+        """(hyper-parameters, state, data, keys, number of rounds) -> (state, metrics [runs, block, ...]).
+
+        The memory of the state is reused.
+        """
+        number = replicated_shapes(np.int32(1), self.traced.layout)
+        results = self._state_shardings and (self._state_shardings, self.traced.layout.sharding)
+        arguments = self.hyper_parameters, self.state, self.data, self.keys, number
+        return self._program(self._run_rounds, (0, 0, None, 0, None), arguments, results, donate_argnums=(1,))
+
+    def evaluation(self) -> Program:
+        """(hyper-parameters, state, examples, held-out batches, rows of personal models) -> Evaluation."""
+        traced, spec = self.traced, self.traced.spec
+        held_out, groups = held_out_batches(spec.federation, BATCH)
+        own = personal_rows(spec.federation, spec.personal_on_test)
+        slots = traced.layout.round_up(traced.round.cohort_size)
+
+        def evaluate(hyper_parameters: Mapping[str, Array], *arguments: PyTree) -> Evaluation:
+            problem = traced.with_hyper_parameters(hyper_parameters).round.problem
+            return make_evaluation(problem, groups, traced.layout, BATCH, slots)(*arguments)
+
+        tables = replicated_shapes((held_out, own), traced.layout)
+        return self._program(
+            evaluate, (0, 0, None, None, None), (self.hyper_parameters, self.state, self.data.examples, *tables)
+        )
+
+    def measures(self, measure: Callable[[Mapping[str, Array], State, ClientData, Key], PyTree]) -> Program:
+        """(hyper-parameters, state, data, keys) -> what `measure` measures in each run."""
+        return self._program(measure, (0, 0, None, 0), (self.hyper_parameters, self.state, self.data, self.keys))
+
+    def _program(
+        self,
+        function: Callable,
+        axes: tuple[int | None, ...],
+        arguments: tuple[PyTree, ...],
+        results: PyTree = None,
+        **options,
+    ) -> Program:
+        layout = self.traced.layout
+        results = layout.sharding if results is None else results
+        return Program(layout.jit(self.traced.spec.map_over_runs(function, axes), results, **options), arguments)
+
+    def _initial_state(self, hyper_parameters: Mapping[str, Array], key: Key, data: ClientData) -> State:
+        traced = self.traced.with_hyper_parameters(hyper_parameters)
+        return sharding.initialize_with_padding(traced.round.init, traced.layout)(key, data)
+
+    def _run_rounds(
+        self, hyper_parameters: Mapping[str, Array], state: State, data: ClientData, key: Key, num_rounds: Array
+    ) -> tuple[State, RoundMetrics]:
+        """Run `num_rounds` rounds in a loop; the metrics have room for the longest block."""
+        traced = self.traced.with_hyper_parameters(hyper_parameters)
+        empty = jax.tree.map(lambda x: jnp.zeros((traced.spec.block, *x.shape), x.dtype), traced.shapes.metrics)
+        opaque_one = jnp.minimum(num_rounds, 1)  # see TracedRound.cohort_only
+
+        def run_round(index: Array, carry: tuple[State, RoundMetrics]) -> tuple[State, RoundMetrics]:
+            cohort = traced.round.draw(key, carry[0].server.round)
+            state, metrics = traced.with_population(
+                carry[0], cohort, client_step.cohort_data(data, cohort), key, opaque_one
+            )
+            return state, tree.put(carry[1], index, metrics)
+
+        with jax.named_scope("rounds"):
+            return jax.lax.fori_loop(0, num_rounds, run_round, (state, empty))
