@@ -1,9 +1,8 @@
 """Records of a round: examples, messages, states, and the views that algorithms read.
 
 Axes: leaves of one client have no client axis; what the server sees is stacked, leaves ``[cohort, ...]``; what is kept
-between rounds is stacked over all clients, leaves ``[clients, ...]``. Shapes are annotated as jaxtyping writes them:
-``""`` is a scalar, ``*clients`` stands for one such axis or, in the record of a single client, for none, and an axis
-named twice in a record has one size. Nothing checks them at run time but the tests (tests/record_shapes.py).
+between rounds is stacked over all clients, leaves ``[clients, ...]``. Shapes are jaxtyping's: ``""`` is a scalar, and
+``*clients`` one such axis or, in the record of a single client, none. The tests check them (tests/record_shapes.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +25,6 @@ Named = dict[str, PyTree]
 """An algorithm's own quantities, by name."""
 
 
-# ---- examples --------------------------------------------------------------------------------------------------------
 class Examples(NamedTuple):
     """All examples of a federation, stored once (images as uint8)."""
 
@@ -73,7 +71,6 @@ class Batch(NamedTuple):
     mask: Float[Array, "batch"]  # 1 = an example, 0 = padding
 
 
-# ---- messages ------------------------------------------------------------------------------------------------------
 class Broadcast(NamedTuple):
     """The message from the server to each client of the cohort, the same for all."""
 
@@ -98,7 +95,6 @@ class Aggregate(NamedTuple):
     replies: Variables  # leaves [cohort, ...] written into personal leaves; {} = none
 
 
-# ---- states ----------------------------------------------------------------------------------------------------------
 class ClientState(NamedTuple):
     """The state of all clients, leaves [clients, ...]; on several devices padding rows follow the last client."""
 
@@ -135,7 +131,6 @@ class State(NamedTuple, Generic[Clients]):
     counters: RunCounters
 
 
-# ---- views of algorithms --------------------------------------------------------------------------------------------
 class ClientView(NamedTuple):
     """What one client knows in a round; the slots of an algorithm read it."""
 

@@ -8,6 +8,7 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Bool, Float
 
 from fedjax_het import tree
+from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.types import Array
 
 
@@ -87,5 +88,20 @@ def _affine_minimum(matrix: Array, support: Array) -> Array:
     shifted = matrix + tree.positive_or_one(shift)
     inside = support[:, None] & support
     system = jnp.where(inside, shifted, jnp.eye(matrix.shape[0], dtype=matrix.dtype))
-    solution = jnp.where(support, cho_solve(cho_factor(system), support.astype(matrix.dtype)), 0)
+    solution = jnp.where(support, _solve(system, support.astype(matrix.dtype)), 0)
     return solution / jnp.sum(solution)
+
+
+def _solve(matrix: Array, vector: Array) -> Array:
+    """The solution of matrix x = vector, for a positive definite matrix."""
+    if target_platform() != "tpu":
+        return cho_solve(cho_factor(matrix), vector)
+    # XLA's compiler for TPUs refuses its own Cholesky decomposition in float64 on several chips.
+    place = jnp.arange(len(matrix))
+
+    def add_column(j: Array, lower: Array) -> Array:
+        column = matrix[:, j] - lower @ lower[j]
+        return lower.at[:, j].set(jnp.where(place >= j, column / jnp.sqrt(column[j]), 0))
+
+    lower = jax.lax.fori_loop(0, len(matrix), add_column, jnp.zeros_like(matrix))
+    return cho_solve((lower, True), vector)
