@@ -21,8 +21,7 @@ PyTree = Any
 Params = PyTree
 Variables = dict[str, PyTree]
 """Flax collections: {"params": ..., "batch_stats": ..., "amplitude": ...}."""
-Named = dict[str, PyTree]
-"""An algorithm's own quantities, by name."""
+Named = dict[str, PyTree]  # an algorithm's own quantities, by name
 
 
 class Examples(NamedTuple):
