@@ -48,6 +48,14 @@ CLIENTS, COHORT, EXAMPLES, BATCH = 100, 8, 100, 20  # clients, clients per round
 LAYOUTS = ("vmapped", "chunked", "sharded")
 
 
+_SHARDING_CALLS = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
+_HOST_CALL = re.compile("lapack|fedjax_het|callback")
+
+
+class HostCallError(Exception):
+    """A program calls a function of the host, or a kernel that exists for CPUs alone."""
+
+
 class Chip(NamedTuple):
     """Peak rates of a chip, as its vendor publishes them."""
 
@@ -196,9 +204,10 @@ def estimate_seconds(costs: Costs, chip: Chip) -> float:
 
 
 def _describe_lowered(text: str) -> Record:
-    calls = sorted(
-        set(re.findall(r"custom_call @([\w.]+)", text)) - {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
-    )
+    """Operations in float64, and calls of libraries; raises an error for calls that only hosts and CPUs have."""
+    calls = sorted(set(re.findall(r"custom_call @([\w.]+)", text)) - _SHARDING_CALLS)
+    if wrong := [name for name in calls if _HOST_CALL.search(name)]:
+        raise HostCallError(f"calls that the device does not have: {', '.join(wrong)}")
     return {"float64_lowered": len(re.findall(r"xf64>|<f64>", text)), "custom_calls": " ".join(calls)}
 
 

@@ -1,7 +1,7 @@
 """Costs of a compiled program, counted from the text of its optimized HLO.
 
 XLA's own `cost_analysis` counts the body of a loop once. Here it counts as often as the loop runs, which the compiler
-knows of some loops; of the others, the innermost `jax.named_scope` that they lie in tells it.
+knows of some loops; of the others, the `jax.named_scope` around them tells it.
 """
 
 import math
@@ -68,8 +68,8 @@ def count_costs(text: str, trips: Mapping[str, float]) -> Costs:
 
     Args:
         text: The optimized HLO, `Compiled.as_text()`.
-        trips: The number of iterations of the loops in each `jax.named_scope` whose bounds are computed at run time;
-            "" is for loops in no scope of these.
+        trips: The number of iterations of the loops directly in each `jax.named_scope` whose bounds are computed at run
+            time; "" is for all others.
 
     Returns:
         The costs, on one device.
@@ -130,11 +130,10 @@ class _Counter:
             return float(known[1])
         path = re.search(r'op_name="([^"]*)"', loop.attributes)
         scopes = re.findall(r"[\w.]+", path[1]) if path else []
-        for scope in reversed(scopes):
-            if scope in self._trips:
-                return self._trips[scope]
-        if "" in self._trips:
-            return self._trips[""]
+        scope = scopes[-2] if scopes[-1:] == ["while"] and len(scopes) > 1 else ""
+        for name in (scope, ""):
+            if name in self._trips:
+                return self._trips[name]
         raise UnknownTripCountError(f"{loop.name} in {path[1] if path else 'an unnamed place'}")
 
     def _bytes(self, instruction: Instruction, types: Mapping[str, str]) -> float:

@@ -1,0 +1,100 @@
+"""Every round and evaluation lowers for GPUs and compiles for TPUs that are not there."""
+
+import importlib.util
+import json
+
+import jax
+import pytest
+
+from experiments.benchmarks import compile
+from experiments.benchmarks.hlo import Costs
+from fedjax_het.algorithms import ALGORITHMS
+
+needs_tpu_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="no compiler for TPUs: install fedjax_het[tpu]"
+)
+
+
+@pytest.fixture(scope="module")
+def one_chip():
+    return compile.find_target("tpu", "v5e:1x1")
+
+
+@pytest.fixture(scope="module")
+def four_chips():
+    return compile.find_target("tpu", "v5e:2x2")
+
+
+def check(rows, result):
+    for row in rows:
+        assert row["result"] == result or row["result"].startswith("refused: "), row
+    return rows
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedld", "harmofl"])
+def test_rounds_lower_for_gpus_without_calls_that_only_cpus_have(algorithm):
+    check(compile.compile_case(algorithm, "mlp", "vmapped", compile.find_target("cuda", "")), "lowered")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", compile.PROBLEMS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_and_model_lowers_for_gpus(algorithm, model):
+    target = compile.find_target("cuda", "")
+    for layout in compile.LAYOUTS:
+        check(compile.compile_case(algorithm, model, layout, target), "lowered")
+
+
+def test_a_call_of_the_host_is_a_failure():
+    text = jax.jit(lambda x: jax.pure_callback(lambda x: x, x, x)).lower(1.0).as_text()
+    with pytest.raises(compile.HostCallError, match="callback"):
+        compile._describe_lowered(text)
+
+
+def test_the_estimate_is_the_slower_of_arithmetic_and_memory_and_then_the_collectives():
+    chip = compile.Chip(flop=100.0, memory=10.0, links=1.0)
+    costs = Costs(flop=300.0, product_passes=600.0, bytes=20.0, collectives={"all-reduce": 3.0, "all-gather": 1.0})
+    assert compile.estimate_seconds(costs, chip) == 6 + 4
+    assert compile.estimate_seconds(Costs(bytes=20.0), chip) == 2
+
+
+@needs_tpu_compiler
+def test_rounds_and_evaluation_compile_for_a_tpu(one_chip):
+    rounds, evaluation = check(compile.compile_case("fedavg", "mlp", "vmapped", one_chip), "compiled")
+    steps = -(-80 // compile.BATCH)  # of 100 examples, 20 are held out
+    hidden, inputs, classes = 128, 28 * 28, 10
+    per_example = 2 * 2 * inputs * hidden + 3 * 2 * hidden * classes  # the inputs need no gradient
+    assert rounds["gflop"] == pytest.approx(compile.COHORT * steps * compile.BATCH * per_example / 1e9)
+    assert rounds["float64_compiled"] == evaluation["float64_compiled"] == 0
+    assert rounds["estimated_s"] > 0
+
+
+@needs_tpu_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_compiles_for_four_tpus(algorithm, four_chips):
+    for layout in compile.LAYOUTS:
+        check(compile.compile_case(algorithm, "mlp", layout, four_chips), "compiled")
+
+
+@needs_tpu_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("model", compile.PROBLEMS)
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedld", "harmofl"])
+def test_every_model_compiles_for_a_tpu(algorithm, model, one_chip):
+    check(compile.compile_case(algorithm, model, "vmapped", one_chip), "compiled")
+
+
+def test_what_the_file_holds_is_not_compiled_again(tmp_path, capsys, monkeypatch):
+    command = ["--platform=cuda", "--algorithms=fedavg", "--models=mlp", f"--json={tmp_path / 'compile.json'}"]
+    assert compile.main(command) == 0
+    records = json.loads((tmp_path / "compile.json").read_text())["records"]
+    assert [record["program"] for record in records] == ["rounds", "evaluation"]
+    monkeypatch.setattr(compile, "compile_case", None)
+    assert compile.main(command) == 0
+    assert "| fedavg | mlp | vmapped | rounds | lowered |" in capsys.readouterr().out
+
+
+def test_an_unknown_algorithm_is_refused_with_the_nearest(capsys):
+    assert compile.main(["--algorithms=fedavgg"]) == 2
+    assert "Did you mean 'fedavg'" in capsys.readouterr().err

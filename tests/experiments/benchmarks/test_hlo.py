@@ -1,0 +1,68 @@
+"""Costs counted from the text of compiled programs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from experiments.benchmarks.hlo import UnknownTripCountError, count_costs
+
+MATRIX = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+PRODUCT = 2 * 64**3  # FLOP
+
+
+def compiled_text(function, *shapes) -> str:
+    return jax.jit(function).lower(*shapes).compile().as_text()
+
+
+def multiply_repeatedly(matrix, count):
+    return jax.lax.fori_loop(0, count, lambda i, x: jnp.tanh(x @ matrix), matrix)
+
+
+def test_a_loop_of_known_length_counts_as_often_as_it_runs():
+    assert count_costs(compiled_text(lambda x: multiply_repeatedly(x, 7), MATRIX), {}).flop == 7 * PRODUCT
+
+
+def test_loops_of_unknown_length_are_counted_by_their_innermost_scope():
+    def nested(x, outer, inner):
+        def rounds(i, x):
+            with jax.named_scope("steps"):
+                return multiply_repeatedly(x, inner)
+
+        with jax.named_scope("rounds"):
+            return jax.lax.fori_loop(0, outer, rounds, x)
+
+    count = jax.ShapeDtypeStruct((), jnp.int32)
+    text = compiled_text(nested, MATRIX, count, count)
+    assert count_costs(text, {"rounds": 3, "steps": 5}).flop == 15 * PRODUCT
+    with pytest.raises(UnknownTripCountError):
+        count_costs(text, {"rounds": 3})
+
+
+def test_a_convolution_counts_products_with_each_entry_of_its_kernel():
+    image, kernel = jax.ShapeDtypeStruct((4, 8, 8, 3), jnp.float32), jax.ShapeDtypeStruct((3, 3, 3, 16), jnp.float32)
+
+    def convolve(x, k):
+        return jax.lax.conv_general_dilated(x, k, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    assert count_costs(compiled_text(convolve, image, kernel), {}).flop == 2 * (4 * 6 * 6 * 16) * (3 * 3 * 3)
+
+
+def test_a_slice_reads_no_more_than_it_returns():
+    table = jax.ShapeDtypeStruct((10_000, 64), jnp.float32)
+
+    def add_rows(table):
+        take = lambda i: jax.lax.dynamic_index_in_dim(table, i * 7, keepdims=False)  # noqa: E731
+        return jax.lax.fori_loop(0, 10, lambda i, x: x * 2 + take(i), jnp.zeros(64))
+
+    whole = 4 * 10_000 * 64
+    assert 10 * 64 * 4 <= count_costs(compiled_text(add_rows, table), {}).bytes < whole / 10
+
+
+def test_collectives_are_counted_by_kind_with_the_bytes_that_a_device_receives():
+    mesh = Mesh(np.array(jax.devices()[:4]), ("clients",))
+    rows = jax.ShapeDtypeStruct((4, 1000), jnp.float32, sharding=NamedSharding(mesh, P("clients")))
+    total = jax.shard_map(lambda x: jax.lax.psum(x, "clients"), mesh=mesh, in_specs=P("clients"), out_specs=P())
+    assert count_costs(compiled_text(total, rows), {}).collectives == {"all-reduce": 4000}
