@@ -19,7 +19,7 @@ def trained(optimizer, w):
 
 
 @pytest.mark.parametrize("betas", [None, (0.9, 0.999), (0.8, 0.99)])
-def test_adam_is_pytorchs(betas):
+def test_adam_matches_pytorch(betas):
     b1, b2 = betas or (0.9, 0.999)
     start = np.float32([1.0, -2.0, 3.0])
     w, first, second = start.astype(np.float64), np.zeros(3), np.zeros(3)
@@ -31,7 +31,7 @@ def test_adam_is_pytorchs(betas):
     np.testing.assert_allclose(trained(optimizer, start), w, rtol=1e-5)
 
 
-def test_sgd_is_pytorchs():
+def test_sgd_matches_pytorch():
     start = np.float32([1.0, -2.0, 3.0])
     w, buffer = start.astype(np.float64), np.zeros(3)
     for gradient in GRADIENTS.astype(np.float64):
@@ -40,13 +40,13 @@ def test_sgd_is_pytorchs():
     np.testing.assert_allclose(trained(torch_sgd(0.01, 0.9, 0.1), start), w, rtol=1e-5)
 
 
-def test_a_choice_is_a_name_a_transformation_or_nothing():
+def test_an_optimizer_is_chosen_by_name_by_transformation_or_by_default():
     start = np.ones(3, np.float32)
     for choice, same in [(None, torch_sgd(0.1, 0.9)), ("adam", torch_adam(0.1)), (torch_sgd(0.5), torch_sgd(0.5))]:
         np.testing.assert_array_equal(trained(local_optimizer(choice, 0.1, 0.9), start), trained(same, start))
 
 
-def test_an_unknown_name_is_refused():
+def test_an_unknown_optimizer_is_refused_with_the_nearest():
     with pytest.raises(InputError, match=r"optimizer: unknown option 'adma'.*'adam'"):
         local_optimizer("adma", 0.1)
 
@@ -60,6 +60,6 @@ def test_an_unknown_name_is_refused():
         ("adam", (0.9,), "betas: must be a list with 2 entries"),
     ],
 )
-def test_betas_that_nothing_reads_or_that_cannot_be(choice, betas, message):
+def test_unused_and_invalid_betas_are_refused(choice, betas, message):
     with pytest.raises(InputError, match=message):
         local_optimizer(choice, 0.1, betas=betas)

@@ -23,13 +23,13 @@ def test_the_last_models_are_kept_newest_first():
     assert after(2, 3) == (2, [2, 1])
 
 
-def test_the_initial_model_can_be_the_first():
+def test_the_initial_model_can_be_the_first_previous_model():
     assert after(2, 0, "init") == (1, [-1, -1])
     assert after(2, 1, "init") == (2, [0, -1])
     assert after(2, 2, "init") == (2, [1, 0])
 
 
-def test_settings_out_of_range():
+def test_settings_out_of_range_are_refused():
     with pytest.raises(InputError, match="size: must be a whole number from 1"):
         previous_models(0)
     with pytest.raises(InputError, match="first: unknown option 'initial'"):

@@ -25,19 +25,19 @@ def step(only, optimizer=None):
         ("*", {"body/bias", "body/kernel", "classifier/kernel"}),
     ],
 )
-def test_only_what_matches_moves(only, trained):
+def test_only_matching_parameters_are_updated(only, trained):
     after = jax.tree_util.tree_leaves_with_path(step(only))
     moved = {"/".join(key.key for key in path) for path, leaf in after if np.any(leaf != 1)}
     assert moved == trained
     assert all(np.all(np.isclose(leaf, 1 - 0.1 * 1.5) | (leaf == 1)) for _, leaf in after)
 
 
-def test_none_is_the_optimizer_itself():
+def test_without_a_pattern_the_optimizer_is_returned_unchanged():
     optimizer = optax.adam(0.1)
     assert trainable_only(optimizer, None) is optimizer
 
 
-def test_what_is_not_trained_has_no_state():
+def test_parameters_that_are_not_trained_have_no_optimizer_state():
     sizes = [
         sum(x.size for x in jax.tree.leaves(trainable_only(optax.trace(0.9), only).init(PARAMS)))
         for only in ("params/classifier/*", "*")
@@ -46,11 +46,11 @@ def test_what_is_not_trained_has_no_state():
 
 
 @pytest.mark.parametrize("only", ["params/clasifier/*", "!params/clasifier/*"])
-def test_a_pattern_that_matches_nothing(only):
+def test_a_pattern_that_matches_no_parameter_is_refused(only):
     with pytest.raises(InputError, match=r"only: no parameter of the model matches 'params/clasifier/\*'"):
         step(only)
 
 
-def test_a_pattern_that_leaves_nothing():
+def test_a_pattern_that_leaves_no_parameter_to_train_is_refused():
     with pytest.raises(InputError, match=r"leaves no parameter to train"):
         step("!*")

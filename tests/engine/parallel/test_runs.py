@@ -70,7 +70,7 @@ def check(chosen, seed=0, num_seeds=1, **options):
 
 
 @pytest.mark.parametrize(("name", "option", "values"), OF_ITS_OWN)
-def test_options_of_an_algorithm(name, option, values):
+def test_a_sweep_over_an_option_equals_runs_alone(name, option, values):
     check(sweep(name, {option: values}))
 
 
@@ -83,7 +83,7 @@ def test_hyper_parameters_are_what_python_numbers_would_be():
 
 
 @pytest.mark.slow
-def test_several_options_at_a_time_keep_all_their_digits():
+def test_swept_options_keep_the_precision_of_float64():
     """.7 of 10 axes are 7, and float32's .7 of 10 are 6."""
     chosen = sweep("fedld", {"fraction": (0.7, 0.3, 1.0), "lam": (0.1, 0.03, 0)}, aggregation={"rounding": "truncate"})
     check(chosen, participation=participation.full(), num_clients=10)
@@ -91,18 +91,18 @@ def test_several_options_at_a_time_keep_all_their_digits():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [chunked(1), sharded(2, 1)], ids=str)
-def test_seeds_beside_options_in_every_layout(layout):
+def test_a_sweep_with_seeds_equals_runs_alone_in_every_layout(layout):
     check(sweep("scaffold", {"learning_rate": RATES}), seed=(0, 5), num_seeds=2, layout=layout)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "option"), [("fedprox", "mu"), ("fedld", "lam")])
-def test_vmapped_as_on_accelerators(monkeypatch, name, option):
+def test_a_vmapped_sweep_as_on_accelerators_equals_runs_alone(monkeypatch, name, option):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     check(sweep(name, {option: (0.01, 0.3)}))
 
 
-def test_seeds_alone():
+def test_several_seeds_equal_runs_of_one_seed():
     together = trained(built(algorithm("fedavg"), seed=(3, 8)))
     for i, seed in enumerate((3, 8)):
         alone = trained(built(algorithm("fedavg"), seed=seed))
@@ -112,7 +112,7 @@ def test_seeds_alone():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm(name):
+def test_a_sweep_over_the_learning_rate_equals_runs_alone_for_every_algorithm(name):
     check(sweep(name, {"learning_rate": RATES}))
 
 
@@ -140,7 +140,7 @@ def test_every_number_of_every_algorithm_can_be_swept(name):
     ],
     ids=["size", "branch", "state"],
 )
-def test_what_the_program_depends_on_is_refused(chosen, message):
+def test_sweeping_an_option_that_changes_the_program_is_refused(chosen, message):
     with pytest.raises(InputError, match=message):
         built(chosen)
 
@@ -160,19 +160,19 @@ def test_values_are_checked_before_anything_is_traced(values, message):
         sweep("fedprox", values)
 
 
-def test_a_list_of_algorithms_is_refused_with_the_way_to_write_it():
+def test_the_error_for_a_list_of_algorithms_says_how_to_write_a_sweep():
     with pytest.raises(InputError, match=r"^algorithm: must be an Algorithm, or a Sweep\(factory, .* not \[Al"):
         built([algorithm("fedavg"), algorithm("fedavg")])
 
 
-def test_facts_are_of_all_runs():
+def test_the_cost_covers_all_runs():
     fewest, most = built(sweep("fedavg", {"epochs": (1, 2)})).cost.steps_per_client
     assert fewest == built(algorithm("fedavg", epochs=1)).cost.steps_per_client[0]
     assert most == built(algorithm("fedavg", epochs=2)).cost.steps_per_client[1]
 
 
 @pytest.mark.slow
-def test_diagnostics_are_of_each():
+def test_diagnostics_of_a_sweep_equal_those_of_runs_alone():
     chosen = {name: DIAGNOSTICS[name] for name in ("norms", "spectrum", "decomposition")}
     both = sweep("fedld", {"lam": (0.01, 0.5)})
     together = built(both, diagnostics=chosen)
@@ -192,6 +192,6 @@ def test_diagnostics_are_of_each():
         ({"seed": ()}, "seed: 0 for 2 values of a sweep"),
     ],
 )
-def test_refusals(options, message):
+def test_invalid_options_of_a_sweep_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         built(sweep("fedavg", {"learning_rate": RATES}), layout=vmapped, **options)

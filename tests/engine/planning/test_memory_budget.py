@@ -68,7 +68,7 @@ def test_without_a_limit_everything_is_on_the_device(settle):
 
 
 @pytest.mark.parametrize("expected", RESIDENCES)
-def test_what_does_not_fit_leaves_the_device(settle, expected):
+def test_arrays_that_do_not_fit_are_kept_off_the_device(settle, expected):
     """A budget that this residence just fits in: none that is quicker does."""
     sizes = {residence: settle.held(*residence) for residence in RESIDENCES}
     assert sizes["host", "stream"] < min(sizes["host", "device"], sizes["device", "stream"]) < sizes["device", "device"]
@@ -76,24 +76,24 @@ def test_what_does_not_fit_leaves_the_device(settle, expected):
     assert settle(vmapped, sizes[expected] + 800.5)[0] == fitting[0]
 
 
-def test_wishes_hold_whatever_the_budget(settle):
+def test_a_requested_offload_is_kept_for_any_budget(settle):
     assert settle(vmapped, 10**6, OffloadPolicy("disk", "stream"))[0] == ("disk", "stream")
     with pytest.raises(InputError, match="memory_budget"):
         settle(vmapped, settle.held("device", "device") + 700, OffloadPolicy("device", "device"))
 
 
-def test_auto_takes_fewer_clients_at_a_time(settle, monkeypatch):
+def test_layout_auto_trains_fewer_clients_at_a_time_within_the_budget(settle, monkeypatch):
     monkeypatch.setattr(autotune, "candidates", lambda cohort_size: [vmapped, chunked(5)])
     _, layout, choice = settle("auto", settle.held("device", "device") + 210, OffloadPolicy("device", "device"))
     assert layout == chunked(2) and choice.layout == layout
 
 
-def test_a_layout_that_was_chosen_stays(settle):
+def test_a_requested_layout_is_not_changed(settle):
     with pytest.raises(InputError, match="too little"):
         settle(vmapped, settle.held("device", "device") + 210, OffloadPolicy("device", "device"))
 
 
-def test_the_refusal_says_what_everything_takes(settle):
+def test_the_error_lists_the_memory_of_every_offload_policy(settle):
     with pytest.raises(InputError) as error:
         settle(vmapped, 300)
     lines = str(error.value).splitlines()
@@ -103,13 +103,13 @@ def test_the_refusal_says_what_everything_takes(settle):
     assert "client states of 3 cohorts " in lines[4] and "examples of 2 cohorts " in lines[4]
 
 
-def test_what_cannot_fit_is_refused_before_anything_is_compiled(monkeypatch, tmp_path):
+def test_a_budget_that_is_too_small_is_refused_before_compiling(monkeypatch, tmp_path):
     monkeypatch.setattr(memory_budget, "compile_executor", lambda *_: pytest.fail("compiled"))
     with pytest.raises(InputError, match="memory_budget"):
         Simulation(algorithm("scaffold"), model(), federation(), rounds=2, memory_budget=2000)
 
 
-def test_states_too_many_for_the_hosts_memory_lie_on_the_disk(settle, monkeypatch):
+def test_states_too_large_for_the_hosts_memory_are_kept_on_disk(settle, monkeypatch):
     monkeypatch.setattr(memory_budget, "physical_memory", lambda: 10_000)
     assert settle(vmapped, settle.held("host", "stream") + 801)[0] == ("disk", "stream")
     with pytest.raises(InputError, match=r"client_states: 'host' could come to .* Take 'disk'"):
@@ -117,14 +117,14 @@ def test_states_too_many_for_the_hosts_memory_lie_on_the_disk(settle, monkeypatc
 
 
 @pytest.mark.parametrize("budget_kb", [None, 10**9])
-def test_a_run_that_exceeds_the_machine_is_refused_before_it_is_compiled(settle, monkeypatch, budget_kb):
+def test_a_run_too_large_for_the_machine_is_refused_before_compiling(settle, monkeypatch, budget_kb):
     monkeypatch.setattr(memory_budget, "compile_executor", None)
     monkeypatch.setattr(Layout, "device_memory", 1000)
     with pytest.raises(InputError, match=r"^memory: this run takes more than .*server's state .*a client in training"):
         settle(vmapped, budget_kb)
 
 
-def test_a_run_that_exceeds_the_machine_on_its_way_is_refused_before_it_runs(settle, monkeypatch):
+def test_a_program_too_large_for_the_machine_is_refused_before_running(settle, monkeypatch):
     size = 1000 * settle.held("device", "device") + 500_000
     monkeypatch.setattr(memory_budget, "device_capacity", lambda job, layout: size)
     with pytest.raises(InputError, match=r"^memory: this run takes more than .*temporary arrays 0\.8"):
@@ -132,13 +132,13 @@ def test_a_run_that_exceeds_the_machine_on_its_way_is_refused_before_it_runs(set
     assert settle("auto", None)[1].chunk
 
 
-def test_a_disk_that_is_too_small(settle, monkeypatch):
+def test_a_disk_that_is_too_small_is_refused(settle, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(10**6, 10**6, 1000))
     with pytest.raises(InputError, match=r"client_states: 'disk' could come to .* Choose another place"):
         settle(vmapped, None, OffloadPolicy("disk", "device"))
 
 
-def test_a_run_in_little_memory():
+def test_a_simulation_runs_within_a_small_memory_budget():
     """End to end: all of it would take four times that, and is not even compiled."""
     simulation = Simulation(
         algorithm("scaffold"), model(), federation(400), rounds=2, cohort_size=3, memory_budget=200_000

@@ -34,19 +34,19 @@ def models_in_memory(name: str, num_clients: int, layout, **options) -> float:
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedadam", "fediir", "fedcm", "fednova"])
-def test_a_mean_by_weights_known_beforehand_stacks_no_updates(name):
+def test_a_mean_with_weights_known_beforehand_stacks_no_updates(name):
     few, many = (models_in_memory(name, size, chunked(1)) for size in (4, 12))
     assert many - few < 1
     assert many < 6
 
 
-def test_a_sum_of_reports_stacks_none_of_them():
+def test_a_sum_of_reports_stacks_no_reports():
     """SCAFFOLD's clients leave the round with their states, one model each."""
     few, many = (models_in_memory("scaffold", size, chunked(1)) for size in (4, 12))
     assert 7 < many - few < 9
 
 
-def test_nor_does_it_where_devices_share_the_cohort():
+def test_a_mean_on_several_devices_stacks_no_updates():
     assert models_in_memory("fedavg", 12, sharded(2, 1)) < 6
 
 
@@ -56,7 +56,7 @@ def test_an_aggregator_that_edits_updates_stacks_them_once(name):
     assert 7 < many - few < 9
 
 
-def test_in_half_the_memory_where_it_is_asked_to():
+def test_a_bfloat16_stack_takes_half_the_memory():
     few, many = (models_in_memory("fedld", size, chunked(1), aggregation={"stack": "bfloat16"}) for size in (4, 12))
     assert 3.5 < many - few < 4.5
 
@@ -81,7 +81,7 @@ def num_entries(shapes: str) -> int:
     return sum(math.prod(map(int, shape.split(","))) for shape in re.findall(r"\[([\d,]+)\]", shapes))
 
 
-def test_the_sum_on_the_way_is_the_mean_of_the_stack():
+def test_the_streaming_sum_equals_the_mean_of_the_stack():
     fedavg = algorithm("fedavg")
     by_examples = WEIGHTINGS["samples"]._replace(per_client=None)
     stacking = replace(fedavg, aggregator=mean(by_examples))

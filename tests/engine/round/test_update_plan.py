@@ -53,20 +53,20 @@ def plan(name: str, **options):
         ("fedpac", {}, 1, False),
     ],
 )
-def test_what_is_called_decides_what_is_kept(name, options, num_sums, is_stacked):
+def test_the_calls_of_an_aggregator_decide_what_is_stacked(name, options, num_sums, is_stacked):
     found = plan(name, **options)
     assert sum(map(len, found.sums.values())) == num_sums
     assert found.is_stacked == is_stacked
     assert not found.packed
 
 
-def test_leaves_that_are_read_in_bfloat16_are_packed():
+def test_leaves_read_in_bfloat16_are_packed():
     packed = plan("fedgh", aggregation={"stack": "bfloat16"}).packed
     assert packed and all(path.startswith("params/") for path in packed)
 
 
 @pytest.mark.parametrize("layout", [vmapped, chunked(2), sharded(2)], ids=str)
-def test_a_users_trimmed_mean_is_that_of_the_updates(layout):
+def test_a_custom_trimmed_mean_equals_that_of_the_updates(layout):
     round = compose("fedavg", layout=layout, change={"aggregator": trimmed_mean(1)})
     data, key = federation().data, jax.random.key(0)
     before = round.init(key, data)
@@ -83,7 +83,7 @@ def test_a_sum_made_while_clients_train_is_that_of_the_stack(name, aggregator):
     assert difference(run(from_stack)[0], run(plain(name))[0]) < 1e-6
 
 
-def test_weights_that_read_the_cohort_cannot_pass_as_known_beforehand():
+def test_weights_that_read_the_cohort_are_refused_as_known_beforehand():
     def update(problem, state, view):
         total = jnp.sum(view.uploads.num_examples)
         return Aggregate(view.updates.weighted_sum(total, lambda upload: upload.num_examples / total), {}), state

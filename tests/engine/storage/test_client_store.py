@@ -55,7 +55,7 @@ def visits(store: ClientStore, mirror: ClientState, rounds: int = 20, seed: int 
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
-def test_it_is_what_dense_arrays_are(tmp_path, is_on_disk):
+def test_a_client_store_equals_dense_arrays(tmp_path, is_on_disk):
     store, mirror = ClientStore(first(), CLIENTS, tmp_path if is_on_disk else None), dense(first())
     assert is_equal(store.take_all(), mirror)
     visits(store, mirror)
@@ -65,7 +65,7 @@ def test_it_is_what_dense_arrays_are(tmp_path, is_on_disk):
         assert (leaf.shape, leaf.dtype) == (shape.shape, shape.dtype)
 
 
-def test_states_of_nothing():
+def test_a_client_store_works_without_leaves():
     store = ClientStore(ClientState({}, {}, np.zeros(SEEDS, np.int32)), CLIENTS, None)
     ids = np.array([[3, 1], [0, 49]])
     store.put(ids, ClientState({}, {}, np.ones((SEEDS, 2), np.int32)))
@@ -73,7 +73,7 @@ def test_states_of_nothing():
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
-def test_a_hundred_thousand_clients_take_the_room_of_those_that_took_part(tmp_path, monkeypatch, is_on_disk):
+def test_memory_and_disk_grow_with_the_clients_that_took_part_only(tmp_path, monkeypatch, is_on_disk):
     """8 GB of states in all, of which four clients have one."""
     files, make = [], tempfile.TemporaryFile
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **options: files.append(make(**options)) or files[-1])

@@ -14,7 +14,7 @@ def fresh() -> ClientStore:
     return ClientStore(first(), CLIENTS, None)
 
 
-def test_a_store_comes_back(tmp_path):
+def test_a_client_store_is_restored_from_its_checkpoint(tmp_path):
     store, mirror, kept = fresh(), dense(first()), IncrementalCheckpoint(tmp_path / "clients")
     for round in range(1, 6):
         visits(store, mirror, rounds=3, seed=round)
@@ -25,11 +25,11 @@ def test_a_store_comes_back(tmp_path):
     assert is_equal(other.take_all(), mirror)
 
 
-def test_before_anybody_has_trained(tmp_path):
+def test_a_checkpoint_before_training_writes_no_file(tmp_path):
     assert IncrementalCheckpoint(tmp_path / "clients").write(1, fresh()) == []
 
 
-def test_a_checkpoint_writes_what_has_changed(tmp_path):
+def test_a_checkpoint_writes_changed_clients_only(tmp_path):
     store, mirror, kept = fresh(), dense(first()), IncrementalCheckpoint(tmp_path)
     everyone = np.tile(np.arange(CLIENTS), (SEEDS, 1))
     visit(store, mirror, everyone, np.ones_like(everyone, bool), 1.0)
@@ -40,7 +40,7 @@ def test_a_checkpoint_writes_what_has_changed(tmp_path):
     assert kept.write(3, store) == kept.write(2, store)
 
 
-def test_what_lies_there_stays_in_proportion_to_the_states(tmp_path):
+def test_pruned_checkpoints_hold_at_most_twice_the_states(tmp_path):
     store, mirror, kept = fresh(), dense(first()), IncrementalCheckpoint(tmp_path)
     for round in range(1, 60):
         visits(store, mirror, rounds=1, seed=round)
@@ -53,7 +53,7 @@ def test_what_lies_there_stays_in_proportion_to_the_states(tmp_path):
     assert is_equal(other.take_all(), mirror)
 
 
-def test_a_store_that_went_back_is_written_as_it_then_is(tmp_path):
+def test_a_store_restored_to_an_older_checkpoint_is_saved_correctly(tmp_path):
     """Restore an older checkpoint and go another way: what the newer one wrote must not count as written."""
     store, mirror, kept = fresh(), dense(first()), IncrementalCheckpoint(tmp_path)
     visits(store, mirror, seed=1)
@@ -68,9 +68,9 @@ def test_a_store_that_went_back_is_written_as_it_then_is(tmp_path):
     assert is_equal(other.take_all(), mirror)
 
 
-def test_large_ones_go_in_parts(tmp_path, monkeypatch):
+def test_a_store_larger_than_the_buffer_is_restored_from_its_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(incremental, "_BUFFER_SIZE", 200)
-    test_a_store_comes_back(tmp_path)
+    test_a_client_store_is_restored_from_its_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_large_ones_go_in_parts(tmp_path, monkeypatch):
         (lambda path: path.write_bytes(path.read_bytes()[:-1] + b"?"), "is damaged"),
     ],
 )
-def test_damage_is_noticed(tmp_path, damage, message):
+def test_a_damaged_checkpoint_file_is_refused(tmp_path, damage, message):
     store, kept = fresh(), IncrementalCheckpoint(tmp_path)
     visits(store, dense(first()))
     listed = kept.write(1, store)
