@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.golden.meta import Meta
+from tests.golden.metadata import Meta
 
 FLOAT64, FLOAT32 = 1e-9, 1e-5  # what the golden numbers' own README allows, relative
 

@@ -5,7 +5,7 @@ import numpy as np
 from fedjax_het.algorithms import fedavg, fedprox, scaffold
 from fedjax_het.server.aggregators import mean
 from tests.golden.cases import Case, covers
-from tests.golden.stage import combined, replay
+from tests.golden.replay import combined, replay
 
 ONE_BY_ONE = {"batch_size": 1, "shuffle": False}
 

@@ -13,7 +13,7 @@ from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import stateless
 from fedjax_het.types import Variables
 from tests.golden.cases import Case, covers
-from tests.golden.stage import hand_out
+from tests.golden.replay import hand_out
 
 STATISTICS = {"running_mean", "running_var"}
 FLOAT32 = 2e-6  # the authors' code accumulates in float32

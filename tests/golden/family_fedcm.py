@@ -4,7 +4,7 @@ import numpy as np
 
 from fedjax_het.algorithms import fedcm
 from tests.golden.cases import Case, covers
-from tests.golden.stage import replay
+from tests.golden.replay import replay
 
 
 @covers("fedcm", "tape_*")

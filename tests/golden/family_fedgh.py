@@ -10,8 +10,8 @@ from fedjax_het.server.aggregators import harmonized_mean, hierarchical_mean
 from fedjax_het.server.aggregators._conflict import ConflictTest, harmonized_edit
 from fedjax_het.server.aggregators._hierarchical import Reference
 from tests.golden.cases import Case, covers
-from tests.golden.released import tournament_mean
-from tests.golden.stage import aggregate, combined
+from tests.golden.released_rules import tournament_mean
+from tests.golden.replay import aggregate, combined
 
 
 @covers("fedgh", "paper_*")

@@ -15,7 +15,7 @@ from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.types import Array, Batch, Broadcast, ClientData, ClientView, ForwardPass, Model, Outputs, Params, State
 from tests.golden.cases import Case, covers
-from tests.golden.stage import client_data
+from tests.golden.replay import client_data
 
 
 @covers("fediir", "ref_penalty_*")

@@ -11,8 +11,8 @@ from fedjax_het.server.aggregators import principal_directions
 from fedjax_het.server.aggregators._principal import NORMS, principal_axes, principal_edit
 from fedjax_het.types import Batch, ForwardPass, Outputs
 from tests.golden.cases import Case, covers
-from tests.golden.released import principal_mean
-from tests.golden.stage import aggregate, combined
+from tests.golden.released_rules import principal_mean
+from tests.golden.replay import aggregate, combined
 
 RELEASED = fedld.presets["released"]
 BY_TENSOR = {"weighting": RELEASED["weighting"], **RELEASED["aggregation"]}

@@ -11,7 +11,7 @@ from fedjax_het.algorithms import fednova
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.server.weightings import stateless
 from tests.golden.cases import Case, covers
-from tests.golden.stage import client_data, linear, vector_model
+from tests.golden.replay import client_data, linear, vector_model
 
 
 @covers("fednova", "tape_*")

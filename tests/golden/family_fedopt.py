@@ -13,8 +13,8 @@ from fedjax_het.server.aggregators import mean
 from fedjax_het.server.optimizers import fedadagrad, fedadam, fedavgm, fedyogi
 from fedjax_het.types import PyTree, ServerState
 from tests.golden.cases import Case, covers
-from tests.golden.meta import Meta
-from tests.golden.stage import aggregate
+from tests.golden.metadata import Meta
+from tests.golden.replay import aggregate
 
 TENSORFLOW = 1e-6  # its hyper-parameters are float32 inside
 OPTIMIZERS = {"adagrad": fedadagrad, "adam": fedadam, "avgm": fedavgm, "yogi": fedyogi}

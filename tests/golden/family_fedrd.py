@@ -24,8 +24,8 @@ from fedjax_het.server.weightings import parameter_guided
 from fedjax_het.server.weightings._parameter_guided import DISTANCES, NEGLIGIBLE, shares
 from fedjax_het.types import Array, Batch, Broadcast, ClientView, ForwardPass, Outputs, Rows, ServerView, Upload
 from tests.golden.cases import Case, covers
-from tests.golden.released import guided_weights
-from tests.golden.stage import client_data, hand_out
+from tests.golden.released_rules import guided_weights
+from tests.golden.replay import client_data, hand_out
 
 COUNTERS = "the released code averages integer counters of batches; ours keeps none"
 

@@ -13,8 +13,8 @@ from fedjax_het.models._adaptations import probabilistic
 from fedjax_het.sharing import personal_paths
 from fedjax_het.types import Batch, Broadcast, ClientView, Context, ForwardPass, Model, Params
 from tests.golden.cases import Case, covers
-from tests.golden.meta import Meta
-from tests.golden.stage import aggregate, torch_optimizer
+from tests.golden.metadata import Meta
+from tests.golden.replay import aggregate, torch_optimizer
 
 # The released names of the parameters, and where they lie here; matrices are [out, in] there.
 PLACES = {

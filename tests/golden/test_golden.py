@@ -16,12 +16,12 @@ load_all()
 
 
 @pytest.mark.parametrize("path", find(HERE), ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_vector(path):
+def test_stored_cases_hold(path):
     _, outcome = hold(path)
     assert not outcome.problems
 
 
-def test_a_wrong_number_is_found():
+def test_comparison_detects_a_wrong_number():
     path = HERE / "fedavg" / "s_random_a.npz"
     case = Case(path)
     assert not case.compare("agg_f64", case["agg_f64"] + 1e-6, 1e-9).is_ok
@@ -38,7 +38,7 @@ def test_nan_on_both_sides_does_not_agree(tmp_path):
     assert str(held) == "agg_f64: 37 entries of theirs and 37 of ours are not finite, of 37"
 
 
-def test_the_command_tells_what_failed_and_what_it_does_not_know(tmp_path, capsys):
+def test_the_command_lists_failed_and_uncovered_cases(tmp_path, capsys):
     arrays = dict(np.load(HERE / "fedavg" / "s_random_a.npz"))
     for family, name, change in [
         ("fedavg", "s_good", {}),
@@ -61,7 +61,7 @@ def test_the_command_tells_what_failed_and_what_it_does_not_know(tmp_path, capsy
     assert main(tmp_path / "nothing") == 1
 
 
-def test_what_no_check_knows_changes_nothing_of_the_exit_status(tmp_path):
+def test_uncovered_cases_do_not_change_the_exit_status(tmp_path):
     for family in ("fedavg", "fedunheard"):
         (tmp_path / family).mkdir()
         shutil.copy(HERE / "fedavg" / "s_random_a.npz", tmp_path / family)
@@ -71,6 +71,6 @@ def test_what_no_check_knows_changes_nothing_of_the_exit_status(tmp_path):
 
 
 @pytest.mark.slow
-def test_everything(capsys):
+def test_all_golden_cases_hold(capsys):
     root = shared_path("golden")
     assert main(root) == 0, capsys.readouterr().out

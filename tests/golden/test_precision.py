@@ -19,7 +19,7 @@ from fedjax_het.server.aggregators import (
 )
 from fedjax_het.server.aggregators._principal import principal_axes
 from tests.golden.cases import Case, find
-from tests.golden.stage import aggregate
+from tests.golden.replay import aggregate
 from tests.golden.test_golden import HERE
 
 AGGREGATORS = {
@@ -89,17 +89,17 @@ def errors_of_axes(dtype: str = "float32") -> np.ndarray:
     return np.abs(np.asarray(lengths) - values) / values
 
 
-def test_a_float32_stack_shows_an_axis_of_a_hundred_thousandth(way):
+def test_a_float32_stack_resolves_an_axis_of_relative_length_1e_5(way):
     """A float32 Gram matrix would have lost the last two."""
     assert errors_of_axes().max() < 1e-4
 
 
-def test_a_bfloat16_stack_shows_an_axis_of_a_hundredth(way):
+def test_a_bfloat16_stack_resolves_an_axis_of_relative_length_1e_2(way):
     assert errors_of_axes("bfloat16")[:3].max() < 1e-2
 
 
 @pytest.mark.parametrize("aggregator", [principal_directions, dominant_correction])
-def test_runs_with_other_hyper_parameters_go_side_by_side(aggregator):
+def test_aggregators_with_a_traced_fraction_work_under_vmap(aggregator):
     """A sweep under vmap: what the float64 part closes over is batched as well."""
     stack = np.random.default_rng(0).normal(size=(6, 40)).astype(np.float32)
     losses = {"loss": jnp.arange(1.0, 7.0)}

@@ -10,7 +10,7 @@ from fedjax_het import data, models, tree
 from fedjax_het.engine import make_round
 from fedjax_het.models import from_flax
 from fedjax_het.models._resnet import ResNet
-from tests.golden.stage import client_data
+from tests.golden.replay import client_data
 from tests.harness import algorithm, every_algorithm
 
 KEY = jax.random.key(0)
@@ -27,24 +27,24 @@ def traced(round, data):
     return before, jax.eval_shape(round.step, before, data, KEY)[0]
 
 
-def goes_through_a_round(name, network):
+def check_round(name, network):
     round = make_round(algorithm(name), network, 3, prepare=federation().prepare)
     before, after = traced(round, federation().data)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), before) == jax.tree.map(lambda x: (x.shape, x.dtype), after)
 
 
 @every_algorithm
-def test_a_short_resnet_goes_through_a_round(name):
-    goes_through_a_round(name, from_flax(ResNet(3, (1, 1), (4, 8), False, "imagenet", "batch", "auto")))
+def test_a_short_resnet_can_be_traced_in_a_round_of_every_algorithm(name):
+    check_round(name, from_flax(ResNet(3, (1, 1), (4, 8), False, "imagenet", "batch", "auto")))
 
 
 @pytest.mark.slow
 @every_algorithm
-def test_a_thin_resnet18_goes_through_a_round(name):
-    goes_through_a_round(name, models.resnet18(3, width=0.05))
+def test_a_thin_resnet18_can_be_traced_in_a_round(name):
+    check_round(name, models.resnet18(3, width=0.05))
 
 
-def test_fedbn_keeps_every_norm_of_a_resnet_at_home():
+def test_fedbn_keeps_every_norm_of_a_resnet_personal():
     network = models.resnet18(3, width=0.05)
     round = make_round(algorithm("fedbn"), network, 3, prepare=federation().prepare)
     state = jax.eval_shape(round.init, KEY, federation().data)
@@ -54,7 +54,7 @@ def test_fedbn_keeps_every_norm_of_a_resnet_at_home():
     assert not any("norm" in path for path in tree.paths(state.server.shared))
 
 
-def test_a_unet_goes_through_a_round_on_masks():
+def test_a_unet_can_be_traced_in_a_round_on_masks():
     images, masks = np.zeros((6, 16, 16, 3), np.float32), np.zeros((6, 16, 16), np.int32)
     masked = client_data(images, masks, [3, 3])
     round = make_round(algorithm("fedavg"), models.unet(2, width=0.1), 2)

@@ -13,7 +13,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import principal_directions
 from fedjax_het.server.summaries import mean_direction
 from fedjax_het.server.weightings import stateless
-from tests.golden.stage import aggregate
+from tests.golden.replay import aggregate
 from tests.harness import algorithm, compose, difference, federation, reference, run
 
 NAMES = ["fedld", "fedmgc", "fedgh"]

@@ -27,14 +27,14 @@ def build(name: str, num_seeds: int = 1, **options) -> Simulation:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_resumed_run_ends_with_the_same_bits(name, tmp_path):
     simulation = build(name)
-    advance_in_blocks, _ = simulation.advance(simulation.start(), 4)
+    expected, _ = simulation.advance(simulation.start(), 4)
     half, _ = simulation.advance(simulation.start(), 2)
     Checkpoints(tmp_path, "me").save(2, half)
     restored = Checkpoints(tmp_path, "me").restore(simulation.start())
     assert int(restored.server.round[0]) == 2
     resumed, metrics = simulation.advance(restored, 2)
-    assert is_equal(advance_in_blocks, resumed)
-    assert is_equal(simulation.evaluate(advance_in_blocks), simulation.evaluate(resumed))
+    assert is_equal(expected, resumed)
+    assert is_equal(simulation.evaluate(expected), simulation.evaluate(resumed))
     assert metrics.loss.shape == (1, 2)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from experiments import train
 from fedjax_het.errors import InputError
-from tests.experiments.distributed.launch import arguments, ended, free_port, furnish, refusal, start, train_together
+from tests.experiments.distributed.launcher import arguments, ended, free_port, furnish, refusal, start, train_together
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from experiments.distributed.collectives import Processes
 from experiments.runs.records import MetricLines
 from experiments.training.recorder import WRITTEN
 from fedjax_het.errors import InputError
-from tests.experiments.distributed.launch import arguments, ended, furnish, together, train_together
+from tests.experiments.distributed.launcher import arguments, ended, furnish, together, train_together
 from tests.experiments.training.test_resume import final_state, lines
 
 ROUNDING = 1e-5

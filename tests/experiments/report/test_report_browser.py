@@ -7,7 +7,7 @@ import pytest
 from experiments.report import page
 from experiments.report.contents import make_contents
 from experiments.runs.results import read_runs
-from tests.experiments.report import written
+from tests.experiments.report import sample_runs
 
 pytest.importorskip("selenium", reason="selenium is not installed")
 from selenium import webdriver
@@ -47,9 +47,9 @@ def browser(tmp_path_factory):
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
-    written.snapshots(written.run(folder / "runs" / "1", finals=(0.5, 0.7)))
-    written.run(folder / "runs" / "2", "fedld", finals=(0.8, 0.9))
-    written.run(folder / "runs" / "3", "a_rather_long_name_of_an_algorithm", finals=(0.1, 0.11), is_finished=False)
+    sample_runs.snapshots(sample_runs.run(folder / "runs" / "1", finals=(0.5, 0.7)))
+    sample_runs.run(folder / "runs" / "2", "fedld", finals=(0.8, 0.9))
+    sample_runs.run(folder / "runs" / "3", "a_rather_long_name_of_an_algorithm", finals=(0.1, 0.11), is_finished=False)
     text = page.render_page(make_contents(*read_runs([folder / "runs"])), "report_files", is_watched=False)
     (folder / "report.html").write_text(text)
     return (folder / "report.html").as_uri()

@@ -8,13 +8,13 @@ from experiments.report import images, page
 from experiments.report.contents import make_contents
 from experiments.runs.results import read_runs
 from fedjax_het.errors import InputError
-from tests.experiments.report import written
+from tests.experiments.report import sample_runs
 
 
 @pytest.fixture
 def run(tmp_path):
-    folder = written.snapshots(written.run(tmp_path / "run", "harmofl"))
-    written.picture(folder)
+    folder = sample_runs.snapshots(sample_runs.run(tmp_path / "run", "harmofl"))
+    sample_runs.picture(folder)
     return folder
 
 
@@ -46,7 +46,7 @@ def test_a_row_is_a_client_and_images_that_are_missing_stay_empty(run, monkeypat
 
 
 def test_runs_without_pictures_have_no_such_section(tmp_path):
-    told = make_contents(*read_runs([written.snapshots(written.run(tmp_path / "run"))]))
+    told = make_contents(*read_runs([sample_runs.snapshots(sample_runs.run(tmp_path / "run"))]))
     assert not told.pictures and "pictures" not in {section.name for section in told.sections}
     assert "picture-" not in page.render_page(told, "files", is_watched=False)
 

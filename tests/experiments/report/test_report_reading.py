@@ -7,7 +7,7 @@ import pytest
 from experiments.report import rows
 from experiments.runs.results import MissingRun, RunResults, read_runs
 from fedjax_het.errors import InputError
-from tests.experiments.report import written
+from tests.experiments.report import sample_runs
 
 
 def read_run(directory):
@@ -20,20 +20,20 @@ def append(path, text):
 
 
 def test_a_finished_run_is_read_whole(tmp_path):
-    run = read_run(written.snapshots(written.run(tmp_path / "run")))
+    run = read_run(sample_runs.snapshots(sample_runs.run(tmp_path / "run")))
     assert run.is_finished and run.status == "finished" and run.done == 10
     assert (len(run.lines), len(run.clients), len(run.snapshots), run.notes) == (4, 6, 4, [])
 
 
 def test_a_run_without_a_summary_is_running_and_says_how_far_it_is(tmp_path):
-    run = read_run(written.run(tmp_path / "run", is_finished=False))
+    run = read_run(sample_runs.run(tmp_path / "run", is_finished=False))
     assert not run.is_finished and run.status.startswith("running: round 10 of 10, last written 20")
     (tmp_path / "run" / "metrics.jsonl").unlink()
     assert read_run(tmp_path / "run").status.startswith("running: round 0 of 10")
 
 
 def test_a_torn_last_line_is_left_out_and_told_of(tmp_path):
-    folder = written.snapshots(written.run(tmp_path / "run", is_finished=False))
+    folder = sample_runs.snapshots(sample_runs.run(tmp_path / "run", is_finished=False))
     for name in ("metrics.jsonl", "diagnostics.jsonl"):
         append(folder / name, '{"round": 15, "se')
     run = read_run(folder)
@@ -42,8 +42,8 @@ def test_a_torn_last_line_is_left_out_and_told_of(tmp_path):
 
 
 def test_a_round_that_some_seeds_have_not_written_yet_waits_for_them(tmp_path):
-    folder = written.run(tmp_path / "run", is_finished=False)
-    append(folder / "metrics.jsonl", json.dumps(written.line(15, 0, 0.5)) + "\n")
+    folder = sample_runs.run(tmp_path / "run", is_finished=False)
+    append(folder / "metrics.jsonl", json.dumps(sample_runs.line(15, 0, 0.5)) + "\n")
     assert read_run(folder).done == 10
 
 
@@ -68,7 +68,7 @@ def test_a_round_that_some_seeds_have_not_written_yet_waits_for_them(tmp_path):
     ],
 )
 def test_files_of_another_version_are_named_with_what_is_missing(tmp_path, name, text, said):
-    folder = written.run(tmp_path / "run")
+    folder = sample_runs.run(tmp_path / "run")
     (folder / name).write_text(text)
     with pytest.raises(InputError, match=said):
         read_run(folder)
@@ -83,20 +83,20 @@ def test_what_is_no_run_is_refused(tmp_path):
 
 def test_a_grid_is_its_cells_and_says_which_have_no_run(tmp_path):
     for name in ("one", "two", "stale"):
-        written.run(tmp_path / name)
+        sample_runs.run(tmp_path / name)
     assert len(read_runs([tmp_path])[0]) == 3  # before compare has written its grid
     cells = [{"cell": name, "status": "done"} for name in ("two", "one")]
-    written.write(tmp_path / "grid.json", [*cells, {"cell": "three", "status": "exit status 2: error: no data"}])
+    sample_runs.write(tmp_path / "grid.json", [*cells, {"cell": "three", "status": "exit status 2: error: no data"}])
     found, absent = read_runs([tmp_path, tmp_path / "one"])
     assert [run.directory.name for run in found] == ["two", "one"]
     assert absent == [MissingRun("three", "exit status 2: error: no data")]
-    written.write(tmp_path / "grid.json", [{"cell": "three", "status": "failed"}])
+    sample_runs.write(tmp_path / "grid.json", [{"cell": "three", "status": "failed"}])
     with pytest.raises(InputError, match="none of the runs has been started"):
         read_runs([tmp_path])
 
 
 def labels(tmp_path, *changed):
-    runs = [read_run(written.run(tmp_path / str(i), **each)) for i, each in enumerate(changed)]
+    runs = [read_run(sample_runs.run(tmp_path / str(i), **each)) for i, each in enumerate(changed)]
     return [row.label for row in rows.make_rows(runs)]
 
 
@@ -121,7 +121,7 @@ def test_the_baseline_is_the_one_of_the_same_data_and_rounds(tmp_path):
         {"algorithm": "fedld", "rounds": 20, "num_seeds": 5},
         {"algorithm": "fedld", "rounds": 7},
     ]
-    found = rows.make_rows([read_run(written.run(tmp_path / str(i), **each)) for i, each in enumerate(some)])
+    found = rows.make_rows([read_run(sample_runs.run(tmp_path / str(i), **each)) for i, each in enumerate(some)])
     bases = [rows.find_baseline(row, found, "fedavg") for row in found]
     assert bases == [None, None, found[1], None]
 
@@ -129,7 +129,7 @@ def test_the_baseline_is_the_one_of_the_same_data_and_rounds(tmp_path):
 def test_of_several_baselines_the_one_with_the_same_options_is_taken(tmp_path):
     rates = [("fedavg", 0.5), ("fedavg", 0.1), ("fedld", 0.1)]
     runs = [
-        read_run(written.run(tmp_path / str(i), name, algorithm__learning_rate=rate, data__path=f"/place/{i}"))
+        read_run(sample_runs.run(tmp_path / str(i), name, algorithm__learning_rate=rate, data__path=f"/place/{i}"))
         for i, (name, rate) in enumerate(rates)
     ]
     found = rows.make_rows(runs)

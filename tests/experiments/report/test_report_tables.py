@@ -8,7 +8,7 @@ from experiments.report import clients, costs, curves, diagnostics, measures, ro
 from experiments.report.contents import make_contents
 from experiments.report.rows import make_rows
 from experiments.runs.results import MissingRun, RunResults
-from tests.experiments.report import written
+from tests.experiments.report import sample_runs
 
 
 def read_run(directory):
@@ -18,8 +18,8 @@ def read_run(directory):
 @pytest.fixture
 def found(tmp_path):
     """fedavg, finished; fedld, still running."""
-    one = written.snapshots(written.run(tmp_path / "one", finals=(0.5, 0.7), valid={5: 0.9, 10: 0.2}))
-    two = written.run(tmp_path / "two", "fedld", finals=(0.6, 0.6), is_finished=False, algorithm__lam=0.1)
+    one = sample_runs.snapshots(sample_runs.run(tmp_path / "one", finals=(0.5, 0.7), valid={5: 0.9, 10: 0.2}))
+    two = sample_runs.run(tmp_path / "two", "fedld", finals=(0.6, 0.6), is_finished=False, algorithm__lam=0.1)
     return make_rows([read_run(one), read_run(two)])
 
 
@@ -35,7 +35,7 @@ def test_the_last_round_and_the_selected_one_stand_side_by_side(found):
 
 def test_domains_left_out_in_turn_are_columns_with_their_mean_and_worst(tmp_path):
     for domain, finals in (("photo", (0.2, 0.4)), ("sketch", (0.4, 0.2))):
-        run = written.run(tmp_path / domain, finals=finals, data__unseen=domain)
+        run = sample_runs.run(tmp_path / domain, finals=finals, data__unseen=domain)
         text = (run / "metrics.jsonl").read_text().replace("test/accuracy", f"unseen/{domain}/accuracy")
         (run / "metrics.jsonl").write_text(text)
     table = measures.make_table(make_rows([read_run(tmp_path / "photo"), read_run(tmp_path / "sketch")]), {}, "")
@@ -46,7 +46,7 @@ def test_domains_left_out_in_turn_are_columns_with_their_mean_and_worst(tmp_path
 
 
 def test_masks_are_scored_by_dice(tmp_path):
-    run = written.run(tmp_path / "run")
+    run = sample_runs.run(tmp_path / "run")
     for name in ("metrics.jsonl", "per_client.csv"):
         (run / name).write_text((run / name).read_text().replace("test/accuracy", "test/dice"))
     told = make_contents([read_run(run)])
@@ -56,7 +56,7 @@ def test_masks_are_scored_by_dice(tmp_path):
 
 
 def test_without_validation_examples_there_is_one_column_a_figure(tmp_path):
-    table = measures.make_table(make_rows([read_run(written.run(tmp_path / "run"))]), {}, "")
+    table = measures.make_table(make_rows([read_run(sample_runs.run(tmp_path / "run"))]), {}, "")
     assert table.columns == ["test set", "clients", "clients, weighted"]
 
 
@@ -70,7 +70,7 @@ def test_gini_is_the_mean_difference_by_twice_the_mean(values, expected):
 
 
 def test_fairness_is_over_clients_and_then_over_seeds(tmp_path):
-    run = written.run(tmp_path / "run", clients={"a": (0.1, 0.5), "b": (0.2, 0.5), "c": (0.3, 0.5)})
+    run = sample_runs.run(tmp_path / "run", clients={"a": (0.1, 0.5), "b": (0.2, 0.5), "c": (0.3, 0.5)})
     (table,) = clients.make_fairness_tables(make_rows([read_run(run)]), "accuracy")
     values = dict(zip(table.columns, table.rows[0][1], strict=True))
     assert values["Gini"].mean == pytest.approx((8 / 36 + 0) / 2)
@@ -88,7 +88,7 @@ def test_traffic_is_the_cohort_s_down_and_the_reports_up(found):
 
 
 def test_what_a_run_has_counted_itself_is_taken_as_it_is(tmp_path):
-    folder = written.run(tmp_path / "run", is_finished=False)
+    folder = sample_runs.run(tmp_path / "run", is_finished=False)
     figures = {"traffic/down": 70, "traffic/up": 30, "clients/accuracy_gini": 0.25}
     lines = [json.loads(line) | figures for line in (folder / "metrics.jsonl").read_text().splitlines()]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -167,7 +167,7 @@ def test_diagnostics_are_drawn_by_their_shape_and_without_absent_clients(found):
 
 
 def test_rows_of_other_data_are_no_contest(tmp_path):
-    runs = [read_run(written.run(tmp_path / name, data__name=name)) for name in ("digits", "cifar")]
+    runs = [read_run(sample_runs.run(tmp_path / name, data__name=name)) for name in ("digits", "cifar")]
     told = make_contents(runs)
     assert [table.name for table in told.tables if table.name.startswith("results")] == [
         "results_digits", "results_cifar",

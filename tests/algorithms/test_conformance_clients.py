@@ -29,7 +29,7 @@ from tests.harness import (
 
 
 @every_algorithm
-def test_who_does_not_report_is_not_counted(name):
+def test_clients_that_drop_out_are_not_counted(name):
     round = compose(name, participation=participation.bernoulli(0.5, among=participation.uniform(4)))
     state, metrics = run(round, rounds=6)
     reported = [int(m.num_reporting) for m in metrics]
@@ -39,7 +39,7 @@ def test_who_does_not_report_is_not_counted(name):
 
 
 @every_algorithm
-def test_nobody_reports(name):
+def test_a_round_without_reports_does_not_change_the_state(name):
     round = compose(name, participation=participation.bernoulli(0.0))
     before = round.init(jax.random.key(0), federation().data)
     state, metrics = run(round, rounds=2)
@@ -49,14 +49,14 @@ def test_nobody_reports(name):
 
 
 @every_algorithm
-def test_one_client(name):
+def test_training_with_one_client_stays_finite(name):
     alone = on_clients(federation().data, lambda rows: Rows(rows.index[-1:], rows.count[-1:]))
     state, _ = run(compose(name, num_clients=1), rounds=2, data=alone)
     assert bool(tree.is_finite(state))
 
 
 @every_algorithm
-def test_empty_client_counts_for_nothing(name):
+def test_a_client_without_examples_does_not_change_the_result(name):
     empty = on_clients(
         federation().data,
         lambda rows: Rows(np.concatenate([rows.index, rows.index[:1]]), np.append(rows.count, 0).astype(np.int32)),
@@ -70,7 +70,7 @@ def test_empty_client_counts_for_nothing(name):
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedbn", "fedga", "fedld", "fedpac"])
-def test_a_round_whose_aggregate_is_not_finite_changes_nothing(name):
+def test_a_round_with_a_nonfinite_aggregate_is_rejected(name):
     """All updates are finite; the server's step overflows from the second round on."""
     overflowing = optax.sgd(lambda count: jnp.where(count < 1, 1.0, jnp.inf))
     round = compose(name, change={"server_optimizer": overflowing})
@@ -85,7 +85,7 @@ def test_a_round_whose_aggregate_is_not_finite_changes_nothing(name):
 
 
 @every_algorithm
-def test_nan_of_one_client_reaches_nobody_else(name):
+def test_nan_of_one_client_reaches_no_other(name):
     """The client is left out and counted, and the others go on as if it had dropped out."""
     healthy = federation()
     inputs = np.asarray(healthy.prepare(healthy.examples.inputs))
@@ -104,7 +104,7 @@ def test_nan_of_one_client_reaches_nobody_else(name):
 
 
 @every_algorithm
-def test_where_all_clients_are_alike_the_server_goes_where_they_go(name):
+def test_with_identical_clients_the_servers_step_is_theirs(name):
     """Nothing conflicts, nobody lags: every rule lands between the clients' own updates, leaf entry by leaf entry.
     They differ only where an algorithm draws samples of its own; all examples are one batch, in whatever order."""
     alike = on_clients(
@@ -122,7 +122,7 @@ def test_where_all_clients_are_alike_the_server_goes_where_they_go(name):
 
 @every_algorithm
 @pytest.mark.parametrize("still", [(2,), (0, 1, 2, 3, 4)], ids=["one", "everyone"])
-def test_clients_that_do_not_move(name, still):
+def test_clients_with_zero_updates_stay_finite(name, still):
     """No NaN from the direction of a zero update; and where nobody moves, the server stays."""
     round = compose(name, change={"local_update": standing_still(algorithm(name).local_update, still)})
     before = round.init(jax.random.key(0), federation().data)

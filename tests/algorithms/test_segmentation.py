@@ -38,7 +38,7 @@ def simulation(name, model=None, **options):
 
 
 @every_algorithm
-def test_trains_on_masks_or_refuses(name):
+def test_every_algorithm_trains_on_masks_or_refuses_them(name):
     if name in OF_CLASSES:
         with pytest.raises(InputError, match=r"features (are|have shape)"):
             simulation(name)
@@ -49,7 +49,7 @@ def test_trains_on_masks_or_refuses(name):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.server.shared))
 
 
-def test_evaluation_measures_overlap_of_shared_and_own_models():
+def test_evaluation_measures_the_overlap_of_shared_and_personal_models():
     run = simulation("fedbn", model=models.unet(2, norm="batch", width=1 / 16), evaluate_every=3)
     state, _ = run.advance(run.start(), 3)
     figures = engine.flatten_evaluation(run.evaluate(state))
@@ -60,7 +60,7 @@ def test_evaluation_measures_overlap_of_shared_and_own_models():
     assert figures["test/iou"] < figures["test/dice"]
 
 
-def test_a_perfect_prediction_has_dice_of_one():
+def test_training_on_masks_increases_dice():
     """The box is brighter than all around it by far, so that one threshold finds it."""
     federation = data.toy(num_clients=2, num_classes=2, image=(16, 16, 1), masks=True, feature_shift=0.0, seed=3)
     algorithm = ALGORITHMS["fedavg"](learning_rate=0.5, batch_size=16, epochs=4)

@@ -6,70 +6,70 @@ import pytest
 from fedjax_het import tree
 from fedjax_het.algorithms import fedcm, fednova
 from fedjax_het.errors import InputError
-from tests.golden.stage import replay
+from tests.golden.replay import replay
 from tests.harness import compose, difference, federation, is_equal, run
 
 
-def after(name: str, rounds: int = 2, **options):
+def train(name: str, rounds: int = 2, **options):
     return run(compose(name, norm="none", options=options), rounds=rounds)[0].server.shared
 
 
-def alone(name: str, **options):
+def train_one_client(name: str, **options):
     round = compose(name, norm="none", num_clients=1, options=options)
     return run(round, rounds=2, data=federation(num_clients=1).data)[0].server.shared
 
 
 @pytest.fixture(scope="module")
 def fedavg():
-    return after("fedavg")
+    return train("fedavg")
 
 
 @pytest.mark.parametrize("a_norm", ["impulse", "released"])
 def test_fednova_with_equal_steps_is_fedavg(a_norm):
     local = {"steps": 3, "momentum": 0.5}
-    assert difference(after("fedavg", **local), after("fednova", a_norm=a_norm, **local)) < 1e-6
+    assert difference(train("fedavg", **local), train("fednova", a_norm=a_norm, **local)) < 1e-6
 
 
-def test_fednova_with_unequal_steps_is_not(fedavg):
-    assert difference(fedavg, after("fednova")) > 1e-4
+def test_fednova_with_unequal_steps_differs_from_fedavg(fedavg):
+    assert difference(fedavg, train("fednova")) > 1e-4
 
 
-def test_fednova_alone_is_local_training():
+def test_fednova_with_one_client_is_local_training():
     local = {"momentum": 0.5, "mu": 0.1}
-    assert difference(alone("fedprox", **local), alone("fednova", **local)) < 1e-6
+    assert difference(train_one_client("fedprox", **local), train_one_client("fednova", **local)) < 1e-6
 
 
-def test_fednova_goes_as_far_as_it_is_told():
+def test_fednovas_step_is_proportional_to_tau_eff():
     start = run(compose("fednova", norm="none"), rounds=0)[0].server.shared
-    near, far = (after("fednova", rounds=1, tau_eff=tau) for tau in (1.0, 2.0))
+    near, far = (train("fednova", rounds=1, tau_eff=tau) for tau in (1.0, 2.0))
     moved = tree.subtract(near, start)
     assert difference(tree.add(start, tree.scale(2.0, moved)), far) < 1e-6
 
 
-def test_fednovas_server_momentum_is_fedavgms():
-    ours, other = after("fednova", steps=3, gmf=0.9), after("fedavgm", steps=3, server_momentum=0.9)
+def test_fednovas_server_momentum_equals_fedavgm():
+    ours, other = train("fednova", steps=3, gmf=0.9), train("fedavgm", steps=3, server_momentum=0.9)
     assert difference(other, ours) < 1e-6
 
 
-def test_fednova_knows_sgd_only():
+def test_fednova_refuses_other_optimizers_than_sgd():
     with pytest.raises(InputError, match="optimizer: FedNova"):
         fednova(optimizer="adam")
 
 
-def test_fedcm_with_the_clients_gradient_alone_is_fedavg_with_uniform_weights():
-    assert difference(after("fedavg", weighting="uniform"), after("fedcm", alpha=1.0)) < 1e-6
+def test_fedcm_with_alpha_one_is_fedavg_with_uniform_weights():
+    assert difference(train("fedavg", weighting="uniform"), train("fedcm", alpha=1.0)) < 1e-6
 
 
-def test_fedcm_begins_as_fedavg_with_a_small_rate():
-    ours = after("fedcm", rounds=1, alpha=0.2, learning_rate=0.05)
-    assert difference(after("fedavg", rounds=1, weighting="uniform", learning_rate=0.01), ours) < 1e-6
+def test_the_first_round_of_fedcm_is_fedavg_with_a_scaled_rate():
+    ours = train("fedcm", rounds=1, alpha=0.2, learning_rate=0.05)
+    assert difference(train("fedavg", rounds=1, weighting="uniform", learning_rate=0.01), ours) < 1e-6
 
 
 def test_fedcms_normalisations_agree_for_equal_steps_only():
     options = {"rounds": 3, "alpha": 0.5}
-    equal = [after("fedcm", steps=2, normalisation=name, **options) for name in ("client", "cohort")]
+    equal = [train("fedcm", steps=2, normalisation=name, **options) for name in ("client", "cohort")]
     assert difference(*equal) < 1e-6
-    ragged = [after("fedcm", normalisation=name, **options) for name in ("client", "cohort")]
+    ragged = [train("fedcm", normalisation=name, **options) for name in ("client", "cohort")]
     assert difference(*ragged) > 1e-6
 
 
@@ -83,44 +83,44 @@ def test_fedcms_momentum_approaches_a_constant_gradient():
     np.testing.assert_allclose(momenta, shares[:, None] * gradient, rtol=1e-5)
 
 
-def test_fedcm_clips_a_mixed_direction():
+def test_fedcm_clips_the_mixed_direction():
     tapes = np.broadcast_to(np.array([30.0, -40.0]), (1, 1, 1, 2))
     state = replay(fedcm(1.0, 1.0, clip=5.0, batch_size=1), np.zeros(2), tapes, np.zeros((1, 1), int), 1)[-1]
     np.testing.assert_allclose(state.server.shared["params"]["w"], [-3.0, 4.0], rtol=1e-5)
 
 
 @pytest.mark.parametrize(("setting", "value"), [("momentum", 0.9), ("optimizer", "adam")])
-def test_fedcm_needs_plain_sgd(setting, value):
+def test_fedcm_refuses_other_optimizers_than_plain_sgd(setting, value):
     with pytest.raises(InputError, match=f"{setting}: FedCM"):
         fedcm(**{setting: value})
 
 
 @pytest.mark.parametrize("options", [{"alpha": 0.0}, {"alpha": 1.5}, {"clip": 0.0}])
-def test_fedcms_settings_are_checked(options):
+def test_fedcm_refuses_settings_out_of_range(options):
     with pytest.raises(InputError, match=next(iter(options))):
         fedcm(**options)
 
 
 def test_fedavgm_without_momentum_is_fedavg(fedavg):
-    assert is_equal(after("fedavgm", server_momentum=0.0), fedavg)
-    assert difference(fedavg, after("fedavgm")) > 1e-4
+    assert is_equal(train("fedavgm", server_momentum=0.0), fedavg)
+    assert difference(fedavg, train("fedavgm")) > 1e-4
 
 
-def test_a_damped_momentum_is_an_undamped_one_at_a_smaller_rate():
-    damped = after("fedavgm", momentum_damping=True)
-    assert difference(after("fedavgm", server_learning_rate=0.1), damped) < 1e-6
+def test_damped_momentum_equals_undamped_momentum_at_a_smaller_rate():
+    damped = train("fedavgm", momentum_damping=True)
+    assert difference(train("fedavgm", server_learning_rate=0.1), damped) < 1e-6
 
 
 @pytest.mark.parametrize("name", ["fedadam", "fedyogi"])
-def test_adaptive_steps_are_fedavgs_where_tau_drowns_everything(name, fedavg):
+def test_fedadam_and_fedyogi_with_a_large_tau_are_fedavg(name, fedavg):
     options = {"server_learning_rate": 1e6, "tau": 1e6, "b1": 0.0}
-    assert difference(fedavg, after(name, **options)) < 1e-5
+    assert difference(fedavg, train(name, **options)) < 1e-5
 
 
-def test_fedadagrad_is_fedavg_where_tau_drowns_everything(fedavg):
-    assert difference(fedavg, after("fedadagrad", server_learning_rate=1e6, tau=1e6)) < 1e-5
+def test_fedadagrad_with_a_large_tau_is_fedavg(fedavg):
+    assert difference(fedavg, train("fedadagrad", server_learning_rate=1e6, tau=1e6)) < 1e-5
 
 
-def test_fedadam_and_fedyogi_begin_alike():
-    assert difference(after("fedadam", rounds=1), after("fedyogi", rounds=1)) < 1e-5
-    assert difference(after("fedadam", rounds=3), after("fedyogi", rounds=3)) > 1e-6
+def test_fedadam_and_fedyogi_agree_in_the_first_round_only():
+    assert difference(train("fedadam", rounds=1), train("fedyogi", rounds=1)) < 1e-5
+    assert difference(train("fedadam", rounds=3), train("fedyogi", rounds=3)) > 1e-6

@@ -24,7 +24,7 @@ ABLATIONS = [
 
 
 @pytest.mark.parametrize(("name", "options"), ABLATIONS)
-def test_an_ablation_learns_and_is_neither_the_whole_nor_nothing(name, options):
+def test_an_ablation_learns_and_differs_from_the_full_method_and_fedavg(name, options):
     round = compose(name, options=options)
     before = round.init(jax.random.key(0), federation().data)
     after, _ = run(round)
@@ -34,7 +34,7 @@ def test_an_ablation_learns_and_is_neither_the_whole_nor_nothing(name, options):
     assert difference(reference("fedavg")[0].server.shared["params"], after.server.shared["params"]) > 1e-4
 
 
-def test_fedga_weights_on_fedprox_clients_with_fedbn_sharing_and_fedadam_on_the_server():
+def test_fedga_fedprox_fedbn_and_fedadam_can_be_combined():
     weighted = fedga(**TINY)
     mixture = replace(
         fedprox(mu=0.1, **TINY),
