@@ -43,7 +43,7 @@ def piece(*names, said=(), error="", seconds=1.0):
     return parts.Piece("variants", list(names), seconds, run), asked
 
 
-def test_what_is_in_the_file_is_not_measured_again_and_what_failed_says_why(tmp_path):
+def test_recorded_figures_are_not_measured_again_and_failures_are_recorded(tmp_path):
     path = tmp_path / "gpu.json"
     file = gpu.FigureFile(path)
     file.describe(ABOUT)
@@ -59,13 +59,13 @@ def test_what_is_in_the_file_is_not_measured_again_and_what_failed_says_why(tmp_
     assert gpu.measure(again, [more, broken], time.monotonic() + 60) == [] and asked == [["c"]]
 
 
-def test_what_there_is_no_time_for_is_left_and_not_called_a_failure(tmp_path):
+def test_pieces_without_enough_time_are_left_and_not_recorded_as_failed(tmp_path):
     file = gpu.FigureFile(tmp_path / "gpu.json")
     long, asked = piece("a", said=[{"name": "a"}], seconds=1000.0)
     assert gpu.measure(file, [long], time.monotonic() + 60) == ["a"] and not asked and not file.records
 
 
-def test_a_file_is_of_one_device(tmp_path, capsys):
+def test_a_file_of_another_device_is_refused(tmp_path, capsys):
     file = gpu.FigureFile(tmp_path / "gpu.json")
     file.describe(ABOUT)
     with pytest.raises(ValueError, match="measured on 'a card', and this is 'another'"):
@@ -82,14 +82,14 @@ def test_a_file_is_of_one_device(tmp_path, capsys):
         (["--json=other.json"], "not written by this command"),
     ],
 )
-def test_a_mistake_is_one_message_and_status_2(tmp_path, monkeypatch, capsys, arguments, message):
+def test_input_errors_exit_with_status_2_and_write_no_file(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other.json").write_text("[]")
     assert gpu.main(["--json=figures.json", *arguments]) == 2
     assert message in capsys.readouterr().err and not (tmp_path / "figures.json").exists()
 
 
-def test_a_file_is_shown_as_tables(tmp_path, capsys):
+def test_show_prints_a_file_as_tables(tmp_path, capsys):
     file = gpu.FigureFile(tmp_path / "gpu.json")
     file.describe(ABOUT)
     file.add("variants", {"name": "a", "median_s": 0.012344, "kernels": [1]})
@@ -99,7 +99,7 @@ def test_a_file_is_shown_as_tables(tmp_path, capsys):
     assert "| name | median_s |\n| --- | --- |\n| a | 0.01234 |" in printed and "failed:\n  laws" in printed
 
 
-def test_names_of_pieces_are_all_different():
+def test_names_of_pieces_are_unique():
     plan = parts.Plan("cuda", False, "", "auto")
     for name, part in parts.PARTS.items():
         names = [each for piece in part(plan) for each in piece.names]
@@ -107,7 +107,7 @@ def test_names_of_pieces_are_all_different():
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------
-def test_a_process_that_takes_too_long_is_ended_and_what_it_said_is_kept():
+def test_a_process_that_takes_too_long_is_ended_and_its_output_kept():
     command = [sys.executable, "-c", "import time; print('one'); time.sleep(60)"]
     lines = parts.read_lines(command, 5.0)
     assert next(lines) == "one\n"
@@ -115,12 +115,12 @@ def test_a_process_that_takes_too_long_is_ended_and_what_it_said_is_kept():
         next(lines)
 
 
-def test_a_process_that_fails_says_its_last_words():
+def test_the_error_of_a_failed_process_holds_its_last_output():
     with pytest.raises(parts.TaskFailedError, match="out of luck"):
         list(parts.read_lines([sys.executable, "-c", "raise SystemExit('out of luck')"], 60.0))
 
 
-def test_kernels_are_added_up_and_gaps_found():
+def test_kernel_times_are_summed_and_idle_time_is_excluded():
     named = lambda kind, value, **ids: {"ph": "M", "name": kind, "args": {"name": value}, **ids}  # noqa: E731
     kernel = lambda name, ts, dur, tid=7: {"ph": "X", "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": tid}  # noqa: E731
     events = [

@@ -43,7 +43,7 @@ def kill_one(place: Path, count: int, own_arguments: list[str], workdir: Path, v
     assert not (workdir / "summary.json").exists()
 
 
-def alone(own_arguments: list[str]) -> None:
+def train_in_this_process(own_arguments: list[str]) -> None:
     """In this process, whose devices are four."""
     assert jax.device_count() == 4
     cache = jax.config.jax_compilation_cache_dir
@@ -51,7 +51,7 @@ def alone(own_arguments: list[str]) -> None:
     jax.config.update("jax_compilation_cache_dir", cache)
 
 
-def clients_state(workdir: Path) -> dict[str, np.ndarray]:
+def final_state_without_padding(workdir: Path) -> dict[str, np.ndarray]:
     """The last checkpoint without the rows behind the five clients, which differ with the devices."""
     leaves = final_state(workdir).items()
     return {path: leaf[:, :5] if path.startswith("['clients']") else leaf for path, leaf in leaves}
@@ -59,7 +59,7 @@ def clients_state(workdir: Path) -> dict[str, np.ndarray]:
 
 def check_same(a: Path, b: Path, tolerance: float) -> None:
     """Equal states, metrics and figures of every client; tolerance 0 is to the bit."""
-    states = clients_state(a), clients_state(b)
+    states = final_state_without_padding(a), final_state_without_padding(b)
     assert states[0].keys() == states[1].keys() and states[0]
     for path, leaf in states[0].items():
         np.testing.assert_allclose(states[1][path], leaf, rtol=tolerance, atol=tolerance, err_msg=path)
@@ -72,7 +72,7 @@ def check_same(a: Path, b: Path, tolerance: float) -> None:
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
-def test_two_train_as_one_and_go_on_after_a_kill_and_on_other_devices(place, tmp_path):
+def test_two_processes_equal_one_and_resume_after_a_kill_on_other_devices(place, tmp_path):
     scaffold = {"algorithm.name": "scaffold"}
     two, four, one = (tmp_path / name for name in ("two", "four", "one"))
     kill_one(place, 2, arguments(place, two, scaffold), two, victim=0, round=4)
@@ -80,16 +80,16 @@ def test_two_train_as_one_and_go_on_after_a_kill_and_on_other_devices(place, tmp
     (_, printed, _), (_, silent, _) = train_together(place, 2, arguments(place, two, scaffold))
     assert "test/accuracy" in printed and "round " not in silent
     assert sorted(path.name for path in two.iterdir()) == sorted(WRITTEN)
-    alone(arguments(place, one, scaffold | {"layout": "sharded(2)"}))
+    train_in_this_process(arguments(place, one, scaffold | {"layout": "sharded(2)"}))
     check_same(one, two, ROUNDING)
-    alone(arguments(place, four, scaffold | {"layout": "sharded(4)"}))
+    train_in_this_process(arguments(place, four, scaffold | {"layout": "sharded(4)"}))
     check_same(one, four, ROUNDING)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedld"])
 @pytest.mark.parametrize("count", [2, 4])
-def test_killed_at_several_moments(place, tmp_path, name, count):
+def test_runs_killed_at_several_rounds_resume_bit_for_bit(place, tmp_path, name, count):
     overrides = {"algorithm.name": name, "rounds": "60", "layout": f"sharded({count})"}
     whole, broken, one = (tmp_path / folder for folder in ("whole", "broken", "one"))
     train_together(place, count, arguments(place, whole, overrides))
@@ -98,12 +98,12 @@ def test_killed_at_several_moments(place, tmp_path, name, count):
     shutil.copytree(broken, one)
     train_together(place, count, arguments(place, broken, overrides))
     check_same(whole, broken, 0)
-    alone(arguments(place, one, overrides | {"layout": "vmapped"}))
+    train_in_this_process(arguments(place, one, overrides | {"layout": "vmapped"}))
     check_same(whole, one, ROUNDING)
 
 
 # ---- what they decide ------------------------------------------------------------------------------------------------
-class Told(Processes):
+class FixedReplies(Processes):
     """The first of several that exist on paper: what they say is given."""
 
     def __init__(self, *said: object):
@@ -124,16 +124,16 @@ class Told(Processes):
         ([["a", [0, 1]]] * 4, 1),
     ],
 )
-def test_cores_are_shared_out(places, expected):
-    assert cpu_devices.cores_per_process(Told(*places)) == expected
+def test_cores_are_divided_among_the_processes_of_a_host(places, expected):
+    assert cpu_devices.cores_per_process(FixedReplies(*places)) == expected
 
 
-def test_a_host_without_a_compiler_decides_how_all_convolve():
-    assert build._choose_conv_impl("float32", Told("native", "im2col")) == "im2col"
-    assert build._choose_conv_impl("float32", Told("native", "native")) == "native"
+def test_all_processes_use_im2col_if_one_has_no_native_kernels():
+    assert build._choose_conv_impl("float32", FixedReplies("native", "im2col")) == "im2col"
+    assert build._choose_conv_impl("float32", FixedReplies("native", "native")) == "native"
 
 
 @pytest.mark.parametrize("layout", ["vmapped", "chunked(2)"])
-def test_several_processes_need_a_layout_that_shares_the_work(layout):
+def test_layouts_for_one_device_are_refused_with_several_processes(layout):
     with pytest.raises(InputError, match="for one device, and 2 processes have more"):
         build.read_layout(layout, Processes(0, 2))

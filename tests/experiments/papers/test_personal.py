@@ -13,7 +13,7 @@ IMAGES = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
 
 
 @pytest.mark.parametrize("paper", [fedld, fedmgc, fedrd, harmofl])
-def test_what_is_personal_is_there(paper):
+def test_networks_have_the_layers_that_their_algorithm_keeps_personal(paper):
     seen = set()
     for experiment in paper.EXPERIMENTS.values():
         for scale, chosen in experiment.scales.items():

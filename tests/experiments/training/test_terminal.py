@@ -14,12 +14,12 @@ def printed(figures):
     return console.export_text()
 
 
-def test_a_few_figures_are_all_shown():
+def test_few_figures_are_all_printed():
     text = printed(["train/loss", "clients/accuracy_min"])
     assert "after round 3" in text and "clients/accuracy_min" in text and "summary.json" not in text
 
 
-def test_of_many_figures_the_details_are_left_out_with_a_reference():
+def test_with_many_figures_details_are_left_out_with_a_reference():
     endings = ("mean", "weighted", "std", "worst10", "min", "max")
     names = [f"clients/{score}_{end}" for score in ("accuracy", "dice", "dice_foreground", "iou") for end in endings]
     text = printed([*names, *(f"unseen/{domain}/{score}" for domain in "abcdefghij" for score in ("dice", "iou"))])
