@@ -1,4 +1,4 @@
-"""Every algorithm with awkward clients: few, absent, empty, alike, still, sick."""
+"""Conformance of every algorithm with unusual clients: few, absent, empty, identical, unmoved, not finite."""
 
 from collections.abc import Sequence
 
@@ -21,9 +21,9 @@ from tests.harness import (
     every_algorithm,
     federation,
     is_equal,
-    on_clients,
-    reference,
-    rounding,
+    map_rows,
+    reference_run,
+    rounding_tolerance,
     run,
 )
 
@@ -50,14 +50,14 @@ def test_a_round_without_reports_does_not_change_the_state(name):
 
 @every_algorithm
 def test_training_with_one_client_stays_finite(name):
-    alone = on_clients(federation().data, lambda rows: Rows(rows.index[-1:], rows.count[-1:]))
+    alone = map_rows(federation().data, lambda rows: Rows(rows.index[-1:], rows.count[-1:]))
     state, _ = run(compose(name, num_clients=1), rounds=2, data=alone)
     assert bool(tree.is_finite(state))
 
 
 @every_algorithm
 def test_a_client_without_examples_does_not_change_the_result(name):
-    empty = on_clients(
+    empty = map_rows(
         federation().data,
         lambda rows: Rows(np.concatenate([rows.index, rows.index[:1]]), np.append(rows.count, 0).astype(np.int32)),
     )
@@ -65,8 +65,8 @@ def test_a_client_without_examples_does_not_change_the_result(name):
     assert int(metrics[-1].num_reporting) == 5
     assert int(state.clients.rounds[5]) == 0
     assert bool(tree.is_finite(state))
-    without, _ = reference(name)
-    assert difference(without.server.shared, state.server.shared) < rounding(name)
+    without, _ = reference_run(name)
+    assert difference(without.server.shared, state.server.shared) < rounding_tolerance(name)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedbn", "fedga", "fedld", "fedpac"])
@@ -100,14 +100,14 @@ def test_nan_of_one_client_reaches_no_other(name):
     absent = lambda key, n: (np.arange(5), np.arange(5) != 2)  # noqa: E731
     round = compose(name, prepare=lambda images: images, participation=Participation(lambda n: 5, absent))
     other, _ = run(round, data=healthy.data._replace(examples=Examples(inputs, healthy.examples.labels)))
-    assert difference(other._replace(counters=()), state._replace(counters=())) < rounding(name)
+    assert difference(other._replace(counters=()), state._replace(counters=())) < rounding_tolerance(name)
 
 
 @every_algorithm
 def test_with_identical_clients_the_servers_step_is_theirs(name):
     """Nothing conflicts, nobody lags: every rule lands between the clients' own updates, leaf entry by leaf entry.
     They differ only where an algorithm draws samples of its own; all examples are one batch, in whatever order."""
-    alike = on_clients(
+    alike = map_rows(
         federation().data, lambda rows: Rows(np.repeat(rows.index[:1], 5, axis=0), np.repeat(rows.count[:1], 5))
     )
     round = compose(name, change={"server_optimizer": optax.sgd(1.0)})

@@ -6,7 +6,7 @@ import pytest
 from fedjax_het import tree
 from fedjax_het.algorithms import fedcm, fednova
 from fedjax_het.errors import InputError
-from tests.golden.replay import replay
+from tests.golden.replay import replay_gradients
 from tests.harness import compose, difference, federation, is_equal, run
 
 
@@ -77,7 +77,7 @@ def test_fedcms_momentum_approaches_a_constant_gradient():
     gradient, alpha = np.array([1.0, -2.0]), 0.3
     tapes = np.broadcast_to(gradient, (6, 3, 4, 2))
     algorithm = fedcm(0.1, alpha, batch_size=1, shuffle=False)
-    states = replay(algorithm, np.zeros(2), tapes, np.tile(np.arange(3), (6, 1)), 3)
+    states = replay_gradients(algorithm, np.zeros(2), tapes, np.tile(np.arange(3), (6, 1)), 3)
     momenta = np.stack([state.server.published["momentum"]["w"] for state in states])
     shares = 1 - (1 - alpha) ** np.arange(1, 7)
     np.testing.assert_allclose(momenta, shares[:, None] * gradient, rtol=1e-5)
@@ -85,7 +85,7 @@ def test_fedcms_momentum_approaches_a_constant_gradient():
 
 def test_fedcm_clips_the_mixed_direction():
     tapes = np.broadcast_to(np.array([30.0, -40.0]), (1, 1, 1, 2))
-    state = replay(fedcm(1.0, 1.0, clip=5.0, batch_size=1), np.zeros(2), tapes, np.zeros((1, 1), int), 1)[-1]
+    state = replay_gradients(fedcm(1.0, 1.0, clip=5.0, batch_size=1), np.zeros(2), tapes, np.zeros((1, 1), int), 1)[-1]
     np.testing.assert_allclose(state.server.shared["params"]["w"], [-3.0, 4.0], rtol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Laws: each algorithm with its own idea switched off."""
+"""Laws of FedProx, FedBN, SCAFFOLD, HarmoFL and FedLD with their own ideas switched off."""
 
 import jax
 import numpy as np

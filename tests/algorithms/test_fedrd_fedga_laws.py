@@ -1,4 +1,4 @@
-"""FedRD and FedGA, whose server weighs clients by what they measure on their own held-out examples."""
+"""Laws of FedRD and FedGA, whose server weighs clients by measurements on their own held-out examples."""
 
 import functools
 
@@ -21,13 +21,13 @@ def federation_with_validation():
 
 @functools.cache
 def compose_cached(name: str, **options):
-    """A round, and `explain` compiled once for all who ask."""
+    """A round and its compiled `step_with_messages`, compiled once for equal options."""
     round = compose(name, norm="none", options=options)
     return round, jax.jit(round.step_with_messages)
 
 
 def run_with_messages(name: str, rounds: int, **options):
-    """[(state before, what was said)] of every round, and the state in the end."""
+    """([(state before, messages)] of every round, the last state)."""
     round, explain = compose_cached(name, **options)
     key, data = jax.random.key(0), federation_with_validation().data
     state, chapters = round.init(key, data), []
@@ -46,7 +46,7 @@ fedavg = functools.partial(after, "fedavg")
 
 
 def losses(name: str, variables) -> np.ndarray:
-    """Of these shared variables on every client's validation examples."""
+    """Losses of these shared variables on every client's validation examples."""
 
     def one(rows):
         own = data._replace(train=rows[0], valid=rows[1], test=rows[2])

@@ -1,4 +1,4 @@
-"""FedSR and FedIIR: what they become when their own ideas are switched off, and what their rounds hold to."""
+"""Laws of FedSR and FedIIR with their own ideas switched off, and properties of their rounds."""
 
 import functools
 
@@ -18,7 +18,7 @@ from tests.harness import compose, difference, federation, is_equal, run
 
 @functools.cache
 def compose_cached(name: str, **options) -> Round:
-    """The same one for the same options, so that it is compiled once."""
+    """A round that is compiled once for equal options."""
     return compose(name, norm="none", options=options)
 
 

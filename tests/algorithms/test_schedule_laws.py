@@ -5,7 +5,7 @@ import pytest
 
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.client.schedules import steps, warm_up
-from tests.harness import TINY, compose, difference, is_equal, plain, run
+from tests.harness import TINY, compose, difference, is_equal, plain_round, run
 
 ITS_OWN = {"fedpac": {"head_learning_rate": 0.2}}  # .1 else
 
@@ -24,7 +24,7 @@ def test_halving_twice_the_rate_gives_the_same_run(name):
     """In all that a round leaves behind: FedCM, FedNova and SCAFFOLD divide by the rate, too."""
     options = {"learning_rate": 2 * TINY["learning_rate"], "learning_rate_schedule": half} | ITS_OWN.get(name, {})
     halved, _ = run(compose(name, options=options), rounds=3)
-    as_ever, _ = run(plain(name), rounds=3)
+    as_ever, _ = run(plain_round(name), rounds=3)
     assert difference(halved, as_ever) < 1e-5
 
 

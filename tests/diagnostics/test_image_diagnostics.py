@@ -1,4 +1,4 @@
-"""Pictures: images with true and predicted masks, and images before and after amplitude normalisation."""
+"""Image diagnostics: images with true and predicted masks, and before and after amplitude normalisation."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from fedjax_het.models._amplitude import normalise
 from fedjax_het.types import Context
-from tests.algorithms.test_segmentation import Pixels
+from tests.algorithms.test_segmentation import PixelClassifier
 from tests.harness import algorithm, is_equal, model
 
 MASKED = data.toy(num_clients=5, num_classes=2, image=(8, 8, 1), masks=True, examples_per_client=(12, 16))
@@ -22,12 +22,12 @@ IMAGES = data.toy(num_clients=3, image=(8, 8, 2))
 
 
 def simulation(chosen, federation, name, network=None, **options):
-    network = network or models.from_flax(Pixels())
+    network = network or models.from_flax(PixelClassifier())
     return Simulation(chosen, network, federation, rounds=2, diagnostics={name: DIAGNOSTICS[name]}, **options)
 
 
 def test_contours_show_the_models_after_the_round_on_clients_own_test_images():
-    network = models.from_flax(Pixels())
+    network = models.from_flax(PixelClassifier())
     chosen = replace(algorithm("fedavg"), sharing=sharing.personal("params/classifier/*"))
     built = simulation(chosen, MASKED, "contours", network)
     state = built.start()
@@ -94,7 +94,7 @@ def test_image_diagnostics_leave_the_state_unchanged():
     ],
 )
 def test_unsuitable_data_and_models_are_refused(name, federation, recipe, message):
-    network = models.from_flax(Pixels()) if federation.examples.labels.ndim > 1 else model()
+    network = models.from_flax(PixelClassifier()) if federation.examples.labels.ndim > 1 else model()
     with pytest.raises(InputError, match=message):
         simulation(algorithm(recipe), federation, name, network)
 

@@ -1,4 +1,4 @@
-"""Diagnostics of a round against the same numbers by hand."""
+"""Diagnostics of a round against the same numbers computed in NumPy."""
 
 from functools import partial
 

@@ -13,7 +13,7 @@ from fedjax_het.models._adaptations import probabilistic
 from fedjax_het.sharing import personal_paths
 from fedjax_het.types import Batch, Broadcast, ClientView, Context, ForwardPass, Model, Params
 from tests.golden.cases import Case, covers
-from tests.golden.metadata import Meta
+from tests.golden.metadata import Metadata
 from tests.golden.replay import aggregate, torch_optimizer
 
 # The released names of the parameters, and where they lie here; matrices are [out, in] there.
@@ -66,7 +66,7 @@ def tanh_network(is_probabilistic: bool) -> Model:
     return Model(lambda key, inputs: {}, encode, classify, lambda inputs: {})
 
 
-def recipe(settings: Meta) -> Algorithm:
+def recipe(settings: Metadata) -> Algorithm:
     if settings["method"] == "FedL2R":
         return fedl2r(l2r=settings["L2R_coeff"])
     settings.confirm(method="FedSR")
@@ -86,7 +86,7 @@ def problem(case: Case, noise) -> LocalProblem:
     return LocalProblem(model, algorithm.objective, lambda inputs: inputs)
 
 
-def figures(settings: Meta, forward: ForwardPass) -> list:
+def figures(settings: Metadata, forward: ForwardPass) -> list:
     """What the released code prints of a step; 0 for a term that is switched off."""
     weights = {"ce": (1.0, cross_entropy()), "L2R": (settings["L2R_coeff"], l2_representation(1.0))}
     weights["CMI"] = (settings["CMI_coeff"], conditional_information(1.0))

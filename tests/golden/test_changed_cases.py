@@ -1,18 +1,17 @@
-"""Cases made from those that lie beside the tests, by changes whose numbers are known: what a file says is honoured."""
+"""Stored cases with known changes: every value of a file is read and honoured."""
 
 import json
 
 import numpy as np
 import pytest
 
-from tests.golden.__main__ import Outcome, hold
-from tests.golden.cases import Case
+from tests.golden.__main__ import Outcome, run_case
+from tests.golden.cases import Case, load_checks
 from tests.golden.family_models import recognised
-from tests.golden.register import load_all
 from tests.golden.released_rules import adjusted_weights, guided_weights, principal_mean, tournament_mean
 from tests.golden.test_golden import HERE
 
-load_all()
+load_checks()
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def hold_changed(tmp_path):
         path = tmp_path / source.split("/")[0] / f"{name}.npz"
         path.parent.mkdir(exist_ok=True)
         np.savez(path, **held)
-        return hold(path)[1]
+        return run_case(path)[1]
 
     return change
 
@@ -153,7 +152,7 @@ def test_a_client_with_a_nan_gap_is_left_out(tmp_path):
     path = tmp_path / "fedrd" / "agg_x.npz"
     path.parent.mkdir()
     np.savez(path, gaps=np.array([0.3, np.nan, -0.2]), meta=np.array(json.dumps(meta)), **arrays)
-    case, outcome = hold(path)
+    case, outcome = run_case(path)
     assert outcome.status == "contained", outcome.problems
     assert {comparison.array for comparison in outcome.contained} == {"out__low", "out__head"}
     assert case.excused.keys() == {"beta", "weights", "weights_corrected"}

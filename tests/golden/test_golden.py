@@ -1,4 +1,4 @@
-"""Every case that lies beside the tests; the whole set, where it is at hand, with -m slow."""
+"""Every stored case; all golden cases of the shared folder with -m slow."""
 
 import shutil
 from pathlib import Path
@@ -6,18 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.golden.__main__ import hold, main
-from tests.golden.cases import Case, find
-from tests.golden.register import load_all
+from tests.golden.__main__ import main, run_case
+from tests.golden.cases import Case, find_cases, load_checks
 from tests.shared import shared_path
 
 HERE = Path(__file__).parent / "vectors"
-load_all()
+load_checks()
 
 
-@pytest.mark.parametrize("path", find(HERE), ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", find_cases(HERE), ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_stored_cases_hold(path):
-    _, outcome = hold(path)
+    _, outcome = run_case(path)
     assert not outcome.problems
 
 

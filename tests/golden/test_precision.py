@@ -18,7 +18,7 @@ from fedjax_het.server.aggregators import (
     principal_directions,
 )
 from fedjax_het.server.aggregators._principal import principal_axes
-from tests.golden.cases import Case, find
+from tests.golden.cases import Case, find_cases
 from tests.golden.replay import aggregate
 from tests.golden.test_golden import HERE
 
@@ -36,7 +36,7 @@ AGGREGATORS = {
 def stacks() -> dict[str, np.ndarray]:
     """name -> updates [m, d] of every case that holds some; those of other cases with the same bytes but once."""
     found = {}
-    for case in map(Case, find(HERE)):
+    for case in map(Case, find_cases(HERE)):
         for name in {"G", "stack"} & set(case.matching("*")):
             if case[name].ndim == 2:
                 found.setdefault(case[name].tobytes(), (f"{case.family}/{case.name}", case[name]))

@@ -1,4 +1,4 @@
-"""To PyTorch's names and back."""
+"""Conversion to PyTorch's names and back."""
 
 import functools
 

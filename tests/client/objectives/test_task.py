@@ -1,4 +1,4 @@
-"""Another loss for the task, under the same algorithm."""
+"""Replacement of an algorithm's task loss."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A score belongs to one client or one held-out set: who else is evaluated makes no difference to it."""
+"""Independence of a score from the other clients and held-out sets that are evaluated."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from fedjax_het.models._densenet import DenseNet
 from fedjax_het.models._norms import NORMS
 from fedjax_het.models._resnet import ResNet
 from fedjax_het.types import ClientState, Context, Rows, RunCounters, ServerState, State
-from tests.harness import on_clients
+from tests.harness import map_rows
 
 BATCH = 8  # so that clients have several batches, of several sizes
 NETWORKS = {
@@ -55,7 +55,7 @@ def with_masks(federation):
 
 
 def without_others(federation, client):
-    own = on_clients(federation.data, lambda rows: Rows(rows.index[client:][:1], rows.count[client:][:1]))
+    own = map_rows(federation.data, lambda rows: Rows(rows.index[client:][:1], rows.count[client:][:1]))
     return replace(federation, data=own, test=None, client_names=federation.client_names[client:][:1])
 
 

@@ -1,4 +1,4 @@
-"""Client states and examples off the device: another way to hold the same run."""
+"""Equality of runs with client states and examples off the device and on it."""
 
 import functools
 from concurrent.futures import Executor, Future
@@ -13,7 +13,7 @@ from fedjax_het.engine import ClientStore, Layout, Simulation, chunked, sharded,
 from fedjax_het.engine.round import participation
 from fedjax_het.types import Model, State
 from tests.compilation import HAS_EMITTERS_FLAG
-from tests.harness import algorithm, is_equal, model, of_clients
+from tests.harness import algorithm, is_equal, model, without_padding
 
 # Tests are compiled in a hurry, in which the same operations may be rounded otherwise from one program to the next.
 # These are as a user's are.
@@ -73,7 +73,7 @@ def run(simulation: Simulation, blocks: tuple[int, ...] = (5, 4)) -> tuple:
     for num_rounds in blocks:
         state, metrics = simulation.advance(state, num_rounds)
         out.append((metrics, simulation.evaluate(state)))
-    return jax.tree.map(np.array, (of_clients(with_all_client_states(state), federation().num_clients), out))
+    return jax.tree.map(np.array, (without_padding(with_all_client_states(state), federation().num_clients), out))
 
 
 @pytest.mark.usefixtures("full_optimization")

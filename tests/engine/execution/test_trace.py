@@ -1,4 +1,4 @@
-"""Slots that do not fit are answered before anything runs."""
+"""Refusal of slots that do not fit before anything runs."""
 
 from dataclasses import replace
 

@@ -14,7 +14,7 @@ from fedjax_het.server.aggregators import principal_directions
 from fedjax_het.server.summaries import mean_direction
 from fedjax_het.server.weightings import stateless
 from tests.golden.replay import aggregate
-from tests.harness import algorithm, compose, difference, federation, reference, run
+from tests.harness import algorithm, compose, difference, federation, reference_run, run
 
 NAMES = ["fedld", "fedmgc", "fedgh"]
 STACK = {"stack": "bfloat16"}
@@ -26,7 +26,7 @@ each = pytest.mark.parametrize("name", NAMES)
 def test_a_run_with_a_bfloat16_stack_stays_near_the_one_in_float32(name):
     shared = run(compose(name, options=PACKED))[0].server.shared
     assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(shared))
-    assert 1e-6 < difference(reference(name)[0].server.shared, shared) < 1e-2
+    assert 1e-6 < difference(reference_run(name)[0].server.shared, shared) < 1e-2
 
 
 @each

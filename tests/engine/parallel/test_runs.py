@@ -1,4 +1,4 @@
-"""The runs of a sweep, trained as one program, are what each is by itself."""
+"""Equality of the runs of a sweep, trained as one program, with runs trained alone."""
 
 import warnings
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Client states at rest: cut over the devices, whatever their number, and the same to whoever looks."""
+"""Sharding of client states over any number of devices, with equal results."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from fedjax_het.engine.evaluation.scoring import mean_personal_variables
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientState
-from tests.harness import ROUNDING, algorithm, difference, federation, model, of_clients
+from tests.harness import ROUNDING, algorithm, difference, federation, model, without_padding
 
 HIDDEN = 20_000  # the model outweighs everything else; nothing is run
 LAYOUTS = [vmapped, chunked(2), sharded(2), sharded(3), sharded(4), sharded(4, 1), sharded(2, 2)]
@@ -67,7 +67,7 @@ def runs():
 def test_states_and_evaluations_do_not_depend_on_the_layout(runs, layout):
     simulation, _, end = runs[str(layout)]
     plain, _, expected = runs["vmapped"]
-    assert difference(of_clients(expected), of_clients(end)) < ROUNDING
+    assert difference(without_padding(expected), without_padding(end)) < ROUNDING
     assert difference(plain.evaluate(expected), simulation.evaluate(end)) < ROUNDING
 
 
@@ -79,8 +79,8 @@ def test_a_checkpoint_resumes_in_another_layout(runs, tmp_path, there, here):
     Checkpoints(tmp_path, num_clients=5).save(2, half)
     restored = Checkpoints(tmp_path, num_clients=5).restore(simulation.start())
     assert jax.tree.map(lambda x: x.sharding, restored) == jax.tree.map(lambda x: x.sharding, simulation.start())
-    assert difference(of_clients(half), of_clients(restored)) == 0
-    assert difference(of_clients(expected), of_clients(simulation.advance(restored, 2)[0])) < ROUNDING
+    assert difference(without_padding(half), without_padding(restored)) == 0
+    assert difference(without_padding(expected), without_padding(simulation.advance(restored, 2)[0])) < ROUNDING
 
 
 def test_a_checkpoint_of_another_number_of_clients_is_refused(runs, tmp_path):

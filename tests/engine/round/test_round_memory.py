@@ -13,7 +13,7 @@ from fedjax_het.engine.parallel.update_stack import _EXCHANGE_BLOCK
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import WEIGHTINGS
-from tests.harness import algorithm, difference, federation, plain, run
+from tests.harness import algorithm, difference, federation, plain_round, run
 
 HIDDEN = 50_000  # the model outweighs everything else; nothing is run
 
@@ -85,5 +85,5 @@ def test_the_streaming_sum_equals_the_mean_of_the_stack():
     fedavg = algorithm("fedavg")
     by_examples = WEIGHTINGS["samples"]._replace(per_client=None)
     stacking = replace(fedavg, aggregator=mean(by_examples))
-    from_stack = make_round(stacking, plain("fedavg").problem.model, 5, prepare=federation().prepare)
-    assert difference(run(from_stack)[0], run(plain("fedavg"))[0]) < 1e-6
+    from_stack = make_round(stacking, plain_round("fedavg").problem.model, 5, prepare=federation().prepare)
+    assert difference(run(from_stack)[0], run(plain_round("fedavg"))[0]) < 1e-6

@@ -12,7 +12,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import mean, normalized_mean
 from fedjax_het.server.weightings._shares import WEIGHTINGS, weight_per_client
 from fedjax_het.types import Aggregate
-from tests.harness import algorithm, compose, difference, federation, plain, run
+from tests.harness import algorithm, compose, difference, federation, plain_round, run
 
 
 def trimmed_mean(num_trimmed: int) -> Aggregator:
@@ -34,7 +34,7 @@ def trimmed_mean(num_trimmed: int) -> Aggregator:
 
 def plan(name: str, **options):
     """The plan of an algorithm's round, from shapes alone."""
-    chosen, round, data = algorithm(name, **options), plain(name), federation().data
+    chosen, round, data = algorithm(name, **options), plain_round(name), federation().data
     state = jax.eval_shape(round.init, jax.random.key(0), data)
     _, metrics, said = jax.eval_shape(round.step_with_messages, state, data, jax.random.key(0))
     upload = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), said.uploads)
@@ -80,7 +80,7 @@ def test_a_custom_trimmed_mean_equals_that_of_the_updates(layout):
 def test_a_sum_made_while_clients_train_is_that_of_the_stack(name, aggregator):
     by_examples = WEIGHTINGS["samples"]._replace(per_client=None)
     from_stack = compose(name, change={"aggregator": aggregator(by_examples)})
-    assert difference(run(from_stack)[0], run(plain(name))[0]) < 1e-6
+    assert difference(run(from_stack)[0], run(plain_round(name))[0]) < 1e-6
 
 
 def test_weights_that_read_the_cohort_are_refused_as_known_beforehand():

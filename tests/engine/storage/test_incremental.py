@@ -6,21 +6,28 @@ import pytest
 from fedjax_het.engine.storage import incremental
 from fedjax_het.engine.storage.client_store import ClientStore
 from fedjax_het.engine.storage.incremental import IncrementalCheckpoint
-from tests.engine.storage.test_client_store import CLIENTS, SEEDS, dense, first, visit, visits
+from tests.engine.storage.test_client_store import (
+    CLIENTS,
+    SEEDS,
+    dense,
+    initial_states,
+    update_clients,
+    update_random,
+)
 from tests.harness import is_equal
 
 
 def fresh() -> ClientStore:
-    return ClientStore(first(), CLIENTS, None)
+    return ClientStore(initial_states(), CLIENTS, None)
 
 
 def test_a_client_store_is_restored_from_its_checkpoint(tmp_path):
-    store, mirror, kept = fresh(), dense(first()), IncrementalCheckpoint(tmp_path / "clients")
+    store, mirror, kept = fresh(), dense(initial_states()), IncrementalCheckpoint(tmp_path / "clients")
     for round in range(1, 6):
-        visits(store, mirror, rounds=3, seed=round)
+        update_random(store, mirror, rounds=3, seed=round)
         listed = kept.write(round, store)
     other = fresh()
-    visits(other, dense(first()), seed=99)
+    update_random(other, dense(initial_states()), seed=99)
     IncrementalCheckpoint(tmp_path / "clients").read(listed, other)
     assert is_equal(other.take_all(), mirror)
 
@@ -30,20 +37,20 @@ def test_a_checkpoint_before_training_writes_no_file(tmp_path):
 
 
 def test_a_checkpoint_writes_changed_clients_only(tmp_path):
-    store, mirror, kept = fresh(), dense(first()), IncrementalCheckpoint(tmp_path)
+    store, mirror, kept = fresh(), dense(initial_states()), IncrementalCheckpoint(tmp_path)
     everyone = np.tile(np.arange(CLIENTS), (SEEDS, 1))
-    visit(store, mirror, everyone, np.ones_like(everyone, bool), 1.0)
-    visit(store, mirror, everyone[:, :3], np.array([[True] * 3, [True, False, False]]), 2.0)
+    update_clients(store, mirror, everyone, np.ones_like(everyone, bool), 1.0)
+    update_clients(store, mirror, everyone[:, :3], np.array([[True] * 3, [True, False, False]]), 2.0)
     assert [each["num_records"] for each in kept.write(1, store)] == [SEEDS * CLIENTS]
-    visit(store, mirror, everyone[:, :3], np.array([[True] * 3, [True, False, False]]), 3.0)
+    update_clients(store, mirror, everyone[:, :3], np.array([[True] * 3, [True, False, False]]), 3.0)
     assert [each["num_records"] for each in kept.write(2, store)] == [SEEDS * CLIENTS, 4]
     assert kept.write(3, store) == kept.write(2, store)
 
 
 def test_pruned_checkpoints_hold_at_most_twice_the_states(tmp_path):
-    store, mirror, kept = fresh(), dense(first()), IncrementalCheckpoint(tmp_path)
+    store, mirror, kept = fresh(), dense(initial_states()), IncrementalCheckpoint(tmp_path)
     for round in range(1, 60):
-        visits(store, mirror, rounds=1, seed=round)
+        update_random(store, mirror, rounds=1, seed=round)
         listed = kept.write(round, store)
         kept.prune(listed)
         assert sum(each["num_records"] for each in listed) <= 2 * np.count_nonzero(store.rounds)
@@ -55,14 +62,14 @@ def test_pruned_checkpoints_hold_at_most_twice_the_states(tmp_path):
 
 def test_a_store_restored_to_an_older_checkpoint_is_saved_correctly(tmp_path):
     """Restore an older checkpoint and go another way: what the newer one wrote must not count as written."""
-    store, mirror, kept = fresh(), dense(first()), IncrementalCheckpoint(tmp_path)
-    visits(store, mirror, seed=1)
+    store, mirror, kept = fresh(), dense(initial_states()), IncrementalCheckpoint(tmp_path)
+    update_random(store, mirror, seed=1)
     older = kept.write(1, store)
-    visits(store, mirror, seed=2)
+    update_random(store, mirror, seed=2)
     kept.write(2, store)
     kept.read(older, store)
     mirror = store.take_all()
-    visits(store, mirror, seed=3)
+    update_random(store, mirror, seed=3)
     other = fresh()
     kept.read(kept.write(3, store), other)
     assert is_equal(other.take_all(), mirror)
@@ -83,7 +90,7 @@ def test_a_store_larger_than_the_buffer_is_restored_from_its_checkpoint(tmp_path
 )
 def test_a_damaged_checkpoint_file_is_refused(tmp_path, damage, message):
     store, kept = fresh(), IncrementalCheckpoint(tmp_path)
-    visits(store, dense(first()))
+    update_random(store, dense(initial_states()))
     listed = kept.write(1, store)
     damage(tmp_path / listed[0]["file"])
     with pytest.raises(OSError, match=message):

@@ -1,4 +1,4 @@
-"""The command for a GPU, without one: what it keeps, leaves and refuses, and that what it tries out is right."""
+"""The GPU benchmark without a GPU: its file of figures, its errors, and its convolutions."""
 
 import json
 import sys

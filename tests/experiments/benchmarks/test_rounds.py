@@ -1,4 +1,4 @@
-"""The benchmark: what its works say of themselves, what it refuses, and a tiny work from beginning to end."""
+"""The benchmark of rounds: its workloads, its errors, its tables, and tiny workloads from beginning to end."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Several processes train as one, end together, and go on where they were: on as many, fewer or other devices."""
+"""Training in several processes, its end and its resumption, also on other numbers of devices."""
 
 import shutil
 import signal
@@ -16,7 +16,13 @@ from experiments.distributed.collectives import Processes
 from experiments.runs.records import MetricLines
 from experiments.training.recorder import WRITTEN
 from fedjax_het.errors import InputError
-from tests.experiments.distributed.launcher import arguments, ended, furnish, together, train_together
+from tests.experiments.distributed.launcher import (
+    start_together,
+    train_arguments,
+    train_together,
+    wait_for_all,
+    write_inputs,
+)
 from tests.experiments.training.test_resume import final_state, lines
 
 ROUNDING = 1e-5
@@ -24,16 +30,16 @@ ROUNDING = 1e-5
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    return furnish(tmp_path_factory.mktemp("processes"))
+    return write_inputs(tmp_path_factory.mktemp("processes"))
 
 
 def kill_one(place: Path, count: int, own_arguments: list[str], workdir: Path, victim: int, round: int) -> None:
     """SIGKILL one of them after that round; the others end by themselves, and say why."""
-    processes, log = together(place, count, own_arguments), MetricLines(workdir / "metrics.jsonl")
+    processes, log = start_together(place, count, own_arguments), MetricLines(workdir / "metrics.jsonl")
     while all(one.poll() is None for one in processes) and not any(line["round"] >= round for line in log.read()):
         time.sleep(0.01)
     processes[victim].send_signal(signal.SIGKILL)
-    begun, done = time.monotonic(), ended(processes)
+    begun, done = time.monotonic(), wait_for_all(processes)
     assert time.monotonic() - begun < 60
     assert done.pop(victim)[0] == -signal.SIGKILL
     for status, _, errors in done:
@@ -75,14 +81,14 @@ def check_same(a: Path, b: Path, tolerance: float) -> None:
 def test_two_processes_equal_one_and_resume_after_a_kill_on_other_devices(place, tmp_path):
     scaffold = {"algorithm.name": "scaffold"}
     two, four, one = (tmp_path / name for name in ("two", "four", "one"))
-    kill_one(place, 2, arguments(place, two, scaffold), two, victim=0, round=4)
+    kill_one(place, 2, train_arguments(place, two, scaffold), two, victim=0, round=4)
     shutil.copytree(two, four)
-    (_, printed, _), (_, silent, _) = train_together(place, 2, arguments(place, two, scaffold))
+    (_, printed, _), (_, silent, _) = train_together(place, 2, train_arguments(place, two, scaffold))
     assert "test/accuracy" in printed and "round " not in silent
     assert sorted(path.name for path in two.iterdir()) == sorted(WRITTEN)
-    train_in_this_process(arguments(place, one, scaffold | {"layout": "sharded(2)"}))
+    train_in_this_process(train_arguments(place, one, scaffold | {"layout": "sharded(2)"}))
     check_same(one, two, ROUNDING)
-    train_in_this_process(arguments(place, four, scaffold | {"layout": "sharded(4)"}))
+    train_in_this_process(train_arguments(place, four, scaffold | {"layout": "sharded(4)"}))
     check_same(one, four, ROUNDING)
 
 
@@ -92,13 +98,13 @@ def test_two_processes_equal_one_and_resume_after_a_kill_on_other_devices(place,
 def test_runs_killed_at_several_rounds_resume_bit_for_bit(place, tmp_path, name, count):
     overrides = {"algorithm.name": name, "rounds": "60", "layout": f"sharded({count})"}
     whole, broken, one = (tmp_path / folder for folder in ("whole", "broken", "one"))
-    train_together(place, count, arguments(place, whole, overrides))
+    train_together(place, count, train_arguments(place, whole, overrides))
     for victim, round in ((0, 4), (count - 1, 20), (1, 32)):
-        kill_one(place, count, arguments(place, broken, overrides), broken, victim, round)
+        kill_one(place, count, train_arguments(place, broken, overrides), broken, victim, round)
     shutil.copytree(broken, one)
-    train_together(place, count, arguments(place, broken, overrides))
+    train_together(place, count, train_arguments(place, broken, overrides))
     check_same(whole, broken, 0)
-    train_in_this_process(arguments(place, one, overrides | {"layout": "vmapped"}))
+    train_in_this_process(train_arguments(place, one, overrides | {"layout": "vmapped"}))
     check_same(whole, one, ROUNDING)
 
 

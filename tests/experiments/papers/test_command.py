@@ -1,4 +1,4 @@
-"""The command of the papers' tables: what it refuses before the first run, and what it writes."""
+"""The command of the papers' tables: its errors before the first run, and its output."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""The papers' experiments: that every run of theirs can be read, and what is made of finished ones."""
+"""The papers' experiments: settings of all their runs, and measures and figures of finished ones."""
 
 import csv
 import json

@@ -49,7 +49,7 @@ def test_holm_correction_multiplies_and_is_monotone():
 
 
 def compare(tmp_path, *some):
-    found = rows.make_rows([read_run(sample_runs.run(tmp_path / str(i), *each)) for i, each in enumerate(some)])
+    found = rows.make_rows([read_run(sample_runs.write_run(tmp_path / str(i), *each)) for i, each in enumerate(some)])
     return comparisons.compare_with_baseline(found)
 
 
@@ -84,7 +84,7 @@ def test_with_too_few_seeds_there_are_no_stars_and_a_note(tmp_path):
 def test_clients_are_paired_only_if_both_runs_have_the_same_data(tmp_path):
     names = [f"client {i}" for i in range(8)]
     runs = [
-        sample_runs.run(
+        sample_runs.write_run(
             tmp_path / name, name, clients={client: (level, level + 0.02 * i) for i, client in enumerate(names)}
         )
         for name, level in (("fedavg", 0.5), ("fedld", 0.6))
@@ -96,7 +96,7 @@ def test_clients_are_paired_only_if_both_runs_have_the_same_data(tmp_path):
     ]
     assert [(each.column, each.test.num_pairs) for each in found] == [("clients", 8)]
     assert found[0].test.p == pytest.approx(2 / 2**8) and found[0].test.difference == pytest.approx(0.1)
-    sample_runs.write(runs[1] / "partition.json", {"fingerprint": "f2", "clients": []})
+    sample_runs.write_json(runs[1] / "partition.json", {"fingerprint": "f2", "clients": []})
     assert not [
         each
         for each in comparisons.compare_with_baseline(rows.make_rows(list(map(read_run, runs))))

@@ -47,9 +47,11 @@ def browser(tmp_path_factory):
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
-    sample_runs.snapshots(sample_runs.run(folder / "runs" / "1", finals=(0.5, 0.7)))
-    sample_runs.run(folder / "runs" / "2", "fedld", finals=(0.8, 0.9))
-    sample_runs.run(folder / "runs" / "3", "a_rather_long_name_of_an_algorithm", finals=(0.1, 0.11), is_finished=False)
+    sample_runs.write_snapshots(sample_runs.write_run(folder / "runs" / "1", finals=(0.5, 0.7)))
+    sample_runs.write_run(folder / "runs" / "2", "fedld", finals=(0.8, 0.9))
+    sample_runs.write_run(
+        folder / "runs" / "3", "a_rather_long_name_of_an_algorithm", finals=(0.1, 0.11), is_finished=False
+    )
     text = page.render_page(make_contents(*read_runs([folder / "runs"])), "report_files", is_watched=False)
     (folder / "report.html").write_text(text)
     return (folder / "report.html").as_uri()

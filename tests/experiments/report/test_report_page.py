@@ -1,4 +1,4 @@
-"""The page and the files beside it; nothing in it asks for anything of a network."""
+"""The page of the report and the files beside it; the page sends no request."""
 
 import importlib.util
 import json
@@ -39,8 +39,8 @@ class Reader(HTMLParser):
 
 @pytest.fixture
 def report_contents(tmp_path):
-    sample_runs.snapshots(sample_runs.run(tmp_path / "runs" / "fedavg"))
-    sample_runs.run(tmp_path / "runs" / "fedld", "fedld", algorithm__note="</script><img src=x>")
+    sample_runs.write_snapshots(sample_runs.write_run(tmp_path / "runs" / "fedavg"))
+    sample_runs.write_run(tmp_path / "runs" / "fedld", "fedld", algorithm__note="</script><img src=x>")
     return make_contents(*read_runs([tmp_path / "runs"]))
 
 
@@ -64,7 +64,7 @@ def test_settings_cannot_break_out_of_the_page(report_contents):
 
 
 def test_every_link_of_the_page_is_an_existing_file(tmp_path, capsys):
-    run = sample_runs.snapshots(sample_runs.run(tmp_path / "fedavg"), rounds=[0])
+    run = sample_runs.write_snapshots(sample_runs.write_run(tmp_path / "fedavg"), rounds=[0])
     assert command.main([str(run), f"--out={tmp_path / 'a.html'}"]) == 0
     assert "a.html, and its tables and figures in" in capsys.readouterr().out
     text = (tmp_path / "a.html").read_text()
@@ -77,9 +77,9 @@ def test_every_link_of_the_page_is_an_existing_file(tmp_path, capsys):
 
 
 def test_a_run_in_progress_is_marked_and_shown_as_far_as_it_is(tmp_path):
-    sample_runs.run(tmp_path / "fedld", "fedld", is_finished=False)
+    sample_runs.write_run(tmp_path / "fedld", "fedld", is_finished=False)
     (tmp_path / "begun").mkdir()
-    sample_runs.write(tmp_path / "begun" / "config.json", sample_runs.settings())
+    sample_runs.write_json(tmp_path / "begun" / "config.json", sample_runs.settings())
     text = page.render_page(make_contents(*read_runs([tmp_path])), "files", is_watched=True)
     assert "running: round 10 of 10" in text and "running: round 0 of 10" in text and "2 of 2 runs are not" in text
     assert [meta["content"] for meta in Reader(text).metas if meta.get("http-equiv") == "refresh"] == ["10"]
@@ -91,7 +91,7 @@ def test_a_page_that_is_not_watched_does_not_reload(report_contents):
 
 
 def test_watching_rewrites_a_changed_report_and_stops_reloading_at_the_end(tmp_path, monkeypatch, capsys):
-    run = sample_runs.run(tmp_path / "run", is_finished=False)
+    run = sample_runs.write_run(tmp_path / "run", is_finished=False)
     report = page.Report(tmp_path / "report.html")
     steps = iter(["nothing", "grow", "break", "mend", "stop"])
     metrics, pages = (run / "metrics.jsonl").read_text(), []
@@ -100,7 +100,7 @@ def test_watching_rewrites_a_changed_report_and_stops_reloading_at_the_end(tmp_p
     def draw(figure, folder):
         """While the first figures are drawn, the run goes on."""
         if not drawn:
-            lines = "".join(json.dumps(sample_runs.line(12, seed, 0.5)) + "\n" for seed in (0, 1))
+            lines = "".join(json.dumps(sample_runs.metric_line(12, seed, 0.5)) + "\n" for seed in (0, 1))
             (run / "metrics.jsonl").write_text(metrics + lines)
         drawn.append(figure.name)
 
@@ -108,7 +108,7 @@ def test_watching_rewrites_a_changed_report_and_stops_reloading_at_the_end(tmp_p
         pages.append(report.out.read_text() if report.out.exists() else "")
         step = next(steps)
         if step == "grow":
-            more = "".join(json.dumps(sample_runs.line(15, seed, 0.5)) + "\n" for seed in (0, 1))
+            more = "".join(json.dumps(sample_runs.metric_line(15, seed, 0.5)) + "\n" for seed in (0, 1))
             (run / "metrics.jsonl").write_text(metrics + more)
         elif step == "break":
             (run / "config.json").rename(run / "gone")
@@ -145,7 +145,7 @@ def test_unchanged_figures_are_not_drawn_again(report_contents, tmp_path, monkey
     ],
 )
 def test_input_errors_exit_with_status_2(tmp_path, capsys, arguments, said):
-    sample_runs.run(tmp_path / "run" / "run")
+    sample_runs.write_run(tmp_path / "run" / "run")
     (tmp_path / "empty").mkdir()
     texts = [each.format(tmp_path / "empty" if each == "{}" else tmp_path) for each in arguments]
     assert command.main(texts) == 2
@@ -155,7 +155,7 @@ def test_input_errors_exit_with_status_2(tmp_path, capsys, arguments, said):
 def test_the_error_for_a_missing_extra_says_how_to_install_it(tmp_path, monkeypatch, capsys):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "plotly" else found(name))
-    assert command.main([str(sample_runs.run(tmp_path / "run"))]) == 2
+    assert command.main([str(sample_runs.write_run(tmp_path / "run"))]) == 2
     assert capsys.readouterr().err == (
         'error: the report needs plotly. Install what is missing: pip install "fedjax-het[report]"\n'
     )

@@ -1,4 +1,4 @@
-"""Pictures on the page, and in files beside it."""
+"""Images on the page of the report, and in files beside it."""
 
 import base64
 
@@ -13,8 +13,8 @@ from tests.experiments.report import sample_runs
 
 @pytest.fixture
 def run(tmp_path):
-    folder = sample_runs.snapshots(sample_runs.run(tmp_path / "run", "harmofl"))
-    sample_runs.picture(folder)
+    folder = sample_runs.write_snapshots(sample_runs.write_run(tmp_path / "run", "harmofl"))
+    sample_runs.write_images(folder)
     return folder
 
 
@@ -46,7 +46,7 @@ def test_each_client_has_a_row_and_missing_images_are_empty(run, monkeypatch):
 
 
 def test_runs_without_images_have_no_image_section(tmp_path):
-    told = make_contents(*read_runs([sample_runs.snapshots(sample_runs.run(tmp_path / "run"))]))
+    told = make_contents(*read_runs([sample_runs.write_snapshots(sample_runs.write_run(tmp_path / "run"))]))
     assert not told.pictures and "pictures" not in {section.name for section in told.sections}
     assert "picture-" not in page.render_page(told, "files", is_watched=False)
 

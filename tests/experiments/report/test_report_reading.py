@@ -20,20 +20,20 @@ def append(path, text):
 
 
 def test_a_finished_run_is_read_completely(tmp_path):
-    run = read_run(sample_runs.snapshots(sample_runs.run(tmp_path / "run")))
+    run = read_run(sample_runs.write_snapshots(sample_runs.write_run(tmp_path / "run")))
     assert run.is_finished and run.status == "finished" and run.done == 10
     assert (len(run.lines), len(run.clients), len(run.snapshots), run.notes) == (4, 6, 4, [])
 
 
 def test_a_run_without_a_summary_is_shown_as_running_with_its_progress(tmp_path):
-    run = read_run(sample_runs.run(tmp_path / "run", is_finished=False))
+    run = read_run(sample_runs.write_run(tmp_path / "run", is_finished=False))
     assert not run.is_finished and run.status.startswith("running: round 10 of 10, last written 20")
     (tmp_path / "run" / "metrics.jsonl").unlink()
     assert read_run(tmp_path / "run").status.startswith("running: round 0 of 10")
 
 
 def test_a_torn_last_line_is_left_out_with_a_note(tmp_path):
-    folder = sample_runs.snapshots(sample_runs.run(tmp_path / "run", is_finished=False))
+    folder = sample_runs.write_snapshots(sample_runs.write_run(tmp_path / "run", is_finished=False))
     for name in ("metrics.jsonl", "diagnostics.jsonl"):
         append(folder / name, '{"round": 15, "se')
     run = read_run(folder)
@@ -42,8 +42,8 @@ def test_a_torn_last_line_is_left_out_with_a_note(tmp_path):
 
 
 def test_a_round_counts_only_when_all_seeds_have_written_it(tmp_path):
-    folder = sample_runs.run(tmp_path / "run", is_finished=False)
-    append(folder / "metrics.jsonl", json.dumps(sample_runs.line(15, 0, 0.5)) + "\n")
+    folder = sample_runs.write_run(tmp_path / "run", is_finished=False)
+    append(folder / "metrics.jsonl", json.dumps(sample_runs.metric_line(15, 0, 0.5)) + "\n")
     assert read_run(folder).done == 10
 
 
@@ -68,7 +68,7 @@ def test_a_round_counts_only_when_all_seeds_have_written_it(tmp_path):
     ],
 )
 def test_the_error_for_files_of_another_version_names_what_is_missing(tmp_path, name, text, said):
-    folder = sample_runs.run(tmp_path / "run")
+    folder = sample_runs.write_run(tmp_path / "run")
     (folder / name).write_text(text)
     with pytest.raises(InputError, match=said):
         read_run(folder)
@@ -83,20 +83,22 @@ def test_directories_without_a_run_are_refused(tmp_path):
 
 def test_a_grid_is_read_by_its_cells_and_missing_runs_are_listed(tmp_path):
     for name in ("one", "two", "stale"):
-        sample_runs.run(tmp_path / name)
+        sample_runs.write_run(tmp_path / name)
     assert len(read_runs([tmp_path])[0]) == 3  # before compare has written its grid
     cells = [{"cell": name, "status": "done"} for name in ("two", "one")]
-    sample_runs.write(tmp_path / "grid.json", [*cells, {"cell": "three", "status": "exit status 2: error: no data"}])
+    sample_runs.write_json(
+        tmp_path / "grid.json", [*cells, {"cell": "three", "status": "exit status 2: error: no data"}]
+    )
     found, absent = read_runs([tmp_path, tmp_path / "one"])
     assert [run.directory.name for run in found] == ["two", "one"]
     assert absent == [MissingRun("three", "exit status 2: error: no data")]
-    sample_runs.write(tmp_path / "grid.json", [{"cell": "three", "status": "failed"}])
+    sample_runs.write_json(tmp_path / "grid.json", [{"cell": "three", "status": "failed"}])
     with pytest.raises(InputError, match="none of the runs has been started"):
         read_runs([tmp_path])
 
 
 def labels(tmp_path, *changed):
-    runs = [read_run(sample_runs.run(tmp_path / str(i), **each)) for i, each in enumerate(changed)]
+    runs = [read_run(sample_runs.write_run(tmp_path / str(i), **each)) for i, each in enumerate(changed)]
     return [row.label for row in rows.make_rows(runs)]
 
 
@@ -121,7 +123,7 @@ def test_the_baseline_has_the_same_data_and_rounds(tmp_path):
         {"algorithm": "fedld", "rounds": 20, "num_seeds": 5},
         {"algorithm": "fedld", "rounds": 7},
     ]
-    found = rows.make_rows([read_run(sample_runs.run(tmp_path / str(i), **each)) for i, each in enumerate(some)])
+    found = rows.make_rows([read_run(sample_runs.write_run(tmp_path / str(i), **each)) for i, each in enumerate(some)])
     bases = [rows.find_baseline(row, found, "fedavg") for row in found]
     assert bases == [None, None, found[1], None]
 
@@ -129,7 +131,9 @@ def test_the_baseline_has_the_same_data_and_rounds(tmp_path):
 def test_among_several_baselines_the_one_with_equal_options_is_used(tmp_path):
     rates = [("fedavg", 0.5), ("fedavg", 0.1), ("fedld", 0.1)]
     runs = [
-        read_run(sample_runs.run(tmp_path / str(i), name, algorithm__learning_rate=rate, data__path=f"/place/{i}"))
+        read_run(
+            sample_runs.write_run(tmp_path / str(i), name, algorithm__learning_rate=rate, data__path=f"/place/{i}")
+        )
         for i, (name, rate) in enumerate(rates)
     ]
     found = rows.make_rows(runs)

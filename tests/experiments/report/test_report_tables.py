@@ -18,8 +18,10 @@ def read_run(directory):
 @pytest.fixture
 def run_rows(tmp_path):
     """fedavg, finished; fedld, still running."""
-    one = sample_runs.snapshots(sample_runs.run(tmp_path / "one", finals=(0.5, 0.7), valid={5: 0.9, 10: 0.2}))
-    two = sample_runs.run(tmp_path / "two", "fedld", finals=(0.6, 0.6), is_finished=False, algorithm__lam=0.1)
+    one = sample_runs.write_snapshots(
+        sample_runs.write_run(tmp_path / "one", finals=(0.5, 0.7), valid={5: 0.9, 10: 0.2})
+    )
+    two = sample_runs.write_run(tmp_path / "two", "fedld", finals=(0.6, 0.6), is_finished=False, algorithm__lam=0.1)
     return make_rows([read_run(one), read_run(two)])
 
 
@@ -35,7 +37,7 @@ def test_results_show_the_last_and_the_selected_round(run_rows):
 
 def test_left_out_domains_are_columns_with_their_mean_and_worst(tmp_path):
     for domain, finals in (("photo", (0.2, 0.4)), ("sketch", (0.4, 0.2))):
-        run = sample_runs.run(tmp_path / domain, finals=finals, data__unseen=domain)
+        run = sample_runs.write_run(tmp_path / domain, finals=finals, data__unseen=domain)
         text = (run / "metrics.jsonl").read_text().replace("test/accuracy", f"unseen/{domain}/accuracy")
         (run / "metrics.jsonl").write_text(text)
     table = measures.make_table(make_rows([read_run(tmp_path / "photo"), read_run(tmp_path / "sketch")]), {}, "")
@@ -46,7 +48,7 @@ def test_left_out_domains_are_columns_with_their_mean_and_worst(tmp_path):
 
 
 def test_results_on_masks_are_scored_by_dice(tmp_path):
-    run = sample_runs.run(tmp_path / "run")
+    run = sample_runs.write_run(tmp_path / "run")
     for name in ("metrics.jsonl", "per_client.csv"):
         (run / name).write_text((run / name).read_text().replace("test/accuracy", "test/dice"))
     told = make_contents([read_run(run)])
@@ -56,7 +58,7 @@ def test_results_on_masks_are_scored_by_dice(tmp_path):
 
 
 def test_without_validation_examples_there_is_one_column_per_figure(tmp_path):
-    table = measures.make_table(make_rows([read_run(sample_runs.run(tmp_path / "run"))]), {}, "")
+    table = measures.make_table(make_rows([read_run(sample_runs.write_run(tmp_path / "run"))]), {}, "")
     assert table.columns == ["test set", "clients", "clients, weighted"]
 
 
@@ -70,7 +72,7 @@ def test_gini_matches_its_definition(values, expected):
 
 
 def test_fairness_is_computed_per_seed_and_then_averaged(tmp_path):
-    run = sample_runs.run(tmp_path / "run", clients={"a": (0.1, 0.5), "b": (0.2, 0.5), "c": (0.3, 0.5)})
+    run = sample_runs.write_run(tmp_path / "run", clients={"a": (0.1, 0.5), "b": (0.2, 0.5), "c": (0.3, 0.5)})
     (table,) = clients.make_fairness_tables(make_rows([read_run(run)]), "accuracy")
     values = dict(zip(table.columns, table.rows[0][1], strict=True))
     assert values["Gini"].mean == pytest.approx((8 / 36 + 0) / 2)
@@ -88,7 +90,7 @@ def test_traffic_is_the_cohorts_download_plus_the_reports_upload(run_rows):
 
 
 def test_figures_counted_by_the_run_are_used_unchanged(tmp_path):
-    folder = sample_runs.run(tmp_path / "run", is_finished=False)
+    folder = sample_runs.write_run(tmp_path / "run", is_finished=False)
     figures = {"traffic/down": 70, "traffic/up": 30, "clients/accuracy_gini": 0.25}
     lines = [json.loads(line) | figures for line in (folder / "metrics.jsonl").read_text().splitlines()]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -167,7 +169,7 @@ def test_diagnostics_are_drawn_by_shape_without_absent_clients(run_rows):
 
 
 def test_results_on_different_data_are_in_separate_tables(tmp_path):
-    runs = [read_run(sample_runs.run(tmp_path / name, data__name=name)) for name in ("digits", "cifar")]
+    runs = [read_run(sample_runs.write_run(tmp_path / name, data__name=name)) for name in ("digits", "cifar")]
     told = make_contents(runs)
     assert [table.name for table in told.tables if table.name.startswith("results")] == [
         "results_digits", "results_cifar",

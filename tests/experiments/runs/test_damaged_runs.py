@@ -1,4 +1,4 @@
-"""Run directories that are damaged: one line says which file, what is wrong, and how to go on; what is good is kept."""
+"""Damaged run directories: one line names the file, the damage and the way to go on; intact files are kept."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A run directory has whole files and one run, and refuses another with what differs."""
+"""Run directories: complete files, one run each, and the refusal of another run with the difference."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Trackers show what the files of a run hold, each round once, and no result depends on them."""
+"""Trackers: each round is shown once as in the files of the run, and no result depends on them."""
 
 import importlib.util
 import json

@@ -11,7 +11,7 @@ from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import _principal, gram_space_mean, mean, principal_directions
 from fedjax_het.server.aggregators._principal import principal_edit
-from tests.golden.replay import aggregate, combined
+from tests.golden.replay import aggregate, combine
 
 AGGREGATORS = {
     "mean": mean(),
@@ -32,36 +32,42 @@ def close(a, b, tolerance=2e-5):
 
 @each
 def test_identical_clients_give_that_update(name):
-    close(combined(AGGREGATORS[name], np.repeat(STACK[:1], 4, axis=0), COUNTS[:4]), STACK[0])
+    close(combine(AGGREGATORS[name], np.repeat(STACK[:1], 4, axis=0), COUNTS[:4]), STACK[0])
 
 
 @each
 def test_a_single_client_gives_its_update(name):
-    close(combined(AGGREGATORS[name], STACK[:1]), STACK[0])
+    close(combine(AGGREGATORS[name], STACK[:1]), STACK[0])
 
 
 @each
 def test_the_order_of_clients_does_not_matter(name):
     order = RNG.permutation(6)
-    close(combined(AGGREGATORS[name], STACK[order], COUNTS[order]), combined(AGGREGATORS[name], STACK, COUNTS))
+    close(
+        combine(AGGREGATORS[name], STACK[order], COUNTS[order]),
+        combine(AGGREGATORS[name], STACK, COUNTS),
+    )
 
 
 @each
 @pytest.mark.parametrize("factor", [1e-6, 3.0, 1e6, -1.0])
 def test_scaled_updates_give_a_scaled_result(name, factor):
-    close(combined(AGGREGATORS[name], factor * STACK, COUNTS), factor * combined(AGGREGATORS[name], STACK, COUNTS))
+    close(
+        combine(AGGREGATORS[name], factor * STACK, COUNTS),
+        factor * combine(AGGREGATORS[name], STACK, COUNTS),
+    )
 
 
 @each
 def test_zero_updates_give_zero(name):
-    assert not np.any(combined(AGGREGATORS[name], np.zeros((4, 7), np.float32)))
+    assert not np.any(combine(AGGREGATORS[name], np.zeros((4, 7), np.float32)))
 
 
 @each
 def test_absent_clients_do_not_change_the_result(name):
     padded = np.concatenate([STACK, np.zeros((2, 40), np.float32)])
     counts = np.concatenate([COUNTS, [0, 0]])
-    close(combined(AGGREGATORS[name], padded, counts), combined(AGGREGATORS[name], STACK, COUNTS))
+    close(combine(AGGREGATORS[name], padded, counts), combine(AGGREGATORS[name], STACK, COUNTS))
 
 
 @each
@@ -69,7 +75,7 @@ def test_absent_clients_do_not_change_the_result(name):
 @settings(deadline=None, max_examples=15)
 def test_the_result_is_finite_and_in_the_span_of_the_updates(name, num_clients, size, seed):
     stack = np.random.default_rng(seed).normal(size=(num_clients, size)).astype(np.float32)
-    out = np.asarray(combined(AGGREGATORS[name], stack))
+    out = np.asarray(combine(AGGREGATORS[name], stack))
     assert np.all(np.isfinite(out))
     coefficients, *_ = np.linalg.lstsq(stack.T, out, rcond=None)
     np.testing.assert_allclose(stack.T @ coefficients, out, atol=1e-3)
@@ -115,11 +121,11 @@ def test_the_sign_of_an_axis_does_not_change_the_result(correction, projection, 
 
 def test_two_opposite_clients_cancel_as_in_the_mean():
     stack = np.stack([STACK[0], -STACK[0]])
-    close(combined(principal_directions(), stack, [3, 1]), 0.5 * STACK[0])
+    close(combine(principal_directions(), stack, [3, 1]), 0.5 * STACK[0])
 
 
 def test_more_clients_than_parameters_give_a_finite_result():
-    assert np.all(np.isfinite(combined(principal_directions(1.0), RNG.normal(size=(9, 3)).astype(np.float32))))
+    assert np.all(np.isfinite(combine(principal_directions(1.0), RNG.normal(size=(9, 3)).astype(np.float32))))
 
 
 def test_a_direction_with_a_relative_singular_value_of_1e_5_is_kept():
@@ -128,8 +134,8 @@ def test_a_direction_with_a_relative_singular_value_of_1e_5_is_kept():
     stack = (np.array([[1, 1e-5], [1, -1e-5], [1, 1e-5]]) @ basis).astype(np.float32)
     exact = np.asarray(stack, float)
     with jax.enable_x64(True):
-        wanted = combined(principal_directions(1.0), exact)
-    close(combined(principal_directions(1.0), stack), wanted, 1e-6)
+        wanted = combine(principal_directions(1.0), exact)
+    close(combine(principal_directions(1.0), stack), wanted, 1e-6)
 
 
 def test_the_gram_matrix_in_blocks_equals_the_exact_one(monkeypatch):
@@ -144,7 +150,7 @@ def test_the_gram_matrix_in_blocks_equals_the_exact_one(monkeypatch):
 
 def test_runs_under_vmap_and_loops_without_float64():
     stacks = jnp.asarray(np.stack([STACK, 2 * STACK, STACK[::-1]]))
-    single = [combined(principal_directions(), stack) for stack in stacks]
+    single = [combine(principal_directions(), stack) for stack in stacks]
 
     def looped(stack):
         body = lambda i, total: total + aggregate(principal_directions(), {"params": {"w": stack}})[0]["params"]["w"]  # noqa: E731
@@ -159,7 +165,7 @@ def test_buffers_are_averaged_kept_or_edited_as_requested(buffers):
     stack = {"params": {"w": STACK}, "batch_stats": {"mean": STACK[:, :3]}}
     update, _ = aggregate(principal_directions(buffers=buffers), stack, COUNTS)
     average = np.average(STACK[:, :3], axis=0, weights=COUNTS)
-    edited = combined(principal_directions(), np.concatenate([STACK, STACK[:, :3]], axis=1), COUNTS)[-3:]
+    edited = combine(principal_directions(), np.concatenate([STACK, STACK[:, :3]], axis=1), COUNTS)[-3:]
     wanted = {"weighted_mean": average, "keep_server": np.zeros(3), "in_vector": edited}
     close(update["batch_stats"]["mean"], wanted[buffers], 1e-5)
 
@@ -198,9 +204,9 @@ def test_an_edit_can_use_sorting_loops_and_conditionals():
         stack = jnp.asarray(STACK, float)
         coefficients = np.asarray(edit(stack @ stack.T, jnp.ones(6, bool)))
     expected = np.full(6, 1 / 6) @ coefficients @ STACK.astype(np.float64)
-    close(combined(gram_space_mean(edit, "uniform"), STACK), expected)
-    both = jax.jit(jax.vmap(lambda stack: combined(gram_space_mean(edit, "uniform"), stack)))(
+    close(combine(gram_space_mean(edit, "uniform"), STACK), expected)
+    both = jax.jit(jax.vmap(lambda stack: combine(gram_space_mean(edit, "uniform"), stack)))(
         jnp.stack([STACK, 2 * STACK])
     )
     close(both[0], expected)
-    close(both[1], combined(gram_space_mean(edit, "uniform"), 2 * STACK))
+    close(both[1], combine(gram_space_mean(edit, "uniform"), 2 * STACK))

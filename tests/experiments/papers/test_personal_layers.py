@@ -1,4 +1,4 @@
-"""Every run of a table whose algorithm keeps layers of some class personal has a network with such layers."""
+"""Personal layers in the networks of the papers' runs."""
 
 import jax
 import jax.numpy as jnp
