@@ -41,7 +41,7 @@ def draw(partition, examples, num_clients, seed=0):
 
 @settings(max_examples=150, deadline=None)
 @given(PARTITION, st.integers(60, 200), st.integers(5, 12), st.integers(0, 50))
-def test_every_example_is_used_once_and_the_seed_decides(partition, num, num_clients, seed):
+def test_every_example_is_used_once_and_depends_on_the_seed(partition, num, num_clients, seed):
     examples = labelled(num, seed=seed)
     parts = draw(partition, examples, num_clients, seed)
     assert len(parts) == num_clients
@@ -168,7 +168,7 @@ def test_equal_sizes_differ_by_at_most_one(num_clients, alpha, seed):
     assert sizes.max() - sizes.min() <= 1
 
 
-def test_one_client_has_all_examples_and_no_absent_class():
+def test_a_single_client_has_all_examples():
     np.testing.assert_array_equal(counts_of(dirichlet(0.1), of_sizes([4, 0, 3]), 1), [[4, 0, 3]])
     np.testing.assert_array_equal(counts_of(dirichlet(0.1, equal_sizes=True), of_sizes([4, 0, 3]), 1), [[4, 0, 3]])
 
