@@ -57,6 +57,17 @@ def test_inner_products_work_under_vmap(way):
     close(np.asarray(ours), np.einsum("sik,sjk->sij", stacks.astype(float), stacks.astype(float)), 1e-14)
 
 
+def test_the_gram_matrix_of_several_leaves_is_exact(monkeypatch):
+    monkeypatch.setattr(update_stack, "_CPU_BLOCK", 42)
+    rows = draw_rows((6, 40))
+    stack = StackedUpdates({"a": jnp.asarray(rows), "b": jnp.asarray(rows[:, :14].reshape(6, 2, 7))})
+    with jax.enable_x64(True):
+        ours = stack.gram()
+    exact = rows.astype(float) @ rows.T.astype(float) + rows[:, :14].astype(float) @ rows[:, :14].T.astype(float)
+    assert ours.dtype == np.float64
+    np.testing.assert_allclose(ours, exact, rtol=1e-12, atol=1e-12)
+
+
 @needs_kernel
 def test_the_kernel_is_deterministic():
     """Whichever thread was free: the columns are enough for several."""

@@ -1,5 +1,6 @@
 """The GPU benchmark without a GPU: its file of figures, its errors, and its convolutions."""
 
+import itertools
 import json
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 from experiments.benchmarks.gpu import __main__ as gpu
 from experiments.benchmarks.gpu import parts, tasks
 from fedjax_het.models._conv_impl import convolve
+from tests.shared import ROOT
 
 ABOUT = {"device": "a card", "versions": {}}
 
@@ -104,6 +106,13 @@ def test_names_of_pieces_are_unique():
     for name, part in parts.PARTS.items():
         names = [each for piece in part(plan) for each in piece.names]
         assert names and len(set(names)) == len(names), name
+
+
+def test_the_tests_to_be_run_exist():
+    for test in (parts._RESUME, *itertools.chain(*parts._TESTS.values())):
+        path, _, name = test.partition("::")
+        assert (ROOT / path).exists(), test
+        assert not name or f"def {name}(" in (ROOT / path).read_text(), test
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------

@@ -4,22 +4,22 @@ import csv
 import json
 import math
 
+import jax
+import jax.numpy as jnp
 import pytest
 
-from experiments.configuration import build
-from experiments.papers import command, fedld, fedmgc, fedrd, figures, harmofl, measures
+from experiments.configuration import build, calls
+from experiments.configuration.settings import TABLES
+from experiments.papers import command, fedld, figures, harmofl, measures
 from experiments.papers.spec import Entry
 from experiments.runs import plots
 from experiments.runs.results import RunResults
+from fedjax_het import sharing, tree
 from fedjax_het.errors import InputError
+from tests.experiments.papers.test_facts import PAPERS
 from tests.experiments.runs.test_results import FIGURE, SUMMARY
 
-PAPERS = {
-    "fedld": fedld.EXPERIMENTS,
-    "fedmgc": fedmgc.EXPERIMENTS,
-    "fedrd": fedrd.EXPERIMENTS,
-    "harmofl": harmofl.EXPERIMENTS,
-}
+IMAGES = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
 ALL = [
     pytest.param(experiment, scale, id=f"{paper}-{what}-{scale}")
     for paper, experiments in PAPERS.items()
@@ -50,6 +50,26 @@ def test_the_settings_of_every_run_are_valid(experiment, scale):
             table, _, name = key.rpartition(".")
             assert str(chosen[table][name]) == text
         assert "{" not in str(chosen["data"].get("path"))
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_networks_have_the_layers_that_their_algorithm_keeps_personal(paper):
+    seen = set()
+    for experiment in PAPERS[paper].values():
+        for scale, chosen in experiment.scales.items():
+            for cell in experiment.make_runs(scale, {}, dict.fromkeys(chosen.data, "somewhere")).values():
+                settings = cell.settings()
+                algorithm, table = build.build_algorithm(settings), {**settings["model"], "pretrained": None}
+                table = {key: value for key, value in table.items() if key in settings["model"]}
+                which = settings["algorithm"]["name"], str(table)
+                if not hasattr(algorithm.sharing, "classes") or which in seen:
+                    continue
+                seen.add(which)
+                model = calls.build_from_table(table, TABLES["model"].registry, "config.model", num_classes=3)
+                model = algorithm.adapt(model)
+                paths = tree.paths(jax.eval_shape(model.init, jax.random.key(0), IMAGES))
+                assert sharing.personal_paths(algorithm.sharing, paths, model.layers(IMAGES)), (cell.name, scale)
+    assert bool(seen) == (paper != "fedmgc")
 
 
 @pytest.mark.parametrize("paper", PAPERS)

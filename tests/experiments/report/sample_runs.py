@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.runs.results import RunResults
+
 CLIENTS = ("a", "b", "c")
 CLASSES = ("cat", "dog")
 FACTS = {
@@ -134,3 +136,7 @@ def write_snapshots(folder: Path, rounds: Sequence[int] = (0, 5), seeds: Sequenc
 
 def write_json(path: Path, value) -> None:
     path.write_text(json.dumps(value))
+
+
+def read_run(directory: Path):
+    return RunResults(directory).load()

@@ -5,12 +5,8 @@ import math
 import pytest
 
 from experiments.report import comparisons, rows
-from experiments.runs.results import RunResults
 from tests.experiments.report import sample_runs
-
-
-def read_run(directory):
-    return RunResults(directory).load()
+from tests.experiments.report.sample_runs import read_run
 
 
 def test_the_paired_t_test_matches_students_distribution():

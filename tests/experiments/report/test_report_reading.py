@@ -5,13 +5,10 @@ import json
 import pytest
 
 from experiments.report import rows
-from experiments.runs.results import MissingRun, RunResults, read_runs
+from experiments.runs.results import MissingRun, read_runs
 from fedjax_het.errors import InputError
 from tests.experiments.report import sample_runs
-
-
-def read_run(directory):
-    return RunResults(directory).load()
+from tests.experiments.report.sample_runs import read_run
 
 
 def append(path, text):

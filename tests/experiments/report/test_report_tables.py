@@ -7,12 +7,9 @@ import pytest
 from experiments.report import clients, costs, curves, diagnostics, measures, rows
 from experiments.report.contents import make_contents
 from experiments.report.rows import make_rows
-from experiments.runs.results import MissingRun, RunResults
+from experiments.runs.results import MissingRun
 from tests.experiments.report import sample_runs
-
-
-def read_run(directory):
-    return RunResults(directory).load()
+from tests.experiments.report.sample_runs import read_run
 
 
 @pytest.fixture

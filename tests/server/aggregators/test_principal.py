@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import _principal, gram_space_mean, mean, principal_directions
 from fedjax_het.server.aggregators._principal import principal_edit
@@ -136,16 +135,6 @@ def test_a_direction_with_a_relative_singular_value_of_1e_5_is_kept():
     with jax.enable_x64(True):
         wanted = combine(principal_directions(1.0), exact)
     close(combine(principal_directions(1.0), stack), wanted, 1e-6)
-
-
-def test_the_gram_matrix_in_blocks_equals_the_exact_one(monkeypatch):
-    monkeypatch.setattr("fedjax_het.engine.parallel.update_stack._CPU_BLOCK", 42)
-    stack = StackedUpdates({"a": jnp.asarray(STACK), "b": jnp.asarray(STACK[:, :14].reshape(6, 2, 7))})
-    with jax.enable_x64(True):
-        ours = stack.gram()
-    exact = STACK.astype(float) @ STACK.T.astype(float) + STACK[:, :14].astype(float) @ STACK[:, :14].T.astype(float)
-    assert ours.dtype == np.float64
-    np.testing.assert_allclose(ours, exact, rtol=1e-12, atol=1e-12)
 
 
 def test_runs_under_vmap_and_loops_without_float64():
