@@ -173,7 +173,7 @@ def test_a_single_client_has_all_examples():
     np.testing.assert_array_equal(counts_of(dirichlet(0.1, equal_sizes=True), of_sizes([4, 0, 3]), 1), [[4, 0, 3]])
 
 
-def test_rounding_treats_many_clients_alike():
+def test_rounding_gives_many_clients_similar_numbers_of_examples():
     sizes = counts_of(dirichlet(1e6), of_sizes([60] * 100), 100).sum(axis=1)  # 0.6 of each class a client
     assert sizes.min() > 40
     assert sizes.max() < 80

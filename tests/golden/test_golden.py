@@ -15,7 +15,7 @@ load_checks()
 
 
 @pytest.mark.parametrize("path", find_cases(HERE), ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_stored_cases_hold(path):
+def test_the_package_agrees_with_every_stored_case(path):
     _, outcome = run_case(path)
     assert not outcome.problems
 
@@ -70,6 +70,6 @@ def test_uncovered_cases_do_not_change_the_exit_status(tmp_path):
 
 
 @pytest.mark.slow
-def test_all_golden_cases_hold(capsys):
+def test_the_package_agrees_with_all_golden_cases(capsys):
     root = shared_path("golden")
     assert main(root) == 0, capsys.readouterr().out

@@ -171,7 +171,7 @@ def test_invalid_options_are_refused(options, message):
 
 
 @pytest.mark.parametrize(("client", "few_shot"), [(0, (2, 3)), (1, ()), (7, ())])
-def test_each_client_may_have_its_own_few_shot_classes(client, few_shot):
+def test_each_client_can_have_its_own_few_shot_classes(client, few_shot):
     at = forward()
     at = at._replace(view=at.view._replace(client=jnp.asarray(client)))
     by_client = debiased_cross_entropy([[2, 3], []])(at)

@@ -69,7 +69,7 @@ def test_padding_is_ignored_and_masks_are_averaged_over_pixels():
     np.testing.assert_allclose(evaluate(focal(), pixels, labels), evaluate(focal(), LOGITS, LABELS), rtol=1e-6)
 
 
-def test_gamma_may_be_traced():
+def test_gamma_can_be_traced():
     assert np.isfinite(jax.jit(lambda gamma: evaluate(focal(gamma), LOGITS, LABELS))(0.3))
 
 

@@ -95,7 +95,7 @@ def test_weights_that_read_the_cohort_are_refused_as_known_beforehand():
         jax.eval_shape(round.step, state, data, jax.random.key(0))
 
 
-def test_weights_may_read_a_traced_hyper_parameter():
+def test_weights_can_read_a_traced_hyper_parameter():
     def after(power):
         weighting = weight_per_client(lambda upload: upload.num_examples**power)
         round, data = compose("fedavg", change={"aggregator": mean(weighting)}), federation().data
