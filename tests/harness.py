@@ -17,7 +17,7 @@ from fedjax_het.engine.evaluation.scoring import mean_personal_variables
 from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.program import Round, make_round
-from fedjax_het.types import ClientData, Context, Model, PyTree, Rows, State
+from fedjax_het.types import ClientData, Context, Model, PyTree, Rows, State, Variables
 
 TINY = {"learning_rate": 0.05, "batch_size": 8}
 
@@ -89,6 +89,11 @@ def run(
         state, measured = step(state, data, key)
         metrics.append(jax.tree.map(np.asarray, measured))
     return state, metrics
+
+
+def train(name: str, rounds: int = 2, norm: str = "none", **options) -> Variables:
+    """The server's variables after some rounds of an algorithm with these options."""
+    return run(compose(name, norm=norm, options=options), rounds=rounds)[0].server.shared
 
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)

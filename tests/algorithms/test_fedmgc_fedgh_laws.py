@@ -10,14 +10,10 @@ from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.engine import Simulation
 from fedjax_het.errors import InputError
-from tests.harness import compose, difference, federation, is_equal, model, run
+from tests.harness import compose, difference, federation, is_equal, model, run, train
 
 CORRECTED = ("fedmgc", "fedavg_dgc", "fedprox_dgc")
 EDITED = (*CORRECTED, "fedgh", "hierarchical")
-
-
-def train(name: str, rounds: int = 2, **options):
-    return run(compose(name, norm="none", options=options), rounds=rounds)[0].server.shared
 
 
 @pytest.fixture(scope="module")

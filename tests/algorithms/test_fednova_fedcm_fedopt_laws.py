@@ -7,11 +7,7 @@ from fedjax_het import tree
 from fedjax_het.algorithms import fedcm, fednova
 from fedjax_het.errors import InputError
 from tests.golden.replay import replay_gradients
-from tests.harness import compose, difference, federation, is_equal, run
-
-
-def train(name: str, rounds: int = 2, **options):
-    return run(compose(name, norm="none", options=options), rounds=rounds)[0].server.shared
+from tests.harness import compose, difference, federation, is_equal, run, train
 
 
 def train_one_client(name: str, **options):

@@ -7,11 +7,7 @@ import pytest
 from fedjax_het.engine.parallel.layout import chunked, vmapped
 from fedjax_het.engine.round import participation
 from fedjax_het.sharing import share_all
-from tests.harness import compose, difference, federation, is_equal, run
-
-
-def train(name: str, rounds: int = 2, norm: str = "none", **options):
-    return run(compose(name, norm=norm, options=options), rounds=rounds)[0].server.shared
+from tests.harness import compose, difference, federation, is_equal, run, train
 
 
 @pytest.fixture(scope="module")
