@@ -58,19 +58,10 @@ def test_rounds_without_a_gap_are_contained(hold_changed):
 @pytest.mark.parametrize(
     ("source", "transcribed"),
     [
-        (
-            "fedld/official_flat_s_random_a",
-            lambda case: principal_mean(case["G"], float(case["k_proportion"])),
-        ),
+        ("fedld/official_flat_s_random_a", lambda case: principal_mean(case["G"], float(case["k_proportion"]))),
         ("fedgh/official_hgd_d_m_gt_d", lambda case: tournament_mean(case["G"], case["history_in"])),
-        (
-            "fedgh/official_hgd_d_conflict_pair",
-            lambda case: tournament_mean(case["G"], case["history_in"]),
-        ),
-        (
-            "fedrd/ref_weights_s100",
-            lambda case: guided_weights(case["theta_g"], case["thetas"], case["gaps"]),
-        ),
+        ("fedgh/official_hgd_d_conflict_pair", lambda case: tournament_mean(case["G"], case["history_in"])),
+        ("fedrd/ref_weights_s100", lambda case: guided_weights(case["theta_g"], case["thetas"], case["gaps"])),
     ],
 )
 def test_released_rules_agree_with_stored_numbers_of_the_authors_code(source, transcribed):

@@ -42,19 +42,13 @@ def test_a_single_client_gives_its_update(name):
 @each
 def test_the_order_of_clients_does_not_matter(name):
     order = RNG.permutation(6)
-    close(
-        combine(AGGREGATORS[name], STACK[order], COUNTS[order]),
-        combine(AGGREGATORS[name], STACK, COUNTS),
-    )
+    close(combine(AGGREGATORS[name], STACK[order], COUNTS[order]), combine(AGGREGATORS[name], STACK, COUNTS))
 
 
 @each
 @pytest.mark.parametrize("factor", [1e-6, 3.0, 1e6, -1.0])
 def test_scaled_updates_give_a_scaled_result(name, factor):
-    close(
-        combine(AGGREGATORS[name], factor * STACK, COUNTS),
-        factor * combine(AGGREGATORS[name], STACK, COUNTS),
-    )
+    close(combine(AGGREGATORS[name], factor * STACK, COUNTS), factor * combine(AGGREGATORS[name], STACK, COUNTS))
 
 
 @each
