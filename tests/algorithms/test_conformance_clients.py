@@ -124,7 +124,7 @@ def test_with_identical_clients_the_servers_step_is_theirs(name):
 @pytest.mark.parametrize("still", [(2,), (0, 1, 2, 3, 4)], ids=["one", "everyone"])
 def test_clients_with_zero_updates_stay_finite(name, still):
     """No NaN from the direction of a zero update; and where nobody moves, the server stays."""
-    round = compose(name, change={"local_update": standing_still(algorithm(name).local_update, still)})
+    round = compose(name, change={"local_update": keep_start(algorithm(name).local_update, still)})
     before = round.init(jax.random.key(0), federation().data)
     state, metrics = run(round, rounds=2)
     assert bool(tree.is_finite(state))
@@ -133,7 +133,7 @@ def test_clients_with_zero_updates_stay_finite(name, still):
         assert difference(before.server.shared["params"], state.server.shared["params"]) < ROUNDING
 
 
-def standing_still(local_update: LocalUpdate, clients: Sequence[int]) -> LocalUpdate:
+def keep_start(local_update: LocalUpdate, clients: Sequence[int]) -> LocalUpdate:
     """These clients train, and keep what they had."""
 
     def train(problem, view, key):

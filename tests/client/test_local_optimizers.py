@@ -12,7 +12,7 @@ from fedjax_het.errors import InputError
 GRADIENTS = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 
 
-def trained(optimizer, w):
+def optimize(optimizer, w):
     state = optimizer.init(w)
     for gradient in GRADIENTS:
         update, state = optimizer.update(gradient, state, w)
@@ -30,7 +30,7 @@ def test_adam_matches_pytorch(betas):
         first, second = b1 * first + (1 - b1) * gradient, b2 * second + (1 - b2) * gradient**2
         w = w - 0.01 * (first / (1 - b1**t)) / (np.sqrt(second / (1 - b2**t)) + 1e-8)
     optimizer = local_optimizer("adam", 0.01, weight_decay=0.1, betas=betas)
-    np.testing.assert_allclose(trained(optimizer, start), w, rtol=1e-5)
+    np.testing.assert_allclose(optimize(optimizer, start), w, rtol=1e-5)
 
 
 def test_sgd_matches_pytorch():
@@ -39,13 +39,13 @@ def test_sgd_matches_pytorch():
     for gradient in GRADIENTS.astype(np.float64):
         buffer = 0.9 * buffer + gradient + 0.1 * w
         w = w - 0.01 * buffer
-    np.testing.assert_allclose(trained(torch_sgd(0.01, 0.9, 0.1), start), w, rtol=1e-5)
+    np.testing.assert_allclose(optimize(torch_sgd(0.01, 0.9, 0.1), start), w, rtol=1e-5)
 
 
 def test_an_optimizer_is_chosen_by_name_by_transformation_or_by_default():
     start = np.ones(3, np.float32)
     for choice, same in [(None, torch_sgd(0.1, 0.9)), ("adam", torch_adam(0.1)), (torch_sgd(0.5), torch_sgd(0.5))]:
-        np.testing.assert_array_equal(trained(local_optimizer(choice, 0.1, 0.9), start), trained(same, start))
+        np.testing.assert_array_equal(optimize(local_optimizer(choice, 0.1, 0.9), start), optimize(same, start))
 
 
 def test_an_unknown_optimizer_is_refused_with_the_nearest():

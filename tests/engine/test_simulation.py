@@ -101,10 +101,10 @@ def test_simulations_in_other_layouts_give_equal_results(layout):
         for each in (chunked(1), layout)
     )
     assert difference(without_padding(plain.state), without_padding(other.state)) < 1e-5
-    assert difference(flat_of(plain), flat_of(other)) < 1e-4
+    assert difference(final_figures(plain), final_figures(other)) < 1e-4
 
 
-def flat_of(history):
+def final_figures(history):
     return flatten_evaluation(jax.tree.map(lambda x: x[:, -1], history.evaluation))
 
 

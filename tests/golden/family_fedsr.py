@@ -30,7 +30,7 @@ PLACES = {
 }
 
 
-def stored(case: Case, prefix: str) -> Params:
+def read_params(case: Case, prefix: str) -> Params:
     params = {}
     for name, place in PLACES.items():
         if f"{prefix}__{name}" in case:
@@ -97,7 +97,7 @@ def figures(settings: Metadata, forward: ForwardPass) -> list:
 def communication(case: Case):
     """Everyone but the held-out node is averaged; the reference stays at home."""
     master = case.meta["master"]
-    nodes = [stored(case, f"c{i}") for i in range(len(case.matching("c*__1.weight")))]
+    nodes = [read_params(case, f"c{i}") for i in range(len(case.matching("c*__1.weight")))]
     paths = [f"params/{place}" for place in PLACES.values()]
     personal = {path.split("/")[1] for path in personal_paths(fedsr().sharing, paths, {})}
     stack = jax.tree.map(lambda *leaves: jnp.stack(leaves), *nodes)
@@ -110,7 +110,7 @@ def communication(case: Case):
 
 @covers("fedsr", "*")
 def training(case: Case):
-    settings, params = case.meta, stored(case, "init")
+    settings, params = case.meta, read_params(case, "init")
     rates = (settings["lr"], settings["weight_decay"])
     optimizer = torch_optimizer(settings["optim"], *rates, momentum=settings.get("momentum"))
     z_dim, num_classes = params["classifier"]["kernel"].shape

@@ -19,7 +19,7 @@ def hold_changed(tmp_path):
     """(path beside the tests, new name, keys of meta that change, arrays that change) -> what comes of such a case."""
 
     def change(source: str, name: str, meta: dict | None = None, **arrays: np.ndarray) -> Outcome:
-        held = stored(source) | arrays
+        held = read_arrays(source) | arrays
         if meta:
             held["meta"] = np.array(json.dumps(json.loads(str(held["meta"])) | meta))
         path = tmp_path / source.split("/")[0] / f"{name}.npz"
@@ -30,7 +30,7 @@ def hold_changed(tmp_path):
     return change
 
 
-def stored(source: str) -> dict[str, np.ndarray]:
+def read_arrays(source: str) -> dict[str, np.ndarray]:
     with np.load(HERE / f"{source}.npz") as arrays:
         return dict(arrays)
 
@@ -45,7 +45,7 @@ def test_a_fault_is_contained_only_with_the_expected_value_in_its_place(hold_cha
 
 
 def test_rounds_without_a_gap_are_contained(hold_changed):
-    source, arrays = "fedga/s2_loss5_seq", stored("fedga/s2_loss5_seq")
+    source, arrays = "fedga/s2_loss5_seq", read_arrays("fedga/s2_loss5_seq")
     arrays["after"][-1] = arrays["before"][-1]
     arrays["weights_official"][-1] = np.nan
     arrays["weights_paper"][-1] = arrays["weights_paper"][-2]
@@ -84,7 +84,7 @@ def test_moon_without_earlier_models_equals_moon_with_mu_zero(hold_changed):
 @pytest.mark.parametrize("option", [{"p": [0.2, 0.3, 0.5]}, {"eta_g": 0.5}, {"amp_rounds": None}])
 def test_every_option_in_a_harmofl_file_is_followed(hold_changed, option):
     source = "harmofl/e2e_paper_s70_default"
-    hyper = json.loads(str(stored(source)["meta"]))["hyper"]
+    hyper = json.loads(str(read_arrays(source)["meta"]))["hyper"]
     outcome = hold_changed(source, "e2e_paper_x", {"hyper": hyper | option})
     assert outcome.problems
     assert not any("is not read" in problem for problem in outcome.problems)
@@ -99,7 +99,7 @@ def test_an_unread_key_of_meta_is_named(hold_changed):
 
 def test_a_network_with_dead_channels_added_trains_alike(hold_changed):
     """Every convolution of FedRD's case with a channel more that gives zeros: its norm's bias is -1."""
-    arrays = stored("fedrd/local_s3_E2")
+    arrays = read_arrays("fedrd/local_s3_E2")
     settings = json.loads(str(arrays.pop("meta")))
     num_steps = settings["E"] * len(arrays["Y"])
     wider = {name: _widened(name, values, settings, num_steps) for name, values in arrays.items() if "__" in name}

@@ -21,7 +21,7 @@ def federation():
     return data.toy(num_clients=3, image=(16, 16, 3), examples_per_client=(10, 20), valid_fraction=0.2)
 
 
-def traced(round, data):
+def trace(round, data):
     """(the state before, the state after) a round."""
     before = jax.eval_shape(round.init, KEY, data)
     return before, jax.eval_shape(round.step, before, data, KEY)[0]
@@ -29,7 +29,7 @@ def traced(round, data):
 
 def check_round(name, network):
     round = make_round(algorithm(name), network, 3, prepare=federation().prepare)
-    before, after = traced(round, federation().data)
+    before, after = trace(round, federation().data)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), before) == jax.tree.map(lambda x: (x.shape, x.dtype), after)
 
 
@@ -58,5 +58,5 @@ def test_a_unet_can_be_traced_in_a_round_on_masks():
     images, masks = np.zeros((6, 16, 16, 3), np.float32), np.zeros((6, 16, 16), np.int32)
     masked = client_data(images, masks, [3, 3])
     round = make_round(algorithm("fedavg"), models.unet(2, width=0.1), 2)
-    before, after = traced(round, masked)
+    before, after = trace(round, masked)
     assert jax.tree.structure(before) == jax.tree.structure(after)

@@ -15,7 +15,7 @@ solve = jax.jit(in_double(least_on_simplex))
 EVERYONE = np.ones(SIZE, bool)
 
 
-def exact(matrix):
+def brute_force_minimum(matrix):
     """By trying every support: the best of the stationary points that lie in the simplex."""
     best, value = None, np.inf
     for count in range(1, len(matrix) + 1):
@@ -40,7 +40,7 @@ def test_the_minimum_is_found_from_any_corner(seed, ridge, start):
     assert np.all(point >= 0) and point.sum() == pytest.approx(1, abs=1e-12)
     gradient = matrix @ point
     assert gradient @ point - gradient.min() < 1e-12 * np.abs(matrix).max()
-    np.testing.assert_allclose(point, exact(matrix), atol=1e-8)
+    np.testing.assert_allclose(point, brute_force_minimum(matrix), atol=1e-8)
 
 
 def test_a_corner_that_is_one_of_several_minima_is_kept():
@@ -70,4 +70,4 @@ def test_the_search_works_under_vmap():
     matrices = jnp.asarray(halves @ halves.swapaxes(1, 2))
     together = jax.jit(jax.vmap(solve, in_axes=(0, None, None)))(matrices, 0, EVERYONE)
     for matrix, point in zip(matrices, together, strict=True):
-        np.testing.assert_allclose(point, exact(np.asarray(matrix, np.float64)), atol=1e-6)
+        np.testing.assert_allclose(point, brute_force_minimum(np.asarray(matrix, np.float64)), atol=1e-6)

@@ -18,7 +18,7 @@ TOTALS, WEIGHTS = np.array([[2.0, 4.0], [1.0, 0.0], [9.0, 9.0]]), np.array([2.0,
 PRESENT = np.array([True, True, False])
 
 
-def after(rounds, decay, totals=TOTALS, weights=WEIGHTS, is_present=PRESENT):
+def average(rounds, decay, totals=TOTALS, weights=WEIGHTS, is_present=PRESENT):
     summary = ema(decay, like=head)
     value = summary.init(None, SHARED, 3, 3)
     reports = {"total": {"kernel": jnp.asarray(totals)}, "weight": jnp.asarray(weights)}
@@ -30,7 +30,7 @@ def after(rounds, decay, totals=TOTALS, weights=WEIGHTS, is_present=PRESENT):
 
 
 def test_a_moving_average_starts_from_zero():
-    mean, mass = after(1, 0.95)
+    mean, mass = average(1, 0.95)
     np.testing.assert_allclose(mean, 0.05 * np.array([1.0, 4 / 3]), rtol=1e-6)
     assert mass == pytest.approx(0.05)
 
@@ -38,25 +38,25 @@ def test_a_moving_average_starts_from_zero():
 @settings(max_examples=15, deadline=None)
 @given(st.floats(0, 0.99), st.integers(1, 4))
 def test_mean_over_mass_of_a_constant_is_the_constant(decay, rounds):
-    mean, mass = after(rounds, decay)
+    mean, mass = average(rounds, decay)
     np.testing.assert_allclose(mean / mass, [1.0, 4 / 3], rtol=1e-4)
     assert mass == pytest.approx(1 - decay**rounds, rel=1e-4)
 
 
 def test_decay_zero_keeps_this_round_only_and_decay_one_nothing():
-    np.testing.assert_allclose(after(3, 0.0)[0], [1.0, 4 / 3], rtol=1e-6)
-    np.testing.assert_array_equal(after(3, 1.0)[0], [0, 0])
+    np.testing.assert_allclose(average(3, 0.0)[0], [1.0, 4 / 3], rtol=1e-6)
+    np.testing.assert_array_equal(average(3, 1.0)[0], [0, 0])
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.floats(-5, 5, width=32))
 def test_a_moving_average_is_linear_in_the_totals(factor):
-    np.testing.assert_allclose(after(2, 0.5, factor * TOTALS)[0], factor * after(2, 0.5)[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(average(2, 0.5, factor * TOTALS)[0], factor * average(2, 0.5)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_without_reports_a_moving_average_is_unchanged():
-    assert after(2, 0.5, is_present=np.zeros(3, bool))[1] == 0
-    assert after(2, 0.5, weights=np.zeros(3))[1] == 0
+    assert average(2, 0.5, is_present=np.zeros(3, bool))[1] == 0
+    assert average(2, 0.5, weights=np.zeros(3))[1] == 0
 
 
 def test_a_decay_out_of_range_and_a_personal_head_are_refused():

@@ -19,7 +19,7 @@ VARIABLES = MODEL.init(jax.random.key(1), INPUTS)
 PROBLEM = LocalProblem(MODEL, (cross_entropy(),), lambda inputs: inputs)
 
 
-def measured(per="batch", batch_size=3, count=7):
+def measure(per="batch", batch_size=3, count=7):
     rows = Rows(jnp.arange(9, dtype=jnp.int32) % 7, jnp.int32(count))
     data = ClientData(Examples(INPUTS, LABELS), rows, rows, rows)
     received = Broadcast(jnp.int32(0), VARIABLES, {})
@@ -45,25 +45,25 @@ def assert_close(ours, theirs):
 
 def test_per_batch_a_short_batch_counts_as_a_full_one():
     batches = [expected_gradient(0, 3), expected_gradient(3, 6), expected_gradient(6, 7)]
-    assert_close(measured(), {"total": jax.tree.map(lambda *x: sum(x), *batches), "weight": 3.0})
+    assert_close(measure(), {"total": jax.tree.map(lambda *x: sum(x), *batches), "weight": 3.0})
 
 
 def test_per_sample_the_total_is_the_sum_over_examples():
-    assert_close(measured("sample"), {"total": tree.scale(7, expected_gradient(0, 7)), "weight": 7.0})
+    assert_close(measure("sample"), {"total": tree.scale(7, expected_gradient(0, 7)), "weight": 7.0})
 
 
 def test_per_client_the_total_is_the_mean_gradient_of_the_client():
-    assert_close(measured("client"), {"total": expected_gradient(0, 7), "weight": 1.0})
+    assert_close(measure("client"), {"total": expected_gradient(0, 7), "weight": 1.0})
 
 
 @pytest.mark.parametrize("per", ["sample", "client"])
 def test_per_sample_and_per_client_the_batch_size_has_no_effect(per):
-    assert_close(measured(per, batch_size=2), measured(per, batch_size=7))
+    assert_close(measure(per, batch_size=2), measure(per, batch_size=7))
 
 
 @pytest.mark.parametrize("per", ["batch", "sample", "client"])
 def test_a_client_without_examples_reports_zeros(per):
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(measured(per, count=0)))
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(measure(per, count=0)))
 
 
 def test_an_unknown_unit_is_refused_with_the_nearest():

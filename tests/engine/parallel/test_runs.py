@@ -45,12 +45,12 @@ def sweep(name, values, **options):
     return Sweep(partial(algorithm, name, **options), values)
 
 
-def built(algorithm, num_clients=5, **options):
+def build(algorithm, num_clients=5, **options):
     options = {"rounds": 3, "evaluate_every": 3, "participation": participation.uniform(3)} | options
     return Simulation(algorithm, model(), federation(num_clients), **options)
 
 
-def trained(simulation):
+def train(simulation):
     state, metrics = simulation.advance(simulation.start(), 3)
     return {**flatten_evaluation(simulation.evaluate(state)), "loss": metrics.loss, "cohort": metrics.cohort}
 
@@ -59,10 +59,10 @@ def check(chosen, seed=0, num_seeds=1, **options):
     """Every figure of each run of a sweep, beside the others and alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # none about float64, in which hyper-parameters are kept
-        together = trained(built(chosen, seed=seed, num_seeds=num_seeds, **options))
+        together = train(build(chosen, seed=seed, num_seeds=num_seeds, **options))
     seeds = [seed] * len(chosen.algorithms) if isinstance(seed, int) else seed
     for i, (each, first) in enumerate(zip(chosen.algorithms, seeds, strict=True)):
-        alone = trained(built(each, seed=first, num_seeds=num_seeds, **options))
+        alone = train(build(each, seed=first, num_seeds=num_seeds, **options))
         part = slice(i * num_seeds, (i + 1) * num_seeds)
         for name, values in alone.items():
             np.testing.assert_allclose(together[name][part], values, rtol=2e-5, atol=2e-6, err_msg=name)
@@ -103,9 +103,9 @@ def test_a_vmapped_sweep_as_on_accelerators_equals_runs_alone(monkeypatch, name,
 
 
 def test_several_seeds_equal_runs_of_one_seed():
-    together = trained(built(algorithm("fedavg"), seed=(3, 8)))
+    together = train(build(algorithm("fedavg"), seed=(3, 8)))
     for i, seed in enumerate((3, 8)):
-        alone = trained(built(algorithm("fedavg"), seed=seed))
+        alone = train(build(algorithm("fedavg"), seed=seed))
         for name, values in alone.items():
             np.testing.assert_allclose(together[name][i : i + 1], values, rtol=2e-5, atol=2e-6, err_msg=name)
 
@@ -142,7 +142,7 @@ def test_every_number_of_every_algorithm_can_be_swept(name):
 )
 def test_sweeping_an_option_that_changes_the_program_is_refused(chosen, message):
     with pytest.raises(InputError, match=message):
-        built(chosen)
+        build(chosen)
 
 
 @pytest.mark.parametrize(
@@ -162,23 +162,23 @@ def test_values_are_checked_before_anything_is_traced(values, message):
 
 def test_the_error_for_a_list_of_algorithms_says_how_to_write_a_sweep():
     with pytest.raises(InputError, match=r"^algorithm: must be an Algorithm, or a Sweep\(factory, .* not \[Al"):
-        built([algorithm("fedavg"), algorithm("fedavg")])
+        build([algorithm("fedavg"), algorithm("fedavg")])
 
 
 def test_the_cost_covers_all_runs():
-    fewest, most = built(sweep("fedavg", {"epochs": (1, 2)})).cost.steps_per_client
-    assert fewest == built(algorithm("fedavg", epochs=1)).cost.steps_per_client[0]
-    assert most == built(algorithm("fedavg", epochs=2)).cost.steps_per_client[1]
+    fewest, most = build(sweep("fedavg", {"epochs": (1, 2)})).cost.steps_per_client
+    assert fewest == build(algorithm("fedavg", epochs=1)).cost.steps_per_client[0]
+    assert most == build(algorithm("fedavg", epochs=2)).cost.steps_per_client[1]
 
 
 @pytest.mark.slow
 def test_diagnostics_of_a_sweep_equal_those_of_runs_alone():
     chosen = {name: DIAGNOSTICS[name] for name in ("norms", "spectrum", "decomposition")}
     both = sweep("fedld", {"lam": (0.01, 0.5)})
-    together = built(both, diagnostics=chosen)
+    together = build(both, diagnostics=chosen)
     found = together.diagnose(together.start())
     for i, each in enumerate(both.algorithms):
-        alone = built(each, diagnostics=chosen)
+        alone = build(each, diagnostics=chosen)
         expected = alone.diagnose(alone.start())
         jax.tree.map(lambda x, y, i=i: np.testing.assert_allclose(x[i], y[0], rtol=1e-4, atol=1e-5), found, expected)
 
@@ -194,4 +194,4 @@ def test_diagnostics_of_a_sweep_equal_those_of_runs_alone():
 )
 def test_invalid_options_of_a_sweep_are_refused(options, message):
     with pytest.raises(InputError, match=message):
-        built(sweep("fedavg", {"learning_rate": RATES}), layout=vmapped, **options)
+        build(sweep("fedavg", {"learning_rate": RATES}), layout=vmapped, **options)

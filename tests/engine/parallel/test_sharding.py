@@ -16,7 +16,7 @@ HIDDEN = 20_000  # the model outweighs everything else; nothing is run
 LAYOUTS = [vmapped, chunked(2), sharded(2), sharded(3), sharded(4), sharded(4, 1), sharded(2, 2)]
 
 
-def built(name: str, layout: Layout, num_clients: int = 5, network=None, **options) -> Simulation:
+def build(name: str, layout: Layout, num_clients: int = 5, network=None, **options) -> Simulation:
     options = {"rounds": 4, "cohort_size": 3, "evaluate_every": 4} | options
     return Simulation(algorithm(name), network or model(), federation(num_clients), layout=layout, **options)
 
@@ -25,7 +25,7 @@ def built(name: str, layout: Layout, num_clients: int = 5, network=None, **optio
 def peak_models_per_device(num_clients: int, num_seeds: int) -> tuple[float, float]:
     """What the program of SCAFFOLD's rounds, and that of its beginning, hold on each of four devices, in models."""
     network = models.mlp(3, hidden=(HIDDEN,))
-    simulation = built("scaffold", sharded(4), num_clients, network, cohort_size=4, num_seeds=num_seeds)
+    simulation = build("scaffold", sharded(4), num_clients, network, cohort_size=4, num_seeds=num_seeds)
     runner = simulation.executor
     start = runner.init.lower({}, runner.traced.spec.keys(), simulation.federation.data).compile().memory_analysis()
     one = tree.num_bytes(runner.traced.shapes.state.server.shared)
@@ -42,7 +42,7 @@ def test_each_device_holds_its_share_of_the_client_states(num_seeds):
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_client_states_are_split_evenly_over_the_devices(layout):
-    state = built("scaffold", layout).start()
+    state = build("scaffold", layout).start()
     rows = state.clients.rounds.shape[1]
     assert rows >= 5 and rows % layout.num_devices == 0
     assert rows == 5 or layout.mesh
@@ -56,7 +56,7 @@ def runs():
     """For FedBN, which keeps norms with the clients: {layout: (simulation, state after 2 rounds, after 4)}."""
     found = {}
     for layout in LAYOUTS:
-        simulation = built("fedbn", layout, num_seeds=2)
+        simulation = build("fedbn", layout, num_seeds=2)
         half, _ = simulation.advance(simulation.start(), 2)
         kept = jax.tree.map(jnp.copy, half)
         found[str(layout)] = simulation, half, simulation.advance(kept, 2)[0]
@@ -86,7 +86,7 @@ def test_a_checkpoint_resumes_in_another_layout(runs, tmp_path, there, here):
 def test_a_checkpoint_of_another_number_of_clients_is_refused(runs, tmp_path):
     Checkpoints(tmp_path, num_clients=5).save(2, runs["sharded(4)"][1])
     with pytest.raises(InputError, match=r"number of clients.*\[2, 5.* there and .*\[2, 6"):
-        Checkpoints(tmp_path, num_clients=6).restore(built("fedbn", sharded(3), 6, num_seeds=2).start())
+        Checkpoints(tmp_path, num_clients=6).restore(build("fedbn", sharded(3), 6, num_seeds=2).start())
 
 
 def test_padding_rows_are_excluded_from_mean_personal_variables():

@@ -15,7 +15,7 @@ needs_kernel = pytest.mark.skipif(explain_missing_kernel() is not None, reason=f
 
 
 @pytest.fixture(params=[pytest.param("kernel", marks=needs_kernel), "blocks"])
-def way(request, monkeypatch):
+def gram_implementation(request, monkeypatch):
     if request.param == "blocks":
         monkeypatch.setattr(update_stack, "explain_missing_kernel", lambda: "a test")
         monkeypatch.setattr(update_stack, "_CPU_BLOCK", 2000)
@@ -35,7 +35,7 @@ def close(ours, wanted, tolerance):
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_inner_products_are_summed_in_float64(way, size):
+def test_inner_products_are_summed_in_float64(gram_implementation, size):
     rows = draw_rows(size)
     ours = gram(rows)
     assert ours.dtype == np.float64
@@ -44,13 +44,13 @@ def test_inner_products_are_summed_in_float64(way, size):
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_inner_products_of_packed_rows_are_summed_in_float32(way, size):
+def test_inner_products_of_packed_rows_are_summed_in_float32(gram_implementation, size):
     bits = pack(jnp.asarray(draw_rows(size)))
     rows = np.asarray(unpack(bits), float)
     close(gram(bits), rows @ rows.T, 1e-6)
 
 
-def test_inner_products_work_under_vmap(way):
+def test_inner_products_work_under_vmap(gram_implementation):
     stacks = draw_rows((3, 4, 50))
     with jax.enable_x64(True):
         ours = jax.jit(jax.vmap(inner_products))(stacks)
@@ -84,7 +84,7 @@ def test_the_kernel_is_not_called_for_float64_rows(monkeypatch):
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_a_combination_of_packed_leaves_is_summed_in_float32(way, size):
+def test_a_combination_of_packed_leaves_is_summed_in_float32(gram_implementation, size):
     leaf, factors = jnp.asarray(draw_rows(size)), draw_rows(size[0])
     ours = jax.jit(lambda bits: StackedUpdates(bits).combine(factors))({"w": pack(leaf)})["w"]
     assert ours.dtype == np.float32 and ours.shape == size[1:]

@@ -37,7 +37,7 @@ class Built:
         self.is_released = True
 
 
-def chosen(monkeypatch, seconds: dict, rounds: int, too_large: tuple = ()) -> tuple[Built, autotune.LayoutChoice]:
+def choose(monkeypatch, seconds: dict, rounds: int, too_large: tuple = ()) -> tuple[Built, autotune.LayoutChoice]:
     """What is made of such timings; a compilation takes ten seconds."""
 
     def build(layout):
@@ -53,23 +53,23 @@ SECONDS = {vmapped: 0.3, chunked(1): 0.1, sharded(2): 0.2}
 
 
 def test_the_fastest_layout_is_chosen_and_the_reason_names_the_others(monkeypatch):
-    runner, choice = chosen(monkeypatch, SECONDS, rounds=1000)
+    runner, choice = choose(monkeypatch, SECONDS, rounds=1000)
     assert runner.layout == choice.layout == chunked(1) and runner.is_released
     assert choice.reason == "chunked(1): 0.1 s per round, against vmapped 0.3, sharded(2) 0.2"
 
 
 def test_a_run_shorter_than_a_compilation_is_not_tuned_further(monkeypatch):
-    _, choice = chosen(monkeypatch, SECONDS, rounds=20)
+    _, choice = choose(monkeypatch, SECONDS, rounds=20)
     assert choice.layout == vmapped
     assert choice.reason.splitlines()[1].startswith("chunked(1), sharded(2) not tried")
 
 
 def test_layouts_that_do_not_fit_in_memory_are_left_out(monkeypatch):
-    runner, choice = chosen(monkeypatch, SECONDS, rounds=1000, too_large=(chunked(1),))
+    runner, choice = choose(monkeypatch, SECONDS, rounds=1000, too_large=(chunked(1),))
     assert runner.layout == choice.layout == sharded(2)
     assert choice.reason.splitlines()[1] == "chunked(1) not tried: too large for the memory"
     with pytest.raises(MemoryBudgetError, match="sharded"):
-        chosen(monkeypatch, SECONDS, rounds=1000, too_large=tuple(SECONDS))
+        choose(monkeypatch, SECONDS, rounds=1000, too_large=tuple(SECONDS))
 
 
 def test_smaller_layouts_train_fewer_clients_at_a_time():

@@ -22,7 +22,7 @@ def federation(augment, is_symmetric=False):
     return data.federate(dataset, data.dirichlet(alpha=5.0), 4, augment=augment)
 
 
-def trained(federated, layout=vmapped, algorithm="fedavg"):
+def train(federated, layout=vmapped, algorithm="fedavg"):
     built = algorithms.ALGORITHMS[algorithm](learning_rate=0.1, batch_size=4)
     network = models.mlp(3, hidden=(8,))
     round = make_round(built, network, 4, layout=layout, prepare=federated.prepare, augment=federated.augment)
@@ -30,19 +30,19 @@ def trained(federated, layout=vmapped, algorithm="fedavg"):
 
 
 def test_flipping_symmetric_images_does_not_change_training():
-    plain, flipped = (trained(federation(augment, is_symmetric=True)) for augment in (None, FLIP))
+    plain, flipped = (train(federation(augment, is_symmetric=True)) for augment in (None, FLIP))
     assert difference(plain, flipped) < 1e-6
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "harmofl"])
 def test_augmentation_changes_training(algorithm):
-    plain, flipped = (trained(federation(augment), algorithm=algorithm) for augment in (None, FLIP))
+    plain, flipped = (train(federation(augment), algorithm=algorithm) for augment in (None, FLIP))
     assert difference(plain, flipped) > 1e-3
 
 
 def test_augmentation_does_not_depend_on_the_layout():
     federated = federation(JITTER)
-    assert difference(trained(federated), trained(federated, chunked(1))) < 1e-5
+    assert difference(train(federated), train(federated, chunked(1))) < 1e-5
 
 
 def test_another_key_augments_differently():

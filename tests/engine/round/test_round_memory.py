@@ -18,7 +18,7 @@ from tests.harness import algorithm, difference, federation, plain_round, run
 HIDDEN = 50_000  # the model outweighs everything else; nothing is run
 
 
-def compiled(name: str, num_clients: int, layout, **options):
+def compile_round(name: str, num_clients: int, layout, **options):
     """(a round's program, the bytes of a model)."""
     federated, chosen = federation(num_clients), algorithm(name, **options)
     round = make_round(chosen, models.mlp(3, hidden=(HIDDEN,)), num_clients, layout=layout, prepare=federated.prepare)
@@ -29,7 +29,7 @@ def compiled(name: str, num_clients: int, layout, **options):
 
 def models_in_memory(name: str, num_clients: int, layout, **options) -> float:
     """Temporaries of a round's program, in models."""
-    step, model = compiled(name, num_clients, layout, **options)
+    step, model = compile_round(name, num_clients, layout, **options)
     return step.memory_analysis().temp_size_in_bytes / model
 
 
@@ -70,7 +70,7 @@ def test_each_device_stacks_its_own_share(stack, share):
 @pytest.mark.parametrize("name", ["fedld", "fedmgc", "hierarchical"])
 def test_devices_gather_no_stack(name):
     """They trade blocks, and add up one model and what is clients by clients."""
-    step, model = compiled(name, 12, sharded(2, 1))
+    step, model = compile_round(name, 12, sharded(2, 1))
     collectives = re.findall(r"= (\S.*?) (all-gather|all-to-all|all-reduce)(?:-start)?\(", step.as_text())
     assert {kind for _, kind in collectives} == {"all-gather", "all-to-all", "all-reduce"}
     most = {"all-gather": 12, "all-to-all": _EXCHANGE_BLOCK, "all-reduce": model / 4 + 12 * 12 + 100}

@@ -17,27 +17,27 @@ from tests.engine.storage.test_client_store import (
 from tests.harness import is_equal
 
 
-def fresh() -> ClientStore:
+def new_store() -> ClientStore:
     return ClientStore(initial_states(), CLIENTS, None)
 
 
 def test_a_client_store_is_restored_from_its_checkpoint(tmp_path):
-    store, mirror, kept = fresh(), dense(initial_states()), IncrementalCheckpoint(tmp_path / "clients")
+    store, mirror, kept = new_store(), dense(initial_states()), IncrementalCheckpoint(tmp_path / "clients")
     for round in range(1, 6):
         update_random(store, mirror, rounds=3, seed=round)
         listed = kept.write(round, store)
-    other = fresh()
+    other = new_store()
     update_random(other, dense(initial_states()), seed=99)
     IncrementalCheckpoint(tmp_path / "clients").read(listed, other)
     assert is_equal(other.take_all(), mirror)
 
 
 def test_a_checkpoint_before_training_writes_no_file(tmp_path):
-    assert IncrementalCheckpoint(tmp_path / "clients").write(1, fresh()) == []
+    assert IncrementalCheckpoint(tmp_path / "clients").write(1, new_store()) == []
 
 
 def test_a_checkpoint_writes_changed_clients_only(tmp_path):
-    store, mirror, kept = fresh(), dense(initial_states()), IncrementalCheckpoint(tmp_path)
+    store, mirror, kept = new_store(), dense(initial_states()), IncrementalCheckpoint(tmp_path)
     everyone = np.tile(np.arange(CLIENTS), (SEEDS, 1))
     update_clients(store, mirror, everyone, np.ones_like(everyone, bool), 1.0)
     update_clients(store, mirror, everyone[:, :3], np.array([[True] * 3, [True, False, False]]), 2.0)
@@ -48,21 +48,21 @@ def test_a_checkpoint_writes_changed_clients_only(tmp_path):
 
 
 def test_pruned_checkpoints_hold_at_most_twice_the_states(tmp_path):
-    store, mirror, kept = fresh(), dense(initial_states()), IncrementalCheckpoint(tmp_path)
+    store, mirror, kept = new_store(), dense(initial_states()), IncrementalCheckpoint(tmp_path)
     for round in range(1, 60):
         update_random(store, mirror, rounds=1, seed=round)
         listed = kept.write(round, store)
         kept.prune(listed)
         assert sum(each["num_records"] for each in listed) <= 2 * np.count_nonzero(store.rounds)
     assert {path.name for path in tmp_path.iterdir()} == {each["file"] for each in listed}
-    other = fresh()
+    other = new_store()
     kept.read(listed, other)
     assert is_equal(other.take_all(), mirror)
 
 
 def test_a_store_restored_to_an_older_checkpoint_is_saved_correctly(tmp_path):
     """Restore an older checkpoint and go another way: what the newer one wrote must not count as written."""
-    store, mirror, kept = fresh(), dense(initial_states()), IncrementalCheckpoint(tmp_path)
+    store, mirror, kept = new_store(), dense(initial_states()), IncrementalCheckpoint(tmp_path)
     update_random(store, mirror, seed=1)
     older = kept.write(1, store)
     update_random(store, mirror, seed=2)
@@ -70,7 +70,7 @@ def test_a_store_restored_to_an_older_checkpoint_is_saved_correctly(tmp_path):
     kept.read(older, store)
     mirror = store.take_all()
     update_random(store, mirror, seed=3)
-    other = fresh()
+    other = new_store()
     kept.read(kept.write(3, store), other)
     assert is_equal(other.take_all(), mirror)
 
@@ -89,9 +89,9 @@ def test_a_store_larger_than_the_buffer_is_restored_from_its_checkpoint(tmp_path
     ],
 )
 def test_a_damaged_checkpoint_file_is_refused(tmp_path, damage, message):
-    store, kept = fresh(), IncrementalCheckpoint(tmp_path)
+    store, kept = new_store(), IncrementalCheckpoint(tmp_path)
     update_random(store, dense(initial_states()))
     listed = kept.write(1, store)
     damage(tmp_path / listed[0]["file"])
     with pytest.raises(OSError, match=message):
-        kept.read(listed, fresh())
+        kept.read(listed, new_store())

@@ -32,7 +32,7 @@ def test_shifted_products_are_the_convolution_and_its_gradients(strides, pads):
 
 
 # ---- the file and the pieces -----------------------------------------------------------------------------------------
-def piece(*names, said=(), error="", seconds=1.0):
+def make_piece(*names, said=(), error="", seconds=1.0):
     """Says these records, then ends badly where there is an error; remembers what it was asked."""
     asked = []
 
@@ -49,7 +49,7 @@ def test_recorded_figures_are_not_measured_again_and_failures_are_recorded(tmp_p
     path = tmp_path / "gpu.json"
     file = gpu.FigureFile(path)
     file.describe(ABOUT)
-    broken, asked = piece("a", "b", said=[{"name": "a", "median_s": 0.5}], error="out of luck")
+    broken, asked = make_piece("a", "b", said=[{"name": "a", "median_s": 0.5}], error="out of luck")
     assert gpu.measure(file, [broken], time.monotonic() + 60) == [] and asked == [["a", "b"]]
 
     again = gpu.FigureFile(path)
@@ -57,13 +57,13 @@ def test_recorded_figures_are_not_measured_again_and_failures_are_recorded(tmp_p
         {"part": "variants", "name": "a", "median_s": 0.5},
         {"part": "variants", "name": "b", "error": "out of luck"},
     ]
-    more, asked = piece("a", "b", "c", said=[{"name": "c"}])
+    more, asked = make_piece("a", "b", "c", said=[{"name": "c"}])
     assert gpu.measure(again, [more, broken], time.monotonic() + 60) == [] and asked == [["c"]]
 
 
 def test_pieces_without_enough_time_are_left_and_not_recorded_as_failed(tmp_path):
     file = gpu.FigureFile(tmp_path / "gpu.json")
-    long, asked = piece("a", said=[{"name": "a"}], seconds=1000.0)
+    long, asked = make_piece("a", said=[{"name": "a"}], seconds=1000.0)
     assert gpu.measure(file, [long], time.monotonic() + 60) == ["a"] and not asked and not file.records
 
 

@@ -18,7 +18,7 @@ COUNTS = np.array([3, 1, 4, 2])
 NORMS = jnp.array([2.0, 5.0, 1.0, 3.0])
 
 
-def combined(stack=STACK, counts=COUNTS, norms=NORMS, **options):
+def combine_vectors(stack=STACK, counts=COUNTS, norms=NORMS, **options):
     reports = {"a_norm": jnp.asarray(norms, jnp.float32)}
     update, _ = aggregate(normalized_mean(**options), {"params": {"w": stack}}, counts, reports)
     return update["params"]["w"]
@@ -31,36 +31,36 @@ def close(a, b, tolerance=1e-5):
 def test_the_normalized_mean_matches_its_formula():
     shares = COUNTS / COUNTS.sum()
     directions = shares @ (STACK / np.asarray(NORMS)[:, None])
-    close(combined(), shares @ np.asarray(NORMS) * directions)
-    close(combined(tau_eff=7.0), 7 * directions)
-    close(combined(tau_eff="steps"), directions)  # everyone on this stage took one step
+    close(combine_vectors(), shares @ np.asarray(NORMS) * directions)
+    close(combine_vectors(tau_eff=7.0), 7 * directions)
+    close(combine_vectors(tau_eff="steps"), directions)  # everyone on this stage took one step
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 def test_with_equal_norms_the_normalized_mean_is_the_mean(weighting):
     plain, _ = aggregate(mean(weighting), {"params": {"w": STACK}}, COUNTS)
-    close(combined(norms=np.full(4, 3.7), weighting=weighting), plain["params"]["w"])
+    close(combine_vectors(norms=np.full(4, 3.7), weighting=weighting), plain["params"]["w"])
 
 
 def test_a_single_client_gives_its_update():
-    close(combined(STACK[:1], COUNTS[:1], NORMS[:1]), STACK[0])
+    close(combine_vectors(STACK[:1], COUNTS[:1], NORMS[:1]), STACK[0])
 
 
 def test_the_order_of_clients_does_not_matter():
     order = RNG.permutation(4)
-    close(combined(STACK[order], COUNTS[order], NORMS[order]), combined())
+    close(combine_vectors(STACK[order], COUNTS[order], NORMS[order]), combine_vectors())
 
 
 def test_clients_without_work_or_examples_are_left_out():
     there = np.array([0, 2])
-    wanted = combined(STACK[there], COUNTS[there], NORMS[there])
+    wanted = combine_vectors(STACK[there], COUNTS[there], NORMS[there])
     idle = STACK.copy()
     idle[1] = 1e6  # whoever did not work has not moved, but let it
-    close(combined(idle, np.array([3, 1, 4, 0]), jnp.array([2.0, 0.0, 1.0, 3.0])), wanted)
+    close(combine_vectors(idle, np.array([3, 1, 4, 0]), jnp.array([2.0, 0.0, 1.0, 3.0])), wanted)
 
 
 def test_without_work_the_update_is_zero():
-    assert not np.any(combined(norms=np.zeros(4)))
+    assert not np.any(combine_vectors(norms=np.zeros(4)))
 
 
 def test_other_collections_use_the_plain_mean():
@@ -81,7 +81,7 @@ def test_invalid_values_of_tau_eff_are_refused(tau_eff):
 
 
 def test_tau_eff_can_be_traced():
-    close(jax.jit(lambda tau: combined(tau_eff=tau))(7.0), combined(tau_eff=7.0))
+    close(jax.jit(lambda tau: combine_vectors(tau_eff=tau))(7.0), combine_vectors(tau_eff=7.0))
 
 
 GENERATOR = np.random.default_rng(0)

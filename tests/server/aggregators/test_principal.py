@@ -75,7 +75,7 @@ def test_the_result_is_finite_and_in_the_span_of_the_updates(name, num_clients, 
 
 
 # ---- principal directions --------------------------------------------------------------------------------------------
-def revised(stack, **options):
+def edit_stack(stack, **options):
     with jax.enable_x64(True):
         stack = np.asarray(stack, float)
         return np.asarray(principal_edit(**options)(jnp.asarray(stack @ stack.T), jnp.ones(len(stack), bool))) @ stack
@@ -83,14 +83,14 @@ def revised(stack, **options):
 
 @pytest.mark.parametrize("correction", ["per_axis", "whole"])
 def test_a_revised_update_keeps_its_length(correction):
-    lengths = np.linalg.norm(revised(STACK, correction=correction), axis=1)
+    lengths = np.linalg.norm(edit_stack(STACK, correction=correction), axis=1)
     np.testing.assert_allclose(lengths, np.linalg.norm(STACK, axis=1), rtol=1e-6)
 
 
 def test_a_zero_update_stays_zero():
     stack = STACK.copy()
     stack[2] = 0
-    out = revised(stack)
+    out = edit_stack(stack)
     assert np.all(np.isfinite(out)) and not np.any(out[2])
 
 
@@ -106,9 +106,9 @@ def test_the_sign_of_an_axis_does_not_change_the_result(correction, projection, 
             axes = axes_of(*arguments)
             return axes._replace(vectors=axes.vectors * flips, projections=axes.projections * flips)
 
-        expected = revised(STACK, **options)
+        expected = edit_stack(STACK, **options)
         monkeypatch.setattr(_principal, "principal_axes", flipped)
-        np.testing.assert_allclose(revised(STACK, **options), expected, rtol=1e-12)
+        np.testing.assert_allclose(edit_stack(STACK, **options), expected, rtol=1e-12)
         monkeypatch.undo()
 
 
