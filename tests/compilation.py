@@ -12,6 +12,6 @@ if HAS_EMITTERS_FLAG:
     _FLAGS += ["--xla_cpu_use_fusion_emitters=false"]
 
 
-def hasten() -> None:
-    """To be called before anything is computed; flags that the environment sets win."""
+def use_quick_compilation() -> None:
+    """Call this before anything is computed; flags that the environment sets take precedence."""
     os.environ["XLA_FLAGS"] = " ".join([*_FLAGS, os.environ.get("XLA_FLAGS", "")])

@@ -10,9 +10,9 @@ from jaxtyping import install_import_hook
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 with install_import_hook("fedjax_het.geometry", "beartype.beartype"):  # shapes are checked at every call
     from fedjax_het.data.sources import _decode_cache
-from tests.compilation import hasten
+from tests.compilation import use_quick_compilation
 
-hasten()
+use_quick_compilation()
 jax.config.update("jax_num_cpu_devices", 4)
 
 MAPPINGS = Path("/proc/self/maps")

@@ -1,4 +1,4 @@
-"""A small federation with everything awkward in it, and ways to run an algorithm on it."""
+"""A small federation with every unusual property, and functions that run an algorithm on it."""
 
 import functools
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from fedjax_het.engine.evaluation.scoring import mean_personal_variables
 from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.program import Round, make_round
-from fedjax_het.types import ClientData, Context, Model, PyTree, Rows, State
+from fedjax_het.types import ClientData, Context, Model, PyTree, Rows, State, Variables
 
 TINY = {"learning_rate": 0.05, "batch_size": 8}
 
@@ -65,8 +65,8 @@ def compose(
 
 
 @functools.cache
-def plain(name: str) -> Round:
-    """The round with nothing changed, always the same one, so that it is compiled once."""
+def plain_round(name: str) -> Round:
+    """The unchanged round of an algorithm, compiled once."""
     return compose(name)
 
 
@@ -91,18 +91,23 @@ def run(
     return state, metrics
 
 
+def train(name: str, rounds: int = 2, norm: str = "none", **options) -> Variables:
+    """The server's variables after some rounds of an algorithm with these options."""
+    return run(compose(name, norm=norm, options=options), rounds=rounds)[0].server.shared
+
+
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 ROUNDING = 1e-5
 
 
 @functools.cache
-def reference(name: str):
+def reference_run(name: str):
     """(state, metrics) of three rounds of the plain layout."""
-    return run(plain(name))
+    return run(plain_round(name))
 
 
 @functools.cache
-def rounding(name: str) -> float:
+def rounding_tolerance(name: str) -> float:
     """How far apart runs may end that differ in rounding alone.
 
     ROUNDING, or a few times as far as the last bit of some initial weights carries where that is more: FedAdagrad's
@@ -119,7 +124,7 @@ def rounding(name: str) -> float:
         shared = state.server.shared | {"params": jax.tree.map(next_up, state.server.shared["params"])}
         return state._replace(server=state.server._replace(shared=shared))
 
-    return max(ROUNDING, 4 * difference(reference(name)[0], run(plain(name), change=nudged)[0]))
+    return max(ROUNDING, 4 * difference(reference_run(name)[0], run(plain_round(name), change=nudged)[0]))
 
 
 def task_loss(round: Round, state: State) -> float:
@@ -141,7 +146,7 @@ def difference(a: PyTree, b: PyTree) -> float:
     return float(np.linalg.norm(flat_a - flat_b) / max(np.linalg.norm(flat_a), 1e-12))
 
 
-def of_clients(state: State, num_clients: int = 5) -> State:
+def without_padding(state: State, num_clients: int = 5) -> State:
     """A simulation's state without the rows behind the last client, which differ with the layout."""
     return state._replace(clients=jax.tree.map(lambda x: np.asarray(x)[:, :num_clients], state.clients))
 
@@ -153,5 +158,5 @@ def is_equal(a: PyTree, b: PyTree) -> bool:
     )
 
 
-def on_clients(data: ClientData, change: Callable[[Rows], Rows]) -> ClientData:
+def map_rows(data: ClientData, change: Callable[[Rows], Rows]) -> ClientData:
     return data._replace(train=change(data.train), valid=change(data.valid), test=change(data.test))

@@ -22,7 +22,7 @@ def shared_path(inside: str) -> Path:
     return path
 
 
-def jpegpack(inside: str) -> dict:
+def read_jpegpack(inside: str) -> dict:
     """The arrays of a *_jpegpack.npz of the shared folder, by the reader that lies beside it."""
     path = shared_path(inside)
     spec = importlib.util.spec_from_file_location("jpegpack", shared_path("data/jpegpack.py"))

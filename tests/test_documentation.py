@@ -136,7 +136,7 @@ def test_the_extras_of_the_pages_exist():
     assert named <= extras
 
 
-def test_readme_is_short():
+def test_readme_has_at_most_6_kilobytes():
     assert len((ROOT / "README.md").read_bytes()) <= 6000
 
 
@@ -153,6 +153,6 @@ def test_readme_is_short():
         ("docs/command_line.md", [*(field.name for field in fields(settings.RunSettings)), *WRITTEN]),
     ],
 )
-def test_a_page_names_all_that_there_is(page, names):
+def test_pages_name_every_documented_item(page, names):
     text = (ROOT / page).read_text()
     assert not [name for name in names if f"`{name}`" not in text]

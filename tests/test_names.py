@@ -19,14 +19,14 @@ def show(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def test_no_module_docstring_of_a_test_asks():
+def test_module_docstrings_of_tests_are_no_questions():
     for path in sorted((ROOT / "tests").rglob("*.py")):
         words = (ast.get_docstring(ast.parse(path.read_text())) or "").split()
         assert not words or words[0] not in QUESTIONS, show(path)
 
 
 @pytest.mark.parametrize("path", FILES, ids=show)
-def test_a_module_docstring_says_what_the_module_provides(path):
+def test_module_docstrings_are_present_and_no_questions(path):
     words = (ast.get_docstring(ast.parse(path.read_text())) or "").split()
     assert words and words[0] not in QUESTIONS
 

@@ -49,14 +49,14 @@ def imported():
     return found
 
 
-def test_the_dependencies_are_what_is_imported():
+def test_declared_dependencies_are_the_imported_packages():
     of_module = packages_distributions()
     needed = {of_module[name][0].lower().replace("_", "-") for name in imported() if name not in OPTIONAL}
     assert needed == distributions(PROJECT["dependencies"])
 
 
 @pytest.mark.parametrize(("module", "extra"), OPTIONAL.items())
-def test_an_extra_declares_what_is_imported_where_it_is_asked_for(module, extra):
+def test_extras_declare_the_packages_imported_for_them(module, extra):
     assert module in imported()
     assert module.lower() in distributions(PROJECT["optional-dependencies"][extra])
 

@@ -24,13 +24,13 @@ LAYERS = {
 }
 
 
-def chosen(rule):
+def chosen_paths(rule):
     return sharing.personal_paths(rule, PATHS, LAYERS)
 
 
 def test_norm_layers_are_recognized_by_class_and_not_by_name():
-    assert chosen(sharing.batch_norms) == {PATHS[0], PATHS[2]}
-    assert chosen(sharing.all_norms) == {PATHS[0], PATHS[2], PATHS[4]}
+    assert chosen_paths(sharing.batch_norms) == {PATHS[0], PATHS[2]}
+    assert chosen_paths(sharing.all_norms) == {PATHS[0], PATHS[2], PATHS[4]}
 
 
 def test_a_subclass_of_a_norm_layer_is_personal():
@@ -41,13 +41,13 @@ def test_a_subclass_of_a_norm_layer_is_personal():
 
 
 def test_patterns_choose_leaves_by_path():
-    assert chosen(sharing.personal("params/classifier/*")) == {PATHS[-1]}
-    assert chosen(sharing.share_all) == set()
+    assert chosen_paths(sharing.personal("params/classifier/*")) == {PATHS[-1]}
+    assert chosen_paths(sharing.share_all) == set()
 
 
 def test_a_pattern_that_matches_no_leaf_is_refused():
     with pytest.raises(InputError, match=r"no leaf.*params/clasifier/\*"):
-        chosen(sharing.personal("params/clasifier/*"))
+        chosen_paths(sharing.personal("params/clasifier/*"))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_pattern_that_matches_no_leaf_is_refused():
 )
 def test_a_rule_that_chooses_no_leaf_is_refused_unless_it_is_share_all(rule, message):
     with pytest.raises(InputError, match=message):
-        chosen(rule)
+        chosen_paths(rule)
 
 
 def test_the_error_names_layers_without_leaves():
@@ -74,4 +74,4 @@ def test_the_error_names_layers_without_leaves():
 
 
 def test_a_custom_rule_chooses_leaves():
-    assert chosen(lambda leaf: leaf.path.endswith("/bias")) == {PATHS[-1]}
+    assert chosen_paths(lambda leaf: leaf.path.endswith("/bias")) == {PATHS[-1]}

@@ -25,7 +25,7 @@ def test_the_gradient_of_a_norm_at_zero_is_zero():
     np.testing.assert_array_equal(gradient, np.zeros(3))
 
 
-def test_put_undoes_take():
+def test_putting_taken_rows_back_is_the_identity():
     stack = {"x": jnp.arange(12.0).reshape(4, 3), "n": jnp.arange(4)}
     index = jnp.array([2, 0])
     assert jax.tree.all(jax.tree.map(jnp.array_equal, tree.put(stack, index, tree.take(stack, index)), stack))
@@ -38,7 +38,7 @@ def test_a_weighted_sum_leaves_no_copy_of_the_stack():
     assert memory.temp_size_in_bytes < 1000 * 4 * 5
 
 
-def test_where_chooses_rows():
+def test_where_selects_rows():
     yes, no = {"x": jnp.ones((3, 2)), "n": jnp.ones(3)}, {"x": jnp.zeros((3, 2)), "n": jnp.zeros(3)}
     out = tree.where(jnp.array([True, False, True]), yes, no)
     np.testing.assert_array_equal(out["x"][:, 0], [1, 0, 1])

@@ -214,7 +214,7 @@ def test_an_unknown_option_is_refused_with_the_nearest(arguments, message):
         whole(**arguments)
 
 
-def test_what_is_passed_wins_over_the_preset():
+def test_passed_options_override_the_preset():
     assert whole() == ("short", (1, "model"))
     assert whole(preset="released") == ("long", (3, "tensor"))
     assert whole("short", inner={"size": 2}, preset="released") == ("short", (2, "tensor"))
@@ -224,7 +224,7 @@ PRESETS = [(name, factory.presets) for name, factory in ALGORITHMS.items() if ha
 
 
 @pytest.mark.parametrize(("name", "presets"), PRESETS)
-def test_an_algorithm_with_a_preset_takes_it(name, presets):
+def test_algorithms_with_presets_use_their_options(name, presets):
     assert presets.keys() == {"released"}
     assert presets["released"].keys() < inspect.signature(ALGORITHMS[name]).parameters.keys()
     ALGORITHMS[name](preset="released")

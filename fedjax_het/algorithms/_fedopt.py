@@ -1,12 +1,14 @@
 """Optimizers on the server: FedAvgM, FedAdagrad, FedAdam and FedYogi."""
 
-from dataclasses import replace
 from typing import Unpack
 
+import optax
+
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.algorithms._fedavg import fedavg
-from fedjax_het.client.local_updates import Training
+from fedjax_het.client.local_updates import Training, sgd
+from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.server import optimizers
+from fedjax_het.server.aggregators import mean
 from fedjax_het.server.optimizers import BiasCorrection, InitialMoment
 from fedjax_het.server.weightings import WeightingOrName
 from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, Preset, validate_arguments, with_presets
@@ -44,7 +46,7 @@ def fedavgm(
         arXiv:1909.06335
     """
     optimizer = optimizers.fedavgm(server_learning_rate, server_momentum, momentum_damping=momentum_damping)
-    return replace(fedavg(weighting=weighting, **training), server_optimizer=optimizer)
+    return _on_server(optimizer, weighting, training)
 
 
 @validate_arguments
@@ -77,7 +79,7 @@ def fedadagrad(
         Reddi et al., Adaptive Federated Optimization, ICLR 2021. arXiv:2003.00295
     """
     optimizer = optimizers.fedadagrad(server_learning_rate, tau, v0)
-    return replace(fedavg(weighting=weighting, **training), server_optimizer=optimizer)
+    return _on_server(optimizer, weighting, training)
 
 
 @with_presets(released={"bias_correction": "adam"})
@@ -121,7 +123,7 @@ def fedadam(
         Reddi et al., Adaptive Federated Optimization, ICLR 2021. arXiv:2003.00295
     """
     optimizer = optimizers.fedadam(server_learning_rate, b1, b2, tau, v0=v0, bias_correction=bias_correction)
-    return replace(fedavg(weighting=weighting, **training), server_optimizer=optimizer)
+    return _on_server(optimizer, weighting, training)
 
 
 @with_presets(released={"bias_correction": "adam"})
@@ -166,4 +168,13 @@ def fedyogi(
         Reddi et al., Adaptive Federated Optimization, ICLR 2021. arXiv:2003.00295
     """
     optimizer = optimizers.fedyogi(server_learning_rate, b1, b2, tau, v0=v0, bias_correction=bias_correction)
-    return replace(fedavg(weighting=weighting, **training), server_optimizer=optimizer)
+    return _on_server(optimizer, weighting, training)
+
+
+def _on_server(optimizer: optax.GradientTransformation, weighting: WeightingOrName, training: Training) -> Algorithm:
+    return Algorithm(
+        objective=(cross_entropy(),),
+        local_update=sgd(**training),
+        aggregator=mean(weighting),
+        server_optimizer=optimizer,
+    )

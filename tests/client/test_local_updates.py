@@ -52,7 +52,7 @@ def train(update, *arguments, key=0):
     return jax.jit(lambda v, k: update.train(PROBLEM, v, k))(view(*arguments), jax.random.key(key))
 
 
-def test_the_last_batch_is_partial_not_dropped():
+def test_the_last_partial_batch_is_not_dropped():
     rows = np.arange(13)
     out = train(sgd(0.3, momentum=0.9, weight_decay=0.01, batch_size=5, epochs=2, shuffle=False), rows, 13)
     wanted = by_hand([rows[:5], rows[5:10], rows[10:]] * 2, 0.3, 0.9, 0.01)
@@ -60,19 +60,19 @@ def test_the_last_batch_is_partial_not_dropped():
     assert float(out.num_steps) == 6
 
 
-def test_fewer_examples_than_a_batch():
+def test_fewer_examples_than_a_batch_make_one_step():
     out = train(sgd(0.3, batch_size=50, shuffle=False), np.arange(7), 3)
     np.testing.assert_allclose(out.variables["params"]["w"], by_hand([np.arange(3)], 0.3), atol=1e-6)
     assert float(out.num_steps) == 1
 
 
-def test_no_example_no_step():
+def test_a_client_without_examples_takes_no_step():
     out = train(sgd(0.3), np.zeros(5), 0)
     np.testing.assert_array_equal(out.variables["params"]["w"], WEIGHTS["w"])
     assert float(out.num_steps) == 0 and float(out.metrics["loss"]) == 0
 
 
-def test_a_number_of_steps_goes_round_the_examples():
+def test_a_number_of_steps_cycles_through_the_examples():
     rows = np.arange(8)
     out = train(sgd(0.1, batch_size=5, steps=5, shuffle=False), rows, 8)
     halves = [rows[:5], rows[5:]]
@@ -80,7 +80,7 @@ def test_a_number_of_steps_goes_round_the_examples():
     assert float(out.num_steps) == 5
 
 
-def test_an_epoch_visits_every_example_once_in_an_order_that_ignores_the_capacity():
+def test_shuffling_keeps_every_example_once_in_an_order_independent_of_padding():
     key = jax.random.key(3)
     narrow = local_updates._shuffle(key, Rows(jnp.arange(100, 113), jnp.asarray(11)))
     wide = local_updates._shuffle(key, Rows(jnp.pad(jnp.arange(100, 111), (0, 40)), jnp.asarray(11)))
@@ -88,7 +88,7 @@ def test_an_epoch_visits_every_example_once_in_an_order_that_ignores_the_capacit
     assert narrow[:11].tolist() == wide[:11].tolist() != sorted(wide[:11].tolist())
 
 
-def test_every_epoch_has_its_own_order():
+def test_every_epoch_and_key_has_its_own_order():
     one, two = (train(sgd(0.5, batch_size=4, epochs=e), np.arange(12), 12) for e in (1, 2))
     again = train(sgd(0.5, batch_size=4, epochs=2), np.arange(12), 12)
     other = train(sgd(0.5, batch_size=4, epochs=2), np.arange(12), 12, key=1)
@@ -106,7 +106,7 @@ def test_any_optax_optimizer_can_be_used_and_kept():
 
 
 @pytest.mark.parametrize("length", [{}, {"epochs": 3}, {"steps": 7}])
-def test_steps_are_counted_alike_before_and_during_training(length):
+def test_the_predicted_number_of_steps_is_the_number_taken(length):
     update = sgd(batch_size=4, **length)
     for count in (0, 1, 4, 9):
         assert float(train(update, np.arange(10), count).num_steps) == update.num_steps(np.array([count]))[0]
@@ -123,17 +123,17 @@ def test_steps_are_counted_alike_before_and_during_training(length):
         ({"momentum": float("nan")}, "momentum"),
     ],
 )
-def test_settings_out_of_range(settings, message):
+def test_settings_out_of_range_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         sgd(**settings)
 
 
-def test_the_settings_of_recipes_are_those_of_sgd():
+def test_the_training_settings_are_the_parameters_of_sgd():
     known = set(inspect.signature(sgd).parameters) - {"gradient", "keep_optimizer"}
     assert set(get_type_hints(Training)) == known
 
 
-def test_in_turn_goes_on_where_the_first_ended():
+def test_a_sequential_update_continues_from_the_end_of_the_first():
     settings = {"batch_size": 5, "shuffle": False}
     halves = [np.arange(5), np.arange(5, 8)]
     update = sequential(sgd(0.3, **settings), sgd(0.1, **settings, epochs=2))
@@ -146,13 +146,13 @@ def test_in_turn_goes_on_where_the_first_ended():
     assert parts[1] < parts[0]
 
 
-def test_in_turn_without_examples():
+def test_a_sequential_update_without_examples_takes_no_step():
     out = train(sequential(sgd(0.3), sgd(0.1)), np.zeros(5), 0)
     np.testing.assert_array_equal(out.variables["params"]["w"], WEIGHTS["w"])
     assert float(out.num_steps) == 0 and float(out.metrics["loss"]) == 0
 
 
-def test_a_restricted_update_trains_what_it_may():
+def test_an_update_with_only_trains_the_matching_parameters():
     np.testing.assert_array_equal(
         train(sgd(0.3, only="params/w", batch_size=4), np.arange(8), 8).variables["params"]["w"],
         train(sgd(0.3, batch_size=4), np.arange(8), 8).variables["params"]["w"],
@@ -161,6 +161,6 @@ def test_a_restricted_update_trains_what_it_may():
         train(sgd(0.3, only="params/v"), np.arange(8), 8)
 
 
-def test_a_restriction_does_not_go_with_a_kept_optimizer():
+def test_only_together_with_keep_optimizer_is_refused():
     with pytest.raises(InputError, match="only: the optimizer is kept"):
         sgd(only="params/w", keep_optimizer=True)

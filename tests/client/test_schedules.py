@@ -17,7 +17,7 @@ from fedjax_het.errors import InputError
         (warm_up(2, first=0.5), [0.5, 0.75, 1, 1, 1, 1]),
     ],
 )
-def test_its_factor_in_each_round(schedule, expected):
+def test_a_schedule_gives_its_factor_in_each_round(schedule, expected):
     np.testing.assert_allclose([schedule(np.int32(round)) for round in range(6)], expected, rtol=1e-6)
 
 
@@ -34,6 +34,6 @@ def test_its_factor_in_each_round(schedule, expected):
         ("warm_up", {"first": float("nan")}, "first: must be a finite number of at least 0, not nan"),
     ],
 )
-def test_what_cannot_be_one_is_refused(name, options, message):
+def test_invalid_schedule_options_are_refused(name, options, message):
     with pytest.raises(InputError, match=message):
         SCHEDULES[name](**options)

@@ -25,36 +25,36 @@ PRINTED = {
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "colab").glob("*.ipynb"))
 
 
-def read(name):
+def read_notebook(name):
     return nbformat.read(ROOT / "colab" / f"{name}.ipynb", as_version=4)
 
 
-def tagged(notebook, tag):
+def cell_with_tag(notebook, tag):
     (cell,) = [cell for cell in notebook.cells if tag in cell.metadata.get("tags", ())]
     return cell
 
 
-def test_all_are_here():
+def test_every_notebook_is_listed():
     assert set(NOTEBOOKS) == set(SMALL)
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_each_has_its_badge_installs_the_package_and_keeps_no_output(name):
-    notebook = read(name)
+def test_notebooks_have_a_badge_an_install_cell_and_no_output(name):
+    notebook = read_notebook(name)
     nbformat.validate(notebook)
     assert f"/blob/main/colab/{name}.ipynb)" in notebook.cells[0].source
-    assert "fedjax_het" in tagged(notebook, "install").source
-    assert re.match(r"[A-Z_, ]+ = ", tagged(notebook, "parameters").source)
+    assert "fedjax_het" in cell_with_tag(notebook, "install").source
+    assert re.match(r"[A-Z_, ]+ = ", cell_with_tag(notebook, "parameters").source)
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook.cells)
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "quickstart" else pytest.mark.slow) for name in NOTEBOOKS]
 )
-def test_it_runs_from_top_to_bottom(name, tmp_path, monkeypatch):
-    notebook = read(name)
-    tagged(notebook, "install").source = ""
-    tagged(notebook, "parameters").source = SMALL[name]
+def test_notebooks_run_from_top_to_bottom(name, tmp_path, monkeypatch):
+    notebook = read_notebook(name)
+    cell_with_tag(notebook, "install").source = ""
+    cell_with_tag(notebook, "parameters").source = SMALL[name]
     # The kernel of this environment, whichever kernels its user has installed.
     kernels = tmp_path / "jupyter" / "kernels" / "python3"
     kernels.mkdir(parents=True)

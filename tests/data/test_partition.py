@@ -29,7 +29,7 @@ PARTITION = st.one_of(
 )
 
 
-def labelled(num: int, num_classes: int = 5, num_domains: int = 3, seed: int = 0) -> LabeledExamples:
+def labeled_examples(num: int, num_classes: int = 5, num_domains: int = 3, seed: int = 0) -> LabeledExamples:
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.arange(num) % num_classes).astype(np.int32)
     return LabeledExamples(labels, rng.permutation(np.arange(num) % num_domains).astype(np.int32), num_classes)
@@ -41,8 +41,8 @@ def draw(partition, examples, num_clients, seed=0):
 
 @settings(max_examples=150, deadline=None)
 @given(PARTITION, st.integers(60, 200), st.integers(5, 12), st.integers(0, 50))
-def test_every_example_is_used_once_and_the_seed_decides(partition, num, num_clients, seed):
-    examples = labelled(num, seed=seed)
+def test_every_example_is_used_once_and_depends_on_the_seed(partition, num, num_clients, seed):
+    examples = labeled_examples(num, seed=seed)
     parts = draw(partition, examples, num_clients, seed)
     assert len(parts) == num_clients
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(num))
@@ -54,16 +54,16 @@ def test_every_example_is_used_once_and_the_seed_decides(partition, num, num_cli
 @settings(deadline=None)
 @given(st.sampled_from([dirichlet, quantity_skew, domain_dirichlet]), ALPHAS, st.integers(0, 8), st.integers(0, 50))
 def test_min_examples_is_met(factory, alpha, min_examples, seed):
-    parts = draw(factory(alpha, min_examples=min_examples), labelled(120, seed=seed), 12, seed)
+    parts = draw(factory(alpha, min_examples=min_examples), labeled_examples(120, seed=seed), 12, seed)
     assert min(len(part) for part in parts) >= min_examples
 
 
 def test_iid_sizes_differ_by_at_most_one():
-    assert sorted(len(part) for part in draw(iid(), labelled(23), 5)) == [4, 4, 5, 5, 5]
+    assert sorted(len(part) for part in draw(iid(), labeled_examples(23), 5)) == [4, 4, 5, 5, 5]
 
 
 def test_quantity_skew_follows_alpha():
-    examples = labelled(2000)
+    examples = labeled_examples(2000)
     even = [len(part) for part in draw(quantity_skew(1e6), examples, 10)]
     skewed = [len(part) for part in draw(quantity_skew(1e-3), examples, 10)]
     assert max(even) - min(even) <= 4
@@ -71,7 +71,7 @@ def test_quantity_skew_follows_alpha():
 
 
 def test_by_domain_gives_each_client_one_domain():
-    examples = labelled(30)
+    examples = labeled_examples(30)
     for domain, part in enumerate(draw(by_domain(), examples, 3)):
         np.testing.assert_array_equal(part, np.flatnonzero(examples.domains == domain))
 
@@ -84,7 +84,7 @@ def test_more_clients_than_domains_cut_each_domain_evenly():
 
 
 def test_domain_dirichlet_skews_labels_within_domains():
-    examples = labelled(600)
+    examples = labeled_examples(600)
     parts = draw(domain_dirichlet(1e-6, min_examples=0), examples, 9)
     assert all(len(np.unique(examples.domains[part])) <= 1 for part in parts)
     counts = np.stack([np.bincount(examples.labels[part], minlength=5) for part in parts])
@@ -95,7 +95,7 @@ def test_a_custom_partition_runs_within_domains():
     def first_takes_all(examples, num_clients, rng):
         return [np.arange(len(examples.labels)), *[np.zeros(0, int)] * (num_clients - 1)]
 
-    assert [len(part) for part in draw(within_domains(first_takes_all), labelled(30), 6)] == [10, 0] * 3
+    assert [len(part) for part in draw(within_domains(first_takes_all), labeled_examples(30), 6)] == [10, 0] * 3
 
 
 @pytest.mark.parametrize("alpha", [0, -1.0, np.nan, np.inf])
@@ -122,7 +122,7 @@ def test_alpha_must_be_positive(factory, alpha):
 )
 def test_impossible_partitions_are_named_in_the_error(partition, num_clients, message):
     with pytest.raises(InputError, match=message):
-        draw(partition, labelled(30), num_clients)
+        draw(partition, labeled_examples(30), num_clients)
 
 
 def test_the_registry_holds_the_factories_by_name():
@@ -168,12 +168,12 @@ def test_equal_sizes_differ_by_at_most_one(num_clients, alpha, seed):
     assert sizes.max() - sizes.min() <= 1
 
 
-def test_one_client_has_all_examples_and_no_absent_class():
+def test_a_single_client_has_all_examples():
     np.testing.assert_array_equal(counts_of(dirichlet(0.1), of_sizes([4, 0, 3]), 1), [[4, 0, 3]])
     np.testing.assert_array_equal(counts_of(dirichlet(0.1, equal_sizes=True), of_sizes([4, 0, 3]), 1), [[4, 0, 3]])
 
 
-def test_rounding_treats_many_clients_alike():
+def test_rounding_gives_many_clients_similar_numbers_of_examples():
     sizes = counts_of(dirichlet(1e6), of_sizes([60] * 100), 100).sum(axis=1)  # 0.6 of each class a client
     assert sizes.min() > 40
     assert sizes.max() < 80

@@ -32,7 +32,7 @@ def test_a_constant_channel_is_centered_and_not_divided_by_zero():
     np.testing.assert_array_equal(Preparation(moments(inputs, np.arange(3)))(inputs), np.zeros((3, 2)))
 
 
-def test_training_augments_before_it_standardises_and_nothing_else_does():
+def test_only_training_is_augmented_before_standardization():
     def augment(key, inputs, labels):
         return inputs + 0.5, labels + 1
 

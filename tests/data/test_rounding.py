@@ -9,7 +9,7 @@ from fedjax_het.data import rounding
 
 
 @pytest.mark.parametrize("alpha", [1e-320, 1e-6, 1e-3, 0.5, 1.0, 1e6, 1e300])
-def test_dirichlet_is_finite_for_any_alpha(alpha):
+def test_dirichlet_proportions_are_finite_for_any_alpha(alpha):
     draws = rounding.sample_dirichlet(alpha, (50, 7), np.random.default_rng(0))
     assert np.isfinite(draws).all()
     np.testing.assert_allclose(draws.sum(axis=1), 1.0)

@@ -28,7 +28,7 @@ def test_a_split_uses_every_position_once_and_keeps_one_for_training(num, valid,
 
 
 @given(st.lists(st.integers(0, 5), max_size=80), st.floats(0, 1), st.integers(0, 9))
-def test_every_stratum_gives_its_fraction_to_within_one(strata, fraction, seed):
+def test_every_stratum_is_split_by_its_fraction_to_within_one(strata, fraction, seed):
     strata = np.array(strata, int)
     is_drawn = splitting.draw_stratified(strata, fraction, np.random.default_rng(seed))
     for group in [np.ones(len(strata), bool), *(strata == each for each in np.unique(strata))]:

@@ -34,7 +34,7 @@ def test_features_shift_by_the_requested_deviation():
 
 
 @pytest.mark.parametrize("image", [False, True, (7, 5, 3)])
-def test_a_linear_model_learns_it(image):
+def test_a_linear_model_learns_a_toy_federation(image):
     f = toy(image=image)
     shape = {False: (8,), True: (8, 8, 1)}.get(image, image)
     assert f.examples.inputs.shape[1:] == shape
@@ -44,7 +44,7 @@ def test_a_linear_model_learns_it(image):
     assert model.score(inputs[f.test.index], f.examples.labels[f.test.index]) > 0.9
 
 
-def test_the_seed_decides_and_newcomers_are_extra():
+def test_data_depend_on_the_seed_and_newcomers_are_additional():
     assert toy().fingerprint == toy().fingerprint
     assert not np.array_equal(toy().examples.inputs, toy(seed=1).examples.inputs)
     f = toy(num_clients=4, unseen_clients=2, valid_fraction=0.2)

@@ -12,7 +12,7 @@ STACK = np.array([[1.0, 0.0], [-1.0, 1.0], [0.0, -2.0]])
 GRAM = jnp.asarray(STACK @ STACK.T)
 
 
-def test_by_hand():
+def test_conflict_measures_match_those_computed_by_hand():
     measured = conflict(GRAM)
     root = np.sqrt(2)
     assert measured.num_conflicts == 2
@@ -22,12 +22,12 @@ def test_by_hand():
     np.testing.assert_allclose(measured.dominance, measured.agreement)
 
 
-def test_losses_divide():
+def test_dominance_is_divided_by_losses():
     losses = jnp.array([1.0, 2.0, 4.0])
     np.testing.assert_allclose(conflict(GRAM, losses).dominance, conflict(GRAM).agreement / losses)
 
 
-def test_absent_clients_change_nothing():
+def test_absent_clients_do_not_change_the_measures():
     padded, present = jnp.pad(GRAM, ((0, 1), (0, 1))), jnp.array([True, True, True, False])
     full, wider = conflict(GRAM), conflict(padded, is_present=present)
     for name in ("mean_cosine", "num_conflicts"):
@@ -43,6 +43,6 @@ def test_conflicts_after_an_edit_ignore_rounding():
     assert num_conflicts(GRAM, jnp.zeros((3, 3))) == 0
 
 
-def test_an_unknown_mode():
+def test_an_unknown_mode_is_refused_with_the_nearest():
     with pytest.raises(InputError, match="Did you mean 'mean_excl'"):
         conflict(GRAM, mode="mean_exc")

@@ -14,13 +14,13 @@ def test_the_parts_add_up_to_the_global_loss():
     np.testing.assert_allclose(parts.total, overall @ counts / counts.sum(), rtol=1e-6)
 
 
-def test_identical_clients_have_no_shift_and_an_unchanged_model_no_aggregation_loss():
+def test_equal_losses_have_no_shift_and_no_aggregation_part():
     losses = np.full((3, 3), 0.7)
     parts = decomposition(losses, np.full(3, 0.7), np.ones(3))
     assert abs(float(parts.shift)) < 1e-7 and abs(float(parts.aggregation)) < 1e-7
 
 
-def test_drift_is_zero_for_those_who_stay_and_quadratic_in_the_distance():
+def test_drift_is_zero_without_movement_and_quadratic_in_the_distance():
     path = RNG.normal(size=(5, 6))
     assert float(drift([np.repeat(path[:1], 4, axis=0)])) == 0
     wider = path[0] + 3 * (path - path[0])

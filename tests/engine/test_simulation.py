@@ -8,12 +8,11 @@ import optax
 import pytest
 
 from fedjax_het import data, models, simulate
-from fedjax_het.engine import Simulation, chunked, flatten_evaluation, sharded, summarize_clients, vmapped
-from fedjax_het.engine.evaluation.evaluate import Metrics
+from fedjax_het.engine import Simulation, chunked, flatten_evaluation, sharded, vmapped
 from fedjax_het.engine.parallel.compilation import jit_initializer
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError, NonFiniteError
-from tests.harness import algorithm, difference, federation, is_equal, model, of_clients
+from tests.harness import algorithm, difference, federation, is_equal, model, without_padding
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +20,7 @@ def simulation():
     return Simulation(algorithm("fedbn"), model(), federation(), rounds=25, cohort_size=3, evaluate_every=10)
 
 
-def test_two_compilations_and_not_one_more(simulation, monkeypatch):
+def test_advancing_and_evaluating_compile_nothing(simulation, monkeypatch):
     """Rounds and evaluation are compiled when the simulation is made; 25 rounds in three blocks compile nothing."""
     compiled = []
     state = simulation.start()
@@ -40,7 +39,7 @@ def test_two_compilations_and_not_one_more(simulation, monkeypatch):
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="only CPUs have the level")
-def test_the_first_state_is_compiled_quickly_and_to_the_same_bits(monkeypatch):
+def test_quick_compilation_of_the_first_state_gives_the_same_bits(monkeypatch):
     """But for a level that the user has set."""
     draw, options = models.unet(2, width=0.125, levels=1).init, []
     jit = jax.jit
@@ -74,7 +73,7 @@ def test_a_round_calls_nothing_on_the_host(simulation):
     assert "callback" not in simulation.executor.program.as_text()
 
 
-def test_blocks_change_nothing(simulation):
+def test_the_length_of_blocks_does_not_change_the_state(simulation):
     whole, parts = simulation.start(), simulation.start()
     whole, _ = simulation.advance(whole, 6)
     for num_rounds in (1, 3, 2):
@@ -82,7 +81,7 @@ def test_blocks_change_nothing(simulation):
     assert is_equal(whole, parts)
 
 
-def test_seeds_side_by_side_are_seeds_by_themselves():
+def test_several_seeds_equal_simulations_of_one_seed():
     options = {"rounds": 4, "cohort_size": 3, "evaluate_every": 4}
     both = simulate(algorithm("fedld"), model("none"), federation(), num_seeds=2, seed=5, **options)
     for seed in (5, 6):
@@ -96,20 +95,20 @@ def test_seeds_side_by_side_are_seeds_by_themselves():
 
 
 @pytest.mark.parametrize("layout", [chunked(2), sharded(2)], ids=str)
-def test_simulations_in_other_layouts(layout):
+def test_simulations_in_other_layouts_give_equal_results(layout):
     plain, other = (
         simulate(algorithm("scaffold"), model("none"), federation(), rounds=3, evaluate_every=3, layout=each)
         for each in (chunked(1), layout)
     )
-    assert difference(of_clients(plain.state), of_clients(other.state)) < 1e-5
-    assert difference(flat_of(plain), flat_of(other)) < 1e-4
+    assert difference(without_padding(plain.state), without_padding(other.state)) < 1e-5
+    assert difference(final_figures(plain), final_figures(other)) < 1e-4
 
 
-def flat_of(history):
+def final_figures(history):
     return flatten_evaluation(jax.tree.map(lambda x: x[:, -1], history.evaluation))
 
 
-def test_facts(simulation):
+def test_the_cost_of_a_run_is_computed_from_its_shapes(simulation):
     facts = simulation.cost
     assert (facts.num_clients, facts.cohort_size) == (5, 3)
     counts = federation().data.train.count
@@ -124,7 +123,7 @@ def test_facts(simulation):
     assert held["client states"] == 5 * (4 * num_personal + 4 * num_statistics + 4)
 
 
-def test_stops(simulation):
+def test_stops_are_the_evaluated_rounds_and_the_requested_multiples(simulation):
     assert list(simulation.stops()) == [10, 20, 25]
     assert list(simulation.stops(10, 7)) == [14, 20, 21, 25]
     assert [r for r in range(1, 26) if simulation.is_evaluated(r)] == [10, 20, 25]
@@ -140,14 +139,14 @@ def test_stops(simulation):
         ({"server_optimizer": optax.sgd(jnp.inf)}, r"the clients' updates are finite, the result of the server"),
     ],
 )
-def test_raise_names_round_and_what_was_not_finite(change, message):
+def test_the_error_for_nonfinite_values_names_the_round_and_their_origin(change, message):
     exploding = replace(algorithm("fedavg"), **change)
     built = Simulation(exploding, model("none"), federation(), rounds=4, evaluate_every=4, on_nonfinite="raise")
     with pytest.raises(NonFiniteError, match=r"round 0: " + message):
         built.advance(built.start(), 4)
 
 
-def test_participation_and_newcomers():
+def test_a_simulation_with_participation_evaluates_newcomers():
     held = data.toy(num_clients=4, image=(6, 6, 1), unseen_clients=2)
     history = simulate(
         algorithm("fedbn"),
@@ -179,53 +178,17 @@ def test_participation_and_newcomers():
         ({"rounds": 1, "examples": "disk"}, r"examples: unknown option 'disk'\. Known: auto, device, stream\."),
     ],
 )
-def test_settings_out_of_range(options, message):
+def test_settings_out_of_range_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         Simulation(algorithm("fedavg"), model(), federation(), **options)
 
 
-def test_own_models_on_a_common_test_set_that_is_not_there():
+def test_personal_on_test_without_a_test_set_is_refused():
     alone = replace(federation(), test=None)
     with pytest.raises(InputError, match="personal_on_test: there is no common test set"):
         Simulation(algorithm("fedbn"), model(), alone, rounds=1, personal_on_test=True)
 
 
-def test_summary_leaves_out_clients_without_examples():
-    metrics = Metrics(np.array([[1.0, 3.0, 0.0]]), np.array([[0.5, 1.0, 0.0]]), np.array([[30.0, 10.0, 0.0]]))
-    numbers = {name: float(value[0]) for name, value in summarize_clients(metrics).items()}
-    assert numbers == pytest.approx(
-        {
-            "accuracy_mean": 0.75,
-            "accuracy_weighted": 0.625,
-            "accuracy_std": 0.25,
-            "accuracy_worst10": 0.5,
-            "accuracy_min": 0.5,
-            "accuracy_gini": 1 / 6,
-            "accuracy_max": 1.0,
-            "loss_mean": 2.0,
-        }
-    )
-
-
-def test_the_worst_tenth_of_thirty_is_three():
-    accuracy = np.linspace(0, 1, 30)[None]
-    ones = np.ones_like(accuracy)
-    assert summarize_clients(Metrics(ones, accuracy, ones))["accuracy_worst10"][0] == pytest.approx(
-        accuracy[0, :3].mean()
-    )
-
-
-def test_gini_is_the_mean_difference_of_two_clients():
-    rng = np.random.default_rng(0)
-    accuracy, count = rng.random((2, 7)), np.array([[3, 0, 2, 5, 1, 0, 4]] * 2)
-    ours = summarize_clients(Metrics(accuracy, accuracy, count))["accuracy_gini"]
-    for values, gini in zip(accuracy[:, count[0] > 0], ours, strict=True):
-        assert gini == pytest.approx(np.abs(values[:, None] - values).mean() / 2 / values.mean())
-    nobody = np.zeros((1, 3))
-    assert np.isnan(summarize_clients(Metrics(nobody, nobody, nobody))["accuracy_gini"][0])
-    assert summarize_clients(Metrics(nobody, nobody, nobody + 1))["accuracy_gini"][0] == 0
-
-
-def test_everyone_by_default():
+def test_full_participation_includes_every_client():
     built = Simulation(algorithm("fedavg"), model("none"), federation(), rounds=1, participation=participation.full())
     assert built.cost.cohort_size == 5

@@ -45,7 +45,7 @@ def test_every_command_has_a_help_text_with_its_name(run, name, capsys):
     assert capsys.readouterr().out.startswith(f"usage: python -m experiments {name} ")
 
 
-def test_the_status_is_that_of_the_command(run, tmp_path, capsys):
+def test_the_exit_status_is_that_of_the_command(run, tmp_path, capsys):
     assert run("export", f"--workdir={tmp_path}", "--to=model.safetensors") == 2
     assert "holds no run" in capsys.readouterr().err
 
@@ -66,7 +66,7 @@ def test_an_embedded_config_is_found_by_its_name_in_any_directory(tmp_path, monk
         settings.load_settings(settings.find_config("quickstrat"))
 
 
-def test_a_config_imports_its_neighbours_alone(tmp_path):
+def test_a_config_imports_modules_of_its_own_folder_only(tmp_path):
     shared = "def base(rounds):\n    return {'rounds': rounds}\n"
     for folder, rounds in (("a", 3), ("b", 5)):
         (tmp_path / folder).mkdir()
@@ -80,7 +80,7 @@ def test_a_config_imports_its_neighbours_alone(tmp_path):
     assert not [name for name in sys.modules if name.startswith("_configs_above")]
 
 
-def test_other_processes_import_this_package_whatever_the_directory_holds(tmp_path):
+def test_child_processes_import_this_package_in_any_directory(tmp_path):
     """The process that starts another has the checkout on its path, and not the current directory."""
     (tmp_path / "experiments.py").write_text("raise ImportError('another module of this name')\n")
     program = """

@@ -16,13 +16,13 @@ from tests.shared import ROOT
 
 
 @pytest.fixture
-def listed(capsys, monkeypatch):
-    def listed(*arguments, columns=80):
+def list_output(capsys, monkeypatch):
+    def list_output(*arguments, columns=80):
         monkeypatch.setenv("COLUMNS", str(columns))
         assert list_algorithms.main(arguments) == 0
         return capsys.readouterr().out
 
-    return listed
+    return list_output
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -45,8 +45,8 @@ def test_traffic_is_the_size_of_the_messages():
     assert 1.9 < double / plain < 2.0  # its statistics of batch norm have no control variate
 
 
-def test_the_overview_has_one_line_per_algorithm_within_eighty_columns(listed):
-    lines = listed().splitlines()
+def test_the_overview_has_one_line_per_algorithm_within_eighty_columns(list_output):
+    lines = list_output().splitlines()
     assert [line.split()[0] for line in lines[: len(ALGORITHMS)]] == list(ALGORITHMS)
     assert all(len(line) <= 80 and line.endswith(".") for line in lines[: len(ALGORITHMS)])
     rest = " ".join(lines[len(ALGORITHMS) + 1 :])
@@ -54,8 +54,8 @@ def test_the_overview_has_one_line_per_algorithm_within_eighty_columns(listed):
 
 
 @pytest.mark.parametrize(("name", "columns"), [("fedld", 80), ("fedld", 40), ("fedl2r", 200), ("scaffold", 80)])
-def test_one_algorithm_is_shown_completely_at_any_width(listed, name, columns):
-    out = listed(name, columns=columns)
+def test_one_algorithm_is_shown_completely_at_any_width(list_output, name, columns):
+    out = list_output(name, columns=columns)
     words = out.split()
     assert all(len(line) <= columns or " " not in line.strip() for line in out.splitlines())
     text = " ".join(words)
@@ -75,12 +75,12 @@ def test_one_algorithm_is_shown_completely_at_any_width(listed, name, columns):
     assert every <= shown
 
 
-def test_one_algorithm_is_shown_with_its_messages_and_traffic(listed):
-    out = " ".join(listed("scaffold").split())
+def test_one_algorithm_is_shown_with_its_messages_and_traffic(list_output):
+    out = " ".join(list_output("scaffold").split())
     assert "Down w and c, up y_i - w and c_i+ - c_i" in out
     assert "Kept by a client: c_i, the size of the shared parameters." in out
     assert re.search(r"1\.9\d times FedAvg's traffic", out)
-    assert "FedAvg's: down w, up w_i - w and n_i." in " ".join(listed("fedprox").split())
+    assert "FedAvg's: down w, up w_i - w and n_i." in " ".join(list_output("fedprox").split())
 
 
 def test_a_closed_pipe_is_no_error():

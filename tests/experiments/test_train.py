@@ -68,7 +68,7 @@ def contents(directory):
 
 
 # ---- what a run leaves behind ----------------------------------------------------------------------------------------
-def test_every_file_that_is_printed_exists(finished):
+def test_every_printed_file_exists(finished):
     assert sorted(path.name for path in finished.iterdir()) == sorted(WRITTEN)
 
 

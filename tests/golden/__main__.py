@@ -20,9 +20,8 @@ from typing import NamedTuple
 
 import jax
 
-from tests.compilation import hasten
-from tests.golden.cases import Case, Comparison, check_of, find, patterns_of
-from tests.golden.register import load_all
+from tests.compilation import use_quick_compilation
+from tests.golden.cases import Case, Comparison, check_of, find_cases, load_checks, patterns_of
 from tests.shared import shared_root
 
 
@@ -43,16 +42,16 @@ class Outcome(NamedTuple):
 
 def main(root: Path) -> int:
     """Print a line a case, then totals and what is not covered; for the exit status see the top of this file."""
-    hasten()
-    load_all()
+    use_quick_compilation()
+    load_checks()
     statuses, num_arrays, contained, left_out, failed, uncovered = Counter(), 0, [], [], [], []
-    paths = find(root)
+    paths = find_cases(root)
     for path in paths:
         label = f"{path.parent.name}/{path.stem}"
         if not patterns_of(path.parent.name):
             uncovered.append(path.parent.name)
             continue
-        case, outcome = hold(path)
+        case, outcome = run_case(path)
         statuses[outcome.status] += 1
         num_arrays += len(outcome.comparisons) - len(outcome.contained)
         print(f"{label:44s} {len(outcome.comparisons):3d} arrays  {_figures(outcome)}  {outcome.status}", flush=True)
@@ -75,7 +74,7 @@ def main(root: Path) -> int:
     return int(bool(failed) or not sum(statuses.values()))
 
 
-def hold(path: Path) -> tuple[Case | None, Outcome]:
+def run_case(path: Path) -> tuple[Case | None, Outcome]:
     """The case and what came of it; one that cannot be read, or breaks its check, has failed."""
     case, comparisons = None, []
     try:

@@ -1,6 +1,8 @@
 """A golden case: a file of inputs and of the numbers that the authors' code made of them."""
 
+import importlib
 import json
+import pkgutil
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -8,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.golden.meta import Meta
+from tests.golden.metadata import Metadata
 
 FLOAT64, FLOAT32 = 1e-9, 1e-5  # what the golden numbers' own README allows, relative
 
@@ -37,7 +39,7 @@ class Case:
         self.path, self.family, self.name = path, path.parent.name, path.stem
         with np.load(path) as arrays:
             self._arrays = {name: arrays[name] for name in arrays.files}
-        self.meta = Meta(json.loads(str(self._arrays["meta"])) if "meta" in self._arrays else {})
+        self.meta = Metadata(json.loads(str(self._arrays["meta"])) if "meta" in self._arrays else {})
         self.excused: dict[str, str] = {}
         self._seen = {"meta", "provenance"}
 
@@ -136,6 +138,13 @@ def covers(family: str, pattern: str) -> Callable[[Check], Check]:
     return register
 
 
+def load_checks() -> None:
+    """Import every family's file, which registers its checks."""
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        if module.name.startswith("family_"):
+            importlib.import_module(f"tests.golden.{module.name}")
+
+
 def check_of(case: Case) -> Check | None:
     fits = [(pattern, check) for family, pattern, check in _CHECKS if case.family == family]
     fits = [(len(pattern), check) for pattern, check in fits if fnmatchcase(case.name, pattern)]
@@ -147,6 +156,6 @@ def patterns_of(family: str) -> list[str]:
     return [pattern for known, pattern, _ in _CHECKS if known == family]
 
 
-def find(root: Path) -> list[Path]:
+def find_cases(root: Path) -> list[Path]:
     """Every case below a directory laid out as family/name.npz."""
     return sorted(root.glob("*/*.npz"))

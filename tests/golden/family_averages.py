@@ -5,7 +5,7 @@ import numpy as np
 from fedjax_het.algorithms import fedavg, fedprox, scaffold
 from fedjax_het.server.aggregators import mean
 from tests.golden.cases import Case, covers
-from tests.golden.stage import combined, replay
+from tests.golden.replay import combine, replay_gradients
 
 ONE_BY_ONE = {"batch_size": 1, "shuffle": False}
 
@@ -18,13 +18,13 @@ def local_sgd(case: Case):
         weight_decay=float(case["weight_decay"]),
         **ONE_BY_ONE,
     )
-    state = replay(algorithm, case["w0"], case["tape"][None, None], np.array([[0]]), 1)[-1]
+    state = replay_gradients(algorithm, case["w0"], case["tape"][None, None], np.array([[0]]), 1)[-1]
     yield case.compare("w_end", state.server.shared["params"]["w"])
 
 
 @covers("fedavg", "*")
 def aggregation(case: Case):
-    ours = combined(mean(), case["W"], case["n_samples"])
+    ours = combine(mean(), case["W"], case["n_samples"])
     for name in ("agg_f64", "agg_fedld_repo", "agg_ref"):
         yield case.compare(name, ours, 1e-12, scale=float(np.abs(case["W"]).max()))
     case.excuse("*num_batches_tracked*", "the released code truncates integer buffers; ours are float or absent")
@@ -43,7 +43,7 @@ def proximal_tape(case: Case):
             weight_decay=decay,
             **ONE_BY_ONE,
         )
-        state = replay(algorithm, case["w0"], case["tape"][None, None], np.array([[0]]), 1)[-1]
+        state = replay_gradients(algorithm, case["w0"], case["tape"][None, None], np.array([[0]]), 1)[-1]
         return state.server.shared["params"]["w"]
 
     squared = train("squared")
@@ -59,7 +59,7 @@ def proximal_tape(case: Case):
 @covers("scaffold", "tape_*")
 def scaffold_tape(case: Case):
     algorithm = scaffold(float(case["lr"]), float(case["lr_global"]), **ONE_BY_ONE)
-    states = replay(algorithm, case["x0"], case["tapes"], case["selected"], int(case["n_clients"]))
+    states = replay_gradients(algorithm, case["x0"], case["tapes"], case["selected"], int(case["n_clients"]))
     x = np.stack([state.server.shared["params"]["w"] for state in states])
     yield case.compare("x", x)
     yield case.compare("x_flsim", x)

@@ -20,7 +20,7 @@ from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.types import Broadcast, ClientData, ClientView, Examples, Model, Named, Rows, Trained, Variables
 from tests.golden.cases import Case, covers
-from tests.golden.stage import aggregate
+from tests.golden.replay import aggregate
 
 WARM_UP = 5  # epochs
 STATISTICS = {"running_mean", "running_var"}

@@ -13,7 +13,7 @@ from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import stateless
 from fedjax_het.types import Variables
 from tests.golden.cases import Case, covers
-from tests.golden.stage import hand_out
+from tests.golden.replay import run_round_with
 
 STATISTICS = {"running_mean", "running_var"}
 FLOAT32 = 2e-6  # the authors' code accumulates in float32
@@ -41,7 +41,7 @@ def _communication(case: Case, algorithm: Algorithm, norms: set[str], tolerances
     names = [name for name in case["names"].tolist() if not name.endswith("num_batches_tracked")]
     case.excuse("*num_batches_tracked*", "we keep no batch counter")
     weights = jnp.asarray(case["client_weights"])
-    state, _ = hand_out(
+    state, _ = run_round_with(
         replace(algorithm, aggregator=mean(stateless(lambda view: weights))),
         received=_variables({name: case[f"server_in/{name}"] for name in names}),
         trained=_variables({name: case[f"clients_in/{name}"] for name in names}),

@@ -4,7 +4,7 @@ import numpy as np
 
 from fedjax_het.algorithms import fedcm
 from tests.golden.cases import Case, covers
-from tests.golden.stage import replay
+from tests.golden.replay import replay_gradients
 
 
 @covers("fedcm", "tape_*")
@@ -26,7 +26,7 @@ def _states(case: Case, clip: float | None) -> list:
         batch_size=1,
         shuffle=False,
     )
-    return replay(algorithm, case["x0"], case["tapes"], case["selected"], int(case["n_clients"]))
+    return replay_gradients(algorithm, case["x0"], case["tapes"], case["selected"], int(case["n_clients"]))
 
 
 def _weights(states: list) -> np.ndarray:

@@ -8,7 +8,7 @@ from fedjax_het.server.weightings import generalization_adjustment
 from fedjax_het.server.weightings._generalization_adjustment import SCHEDULES, Adjustment
 from fedjax_het.types import Broadcast, ServerView, Upload
 from tests.golden.cases import Case, covers
-from tests.golden.released import adjusted_weights
+from tests.golden.released_rules import adjusted_weights
 
 RELEASED_WEIGHTING = {name: value for name, value in fedga.presets["released"].items() if name != "metric"}
 

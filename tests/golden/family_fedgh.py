@@ -10,8 +10,8 @@ from fedjax_het.server.aggregators import harmonized_mean, hierarchical_mean
 from fedjax_het.server.aggregators._conflict import ConflictTest, harmonized_edit
 from fedjax_het.server.aggregators._hierarchical import Reference
 from tests.golden.cases import Case, covers
-from tests.golden.released import tournament_mean
-from tests.golden.stage import aggregate, combined
+from tests.golden.released_rules import tournament_mean
+from tests.golden.replay import aggregate, combine
 
 
 @covers("fedgh", "paper_*")
@@ -21,8 +21,8 @@ def harmonized(case: Case):
     gram, place = jnp.asarray(stack @ stack.T), np.arange(size)
     turns = np.minimum.outer(place, place) * size + np.maximum.outer(place, place)
     for test in get_args(ConflictTest):
-        yield case.compare(f"agg_{test}", combined(harmonized_mean(test), stack, counts), scale=scale)
-        yield case.compare(f"agg_uniform_{test}", combined(harmonized_mean(test, "uniform"), stack), scale=scale)
+        yield case.compare(f"agg_{test}", combine(harmonized_mean(test), stack, counts), scale=scale)
+        yield case.compare(f"agg_uniform_{test}", combine(harmonized_mean(test, "uniform"), stack), scale=scale)
         if (name := f"harmonized_{test}") in case:
             coefficients = harmonized_edit(test)(gram, jnp.ones(size, bool), jnp.asarray(turns))
             yield case.compare(name, coefficients @ stack, scale=scale)
@@ -37,7 +37,7 @@ def pcgrad(case: Case):
     stack = case["G"]
     yield case.compare("order", np.arange(len(stack)))
     scale = float(np.linalg.norm(stack, axis=1).max())
-    yield case.compare("agg_uniform", combined(harmonized_mean("current", "uniform"), stack), scale=scale)
+    yield case.compare("agg_uniform", combine(harmonized_mean("current", "uniform"), stack), scale=scale)
     case.excuse("losses", "FedGH takes no notice of them")
 
 

@@ -15,7 +15,7 @@ from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.types import Array, Batch, Broadcast, ClientData, ClientView, ForwardPass, Model, Outputs, Params, State
 from tests.golden.cases import Case, covers
-from tests.golden.stage import client_data
+from tests.golden.replay import client_data
 
 
 @covers("fediir", "ref_penalty_*")
@@ -58,7 +58,7 @@ def network(start: dict) -> Model:
     return Model(lambda key, inputs: start, encode, classify, lambda inputs: {})
 
 
-def stored(case: Case, prefix: str) -> Params:
+def read_params(case: Case, prefix: str) -> Params:
     body = {name.removeprefix(f"{prefix}__F."): jnp.asarray(case[name]) for name in case.matching(f"{prefix}__F.*")}
     head = {name.removeprefix(f"{prefix}__C."): jnp.asarray(case[name]) for name in case.matching(f"{prefix}__C.*")}
     return {**body, "classifier": head}
@@ -98,7 +98,7 @@ def rounds(case: Case):
         "batch_size": batch_size,
         "shuffle": False,
     }
-    model = network({"params": stored(case, "init")})
+    model = network({"params": read_params(case, "init")})
     algorithm = fediir(epochs=settings["local_epochs"], **options)
     round = make_round(algorithm, model, settings["N"], participation=participation.full())
     state, step, last = round.init(jax.random.key(0), data), jax.jit(round.step), []

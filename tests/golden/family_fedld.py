@@ -11,8 +11,8 @@ from fedjax_het.server.aggregators import principal_directions
 from fedjax_het.server.aggregators._principal import NORMS, principal_axes, principal_edit
 from fedjax_het.types import Batch, ForwardPass, Outputs
 from tests.golden.cases import Case, covers
-from tests.golden.released import principal_mean
-from tests.golden.stage import aggregate, combined
+from tests.golden.released_rules import principal_mean
+from tests.golden.replay import aggregate, combine
 
 RELEASED = fedld.presets["released"]
 BY_TENSOR = {"weighting": RELEASED["weighting"], **RELEASED["aggregation"]}
@@ -63,7 +63,7 @@ def principal(case: Case):
     scale = float(np.linalg.norm(stack, axis=1).max())
     for name, options in OPTIONS.items():
         if name in case:
-            ours = combined(principal_directions(fraction, **options), stack, counts)
+            ours = combine(principal_directions(fraction, **options), stack, counts)
             yield case.compare(name, ours, scale=scale * 1e-3)
     is_present = jnp.ones(len(stack), bool)
     gram = jnp.asarray(stack @ stack.T)
@@ -92,7 +92,7 @@ def released_flat(case: Case):
     yield case.compare("L_used", axes.is_selected.sum())
     aggregator = principal_directions(fraction, **FLAT)
     # A history of zeros is what tells the released code that its first round, a plain mean, is not over.
-    ours = combined(aggregator, stack, case["n_samples"], round=int(np.any(case["history_in"])))
+    ours = combine(aggregator, stack, case["n_samples"], round=int(np.any(case["history_in"])))
     scale = float(np.linalg.norm(stack, axis=1).max()) * 1e-3
     if case.is_finite("agg"):
         yield case.compare("agg", ours, scale=scale)

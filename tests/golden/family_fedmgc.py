@@ -14,7 +14,7 @@ from fedjax_het.server.aggregators import dominant_correction
 from fedjax_het.server.aggregators._conflict import dominant_edit, rank_by_dominance
 from fedjax_het.types import Batch, ForwardPass, Outputs
 from tests.golden.cases import Case, covers
-from tests.golden.stage import aggregate
+from tests.golden.replay import aggregate
 
 AGGREGATES = {
     "agg": {},

@@ -11,7 +11,7 @@ from fedjax_het.algorithms import fednova
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.server.weightings import stateless
 from tests.golden.cases import Case, covers
-from tests.golden.stage import client_data, linear, vector_model
+from tests.golden.replay import client_data, linear_objective, vector_model
 
 
 @covers("fednova", "tape_*")
@@ -42,7 +42,7 @@ def _algorithm(case: Case, a_norm: str) -> Algorithm:
 
 def _replay(case: Case, algorithm: Algorithm) -> tuple[np.ndarray, np.ndarray]:
     """(the weights, everyone's |a|_1) after each round in which client i meets its taus[i] gradients, one by one."""
-    algorithm = replace(algorithm, objective=(linear, *algorithm.objective[1:]))
+    algorithm = replace(algorithm, objective=(linear_objective, *algorithm.objective[1:]))
     taus, state, weights, norms = case["taus"], None, [], []
     for tapes in case["tapes"]:
         gradients = np.concatenate([tape[:tau] for tape, tau in zip(tapes, taus, strict=True)])

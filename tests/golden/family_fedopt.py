@@ -13,8 +13,8 @@ from fedjax_het.server.aggregators import mean
 from fedjax_het.server.optimizers import fedadagrad, fedadam, fedavgm, fedyogi
 from fedjax_het.types import PyTree, ServerState
 from tests.golden.cases import Case, covers
-from tests.golden.meta import Meta
-from tests.golden.stage import aggregate
+from tests.golden.metadata import Metadata
+from tests.golden.replay import aggregate
 
 TENSORFLOW = 1e-6  # its hyper-parameters are float32 inside
 OPTIMIZERS = {"adagrad": fedadagrad, "adam": fedadam, "avgm": fedavgm, "yogi": fedyogi}
@@ -106,7 +106,7 @@ def _flower_settings(case: Case) -> tuple[str, dict]:
     return kind, hyper
 
 
-def _reference_settings(said: Meta) -> tuple[str, dict]:
+def _reference_settings(said: Metadata) -> tuple[str, dict]:
     """(which optimizer, its arguments here) from the transcription's names."""
     kind = said["kind"]
     names = {"beta1": "b1", "beta2": "b2"} | REFERENCE_NAMES | MOMENTS.get(kind, {})
@@ -141,25 +141,25 @@ def reference(case: Case):
             case.excuse(f"r{number}_v", "FedAvgM has no second moment")
 
 
-def _keras_adagrad(hyper: Meta) -> optax.GradientTransformation:
+def _keras_adagrad(hyper: Metadata) -> optax.GradientTransformation:
     return fedadagrad(hyper["lr"], hyper["eps"], v0=hyper.get("v0", 0.0))
 
 
-def _keras_adagrad_inside_the_root(hyper: Meta) -> optax.GradientTransformation:
+def _keras_adagrad_inside_the_root(hyper: Metadata) -> optax.GradientTransformation:
     """sqrt(v + eps) is our root with eps in the first v."""
     return fedadagrad(hyper["lr"], 1e-12, v0=hyper.get("v0", 0.0) + hyper["eps"])
 
 
-def _keras_adam(hyper: Meta) -> optax.GradientTransformation:
+def _keras_adam(hyper: Metadata) -> optax.GradientTransformation:
     return fedadam(hyper["lr"], hyper["b1"], hyper["b2"], hyper["eps"], **ALGORITHMS["fedadam"].presets["released"])
 
 
-def _google_yogi(hyper: Meta) -> optax.GradientTransformation:
+def _google_yogi(hyper: Metadata) -> optax.GradientTransformation:
     released = ALGORITHMS["fedyogi"].presets["released"]
     return fedyogi(hyper["lr"], hyper["b1"], hyper["b2"], hyper["eps"], v0=hyper["v0"], **released)
 
 
-def _keras_momentum(hyper: Meta) -> optax.GradientTransformation:
+def _keras_momentum(hyper: Metadata) -> optax.GradientTransformation:
     hyper.confirm(eps=0.0)
     return fedavgm(hyper["lr"], hyper["mom"])
 

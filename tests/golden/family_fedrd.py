@@ -24,8 +24,8 @@ from fedjax_het.server.weightings import parameter_guided
 from fedjax_het.server.weightings._parameter_guided import DISTANCES, NEGLIGIBLE, shares
 from fedjax_het.types import Array, Batch, Broadcast, ClientView, ForwardPass, Outputs, Rows, ServerView, Upload
 from tests.golden.cases import Case, covers
-from tests.golden.released import guided_weights
-from tests.golden.stage import client_data, hand_out
+from tests.golden.released_rules import guided_weights
+from tests.golden.replay import client_data, run_round_with
 
 COUNTERS = "the released code averages integer counters of batches; ours keeps none"
 
@@ -98,7 +98,7 @@ def released_aggregation(case: Case):
 def _without_nonfinite(case: Case, layer: str, start: dict, models: dict, gaps: np.ndarray):
     """A gap that is not finite never reaches our server: a whole round leaves its client out."""
     algorithm = replace(fedavg(batch_size=2), aggregator=mean(parameter_guided(layer)))
-    state, metrics = hand_out(algorithm, {"params": start}, {"params": models}, gap=gaps)
+    state, metrics = run_round_with(algorithm, {"params": start}, {"params": models}, gap=gaps)
     is_finite = np.isfinite(gaps)
     if not np.array_equal(metrics.is_nonfinite, ~is_finite):
         raise ValueError(f"the round dropped {metrics.is_nonfinite}, and gaps are {gaps}")

@@ -13,8 +13,8 @@ from fedjax_het.models._adaptations import probabilistic
 from fedjax_het.sharing import personal_paths
 from fedjax_het.types import Batch, Broadcast, ClientView, Context, ForwardPass, Model, Params
 from tests.golden.cases import Case, covers
-from tests.golden.meta import Meta
-from tests.golden.stage import aggregate, torch_optimizer
+from tests.golden.metadata import Metadata
+from tests.golden.replay import aggregate, torch_optimizer
 
 # The released names of the parameters, and where they lie here; matrices are [out, in] there.
 PLACES = {
@@ -30,7 +30,7 @@ PLACES = {
 }
 
 
-def stored(case: Case, prefix: str) -> Params:
+def read_params(case: Case, prefix: str) -> Params:
     params = {}
     for name, place in PLACES.items():
         if f"{prefix}__{name}" in case:
@@ -66,7 +66,7 @@ def tanh_network(is_probabilistic: bool) -> Model:
     return Model(lambda key, inputs: {}, encode, classify, lambda inputs: {})
 
 
-def recipe(settings: Meta) -> Algorithm:
+def recipe(settings: Metadata) -> Algorithm:
     if settings["method"] == "FedL2R":
         return fedl2r(l2r=settings["L2R_coeff"])
     settings.confirm(method="FedSR")
@@ -86,7 +86,7 @@ def problem(case: Case, noise) -> LocalProblem:
     return LocalProblem(model, algorithm.objective, lambda inputs: inputs)
 
 
-def figures(settings: Meta, forward: ForwardPass) -> list:
+def figures(settings: Metadata, forward: ForwardPass) -> list:
     """What the released code prints of a step; 0 for a term that is switched off."""
     weights = {"ce": (1.0, cross_entropy()), "L2R": (settings["L2R_coeff"], l2_representation(1.0))}
     weights["CMI"] = (settings["CMI_coeff"], conditional_information(1.0))
@@ -97,7 +97,7 @@ def figures(settings: Meta, forward: ForwardPass) -> list:
 def communication(case: Case):
     """Everyone but the held-out node is averaged; the reference stays at home."""
     master = case.meta["master"]
-    nodes = [stored(case, f"c{i}") for i in range(len(case.matching("c*__1.weight")))]
+    nodes = [read_params(case, f"c{i}") for i in range(len(case.matching("c*__1.weight")))]
     paths = [f"params/{place}" for place in PLACES.values()]
     personal = {path.split("/")[1] for path in personal_paths(fedsr().sharing, paths, {})}
     stack = jax.tree.map(lambda *leaves: jnp.stack(leaves), *nodes)
@@ -110,7 +110,7 @@ def communication(case: Case):
 
 @covers("fedsr", "*")
 def training(case: Case):
-    settings, params = case.meta, stored(case, "init")
+    settings, params = case.meta, read_params(case, "init")
     rates = (settings["lr"], settings["weight_decay"])
     optimizer = torch_optimizer(settings["optim"], *rates, momentum=settings.get("momentum"))
     z_dim, num_classes = params["classifier"]["kernel"].shape

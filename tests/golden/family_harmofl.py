@@ -21,7 +21,7 @@ from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import stateless
 from fedjax_het.types import Batch, Broadcast, ClientView, Model
 from tests.golden.cases import Case, covers
-from tests.golden.stage import aggregate, client_data, torch_optimizer
+from tests.golden.replay import aggregate, client_data, torch_optimizer
 
 
 def nhwc(images: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from fedjax_het.engine.round.program import make_round
 from fedjax_het.engine.round.server_step import apply_server_optimizer
 from fedjax_het.types import Batch, Broadcast, ClientView, Model, ServerState
 from tests.golden.cases import Case, covers
-from tests.golden.stage import aggregate, client_data, torch_optimizer
+from tests.golden.replay import aggregate, client_data, torch_optimizer
 
 # The authors' layers, and where ours keep their weights.
 LAYERS = {"f": ("f",), "l1": ("projection", "hidden"), "l2": ("projection", "output"), "l3": ("classifier",)}

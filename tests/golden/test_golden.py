@@ -1,4 +1,4 @@
-"""Every case that lies beside the tests; the whole set, where it is at hand, with -m slow."""
+"""Every stored case; all golden cases of the shared folder with -m slow."""
 
 import shutil
 from pathlib import Path
@@ -6,22 +6,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.golden.__main__ import hold, main
-from tests.golden.cases import Case, find
-from tests.golden.register import load_all
+from tests.golden.__main__ import main, run_case
+from tests.golden.cases import Case, find_cases, load_checks
 from tests.shared import shared_path
 
 HERE = Path(__file__).parent / "vectors"
-load_all()
+load_checks()
 
 
-@pytest.mark.parametrize("path", find(HERE), ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_vector(path):
-    _, outcome = hold(path)
+@pytest.mark.parametrize("path", find_cases(HERE), ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_the_package_agrees_with_every_stored_case(path):
+    _, outcome = run_case(path)
     assert not outcome.problems
 
 
-def test_a_wrong_number_is_found():
+def test_comparison_detects_a_wrong_number():
     path = HERE / "fedavg" / "s_random_a.npz"
     case = Case(path)
     assert not case.compare("agg_f64", case["agg_f64"] + 1e-6, 1e-9).is_ok
@@ -38,7 +37,7 @@ def test_nan_on_both_sides_does_not_agree(tmp_path):
     assert str(held) == "agg_f64: 37 entries of theirs and 37 of ours are not finite, of 37"
 
 
-def test_the_command_tells_what_failed_and_what_it_does_not_know(tmp_path, capsys):
+def test_the_command_lists_failed_and_uncovered_cases(tmp_path, capsys):
     arrays = dict(np.load(HERE / "fedavg" / "s_random_a.npz"))
     for family, name, change in [
         ("fedavg", "s_good", {}),
@@ -61,7 +60,7 @@ def test_the_command_tells_what_failed_and_what_it_does_not_know(tmp_path, capsy
     assert main(tmp_path / "nothing") == 1
 
 
-def test_what_no_check_knows_changes_nothing_of_the_exit_status(tmp_path):
+def test_uncovered_cases_do_not_change_the_exit_status(tmp_path):
     for family in ("fedavg", "fedunheard"):
         (tmp_path / family).mkdir()
         shutil.copy(HERE / "fedavg" / "s_random_a.npz", tmp_path / family)
@@ -71,6 +70,6 @@ def test_what_no_check_knows_changes_nothing_of_the_exit_status(tmp_path):
 
 
 @pytest.mark.slow
-def test_everything(capsys):
+def test_the_package_agrees_with_all_golden_cases(capsys):
     root = shared_path("golden")
     assert main(root) == 0, capsys.readouterr().out

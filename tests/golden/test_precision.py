@@ -18,8 +18,8 @@ from fedjax_het.server.aggregators import (
     principal_directions,
 )
 from fedjax_het.server.aggregators._principal import principal_axes
-from tests.golden.cases import Case, find
-from tests.golden.stage import aggregate
+from tests.golden.cases import Case, find_cases
+from tests.golden.replay import aggregate
 from tests.golden.test_golden import HERE
 
 AGGREGATORS = {
@@ -36,7 +36,7 @@ AGGREGATORS = {
 def stacks() -> dict[str, np.ndarray]:
     """name -> updates [m, d] of every case that holds some; those of other cases with the same bytes but once."""
     found = {}
-    for case in map(Case, find(HERE)):
+    for case in map(Case, find_cases(HERE)):
         for name in {"G", "stack"} & set(case.matching("*")):
             if case[name].ndim == 2:
                 found.setdefault(case[name].tobytes(), (f"{case.family}/{case.name}", case[name]))
@@ -48,14 +48,14 @@ def stacks() -> dict[str, np.ndarray]:
 def test_float32_is_within_1e_5_of_float64(name, aggregator):
     stack = stacks()[name]
     with jax.enable_x64(True):
-        exact = aggregated(aggregator, stack, np.float64)
+        exact = aggregate_vectors(aggregator, stack, np.float64)
     assert exact.dtype == np.float64
-    single = aggregated(aggregator, stack, np.float32)
+    single = aggregate_vectors(aggregator, stack, np.float32)
     assert single.dtype == np.float32
     assert np.abs(single - exact).max() <= 1e-5 * np.abs(exact).max()
 
 
-def aggregated(name: str, updates: np.ndarray, dtype: type, **options) -> np.ndarray:
+def aggregate_vectors(name: str, updates: np.ndarray, dtype: type, **options) -> np.ndarray:
     aggregator = partial(AGGREGATORS[name], **options)()
     losses = {"loss": jnp.asarray(np.linspace(0.5, 1.5, len(updates)), dtype)}
     update = {"params": {"w": jnp.asarray(updates, dtype)}}
@@ -67,14 +67,14 @@ def aggregated(name: str, updates: np.ndarray, dtype: type, **options) -> np.nda
 def test_bfloat16_is_within_1e_2_of_float64(name, aggregator):
     stack = stacks()[name]
     with jax.enable_x64(True):
-        exact = aggregated(aggregator, stack, np.float64)
-    ours = aggregated(aggregator, stack, np.float32, stack="bfloat16")
+        exact = aggregate_vectors(aggregator, stack, np.float64)
+    ours = aggregate_vectors(aggregator, stack, np.float32, stack="bfloat16")
     assert ours.dtype == np.float32
     assert np.abs(ours - exact).max() <= 1e-2 * np.abs(exact).max()
 
 
 @pytest.fixture(params=["the kernel, if it can be had", "block by block"])
-def way(request, monkeypatch):
+def gram_implementation(request, monkeypatch):
     if request.param == "block by block":
         monkeypatch.setattr(update_stack, "explain_missing_kernel", lambda: "a test")
 
@@ -89,17 +89,17 @@ def errors_of_axes(dtype: str = "float32") -> np.ndarray:
     return np.abs(np.asarray(lengths) - values) / values
 
 
-def test_a_float32_stack_shows_an_axis_of_a_hundred_thousandth(way):
+def test_a_float32_stack_resolves_an_axis_of_relative_length_1e_5(gram_implementation):
     """A float32 Gram matrix would have lost the last two."""
     assert errors_of_axes().max() < 1e-4
 
 
-def test_a_bfloat16_stack_shows_an_axis_of_a_hundredth(way):
+def test_a_bfloat16_stack_resolves_an_axis_of_relative_length_1e_2(gram_implementation):
     assert errors_of_axes("bfloat16")[:3].max() < 1e-2
 
 
 @pytest.mark.parametrize("aggregator", [principal_directions, dominant_correction])
-def test_runs_with_other_hyper_parameters_go_side_by_side(aggregator):
+def test_aggregators_with_a_traced_fraction_work_under_vmap(aggregator):
     """A sweep under vmap: what the float64 part closes over is batched as well."""
     stack = np.random.default_rng(0).normal(size=(6, 40)).astype(np.float32)
     losses = {"loss": jnp.arange(1.0, 7.0)}

@@ -25,7 +25,7 @@ def run(model, variables, images=IMAGES, *, round=0, is_training=True, mask=ONES
     return features.reshape(images.shape), {"params": variables["params"]} | state
 
 
-def test_an_empty_average_leaves_evaluated_images_alone():
+def test_with_an_empty_average_evaluation_leaves_images_unchanged():
     model, variables = adapted()
     assert variables["amplitude"]["average"].shape == (5, 6, 2)
     features, after = run(model, variables, is_training=False)
@@ -70,7 +70,7 @@ def test_evaluation_normalises_by_the_stored_average_and_keeps_it():
     jax.tree.map(np.testing.assert_array_equal, after["amplitude"], trained["amplitude"])
 
 
-def test_nothing_but_padding_changes_nothing():
+def test_a_batch_of_padding_leaves_the_average_unchanged():
     model, variables = adapted(rounds=None)
     features, after = run(model, variables, mask=jnp.zeros(4))
     np.testing.assert_array_equal(features, IMAGES)
@@ -80,7 +80,7 @@ def test_nothing_but_padding_changes_nothing():
     jax.tree.map(np.testing.assert_array_equal, later["amplitude"], trained["amplitude"])
 
 
-def test_no_gradient_passes_through_it():
+def test_no_gradient_passes_through_the_normalisation():
     model, variables = adapted()
 
     def loss(average, images):
@@ -114,6 +114,6 @@ def test_images_of_another_size_are_refused():
         ({"phase_tolerance": -1.0}, "phase_tolerance: .* of at least 0 or None, not -1"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(settings, message):
+def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         amplitude_normalised(**settings)

@@ -15,15 +15,15 @@ def num_params(model, *size):
     return sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
 
 
-def test_cnn_has_the_size_that_mcmahan_states():
+def test_cnn_has_the_number_of_parameters_in_mcmahans_paper():
     assert num_params(cnn(10), 28, 28, 1) == 1_663_370
 
 
-def test_lenet_has_its_usual_size():
+def test_lenet_has_its_usual_number_of_parameters():
     assert num_params(lenet(10), 32, 32, 3) == 62_006
 
 
-def test_logits_and_gradients_do_not_depend_on_the_lowering():
+def test_gradients_do_not_depend_on_the_convolution_implementation():
     inputs = jax.random.normal(KEY, (3, 16, 16, 3))
     variables = jax.jit(lenet(4, norm="batch").init)(KEY, inputs)
 
@@ -43,14 +43,14 @@ def test_logits_and_gradients_do_not_depend_on_the_lowering():
 
 
 @pytest.mark.parametrize(("factory", "smallest"), [(lenet, 16), (cnn, 4)])
-def test_images_that_are_too_small_are_refused_by_size(factory, smallest):
+def test_the_error_for_small_images_names_the_smallest_size(factory, smallest):
     model = factory(3, width=0.1)
     with pytest.raises(InputError, match=f"at least {smallest}x{smallest}"):
         model.init(KEY, jnp.zeros((1, smallest, smallest - 1, 1)))
     assert num_params(model, smallest, smallest, 1) > 0
 
 
-def test_inputs_must_be_images():
+def test_inputs_other_than_images_are_refused():
     with pytest.raises(InputError, match=r"\(2, 784\)"):
         cnn(10).init(KEY, jnp.zeros((2, 784)))
 
@@ -64,6 +64,6 @@ def test_inputs_must_be_images():
         ({"padding": "same"}, "padding: unknown option 'same'"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(settings, message):
+def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         lenet(3, **settings)

@@ -29,20 +29,20 @@ def tensors(case):
     return x, kernel / np.float32(np.sqrt(kh * kw * c))  # results near one: the sine of large ones magnifies rounding
 
 
-def way(case):
+def kernel_of(case):
     """Stride 1, one more row and two more columns by padding."""
     n, h, w, c, kh, kw, f = case
-    if not convolution.suits((n, h, w, c), (kh, kw, c, f), 1, PADS):
+    if not convolution.is_suitable((n, h, w, c), (kh, kw, c, f), 1, PADS):
         return "product"
     y_shape = (n, h + 2 - kh, w + 3 - kw, f)
     return "winograd" if convolution._is_worth_it(y_shape, (kh, kw, c, f), 1) else "direct"
 
 
-def test_the_cases_reach_every_way():
-    assert [way(case) for case in CASES] == ["direct"] * 4 + ["winograd"] * 4 + ["product"] * 2
+def test_the_cases_reach_every_native_kernel():
+    assert [kernel_of(case) for case in CASES] == ["direct"] * 4 + ["winograd"] * 4 + ["product"] * 2
 
 
-def scalar(impl, stride):
+def summed_convolution(impl, stride):
     return lambda x, kernel: jnp.sum(jnp.sin(convolve(impl, x, kernel, (stride, stride), PADS)))
 
 
@@ -50,15 +50,15 @@ def gradient(function):
     return jax.grad(function, (0, 1))
 
 
-def of_the_gradient(function):
+def second_gradient(function):
     return gradient(lambda *at: sum(jnp.sum(jnp.square(part)) for part in gradient(function)(*at)))
 
 
-def along(function):
+def directional_gradient(function):
     return lambda x, kernel: jax.jvp(gradient(function), (x, kernel), (x / 2, kernel / 3))
 
 
-DERIVATIVES = {"first": gradient, "second": of_the_gradient, "forward over reverse": along}
+DERIVATIVES = {"first": gradient, "second": second_gradient, "forward over reverse": directional_gradient}
 
 
 def assert_equal(found, expected):
@@ -72,12 +72,12 @@ def assert_equal(found, expected):
 @pytest.mark.parametrize("case", CASES)
 def test_native_has_the_derivatives_of_lax(case, stride, derivative):
     x, kernel = tensors(case)
-    ours, theirs = (jax.jit(DERIVATIVES[derivative](scalar(name, stride))) for name in ("native", "lax"))
+    ours, theirs = (jax.jit(DERIVATIVES[derivative](summed_convolution(name, stride))) for name in ("native", "lax"))
     assert_equal(ours(x, kernel), theirs(x, kernel))
 
 
 @needs_native
-def test_a_pixel_that_is_stepped_over_counts_for_nothing():
+def test_pixels_skipped_by_the_stride_have_no_gradient():
     x, kernel = tensors((2, 5, 6, 3, 1, 1, 4))
 
     def gradients(name):
@@ -91,10 +91,10 @@ def test_a_pixel_that_is_stepped_over_counts_for_nothing():
 
 @needs_native
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
-def test_native_side_by_side(axes):
+def test_native_convolutions_work_under_vmap(axes):
     x, kernel = tensors(CASES[0])
     given = [np.stack([a, -2 * a]) if axis == 0 else a for a, axis in zip((x, kernel), axes, strict=True)]
-    ours, theirs = (jax.jit(jax.vmap(gradient(scalar(name, 2)), axes)) for name in ("native", "lax"))
+    ours, theirs = (jax.jit(jax.vmap(gradient(summed_convolution(name, 2)), axes)) for name in ("native", "lax"))
     assert_equal(ours(*given), theirs(*given))
 
 
@@ -108,14 +108,14 @@ BIAS = np.linspace(-1, 1, 5, dtype=np.float32)
 
 @needs_native
 @pytest.mark.parametrize("derivative", DERIVATIVES)
-def test_a_bias_has_the_derivatives_that_it_has_with_lax(derivative):
+def test_native_biases_have_the_derivatives_of_lax(derivative):
     ours, theirs = (jax.jit(DERIVATIVES[derivative](with_bias(name))) for name in ("native", "lax"))
     assert_equal(ours(BIAS, 0.7), theirs(BIAS, 0.7))
 
 
 @needs_native
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
-def test_biases_side_by_side(axes):
+def test_native_biases_work_under_nested_vmap(axes):
     """Of clients, and of seeds around them."""
     given = [
         np.multiply.outer([[1, 2, 3], [3, 1, 2]], a) if axis == 0 else a
@@ -127,7 +127,7 @@ def test_biases_side_by_side(axes):
 
 
 @needs_native
-def test_auto_is_native_for_single_precision_on_a_cpu(monkeypatch):
+def test_auto_is_native_for_float32_on_a_cpu(monkeypatch):
     assert select_conv_impl() == "native" == select_conv_impl("float32")
     assert select_conv_impl(jnp.bfloat16) == "im2col" == select_conv_impl("bfloat16")
     assert select_conv_impl(jnp.bfloat16) == "im2col"
@@ -136,14 +136,14 @@ def test_auto_is_native_for_single_precision_on_a_cpu(monkeypatch):
     assert select_conv_impl() == "lax"
 
 
-def test_without_kernels_auto_is_patches_and_native_is_refused(monkeypatch):
+def test_without_kernels_auto_is_im2col_and_native_is_refused(monkeypatch):
     monkeypatch.setattr(convolution, "explain_missing_kernel", lambda: "no C++ compiler on the PATH")
     assert select_conv_impl() == "im2col"
     with pytest.raises(InputError, match=r"no C\+\+ compiler.*conv='auto'"):
         Conv(2, impl="native").init(jax.random.key(0), jnp.zeros((1, 4, 4, 1)))
 
 
-def test_a_round_on_a_cpu_holds_no_convolution_of_xla():
+def test_a_round_on_a_cpu_contains_no_xla_convolution():
     """Inside a loop that would cost several times the rest of the round (jax issues 12868, 26568)."""
     network = models.cnn(3, channels=(2,), hidden=(4,), kernel=3)
     round = compose("fedavg", network=network)

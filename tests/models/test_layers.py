@@ -37,7 +37,7 @@ def values_and_gradients(impl, case, dtype):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 1e-5)])
 @pytest.mark.parametrize("case", CASES)
-def test_patches_give_what_lax_gives(case, dtype, tolerance):
+def test_im2col_gives_the_values_and_gradients_of_lax(case, dtype, tolerance):
     with jax.enable_x64(dtype == "float64"):
         expected = values_and_gradients("lax", case, dtype)
         found = values_and_gradients("im2col", case, dtype)
@@ -46,7 +46,7 @@ def test_patches_give_what_lax_gives(case, dtype, tolerance):
 
 
 @pytest.mark.parametrize("impl", ["lax", "im2col", "auto"])
-def test_leaves_and_values_are_those_of_flax(impl):
+def test_conv_has_the_leaves_and_values_of_flax(impl):
     x = jax.random.normal(KEY, (2, 6, 6, 3))
     variables = nn.Conv(4, (3, 3)).init(KEY, x)
     ours = Conv(4, impl=impl)
@@ -55,7 +55,7 @@ def test_leaves_and_values_are_those_of_flax(impl):
 
 
 @pytest.mark.parametrize("impl", ["lax", "im2col", "auto"])
-def test_a_transposed_convolution_is_that_of_flax(impl):
+def test_a_transposed_convolution_has_the_leaves_and_values_of_flax(impl):
     x = jax.random.normal(KEY, (2, 3, 5, 6))
     theirs = nn.ConvTranspose(4, (2, 2), (2, 2), padding="VALID", transpose_kernel=True)
     variables = theirs.init(KEY, x)
@@ -71,6 +71,6 @@ def test_a_window_larger_than_the_image_is_refused(layer):
         layer(KEY, jnp.zeros((1, 6, 4, 1)))
 
 
-def test_an_unknown_lowering_is_refused():
+def test_an_unknown_convolution_implementation_is_refused():
     with pytest.raises(InputError, match="Did you mean 'im2col'"):
         Conv(2, impl="im2co").init(KEY, jnp.zeros((1, 4, 4, 1)))

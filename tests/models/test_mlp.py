@@ -10,7 +10,7 @@ from fedjax_het.types import Context
 KEY = jax.random.key(0)
 
 
-def test_without_hidden_layers_it_is_logistic_regression():
+def test_an_mlp_without_hidden_layers_is_logistic_regression():
     model = mlp(3, hidden=())
     inputs = jax.random.normal(KEY, (4, 2, 5))
     variables = model.init(KEY, inputs)
@@ -28,7 +28,7 @@ def test_width_scales_the_hidden_layers():
 
 
 @pytest.mark.parametrize("kind", ["batch", "batch_stat", "group", "none"])
-def test_padding_changes_no_example(kind):
+def test_padding_does_not_change_the_features_of_other_examples(kind):
     model = mlp(3, hidden=(8,), norm=kind)
     inputs = jax.random.normal(KEY, (6, 4))
     variables = model.init(KEY, inputs)
@@ -40,6 +40,6 @@ def test_padding_changes_no_example(kind):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), padded_state, state)
 
 
-def test_dropout_must_leave_something():
+def test_a_dropout_rate_of_one_is_refused():
     with pytest.raises(InputError, match=r"dropout: must be a number in \[0, 1\)"):
         mlp(3, dropout=1.0)

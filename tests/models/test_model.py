@@ -35,12 +35,12 @@ class Nested(nn.Module):
         return self.classifier(features)
 
 
-def test_layers_finds_the_class_of_nested_modules():
+def test_layers_names_the_class_of_nested_modules():
     layers = from_flax(Nested()).layers(jnp.zeros((2, 5, 5, 1)))
     assert layers == {"block_0": Block, "block_0/conv": Conv, "block_0/norm": BatchNorm, "classifier": nn.Dense}
 
 
-def test_layers_takes_abstract_inputs():
+def test_layers_accepts_abstract_inputs():
     inputs = jax.ShapeDtypeStruct((2, 5, 5, 1), jnp.float32)
     assert from_flax(Nested()).layers(inputs)["block_0/norm"] is BatchNorm
 
@@ -93,12 +93,12 @@ def test_every_model_has_its_head_at_classifier(name):
         ({"norm": "bacth"}, "Did you mean 'batch'"),
     ],
 )
-def test_every_factory_refuses_what_cannot_work(name, settings, message):
+def test_every_factory_refuses_invalid_settings(name, settings, message):
     with pytest.raises(InputError, match=message):
         MODELS[name](**{"num_classes": 3} | settings)
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet", "cnn"])
-def test_layers_need_units(name):
+def test_hidden_layers_without_units_are_refused(name):
     with pytest.raises(InputError, match=r"hidden: must be a list in which each is a whole number from 1"):
         MODELS[name](3, hidden=(4, 0))

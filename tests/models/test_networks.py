@@ -40,20 +40,20 @@ def logits(model, variables, inputs):
 
 
 @pytest.mark.parametrize("name", NUM_PARAMS)
-def test_as_many_parameters_as_the_original(name):
+def test_networks_have_as_many_parameters_as_the_originals(name):
     num_classes, num_params = NUM_PARAMS[name]
     assert tree.num_entries(shapes(MODELS[name](num_classes))["params"]) == num_params
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_any_number_of_channels_and_classes(name):
+def test_networks_accept_any_number_of_channels_and_classes(name):
     model, inputs = MODELS[name](5, width=0.1), jnp.zeros((2, 64, 64, 1))
     output, _ = jax.eval_shape(lambda: logits(model, model.init(KEY, inputs), inputs))
     assert output.shape == ((2, 64, 64, 5) if name == "unet" else (2, 5))
 
 
 @pytest.mark.parametrize(("stem", "position"), [("imagenet", 8), ("small", 32)])
-def test_a_small_stem_keeps_the_size(stem, position):
+def test_a_small_stem_keeps_the_image_size(stem, position):
     sizes = []
 
     def note(call, arguments, settings, context):
@@ -70,7 +70,7 @@ def test_a_small_stem_keeps_the_size(stem, position):
 @pytest.mark.parametrize(
     ("name", "kind"), [*(("resnet18", kind) for kind in NORMS), *((name, "batch") for name in NUM_NORMS)]
 )
-def test_every_norm_is_found_by_class_and_by_path(name, kind):
+def test_all_norms_selects_every_norm_of_a_network(name, kind):
     """Also those in shortcuts, which a rule on PyTorch's names misses."""
     model = MODELS[name](3, norm=kind, width=0.1)
     inputs = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
@@ -97,7 +97,7 @@ def test_every_norm_is_found_by_class_and_by_path(name, kind):
         ("unet", "encoder_0/conv_0"),
     ],
 )
-def test_the_low_layer_that_fedrd_watches(name, layer):
+def test_the_default_low_layer_of_fedrd_is_the_expected_convolution(name, layer):
     assert low_layer(shapes(MODELS[name](3, width=0.2))) == f"params/{layer}/kernel"
 
 
@@ -124,7 +124,7 @@ def test_a_padded_densenet_has_larger_maps_after_its_first_block():
 
 
 @pytest.mark.parametrize("name", ["harmofl_densenet", "unet"])
-def test_harmofls_networks_take_its_amplitude_normalisation(name):
+def test_harmofls_networks_accept_amplitude_normalisation(name):
     model = amplitude_normalised()(MODELS[name](2, width=0.1))
     inputs = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
     variables = jax.eval_shape(model.init, KEY, inputs)
@@ -134,7 +134,7 @@ def test_harmofls_networks_take_its_amplitude_normalisation(name):
     assert output.shape[-1] == 2 and set(state) == {"amplitude"}
 
 
-def test_normalised_amplitude_reaches_the_network():
+def test_amplitude_normalisation_removes_contrast_before_the_network():
     """Images of half the contrast have the same phases, so behind the layer they are the same images."""
     model = amplitude_normalised(decay=0.0)(MODELS["unet"](2, width=0.1))
     images = jax.random.uniform(KEY, (2, 16, 16, 3))
@@ -155,7 +155,7 @@ def test_normalised_amplitude_reaches_the_network():
         ("unet", {"levels": 5}, "levels: must be a whole number from 1 to 4, not 5"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(name, settings, message):
+def test_invalid_settings_are_refused(name, settings, message):
     with pytest.raises(InputError, match=message):
         MODELS[name](3, **settings)
 
@@ -169,7 +169,7 @@ def test_settings_that_cannot_work_are_refused(name, settings, message):
         ("unet", (2, 32, 32), "a U-Net takes images"),
     ],
 )
-def test_images_that_cannot_work_are_refused(name, shape, message):
+def test_inputs_of_the_wrong_shape_are_refused(name, shape, message):
     with pytest.raises(InputError, match=message):
         jax.eval_shape(MODELS[name](3, width=0.1).init, KEY, jnp.zeros(shape))
 

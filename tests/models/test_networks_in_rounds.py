@@ -10,7 +10,7 @@ from fedjax_het import data, models, tree
 from fedjax_het.engine import make_round
 from fedjax_het.models import from_flax
 from fedjax_het.models._resnet import ResNet
-from tests.golden.stage import client_data
+from tests.golden.replay import client_data
 from tests.harness import algorithm, every_algorithm
 
 KEY = jax.random.key(0)
@@ -21,30 +21,30 @@ def federation():
     return data.toy(num_clients=3, image=(16, 16, 3), examples_per_client=(10, 20), valid_fraction=0.2)
 
 
-def traced(round, data):
+def trace(round, data):
     """(the state before, the state after) a round."""
     before = jax.eval_shape(round.init, KEY, data)
     return before, jax.eval_shape(round.step, before, data, KEY)[0]
 
 
-def goes_through_a_round(name, network):
+def check_round(name, network):
     round = make_round(algorithm(name), network, 3, prepare=federation().prepare)
-    before, after = traced(round, federation().data)
+    before, after = trace(round, federation().data)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), before) == jax.tree.map(lambda x: (x.shape, x.dtype), after)
 
 
 @every_algorithm
-def test_a_short_resnet_goes_through_a_round(name):
-    goes_through_a_round(name, from_flax(ResNet(3, (1, 1), (4, 8), False, "imagenet", "batch", "auto")))
+def test_a_short_resnet_can_be_traced_in_a_round_of_every_algorithm(name):
+    check_round(name, from_flax(ResNet(3, (1, 1), (4, 8), False, "imagenet", "batch", "auto")))
 
 
 @pytest.mark.slow
 @every_algorithm
-def test_a_thin_resnet18_goes_through_a_round(name):
-    goes_through_a_round(name, models.resnet18(3, width=0.05))
+def test_a_thin_resnet18_can_be_traced_in_a_round(name):
+    check_round(name, models.resnet18(3, width=0.05))
 
 
-def test_fedbn_keeps_every_norm_of_a_resnet_at_home():
+def test_fedbn_keeps_every_norm_of_a_resnet_personal():
     network = models.resnet18(3, width=0.05)
     round = make_round(algorithm("fedbn"), network, 3, prepare=federation().prepare)
     state = jax.eval_shape(round.init, KEY, federation().data)
@@ -54,9 +54,9 @@ def test_fedbn_keeps_every_norm_of_a_resnet_at_home():
     assert not any("norm" in path for path in tree.paths(state.server.shared))
 
 
-def test_a_unet_goes_through_a_round_on_masks():
+def test_a_unet_can_be_traced_in_a_round_on_masks():
     images, masks = np.zeros((6, 16, 16, 3), np.float32), np.zeros((6, 16, 16), np.int32)
     masked = client_data(images, masks, [3, 3])
     round = make_round(algorithm("fedavg"), models.unet(2, width=0.1), 2)
-    before, after = traced(round, masked)
+    before, after = trace(round, masked)
     assert jax.tree.structure(before) == jax.tree.structure(after)

@@ -16,7 +16,7 @@ START = {
 
 
 @jax.jit
-def trained(x, mask):
+def normalize_in_training(x, mask):
     y, state = BatchNorm().apply(START, x, mask, True, mutable=["batch_stats"])
     return y, state["batch_stats"]
 
@@ -36,23 +36,23 @@ def assert_close(found, expected, tolerance=1e-6):
 
 
 @pytest.mark.parametrize("shape", [(8, 3), (4, 5, 6, 3), (2, 3)])
-def test_batch_norm_follows_pytorch(shape):
+def test_batch_norm_matches_pytorch(shape):
     x = 2 * jax.random.normal(KEY, shape) + 1
-    assert_close(trained(x, jnp.ones(shape[0])), pytorch(x), 1e-5)
+    assert_close(normalize_in_training(x, jnp.ones(shape[0])), pytorch(x), 1e-5)
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.permutations([True, True, True, True, False, False]))
-def test_padding_counts_for_nothing(mask):
+def test_batch_norm_ignores_padding(mask):
     is_example = np.array(mask)
     x = jax.random.normal(KEY, (6, 2, 2, 3)) + jnp.where(is_example, 0.0, 100.0)[:, None, None, None]
-    y, stats = trained(x, jnp.array(mask, jnp.float32))
-    expected, expected_stats = trained(x[is_example], jnp.ones(is_example.sum()))
+    y, stats = normalize_in_training(x, jnp.array(mask, jnp.float32))
+    expected, expected_stats = normalize_in_training(x[is_example], jnp.ones(is_example.sum()))
     assert_close((y[is_example], stats), (expected, expected_stats))
 
 
 @pytest.mark.parametrize("kind", ["batch", "batch_stat"])
-def test_nothing_but_padding_changes_nothing(kind):
+def test_a_batch_of_padding_leaves_statistics_unchanged_and_has_no_gradient(kind):
     x = jax.random.normal(KEY, (4, 3))
     mask = jnp.zeros(4)
     layer = norm(kind)
@@ -67,8 +67,8 @@ def test_nothing_but_padding_changes_nothing(kind):
     assert_close(state, {"batch_stats": START["batch_stats"]} if kind == "batch" else {}, 0)
 
 
-def test_one_entry_keeps_its_biased_variance_of_zero():
-    _, stats = trained(jnp.array([[1.0, 2.0, 3.0], [9.0, 9.0, 9.0]]), jnp.array([1.0, 0.0]))
+def test_the_variance_of_a_single_entry_is_zero():
+    _, stats = normalize_in_training(jnp.array([[1.0, 2.0, 3.0], [9.0, 9.0, 9.0]]), jnp.array([1.0, 0.0]))
     assert_close(stats["var"], 0.9 * START["batch_stats"]["var"])
 
 
@@ -103,11 +103,11 @@ def test_group_norm_normalises_each_group_of_each_example():
     assert_close((groups.mean((1, 3)), groups.var((1, 3))), (np.zeros((2, 2)), np.ones((2, 2))), 1e-4)
 
 
-def test_none_is_the_identity():
+def test_the_norm_none_is_the_identity():
     x = jax.random.normal(KEY, (2, 3))
     np.testing.assert_array_equal(norm("none").apply({}, x, jnp.ones(2), True), x)
 
 
-def test_an_unknown_kind_is_refused():
+def test_an_unknown_norm_is_refused():
     with pytest.raises(InputError, match="Did you mean 'group'"):
         norm("groups")

@@ -40,7 +40,7 @@ def gradients_of_max_pool(x, kind):
 
 
 @pytest.mark.parametrize("size", [(4, 6), (5, 7)])
-def test_pools_without_overlap_give_what_flax_gives(size):
+def test_pools_without_overlap_match_flax(size):
     x = jax.random.normal(KEY, (2, *size, 3))
     np.testing.assert_array_equal(max_pool(x), nn.max_pool(x, (2, 2), (2, 2)))
     np.testing.assert_allclose(avg_pool(x), nn.avg_pool(x, (2, 2), (2, 2)), rtol=1e-6)
@@ -52,7 +52,7 @@ def test_windows_of_one_pixel_change_nothing():
     np.testing.assert_array_equal(jax.grad(lambda x: jnp.sum(max_pool(x, 1)))(x), jnp.ones_like(x))
 
 
-def test_pools_with_overlap_or_padding_are_flaxs():
+def test_pools_with_overlap_or_padding_match_flax():
     x = jax.random.normal(KEY, (2, 7, 8, 3))
     pads = ((1, 1), (1, 1))
     np.testing.assert_array_equal(max_pool(x, 3, 2, 1), nn.max_pool(x, (3, 3), (2, 2), pads))
@@ -62,7 +62,7 @@ def test_pools_with_overlap_or_padding_are_flaxs():
 @pytest.mark.parametrize("kind", POOLS)
 @settings(max_examples=20, deadline=None)
 @given(values=st.lists(st.integers(-2, 2), min_size=16, max_size=16))
-def test_max_pool_hands_its_gradient_to_the_first_of_equals(kind, values):
+def test_max_pool_passes_its_gradient_to_the_first_of_equal_entries(kind, values):
     x = jnp.array(values, jnp.float32).reshape(1, 4, 4, 1)
     found, expected = gradients_of_max_pool(x, kind)
     np.testing.assert_array_equal(found, expected)
@@ -71,7 +71,7 @@ def test_max_pool_hands_its_gradient_to_the_first_of_equals(kind, values):
 
 
 @pytest.mark.parametrize("kind", POOLS)
-def test_max_pool_may_be_differentiated_forwards_and_side_by_side(kind):
+def test_max_pool_supports_forward_mode_and_vmap(kind):
     pool, theirs = POOLS[kind]
     x, along = jax.random.normal(KEY, (2, 3, 1, 7, 6, 2))
     ours = jax.vmap(lambda x, along: jax.jvp(pool, (x,), (along,)))(x, along)
@@ -79,7 +79,7 @@ def test_max_pool_may_be_differentiated_forwards_and_side_by_side(kind):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_max_pool_loses_no_gradient_where_xla_computes_its_input_twice():
+def test_the_compiled_gradient_of_max_pool_is_complete():
     """With jnp.max as the pool, a third of this gradient is missing once compiled."""
     kernel = jax.random.normal(jax.random.key(1), (5, 5, 3, 4))
     inputs = jax.random.normal(KEY, (3, 16, 16, 3))
@@ -95,7 +95,7 @@ def test_max_pool_loses_no_gradient_where_xla_computes_its_input_twice():
     np.testing.assert_allclose(compiled(kernel, max_pool), gradient(kernel, max_pool), rtol=1e-3, atol=1e-3)
 
 
-def test_max_pool_hands_on_nan_wherever_it_is():
+def test_max_pool_propagates_nan_from_every_entry():
     for entry in np.ndindex(2, 2):
         x = jnp.zeros((1, 2, 2, 1)).at[0, *entry].set(jnp.nan)
         assert jnp.isnan(max_pool(x)).all() and jnp.isnan(max_pool(x, 3, 1, 1)).all()

@@ -24,7 +24,7 @@ def trained():
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "npz"])
-def test_a_model_begins_with_the_weights_of_a_file(tmp_path, trained, ending):
+def test_a_pretrained_model_is_initialized_with_the_weights_of_the_file(tmp_path, trained, ending):
     path = tmp_path / f"weights.{ending}"
     save_state_dict(path, trained, NAMES)
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
@@ -32,7 +32,7 @@ def test_a_model_begins_with_the_weights_of_a_file(tmp_path, trained, ending):
     jax.tree.map(np.testing.assert_array_equal, begun, trained)
 
 
-def test_a_new_head_is_the_one_that_the_model_would_draw_by_itself(tmp_path, trained):
+def test_a_head_of_other_classes_is_initialized_at_random(tmp_path, trained):
     save_state_dict(tmp_path / "weights.npz", trained, NAMES)
     begun = jax.jit(thin(7, pretrained=str(tmp_path / "weights.npz")).init)(KEY, INPUTS)
     own = jax.jit(thin(7).init)(KEY, INPUTS)
@@ -42,7 +42,7 @@ def test_a_new_head_is_the_one_that_the_model_would_draw_by_itself(tmp_path, tra
     )
 
 
-def test_weights_that_do_not_fit_are_refused_when_the_model_is_initialised(tmp_path, trained):
+def test_weights_that_do_not_fit_are_refused_at_initialization(tmp_path, trained):
     save_state_dict(tmp_path / "weights.npz", trained, NAMES)
     model = thin(pretrained=str(tmp_path / "weights.npz"), norm="group")
     with pytest.raises(InputError, match=r"(?s)pretrained: .*\n  surplus: bn1.running_mean \[3\]"):
@@ -50,12 +50,12 @@ def test_weights_that_do_not_fit_are_refused_when_the_model_is_initialised(tmp_p
 
 
 @pytest.mark.parametrize("ending", ["pth", "pt", "bin"])
-def test_a_pickle_is_refused_with_how_to_convert_it(ending):
+def test_the_error_for_a_pickle_says_how_to_convert_it(ending):
     with pytest.raises(InputError, match=rf"torch.load\('weights.{ending}'.*'weights.safetensors'"):
         thin(pretrained=f"weights.{ending}")
 
 
-def test_files_that_cannot_be_read(tmp_path):
+def test_unreadable_files_are_named_in_the_error(tmp_path):
     with pytest.raises(InputError, match=r"no file '.*missing\.npz'"):
         read_state_dict(tmp_path / "missing.npz")
     with pytest.raises(InputError, match=r"ends with '\.h5'\. Known: \.safetensors, \.npz"):
@@ -67,7 +67,7 @@ def test_files_that_cannot_be_read(tmp_path):
             read_state_dict(path)
 
 
-def test_half_precision_is_read(tmp_path, trained):
+def test_weights_in_half_precision_are_converted_to_float32(tmp_path, trained):
     save_state_dict(tmp_path / "weights.safetensors", trained, NAMES)
     state = {
         key: np.asarray(value, np.float16) for key, value in read_state_dict(tmp_path / "weights.safetensors").items()
@@ -79,7 +79,7 @@ def test_half_precision_is_read(tmp_path, trained):
     np.testing.assert_allclose(*kernels, rtol=1e-3, atol=1e-3)
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path, trained, monkeypatch):
+def test_a_failed_write_leaves_the_old_file(tmp_path, trained, monkeypatch):
     path = tmp_path / "weights.npz"
     path.write_bytes(b"before")
     monkeypatch.setattr(np, "savez", lambda path, **state: path.write_bytes(b"half") and 1 / 0)

@@ -23,13 +23,13 @@ def encode(model, variables, *, is_training=False, key=KEY):
     return features, extras
 
 
-def test_the_model_itself_begins_as_it_would_alone():
+def test_the_adapted_model_keeps_the_initial_weights_of_the_model():
     _, variables = adapted()
     alone = mlp(3, hidden=(5,)).init(KEY, INPUTS)["params"]
     jax.tree.map(np.testing.assert_array_equal, {name: variables["params"][name] for name in alone}, alone)
 
 
-def test_it_adds_a_layer_and_a_reference():
+def test_a_representation_layer_and_a_reference_are_added():
     params = adapted()[1]["params"]
     assert jax.tree.map(jnp.shape, params["representation"]) == {"kernel": (5, 10), "bias": (10,)}
     assert jax.tree.map(jnp.shape, params["reference"]) == {"mean": (3, 5), "scale": (3, 5), "factor": ()}
@@ -42,7 +42,7 @@ def test_it_adds_a_layer_and_a_reference():
     assert "reference" not in adapted(has_reference=False)[1]["params"]
 
 
-def test_training_draws_once_an_example():
+def test_training_draws_one_sample_per_example():
     model, variables = adapted(draw=lambda key, shape, dtype: jnp.full(shape, 2.0, dtype))
     features, extras = encode(model, variables, is_training=True)
     np.testing.assert_allclose(features, extras["mean"] + 2 * extras["scale"], rtol=1e-6)
@@ -51,7 +51,7 @@ def test_training_draws_once_an_example():
     assert np.all(extras["scale"] > 0)
 
 
-def test_training_noise_is_the_keys():
+def test_training_noise_depends_on_the_key_only():
     model, variables = adapted()
     first, again, other = (encode(model, variables, is_training=True, key=jax.random.key(i))[0] for i in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
@@ -59,7 +59,7 @@ def test_training_noise_is_the_keys():
     assert np.ptp(first - encode(model, variables)[1]["mean"], axis=0).min() > 0
 
 
-def test_evaluation_averages_the_chances_of_its_draws():
+def test_evaluation_averages_the_probabilities_of_its_samples():
     model, variables = adapted(7)
     features, _ = encode(model, variables)
     assert features.shape == (6, 7, 5)
@@ -70,13 +70,13 @@ def test_evaluation_averages_the_chances_of_its_draws():
     np.testing.assert_array_equal(features, encode(model, variables)[0])
 
 
-def test_without_draws_evaluation_takes_the_mean():
+def test_without_samples_evaluation_uses_the_mean():
     model, variables = adapted(0)
     features, extras = encode(model, variables)
     np.testing.assert_array_equal(features, extras["mean"])
 
 
-def test_evaluation_with_no_spread_is_the_means():
+def test_evaluation_with_zero_scale_equals_that_of_the_mean():
     model, variables = adapted(4)
     bias = variables["params"]["representation"]["bias"].at[5:].set(-200.0)
     variables["params"]["representation"]["bias"] = bias
@@ -86,7 +86,7 @@ def test_evaluation_with_no_spread_is_the_means():
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_another_width_draws_the_head_anew():
+def test_another_number_of_features_replaces_the_head():
     model, variables = adapted(2, num_features=8)
     params = variables["params"]
     assert params["classifier"]["kernel"].shape == (8, 3)
@@ -95,12 +95,12 @@ def test_another_width_draws_the_head_anew():
     assert model.classify(params, encode(model, variables)[0]).shape == (6, 3)
 
 
-def test_its_layer_is_named():
+def test_layers_includes_the_representation():
     model, _ = adapted()
     assert model.layers(INPUTS) == {**mlp(3, hidden=(5,)).layers(INPUTS), "representation": nn.Dense}
 
 
-def test_maps_are_refused():
+def test_models_with_maps_as_features_are_refused():
     maps = Model(
         init=lambda key, inputs: {"params": {"classifier": {"kernel": jnp.ones((4, 3))}}},
         encode=lambda variables, inputs, context: ((inputs, {}), {}),
@@ -111,7 +111,7 @@ def test_maps_are_refused():
         probabilistic()(maps).init(KEY, jnp.zeros((2, 5, 5, 4)))
 
 
-def test_a_head_of_several_layers_keeps_its_width():
+def test_a_head_of_several_layers_cannot_change_its_width():
     deep = Model(
         init=lambda key, inputs: {"params": {"classifier": {"0": {"kernel": jnp.ones((4, 3))}}}},
         encode=lambda variables, inputs, context: ((inputs, {}), {}),
@@ -131,6 +131,6 @@ def test_a_head_of_several_layers_keeps_its_width():
         ({"num_features": 0}, "num_features.*not 0"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(settings, message):
+def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         probabilistic(**settings)

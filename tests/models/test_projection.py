@@ -13,7 +13,7 @@ CONTEXT = Context(jnp.ones(4), jnp.int32(0), KEY, True)
 
 
 @pytest.mark.parametrize("base", [mlp(3, (8,), norm="batch"), cnn(3, (2,), (5,), kernel=3)])
-def test_features_are_two_layers_further_on(base):
+def test_the_projection_adds_two_layers_behind_the_features(base):
     model = projected(7)(base)
     variables = model.init(KEY, INPUTS)
     (features, _), state = model.encode(variables, INPUTS, CONTEXT)
@@ -25,7 +25,7 @@ def test_features_are_two_layers_further_on(base):
     np.testing.assert_allclose(features, hidden @ layers["output"]["kernel"], atol=1e-5)
 
 
-def test_what_was_there_is_initialised_as_before():
+def test_the_model_keeps_its_initial_weights():
     base = mlp(3, (8,))
     before, after = base.init(KEY, INPUTS)["params"], projected(8)(base).init(KEY, INPUTS)["params"]
     np.testing.assert_array_equal(before["dense_0"]["kernel"], after["dense_0"]["kernel"])
@@ -33,7 +33,7 @@ def test_what_was_there_is_initialised_as_before():
     assert {"projection/hidden", "projection/output"} <= set(projected(8)(base).layers(INPUTS))
 
 
-def test_settings_and_models_that_cannot_work():
+def test_invalid_widths_and_models_without_a_dense_head_are_refused():
     with pytest.raises(InputError, match="width: must be a whole number"):
         projected(0)
     headless = Model(lambda key, inputs: {"params": {}}, None, None, None)
@@ -41,7 +41,7 @@ def test_settings_and_models_that_cannot_work():
         projected(4)(headless).init(KEY, INPUTS)
 
 
-def test_an_outline_is_a_shape_without_numbers():
+def test_with_feature_shape_adds_a_shape_without_entries():
     base = mlp(3, (8,), norm="batch")
     model = with_feature_shape(base)
     variables = model.init(KEY, INPUTS)
@@ -52,7 +52,7 @@ def test_an_outline_is_a_shape_without_numbers():
     assert set(state) == {"batch_stats", "outline"}
 
 
-def test_an_outline_needs_vectors():
+def test_with_feature_shape_refuses_features_that_are_maps():
     maps = Model(lambda key, x: {"params": {}}, lambda v, x, context: ((x, {}), {}), lambda params, x: x, None)
     with pytest.raises(InputError, match="features are"):
         with_feature_shape(maps).init(KEY, INPUTS)

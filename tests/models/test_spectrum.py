@@ -32,7 +32,7 @@ def golden(name):
         return dict(file), json.loads(str(file["meta"]))
 
 
-def last(array, dtype):
+def channels_last(array, dtype):
     """Channels last, from channels before height and width."""
     return jnp.asarray(np.moveaxis(array, -3, -1), dtype)
 
@@ -46,57 +46,57 @@ def replay(values, dtype, start, *, decay, band, key, tolerance, **tolerances):
     """The batches of a golden file one after another; (average, count) after the last."""
     average, count = start
     for k in range(int(values.get("n_batches", sum(name[0] == "x" for name in values)))):
-        images = last(values[f"x{k}"], dtype)
+        images = channels_last(values[f"x{k}"], dtype)
         average, count = update_average(average, count, images, jnp.ones(len(images)), decay)
-        assert_close(average, last(values[f"{key}{k}"], dtype), tolerance)
+        assert_close(average, channels_last(values[f"{key}{k}"], dtype), tolerance)
         found = normalise(images, average, band=band, **tolerances)
-        assert_close(found, last(values[f"y{k}"], dtype), tolerance)
+        assert_close(found, channels_last(values[f"y{k}"], dtype), tolerance)
     return average, count
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
 @BOTH_DTYPES
-def test_paper_equations(name, dtype, tolerance):
+def test_averages_and_images_match_the_papers_equations(name, dtype, tolerance):
     values, meta = golden(f"paper_{name}")
     with jax.enable_x64(dtype == "float64"):
-        start = (jnp.zeros(last(values["abar0"], dtype).shape, dtype), jnp.float32(0))
+        start = (jnp.zeros(channels_last(values["abar0"], dtype).shape, dtype), jnp.float32(0))
         replay(values, dtype, start, decay=meta["v"], band=meta["band"], key="abar", tolerance=tolerance)
 
 
 @pytest.mark.parametrize("name", SINGLE)
 @BOTH_DTYPES
-def test_paper_normalisation_of_images_with_empty_bins(name, dtype, tolerance):
+def test_normalisation_of_images_with_empty_bins_matches_the_paper(name, dtype, tolerance):
     values, meta = golden(f"paper_{name}")
     with jax.enable_x64(dtype == "float64"):
         phase_tolerance = meta["phase_tol"] if dtype == "float64" else None
-        images, amplitude = last(values["x0"], dtype), last(values["abar0"], dtype)
+        images, amplitude = channels_last(values["x0"], dtype), channels_last(values["abar0"], dtype)
         found = normalise(images, amplitude, phase_tolerance=phase_tolerance)
-        assert_close(found, last(values["y0"], dtype), tolerance)
+        assert_close(found, channels_last(values["y0"], dtype), tolerance)
 
 
 @pytest.mark.parametrize("name", OFFICIAL)
-def test_authors_code_is_band_dc_with_decay_0(name):
+def test_band_dc_with_decay_0_matches_the_authors_code(name):
     values, meta = golden(f"official_{name}")
-    start = (last(values["amp_in"], jnp.float32), jnp.float32(meta["fix_amp"]))
+    start = (channels_last(values["amp_in"], jnp.float32), jnp.float32(meta["fix_amp"]))
     replay(values, jnp.float32, start, decay=0, band="dc", key="amp", tolerance=1e-5)
 
 
-def test_an_all_black_first_batch_counts_unlike_in_the_authors_code():
+def test_an_all_black_first_batch_counts_in_the_average():
     """Theirs takes an average that sums to 0 for none, and starts again with the second batch."""
     values, _ = golden("official_s10_allzero_batch")
-    black, images = last(values["x0"], jnp.float32), last(values["x1"], jnp.float32)
+    black, images = channels_last(values["x0"], jnp.float32), channels_last(values["x1"], jnp.float32)
     mask = jnp.ones(len(black))
     average, count = update_average(jnp.zeros(black.shape[1:]), jnp.float32(0), black, mask, decay=0)
-    assert_close(average, last(values["amp0"], jnp.float32), 1e-6)
-    assert_close(normalise(black, average, band="dc"), last(values["y0"], jnp.float32), 1e-6)
+    assert_close(average, channels_last(values["amp0"], jnp.float32), 1e-6)
+    assert_close(normalise(black, average, band="dc"), channels_last(values["y0"], jnp.float32), 1e-6)
     kept, count = update_average(average, count, images, mask, decay=0)
     assert count == 2 and not np.any(kept)
     restarted, _ = update_average(average, jnp.float32(0), images, mask, decay=0)
-    assert_close(restarted, last(values["amp1"], jnp.float32), 1e-5)
-    assert_close(normalise(images, restarted, band="dc"), last(values["y1"], jnp.float32), 1e-5)
+    assert_close(restarted, channels_last(values["amp1"], jnp.float32), 1e-5)
+    assert_close(normalise(images, restarted, band="dc"), channels_last(values["y1"], jnp.float32), 1e-5)
 
 
-def test_server_takes_the_plain_mean():
+def test_the_server_averages_amplitudes_with_equal_weights():
     values, _ = golden("server_s50")
     found = tree.weighted_sum(jnp.asarray(values["abars"]), jnp.full(4, 0.25))
     assert_close(found, values["out"], 1e-9)
@@ -111,7 +111,7 @@ COMPILED = jax.jit(normalise, static_argnames="band")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _precise():
+def float64_enabled():
     with jax.enable_x64(True):
         yield
 
@@ -126,7 +126,7 @@ def close(found, expected):
 
 @settings(max_examples=15, deadline=None)
 @given(images_of_noise)
-def test_phases_stay_and_the_amplitude_is_the_given_one(x):
+def test_normalisation_keeps_phases_and_sets_the_amplitude(x):
     transform, new = np.fft.fft2(x, axes=(1, 2)), np.fft.fft2(psi(x), axes=(1, 2))
     close(np.abs(new), np.broadcast_to(AMPLITUDE, SHAPE))
     close(new / np.abs(new), transform / np.abs(transform))
@@ -136,7 +136,7 @@ def test_phases_stay_and_the_amplitude_is_the_given_one(x):
 
 @settings(max_examples=15, deadline=None)
 @given(images_of_noise, st.sampled_from(BANDS), st.floats(0.1, 10))
-def test_idempotent_odd_blind_to_scale_and_linear_in_the_amplitude(x, band, factor):
+def test_normalisation_is_idempotent_odd_scale_invariant_and_linear_in_the_amplitude(x, band, factor):
     y = psi(x, band=band)
     close(psi(y, band=band), y)
     close(psi(-x, band=band), -y)
@@ -146,7 +146,7 @@ def test_idempotent_odd_blind_to_scale_and_linear_in_the_amplitude(x, band, fact
 
 @settings(max_examples=15, deadline=None)
 @given(images_of_noise, st.sampled_from(BANDS), st.integers(0, 4), st.integers(0, 5))
-def test_its_own_amplitude_gives_an_image_back_and_shifts_pass_through(x, band, down, right):
+def test_its_own_amplitude_restores_an_image_and_shifts_commute(x, band, down, right):
     own = np.abs(np.fft.fft2(x[0], axes=(0, 1)))
     close(psi(x, own, band)[0], x[0])
     close(psi(np.roll(x, (down, right), (1, 2)), band=band), np.roll(psi(x, band=band), (down, right), (1, 2)))
@@ -154,7 +154,7 @@ def test_its_own_amplitude_gives_an_image_back_and_shifts_pass_through(x, band, 
 
 @settings(max_examples=15, deadline=None)
 @given(images_of_noise)
-def test_energy_is_the_amplitudes_and_dc_moves_the_mean_alone(x):
+def test_the_energy_is_that_of_the_amplitude_and_band_dc_changes_the_mean_only(x):
     close(np.sum(psi(x) ** 2, (1, 2)), np.broadcast_to(np.sum(AMPLITUDE**2, (0, 1)) / 30, (2, 2)))
     moved = psi(x, band="dc") - x
     close(moved, np.broadcast_to(moved.mean((1, 2), keepdims=True), SHAPE))
@@ -162,7 +162,7 @@ def test_energy_is_the_amplitudes_and_dc_moves_the_mean_alone(x):
 
 @settings(max_examples=15, deadline=None)
 @given(hnp.arrays(np.float64, (3, *SHAPE), elements=st.floats(-1, 1)), st.permutations([0, 1]))
-def test_the_average_of_batches(batches, order):
+def test_the_average_of_batches_matches_its_definition(batches, order):
     def run(decay, init="first", batches=batches):
         average, count = jnp.zeros(SHAPE[1:]), jnp.float32(0)
         for x in batches:
@@ -178,7 +178,7 @@ def test_the_average_of_batches(batches, order):
     close(run(0.1, "debias"), zero / (1 - 0.9**3))
 
 
-def test_padding_is_left_out_of_the_average_whatever_it_holds():
+def test_nan_in_padding_does_not_change_the_average():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 5, 1))).at[2].set(jnp.nan)
     start = (jnp.full((4, 5, 1), 7.0), jnp.float32(3))
     average, count = update_average(*start, x, jnp.array([1.0, 1.0, 0.0]))
@@ -190,7 +190,7 @@ def test_padding_is_left_out_of_the_average_whatever_it_holds():
     assert count == 3
 
 
-def test_a_number_takes_the_centred_square_of_frequencies():
+def test_a_numeric_band_selects_the_central_square_of_frequencies():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 8, 10, 1)))
     changed = ~np.isclose(
         np.fft.fft2(normalise(x, jnp.full((8, 10, 1), 99.0), band=0.3) - x, axes=(1, 2))[0, ..., 0], 0
@@ -199,7 +199,7 @@ def test_a_number_takes_the_centred_square_of_frequencies():
     np.testing.assert_array_equal(changed, (rows[:, None] <= 2) & (columns <= 2))
 
 
-def test_settings_that_cannot_work_are_refused():
+def test_invalid_settings_are_refused():
     x, amplitude = jnp.zeros((1, 4, 4, 1)), jnp.zeros((4, 4, 1))
     with pytest.raises(InputError, match="Did you mean 'full'"):
         normalise(x, amplitude, band="ful")

@@ -1,4 +1,4 @@
-"""To PyTorch's names and back."""
+"""Conversion to PyTorch's names and back."""
 
 import functools
 
@@ -36,7 +36,7 @@ def state_dict(name="resnet18"):
 @pytest.mark.parametrize(
     ("name", "norm"), [("resnet18", "batch_stat"), ("resnet18", "group"), *((name, "batch") for name in TORCH_NAMES)]
 )
-def test_there_and_back_is_the_identity(name, norm):
+def test_conversion_to_pytorch_and_back_is_the_identity(name, norm):
     given = variables(name, norm=norm)
     state = to_torch(given, TORCH_NAMES[name])
     back = from_torch(state, variables(name, seed=1, norm=norm), TORCH_NAMES[name])
@@ -46,7 +46,7 @@ def test_there_and_back_is_the_identity(name, norm):
     assert bool(counters) == (norm == "batch")
 
 
-def test_kernels_lie_as_pytorch_has_them():
+def test_kernels_have_pytorchs_axis_order():
     given = variables("unet", 5, norm="none")
     state = to_torch(given, TORCH_NAMES["unet"])
     kernel = given["params"]["encoder_1"]["conv_0"]["kernel"]
@@ -59,14 +59,14 @@ def test_kernels_lie_as_pytorch_has_them():
 
 
 @pytest.mark.parametrize("name", ["resnet18", "unet"])
-def test_a_head_for_another_number_of_classes_is_the_models_own(name):
+def test_a_head_for_another_number_of_classes_is_not_loaded(name):
     own, given = variables(name, num_classes=4), variables(name, num_classes=9, seed=1)
     taken = from_torch(to_torch(given, TORCH_NAMES[name]), own, TORCH_NAMES[name])
     given["params"]["classifier"] = own["params"]["classifier"]
     jax.tree.map(np.testing.assert_array_equal, taken, given)
 
 
-def test_leaves_that_have_no_name_there_stay_and_are_left_out():
+def test_leaves_without_a_pytorch_name_are_kept_and_not_exported():
     own = variables()
     own["amplitude"] = {"average": jnp.ones((4, 4, 3))}
     own["params"]["projection"] = {"hidden": {"kernel": jnp.ones((2, 2))}}
@@ -75,14 +75,14 @@ def test_leaves_that_have_no_name_there_stay_and_are_left_out():
     assert set(to_torch(own, TORCH_NAMES["resnet18"])) == set(state_dict())
 
 
-def test_values_take_the_dtype_of_the_leaf():
+def test_values_are_converted_to_the_dtype_of_the_leaf():
     state = {key: value.astype(np.float64) for key, value in state_dict().items()}
     assert {leaf.dtype for leaf in jax.tree.leaves(from_torch(state, variables(), TORCH_NAMES["resnet18"]))} == {
         jnp.dtype("float32")
     }
 
 
-def test_every_fault_is_named():
+def test_the_error_names_every_mismatch():
     state = state_dict()
     del state["layer1.0.conv1.weight"], state["bn1.running_var"]
     state["layer9.weight"] = np.zeros(2)
@@ -106,18 +106,18 @@ def test_every_fault_is_named():
         ({"stem": "small"}, r"of another shape: conv1.weight is \[3, 3, 7, 7\], and \[3, 3, 3, 3\] here"),
     ],
 )
-def test_another_network_is_refused(settings, fault):
+def test_weights_of_another_network_are_refused(settings, fault):
     with pytest.raises(InputError, match=fault):
         from_torch(state_dict(), variables(**settings), TORCH_NAMES["resnet18"])
 
 
-def test_other_numbers_of_channels_are_refused():
+def test_weights_with_another_number_of_channels_are_refused():
     grey = jax.eval_shape(MODELS["resnet18"](3, width=0.05).init, KEY, INPUTS[..., :1])
     with pytest.raises(InputError, match=r"conv1.weight is \[3, 3, 7, 7\], and \[3, 1, 7, 7\] here"):
         from_torch(state_dict(), grey, TORCH_NAMES["resnet18"])
 
 
-def test_the_names_that_torchvisions_old_densenets_have():
+def test_names_of_torchvisions_old_densenets_are_read():
     state = state_dict("densenet121")
     old = {
         key.replace("norm1.", "norm.1.").replace("conv2.", "conv.2.") if "denselayer" in key else key: value

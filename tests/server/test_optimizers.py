@@ -29,7 +29,7 @@ moves = hnp.arrays(np.float64, (4, 3), elements=st.floats(-100, 100))
 GRADIENTS = np.random.default_rng(0).normal(size=(5, 6))
 
 
-def path(optimizer, gradients) -> tuple[np.ndarray, list]:
+def optimize(optimizer, gradients) -> tuple[np.ndarray, list]:
     """(steps [round, d], states) that the optimizer makes of pseudo-gradients [round, d]."""
     state, steps, states = optimizer.init(jnp.zeros(gradients.shape[1])), [], []
     update = jax.jit(optimizer.update)
@@ -41,25 +41,25 @@ def path(optimizer, gradients) -> tuple[np.ndarray, list]:
 
 
 @each
-def test_the_other_way_round_is_the_opposite(name):
-    np.testing.assert_array_equal(path(OPTIMIZERS[name], GRADIENTS)[0], -path(OPTIMIZERS[name], -GRADIENTS)[0])
+def test_negated_gradients_give_negated_steps(name):
+    np.testing.assert_array_equal(optimize(OPTIMIZERS[name], GRADIENTS)[0], -optimize(OPTIMIZERS[name], -GRADIENTS)[0])
 
 
 @each
-def test_coordinates_do_not_know_each_other(name):
-    alone = np.concatenate([path(OPTIMIZERS[name], GRADIENTS[:, i : i + 1])[0] for i in range(6)], axis=1)
-    np.testing.assert_allclose(path(OPTIMIZERS[name], GRADIENTS)[0], alone, rtol=1e-6)
+def test_coordinates_are_optimized_independently(name):
+    alone = np.concatenate([optimize(OPTIMIZERS[name], GRADIENTS[:, i : i + 1])[0] for i in range(6)], axis=1)
+    np.testing.assert_allclose(optimize(OPTIMIZERS[name], GRADIENTS)[0], alone, rtol=1e-6)
 
 
 @each
-def test_no_update_no_step(name):
-    steps, states = path(OPTIMIZERS[name], np.zeros((3, 2)))
+def test_zero_gradients_give_no_step(name):
+    steps, states = optimize(OPTIMIZERS[name], np.zeros((3, 2)))
     assert not np.any(steps)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(states))
 
 
 @each
-def test_dtypes_stay(name):
+def test_dtypes_are_kept(name):
     params = {"a": jnp.zeros(3, jnp.bfloat16), "b": jnp.zeros(2)}
     before = OPTIMIZERS[name].init(params)
     step, after = OPTIMIZERS[name].update(jax.tree.map(jnp.ones_like, params), before)
@@ -67,43 +67,43 @@ def test_dtypes_stay(name):
         assert jax.tree.map(lambda x: x.dtype, old) == jax.tree.map(lambda x: x.dtype, new)
 
 
-def test_momentum_by_hand():
-    steps, _ = path(fedavgm(0.5, 0.9), np.array([[1.0], [1.0], [0.0]]))
+def test_momentum_matches_steps_computed_by_hand():
+    steps, _ = optimize(fedavgm(0.5, 0.9), np.array([[1.0], [1.0], [0.0]]))
     np.testing.assert_allclose(steps[:, 0], [-0.5, -0.95, -0.855], rtol=1e-6)
-    steps, _ = path(fedavgm(0.5, 0.9, momentum_damping=True), np.array([[1.0], [1.0], [0.0]]))
+    steps, _ = optimize(fedavgm(0.5, 0.9, momentum_damping=True), np.array([[1.0], [1.0], [0.0]]))
     np.testing.assert_allclose(steps[:, 0], [-0.05, -0.095, -0.0855], rtol=1e-6)
 
 
-def test_without_momentum_it_is_the_mean():
-    np.testing.assert_array_equal(path(fedavgm(momentum=0.0), GRADIENTS)[0], -GRADIENTS.astype(np.float32))
+def test_fedavgm_without_momentum_is_the_mean():
+    np.testing.assert_array_equal(optimize(fedavgm(momentum=0.0), GRADIENTS)[0], -GRADIENTS.astype(np.float32))
 
 
 @settings(max_examples=20, deadline=None)
 @given(moves)
-def test_adagrads_second_moment_never_falls(gradients):
-    moments = [state.second for state in path(OPTIMIZERS["adagrad"], gradients)[1]]
+def test_adagrads_second_moment_never_decreases(gradients):
+    moments = [state.second for state in optimize(OPTIMIZERS["adagrad"], gradients)[1]]
     assert all(np.all(late >= early) for early, late in itertools.pairwise(moments))
 
 
 @settings(max_examples=20, deadline=None)
 @given(moves, st.sampled_from(["adam", "yogi", "yogi, v0"]))
 def test_second_moments_are_never_negative(gradients, name):
-    assert all(np.all(state.second >= 0) for state in path(OPTIMIZERS[name], gradients)[1])
+    assert all(np.all(state.second >= 0) for state in optimize(OPTIMIZERS[name], gradients)[1])
 
 
-def test_adam_without_memory_is_a_soft_sign():
-    steps, _ = path(fedadam(0.1, 0.0, 0.0, 0.5), GRADIENTS)
+def test_adam_without_momentum_is_a_soft_sign():
+    steps, _ = optimize(fedadam(0.1, 0.0, 0.0, 0.5), GRADIENTS)
     np.testing.assert_allclose(steps, -0.1 * GRADIENTS / (np.abs(GRADIENTS) + 0.5), rtol=1e-5)
 
 
 @adaptive
-def test_a_large_tau_is_plain_momentum(optimizer):
-    steps, states = path(optimizer(3e6, tau=1e6), GRADIENTS)
+def test_a_large_tau_gives_plain_momentum(optimizer):
+    steps, states = optimize(optimizer(3e6, tau=1e6), GRADIENTS)
     np.testing.assert_allclose(steps, [-3 * state.first for state in states], rtol=1e-5)
 
 
 def test_the_first_steps_of_adam_and_yogi_are_the_same():
-    adam, yogi = (path(optimizer(), GRADIENTS)[0] for optimizer in (fedadam, fedyogi))
+    adam, yogi = (optimize(optimizer(), GRADIENTS)[0] for optimizer in (fedadam, fedyogi))
     wanted = -0.01 * 0.1 * GRADIENTS[0] / (0.1 * np.abs(GRADIENTS[0]) + 1e-3)
     np.testing.assert_allclose(adam[0], wanted, rtol=1e-4)
     np.testing.assert_allclose(yogi[0], wanted, rtol=1e-4)
@@ -112,30 +112,30 @@ def test_the_first_steps_of_adam_and_yogi_are_the_same():
 
 def test_yogi_forgets_a_large_update_more_slowly():
     gradients = np.concatenate([np.full((1, 1), 10.0), np.full((50, 1), 0.1)])
-    adam, yogi = (path(optimizer(b2=0.9), gradients)[1][-1].second for optimizer in (fedadam, fedyogi))
+    adam, yogi = (optimize(optimizer(b2=0.9), gradients)[1][-1].second for optimizer in (fedadam, fedyogi))
     assert yogi > 10 * adam
 
 
-def test_corrected_as_adam_it_is_optax_adam_where_tau_does_not_matter():
-    theirs, _ = path(optax.adam(0.01, 0.9, 0.99, eps=1e-12), GRADIENTS)
-    ours, _ = path(fedadam(0.01, tau=1e-12, bias_correction="adam"), GRADIENTS)
+def test_adams_bias_correction_with_a_tiny_tau_matches_optax():
+    theirs, _ = optimize(optax.adam(0.01, 0.9, 0.99, eps=1e-12), GRADIENTS)
+    ours, _ = optimize(fedadam(0.01, tau=1e-12, bias_correction="adam"), GRADIENTS)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4)
 
 
-def test_flower_corrects_one_round_ahead():
-    plain, flower = (path(fedadam(bias_correction=name), GRADIENTS)[0] for name in (None, "flower"))
+def test_flowers_bias_correction_is_one_round_ahead():
+    plain, flower = (optimize(fedadam(bias_correction=name), GRADIENTS)[0] for name in (None, "flower"))
     factor = np.sqrt(1 - 0.99**2) / (1 - 0.9**2)
     np.testing.assert_allclose(flower[0], factor * plain[0], rtol=1e-5)
 
 
 @adaptive
-def test_the_first_second_moment(optimizer):
+def test_v0_sets_the_initial_second_moment(optimizer):
     for v0, wanted in ((0.0, 0.0), (0.25, 0.25), ("tau2", 0.01)):
         np.testing.assert_allclose(optimizer(tau=0.1, v0=v0).init(jnp.zeros(2)).second, wanted, rtol=1e-6)
 
 
 @adaptive
-def test_settings_may_be_traced(optimizer):
+def test_settings_can_be_traced(optimizer):
     def step(rate, tau):
         traced = optimizer(rate, tau=tau, v0="tau2")
         return traced.update(jnp.ones(2), traced.init(jnp.zeros(2)))[0]
@@ -158,6 +158,6 @@ def test_settings_may_be_traced(optimizer):
         (lambda: fedadam(bias_correction="flwr"), "bias_correction: unknown option 'flwr'. Did you mean 'flower'"),
     ],
 )
-def test_impossible_settings(build, message):
+def test_invalid_settings_are_refused(build, message):
     with pytest.raises(InputError, match=message):
         build()

@@ -15,7 +15,7 @@ solve = jax.jit(in_double(least_on_simplex))
 EVERYONE = np.ones(SIZE, bool)
 
 
-def exact(matrix):
+def brute_force_minimum(matrix):
     """By trying every support: the best of the stationary points that lie in the simplex."""
     best, value = None, np.inf
     for count in range(1, len(matrix) + 1):
@@ -31,7 +31,7 @@ def exact(matrix):
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([1e-6, 1e-2, 1.0]), st.integers(0, SIZE - 1))
-def test_it_is_the_minimum_from_any_corner(seed, ridge, start):
+def test_the_minimum_is_found_from_any_corner(seed, ridge, start):
     rng = np.random.default_rng(seed)
     half = rng.normal(size=(SIZE, 3))
     matrix = half @ half.T + ridge * np.diag(rng.uniform(0.1, 1, SIZE))
@@ -40,10 +40,10 @@ def test_it_is_the_minimum_from_any_corner(seed, ridge, start):
     assert np.all(point >= 0) and point.sum() == pytest.approx(1, abs=1e-12)
     gradient = matrix @ point
     assert gradient @ point - gradient.min() < 1e-12 * np.abs(matrix).max()
-    np.testing.assert_allclose(point, exact(matrix), atol=1e-8)
+    np.testing.assert_allclose(point, brute_force_minimum(matrix), atol=1e-8)
 
 
-def test_a_corner_that_is_a_minimum_among_others_is_kept():
+def test_a_corner_that_is_one_of_several_minima_is_kept():
     """Client 0 lies between the others, at no cost: any mixture of opposite ones would do as well."""
     points = np.array([[0.0, 0], [1, 0], [-1, 0], [0, 1], [0, -1]])
     for start in range(SIZE):
@@ -51,23 +51,23 @@ def test_a_corner_that_is_a_minimum_among_others_is_kept():
         np.testing.assert_array_equal(solve(moved @ moved.T, start, EVERYONE), np.arange(SIZE) == start)
 
 
-def test_equal_costs_stay_in_the_corner():
+def test_with_equal_costs_the_starting_corner_is_kept():
     np.testing.assert_array_equal(solve(np.zeros((SIZE, SIZE)), 2, EVERYONE), np.arange(SIZE) == 2)
 
 
-def test_who_is_not_allowed_has_no_part():
+def test_entries_that_are_not_allowed_are_zero():
     is_allowed = np.array([True, True, False, True, False])
     np.testing.assert_allclose(solve(np.eye(SIZE), 0, is_allowed), is_allowed / 3, atol=1e-7)
 
 
-def test_numbers_that_are_not_finite_end_the_search():
+def test_nonfinite_costs_return_the_starting_corner():
     np.testing.assert_array_equal(solve(np.full((SIZE, SIZE), np.nan), 1, EVERYONE), np.arange(SIZE) == 1)
 
 
-def test_the_search_can_be_mapped():
+def test_the_search_works_under_vmap():
     rng = np.random.default_rng(1)
     halves = rng.normal(size=(3, SIZE, SIZE)).astype(np.float32)
     matrices = jnp.asarray(halves @ halves.swapaxes(1, 2))
     together = jax.jit(jax.vmap(solve, in_axes=(0, None, None)))(matrices, 0, EVERYONE)
     for matrix, point in zip(matrices, together, strict=True):
-        np.testing.assert_allclose(point, exact(np.asarray(matrix, np.float64)), atol=1e-6)
+        np.testing.assert_allclose(point, brute_force_minimum(np.asarray(matrix, np.float64)), atol=1e-6)

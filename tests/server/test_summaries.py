@@ -18,7 +18,7 @@ TOTALS, WEIGHTS = np.array([[2.0, 4.0], [1.0, 0.0], [9.0, 9.0]]), np.array([2.0,
 PRESENT = np.array([True, True, False])
 
 
-def after(rounds, decay, totals=TOTALS, weights=WEIGHTS, is_present=PRESENT):
+def average(rounds, decay, totals=TOTALS, weights=WEIGHTS, is_present=PRESENT):
     summary = ema(decay, like=head)
     value = summary.init(None, SHARED, 3, 3)
     reports = {"total": {"kernel": jnp.asarray(totals)}, "weight": jnp.asarray(weights)}
@@ -29,8 +29,8 @@ def after(rounds, decay, totals=TOTALS, weights=WEIGHTS, is_present=PRESENT):
     return np.asarray(value["mean"]["kernel"]), float(value["mass"])
 
 
-def test_a_moving_average_begins_at_zero_with_a_twentieth():
-    mean, mass = after(1, 0.95)
+def test_a_moving_average_starts_from_zero():
+    mean, mass = average(1, 0.95)
     np.testing.assert_allclose(mean, 0.05 * np.array([1.0, 4 / 3]), rtol=1e-6)
     assert mass == pytest.approx(0.05)
 
@@ -38,25 +38,25 @@ def test_a_moving_average_begins_at_zero_with_a_twentieth():
 @settings(max_examples=15, deadline=None)
 @given(st.floats(0, 0.99), st.integers(1, 4))
 def test_mean_over_mass_of_a_constant_is_the_constant(decay, rounds):
-    mean, mass = after(rounds, decay)
+    mean, mass = average(rounds, decay)
     np.testing.assert_allclose(mean / mass, [1.0, 4 / 3], rtol=1e-4)
     assert mass == pytest.approx(1 - decay**rounds, rel=1e-4)
 
 
-def test_decay_zero_is_this_round_and_one_is_never():
-    np.testing.assert_allclose(after(3, 0.0)[0], [1.0, 4 / 3], rtol=1e-6)
-    np.testing.assert_array_equal(after(3, 1.0)[0], [0, 0])
+def test_decay_zero_keeps_this_round_only_and_decay_one_nothing():
+    np.testing.assert_allclose(average(3, 0.0)[0], [1.0, 4 / 3], rtol=1e-6)
+    np.testing.assert_array_equal(average(3, 1.0)[0], [0, 0])
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.floats(-5, 5, width=32))
-def test_it_is_linear_in_the_totals(factor):
-    np.testing.assert_allclose(after(2, 0.5, factor * TOTALS)[0], factor * after(2, 0.5)[0], rtol=1e-4, atol=1e-5)
+def test_a_moving_average_is_linear_in_the_totals(factor):
+    np.testing.assert_allclose(average(2, 0.5, factor * TOTALS)[0], factor * average(2, 0.5)[0], rtol=1e-4, atol=1e-5)
 
 
-def test_nobody_changes_nothing():
-    assert after(2, 0.5, is_present=np.zeros(3, bool))[1] == 0
-    assert after(2, 0.5, weights=np.zeros(3))[1] == 0
+def test_without_reports_a_moving_average_is_unchanged():
+    assert average(2, 0.5, is_present=np.zeros(3, bool))[1] == 0
+    assert average(2, 0.5, weights=np.zeros(3))[1] == 0
 
 
 def test_a_decay_out_of_range_and_a_personal_head_are_refused():
@@ -80,22 +80,22 @@ def direction(is_present=(True, True, True), reaches=REACHES, **options):
     return np.asarray(summary.update(summary.init(None, shared, 9, 3), reports, view)["w"])
 
 
-def test_every_client_by_its_own_steps():
+def test_normalisation_client_divides_each_update_by_the_clients_steps():
     np.testing.assert_allclose(direction(), -(UPDATES / np.asarray(REACHES)[:, None]).mean(axis=0), rtol=1e-6)
 
 
-def test_the_mean_update_by_the_mean_steps():
+def test_normalisation_cohort_divides_the_mean_update_by_the_mean_steps():
     wanted = -UPDATES.mean(axis=0) / np.mean(REACHES)
     np.testing.assert_allclose(direction(normalisation="cohort"), wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("normalisation", ["client", "cohort"])
-def test_equal_steps_make_both_the_same(normalisation):
+def test_with_equal_steps_both_normalisations_agree(normalisation):
     ours = direction(reaches=jnp.full(3, 0.5), normalisation=normalisation)
     np.testing.assert_allclose(ours, -2 * UPDATES.mean(axis=0), rtol=1e-6)
 
 
-def test_weighted_by_examples():
+def test_weighting_samples_weighs_directions_by_examples():
     wanted = -np.asarray(COUNTS) / 8 @ (UPDATES / np.asarray(REACHES)[:, None])
     np.testing.assert_allclose(direction(weighting="samples"), wanted, rtol=1e-6)
 
@@ -106,11 +106,11 @@ def test_absent_and_idle_clients_are_left_out(normalisation):
     np.testing.assert_allclose(ours, -UPDATES[0] / 0.5, rtol=1e-6)
 
 
-def test_nobody_moved():
+def test_without_steps_the_mean_direction_is_zero():
     assert not np.any(direction(reaches=jnp.zeros(3)))
 
 
-def test_unknown_options():
+def test_unknown_options_are_refused_with_the_nearest():
     with pytest.raises(InputError, match=r"normalisation: unknown option 'clients'\. Did you mean 'client'"):
         mean_direction(normalisation="clients")
     with pytest.raises(InputError, match="weighting: unknown"):

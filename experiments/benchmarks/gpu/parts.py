@@ -28,9 +28,13 @@ _FLAGS = {
     "no command buffers": "--xla_gpu_enable_command_buffer=",
     "no Triton products": "--xla_gpu_enable_triton_gemm=false",
 }
-_RESUME = "tests/experiments/training/test_resume.py::test_a_killed_run_of_a_network_with_convolutions"
+_RESUME = "tests/experiments/training/test_resume.py::test_a_killed_run_with_convolutions_resumes_bit_for_bit"
 _TESTS = {
-    "laws and conformance": ("tests/test_laws.py", "tests/test_conformance.py", "tests/test_conformance_clients.py"),
+    "laws and conformance": (
+        "tests/algorithms/test_fedprox_fedbn_scaffold_harmofl_fedld_laws.py",
+        "tests/algorithms/test_conformance.py",
+        "tests/algorithms/test_conformance_clients.py",
+    ),
     "golden numbers": ("tests/golden",),
     "models": ("tests/models",),
     "aggregators and layouts": (

@@ -19,7 +19,7 @@ VARIABLES = MODEL.init(jax.random.key(1), INPUTS)
 PROBLEM = LocalProblem(MODEL, (cross_entropy(),), lambda inputs: inputs)
 
 
-def measured(per="batch", batch_size=3, count=7):
+def measure(per="batch", batch_size=3, count=7):
     rows = Rows(jnp.arange(9, dtype=jnp.int32) % 7, jnp.int32(count))
     data = ClientData(Examples(INPUTS, LABELS), rows, rows, rows)
     received = Broadcast(jnp.int32(0), VARIABLES, {})
@@ -27,7 +27,7 @@ def measured(per="batch", batch_size=3, count=7):
     return jax.jit(lambda: head_gradient(batch_size, per)(PROBLEM, view))()
 
 
-def direct(first, last):
+def expected_gradient(first, last):
     """The gradient of the mean loss of some examples by the head."""
 
     def loss(head):
@@ -43,29 +43,29 @@ def assert_close(ours, theirs):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), ours, theirs)
 
 
-def test_a_short_batch_counts_as_a_full_one():
-    batches = [direct(0, 3), direct(3, 6), direct(6, 7)]
-    assert_close(measured(), {"total": jax.tree.map(lambda *x: sum(x), *batches), "weight": 3.0})
+def test_per_batch_a_short_batch_counts_as_a_full_one():
+    batches = [expected_gradient(0, 3), expected_gradient(3, 6), expected_gradient(6, 7)]
+    assert_close(measure(), {"total": jax.tree.map(lambda *x: sum(x), *batches), "weight": 3.0})
 
 
-def test_examples_may_count_instead():
-    assert_close(measured("sample"), {"total": tree.scale(7, direct(0, 7)), "weight": 7.0})
+def test_per_sample_the_total_is_the_sum_over_examples():
+    assert_close(measure("sample"), {"total": tree.scale(7, expected_gradient(0, 7)), "weight": 7.0})
 
 
-def test_or_clients():
-    assert_close(measured("client"), {"total": direct(0, 7), "weight": 1.0})
+def test_per_client_the_total_is_the_mean_gradient_of_the_client():
+    assert_close(measure("client"), {"total": expected_gradient(0, 7), "weight": 1.0})
 
 
 @pytest.mark.parametrize("per", ["sample", "client"])
-def test_then_the_size_of_batches_does_not_matter(per):
-    assert_close(measured(per, batch_size=2), measured(per, batch_size=7))
+def test_per_sample_and_per_client_the_batch_size_has_no_effect(per):
+    assert_close(measure(per, batch_size=2), measure(per, batch_size=7))
 
 
 @pytest.mark.parametrize("per", ["batch", "sample", "client"])
-def test_an_empty_client_says_nothing(per):
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(measured(per, count=0)))
+def test_a_client_without_examples_reports_zeros(per):
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(measure(per, count=0)))
 
 
-def test_unknown_units():
+def test_an_unknown_unit_is_refused_with_the_nearest():
     with pytest.raises(InputError, match="Did you mean 'sample'"):
         head_gradient(4, "samples")

@@ -47,12 +47,12 @@ def by_hand(variables, index, metric="loss") -> float:
 @pytest.mark.parametrize("batch_size", [1, 4, 7, 50])
 @pytest.mark.parametrize(("model", "variables"), [("start", START), ("local", LOCAL)])
 @pytest.mark.parametrize("metric", ["loss", "accuracy"])
-def test_it_is_the_mean_in_evaluation_mode_however_it_is_cut(model, variables, metric, batch_size):
+def test_the_mean_loss_is_taken_in_evaluation_mode_for_any_batch_size(model, variables, metric, batch_size):
     measured = mean_loss(model, metric, batch_size=batch_size)(PROBLEM, view())
     assert float(measured) == pytest.approx(by_hand(variables, VALID, metric), rel=1e-5)
 
 
-def test_who_has_no_validation_examples_takes_those_of_training_or_none():
+def test_without_validation_examples_training_examples_are_used_unless_excluded():
     nobody = view(valid=NOTHING)
     expected = by_hand(LOCAL, TRAIN)
     assert float(mean_loss()(PROBLEM, nobody)) == pytest.approx(expected, rel=1e-5)
@@ -60,17 +60,17 @@ def test_who_has_no_validation_examples_takes_those_of_training_or_none():
     assert float(mean_loss(examples="valid")(PROBLEM, nobody)) == 0
 
 
-def test_without_any_example_it_is_zero():
+def test_the_mean_loss_without_examples_is_zero():
     assert float(mean_loss()(PROBLEM, view(train=NOTHING, valid=NOTHING))) == 0
 
 
-def test_padding_is_never_looked_at():
+def test_nan_in_padding_does_not_change_the_mean_loss():
     sick = INPUTS.copy()
     sick[-1] = np.nan
     assert float(mean_loss()(PROBLEM, view(inputs=sick))) == pytest.approx(by_hand(LOCAL, VALID), rel=1e-5)
 
 
-def test_side_by_side_it_is_what_each_gets_alone():
+def test_the_mean_loss_under_vmap_is_that_of_each_client_alone():
     clients = [view(), view(valid=NOTHING), view(train=NOTHING, valid=NOTHING)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *clients)
     together = jax.vmap(lambda v: mean_loss(batch_size=4)(PROBLEM, v))(stacked)
@@ -84,7 +84,7 @@ def test_training_gain_is_the_loss_before_less_the_loss_after():
     assert float(training_gain()(PROBLEM, view(local=START))) == 0
 
 
-def test_the_gap_compares_what_is_received_with_what_is_remembered():
+def test_the_gap_is_the_loss_of_the_received_model_less_the_remembered_loss():
     known, unknown = ({"value": jnp.asarray(0.25), "is_known": jnp.asarray(known)} for known in (True, False))
     measured = [generalization_gap()(PROBLEM, view(memory={"validation_loss": m})) for m in (known, unknown)]
     np.testing.assert_allclose(measured, [by_hand(START, VALID) - 0.25, 0], rtol=1e-5)
@@ -98,11 +98,11 @@ def test_the_gap_compares_what_is_received_with_what_is_remembered():
     ],
 )
 @pytest.mark.parametrize("measure", [mean_loss, training_gain, generalization_gap])
-def test_unknown_options(measure, options, message):
+def test_unknown_options_are_refused_with_the_nearest(measure, options, message):
     with pytest.raises(InputError, match=message):
         measure(**options)
 
 
-def test_an_unknown_model():
+def test_an_unknown_model_is_refused_with_the_nearest():
     with pytest.raises(InputError, match=r"model: unknown option 'stert'. Did you mean 'start'"):
         mean_loss("stert")

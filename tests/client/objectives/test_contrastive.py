@@ -24,19 +24,19 @@ def contrast(features, received, previous, is_kept, temperature):
 
 @settings(max_examples=30, deadline=None)
 @given(arrays(np.float32, (4, 3, 4), elements=number), st.sampled_from([0.05, 0.5, 5.0]))
-def test_the_loss_is_bounded_and_its_gradient_is_across_the_features(vectors, temperature):
+def test_the_loss_is_bounded_and_its_gradient_is_orthogonal_to_the_features(vectors, temperature):
     loss, gradient = contrast(vectors[0], vectors[1], vectors[2:], BOTH, temperature)
     assert np.all(loss >= 0) and np.all(loss <= np.log1p(2 * np.exp(2 / temperature)) * 1.0001)
     along = np.sum(np.asarray(gradient, np.float64) * vectors[0], axis=-1)
     np.testing.assert_allclose(along, 0, atol=1e-4 / temperature)
 
 
-def test_only_directions_count():
+def test_the_loss_depends_on_directions_only():
     loss, _ = contrast(Z, RECEIVED, PREVIOUS, BOTH, 0.5)
     np.testing.assert_allclose(contrast(3 * Z, 0.1 * RECEIVED, 7 * PREVIOUS, BOTH, 0.5)[0], loss, rtol=1e-5)
 
 
-def test_the_order_of_earlier_models_is_nothing():
+def test_the_order_of_earlier_models_has_no_effect():
     a, b = (contrast(Z, RECEIVED, previous, BOTH, 0.5)[0] for previous in (PREVIOUS, PREVIOUS[::-1]))
     np.testing.assert_allclose(a, b, rtol=1e-6)
 
@@ -50,16 +50,16 @@ def test_swapping_the_two_models_mirrors_the_loss():
     np.testing.assert_allclose(back, jax.nn.softplus(x), rtol=1e-5)
 
 
-def test_a_high_temperature_sees_no_difference():
+def test_at_a_high_temperature_the_loss_is_that_of_equal_similarities():
     np.testing.assert_allclose(contrast(Z, RECEIVED, PREVIOUS, BOTH, 1e6)[0], np.log(3), rtol=1e-5)
 
 
-def test_no_earlier_model_no_loss_and_no_gradient():
+def test_without_an_earlier_model_loss_and_gradient_are_zero():
     loss, gradient = contrast(Z, RECEIVED, PREVIOUS, ~BOTH, 0.5)
     assert not np.any(loss) and not np.any(gradient)
 
 
-def test_vectors_of_zero_have_no_direction_and_no_gradient():
+def test_zero_vectors_have_similarity_zero_and_no_gradient():
     loss, gradient = contrast(np.zeros((5, 4)), RECEIVED, PREVIOUS, BOTH, 0.5)
     np.testing.assert_allclose(loss, np.log(3), rtol=1e-6)
     assert not np.any(gradient)

@@ -41,18 +41,18 @@ def row_mean(change) -> float:
 
 
 @pytest.mark.parametrize("per", ["weights", "batch"])
-def test_lambda_follows_the_head_as_the_epoch_began(per):
+def test_lambda_per_epoch_uses_the_head_at_the_beginning_of_the_epoch(per):
     loss = debiased_cross_entropy((2, 3), normalise=per)(forward())
     assert float(loss) == pytest.approx(by_hand(row_mean(LOCAL - START), per=per), rel=1e-5)
 
 
-def test_lambda_at_every_step_follows_the_head_that_is_trained():
+def test_lambda_per_step_uses_the_current_head():
     loss = debiased_cross_entropy((2, 3), "step")(forward())
     assert float(loss) == pytest.approx(by_hand(row_mean(NOW - START)), rel=1e-5)
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_lambda_of_the_round_before_follows_the_clients_last_head(is_known):
+def test_lambda_of_the_previous_round_uses_the_clients_last_head(is_known):
     memory = {"head": {"value": head(NOW)["classifier"], "is_known": jnp.asarray(is_known)}}
     loss = debiased_cross_entropy((2, 3), "prev_round")(forward(memory=memory))
     assert float(loss) == pytest.approx(by_hand(row_mean(NOW - START) if is_known else 0.0), rel=1e-5)
@@ -64,7 +64,7 @@ def test_without_few_shot_classes_or_without_drift_it_is_cross_entropy(few_shot,
     np.testing.assert_allclose(debiased_cross_entropy(few_shot)(at), cross_entropy()(at), rtol=1e-6)
 
 
-def test_in_a_batch_of_one_class_its_weight_cancels():
+def test_in_a_batch_of_one_class_the_class_weight_cancels():
     at = forward(LOGITS, np.full(8, 2))
     np.testing.assert_allclose(debiased_cross_entropy((2,))(at), cross_entropy()(at), rtol=1e-6)
 
@@ -74,7 +74,7 @@ def test_a_few_shot_class_that_is_not_in_the_batch_has_no_effect():
     np.testing.assert_allclose(debiased_cross_entropy((3,), normalise="batch")(at), cross_entropy()(at), rtol=1e-6)
 
 
-def test_each_class_may_follow_its_own_row():
+def test_divergence_per_class_weights_each_class_by_its_own_row():
     scores = jnp.zeros((1, NUM_CLASSES))
     term = debiased_cross_entropy((1, 2), divergence="per_class", normalise="batch")
     weights = [float(term(forward(scores, [c]))) / np.log(NUM_CLASSES) for c in range(NUM_CLASSES)]
@@ -84,7 +84,7 @@ def test_each_class_may_follow_its_own_row():
 
 @given(seed=st.integers(0, 1000), factor=st.floats(0.01, 100))
 @settings(deadline=None, max_examples=20)
-def test_divergences_are_lengths(seed, factor):
+def test_divergences_are_homogeneous_and_invariant_to_rotation(seed, factor):
     rng = np.random.default_rng(seed)
     change, rotation = jnp.asarray(rng.normal(size=(5, 3))), np.linalg.qr(rng.normal(size=(5, 5)))[0]
     for divergence in DIVERGENCES.values():
@@ -94,7 +94,7 @@ def test_divergences_are_lengths(seed, factor):
 
 
 @pytest.mark.parametrize("now", [NOW, START])
-def test_lambda_is_a_constant_of_the_gradient(now):
+def test_no_gradient_passes_through_lambda(now):
     """At the start, too, where a length has no derivative."""
     term = debiased_cross_entropy((2, 3), "step")
 
@@ -114,7 +114,7 @@ def test_padding_changes_nothing_and_an_empty_batch_is_zero():
     assert float(value) == 0 and not np.any(gradient)
 
 
-def test_maps_are_the_mean_over_pixels():
+def test_the_loss_of_maps_is_the_mean_over_pixels():
     maps, labels = LOGITS.reshape(2, 2, 2, NUM_CLASSES), LABELS.reshape(2, 2, 2)
     term = debiased_cross_entropy((2, 3))
     np.testing.assert_allclose(term(forward(maps, labels)), term(forward()), rtol=1e-6)
@@ -130,13 +130,13 @@ def test_maps_are_the_mean_over_pixels():
         ([0] * 3, 0, 0.5, [False] * 4),
     ],
 )
-def test_few_shot_classes_from_the_clients_counts(labels, count, share, expected):
+def test_few_shot_classes_are_those_below_a_share_of_the_mean_count(labels, count, share, expected):
     owned = Rows(jnp.arange(len(labels)), jnp.asarray(count))
     data = ClientData(Examples(jnp.zeros(len(labels)), jnp.asarray(labels)), owned, owned, owned)
     assert few_shot_classes(data, NUM_CLASSES, share).tolist() == expected
 
 
-def test_the_rule_is_what_the_term_takes_by_default():
+def test_by_default_few_shot_classes_follow_from_the_clients_counts():
     at = forward(count=5)  # one, two, one and one examples of the classes: none is under half of 5/4
     np.testing.assert_allclose(debiased_cross_entropy()(at), cross_entropy()(at), rtol=1e-6)
     assert float(debiased_cross_entropy(share=0.9)(at)) == pytest.approx(
@@ -144,12 +144,12 @@ def test_the_rule_is_what_the_term_takes_by_default():
     )
 
 
-def test_a_head_of_several_layers_is_known_by_its_last():
+def test_the_weight_of_a_head_of_several_layers_is_that_of_the_last():
     params = {"classifier": {"dense_0": {"kernel": jnp.ones((5, 6))}, "dense_1": {"kernel": jnp.ones((6, 4))}}}
     assert head_weight(params, 4).shape == (6, 4)
 
 
-def test_a_model_without_a_linear_head():
+def test_a_model_without_a_linear_head_is_refused():
     with pytest.raises(InputError, match=r"looks for a weight .* at params/classifier, and finds nothing"):
         head_weight({"dense": jnp.ones((5, 4))}, 4)
 
@@ -165,19 +165,19 @@ def test_a_model_without_a_linear_head():
         ({"few_shot": [-1]}, "few_shot: must be a list .* from 0"),
     ],
 )
-def test_options_that_cannot_work(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         debiased_cross_entropy(**options)
 
 
 @pytest.mark.parametrize(("client", "few_shot"), [(0, (2, 3)), (1, ()), (7, ())])
-def test_each_client_may_have_its_own_list(client, few_shot):
+def test_each_client_can_have_its_own_few_shot_classes(client, few_shot):
     at = forward()
     at = at._replace(view=at.view._replace(client=jnp.asarray(client)))
     by_client = debiased_cross_entropy([[2, 3], []])(at)
     np.testing.assert_allclose(by_client, debiased_cross_entropy(few_shot)(at), rtol=1e-6)
 
 
-def test_a_class_that_the_head_has_not():
+def test_a_few_shot_class_that_the_head_does_not_have_is_refused():
     with pytest.raises(InputError, match=r"few_shot: \[1, 4\] names a class that is not among 0..3"):
         debiased_cross_entropy((1, 4))(forward())

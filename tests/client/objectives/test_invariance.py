@@ -29,18 +29,18 @@ def full_gradient(params=PARAMS):
     return jax.grad(lambda p: cross_entropy()(forward(p)))(params)
 
 
-def test_it_is_the_heads_part_of_the_gradient():
+def test_gradient_of_head_is_the_heads_part_of_the_full_gradient():
     ours = gradient_of_head(forward())
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), ours, full_gradient()["classifier"])
 
 
-def test_only_shared_leaves_of_the_head_count():
+def test_gradient_of_head_has_only_shared_leaves():
     shared = {**PARAMS, "classifier": {"kernel": PARAMS["classifier"]["kernel"]}}
     assert set(gradient_of_head(forward(shared=shared))) == {"kernel"}
     assert gradient_of_head(forward(shared={"dense_0": {}})) == {}
 
 
-def test_no_penalty_where_the_gradients_match():
+def test_the_penalty_is_zero_where_the_gradients_match():
     term, mean = invariance(0.7), full_gradient()["classifier"]
     value, gradient = jax.value_and_grad(lambda p: term(forward(p, mean)))(PARAMS)
     assert float(value) == pytest.approx(0, abs=1e-12)
@@ -63,20 +63,20 @@ def test_debiasing_divides_by_the_mass(mass, divisor):
     np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-12)
 
 
-def test_its_gradient_is_that_of_finite_differences():
+def test_the_gradient_of_the_penalty_matches_finite_differences():
     with jax.enable_x64(True):
         start = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64) + 0.05, PARAMS)
         mean = jax.tree.map(jnp.ones_like, start["classifier"])
         check_grads(lambda params: invariance(1.0)(forward(params, mean)), (start,), order=1, modes=["rev"], rtol=1e-6)
 
 
-def test_the_features_feel_it_too():
+def test_the_penalty_has_a_gradient_for_the_features():
     mean = tree.zeros_like(PARAMS["classifier"])
     gradient = jax.grad(lambda p: invariance(1.0)(forward(p, mean)))(PARAMS)
     assert np.any(gradient["dense_0"]["kernel"]) and np.any(gradient["classifier"]["kernel"])
 
 
-def test_an_empty_batch_pulls_at_nothing():
+def test_the_penalty_has_no_gradient_for_an_empty_batch():
     mean = jax.tree.map(jnp.ones_like, PARAMS["classifier"])
     gradient = jax.grad(lambda p: invariance(1.0)(forward(p, mean, mask=jnp.zeros(6))))(PARAMS)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))

@@ -27,7 +27,7 @@ def information(mean, scale, reference, **options):
     return conditional_information(1.0, **options)(forward(mean=mean, scale=scale, reference=reference))
 
 
-def a_reference(factor=1.0):
+def draw_reference(factor=1.0):
     shape = (3, 5)
     return {
         "mean": jnp.asarray(RNG.normal(size=shape), jnp.float32),
@@ -37,19 +37,19 @@ def a_reference(factor=1.0):
 
 
 @pytest.mark.parametrize(("power", "expected"), [(1, 5.0), (2, 25.0)])
-def test_length_of_a_known_vector(power, expected):
+def test_the_l2_term_of_a_known_vector_is_its_length_to_the_power(power, expected):
     features = np.tile([3.0, 4.0, 0.0], (6, 1))
     assert float(l2_representation(1.0, power)(forward(features))) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("power", [1, 2])
-def test_length_does_not_feel_a_rotation(power):
+def test_the_l2_term_is_invariant_to_rotation(power):
     rotation = np.linalg.qr(RNG.normal(size=(5, 5)))[0]
     term = l2_representation(0.3, power)
     np.testing.assert_allclose(term(forward(Z @ rotation)), term(forward(Z)), rtol=1e-5)
 
 
-def test_a_zero_vector_is_not_pulled():
+def test_a_zero_vector_has_no_gradient():
     features = Z.copy()
     features[2] = 0
     gradient = jax.grad(lambda z: l2_representation(1.0)(forward(z)))(jnp.asarray(features))
@@ -71,8 +71,8 @@ def test_information_is_never_negative(mean, raw, target, width, factor):
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5, -2.0])
-def test_information_is_zero_just_where_the_distributions_agree(factor):
-    reference = a_reference(factor)
+def test_information_is_zero_only_where_the_distributions_agree(factor):
+    reference = draw_reference(factor)
     mean = reference["mean"][LABELS] / factor
     scale = jax.nn.softplus(reference["scale"])[LABELS] / abs(factor)
     assert float(information(mean, scale, reference)) == pytest.approx(0, abs=1e-5)
@@ -82,7 +82,7 @@ def test_information_is_zero_just_where_the_distributions_agree(factor):
 
 def test_information_is_the_mean_log_ratio_of_the_densities():
     """By drawing: E ln N(z; c mu, c sigma) / N(z; r_mu, r_sigma)."""
-    reference = a_reference(1.4)
+    reference = draw_reference(1.4)
     mean, scale = jnp.asarray(Z), jax.nn.softplus(jnp.asarray(Z))
     target, width = reference["mean"][LABELS], jax.nn.softplus(reference["scale"])[LABELS]
     draws = 1.4 * (mean + scale * jax.random.normal(jax.random.key(0), (20000, 6, 5)))
@@ -92,8 +92,8 @@ def test_information_is_the_mean_log_ratio_of_the_densities():
     assert float(information(mean, scale, reference)) == pytest.approx(float(expected), rel=0.02)
 
 
-def test_without_a_factor_it_is_one():
-    reference = a_reference(1.0)
+def test_the_factor_defaults_to_one():
+    reference = draw_reference(1.0)
     bare = {name: leaf for name, leaf in reference.items() if name != "factor"}
     scale = jax.nn.softplus(jnp.asarray(Z))
     assert information(Z, scale, bare) == information(Z, scale, reference)
@@ -101,17 +101,17 @@ def test_without_a_factor_it_is_one():
 
 @pytest.mark.parametrize("factor", [0.0, -1.0, 1e-30])
 @pytest.mark.parametrize("raw", [0.0, -800.0])
-def test_nothing_becomes_nan(factor, raw):
+def test_information_and_gradients_stay_finite_at_extreme_scales(factor, raw):
     def loss(reference, s):
         return information(jnp.asarray(Z), jax.nn.softplus(s), reference)
 
-    reference = a_reference(factor) | {"scale": jnp.full((3, 5), raw)}
+    reference = draw_reference(factor) | {"scale": jnp.full((3, 5), raw)}
     value, gradients = jax.value_and_grad(loss, (0, 1))(reference, jnp.full((6, 5), raw))
     assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves((value, gradients)))
 
 
 def test_an_absent_class_gets_no_gradient():
-    reference = a_reference()
+    reference = draw_reference()
     reference = {name: jnp.concatenate([leaf, leaf[:1]]) if leaf.ndim else leaf for name, leaf in reference.items()}
     gradient = jax.grad(lambda r: information(jnp.asarray(Z), jax.nn.softplus(jnp.asarray(Z)), r))(reference)
     assert not np.any(gradient["mean"][3]) and not np.any(gradient["scale"][3])
@@ -121,7 +121,7 @@ def test_an_absent_class_gets_no_gradient():
 def test_padding_changes_no_term():
     mask = np.array([1, 1, 1, 0, 0, 1])
     far = np.where(mask[:, None] > 0, Z, 50 + Z)
-    reference = a_reference()
+    reference = draw_reference()
     for term in (l2_representation(), conditional_information()):
         values = [
             term(forward(z, mask, mean=jnp.asarray(z), scale=jnp.exp(jnp.asarray(z) / 50), reference=reference))
@@ -130,6 +130,6 @@ def test_padding_changes_no_term():
         np.testing.assert_allclose(*values, rtol=1e-5)
 
 
-def test_a_model_without_a_distribution_is_told_what_to_add():
+def test_the_error_for_a_model_without_a_distribution_says_what_to_add():
     with pytest.raises(InputError, match=r"Add adapt=.*probabilistic"):
         conditional_information()(forward())

@@ -1,4 +1,4 @@
-"""Another loss for the task, under the same algorithm."""
+"""Replacement of an algorithm's task loss."""
 
 import pytest
 
@@ -10,12 +10,12 @@ def names(objective):
     return [term.__name__ for term in objective]
 
 
-def test_cross_entropy_makes_room_and_the_rest_stays():
+def test_the_task_loss_replaces_cross_entropy_and_keeps_the_other_terms():
     assert names(with_task_loss((cross_entropy(), margin(0.1)), "dice")) == ["dice", "margin"]
     assert names(with_task_loss((margin(0.1), cross_entropy()), "joint")) == ["margin", "cross_entropy", "dice"]
 
 
-def test_the_default_is_the_same_objective():
+def test_cross_entropy_keeps_the_same_objective():
     objective = (cross_entropy(), focal())
     assert with_task_loss(objective, "cross_entropy") is objective
 
@@ -25,6 +25,6 @@ def test_an_algorithm_with_its_own_loss_refuses_another():
         with_task_loss((focal(),), "dice")
 
 
-def test_an_unknown_name_is_answered_with_the_nearest():
+def test_an_unknown_loss_is_refused_with_the_nearest():
     with pytest.raises(InputError, match=r"'dise'.*'dice'"):
         with_task_loss((cross_entropy(),), "dise")

@@ -55,7 +55,7 @@ def write_binary_hundred(folder):
 
 
 @pytest.mark.parametrize("write", [write_python_ten, write_binary_ten, write_python_hundred, write_binary_hundred])
-def test_every_cifar_layout_is_read_alike(tmp_path, write):
+def test_every_cifar_layout_gives_the_same_data(tmp_path, write):
     dataset = load("arrays", path=write(tmp_path))
     np.testing.assert_array_equal(dataset.inputs, PIXELS.reshape(12, 3, 32, 32).transpose(0, 2, 3, 1))
     np.testing.assert_array_equal(dataset.labels, CIFAR_LABELS)

@@ -134,7 +134,7 @@ def test_impossible_options_are_named_in_the_error(root, options, message):
         load("folders", **({"path": root} | options))
 
 
-def test_pacs_is_read_as_published():
+def test_pacs_is_read_from_its_folders():
     dataset = load("folders", path=shared_path("data/pacs/sample_original/PACS"))
     assert dataset.inputs.shape == (168, 227, 227, 3)
     assert dataset.class_names == ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")

@@ -6,7 +6,7 @@ import pytest
 from fedjax_het.data import load
 from fedjax_het.errors import InputError
 from tests.data.sources.image_files import save as save_image
-from tests.shared import jpegpack, shared_path
+from tests.shared import read_jpegpack, shared_path
 
 IMAGES = np.arange(6 * 4 * 4, dtype=np.uint8).reshape(6, 4, 4)
 LABELS = np.array([0, 1, 2, 0, 1, 2])
@@ -219,7 +219,7 @@ def test_arrays_that_cannot_be_converted_are_refused(tmp_path, options, images, 
 
 def test_real_digits_of_three_domains_are_read(tmp_path):
     with np.load(shared_path("data/digits/usps.npz")) as usps, np.load(shared_path("data/mnist/mnist.npz")) as mnist:
-        sources = {"mnist": mnist, "usps": usps, "mnist_m": jpegpack("data/digits/mnist_m_jpegpack.npz")}
+        sources = {"mnist": mnist, "usps": usps, "mnist_m": read_jpegpack("data/digits/mnist_m_jpegpack.npz")}
         for name, arrays in sources.items():
             first = {f"{part}_{kind}": arrays[f"{part}_{kind}"][:50] for part, kind in PARTS}
             np.savez(tmp_path / f"{name}.npz", **first)
@@ -231,7 +231,7 @@ def test_real_digits_of_three_domains_are_read(tmp_path):
 
 
 def test_real_chest_x_rays_of_four_sources_are_the_same_from_arrays_and_files(tmp_path):
-    cxr = jpegpack("data/cxr/cxr_jpegpack.npz")
+    cxr = read_jpegpack("data/cxr/cxr_jpegpack.npz")
     sources, names = ("ieee8023", "figure1", "actualmed", "kermany"), cxr["class_names"].tolist()
     np.savez(tmp_path / "cxr.npz", **cxr)
     dataset = load("arrays", path=tmp_path / "cxr.npz")

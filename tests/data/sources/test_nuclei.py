@@ -7,7 +7,7 @@ from fedjax_het.data import by_domain, federate, load
 from fedjax_het.data.sources._nuclei import fill_polygons
 from fedjax_het.errors import InputError
 from tests.data.sources.image_files import draw, save
-from tests.shared import jpegpack
+from tests.shared import read_jpegpack
 
 RNG = np.random.default_rng(0)
 IMAGE = RNG.integers(0, 256, (9, 12, 3)).astype(np.uint8)
@@ -129,7 +129,7 @@ def test_the_error_for_missing_data_says_where_they_are_published(tmp_path):
 
 
 def test_real_tiles_of_three_sources_are_the_same_from_files_and_arrays(tmp_path):
-    tiles = jpegpack("data/nuclei/nuclei_jpegpack.npz")
+    tiles = read_jpegpack("data/nuclei/nuclei_jpegpack.npz")
     sites = ("gbm40", "monusac2020", "monuseg2018")
     arrays = {f"{site}_{kind}": tiles[f"{site}_{kind}"][:3] for site in sites for kind in ("images", "masks")}
     np.savez(tmp_path / "nuclei.npz", **arrays, class_names=["background", "nucleus"])

@@ -19,7 +19,7 @@ IMAGES = RNG.integers(0, 256, (9, 8, 6, 3)).astype(np.uint8)
 LABELS = np.arange(9) % 3
 
 
-def encoded(image):
+def encode_png(image):
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "png")
     buffer.seek(0)
@@ -51,7 +51,7 @@ def prepare(folder, images=IMAGES, labels=LABELS, splits=(("train", 6), ("test",
 
         def _generate(self, start, end):
             for i in range(start, end):
-                values = {"image": encoded(images[i]), "label": int(labels[i])}
+                values = {"image": encode_png(images[i]), "label": int(labels[i])}
                 yield i, {name: values[name] for name in features}
 
     Tiny(data_dir=folder, file_format=changes.get("file_format", "array_record")).download_and_prepare()

@@ -28,7 +28,7 @@ def cache(tmp_path):
     return str(tmp_path / "cache")
 
 
-def denied(monkeypatch, folder, *functions):
+def deny_access(monkeypatch, folder, *functions):
     """As for a user without the right; root, who runs tests in containers, has every right."""
     for name in functions:
         real = getattr(os, name)
@@ -44,7 +44,7 @@ def denied(monkeypatch, folder, *functions):
 # ---- what may not be read or written ---------------------------------------------------------------------------------
 @pytest.mark.parametrize("folder", ["", "art", "photo/dog"])
 def test_a_folder_without_permission_is_named(root, cache, monkeypatch, folder):
-    denied(monkeypatch, root / folder, "listdir", "scandir")
+    deny_access(monkeypatch, root / folder, "listdir", "scandir")
     with pytest.raises(InputError, match=f"cannot read {root / folder}: Permission denied. Change its permissions"):
         load("folders", path=root, cache=cache)
 

@@ -38,7 +38,7 @@ def whole_model(state, personal):
     return tree.merge(first, personal)
 
 
-def test_the_servers_model_everywhere(trained):
+def test_the_global_model_is_evaluated_on_every_client_newcomer_and_test_example(trained):
     federation, _, state, evaluation = trained
     clients = jax.tree.map(lambda x: x[0], state.clients)
     variables = whole_model(state, mean_personal_variables(clients, 4))
@@ -54,7 +54,7 @@ def test_the_servers_model_everywhere(trained):
 
 
 @pytest.mark.parametrize(("part", "split"), [("personal", "test"), ("personal_valid", "valid")])
-def test_personal_models_on_their_own_clients(trained, part, split):
+def test_personal_models_are_evaluated_on_their_own_clients(trained, part, split):
     federation, _, state, evaluation = trained
     rows, found = getattr(federation.data, split), getattr(evaluation, part)
     assert np.array_equal(found.num_examples[0], rows.count)
@@ -65,7 +65,7 @@ def test_personal_models_on_their_own_clients(trained, part, split):
         assert ours == pytest.approx((loss, accuracy), abs=1e-5)
 
 
-def test_personal_models_on_the_common_test_set(trained):
+def test_personal_models_are_evaluated_on_the_common_test_set(trained):
     federation, _, state, evaluation = trained
     assert evaluation.personal_test.loss.shape == (1, 4)
     for i in range(4):
@@ -76,7 +76,7 @@ def test_personal_models_on_the_common_test_set(trained):
     assert np.all(evaluation.personal_test.num_examples == federation.test.count)
 
 
-def test_a_newcomer_is_given_the_mean_of_those_that_have_trained(trained):
+def test_newcomers_use_the_mean_personal_variables_of_trained_clients(trained):
     _, built, state, _ = trained
     clients = jax.tree.map(lambda x: np.asarray(x[0]), state.clients)
     has_trained = clients.rounds > 0

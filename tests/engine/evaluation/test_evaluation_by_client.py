@@ -1,4 +1,4 @@
-"""A score belongs to one client or one held-out set: who else is evaluated makes no difference to it."""
+"""Independence of a score from the other clients and held-out sets that are evaluated."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from fedjax_het.models._densenet import DenseNet
 from fedjax_het.models._norms import NORMS
 from fedjax_het.models._resnet import ResNet
 from fedjax_het.types import ClientState, Context, Rows, RunCounters, ServerState, State
-from tests.harness import on_clients
+from tests.harness import map_rows
 
 BATCH = 8  # so that clients have several batches, of several sizes
 NETWORKS = {
@@ -55,7 +55,7 @@ def with_masks(federation):
 
 
 def without_others(federation, client):
-    own = on_clients(federation.data, lambda rows: Rows(rows.index[client:][:1], rows.count[client:][:1]))
+    own = map_rows(federation.data, lambda rows: Rows(rows.index[client:][:1], rows.count[client:][:1]))
     return replace(federation, data=own, test=None, client_names=federation.client_names[client:][:1])
 
 
@@ -63,7 +63,7 @@ def without_others(federation, client):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in ("cnn", "mlp") else pytest.mark.slow) for name in NETWORKS]
 )
-def test_a_clients_score_on_its_own_is_its_score_among_others(name, norm, federation):
+def test_scores_do_not_depend_on_other_clients(name, norm, federation):
     if name == "unet":
         federation = with_masks(federation)
     network = NETWORKS[name](norm)
@@ -79,7 +79,7 @@ def test_a_clients_score_on_its_own_is_its_score_among_others(name, norm, federa
             np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_batches_are_even_and_of_one_segment(federation):
+def test_batches_are_even_and_hold_one_client_only(federation):
     """Against the definition, one batch after the other, with a network that normalises by its batch."""
     network = NETWORKS["cnn"]("batch_stat")
     variables = network.init(jax.random.key(0), federation.prepare(federation.examples.inputs[:1]))
@@ -103,7 +103,7 @@ def losses_of(network, variables, federation, part):
 
 @pytest.mark.parametrize("batch_size", [1, 4, 256])
 @pytest.mark.parametrize("sizes", [[0, 0], [5], [3, 0, 900], [20] * 50 + [1000], list(range(40))])
-def test_every_held_out_example_is_in_one_batch_of_its_own_segment(sizes, batch_size):
+def test_every_held_out_example_is_in_one_batch_of_its_own_client(sizes, batch_size):
     federation = data.toy(num_clients=1, client_test_fraction=0.0)
     begin = np.cumsum([0, *sizes])
     index = np.zeros((len(sizes), max(1, *sizes)), np.int32)

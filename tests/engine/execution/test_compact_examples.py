@@ -12,7 +12,7 @@ EXAMPLES = Examples(np.arange(100, 140, dtype=np.uint8)[:, None], np.arange(40, 
 ROWS = Rows(np.array([[5, 9, 2], [30, 0, 0], [7, 3, 0], [0, 0, 0]], np.int32), np.array([3, 1, 2, 0], np.int32))
 
 
-def named(examples: Examples, rows: Rows) -> list[list[int]]:
+def labels_of_rows(examples: Examples, rows: Rows) -> list[list[int]]:
     """The labels that each client's row names."""
     return [
         examples.labels[index[:count]].tolist()
@@ -20,23 +20,23 @@ def named(examples: Examples, rows: Rows) -> list[list[int]]:
     ]
 
 
-def test_the_tables_name_what_they_named():
+def test_compact_tables_name_the_same_examples():
     train = select_rows(ROWS, np.array([[2, 0], [0, 3]]), np.array([[True, True], [True, False]]))
     valid = select_rows(ROWS, np.array([[1, 1], [3, 2]]), np.array([[True, False], [True, True]]))
     examples, (near, far) = compact_examples(EXAMPLES, (train, valid), 20)
-    assert named(examples, near) == named(EXAMPLES, train) == [[7, 3], [5, 9, 2], [5, 9, 2], []]
-    assert named(examples, far) == named(EXAMPLES, valid) == [[30], [], [], [7, 3]]
+    assert labels_of_rows(examples, near) == labels_of_rows(EXAMPLES, train) == [[7, 3], [5, 9, 2], [5, 9, 2], []]
+    assert labels_of_rows(examples, far) == labels_of_rows(EXAMPLES, valid) == [[30], [], [], [7, 3]]
     assert examples.inputs.shape == (20, 1) and examples.inputs.dtype == np.uint8
     np.testing.assert_array_equal(examples.inputs[near.index[0, 1], 0], [105, 109, 102])
 
 
-def test_padding_reads_what_it_read():
+def test_padding_refers_to_the_same_example_as_before():
     examples, (rows,) = compact_examples(EXAMPLES, (select_rows(ROWS, np.array([1, 3]), np.array([True, True])),), 2)
     assert rows.index.tolist() == [[1, 0, 0], [0, 0, 0]]
     assert examples.labels[0] == EXAMPLES.labels[0]
 
 
-def test_the_next_is_made_while_one_is_in_use():
+def test_exactly_one_item_is_prefetched_ahead_of_the_consumer():
     made = {number: threading.Event() for number in range(4)}
 
     def make(number: int) -> int:

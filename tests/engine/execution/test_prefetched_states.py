@@ -13,7 +13,7 @@ def store() -> ClientStore:
     return ClientStore(ClientState({}, {"c": np.zeros((2, 3), np.float32)}, np.zeros(2, np.int32)), 9, None)
 
 
-def test_where_each_stood_in_the_round_before():
+def test_positions_name_the_place_of_a_client_in_the_previous_cohort():
     before, ids = np.array([[7, 2, 5], [0, 1, 2]]), np.array([[2, 8, 7, 0], [2, 3, 4, 0]], np.int32)
     cohort = Cohort(ids, np.ones_like(ids, bool))
     assert streaming.load_states(store(), cohort, None, vmapped).positions.tolist() == [[-1] * 4] * 2
@@ -21,7 +21,7 @@ def test_where_each_stood_in_the_round_before():
     assert comers.positions.tolist() == [[1, -1, 0, -1], [2, -1, -1, 0]]
 
 
-def test_what_comes_back_is_there_to_take():
+def test_stored_states_are_loaded_by_the_next_cohort():
     kept, ids = store(), np.array([[4, 6, 1], [8, 0, 3]], np.int32)
     padded = Cohort(np.pad(ids, ((0, 0), (0, 1))), np.ones((2, 4), bool))
     comers = streaming.load_states(kept, padded, None, sharded(2))

@@ -1,4 +1,4 @@
-"""Client states and examples off the device: another way to hold the same run."""
+"""Equality of runs with client states and examples off the device and on it."""
 
 import functools
 import gc
@@ -14,7 +14,7 @@ from fedjax_het.engine import ClientStore, Layout, Simulation, chunked, sharded,
 from fedjax_het.engine.round import participation
 from fedjax_het.types import Model, State
 from tests.compilation import HAS_EMITTERS_FLAG
-from tests.harness import algorithm, is_equal, model, of_clients
+from tests.harness import algorithm, is_equal, model, without_padding
 
 # Tests are compiled in a hurry, in which the same operations may be rounded otherwise from one program to the next.
 # These are as a user's are.
@@ -30,14 +30,14 @@ SLOW = pytest.mark.slow
 
 
 @pytest.fixture
-def in_earnest(monkeypatch):
+def full_optimization(monkeypatch):
     jit = Layout.jit
     monkeypatch.setattr(
         Layout, "jit", lambda *arguments, **options: jit(*arguments, compiler_options=EARNEST, **options)
     )
 
 
-def simple() -> dict:
+def quick_options() -> dict:
     """What compiles quickly."""
     return {"network": models.mlp(3, hidden=()), "shuffle": False}
 
@@ -64,7 +64,7 @@ def build(
     return Simulation(algorithm(name, shuffle=shuffle), network or model(), federation(), **options)
 
 
-def everything(state: State) -> State:
+def with_all_client_states(state: State) -> State:
     return state._replace(clients=state.clients.take_all()) if isinstance(state.clients, ClientStore) else state
 
 
@@ -74,7 +74,7 @@ def run(simulation: Simulation, blocks: tuple[int, ...] = (5, 4)) -> tuple:
     for num_rounds in blocks:
         state, metrics = simulation.advance(state, num_rounds)
         out.append((metrics, simulation.evaluate(state)))
-    return jax.tree.map(np.array, (of_clients(everything(state), federation().num_clients), out))
+    return jax.tree.map(np.array, (without_padding(with_all_client_states(state), federation().num_clients), out))
 
 
 @pytest.mark.parametrize("client_states", ["device", "host"])
@@ -92,24 +92,24 @@ def test_a_released_executor_keeps_no_data_on_the_device(client_states):
     assert count_arrays() == num_before
 
 
-@pytest.mark.usefixtures("in_earnest")
+@pytest.mark.usefixtures("full_optimization")
 @pytest.mark.parametrize(
     ("name", "options", "layout", "residence"),
     [
-        ("fedavg", simple, "chunked(1)", ("device", "stream")),
-        ("scaffold", simple, "sharded(2, 1)", ("disk", "stream")),
+        ("fedavg", quick_options, "chunked(1)", ("device", "stream")),
+        ("scaffold", quick_options, "sharded(2, 1)", ("disk", "stream")),
         *(pytest.param(name, dict, *where, marks=SLOW) for name in ALGORITHMS for where in ELSEWHERE),
     ],
 )
-def test_it_is_the_same_run_bit_for_bit(name, options, layout, residence):
+def test_a_streaming_run_equals_one_on_the_device_bit_for_bit(name, options, layout, residence):
     options = options() | {"layout": LAYOUTS[layout]()}
     assert is_equal(run(build(name, **options)), run(build(name, *residence, **options)))
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("in_earnest")
+@pytest.mark.usefixtures("full_optimization")
 @pytest.mark.parametrize("residence", [("host", "stream"), ("device", "stream")], ids=str)
-def test_seeds_side_by_side_bit_for_bit(residence):
+def test_several_streaming_seeds_equal_those_on_the_device_bit_for_bit(residence):
     options = {"num_seeds": 2, "seed": 3}
     assert is_equal(run(build("fedbn", **options)), run(build("fedbn", *residence, **options)))
 
@@ -117,43 +117,43 @@ def test_seeds_side_by_side_bit_for_bit(residence):
 # ---- how it comes about ----------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def streamed():
-    return build("scaffold", "disk", "stream", **simple())
+    return build("scaffold", "disk", "stream", **quick_options())
 
 
-def test_blocks_change_nothing(streamed):
+def test_the_length_of_blocks_does_not_change_the_states(streamed):
     whole, parts = streamed.start(), streamed.start()
     whole, _ = streamed.advance(whole, 5)
     for num_rounds in (1, 3, 1):
         parts, _ = streamed.advance(parts, num_rounds)
-    assert is_equal(everything(whole), everything(parts))
+    assert is_equal(with_all_client_states(whole), with_all_client_states(parts))
 
 
-def test_two_states_take_turns(streamed):
+def test_two_states_can_be_advanced_alternately(streamed):
     """What was read ahead for one must not be taken for the other."""
     one, other = streamed.start(), streamed.start()
     one, _ = streamed.advance(one, 4)
     other, _ = streamed.advance(other, 2)
     one, _ = streamed.advance(one, 1)
     other, _ = streamed.advance(other, 3)
-    assert is_equal(everything(one), everything(other))
+    assert is_equal(with_all_client_states(one), with_all_client_states(other))
 
 
-class AtOnce(Executor):
+class SynchronousExecutor(Executor):
     def submit(self, function, /, *arguments) -> Future:
         done = Future()
         done.set_result(function(*arguments))
         return done
 
 
-def test_overlap_changes_nothing(streamed):
+def test_prefetching_in_a_thread_does_not_change_the_results(streamed):
     overlapped = run(streamed)
-    streamed.executor.prefetch_pool, thread = AtOnce(), streamed.executor.prefetch_pool
+    streamed.executor.prefetch_pool, thread = SynchronousExecutor(), streamed.executor.prefetch_pool
     in_turn = run(streamed)
     streamed.executor.prefetch_pool = thread
     assert is_equal(overlapped, in_turn)
 
 
-def test_nothing_is_compiled_on_the_way(streamed):
+def test_a_second_run_compiles_nothing(streamed):
     run(streamed)
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(

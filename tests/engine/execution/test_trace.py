@@ -1,4 +1,4 @@
-"""Slots that do not fit are answered before anything runs."""
+"""Refusal of slots that do not fit before anything runs."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def contrastive(forward):
     return jnp.sum(forward.view.memory["previous"]["w"])
 
 
-def test_a_term_that_reads_a_memory_nobody_keeps():
+def test_a_term_that_reads_a_missing_memory_is_refused_with_the_slot_to_add():
     with pytest.raises(InputError) as error:
         build({"objective": (contrastive,)})
     assert str(error.value) == (
@@ -37,34 +37,34 @@ def test_a_term_that_reads_a_memory_nobody_keeps():
     )
 
 
-def test_a_gradient_rule_that_reads_what_nobody_publishes():
+def test_a_gradient_rule_that_reads_an_unpublished_value_is_refused():
     with pytest.raises(InputError, match=r"the local update reads published\['control'\]"):
         build({"local_update": sgd(gradient=control_variate_gradient)})
 
 
-def test_a_report_that_reads_what_nobody_answers():
+def test_a_report_that_reads_a_missing_answer_is_refused():
     with pytest.raises(InputError, match=r"report 'gap' reads answers\['loss'\]"):
         build({"reports": {"gap": lambda problem, view: view.answers["loss"]}})
 
 
-def test_a_report_on_what_is_held_out():
+def test_a_report_that_reads_test_examples_is_refused():
     with pytest.raises(InputError, match=r"report 'cheating' reads data\.test, but test examples take no part"):
         build({"reports": {"cheating": lambda problem, view: view.data.test.count}})
 
 
-def test_an_aggregator_that_reads_what_nobody_reports():
+def test_an_aggregator_that_reads_a_missing_report_is_refused():
     by_loss = stateless(lambda view: view.uploads.reports["loss"])
     with pytest.raises(InputError, match=r"the aggregator reads reports\['loss'\]"):
         build({"aggregator": mean(by_loss)})
 
 
-def test_a_summary_of_what_nobody_reports():
+def test_a_summary_of_a_missing_report_is_refused():
     summary = Summary(lambda *_: jnp.zeros(()), lambda old, new, view: old)
     with pytest.raises(InputError, match=r"published\['prototypes'\] summarizes what no client reports"):
         build({"published": {"prototypes": summary}})
 
 
-def test_a_summary_that_changes_shape():
+def test_a_summary_that_changes_its_shape_is_refused():
     summary = Summary(lambda *_: jnp.zeros(()), lambda old, reports, view: reports.tensors())
     report = {"n": lambda problem, view: view.num_steps}
     with pytest.raises(InputError, match=r"changes the shape of its own state: .*published"):
@@ -78,13 +78,13 @@ def test_a_summary_that_returns_its_stack_is_refused():
         build({"published": {"n": summary}, "reports": report})
 
 
-def test_one_example_batches_under_batch_norm():
+def test_batches_of_one_example_are_refused_with_batch_norm_only():
     with pytest.raises(InputError, match=r"batch_size: batches of one example.*norm_0"):
         build({}, norm="batch", batch_size=1)
     assert build({}, norm="none", batch_size=1).cost.num_clients == 5
 
 
-def test_amplitude_normalisation_of_images_whose_means_have_both_signs():
+def test_amplitude_normalisation_is_refused_for_images_with_negative_means():
     pixels = (np.random.default_rng(0).random((40, 6, 6, 1)) - 0.5).astype(np.float32)
     floats = federate(assemble("floats", pixels, np.arange(40) % 3), iid(), 5)
     standardised = data.toy(5, image=(6, 6, 1), standardise=True)
@@ -97,13 +97,13 @@ def test_amplitude_normalisation_of_images_whose_means_have_both_signs():
     assert Simulation(algorithm("harmofl", band=None), model("none"), standardised, rounds=1).rounds == 1
 
 
-def test_a_sharing_rule_that_matches_nothing():
+def test_a_sharing_rule_that_matches_no_leaf_is_refused():
     with pytest.raises(InputError, match=r"sharing: no leaf.*params/head"):
         build({"sharing": sharing.personal("params/head/*")})
 
 
 @pytest.mark.parametrize("norm", ["none", "batch_stat", "group"])
-def test_fedbn_without_batch_norms_that_have_leaves(norm):
+def test_fedbn_is_refused_without_batch_norms_that_have_leaves(norm):
     """It would train exactly as FedAvg does."""
     with pytest.raises(InputError, match=r"sharing: nothing would be personal: .*of class .*Dense.*norm='batch'"):
         Simulation(algorithm("fedbn"), model(norm), federation(), rounds=1)

@@ -22,7 +22,7 @@ def test_every_layout_maps_every_client(layout, num_clients):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_every_layout_adds_up(layout):
+def test_every_layout_sums_over_clients(layout):
     values = jnp.arange(layout.round_up(7), dtype=jnp.float32)
     double_and_square = lambda common, x: (common * x, {"squares": x * x})  # noqa: E731
     stacked, summed = jax.jit(lambda v: layout.map_and_sum(double_and_square, 2.0, v))(values)
@@ -33,22 +33,22 @@ def test_every_layout_adds_up(layout):
 @pytest.mark.parametrize(
     ("layout", "expected"), [(vmapped, 10), (chunked(4), 12), (chunked(99), 10), (sharded(4), 12), (sharded(2, 3), 12)]
 )
-def test_padding_is_the_least_that_fills(layout, expected):
+def test_the_cohort_is_padded_to_the_next_multiple_of_the_layout(layout, expected):
     assert layout.round_up(10) == expected
 
 
-def test_a_mesh_can_be_given():
+def test_sharded_accepts_a_mesh():
     mesh = Mesh(np.array(jax.devices()[:2]), ("anything",))
     assert sharded(mesh).num_devices == 2 and str(sharded(mesh, 3)) == "sharded(2, 3)"
 
 
 @pytest.mark.parametrize("make", [lambda: chunked(0), lambda: sharded(99), lambda: sharded(0), lambda: sharded(1, 0)])
-def test_layouts_that_cannot_be(make):
+def test_invalid_layouts_are_refused(make):
     with pytest.raises(InputError, match=r"layout: 99|(size|devices|chunk): must be"):
         make()
 
 
-def test_random_keys_travel():
+def test_every_layout_maps_random_keys():
     keys = jax.vmap(jax.random.key)(jnp.arange(4))
     out = [
         jax.jit(lambda k, layout=layout: layout.map(lambda c, key: jax.random.uniform(key), (), k))(keys)
@@ -60,7 +60,7 @@ def test_random_keys_travel():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("num_clients", [1, 4, 7])
-def test_a_stack_of_updates_is_read_alike_wherever_it_lies(layout, num_clients, dtype, monkeypatch):
+def test_reductions_of_a_stack_do_not_depend_on_the_layout(layout, num_clients, dtype, monkeypatch):
     monkeypatch.setattr("fedjax_het.engine.parallel.update_stack._EXCHANGE_BLOCK", 50)
     generator = np.random.default_rng(0)
     stack = {"a": generator.normal(size=(num_clients, 3, 5)), "b": generator.normal(size=(num_clients, 81))}

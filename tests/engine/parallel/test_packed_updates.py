@@ -13,8 +13,8 @@ from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import principal_directions
 from fedjax_het.server.summaries import mean_direction
 from fedjax_het.server.weightings import stateless
-from tests.golden.stage import aggregate
-from tests.harness import algorithm, compose, difference, federation, reference, run
+from tests.golden.replay import aggregate
+from tests.harness import algorithm, compose, difference, federation, reference_run, run
 
 NAMES = ["fedld", "fedmgc", "fedgh"]
 STACK = {"stack": "bfloat16"}
@@ -23,19 +23,19 @@ each = pytest.mark.parametrize("name", NAMES)
 
 
 @each
-def test_a_run_stays_near_the_one_in_float32(name):
+def test_a_run_with_a_bfloat16_stack_stays_near_the_one_in_float32(name):
     shared = run(compose(name, options=PACKED))[0].server.shared
     assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(shared))
-    assert 1e-6 < difference(reference(name)[0].server.shared, shared) < 1e-2
+    assert 1e-6 < difference(reference_run(name)[0].server.shared, shared) < 1e-2
 
 
 @each
-def test_whatever_the_layout(name):
+def test_a_bfloat16_stack_gives_similar_results_in_every_layout(name):
     alone, shared = (run(compose(name, options=PACKED, layout=one))[0] for one in (chunked(2), sharded(2)))
     assert difference(alone.server.shared, shared.server.shared) < 1e-3
 
 
-def test_an_upload_is_half_as_large():
+def test_a_bfloat16_upload_has_half_the_bytes():
     bytes_up = []
     for options in ({}, PACKED):
         round, data, key = compose("fedld", options=options, norm="none"), federation().data, jax.random.key(0)
@@ -51,7 +51,7 @@ def test_statistics_that_are_averaged_stay_in_float32():
     assert {leaf.dtype for leaf in jax.tree.leaves(update["batch_stats"])} == {np.dtype("float32")}
 
 
-def test_a_weighting_reads_updates_as_numbers():
+def test_a_weighting_reads_packed_updates_as_floats():
     lengths = lambda view: jnp.sum(jnp.square(view.updates.tensors()["params"]["w"]), axis=1)  # noqa: E731
     by_length = stateless(lambda view: jax.nn.softmax(lengths(view)))
     update = {"params": {"w": jnp.asarray(np.random.default_rng(0).normal(size=(5, 30)), jnp.float32)}}
@@ -60,7 +60,7 @@ def test_a_weighting_reads_updates_as_numbers():
     assert difference(wanted, ours) < 1e-2
 
 
-def test_sums_made_on_the_way_are_of_the_updates_themselves():
+def test_streaming_sums_are_of_the_unpacked_updates():
     momentum = {"reports": {"momentum": effective_learning_rate(0.05)}, "published": {"momentum": mean_direction()}}
     rounds = [compose("fedgh", options=options, change=momentum) for options in ({}, PACKED)]
     plain, packed = (run(one, rounds=1)[0].server.published["momentum"] for one in rounds)
@@ -68,6 +68,6 @@ def test_sums_made_on_the_way_are_of_the_updates_themselves():
     assert difference(plain, packed) < 1e-6
 
 
-def test_an_unknown_stack_is_refused():
+def test_an_unknown_stack_dtype_is_refused_with_the_nearest():
     with pytest.raises(InputError, match=r"stack: unknown option 'float16'. Did you mean 'bfloat16'"):
         algorithm("fedgh", aggregation={"stack": "float16"})

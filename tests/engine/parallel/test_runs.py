@@ -1,4 +1,4 @@
-"""The runs of a sweep, trained as one program, are what each is by itself."""
+"""Equality of the runs of a sweep, trained as one program, with runs trained alone."""
 
 import warnings
 from dataclasses import replace
@@ -45,12 +45,12 @@ def sweep(name, values, **options):
     return Sweep(partial(algorithm, name, **options), values)
 
 
-def built(algorithm, num_clients=5, **options):
+def build(algorithm, num_clients=5, **options):
     options = {"rounds": 3, "evaluate_every": 3, "participation": participation.uniform(3)} | options
     return Simulation(algorithm, model(), federation(num_clients), **options)
 
 
-def trained(simulation):
+def train(simulation):
     state, metrics = simulation.advance(simulation.start(), 3)
     return {**flatten_evaluation(simulation.evaluate(state)), "loss": metrics.loss, "cohort": metrics.cohort}
 
@@ -59,10 +59,10 @@ def check(chosen, seed=0, num_seeds=1, **options):
     """Every figure of each run of a sweep, beside the others and alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # none about float64, in which hyper-parameters are kept
-        together = trained(built(chosen, seed=seed, num_seeds=num_seeds, **options))
+        together = train(build(chosen, seed=seed, num_seeds=num_seeds, **options))
     seeds = [seed] * len(chosen.algorithms) if isinstance(seed, int) else seed
     for i, (each, first) in enumerate(zip(chosen.algorithms, seeds, strict=True)):
-        alone = trained(built(each, seed=first, num_seeds=num_seeds, **options))
+        alone = train(build(each, seed=first, num_seeds=num_seeds, **options))
         part = slice(i * num_seeds, (i + 1) * num_seeds)
         for name, values in alone.items():
             np.testing.assert_allclose(together[name][part], values, rtol=2e-5, atol=2e-6, err_msg=name)
@@ -70,7 +70,7 @@ def check(chosen, seed=0, num_seeds=1, **options):
 
 
 @pytest.mark.parametrize(("name", "option", "values"), OF_ITS_OWN)
-def test_options_of_an_algorithm(name, option, values):
+def test_a_sweep_over_an_option_equals_runs_alone(name, option, values):
     check(sweep(name, {option: values}))
 
 
@@ -83,7 +83,7 @@ def test_hyper_parameters_are_what_python_numbers_would_be():
 
 
 @pytest.mark.slow
-def test_several_options_at_a_time_keep_all_their_digits():
+def test_swept_options_keep_the_precision_of_float64():
     """.7 of 10 axes are 7, and float32's .7 of 10 are 6."""
     chosen = sweep("fedld", {"fraction": (0.7, 0.3, 1.0), "lam": (0.1, 0.03, 0)}, aggregation={"rounding": "truncate"})
     check(chosen, participation=participation.full(), num_clients=10)
@@ -91,28 +91,28 @@ def test_several_options_at_a_time_keep_all_their_digits():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [chunked(1), sharded(2, 1)], ids=str)
-def test_seeds_beside_options_in_every_layout(layout):
+def test_a_sweep_with_seeds_equals_runs_alone_in_every_layout(layout):
     check(sweep("scaffold", {"learning_rate": RATES}), seed=(0, 5), num_seeds=2, layout=layout)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "option"), [("fedprox", "mu"), ("fedld", "lam")])
-def test_vmapped_as_on_accelerators(monkeypatch, name, option):
+def test_a_vmapped_sweep_as_on_accelerators_equals_runs_alone(monkeypatch, name, option):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     check(sweep(name, {option: (0.01, 0.3)}))
 
 
-def test_seeds_alone():
-    together = trained(built(algorithm("fedavg"), seed=(3, 8)))
+def test_several_seeds_equal_runs_of_one_seed():
+    together = train(build(algorithm("fedavg"), seed=(3, 8)))
     for i, seed in enumerate((3, 8)):
-        alone = trained(built(algorithm("fedavg"), seed=seed))
+        alone = train(build(algorithm("fedavg"), seed=seed))
         for name, values in alone.items():
             np.testing.assert_allclose(together[name][i : i + 1], values, rtol=2e-5, atol=2e-6, err_msg=name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm(name):
+def test_a_sweep_over_the_learning_rate_equals_runs_alone_for_every_algorithm(name):
     check(sweep(name, {"learning_rate": RATES}))
 
 
@@ -140,9 +140,9 @@ def test_every_number_of_every_algorithm_can_be_swept(name):
     ],
     ids=["size", "branch", "state"],
 )
-def test_what_the_program_depends_on_is_refused(chosen, message):
+def test_sweeping_an_option_that_changes_the_program_is_refused(chosen, message):
     with pytest.raises(InputError, match=message):
-        built(chosen)
+        build(chosen)
 
 
 @pytest.mark.parametrize(
@@ -160,25 +160,25 @@ def test_values_are_checked_before_anything_is_traced(values, message):
         sweep("fedprox", values)
 
 
-def test_a_list_of_algorithms_is_refused_with_the_way_to_write_it():
+def test_the_error_for_a_list_of_algorithms_says_how_to_write_a_sweep():
     with pytest.raises(InputError, match=r"^algorithm: must be an Algorithm, or a Sweep\(factory, .* not \[Al"):
-        built([algorithm("fedavg"), algorithm("fedavg")])
+        build([algorithm("fedavg"), algorithm("fedavg")])
 
 
-def test_facts_are_of_all_runs():
-    fewest, most = built(sweep("fedavg", {"epochs": (1, 2)})).cost.steps_per_client
-    assert fewest == built(algorithm("fedavg", epochs=1)).cost.steps_per_client[0]
-    assert most == built(algorithm("fedavg", epochs=2)).cost.steps_per_client[1]
+def test_the_cost_covers_all_runs():
+    fewest, most = build(sweep("fedavg", {"epochs": (1, 2)})).cost.steps_per_client
+    assert fewest == build(algorithm("fedavg", epochs=1)).cost.steps_per_client[0]
+    assert most == build(algorithm("fedavg", epochs=2)).cost.steps_per_client[1]
 
 
 @pytest.mark.slow
-def test_diagnostics_are_of_each():
+def test_diagnostics_of_a_sweep_equal_those_of_runs_alone():
     chosen = {name: DIAGNOSTICS[name] for name in ("norms", "spectrum", "decomposition")}
     both = sweep("fedld", {"lam": (0.01, 0.5)})
-    together = built(both, diagnostics=chosen)
+    together = build(both, diagnostics=chosen)
     found = together.diagnose(together.start())
     for i, each in enumerate(both.algorithms):
-        alone = built(each, diagnostics=chosen)
+        alone = build(each, diagnostics=chosen)
         expected = alone.diagnose(alone.start())
         jax.tree.map(lambda x, y, i=i: np.testing.assert_allclose(x[i], y[0], rtol=1e-4, atol=1e-5), found, expected)
 
@@ -192,6 +192,6 @@ def test_diagnostics_are_of_each():
         ({"seed": ()}, "seed: 0 for 2 values of a sweep"),
     ],
 )
-def test_refusals(options, message):
+def test_invalid_options_of_a_sweep_are_refused(options, message):
     with pytest.raises(InputError, match=message):
-        built(sweep("fedavg", {"learning_rate": RATES}), layout=vmapped, **options)
+        build(sweep("fedavg", {"learning_rate": RATES}), layout=vmapped, **options)

@@ -1,4 +1,4 @@
-"""Client states at rest: cut over the devices, whatever their number, and the same to whoever looks."""
+"""Sharding of client states over any number of devices, with equal results."""
 
 import jax
 import jax.numpy as jnp
@@ -10,22 +10,22 @@ from fedjax_het.engine.evaluation.scoring import mean_personal_variables
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientState
-from tests.harness import ROUNDING, algorithm, difference, federation, model, of_clients
+from tests.harness import ROUNDING, algorithm, difference, federation, model, without_padding
 
 HIDDEN = 20_000  # the model outweighs everything else; nothing is run
 LAYOUTS = [vmapped, chunked(2), sharded(2), sharded(3), sharded(4), sharded(4, 1), sharded(2, 2)]
 
 
-def built(name: str, layout: Layout, num_clients: int = 5, network=None, **options) -> Simulation:
+def build(name: str, layout: Layout, num_clients: int = 5, network=None, **options) -> Simulation:
     options = {"rounds": 4, "cohort_size": 3, "evaluate_every": 4} | options
     return Simulation(algorithm(name), network or model(), federation(num_clients), layout=layout, **options)
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
-def models_on_a_device(num_clients: int, num_seeds: int) -> tuple[float, float]:
+def peak_models_per_device(num_clients: int, num_seeds: int) -> tuple[float, float]:
     """What the program of SCAFFOLD's rounds, and that of its beginning, hold on each of four devices, in models."""
     network = models.mlp(3, hidden=(HIDDEN,))
-    simulation = built("scaffold", sharded(4), num_clients, network, cohort_size=4, num_seeds=num_seeds)
+    simulation = build("scaffold", sharded(4), num_clients, network, cohort_size=4, num_seeds=num_seeds)
     runner = simulation.executor
     start = runner.init.lower({}, runner.traced.spec.keys(), simulation.federation.data).compile().memory_analysis()
     one = tree.num_bytes(runner.traced.shapes.state.server.shared)
@@ -33,16 +33,16 @@ def models_on_a_device(num_clients: int, num_seeds: int) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("num_seeds", [1, 2])
-def test_a_device_holds_its_part_of_the_client_states(num_seeds):
-    few, many = (models_on_a_device(num_clients, num_seeds) for num_clients in (8, 40))
+def test_each_device_holds_its_share_of_the_client_states(num_seeds):
+    few, many = (peak_models_per_device(num_clients, num_seeds) for num_clients in (8, 40))
     added = num_seeds * (40 - 8) / 4
     assert many[0] - few[0] == pytest.approx(added, abs=1)
     assert many[1] - few[1] == pytest.approx(added, abs=1)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_rows_at_rest(layout):
-    state = built("scaffold", layout).start()
+def test_client_states_are_split_evenly_over_the_devices(layout):
+    state = build("scaffold", layout).start()
     rows = state.clients.rounds.shape[1]
     assert rows >= 5 and rows % layout.num_devices == 0
     assert rows == 5 or layout.mesh
@@ -56,7 +56,7 @@ def runs():
     """For FedBN, which keeps norms with the clients: {layout: (simulation, state after 2 rounds, after 4)}."""
     found = {}
     for layout in LAYOUTS:
-        simulation = built("fedbn", layout, num_seeds=2)
+        simulation = build("fedbn", layout, num_seeds=2)
         half, _ = simulation.advance(simulation.start(), 2)
         kept = jax.tree.map(jnp.copy, half)
         found[str(layout)] = simulation, half, simulation.advance(kept, 2)[0]
@@ -64,32 +64,32 @@ def runs():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[1:], ids=str)
-def test_states_and_evaluations_do_not_depend_on_the_rows(runs, layout):
+def test_states_and_evaluations_do_not_depend_on_the_layout(runs, layout):
     simulation, _, end = runs[str(layout)]
     plain, _, expected = runs["vmapped"]
-    assert difference(of_clients(expected), of_clients(end)) < ROUNDING
+    assert difference(without_padding(expected), without_padding(end)) < ROUNDING
     assert difference(plain.evaluate(expected), simulation.evaluate(end)) < ROUNDING
 
 
 @pytest.mark.parametrize("there", ["vmapped", "sharded(3)", "sharded(4)"])
 @pytest.mark.parametrize("here", ["vmapped", "sharded(2)", "sharded(4)"])
-def test_a_checkpoint_goes_on_elsewhere(runs, tmp_path, there, here):
+def test_a_checkpoint_resumes_in_another_layout(runs, tmp_path, there, here):
     _, half, expected = runs[there]
     simulation = runs[here][0]
     Checkpoints(tmp_path, num_clients=5).save(2, half)
     restored = Checkpoints(tmp_path, num_clients=5).restore(simulation.start())
     assert jax.tree.map(lambda x: x.sharding, restored) == jax.tree.map(lambda x: x.sharding, simulation.start())
-    assert difference(of_clients(half), of_clients(restored)) == 0
-    assert difference(of_clients(expected), of_clients(simulation.advance(restored, 2)[0])) < ROUNDING
+    assert difference(without_padding(half), without_padding(restored)) == 0
+    assert difference(without_padding(expected), without_padding(simulation.advance(restored, 2)[0])) < ROUNDING
 
 
-def test_another_number_of_clients_is_still_refused(runs, tmp_path):
+def test_a_checkpoint_of_another_number_of_clients_is_refused(runs, tmp_path):
     Checkpoints(tmp_path, num_clients=5).save(2, runs["sharded(4)"][1])
     with pytest.raises(InputError, match=r"number of clients.*\[2, 5.* there and .*\[2, 6"):
-        Checkpoints(tmp_path, num_clients=6).restore(built("fedbn", sharded(3), 6, num_seeds=2).start())
+        Checkpoints(tmp_path, num_clients=6).restore(build("fedbn", sharded(3), 6, num_seeds=2).start())
 
 
-def test_rows_behind_the_clients_are_not_among_the_typical():
+def test_padding_rows_are_excluded_from_mean_personal_variables():
     personal = {"scale": jnp.array([1.0, 3.0, 0.0, 0.0])}
     for rounds, expected in (([0, 0, 0, 0], 2.0), ([0, 1, 0, 0], 3.0)):
         assert mean_personal_variables(ClientState(personal, {}, jnp.array(rounds)), 2)["scale"] == expected

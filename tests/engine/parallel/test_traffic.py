@@ -44,7 +44,7 @@ def traffic(name: str, num_clients: int) -> Counter:
         ("scaffold", COHORT, 0, 0, 2),  # everyone takes part: each device has what it needs
     ],
 )
-def test_models_that_cross_between_devices(name, num_clients, gathered, traded, reduced):
+def test_traffic_between_devices_is_the_documented_number_of_models(name, num_clients, gathered, traded, reduced):
     found = traffic(name, num_clients)
     assert found["all-gather"] == pytest.approx(gathered, abs=0.1)
     assert found["all-to-all"] == pytest.approx(traded, abs=0.1)

@@ -16,11 +16,11 @@ from tests.harness import algorithm, federation, model
         (100, ["sharded(4, 1)", "sharded(4)", "sharded(4, 10)", "vmapped"]),
     ],
 )
-def test_candidates_on_a_cpu_of_four_cores(cohort, expected):
+def test_candidates_on_four_cpu_cores_depend_on_the_cohort_size(cohort, expected):
     assert [str(layout) for layout in autotune.candidates(cohort)] == expected
 
 
-def test_candidates_on_accelerators(monkeypatch):
+def test_candidates_on_accelerators_are_large_chunks(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert [str(layout) for layout in autotune.candidates(100)] == ["sharded(4)", "sharded(4, 10)"]
     monkeypatch.setattr(jax, "device_count", lambda: 1)
@@ -37,7 +37,7 @@ class Built:
         self.is_released = True
 
 
-def chosen(monkeypatch, seconds: dict, rounds: int, too_large: tuple = ()) -> tuple[Built, autotune.LayoutChoice]:
+def choose(monkeypatch, seconds: dict, rounds: int, too_large: tuple = ()) -> tuple[Built, autotune.LayoutChoice]:
     """What is made of such timings; a compilation takes ten seconds."""
 
     def build(layout):
@@ -52,27 +52,27 @@ def chosen(monkeypatch, seconds: dict, rounds: int, too_large: tuple = ()) -> tu
 SECONDS = {vmapped: 0.3, chunked(1): 0.1, sharded(2): 0.2}
 
 
-def test_the_quickest_wins_and_the_reason_names_the_others(monkeypatch):
-    runner, choice = chosen(monkeypatch, SECONDS, rounds=1000)
+def test_the_fastest_layout_is_chosen_and_the_reason_names_the_others(monkeypatch):
+    runner, choice = choose(monkeypatch, SECONDS, rounds=1000)
     assert runner.layout == choice.layout == chunked(1) and runner.is_released
     assert choice.reason == "chunked(1): 0.1 s per round, against vmapped 0.3, sharded(2) 0.2"
 
 
-def test_a_run_that_is_over_before_another_compilation_is_not_tuned_further(monkeypatch):
-    _, choice = chosen(monkeypatch, SECONDS, rounds=20)
+def test_a_run_shorter_than_a_compilation_is_not_tuned_further(monkeypatch):
+    _, choice = choose(monkeypatch, SECONDS, rounds=20)
     assert choice.layout == vmapped
     assert choice.reason.splitlines()[1].startswith("chunked(1), sharded(2) not tried")
 
 
-def test_what_does_not_fit_is_left_out(monkeypatch):
-    runner, choice = chosen(monkeypatch, SECONDS, rounds=1000, too_large=(chunked(1),))
+def test_layouts_that_do_not_fit_in_memory_are_left_out(monkeypatch):
+    runner, choice = choose(monkeypatch, SECONDS, rounds=1000, too_large=(chunked(1),))
     assert runner.layout == choice.layout == sharded(2)
     assert choice.reason.splitlines()[1] == "chunked(1) not tried: too large for the memory"
     with pytest.raises(MemoryBudgetError, match="sharded"):
-        chosen(monkeypatch, SECONDS, rounds=1000, too_large=tuple(SECONDS))
+        choose(monkeypatch, SECONDS, rounds=1000, too_large=tuple(SECONDS))
 
 
-def test_fewer_clients_at_a_time():
+def test_smaller_layouts_train_fewer_clients_at_a_time():
     assert [str(x) for x in autotune.smaller_layouts([vmapped, chunked(10)], 100)] == [
         "chunked(5)",
         "chunked(2)",
@@ -82,7 +82,7 @@ def test_fewer_clients_at_a_time():
     assert list(autotune.smaller_layouts([sharded(2), chunked(1)], 9)) == []
 
 
-def test_a_simulation_takes_auto_and_tells():
+def test_a_simulation_with_layout_auto_records_its_choice():
     simulation = Simulation(algorithm("fedavg"), model(), federation(), rounds=2, layout="auto")
     assert simulation.choice.layout is simulation.layout
     assert simulation.choice.timings[0].seconds > 0
@@ -90,13 +90,13 @@ def test_a_simulation_takes_auto_and_tells():
     assert int(state.server.round[0]) == 2
 
 
-def test_the_one_that_is_taken_is_compiled_once(monkeypatch):
+def test_the_chosen_layout_is_compiled_once(monkeypatch):
     compiled, compile = [], jax.stages.Lowered.compile
     monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self: compiled.append(1) or compile(self))
     simulation = Simulation(algorithm("fedavg"), model(), federation(), rounds=2, layout="auto")
     assert len(compiled) == len(simulation.choice.timings) + 1  # and the evaluation
 
 
-def test_another_word_is_refused():
+def test_an_unknown_layout_name_is_refused():
     with pytest.raises(InputError, match="a Layout or 'auto', not 'fast'"):
         Simulation(algorithm("fedavg"), model(), federation(), rounds=2, layout="fast")

@@ -36,7 +36,7 @@ class Built:
 
 
 @functools.cache
-def traced(layout: Layout) -> TracedRound:
+def trace_cached(layout: Layout) -> TracedRound:
     return trace_round(
         RunSpec(
             Sweep(lambda: algorithm("scaffold")), model(), federation(CLIENTS), participation.uniform(COHORT), 100, 10
@@ -46,56 +46,56 @@ def traced(layout: Layout) -> TracedRound:
 
 
 @pytest.fixture
-def settle(monkeypatch, tmp_path):
+def select(monkeypatch, tmp_path):
     """Where a job of sixty clients, eight a round, ends up."""
-    monkeypatch.setattr(memory_budget, "trace_round", lambda _, layout: traced(layout))
+    monkeypatch.setattr(memory_budget, "trace_round", lambda _, layout: trace_cached(layout))
     monkeypatch.setattr(memory_budget, "compile_executor", Built)
     monkeypatch.setattr(autotune, "time_rounds", lambda runner, *_: [1.0])
 
-    def settle(layout, budget_kb, wishes=AUTO):
+    def select(layout, budget_kb, wishes=AUTO):
         size = None if budget_kb is None else 1000 * budget_kb
-        runner, choice = memory_budget.build_executor(traced(vmapped).spec, layout, wishes, size, tmp_path)
+        runner, choice = memory_budget.build_executor(trace_cached(vmapped).spec, layout, wishes, size, tmp_path)
         return runner.offload, runner.traced.layout, choice
 
-    settle.held = lambda *residence: (
-        sum(cost.resident_bytes(traced(vmapped), OffloadPolicy(*residence)).values()) / 1000
+    select.held = lambda *residence: (
+        sum(cost.resident_bytes(trace_cached(vmapped), OffloadPolicy(*residence)).values()) / 1000
     )
-    return settle
+    return select
 
 
-def test_without_a_limit_everything_is_on_the_device(settle):
-    assert settle(vmapped, None)[0] == ("device", "device")
+def test_without_a_limit_everything_is_on_the_device(select):
+    assert select(vmapped, None)[0] == ("device", "device")
 
 
 @pytest.mark.parametrize("expected", RESIDENCES)
-def test_what_does_not_fit_leaves_the_device(settle, expected):
+def test_arrays_that_do_not_fit_are_kept_off_the_device(select, expected):
     """A budget that this residence just fits in: none that is quicker does."""
-    sizes = {residence: settle.held(*residence) for residence in RESIDENCES}
+    sizes = {residence: select.held(*residence) for residence in RESIDENCES}
     assert sizes["host", "stream"] < min(sizes["host", "device"], sizes["device", "stream"]) < sizes["device", "device"]
     fitting = [residence for residence, size in sizes.items() if size <= sizes[expected]]
-    assert settle(vmapped, sizes[expected] + 800.5)[0] == fitting[0]
+    assert select(vmapped, sizes[expected] + 800.5)[0] == fitting[0]
 
 
-def test_wishes_hold_whatever_the_budget(settle):
-    assert settle(vmapped, 10**6, OffloadPolicy("disk", "stream"))[0] == ("disk", "stream")
+def test_a_requested_offload_is_kept_for_any_budget(select):
+    assert select(vmapped, 10**6, OffloadPolicy("disk", "stream"))[0] == ("disk", "stream")
     with pytest.raises(InputError, match="memory_budget"):
-        settle(vmapped, settle.held("device", "device") + 700, OffloadPolicy("device", "device"))
+        select(vmapped, select.held("device", "device") + 700, OffloadPolicy("device", "device"))
 
 
-def test_auto_takes_fewer_clients_at_a_time(settle, monkeypatch):
+def test_layout_auto_trains_fewer_clients_at_a_time_within_the_budget(select, monkeypatch):
     monkeypatch.setattr(autotune, "candidates", lambda cohort_size: [vmapped, chunked(5)])
-    _, layout, choice = settle("auto", settle.held("device", "device") + 210, OffloadPolicy("device", "device"))
+    _, layout, choice = select("auto", select.held("device", "device") + 210, OffloadPolicy("device", "device"))
     assert layout == chunked(2) and choice.layout == layout
 
 
-def test_a_layout_that_was_chosen_stays(settle):
+def test_a_requested_layout_is_not_changed(select):
     with pytest.raises(InputError, match="too little"):
-        settle(vmapped, settle.held("device", "device") + 210, OffloadPolicy("device", "device"))
+        select(vmapped, select.held("device", "device") + 210, OffloadPolicy("device", "device"))
 
 
-def test_the_refusal_says_what_everything_takes(settle):
+def test_the_error_lists_the_memory_of_every_offload_policy(select):
     with pytest.raises(InputError) as error:
-        settle(vmapped, 300)
+        select(vmapped, 300)
     lines = str(error.value).splitlines()
     assert lines[0] == "memory_budget: 0.3 MB on each device are too little. In MB:"
     assert len(lines) == 6 and lines[-1].startswith("Take a smaller cohort_size, batch_size or model")
@@ -103,42 +103,42 @@ def test_the_refusal_says_what_everything_takes(settle):
     assert "client states of 3 cohorts " in lines[4] and "examples of 2 cohorts " in lines[4]
 
 
-def test_what_cannot_fit_is_refused_before_anything_is_compiled(monkeypatch, tmp_path):
+def test_a_budget_that_is_too_small_is_refused_before_compiling(monkeypatch, tmp_path):
     monkeypatch.setattr(memory_budget, "compile_executor", lambda *_: pytest.fail("compiled"))
     with pytest.raises(InputError, match="memory_budget"):
         Simulation(algorithm("scaffold"), model(), federation(), rounds=2, memory_budget=2000)
 
 
-def test_states_too_many_for_the_hosts_memory_lie_on_the_disk(settle, monkeypatch):
+def test_states_too_large_for_the_hosts_memory_are_kept_on_disk(select, monkeypatch):
     monkeypatch.setattr(memory_budget, "physical_memory", lambda: 10_000)
-    assert settle(vmapped, settle.held("host", "stream") + 801)[0] == ("disk", "stream")
+    assert select(vmapped, select.held("host", "stream") + 801)[0] == ("disk", "stream")
     with pytest.raises(InputError, match=r"client_states: 'host' could come to .* Take 'disk'"):
-        settle(vmapped, None, OffloadPolicy("host", "device"))
+        select(vmapped, None, OffloadPolicy("host", "device"))
 
 
 @pytest.mark.parametrize("budget_kb", [None, 10**9])
-def test_a_run_that_exceeds_the_machine_is_refused_before_it_is_compiled(settle, monkeypatch, budget_kb):
+def test_a_run_too_large_for_the_machine_is_refused_before_compiling(select, monkeypatch, budget_kb):
     monkeypatch.setattr(memory_budget, "compile_executor", None)
     monkeypatch.setattr(Layout, "device_memory", 1000)
     with pytest.raises(InputError, match=r"^memory: this run takes more than .*server's state .*a client in training"):
-        settle(vmapped, budget_kb)
+        select(vmapped, budget_kb)
 
 
-def test_a_run_that_exceeds_the_machine_on_its_way_is_refused_before_it_runs(settle, monkeypatch):
-    size = 1000 * settle.held("device", "device") + 500_000
+def test_a_program_too_large_for_the_machine_is_refused_before_running(select, monkeypatch):
+    size = 1000 * select.held("device", "device") + 500_000
     monkeypatch.setattr(memory_budget, "device_capacity", lambda job, layout: size)
     with pytest.raises(InputError, match=r"^memory: this run takes more than .*temporary arrays 0\.8"):
-        settle(vmapped, None)
-    assert settle("auto", None)[1].chunk
+        select(vmapped, None)
+    assert select("auto", None)[1].chunk
 
 
-def test_a_disk_that_is_too_small(settle, monkeypatch):
+def test_a_disk_that_is_too_small_is_refused(select, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(10**6, 10**6, 1000))
     with pytest.raises(InputError, match=r"client_states: 'disk' could come to .* Choose another place"):
-        settle(vmapped, None, OffloadPolicy("disk", "device"))
+        select(vmapped, None, OffloadPolicy("disk", "device"))
 
 
-def test_a_run_in_little_memory():
+def test_a_simulation_runs_within_a_small_memory_budget():
     """End to end: all of it would take four times that, and is not even compiled."""
     simulation = Simulation(
         algorithm("scaffold"), model(), federation(400), rounds=2, cohort_size=3, memory_budget=200_000
@@ -153,10 +153,10 @@ def test_a_run_in_little_memory():
     assert np.isfinite(metrics.loss).all() and np.isfinite(simulation.evaluate(state).test.loss).all()
 
 
-def test_several_processes_keep_everything_on_their_devices(settle, monkeypatch):
+def test_several_processes_keep_everything_on_their_devices(select, monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    assert settle(vmapped, None)[0] == ("device", "device")
+    assert select(vmapped, None)[0] == ("device", "device")
     with pytest.raises(InputError, match=r"client_states: 'host' is for a single process.* Write auto or device"):
-        settle(vmapped, None, OffloadPolicy("host", "auto"))
+        select(vmapped, None, OffloadPolicy("host", "auto"))
     with pytest.raises(InputError, match=r"too little(?s:.*) Several processes keep everything on their devices"):
-        settle(vmapped, settle.held("host", "stream") + 801)
+        select(vmapped, select.held("host", "stream") + 801)

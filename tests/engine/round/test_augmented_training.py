@@ -22,30 +22,30 @@ def federation(augment, is_symmetric=False):
     return data.federate(dataset, data.dirichlet(alpha=5.0), 4, augment=augment)
 
 
-def trained(federated, layout=vmapped, algorithm="fedavg"):
+def train(federated, layout=vmapped, algorithm="fedavg"):
     built = algorithms.ALGORITHMS[algorithm](learning_rate=0.1, batch_size=4)
     network = models.mlp(3, hidden=(8,))
     round = make_round(built, network, 4, layout=layout, prepare=federated.prepare, augment=federated.augment)
     return run(round, 3, federated.data)[0].server.shared
 
 
-def test_what_augmentation_cannot_change_it_does_not():
-    plain, flipped = (trained(federation(augment, is_symmetric=True)) for augment in (None, FLIP))
+def test_flipping_symmetric_images_does_not_change_training():
+    plain, flipped = (train(federation(augment, is_symmetric=True)) for augment in (None, FLIP))
     assert difference(plain, flipped) < 1e-6
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "harmofl"])
-def test_what_it_can_change_it_does(algorithm):
-    plain, flipped = (trained(federation(augment), algorithm=algorithm) for augment in (None, FLIP))
+def test_augmentation_changes_training(algorithm):
+    plain, flipped = (train(federation(augment), algorithm=algorithm) for augment in (None, FLIP))
     assert difference(plain, flipped) > 1e-3
 
 
-def test_it_does_not_depend_on_the_layout():
+def test_augmentation_does_not_depend_on_the_layout():
     federated = federation(JITTER)
-    assert difference(trained(federated), trained(federated, chunked(1))) < 1e-5
+    assert difference(train(federated), train(federated, chunked(1))) < 1e-5
 
 
-def test_every_step_draws_anew():
+def test_another_key_augments_differently():
     federated = federation(JITTER)
     keys = [jax.random.key(0), jax.random.key(1)]
     first, second = (federated.augment(key, federated.examples.inputs[:2], np.zeros(2, int))[0] for key in keys)

@@ -6,19 +6,19 @@ from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 
 
-def test_everyone():
+def test_full_participation_selects_every_client():
     cohort, is_available = participation.full().draw(jax.random.key(0), 4)
     assert cohort.tolist() == [0, 1, 2, 3] and is_available.all()
 
 
-def test_a_uniform_cohort_has_no_client_twice_and_every_client_in_time():
+def test_uniform_cohorts_have_distinct_clients_and_reach_every_client():
     draws = [participation.uniform(3).draw(jax.random.key(k), 8)[0].tolist() for k in range(60)]
     assert all(sorted(set(draw)) == draw and len(draw) == 3 for draw in draws)
     counts = np.bincount(np.concatenate(draws), minlength=8)
     assert counts.min() > 8
 
 
-def test_whether_a_client_drops_out_depends_on_itself_alone():
+def test_the_availability_of_a_client_does_not_depend_on_the_cohort():
     few, all_there = participation.bernoulli(0.5, among=participation.uniform(5)), participation.bernoulli(0.5)
     key = jax.random.key(7)
     cohort, answers = few.draw(key, 9)
@@ -26,23 +26,23 @@ def test_whether_a_client_drops_out_depends_on_itself_alone():
 
 
 @pytest.mark.parametrize(("probability", "expected"), [(0.0, 0.0), (0.3, 0.3), (1.0, 1.0)])
-def test_availability_is_a_probability(probability, expected):
+def test_clients_are_available_with_the_requested_probability(probability, expected):
     answers = participation.bernoulli(probability).draw(jax.random.key(1), 2000)[1]
     assert float(answers.mean()) == pytest.approx(expected, abs=0.04)
 
 
 @pytest.mark.parametrize("size", [0, 6])
-def test_a_cohort_larger_than_the_clients(size):
+def test_a_cohort_size_out_of_range_is_refused(size):
     with pytest.raises(InputError, match=f"between 1 and the number of clients, 5; it is {size}"):
         participation.uniform(size).size(5)
 
 
-def test_availability_out_of_range():
+def test_a_probability_out_of_range_is_refused():
     with pytest.raises(InputError, match="probability"):
         participation.bernoulli(1.2)
 
 
-def test_a_cohort_of_very_many_clients():
+def test_a_cohort_of_a_million_clients_is_uniform_and_distinct():
     """All different, all in range, every id as likely as another, and no trace of the shuffle in the program."""
     num_clients, count = 1_000_003, 1000
     draw = jax.jit(jax.vmap(lambda key: participation.uniform(count).draw(key, num_clients)[0]))
@@ -55,6 +55,6 @@ def test_a_cohort_of_very_many_clients():
     assert len(np.unique(drawn)) > 0.97 * drawn.size  # by chance two of the fifty cohorts share few
 
 
-def test_no_array_of_the_programs_is_as_long_as_the_clients():
+def test_drawing_a_cohort_allocates_no_array_over_all_clients():
     program = str(jax.make_jaxpr(lambda key: participation.uniform(10).draw(key, 1_000_003))(jax.random.key(0)))
     assert "1000003]" not in program

@@ -12,7 +12,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import mean, normalized_mean
 from fedjax_het.server.weightings._shares import WEIGHTINGS, weight_per_client
 from fedjax_het.types import Aggregate
-from tests.harness import algorithm, compose, difference, federation, plain, run
+from tests.harness import algorithm, compose, difference, federation, plain_round, run
 
 
 def trimmed_mean(num_trimmed: int) -> Aggregator:
@@ -34,7 +34,7 @@ def trimmed_mean(num_trimmed: int) -> Aggregator:
 
 def plan(name: str, **options):
     """The plan of an algorithm's round, from shapes alone."""
-    chosen, round, data = algorithm(name, **options), plain(name), federation().data
+    chosen, round, data = algorithm(name, **options), plain_round(name), federation().data
     state = jax.eval_shape(round.init, jax.random.key(0), data)
     _, metrics, said = jax.eval_shape(round.step_with_messages, state, data, jax.random.key(0))
     upload = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), said.uploads)
@@ -53,20 +53,20 @@ def plan(name: str, **options):
         ("fedpac", {}, 1, False),
     ],
 )
-def test_what_is_called_decides_what_is_kept(name, options, num_sums, is_stacked):
+def test_the_calls_of_an_aggregator_decide_what_is_stacked(name, options, num_sums, is_stacked):
     found = plan(name, **options)
     assert sum(map(len, found.sums.values())) == num_sums
     assert found.is_stacked == is_stacked
     assert not found.packed
 
 
-def test_leaves_that_are_read_in_bfloat16_are_packed():
+def test_leaves_read_in_bfloat16_are_packed():
     packed = plan("fedgh", aggregation={"stack": "bfloat16"}).packed
     assert packed and all(path.startswith("params/") for path in packed)
 
 
 @pytest.mark.parametrize("layout", [vmapped, chunked(2), sharded(2)], ids=str)
-def test_a_users_trimmed_mean_is_that_of_the_updates(layout):
+def test_a_custom_trimmed_mean_equals_that_of_the_updates(layout):
     round = compose("fedavg", layout=layout, change={"aggregator": trimmed_mean(1)})
     data, key = federation().data, jax.random.key(0)
     before = round.init(key, data)
@@ -80,10 +80,10 @@ def test_a_users_trimmed_mean_is_that_of_the_updates(layout):
 def test_a_sum_made_while_clients_train_is_that_of_the_stack(name, aggregator):
     by_examples = WEIGHTINGS["samples"]._replace(per_client=None)
     from_stack = compose(name, change={"aggregator": aggregator(by_examples)})
-    assert difference(run(from_stack)[0], run(plain(name))[0]) < 1e-6
+    assert difference(run(from_stack)[0], run(plain_round(name))[0]) < 1e-6
 
 
-def test_weights_that_read_the_cohort_cannot_pass_as_known_beforehand():
+def test_weights_that_read_the_cohort_are_refused_as_known_beforehand():
     def update(problem, state, view):
         total = jnp.sum(view.uploads.num_examples)
         return Aggregate(view.updates.weighted_sum(total, lambda upload: upload.num_examples / total), {}), state
@@ -95,7 +95,7 @@ def test_weights_that_read_the_cohort_cannot_pass_as_known_beforehand():
         jax.eval_shape(round.step, state, data, jax.random.key(0))
 
 
-def test_weights_may_read_a_traced_hyper_parameter():
+def test_weights_can_read_a_traced_hyper_parameter():
     def after(power):
         weighting = weight_per_client(lambda upload: upload.num_examples**power)
         round, data = compose("fedavg", change={"aggregator": mean(weighting)}), federation().data

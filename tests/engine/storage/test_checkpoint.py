@@ -27,14 +27,14 @@ def build(name: str, num_seeds: int = 1, **options) -> Simulation:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_resumed_run_ends_with_the_same_bits(name, tmp_path):
     simulation = build(name)
-    through, _ = simulation.advance(simulation.start(), 4)
+    expected, _ = simulation.advance(simulation.start(), 4)
     half, _ = simulation.advance(simulation.start(), 2)
     Checkpoints(tmp_path, "me").save(2, half)
     restored = Checkpoints(tmp_path, "me").restore(simulation.start())
     assert int(restored.server.round[0]) == 2
     resumed, metrics = simulation.advance(restored, 2)
-    assert is_equal(through, resumed)
-    assert is_equal(simulation.evaluate(through), simulation.evaluate(resumed))
+    assert is_equal(expected, resumed)
+    assert is_equal(simulation.evaluate(expected), simulation.evaluate(resumed))
     assert metrics.loss.shape == (1, 2)
 
 
@@ -47,11 +47,11 @@ def saved(tmp_path_factory):
 
 
 # ---- of client states off the device ---------------------------------------------------------------------------------
-def stored(**options) -> Simulation:
+def build_off_device(**options) -> Simulation:
     return build("scaffold", client_states="disk", examples="stream", **options)
 
 
-def through(simulation: Simulation, *blocks: int, directory=None):
+def advance_in_blocks(simulation: Simulation, *blocks: int, directory=None):
     """A run with a checkpoint after each block."""
     state, done = simulation.start(), 0
     for num_rounds in blocks:
@@ -62,25 +62,25 @@ def through(simulation: Simulation, *blocks: int, directory=None):
     return state
 
 
-def whole(state):
+def with_all_client_states(state):
     return state._replace(clients=state.clients.take_all())
 
 
 def test_a_resumed_run_has_the_same_client_states(tmp_path):
-    simulation = stored()
-    expected = whole(through(simulation, 4))
-    through(simulation, 1, 1, directory=tmp_path)
+    simulation = build_off_device()
+    expected = with_all_client_states(advance_in_blocks(simulation, 4))
+    advance_in_blocks(simulation, 1, 1, directory=tmp_path)
     restored = Checkpoints(tmp_path, "me").restore(simulation.start())
     resumed, _ = simulation.advance(restored, 2)
-    assert is_equal(expected, whole(resumed))
-    assert is_equal(simulation.evaluate(through(simulation, 4)), simulation.evaluate(resumed))
+    assert is_equal(expected, with_all_client_states(resumed))
+    assert is_equal(simulation.evaluate(advance_in_blocks(simulation, 4)), simulation.evaluate(resumed))
 
 
-def test_killed_between_the_states_and_the_checkpoint(tmp_path, monkeypatch):
+def test_a_run_killed_between_states_and_checkpoint_resumes_from_the_one_before(tmp_path, monkeypatch):
     """Its segment is there, the checkpoint that lists it is not: the run goes on from the one before."""
-    simulation = stored()
-    expected = whole(through(simulation, 4))
-    state = through(simulation, 2, directory=tmp_path)
+    simulation = build_off_device()
+    expected = with_all_client_states(advance_in_blocks(simulation, 4))
+    state = advance_in_blocks(simulation, 2, directory=tmp_path)
     state, _ = simulation.advance(state, 1)
     killed = Checkpoints(tmp_path, "me")
     monkeypatch.setattr(killed._manager, "save", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -90,43 +90,43 @@ def test_killed_between_the_states_and_the_checkpoint(tmp_path, monkeypatch):
     resumed = checkpoints.restore(simulation.start())
     assert int(resumed.server.round[0]) == 2
     resumed, _ = simulation.advance(resumed, 2)
-    assert is_equal(expected, whole(resumed))
+    assert is_equal(expected, with_all_client_states(resumed))
     checkpoints.save(4, resumed)
-    assert is_equal(expected, whole(Checkpoints(tmp_path, "me").restore(simulation.start())))
+    assert is_equal(expected, with_all_client_states(Checkpoints(tmp_path, "me").restore(simulation.start())))
 
 
-def test_the_one_before_can_still_be_read(tmp_path):
-    simulation = stored()
-    through(simulation, 1, 1, 1, 1, directory=tmp_path)
+def test_an_older_checkpoint_can_still_be_restored(tmp_path):
+    simulation = build_off_device()
+    advance_in_blocks(simulation, 1, 1, 1, 1, directory=tmp_path)
     older = Checkpoints(tmp_path, "me").restore(simulation.start(), round=3)
-    assert is_equal(whole(through(simulation, 3)), whole(older))
+    assert is_equal(with_all_client_states(advance_in_blocks(simulation, 3)), with_all_client_states(older))
 
 
-def test_a_damaged_segment(tmp_path):
-    simulation = stored()
-    through(simulation, 2, directory=tmp_path)
+def test_a_damaged_file_of_client_states_is_refused(tmp_path):
+    simulation = build_off_device()
+    advance_in_blocks(simulation, 2, directory=tmp_path)
     path = next((tmp_path / "clients").iterdir())
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(InputError, match=r"cannot be read.*cut short.*Delete that folder"):
         Checkpoints(tmp_path, "me").restore(simulation.start())
 
 
-def test_states_must_stay_where_they_were(tmp_path):
-    through(stored(), 1, directory=tmp_path)
+def test_moving_client_states_on_or_off_the_device_is_refused(tmp_path):
+    advance_in_blocks(build_off_device(), 1, directory=tmp_path)
     with pytest.raises(InputError, match=r"its client states were off the device, not on it. Set client_states"):
         Checkpoints(tmp_path, "me").restore(build("scaffold").start())
     state, _ = build("scaffold").advance(build("scaffold").start(), 1)
     Checkpoints(tmp_path / "other", "me").save(1, state)
     with pytest.raises(InputError, match="were on the device, not off it"):
-        Checkpoints(tmp_path / "other", "me").restore(stored().start())
+        Checkpoints(tmp_path / "other", "me").restore(build_off_device().start())
 
 
 # ---- what cannot be used ---------------------------------------------------------------------------------------------
-def test_nothing_there(tmp_path):
+def test_an_empty_directory_has_no_latest_checkpoint(tmp_path):
     assert Checkpoints(tmp_path).latest() is None
 
 
-def test_only_the_newest_stay(tmp_path, saved):
+def test_only_the_newest_checkpoints_are_kept(tmp_path, saved):
     simulation, _ = saved
     kept = Checkpoints(tmp_path, keep=2)
     for round in (1, 2, 3):
@@ -134,19 +134,19 @@ def test_only_the_newest_stay(tmp_path, saved):
     assert sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()) == [2, 3]
 
 
-def test_another_algorithm(saved):
+def test_a_checkpoint_of_another_algorithm_is_refused(saved):
     _, directory = saved
     with pytest.raises(InputError, match=r"another algorithm.*memory/control.*absent there"):
         Checkpoints(directory, {"mu": 1}).restore(build("scaffold").start())
 
 
-def test_another_number_of_seeds(saved):
+def test_a_checkpoint_of_another_number_of_seeds_is_refused(saved):
     _, directory = saved
     with pytest.raises(InputError, match=r"int32\[1, 5\] there and int32\[2, 5\] here"):
         Checkpoints(directory, {"mu": 1}).restore(build("fedavg", num_seeds=2).start())
 
 
-def test_another_run(saved):
+def test_a_checkpoint_of_another_run_is_refused(saved):
     simulation, directory = saved
     with pytest.raises(InputError, match="another run"):
         Checkpoints(directory, {"mu": 2}).restore(simulation.start())
@@ -163,7 +163,7 @@ def test_a_checkpoint_of_another_version_is_refused(saved, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("item", ["state", "about"])
-def test_truncated(saved, tmp_path, item):
+def test_a_truncated_checkpoint_is_refused(saved, tmp_path, item):
     simulation, _ = saved
     Checkpoints(tmp_path).save(1, simulation.start())
     for path in (tmp_path / "1" / item).rglob("*"):
@@ -173,13 +173,13 @@ def test_truncated(saved, tmp_path, item):
         Checkpoints(tmp_path).restore(simulation.start())
 
 
-def test_a_directory_that_cannot_be_made(tmp_path):
+def test_a_directory_that_cannot_be_created_is_refused(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(InputError, match="cannot be written"):
         Checkpoints(tmp_path / "file" / "below")
 
 
-def test_what_is_written_about_a_state_can_be_read(saved):
+def test_the_description_of_a_state_is_json_with_shapes_and_types(saved):
     _, directory = saved
     about = json.loads(next((directory / "3" / "about").iterdir()).read_text())
     assert about["leaves"]["server/shared/params/classifier/bias"] == "float32[1, 3]"

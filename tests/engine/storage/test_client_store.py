@@ -16,7 +16,7 @@ from tests.harness import is_equal
 SEEDS, CLIENTS = 2, 50
 
 
-def first(size: int = 3) -> ClientState:
+def initial_states(size: int = 3) -> ClientState:
     """Leaves [seeds, ...] of several types; one has no entry."""
     generator = np.random.default_rng(0)
     memory = {
@@ -32,8 +32,10 @@ def dense(states: ClientState, clients: int = CLIENTS) -> ClientState:
     return jax.tree.map(lambda x: np.repeat(x[:, None], clients, axis=1), states)
 
 
-def visit(store: ClientStore, mirror: ClientState, ids: np.ndarray, has_reported: np.ndarray, value: float) -> None:
-    """What a round does: take, change, put; clients that have not reported come back as they were."""
+def update_clients(
+    store: ClientStore, mirror: ClientState, ids: np.ndarray, has_reported: np.ndarray, value: float
+) -> None:
+    """Take, change and put states as a round does; clients that have not reported stay as they were."""
     taken = store.take(ids)
 
     def changed(leaf):
@@ -47,25 +49,25 @@ def visit(store: ClientStore, mirror: ClientState, ids: np.ndarray, has_reported
         there[seeds, ids] = new
 
 
-def visits(store: ClientStore, mirror: ClientState, rounds: int = 20, seed: int = 1) -> None:
+def update_random(store: ClientStore, mirror: ClientState, rounds: int = 20, seed: int = 1) -> None:
     generator = np.random.default_rng(seed)
     for number in range(rounds):
         ids = np.stack([generator.choice(CLIENTS, 7, replace=False) for _ in range(SEEDS)])
-        visit(store, mirror, ids, generator.random(ids.shape) < 0.7, number)
+        update_clients(store, mirror, ids, generator.random(ids.shape) < 0.7, number)
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
-def test_it_is_what_dense_arrays_are(tmp_path, is_on_disk):
-    store, mirror = ClientStore(first(), CLIENTS, tmp_path if is_on_disk else None), dense(first())
+def test_a_client_store_equals_dense_arrays(tmp_path, is_on_disk):
+    store, mirror = ClientStore(initial_states(), CLIENTS, tmp_path if is_on_disk else None), dense(initial_states())
     assert is_equal(store.take_all(), mirror)
-    visits(store, mirror)
+    update_random(store, mirror)
     assert is_equal(store.take_all(), mirror)
     assert jax.tree.structure(store.take_all()) == jax.tree.structure(mirror)
     for leaf, shape in zip(jax.tree.leaves(mirror), jax.tree.leaves(store.shapes), strict=True):
         assert (leaf.shape, leaf.dtype) == (shape.shape, shape.dtype)
 
 
-def test_states_of_nothing():
+def test_a_client_store_works_without_leaves():
     store = ClientStore(ClientState({}, {}, np.zeros(SEEDS, np.int32)), CLIENTS, None)
     ids = np.array([[3, 1], [0, 49]])
     store.put(ids, ClientState({}, {}, np.ones((SEEDS, 2), np.int32)))
@@ -73,13 +75,13 @@ def test_states_of_nothing():
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
-def test_a_hundred_thousand_clients_take_the_room_of_those_that_took_part(tmp_path, monkeypatch, is_on_disk):
+def test_memory_and_disk_grow_with_the_clients_that_took_part_only(tmp_path, monkeypatch, is_on_disk):
     """8 GB of states in all, of which four clients have one."""
     files, make = [], tempfile.TemporaryFile
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **options: files.append(make(**options)) or files[-1])
     monkeypatch.setattr(records, "_BLOCK", 1 << 20)
     tracemalloc.start()
-    store = ClientStore(first(size=5000), 100_000, tmp_path if is_on_disk else None)
+    store = ClientStore(initial_states(size=5000), 100_000, tmp_path if is_on_disk else None)
     ids = np.array([[7, 99_999], [5, 6]])
     for _ in range(2):
         taken = store.take(ids)

@@ -6,71 +6,78 @@ import pytest
 from fedjax_het.engine.storage import incremental
 from fedjax_het.engine.storage.client_store import ClientStore
 from fedjax_het.engine.storage.incremental import IncrementalCheckpoint
-from tests.engine.storage.test_client_store import CLIENTS, SEEDS, dense, first, visit, visits
+from tests.engine.storage.test_client_store import (
+    CLIENTS,
+    SEEDS,
+    dense,
+    initial_states,
+    update_clients,
+    update_random,
+)
 from tests.harness import is_equal
 
 
-def fresh() -> ClientStore:
-    return ClientStore(first(), CLIENTS, None)
+def new_store() -> ClientStore:
+    return ClientStore(initial_states(), CLIENTS, None)
 
 
-def test_a_store_comes_back(tmp_path):
-    store, mirror, kept = fresh(), dense(first()), IncrementalCheckpoint(tmp_path / "clients")
+def test_a_client_store_is_restored_from_its_checkpoint(tmp_path):
+    store, mirror, kept = new_store(), dense(initial_states()), IncrementalCheckpoint(tmp_path / "clients")
     for round in range(1, 6):
-        visits(store, mirror, rounds=3, seed=round)
+        update_random(store, mirror, rounds=3, seed=round)
         listed = kept.write(round, store)
-    other = fresh()
-    visits(other, dense(first()), seed=99)
+    other = new_store()
+    update_random(other, dense(initial_states()), seed=99)
     IncrementalCheckpoint(tmp_path / "clients").read(listed, other)
     assert is_equal(other.take_all(), mirror)
 
 
-def test_before_anybody_has_trained(tmp_path):
-    assert IncrementalCheckpoint(tmp_path / "clients").write(1, fresh()) == []
+def test_a_checkpoint_before_training_writes_no_file(tmp_path):
+    assert IncrementalCheckpoint(tmp_path / "clients").write(1, new_store()) == []
 
 
-def test_a_checkpoint_writes_what_has_changed(tmp_path):
-    store, mirror, kept = fresh(), dense(first()), IncrementalCheckpoint(tmp_path)
+def test_a_checkpoint_writes_changed_clients_only(tmp_path):
+    store, mirror, kept = new_store(), dense(initial_states()), IncrementalCheckpoint(tmp_path)
     everyone = np.tile(np.arange(CLIENTS), (SEEDS, 1))
-    visit(store, mirror, everyone, np.ones_like(everyone, bool), 1.0)
-    visit(store, mirror, everyone[:, :3], np.array([[True] * 3, [True, False, False]]), 2.0)
+    update_clients(store, mirror, everyone, np.ones_like(everyone, bool), 1.0)
+    update_clients(store, mirror, everyone[:, :3], np.array([[True] * 3, [True, False, False]]), 2.0)
     assert [each["num_records"] for each in kept.write(1, store)] == [SEEDS * CLIENTS]
-    visit(store, mirror, everyone[:, :3], np.array([[True] * 3, [True, False, False]]), 3.0)
+    update_clients(store, mirror, everyone[:, :3], np.array([[True] * 3, [True, False, False]]), 3.0)
     assert [each["num_records"] for each in kept.write(2, store)] == [SEEDS * CLIENTS, 4]
     assert kept.write(3, store) == kept.write(2, store)
 
 
-def test_what_lies_there_stays_in_proportion_to_the_states(tmp_path):
-    store, mirror, kept = fresh(), dense(first()), IncrementalCheckpoint(tmp_path)
+def test_pruned_checkpoints_hold_at_most_twice_the_states(tmp_path):
+    store, mirror, kept = new_store(), dense(initial_states()), IncrementalCheckpoint(tmp_path)
     for round in range(1, 60):
-        visits(store, mirror, rounds=1, seed=round)
+        update_random(store, mirror, rounds=1, seed=round)
         listed = kept.write(round, store)
         kept.prune(listed)
         assert sum(each["num_records"] for each in listed) <= 2 * np.count_nonzero(store.rounds)
     assert {path.name for path in tmp_path.iterdir()} == {each["file"] for each in listed}
-    other = fresh()
+    other = new_store()
     kept.read(listed, other)
     assert is_equal(other.take_all(), mirror)
 
 
-def test_a_store_that_went_back_is_written_as_it_then_is(tmp_path):
+def test_a_store_restored_to_an_older_checkpoint_is_saved_correctly(tmp_path):
     """Restore an older checkpoint and go another way: what the newer one wrote must not count as written."""
-    store, mirror, kept = fresh(), dense(first()), IncrementalCheckpoint(tmp_path)
-    visits(store, mirror, seed=1)
+    store, mirror, kept = new_store(), dense(initial_states()), IncrementalCheckpoint(tmp_path)
+    update_random(store, mirror, seed=1)
     older = kept.write(1, store)
-    visits(store, mirror, seed=2)
+    update_random(store, mirror, seed=2)
     kept.write(2, store)
     kept.read(older, store)
     mirror = store.take_all()
-    visits(store, mirror, seed=3)
-    other = fresh()
+    update_random(store, mirror, seed=3)
+    other = new_store()
     kept.read(kept.write(3, store), other)
     assert is_equal(other.take_all(), mirror)
 
 
-def test_large_ones_go_in_parts(tmp_path, monkeypatch):
+def test_a_store_larger_than_the_buffer_is_restored_from_its_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(incremental, "_BUFFER_SIZE", 200)
-    test_a_store_comes_back(tmp_path)
+    test_a_client_store_is_restored_from_its_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -81,10 +88,10 @@ def test_large_ones_go_in_parts(tmp_path, monkeypatch):
         (lambda path: path.write_bytes(path.read_bytes()[:-1] + b"?"), "is damaged"),
     ],
 )
-def test_damage_is_noticed(tmp_path, damage, message):
-    store, kept = fresh(), IncrementalCheckpoint(tmp_path)
-    visits(store, dense(first()))
+def test_a_damaged_checkpoint_file_is_refused(tmp_path, damage, message):
+    store, kept = new_store(), IncrementalCheckpoint(tmp_path)
+    update_random(store, dense(initial_states()))
     listed = kept.write(1, store)
     damage(tmp_path / listed[0]["file"])
     with pytest.raises(OSError, match=message):
-        kept.read(listed, fresh())
+        kept.read(listed, new_store())

@@ -1,5 +1,6 @@
-"""The command for a GPU, without one: what it keeps, leaves and refuses, and that what it tries out is right."""
+"""The GPU benchmark without a GPU: its file of figures, its errors, and its convolutions."""
 
+import itertools
 import json
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 from experiments.benchmarks.gpu import __main__ as gpu
 from experiments.benchmarks.gpu import parts, tasks
 from fedjax_het.models._conv_impl import convolve
+from tests.shared import ROOT
 
 ABOUT = {"device": "a card", "versions": {}}
 
@@ -30,7 +32,7 @@ def test_shifted_products_are_the_convolution_and_its_gradients(strides, pads):
 
 
 # ---- the file and the pieces -----------------------------------------------------------------------------------------
-def piece(*names, said=(), error="", seconds=1.0):
+def make_piece(*names, said=(), error="", seconds=1.0):
     """Says these records, then ends badly where there is an error; remembers what it was asked."""
     asked = []
 
@@ -43,11 +45,11 @@ def piece(*names, said=(), error="", seconds=1.0):
     return parts.Piece("variants", list(names), seconds, run), asked
 
 
-def test_what_is_in_the_file_is_not_measured_again_and_what_failed_says_why(tmp_path):
+def test_recorded_figures_are_not_measured_again_and_failures_are_recorded(tmp_path):
     path = tmp_path / "gpu.json"
     file = gpu.FigureFile(path)
     file.describe(ABOUT)
-    broken, asked = piece("a", "b", said=[{"name": "a", "median_s": 0.5}], error="out of luck")
+    broken, asked = make_piece("a", "b", said=[{"name": "a", "median_s": 0.5}], error="out of luck")
     assert gpu.measure(file, [broken], time.monotonic() + 60) == [] and asked == [["a", "b"]]
 
     again = gpu.FigureFile(path)
@@ -55,17 +57,17 @@ def test_what_is_in_the_file_is_not_measured_again_and_what_failed_says_why(tmp_
         {"part": "variants", "name": "a", "median_s": 0.5},
         {"part": "variants", "name": "b", "error": "out of luck"},
     ]
-    more, asked = piece("a", "b", "c", said=[{"name": "c"}])
+    more, asked = make_piece("a", "b", "c", said=[{"name": "c"}])
     assert gpu.measure(again, [more, broken], time.monotonic() + 60) == [] and asked == [["c"]]
 
 
-def test_what_there_is_no_time_for_is_left_and_not_called_a_failure(tmp_path):
+def test_pieces_without_enough_time_are_left_and_not_recorded_as_failed(tmp_path):
     file = gpu.FigureFile(tmp_path / "gpu.json")
-    long, asked = piece("a", said=[{"name": "a"}], seconds=1000.0)
+    long, asked = make_piece("a", said=[{"name": "a"}], seconds=1000.0)
     assert gpu.measure(file, [long], time.monotonic() + 60) == ["a"] and not asked and not file.records
 
 
-def test_a_file_is_of_one_device(tmp_path, capsys):
+def test_a_file_of_another_device_is_refused(tmp_path, capsys):
     file = gpu.FigureFile(tmp_path / "gpu.json")
     file.describe(ABOUT)
     with pytest.raises(ValueError, match="measured on 'a card', and this is 'another'"):
@@ -82,14 +84,14 @@ def test_a_file_is_of_one_device(tmp_path, capsys):
         (["--json=other.json"], "not written by this command"),
     ],
 )
-def test_a_mistake_is_one_message_and_status_2(tmp_path, monkeypatch, capsys, arguments, message):
+def test_input_errors_exit_with_status_2_and_write_no_file(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other.json").write_text("[]")
     assert gpu.main(["--json=figures.json", *arguments]) == 2
     assert message in capsys.readouterr().err and not (tmp_path / "figures.json").exists()
 
 
-def test_a_file_is_shown_as_tables(tmp_path, capsys):
+def test_show_prints_a_file_as_tables(tmp_path, capsys):
     file = gpu.FigureFile(tmp_path / "gpu.json")
     file.describe(ABOUT)
     file.add("variants", {"name": "a", "median_s": 0.012344, "kernels": [1]})
@@ -99,15 +101,22 @@ def test_a_file_is_shown_as_tables(tmp_path, capsys):
     assert "| name | median_s |\n| --- | --- |\n| a | 0.01234 |" in printed and "failed:\n  laws" in printed
 
 
-def test_names_of_pieces_are_all_different():
+def test_names_of_pieces_are_unique():
     plan = parts.Plan("cuda", False, "", "auto")
     for name, part in parts.PARTS.items():
         names = [each for piece in part(plan) for each in piece.names]
         assert names and len(set(names)) == len(names), name
 
 
+def test_the_tests_to_be_run_exist():
+    for test in (parts._RESUME, *itertools.chain(*parts._TESTS.values())):
+        path, _, name = test.partition("::")
+        assert (ROOT / path).exists(), test
+        assert not name or f"def {name}(" in (ROOT / path).read_text(), test
+
+
 # ---- processes -------------------------------------------------------------------------------------------------------
-def test_a_process_that_takes_too_long_is_ended_and_what_it_said_is_kept():
+def test_a_process_that_takes_too_long_is_ended_and_its_output_kept():
     command = [sys.executable, "-c", "import time; print('one'); time.sleep(60)"]
     lines = parts.read_lines(command, 5.0)
     assert next(lines) == "one\n"
@@ -115,12 +124,12 @@ def test_a_process_that_takes_too_long_is_ended_and_what_it_said_is_kept():
         next(lines)
 
 
-def test_a_process_that_fails_says_its_last_words():
+def test_the_error_of_a_failed_process_holds_its_last_output():
     with pytest.raises(parts.TaskFailedError, match="out of luck"):
         list(parts.read_lines([sys.executable, "-c", "raise SystemExit('out of luck')"], 60.0))
 
 
-def test_kernels_are_added_up_and_gaps_found():
+def test_kernel_times_are_summed_and_idle_time_is_excluded():
     named = lambda kind, value, **ids: {"ph": "M", "name": kind, "args": {"name": value}, **ids}  # noqa: E731
     kernel = lambda name, ts, dur, tid=7: {"ph": "X", "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": tid}  # noqa: E731
     events = [

@@ -1,4 +1,4 @@
-"""The benchmark: what its works say of themselves, what it refuses, and a tiny work from beginning to end."""
+"""The benchmark of rounds: its workloads, its errors, its tables, and tiny workloads from beginning to end."""
 
 import importlib.util
 import json
@@ -39,19 +39,19 @@ def test_the_stated_flop_and_steps_follow_from_the_shapes(work, giga, steps):
     assert round(work.flop() / 1e9) == giga and work.num_steps == steps
 
 
-def test_w1_has_the_layers_that_it_is_said_to_have():
+def test_w1_has_the_documented_layers():
     kernels = [weights.shape for weights in W1.initial()[::2]]
     assert kernels == [(5, 5, 1, 32), (5, 5, 32, 64), (7 * 7 * 64, 512), (512, 10)]
 
 
-def test_everybody_draws_the_same_work_and_every_example_has_one_client():
+def test_workloads_are_deterministic_and_give_every_example_to_one_client():
     first, second = TINY.examples(), TINY.examples()
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
     assert np.array_equal(np.sort(first.clients.ravel()), np.arange(3 * 70))
     assert all(np.array_equal(a, b) for a, b in zip(TINY.initial(), W2.initial(), strict=True))
 
 
-def test_a_smaller_work_does_not_bear_the_name_of_the_whole():
+def test_a_resized_workload_has_a_name_of_its_own():
     assert W2.resized().name == "w2" and TINY.name == "w2-3x70" and W2.resized(num_clients=10).name == "w2"
 
 
@@ -71,14 +71,14 @@ def test_a_smaller_work_does_not_bear_the_name_of_the_whole():
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_is_one_message_and_status_2_before_anything_runs(monkeypatch, capsys, arguments, message):
+def test_input_errors_exit_with_status_2_before_anything_runs(monkeypatch, capsys, arguments, message):
     monkeypatch.setattr(rounds, "Benchmark", None)
     assert rounds.main(arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error
 
 
-def test_names_are_read_in_their_order_and_once():
+def test_peers_and_workloads_are_parsed_in_order_without_duplicates():
     command = rounds.parse_command(["--work=all", "--peers=flower, torch_lean,flower"])
     assert [work.name for work in command.works] == list(WORKLOADS)
     assert command.peers == ["flower", "torch_lean"]
@@ -88,7 +88,7 @@ def test_names_are_read_in_their_order_and_once():
     )
 
 
-def test_every_contender_has_its_file_and_says_how_to_install_it():
+def test_every_contender_has_a_module_and_an_install_command():
     for name, entry in CONTENDERS.items():
         assert (ROOT / "experiments" / "benchmarks" / "peers" / f"{entry.module}.py").is_file()
         assert entry.install or name in (OURS, MATMUL)
@@ -113,10 +113,10 @@ for line in sys.stdin if not said else []:
 
 
 @pytest.fixture(scope="module")
-def standings(tmp_path_factory):
+def measurements(tmp_path_factory):
     """Ours takes 2 s a round; one peer takes 1, one 4 and computes something else, one crashes, one is not there."""
 
-    def pretender(name, seconds=1.0, step=0.1, crashes=False, said=None):
+    def write_fake_python(name, seconds=1.0, step=0.1, crashes=False, said=None):
         path = tmp_path_factory.mktemp("python") / name
         text = PRETENDER.format(seconds=seconds, step=step, crashes=crashes, said=said)
         path.write_text(f"#!{sys.executable}{text}")
@@ -124,44 +124,47 @@ def standings(tmp_path_factory):
         return str(path)
 
     pythons = {
-        OURS: pretender(OURS, 2.0),
-        MATMUL: pretender(MATMUL, 1.0),
-        "torch_lean": pretender("torch_lean", 1.0, 0.10001),
-        "torch_plain": pretender("torch_plain", 4.0, 0.2),
-        "flower": pretender("flower", crashes=True),
-        "pfl_research": pretender("pfl_research", said={"missing": ["pfl", "torch"]}),
-        "fedjax": pretender("fedjax", said={"unusable": "it needs an older one"}),
+        OURS: write_fake_python(OURS, 2.0),
+        MATMUL: write_fake_python(MATMUL, 1.0),
+        "torch_lean": write_fake_python("torch_lean", 1.0, 0.10001),
+        "torch_plain": write_fake_python("torch_plain", 4.0, 0.2),
+        "flower": write_fake_python("flower", crashes=True),
+        "pfl_research": write_fake_python("pfl_research", said={"missing": ["pfl", "torch"]}),
+        "fedjax": write_fake_python("fedjax", said={"unusable": "it needs an older one"}),
     }
     return Benchmark(W3, [name for name in pythons if name in PEERS], BenchmarkRules(cores=2, pythons=pythons)).run()
 
 
-def test_a_crash_or_an_absence_is_said_and_the_rest_go_on(standings):
-    assert "out of luck" in standings["flower"].crashed
-    assert [len(standings[name].seconds) for name in (OURS, "torch_lean", "flower", "fedjax")] == [7, 7, 0, 0]
-    said = "\n".join(report.make_remarks(standings, BenchmarkRules(cores=2)))
+def test_crashed_and_missing_peers_are_reported_and_the_others_are_measured(measurements):
+    assert "out of luck" in measurements["flower"].crashed
+    assert [len(measurements[name].seconds) for name in (OURS, "torch_lean", "flower", "fedjax")] == [7, 7, 0, 0]
+    said = "\n".join(report.make_remarks(measurements, BenchmarkRules(cores=2)))
     assert "flower: crashed" in said and "out of luck" in said
     assert "pfl_research: skipped, pfl and torch not installed: pip install pfl torch, in an environment" in said
     assert "fedjax: skipped, it needs an older one" in said
 
 
-def test_who_computes_something_else_is_marked_and_gets_no_record(standings):
-    assert standings["torch_lean"].gap.update == pytest.approx(1e-4, rel=0.1) and standings["torch_lean"].is_comparable
-    assert standings["torch_plain"].gap.norm == pytest.approx(1.0, rel=0.01)
-    assert "torch_plain (!): not comparable" in report.make_remarks(standings, BenchmarkRules(cores=2))[0]
-    assert [record["peer"] for record in report.to_records(W3, standings)] == ["torch_lean", OURS]
+def test_peers_with_other_results_are_marked_and_not_recorded(measurements):
+    assert (
+        measurements["torch_lean"].gap.update == pytest.approx(1e-4, rel=0.1)
+        and measurements["torch_lean"].is_comparable
+    )
+    assert measurements["torch_plain"].gap.norm == pytest.approx(1.0, rel=0.01)
+    assert "torch_plain (!): not comparable" in report.make_remarks(measurements, BenchmarkRules(cores=2))[0]
+    assert [record["peer"] for record in report.to_records(W3, measurements)] == ["torch_lean", OURS]
 
 
-def test_records(standings):
-    record = report.to_records(W3, standings)[1]
+def test_records_have_the_documented_keys_and_figures(measurements):
+    record = report.to_records(W3, measurements)[1]
     assert record.keys() == KEYS
     assert record["work"] == "w3" and record["rounds"] == 7 and record["seconds_median"] == 2.0
     assert record["versions"] == {"one": "1.0"} and record["peak_rss_mb"] == 100.0 and record["startup_seconds"] > 0
 
 
-def test_the_table_is_sorted_and_its_ratios_are_to_ours(standings):
+def test_the_table_is_sorted_with_ratios_to_this_package(measurements):
     console = Console(width=80)
     with console.capture() as printed:
-        console.print(report.make_table(W3, standings, BenchmarkRules(cores=2)))
+        console.print(report.make_table(W3, measurements, BenchmarkRules(cores=2)))
     text = printed.get()
     rows = [
         line.replace(" (!)", "(!)").split() for line in text.splitlines() if line.strip().startswith(tuple(CONTENDERS))
@@ -170,13 +173,13 @@ def test_the_table_is_sorted_and_its_ratios_are_to_ours(standings):
     assert "1000 clients x 100 examples" in text and "69 GFLOP/s" in text
 
 
-def test_what_only_the_first_round_pays_is_part_of_the_start():
+def test_startup_includes_the_extra_time_of_the_first_round():
     standing = Measurement("flower", ready_seconds=1.0, warmup=[12.0, 2.0], seconds=[2.0, 2.0, 2.5])
     assert standing.startup_seconds == 11.0
 
 
-def test_the_command_prints_and_writes(standings, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(Benchmark, "run", lambda self: standings)
+def test_the_command_prints_a_table_and_writes_json(measurements, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(Benchmark, "run", lambda self: measurements)
     assert rounds.main(["--work=w3,w1", "--rounds=2", f"--json={tmp_path / 'found.json'}"]) == 0
     found = json.loads((tmp_path / "found.json").read_text())
     assert [record["work"] for record in found] == ["w3", "w3", "w1", "w1"] and all(r.keys() == KEYS for r in found)
@@ -184,7 +187,7 @@ def test_the_command_prints_and_writes(standings, monkeypatch, tmp_path, capsys)
 
 
 # ---- contenders ------------------------------------------------------------------------------------------------------
-def test_ours_takes_the_step_that_the_work_describes(tmp_path):
+def test_this_package_takes_the_step_that_the_workload_describes(tmp_path):
     """One step of a client on all its examples, through the worker's pipe, against the gradient by hand."""
     sizes = ["--clients=3", "--examples=20"]
     asked = f"round\nweights {tmp_path / 'weights.npz'}\nmemory\n"
@@ -205,7 +208,7 @@ def test_ours_takes_the_step_that_the_work_describes(tmp_path):
 
 
 @pytest.mark.parametrize("work", [TINY, W1.resized(num_clients=1, num_examples=4), W3.resized(num_clients=1)])
-def test_the_loss_that_judges_is_that_of_our_model(work):
+def test_the_loss_of_a_workload_is_that_of_this_packages_model(work):
     examples, weights = work.examples(), work.initial()
     model, params = ours.build_model(work), ours.to_params(work)
     inputs = jnp.asarray(examples.inputs[:4], float) / 255
@@ -216,7 +219,7 @@ def test_the_loss_that_judges_is_that_of_our_model(work):
     assert work.loss(weights, examples.inputs[:4], examples.labels[:4]) == pytest.approx(expected, rel=1e-5)
 
 
-def test_pytorch_computes_what_ours_does():
+def test_pytorch_peers_compute_the_same_update():
     if importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed: pip install torch")
     peers = ["torch_plain", "torch_lean", "torch_vmap"]

@@ -1,4 +1,4 @@
-"""Initialization of several processes: their flags, what has to agree, and messages where it does not."""
+"""Initialization of several processes: their flags, and errors where config, data or directories differ."""
 
 import socket
 
@@ -7,62 +7,70 @@ import pytest
 
 from experiments import train
 from fedjax_het.errors import InputError
-from tests.experiments.distributed.launch import arguments, ended, free_port, furnish, refusal, start, train_together
+from tests.experiments.distributed.launcher import (
+    common_error,
+    free_port,
+    start,
+    train_arguments,
+    train_together,
+    wait_for_all,
+    write_inputs,
+)
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    return furnish(tmp_path_factory.mktemp("processes"))
+    return write_inputs(tmp_path_factory.mktemp("processes"))
 
 
 # ---- what is found ---------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_a_slurm_job_is_found(place, tmp_path):
+def test_a_slurm_job_is_detected(place, tmp_path):
     job = {"SLURM_JOB_ID": "1", "SLURM_STEP_NODELIST": "127.0.0.1", "SLURM_NTASKS": "2"}
     job["JAX_COORDINATOR_PORT"] = str(free_port())
-    own = [*arguments(place, tmp_path, {}), "--distributed"]
+    own = [*train_arguments(place, tmp_path, {}), "--distributed"]
     tasks = [start(place, own, SLURM_PROCID=rank, SLURM_LOCALID=rank, **job) for rank in ("0", "1")]
-    (status, printed, errors), (other, _, _) = ended(tasks)
+    (status, printed, errors), (other, _, _) = wait_for_all(tasks)
     assert status == other == 0 and "sharded(2" in printed, errors
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
-def test_a_mistake_of_one_is_said_once_and_ends_both(place, tmp_path):
-    own = arguments(place, tmp_path / "run", {"data.path": "examples.npz"})
-    assert refusal(place, own, [place, tmp_path]).startswith("error: process 1 of 2: config.data.path: ")
+def test_an_input_error_of_one_process_is_printed_once_and_ends_both(place, tmp_path):
+    own = train_arguments(place, tmp_path / "run", {"data.path": "examples.npz"})
+    assert common_error(place, own, [place, tmp_path]).startswith("error: process 1 of 2: config.data.path: ")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
-def test_other_data_under_the_same_name(place, tmp_path):
+def test_other_data_under_the_same_path_are_refused(place, tmp_path):
     with np.load(place / "examples.npz") as found:
         np.savez(tmp_path / "examples.npz", images=found["images"], labels=found["labels"][::-1])
-    own = arguments(place, tmp_path / "run", {"data.path": "examples.npz"})
-    assert "process 1 has another partition than process 0" in refusal(place, own, [place, tmp_path])
+    own = train_arguments(place, tmp_path / "run", {"data.path": "examples.npz"})
+    assert "process 1 has another partition than process 0" in common_error(place, own, [place, tmp_path])
 
 
 @pytest.mark.slow
-def test_another_config_under_the_same_name(place, tmp_path):
+def test_another_config_under_the_same_path_is_refused(place, tmp_path):
     (tmp_path / "config.py").write_text("def get_config():\n    return {'seed': 1}\n")
-    own = ["--config=config.py", *arguments(place, tmp_path / "run", {})[1:]]
-    assert "config.seed: 0 / 1" in refusal(place, own, [place, tmp_path])
+    own = ["--config=config.py", *train_arguments(place, tmp_path / "run", {})[1:]]
+    assert "config.seed: 0 / 1" in common_error(place, own, [place, tmp_path])
 
 
 @pytest.mark.slow
-def test_a_directory_that_is_not_shared(place, tmp_path):
-    message = refusal(place, [*arguments(place, tmp_path, {}), "--workdir=run"], [place, tmp_path])
+def test_a_workdir_that_is_not_shared_is_refused(place, tmp_path):
+    message = common_error(place, [*train_arguments(place, tmp_path, {}), "--workdir=run"], [place, tmp_path])
     assert "'run' is not the same directory for all processes" in message
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_cannot_be_read(place, tmp_path):
-    own = arguments(place, tmp_path, {})
+def test_the_error_for_a_damaged_checkpoint_says_how_to_resume(place, tmp_path):
+    own = train_arguments(place, tmp_path, {})
     train_together(place, 2, own)
     (tmp_path / "summary.json").unlink()
     for path in (tmp_path / "checkpoints" / "8" / "state").rglob("*"):
         if path.is_file() and path.stat().st_size > 8:
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    message = refusal(place, own)
+    message = common_error(place, own)
     assert "checkpoints/8: the checkpoint is damaged" in message
     assert "Delete it: the run resumes from checkpoint 6" in message
 
@@ -71,22 +79,22 @@ def as_one_of_two(index: int) -> list[str]:
     return [f"--coordinator=127.0.0.1:{free_port()}", "--num_processes=2", f"--process_id={index}"]
 
 
-def test_nobody_at_the_coordinator(place, tmp_path, capsys):
+def test_a_coordinator_that_does_not_answer_is_named(place, tmp_path, capsys):
     flags = [*as_one_of_two(1), "--initialization_timeout=5"]
-    assert train.main([*arguments(place, tmp_path, {}), *flags]) == 2
+    assert train.main([*train_arguments(place, tmp_path, {}), *flags]) == 2
     assert "--coordinator: no answer from 127.0.0.1:" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_no_job_to_be_found(place, tmp_path):
-    [(status, _, errors)] = ended([start(place, [*arguments(place, tmp_path, {}), "--distributed"])], 60)
+def test_distributed_without_a_job_is_refused(place, tmp_path):
+    [(status, _, errors)] = wait_for_all([start(place, [*train_arguments(place, tmp_path, {}), "--distributed"])], 60)
     assert status == 2 and errors.startswith("error: --distributed: JAX finds no job to join")
 
 
 @pytest.mark.slow
-def test_somebody_who_does_not_come(place, tmp_path):
+def test_a_process_that_does_not_start_in_time_ends_the_others(place, tmp_path):
     flags = [*as_one_of_two(0), "--initialization_timeout=5"]
-    [(status, _, errors)] = ended([start(place, arguments(place, tmp_path, {}), *flags)], 60)
+    [(status, _, errors)] = wait_for_all([start(place, train_arguments(place, tmp_path, {}), *flags)], 60)
     assert status == 2 and "not all processes started within 5 s" in errors.splitlines()[-1]
 
 
@@ -104,14 +112,14 @@ def test_somebody_who_does_not_come(place, tmp_path):
         (["--distributed", "--heartbeat_timeout=1"], "--heartbeat_timeout: at least 5"),
     ],
 )
-def test_flags_that_do_not_go_together(flags, message):
+def test_flags_that_contradict_each_other_are_refused(flags, message):
     with pytest.raises(InputError, match=message):
         train.parse(["--config=a.py", *flags])
 
 
-def test_a_port_that_is_taken(place, tmp_path, capsys):
+def test_a_port_in_use_is_named(place, tmp_path, capsys):
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
         flags = [f"--coordinator=localhost:{port}", "--num_processes=2", "--process_id=0"]
-        assert train.main([*arguments(place, tmp_path / "run", {}), *flags]) == 2
+        assert train.main([*train_arguments(place, tmp_path / "run", {}), *flags]) == 2
     assert f"port {port} of this host is taken" in capsys.readouterr().err

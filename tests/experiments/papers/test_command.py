@@ -1,4 +1,4 @@
-"""The command of the papers' tables: what it refuses before the first run, and what it writes."""
+"""The command of the papers' tables: its errors before the first run, and its output."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ from experiments.papers.spec import Entry, Experiment, Scale
 from fedjax_het.errors import InputError
 
 
-def of(row, column, printed, seeds):
+def make_entry(row, column, printed, seeds):
     return Entry("accuracy", row, column, printed, seeds)
 
 
@@ -29,14 +29,14 @@ TWO = Experiment(
     caveats=("A misprint.",),
 )
 ENTRIES = [
-    of("FedAvg", "S1", 80.0, [79.0, 80.0]),
-    of("FedAvg", "S2", 70.5, [71.0, 71.0]),
-    of("FedLD", "S1", 81.0, []),
-    of("FedLD", "S2", None, [60.25]),
+    make_entry("FedAvg", "S1", 80.0, [79.0, 80.0]),
+    make_entry("FedAvg", "S2", 70.5, [71.0, 71.0]),
+    make_entry("FedLD", "S1", 81.0, []),
+    make_entry("FedLD", "S2", None, [60.25]),
 ]
 
 
-def test_printed_and_ours_stand_side_by_side():
+def test_markdown_has_printed_and_measured_values_side_by_side():
     lines = command.to_markdown(TWO, "cpu", ENTRIES).splitlines()
     assert "| accuracy | S1 paper | S1 here | S1 difference | S2 paper | S2 here | S2 difference |" in lines
     assert "| FedAvg | 80 | 79.5 ± 0.5 | -0.50 | 70.5 | 71 ± 0 | +0.50 |" in lines
@@ -44,14 +44,14 @@ def test_printed_and_ours_stand_side_by_side():
     assert "Reduced: less data." in lines and "- A misprint." in lines
 
 
-def test_all_digits_are_in_the_csv():
+def test_the_csv_has_all_digits():
     rows = list(csv.DictReader(io.StringIO(command.to_csv(ENTRIES))))
     assert rows[0]["seeds"] == "79.0;80.0" and float(rows[0]["difference"]) == -0.5
     assert rows[2]["mean"] == rows[2]["std"] == rows[0]["paper std"] == ""
 
 
-def test_printed_deviations_stand_beside_printed_values():
-    entry = of("FedAvg", "S1", 80.0, [79.0])._replace(deviation=0.25)
+def test_printed_deviations_are_shown_beside_printed_values():
+    entry = make_entry("FedAvg", "S1", 80.0, [79.0])._replace(deviation=0.25)
     assert "| FedAvg | 80 ± 0.25 | 79 | -1.00 |" in command.to_markdown(
         TWO._replace(rows={"FedAvg": {}}), "paper", [entry]
     )
@@ -61,7 +61,7 @@ def test_printed_deviations_stand_beside_printed_values():
     assert table.deviation("accuracy", "FedRD", "P") == 0.18 and table.deviation("accuracy", "FedRD", "Avg.") == 0.25
 
 
-def test_what_is_printed_stands_beside_results_that_can_be_compared_alone(tmp_path, monkeypatch):
+def test_printed_values_are_shown_beside_comparable_results_only(tmp_path, monkeypatch):
     """Not at the smallest scale, and no average over other columns than the paper's."""
     monkeypatch.setattr(command.run_grid, "run_grid", lambda cells, folder: iter(()))
     table = fedrd.EXPERIMENTS["table5"]
@@ -79,22 +79,26 @@ def test_what_is_printed_stands_beside_results_that_can_be_compared_alone(tmp_pa
         )
 
 
-def test_what_the_user_set_is_said_in_the_result():
+def test_the_result_names_settings_given_on_the_command_line():
     published = TWO.scales["paper"]._replace(pretrained="ImageNet weights")
     asked = TWO._replace(scales={**TWO.scales, "paper": published})
 
-    def said(experiment, scale, **common):
+    def describe(experiment, scale, **common):
         return command.to_markdown(experiment, scale, ENTRIES, {key.replace("__", "."): x for key, x in common.items()})
 
-    assert "The published setting.\n" in said(TWO, "paper") and "Set on" not in said(TWO, "paper", layout="vmapped")
-    assert "Reduced: less data.\n\nSet on the command line: rounds=3." in said(TWO, "cpu", rounds="3", layout="auto")
-    assert "The published setting.\n" in said(asked, "paper", model__pretrained="weights.safetensors")
-    assert "The published setting, but training starts from random weights, not from ImageNet weights.\n" in said(
+    assert "The published setting.\n" in describe(TWO, "paper") and "Set on" not in describe(
+        TWO, "paper", layout="vmapped"
+    )
+    assert "Reduced: less data.\n\nSet on the command line: rounds=3." in describe(
+        TWO, "cpu", rounds="3", layout="auto"
+    )
+    assert "The published setting.\n" in describe(asked, "paper", model__pretrained="weights.safetensors")
+    assert "The published setting, but training starts from random weights, not from ImageNet weights.\n" in describe(
         asked, "paper", model__pretrained="None"
     )
 
 
-def test_missing_data_is_said_before_anything_is_trained(tmp_path, capsys):
+def test_missing_data_are_named_before_training(tmp_path, capsys):
     arguments = ["--what=table2", "--scale=cpu", f"--workdir={tmp_path / 'runs'}"]
     assert command.main(arguments, "fedld", fedld.EXPERIMENTS) == 2
     assert "--data: this scale reads the X-rays' .npz file. Give --data=PATH." in capsys.readouterr().err
@@ -103,7 +107,7 @@ def test_missing_data_is_said_before_anything_is_trained(tmp_path, capsys):
     assert not (tmp_path / "runs").exists()
 
 
-def test_initial_weights_are_asked_for_before_anything_is_trained(tmp_path, capsys):
+def test_missing_initial_weights_are_named_before_training(tmp_path, capsys):
     save_file({"conv1.weight": np.zeros((64, 3, 7, 7), np.float32)}, tmp_path / "other.safetensors")
     arguments = ["--what=table2", "--scale=paper", f"--data={tmp_path}", f"--workdir={tmp_path / 'runs'}"]
     for given, words in (
@@ -126,12 +130,12 @@ def test_initial_weights_are_asked_for_before_anything_is_trained(tmp_path, caps
         (["a=/x", "b=/y", "c=/z"], "--data=c: this scale does not read it"),
     ],
 )
-def test_several_data_sets_are_named(tmp_path, given, message):
+def test_data_sets_have_to_be_given_by_name_if_several_are_read(tmp_path, given, message):
     with pytest.raises(InputError, match=message):
         command.run(TWO, "cpu", given, {}, tmp_path, "table")
 
 
-def test_a_scale_that_is_not_there_is_named(tmp_path, capsys):
+def test_the_error_for_a_missing_scale_names_the_existing_ones(tmp_path, capsys):
     arguments = ["--what=table3", "--scale=cpu", f"--workdir={tmp_path}"]
     assert command.main(arguments, "fedrd", fedrd.EXPERIMENTS) == 2
     assert "'table3' exists at smoke, paper" in capsys.readouterr().err

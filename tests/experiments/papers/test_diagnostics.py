@@ -13,7 +13,7 @@ STEPS = np.linspace(-1, 1, 11)
 DISTANCE = np.hypot(STEPS[:, None], STEPS)
 
 
-def run(folder, surfaces, is_present=(True, True)):
+def write_run(folder, surfaces, is_present=(True, True)):
     """Write the lines of two rounds, the second with these surfaces of clients, and images."""
     (folder / diagnostics_log.FOLDER).mkdir(parents=True)
     counts = {"train": 1, "valid": 0, "test": 1, "classes": {"cat": 1}}
@@ -36,24 +36,24 @@ def run(folder, surfaces, is_present=(True, True)):
     return RunResults(folder)
 
 
-def test_the_rise_of_the_loss_is_that_of_a_bowl(tmp_path):
-    bowls = run(tmp_path / "bowls", [1 + DISTANCE**2, 5 + 3 * DISTANCE**2])
+def test_the_loss_rise_of_a_quadratic_surface_matches_its_formula(tmp_path):
+    bowls = write_run(tmp_path / "bowls", [1 + DISTANCE**2, 5 + 3 * DISTANCE**2])
     radius_squared = np.mean((DISTANCE**2)[np.abs(DISTANCE - 0.4) <= 0.1 + 1e-9])
     assert measures.read_loss_rise(0.4)(bowls, "-") == pytest.approx([2 * radius_squared], rel=1e-6)
     assert measures.read_loss_rise(0.8)(bowls, "-")[0] > measures.read_loss_rise(0.4)(bowls, "-")[0]
     assert measures.read_minimum_distance(bowls, "-") == pytest.approx([0.0])
 
 
-def test_the_lowest_loss_of_who_was_there_is_found(tmp_path):
+def test_the_minimum_distance_is_over_present_clients(tmp_path):
     moved = np.hypot(STEPS[:, None] - 0.6, STEPS + 0.8)
-    assert measures.read_minimum_distance(run(tmp_path / "both", [moved, DISTANCE]), "-") == pytest.approx([0.5])
+    assert measures.read_minimum_distance(write_run(tmp_path / "both", [moved, DISTANCE]), "-") == pytest.approx([0.5])
     assert measures.read_minimum_distance(
-        run(tmp_path / "first", [moved, DISTANCE], (True, False)), "-"
+        write_run(tmp_path / "first", [moved, DISTANCE], (True, False)), "-"
     ) == pytest.approx([1.0])
 
 
 @pytest.mark.parametrize("draw", [figures.plot_landscapes, figures.plot_segmentations])
-def test_a_figure_has_a_row_a_client_or_image_and_a_column_a_method(tmp_path, draw, monkeypatch):
+def test_a_figure_has_one_row_per_client_or_image_and_one_column_per_method(tmp_path, draw, monkeypatch):
     drawn = {}
 
     def grid(rows, columns, *arguments, **options):
@@ -63,7 +63,7 @@ def test_a_figure_has_a_row_a_client_or_image_and_a_column_a_method(tmp_path, dr
     real = figures.plots.draw_grid
     monkeypatch.setattr(figures.plots, "draw_grid", grid)
     surfaces = [1 + DISTANCE, 2 + DISTANCE**2]
-    runs = {(name, "clients"): run(tmp_path / name, surfaces) for name in ("FedAvg", "HarmoFL")}
+    runs = {(name, "clients"): write_run(tmp_path / name, surfaces) for name in ("FedAvg", "HarmoFL")}
     figures.plots.save(draw([], runs), tmp_path / "figure.png")
     is_map = draw is figures.plot_landscapes
     assert drawn["rows"] == (["b", "a"] if is_map else ["b", "b", "a"])
@@ -71,7 +71,7 @@ def test_a_figure_has_a_row_a_client_or_image_and_a_column_a_method(tmp_path, dr
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
-def test_overlap_of_outlines():
+def test_dice_of_outlines_matches_its_definition():
     true = np.array([[1, 1, 0], [0, 2, 2]])
     assert figures.compute_dice(true, true) == 1
     assert figures.compute_dice(true, np.array([[1, 0, 0], [0, 1, 2]])) == pytest.approx(2 * 2 / 7)

@@ -66,7 +66,7 @@ KINDS = {
 }
 
 
-def about(paper: str, kind: str, what: str) -> list[dict]:
+def facts_of(paper: str, kind: str, what: str) -> list[dict]:
     return [fact for fact in FACTS[paper].get(kind, []) if what in fact["of"]]
 
 
@@ -90,7 +90,7 @@ def is_of(fact: Mapping, row: str, column: str) -> bool:
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_the_facts_are_of_known_kinds_and_places(paper):
+def test_facts_have_known_kinds_keys_and_places(paper):
     assert FACTS[paper].keys() <= KINDS.keys()
     for kind, facts in FACTS[paper].items():
         for fact in facts:
@@ -106,7 +106,7 @@ def test_the_facts_are_of_known_kinds_and_places(paper):
 @pytest.mark.parametrize(("paper", "what"), EVERY)
 def test_every_run_has_the_settings_of_its_paper(paper, what):
     experiment = PAPERS[paper][what]
-    facts = about(paper, "stated", what) + about(paper, "unstated", what)
+    facts = facts_of(paper, "stated", what) + facts_of(paper, "unstated", what)
     wrong = []
     for row, column, settings in runs(experiment):
         expected = {}
@@ -134,15 +134,15 @@ def test_every_run_has_the_settings_of_its_paper(paper, what):
 @pytest.mark.parametrize(("paper", "what"), EVERY)
 def test_every_unstated_setting_is_a_caveat_of_the_output(paper, what):
     experiment = PAPERS[paper][what]
-    for fact in about(paper, "unstated", what):
+    for fact in facts_of(paper, "unstated", what):
         assert any(fact["caveat"] in caveat and "Not in the paper" in caveat for caveat in experiment.caveats), fact[
             "caveat"
         ]
 
 
 @pytest.mark.parametrize(("paper", "what"), EVERY)
-def test_initial_weights_are_asked_for_where_the_paper_has_them(paper, what):
-    stated = [fact["starts_from"] for fact in about(paper, "stated", what) if "starts_from" in fact]
+def test_initial_weights_are_required_where_the_paper_states_them(paper, what):
+    stated = [fact["starts_from"] for fact in facts_of(paper, "stated", what) if "starts_from" in fact]
     words = PAPERS[paper][what].scales["paper"].pretrained
     assert bool(words) == bool(stated)
     assert all(each in words for each in stated)
@@ -150,7 +150,7 @@ def test_initial_weights_are_asked_for_where_the_paper_has_them(paper, what):
 
 @pytest.mark.parametrize(("paper", "what"), EVERY)
 def test_clients_have_as_many_examples_as_in_the_paper(paper, what):
-    for fact in about(paper, "clients", what):
+    for fact in facts_of(paper, "clients", what):
         names = [f"domain {i}" for i in range(fact["domains"])]
         total = fact["train"] + fact["test"]
         dataset = Dataset(
@@ -173,7 +173,7 @@ def test_clients_have_as_many_examples_as_in_the_paper(paper, what):
 
 @pytest.mark.parametrize(("paper", "what"), EVERY)
 def test_printed_values_are_those_of_the_paper(paper, what):
-    experiment, facts = PAPERS[paper][what], about(paper, "printed", what)
+    experiment, facts = PAPERS[paper][what], facts_of(paper, "printed", what)
     columns = [*experiment.scales["paper"].columns, *([experiment.average] if experiment.average else [])]
     assert {fact["measure"] for fact in facts} == experiment.printed.keys()
     for fact in facts:
@@ -186,7 +186,7 @@ def test_printed_values_are_those_of_the_paper(paper, what):
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_printed_facts_stand_in_the_text_of_the_paper(paper):
+def test_printed_facts_are_in_the_text_of_the_paper(paper):
     """Each row's numbers, deviations between, follow each other there; or stand in order in the row's two lines, values
     bare and deviations in parentheses."""
     text = (shared_path("papers") / f"{paper}.txt").read_text()
@@ -198,10 +198,10 @@ def test_printed_facts_stand_in_the_text_of_the_paper(paper):
                 [x for pair in zip(values, deviations, strict=True) for x in pair] if deviations else values
             )
             is_there = f" {' '.join(str(float(x)) for x in numbers_of_row if x == x)} " in numbers
-            assert is_there or stands_in_lines(text, row, values, deviations or []), (fact["place"], row)
+            assert is_there or is_in_lines(text, row, values, deviations or []), (fact["place"], row)
 
 
-def stands_in_lines(text: str, row: str, values: list[float], deviations: list[float]) -> bool:
+def is_in_lines(text: str, row: str, values: list[float], deviations: list[float]) -> bool:
     lines = text.splitlines()
     for number in [i for i, line in enumerate(lines) if line.startswith(row)]:
         both = " ".join(lines[number : number + 2])

@@ -1,25 +1,25 @@
-"""The papers' experiments: that every run of theirs can be read, and what is made of finished ones."""
+"""The papers' experiments: settings of all their runs, and measures and figures of finished ones."""
 
 import csv
 import json
 import math
 
+import jax
+import jax.numpy as jnp
 import pytest
 
-from experiments.configuration import build
-from experiments.papers import command, fedld, fedmgc, fedrd, figures, harmofl, measures
+from experiments.configuration import build, calls
+from experiments.configuration.settings import TABLES
+from experiments.papers import command, fedld, figures, harmofl, measures
 from experiments.papers.spec import Entry
 from experiments.runs import plots
 from experiments.runs.results import RunResults
+from fedjax_het import sharing, tree
 from fedjax_het.errors import InputError
+from tests.experiments.papers.test_facts import PAPERS
 from tests.experiments.runs.test_results import FIGURE, SUMMARY
 
-PAPERS = {
-    "fedld": fedld.EXPERIMENTS,
-    "fedmgc": fedmgc.EXPERIMENTS,
-    "fedrd": fedrd.EXPERIMENTS,
-    "harmofl": harmofl.EXPERIMENTS,
-}
+IMAGES = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
 ALL = [
     pytest.param(experiment, scale, id=f"{paper}-{what}-{scale}")
     for paper, experiments in PAPERS.items()
@@ -36,7 +36,7 @@ def write_partition(folder, classes):
 
 
 @pytest.mark.parametrize(("experiment", "scale"), ALL)
-def test_every_run_has_settings_that_can_be_read(experiment, scale):
+def test_the_settings_of_every_run_are_valid(experiment, scale):
     cells = experiment.make_runs(scale, {}, dict.fromkeys(experiment.scales[scale].data, "somewhere"))
     read = {place: cell.settings() for place, cell in cells.items()}
     for chosen in read.values():
@@ -53,6 +53,26 @@ def test_every_run_has_settings_that_can_be_read(experiment, scale):
 
 
 @pytest.mark.parametrize("paper", PAPERS)
+def test_networks_have_the_layers_that_their_algorithm_keeps_personal(paper):
+    seen = set()
+    for experiment in PAPERS[paper].values():
+        for scale, chosen in experiment.scales.items():
+            for cell in experiment.make_runs(scale, {}, dict.fromkeys(chosen.data, "somewhere")).values():
+                settings = cell.settings()
+                algorithm, table = build.build_algorithm(settings), {**settings["model"], "pretrained": None}
+                table = {key: value for key, value in table.items() if key in settings["model"]}
+                which = settings["algorithm"]["name"], str(table)
+                if not hasattr(algorithm.sharing, "classes") or which in seen:
+                    continue
+                seen.add(which)
+                model = calls.build_from_table(table, TABLES["model"].registry, "config.model", num_classes=3)
+                model = algorithm.adapt(model)
+                paths = tree.paths(jax.eval_shape(model.init, jax.random.key(0), IMAGES))
+                assert sharing.personal_paths(algorithm.sharing, paths, model.layers(IMAGES)), (cell.name, scale)
+    assert bool(seen) == (paper != "fedmgc")
+
+
+@pytest.mark.parametrize("paper", PAPERS)
 def test_tables_share_the_runs_of_equal_settings_and_no_others(paper, tmp_path):
     there, shared = {}, 0
     for experiment in PAPERS[paper].values():
@@ -66,7 +86,7 @@ def test_tables_share_the_runs_of_equal_settings_and_no_others(paper, tmp_path):
 
 
 @pytest.mark.parametrize("paper", ("fedrd", "harmofl"))
-def test_everything_has_a_smallest_scale_that_reads_no_files(paper):
+def test_every_experiment_has_a_smoke_scale_without_files(paper):
     for experiment in PAPERS[paper].values():
         scale = experiment.scales["smoke"]
         assert not scale.data and len(scale.columns) == 1
@@ -75,7 +95,7 @@ def test_everything_has_a_smallest_scale_that_reads_no_files(paper):
 
 
 @pytest.mark.parametrize(("paper", "what"), [(paper, what) for paper in PAPERS for what in PAPERS[paper]])
-def test_what_is_printed_has_a_value_a_column(paper, what):
+def test_printed_rows_have_one_value_per_column(paper, what):
     experiment = PAPERS[paper][what]
     num = len(experiment.scales["paper"].columns) + bool(experiment.average)
     for rows in experiment.printed.values():
@@ -84,7 +104,7 @@ def test_what_is_printed_has_a_value_a_column(paper, what):
         assert bool(scale.reduction) == (scale is not experiment.scales["paper"])
 
 
-def test_what_the_user_sets_wins():
+def test_settings_of_the_user_take_precedence():
     cells = fedld.EXPERIMENTS["table2"].make_runs("smoke", {"rounds": "7", "data.partition.alpha": "5"}, {})
     assert {cell.settings()["rounds"] for cell in cells.values()} == {7}
     assert {cell.settings()["data"]["partition"]["alpha"] for cell in cells.values()} == {5.0}
@@ -103,7 +123,7 @@ def test_what_the_user_sets_wins():
         figures.plot_class_shares,
     ],
 )
-def test_figures_are_drawn(tmp_path, draw):
+def test_figures_are_drawn_and_written(tmp_path, draw):
     runs = {}
     for row in ("FedAvg", "FedLD"):
         (tmp_path / row).mkdir()
@@ -178,7 +198,7 @@ def test_measures_read_the_numbers_of_a_run(tmp_path):
         assert values == pytest.approx(expected[name]), name
 
 
-def test_the_largest_and_the_smallest_classes_that_a_client_has():
+def test_mean_class_loss_selects_classes_by_their_size_per_client():
     line = {
         "classes": {"losses": [[1.0, 2.0, 4.0, None], [3.0, None, None, None]], "counts": [[5, 9, 1, 0], [2, 0, 0, 0]]},
         "cohort": {"is_present": [True, False]},
@@ -189,14 +209,14 @@ def test_the_largest_and_the_smallest_classes_that_a_client_has():
     assert measures.mean_class_loss(slice(-1, None))(line) == 3.5
 
 
-def test_class_shares_are_those_of_each_client(tmp_path):
+def test_class_shares_sum_to_one_per_client(tmp_path):
     write_partition(tmp_path, [{"x": 3, "y": 1}, {"x": 0, "y": 2}, {"x": 0, "y": 0}])
     assert measures.class_shares(RunResults(tmp_path)).tolist() == [[0.75, 0.25], [0, 1], [0, 0]]
     assert measures.read_largest_share(RunResults(tmp_path), "1.0") == pytest.approx([100 * 1.75 / 3])
 
 
 @pytest.mark.slow
-def test_a_figure_at_the_smallest_scale(tmp_path, capsys):
+def test_a_figure_is_trained_and_drawn_at_the_smoke_scale(tmp_path, capsys):
     arguments = ["--what=fig2", "--scale=smoke", f"--workdir={tmp_path}"]
     assert command.main(arguments, "fedld", fedld.EXPERIMENTS) == 0
     rows = list(csv.DictReader((tmp_path / "fig2-smoke.csv").open(newline="")))
@@ -209,20 +229,20 @@ def test_a_figure_at_the_smallest_scale(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("what", ["table1-nuclei", "table1-prostate", "table2"])
-def test_columns_are_clients_that_the_smallest_scale_has(what):
+def test_columns_of_the_smoke_scale_are_existing_clients(what):
     experiment = harmofl.EXPERIMENTS[what]
     chosen = next(iter(experiment.make_runs("smoke", {}, {}).values())).settings()
     assert set(experiment.scales["smoke"].columns) <= set(build.build_parts(chosen).federation.client_names)
 
 
-def test_a_column_without_a_client_is_named(tmp_path):
+def test_the_error_for_a_column_without_a_client_names_the_clients(tmp_path):
     (tmp_path / "per_client.csv").write_text("seed,client,is_newcomer,accuracy\n0,x,False,0.1\n0,y,False,0.2\n")
     for column in ("C", "client_0"):
         with pytest.raises(InputError, match=f"no client for the column '{column}'; its clients are x, y"):
             measures.read_client_score()(RunResults(tmp_path), column)
 
 
-def smallest():
+def distinct_experiments():
     """Every table and figure, but for those that at the smallest scale are another one's under another title."""
     there = []
     for paper, experiments in PAPERS.items():
@@ -233,13 +253,13 @@ def smallest():
                 yield pytest.param(paper, what, id=f"{paper}-{what}")
 
 
-SMALLEST = list(smallest())
+SMALLEST = list(distinct_experiments())
 SEEN_BY_DIAGNOSTICS = ("fig1", "fig4-nuclei")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("paper", "what"), SMALLEST)
-def test_everything_runs_at_the_smallest_scale(tmp_path, paper, what):
+def test_every_experiment_runs_at_the_smoke_scale(tmp_path, paper, what):
     experiment, arguments = PAPERS[paper][what], [f"--what={what}", "--scale=smoke", f"--workdir={tmp_path}"]
     assert command.main(arguments, paper, PAPERS[paper]) == 0
     rows = list(csv.DictReader((tmp_path / f"{what}-smoke.csv").open(newline="")))

@@ -7,7 +7,7 @@ import pytest
 from experiments.report import page
 from experiments.report.contents import make_contents
 from experiments.runs.results import read_runs
-from tests.experiments.report import written
+from tests.experiments.report import sample_runs
 
 pytest.importorskip("selenium", reason="selenium is not installed")
 from selenium import webdriver
@@ -47,9 +47,11 @@ def browser(tmp_path_factory):
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
-    written.snapshots(written.run(folder / "runs" / "1", finals=(0.5, 0.7)))
-    written.run(folder / "runs" / "2", "fedld", finals=(0.8, 0.9))
-    written.run(folder / "runs" / "3", "a_rather_long_name_of_an_algorithm", finals=(0.1, 0.11), is_finished=False)
+    sample_runs.write_snapshots(sample_runs.write_run(folder / "runs" / "1", finals=(0.5, 0.7)))
+    sample_runs.write_run(folder / "runs" / "2", "fedld", finals=(0.8, 0.9))
+    sample_runs.write_run(
+        folder / "runs" / "3", "a_rather_long_name_of_an_algorithm", finals=(0.1, 0.11), is_finished=False
+    )
     text = page.render_page(make_contents(*read_runs([folder / "runs"])), "report_files", is_watched=False)
     (folder / "report.html").write_text(text)
     return (folder / "report.html").as_uri()
@@ -69,7 +71,7 @@ def resize(browser, width):
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
 
-def test_the_page_opens_without_an_error_and_without_a_request(opened):
+def test_the_page_opens_without_errors_or_requests(opened):
     assert opened.get_log("browser") == []
     requests = "return performance.getEntriesByType('resource').map((each) => each.name)"
     assert [each for each in opened.execute_script(requests) if not each.startswith(("data:", "blob:"))] == []
@@ -94,7 +96,7 @@ def test_tables_sort_on_a_click(opened):
     assert column(0) == ["a_rather_long_name_of_an_algorithm", "fedavg", "fedld"]
 
 
-def test_figures_hold_as_many_points_as_the_data(opened):
+def test_figures_have_as_many_points_as_the_data(opened):
     three = [["fedavg", 2], ["fedld", 2], ["a_rather_long_name_of_an_algorithm", 2]]
     assert opened.execute_script(POINTS, "curves") == [three] * 4
     assert opened.execute_script(POINTS, "clients") == [[["fedavg", 3], ["fedld", 3]]]
@@ -103,7 +105,7 @@ def test_figures_hold_as_many_points_as_the_data(opened):
     assert opened.execute_script(POINTS, "landscape") == [[["", 9]]]
 
 
-def test_another_view_is_drawn_and_linked(opened):
+def test_selecting_another_view_redraws_and_relinks_the_figure(opened):
     figure = opened.find_element("id", "figure-clients")
     opened.execute_script("arguments[0].click()", figure.find_elements("css selector", ".views button")[1])
     assert figure.find_elements("css selector", "[data-ending=png]")[0].get_dom_attribute("href").endswith("sorted.png")
@@ -111,7 +113,7 @@ def test_another_view_is_drawn_and_linked(opened):
     assert opened.execute_script(x, figure) == pytest.approx([1 / 6, 1 / 2, 5 / 6])
 
 
-def test_a_row_is_hidden_in_every_figure(opened):
+def test_hiding_a_row_hides_it_in_every_figure(opened):
     opened.find_elements("css selector", ".legend button")[1].click()
     shown = """return [...document.querySelectorAll(".js-plotly-plot")].flatMap((graph) => graph.data)
       .filter((trace) => trace.meta.row && trace.visible).map((trace) => trace.meta.row)"""
@@ -128,8 +130,8 @@ def test_the_page_does_not_scroll_sideways(opened, width):
     assert needed <= there == width
 
 
-def test_the_switch_turns_the_page_dark_and_is_remembered(opened):
-    def ground():
+def test_the_theme_switch_turns_the_page_dark_and_persists(opened):
+    def colors():
         opened.execute_script("document.querySelector('#figure-curves').scrollIntoView()")
         WebDriverWait(opened, 10).until(lambda _: opened.find_elements("css selector", ".js-plotly-plot"))
         drawn = "return document.querySelector('.js-plotly-plot').data.at(-1).line.color"
@@ -138,24 +140,24 @@ def test_the_switch_turns_the_page_dark_and_is_remembered(opened):
 
     switch = opened.find_element("id", "theme")
     switch.click()
-    light = ground()
+    light = colors()
     switch.click()
-    dark = ground()
+    dark = colors()
     assert (light[1], dark[1]) == (False, True) and light[0] == "rgb(255, 255, 255)" and light[0] != dark[0]
     assert light[2] != dark[2]
     opened.refresh()
-    assert ground() == dark
+    assert colors() == dark
 
 
-def test_the_page_follows_the_system(opened):
+def test_the_page_follows_the_color_scheme_of_the_system(opened):
     opened.execute_script("localStorage.clear()")
     opened.refresh()
     for scheme in ("dark", "light"):
         media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         opened.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-        ground = opened.execute_script("return getComputedStyle(document.body).backgroundColor")
-        assert (ground != "rgb(255, 255, 255)") is (scheme == "dark")
+        colors = opened.execute_script("return getComputedStyle(document.body).backgroundColor")
+        assert (colors != "rgb(255, 255, 255)") is (scheme == "dark")
 
 
-def test_nothing_that_a_reader_did_was_an_error(opened):
+def test_interaction_causes_no_browser_errors(opened):
     assert opened.get_log("browser") == []

@@ -29,7 +29,7 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
-def test_the_report_says_what_the_summary_says(run):
+def test_the_report_has_the_figures_of_the_summary(run):
     told = make_contents(*read_runs([run]))
     summary = json.loads((run / "summary.json").read_text())
     results = next(table for table in told.tables if table.name == "results")
@@ -42,7 +42,7 @@ def test_the_report_says_what_the_summary_says(run):
     assert worst.mean == pytest.approx(summary["final"]["clients/accuracy_worst10"]["mean"])
 
 
-def test_everything_that_a_run_writes_is_drawn(run):
+def test_all_output_of_a_run_is_drawn(run):
     told = make_contents(*read_runs([run]))
     names = {figure.name for figure in told.figures}
     assert {"curves", "clients", "partition", "conflict", "conflict_cosines", "norms_values", "landscape"} <= names

@@ -1,4 +1,4 @@
-"""The page and the files beside it; nothing in it asks for anything of a network."""
+"""The page of the report and the files beside it; the page sends no request."""
 
 import importlib.util
 import json
@@ -11,7 +11,7 @@ from experiments.report import __main__ as command
 from experiments.report import page
 from experiments.report.contents import make_contents
 from experiments.runs.results import read_runs
-from tests.experiments.report import written
+from tests.experiments.report import sample_runs
 
 FETCHING = {"src", "href", "srcset", "data", "action", "poster", "background", "formaction", "ping", "manifest"}
 
@@ -38,14 +38,14 @@ class Reader(HTMLParser):
 
 
 @pytest.fixture
-def told(tmp_path):
-    written.snapshots(written.run(tmp_path / "runs" / "fedavg"))
-    written.run(tmp_path / "runs" / "fedld", "fedld", algorithm__note="</script><img src=x>")
+def report_contents(tmp_path):
+    sample_runs.write_snapshots(sample_runs.write_run(tmp_path / "runs" / "fedavg"))
+    sample_runs.write_run(tmp_path / "runs" / "fedld", "fedld", algorithm__note="</script><img src=x>")
     return make_contents(*read_runs([tmp_path / "runs"]))
 
 
-def test_the_page_fetches_nothing(told):
-    reader = Reader(page.render_page(told, "report_files", is_watched=False))
+def test_the_page_fetches_nothing(report_contents):
+    reader = Reader(page.render_page(report_contents, "report_files", is_watched=False))
     assert reader.addresses and all(re.match(r"(#|data:,|report_files/)", each) for each in reader.addresses)
     styles = [text for kind, text in reader.texts if kind == "style"]
     assert styles and not any("url(" in text or "@import" in text for text in styles)
@@ -56,15 +56,15 @@ def test_the_page_fetches_nothing(told):
     assert "default-src 'none'" in policy and "http" not in policy.lower() and "connect-src" not in policy
 
 
-def test_settings_cannot_break_out_of_the_page(told):
-    text = page.render_page(told, "report_files", is_watched=False)
+def test_settings_cannot_break_out_of_the_page(report_contents):
+    text = page.render_page(report_contents, "report_files", is_watched=False)
     assert "</script><img" not in text and "&lt;/script&gt;&lt;img src=x&gt;" in text
     data = next(text for kind, text in Reader(text).texts if text.lstrip().startswith('{"figures"'))
     assert json.loads(data)["figures"]["curves"]["title"] == "Learning curves"
 
 
-def test_every_link_of_the_page_is_a_file_beside_it(tmp_path, capsys):
-    run = written.snapshots(written.run(tmp_path / "fedavg"), rounds=[0])
+def test_every_link_of_the_page_is_an_existing_file(tmp_path, capsys):
+    run = sample_runs.write_snapshots(sample_runs.write_run(tmp_path / "fedavg"), rounds=[0])
     assert command.main([str(run), f"--out={tmp_path / 'a.html'}"]) == 0
     assert "a.html, and its tables and figures in" in capsys.readouterr().out
     text = (tmp_path / "a.html").read_text()
@@ -76,22 +76,22 @@ def test_every_link_of_the_page_is_a_file_beside_it(tmp_path, capsys):
     assert not [each for each in tmp_path.iterdir() if each.name.startswith(".partial")]
 
 
-def test_a_run_in_progress_is_marked_and_has_what_there_is(tmp_path):
-    written.run(tmp_path / "fedld", "fedld", is_finished=False)
+def test_a_run_in_progress_is_marked_and_shown_as_far_as_it_is(tmp_path):
+    sample_runs.write_run(tmp_path / "fedld", "fedld", is_finished=False)
     (tmp_path / "begun").mkdir()
-    written.write(tmp_path / "begun" / "config.json", written.settings())
+    sample_runs.write_json(tmp_path / "begun" / "config.json", sample_runs.settings())
     text = page.render_page(make_contents(*read_runs([tmp_path])), "files", is_watched=True)
     assert "running: round 10 of 10" in text and "running: round 0 of 10" in text and "2 of 2 runs are not" in text
     assert [meta["content"] for meta in Reader(text).metas if meta.get("http-equiv") == "refresh"] == ["10"]
     assert 'id="table-results"' in text and 'id="figure-curves"' in text
 
 
-def test_a_page_that_is_not_watched_does_not_reload(told):
-    assert 'http-equiv="refresh"' not in page.render_page(told, "files", is_watched=False)
+def test_a_page_that_is_not_watched_does_not_reload(report_contents):
+    assert 'http-equiv="refresh"' not in page.render_page(report_contents, "files", is_watched=False)
 
 
-def test_watching_writes_again_what_changes_and_stands_still_in_the_end(tmp_path, monkeypatch, capsys):
-    run = written.run(tmp_path / "run", is_finished=False)
+def test_watching_rewrites_a_changed_report_and_stops_reloading_at_the_end(tmp_path, monkeypatch, capsys):
+    run = sample_runs.write_run(tmp_path / "run", is_finished=False)
     report = page.Report(tmp_path / "report.html")
     steps = iter(["nothing", "grow", "break", "mend", "stop"])
     metrics, pages = (run / "metrics.jsonl").read_text(), []
@@ -100,7 +100,7 @@ def test_watching_writes_again_what_changes_and_stands_still_in_the_end(tmp_path
     def draw(figure, folder):
         """While the first figures are drawn, the run goes on."""
         if not drawn:
-            lines = "".join(json.dumps(written.line(12, seed, 0.5)) + "\n" for seed in (0, 1))
+            lines = "".join(json.dumps(sample_runs.metric_line(12, seed, 0.5)) + "\n" for seed in (0, 1))
             (run / "metrics.jsonl").write_text(metrics + lines)
         drawn.append(figure.name)
 
@@ -108,7 +108,7 @@ def test_watching_writes_again_what_changes_and_stands_still_in_the_end(tmp_path
         pages.append(report.out.read_text() if report.out.exists() else "")
         step = next(steps)
         if step == "grow":
-            more = "".join(json.dumps(written.line(15, seed, 0.5)) + "\n" for seed in (0, 1))
+            more = "".join(json.dumps(sample_runs.metric_line(15, seed, 0.5)) + "\n" for seed in (0, 1))
             (run / "metrics.jsonl").write_text(metrics + more)
         elif step == "break":
             (run / "config.json").rename(run / "gone")
@@ -126,13 +126,13 @@ def test_watching_writes_again_what_changes_and_stands_still_in_the_end(tmp_path
     assert "no config.json" in capsys.readouterr().err
 
 
-def test_figures_that_stay_the_same_are_not_drawn_again(told, tmp_path, monkeypatch):
+def test_unchanged_figures_are_not_drawn_again(report_contents, tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(page.plots, "write_figure", lambda figure, folder: drawn.append(figure.name))
     report = page.Report(tmp_path / "report.html")
     for _ in range(2):
-        report.write(told)
-    assert len(drawn) == len(set(drawn)) == len(told.figures)
+        report.write(report_contents)
+    assert len(drawn) == len(set(drawn)) == len(report_contents.figures)
 
 
 @pytest.mark.parametrize(
@@ -144,18 +144,18 @@ def test_figures_that_stay_the_same_are_not_drawn_again(told, tmp_path, monkeypa
         (["{}/run", "--out=/proc/none/report.html"], "--out: cannot write"),
     ],
 )
-def test_what_cannot_be_done_is_said_and_ends_with_2(tmp_path, capsys, arguments, said):
-    written.run(tmp_path / "run" / "run")
+def test_input_errors_exit_with_status_2(tmp_path, capsys, arguments, said):
+    sample_runs.write_run(tmp_path / "run" / "run")
     (tmp_path / "empty").mkdir()
     texts = [each.format(tmp_path / "empty" if each == "{}" else tmp_path) for each in arguments]
     assert command.main(texts) == 2
     assert re.match(f"error: .*{said}", capsys.readouterr().err)
 
 
-def test_a_missing_extra_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch, capsys):
+def test_the_error_for_a_missing_extra_says_how_to_install_it(tmp_path, monkeypatch, capsys):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "plotly" else found(name))
-    assert command.main([str(written.run(tmp_path / "run"))]) == 2
+    assert command.main([str(sample_runs.write_run(tmp_path / "run"))]) == 2
     assert capsys.readouterr().err == (
         'error: the report needs plotly. Install what is missing: pip install "fedjax-het[report]"\n'
     )

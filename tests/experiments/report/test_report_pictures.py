@@ -1,4 +1,4 @@
-"""Pictures on the page, and in files beside it."""
+"""Images on the page of the report, and in files beside it."""
 
 import base64
 
@@ -8,17 +8,17 @@ from experiments.report import images, page
 from experiments.report.contents import make_contents
 from experiments.runs.results import read_runs
 from fedjax_het.errors import InputError
-from tests.experiments.report import written
+from tests.experiments.report import sample_runs
 
 
 @pytest.fixture
 def run(tmp_path):
-    folder = written.snapshots(written.run(tmp_path / "run", "harmofl"))
-    written.picture(folder)
+    folder = sample_runs.write_snapshots(sample_runs.write_run(tmp_path / "run", "harmofl"))
+    sample_runs.write_images(folder)
     return folder
 
 
-def test_the_page_shows_the_pictures_of_the_last_look(run, tmp_path):
+def test_the_page_shows_the_images_of_the_last_diagnosed_round(run, tmp_path):
     told = make_contents(*read_runs([run]))
     section = next(each for each in told.sections if each.name == "pictures")
     assert [each.name for each in section.pictures] == ["contours_0", "normalisation_0"]
@@ -34,7 +34,7 @@ def test_the_page_shows_the_pictures_of_the_last_look(run, tmp_path):
             assert f'href="report_files/{picture.name}.{ending}"' in text
 
 
-def test_a_row_is_a_client_and_images_that_are_missing_stay_empty(run, monkeypatch):
+def test_each_client_has_a_row_and_missing_images_are_empty(run, monkeypatch):
     shown = []
     monkeypatch.setattr(images.plots, "show_image", lambda axis, image, ends=None: shown.append((axis, ends)))
     row = make_contents(*read_runs([run])).rows[0]
@@ -45,13 +45,13 @@ def test_a_row_is_a_client_and_images_that_are_missing_stay_empty(run, monkeypat
     assert len({ends for _, ends in shown[5:]}) == 1
 
 
-def test_runs_without_pictures_have_no_such_section(tmp_path):
-    told = make_contents(*read_runs([written.snapshots(written.run(tmp_path / "run"))]))
+def test_runs_without_images_have_no_image_section(tmp_path):
+    told = make_contents(*read_runs([sample_runs.write_snapshots(sample_runs.write_run(tmp_path / "run"))]))
     assert not told.pictures and "pictures" not in {section.name for section in told.sections}
     assert "picture-" not in page.render_page(told, "files", is_watched=False)
 
 
-def test_a_file_that_cannot_be_read_is_named(run):
+def test_an_unreadable_image_file_is_named(run):
     (run / "snapshots/round.npz").write_bytes(b"PK torn")
     with pytest.raises(InputError, match=r"snapshots/round\.npz: cannot be read"):
         make_contents(*read_runs([run]))

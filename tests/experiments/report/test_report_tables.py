@@ -7,24 +7,23 @@ import pytest
 from experiments.report import clients, costs, curves, diagnostics, measures, rows
 from experiments.report.contents import make_contents
 from experiments.report.rows import make_rows
-from experiments.runs.results import MissingRun, RunResults
-from tests.experiments.report import written
-
-
-def read_run(directory):
-    return RunResults(directory).load()
+from experiments.runs.results import MissingRun
+from tests.experiments.report import sample_runs
+from tests.experiments.report.sample_runs import read_run
 
 
 @pytest.fixture
-def found(tmp_path):
+def run_rows(tmp_path):
     """fedavg, finished; fedld, still running."""
-    one = written.snapshots(written.run(tmp_path / "one", finals=(0.5, 0.7), valid={5: 0.9, 10: 0.2}))
-    two = written.run(tmp_path / "two", "fedld", finals=(0.6, 0.6), is_finished=False, algorithm__lam=0.1)
+    one = sample_runs.write_snapshots(
+        sample_runs.write_run(tmp_path / "one", finals=(0.5, 0.7), valid={5: 0.9, 10: 0.2})
+    )
+    two = sample_runs.write_run(tmp_path / "two", "fedld", finals=(0.6, 0.6), is_finished=False, algorithm__lam=0.1)
     return make_rows([read_run(one), read_run(two)])
 
 
-def test_the_last_round_and_the_selected_one_stand_side_by_side(found):
-    table = measures.make_table(found, {("fedld", "test set", "last"): "*"}, "Stars.")
+def test_results_show_the_last_and_the_selected_round(run_rows):
+    table = measures.make_table(run_rows, {("fedld", "test set", "last"): "*"}, "Stars.")
     assert table.columns[:2] == ["test set, last", "test set, selected"]
     (_, (last, selected, *_)), (_, (starred, none, *_)) = table.rows
     assert (last.mean, last.std) == pytest.approx((0.6, 0.1))
@@ -33,9 +32,9 @@ def test_the_last_round_and_the_selected_one_stand_side_by_side(found):
     assert table.note.endswith("Stars.")
 
 
-def test_domains_left_out_in_turn_are_columns_with_their_mean_and_worst(tmp_path):
+def test_left_out_domains_are_columns_with_their_mean_and_worst(tmp_path):
     for domain, finals in (("photo", (0.2, 0.4)), ("sketch", (0.4, 0.2))):
-        run = written.run(tmp_path / domain, finals=finals, data__unseen=domain)
+        run = sample_runs.write_run(tmp_path / domain, finals=finals, data__unseen=domain)
         text = (run / "metrics.jsonl").read_text().replace("test/accuracy", f"unseen/{domain}/accuracy")
         (run / "metrics.jsonl").write_text(text)
     table = measures.make_table(make_rows([read_run(tmp_path / "photo"), read_run(tmp_path / "sketch")]), {}, "")
@@ -45,8 +44,8 @@ def test_domains_left_out_in_turn_are_columns_with_their_mean_and_worst(tmp_path
     assert [value.std for value in values[2:4]] == pytest.approx([0, 0], abs=1e-12)
 
 
-def test_masks_are_scored_by_dice(tmp_path):
-    run = written.run(tmp_path / "run")
+def test_results_on_masks_are_scored_by_dice(tmp_path):
+    run = sample_runs.write_run(tmp_path / "run")
     for name in ("metrics.jsonl", "per_client.csv"):
         (run / name).write_text((run / name).read_text().replace("test/accuracy", "test/dice"))
     told = make_contents([read_run(run)])
@@ -55,8 +54,8 @@ def test_masks_are_scored_by_dice(tmp_path):
     assert partition.views[0].name == "pixels"
 
 
-def test_without_validation_examples_there_is_one_column_a_figure(tmp_path):
-    table = measures.make_table(make_rows([read_run(written.run(tmp_path / "run"))]), {}, "")
+def test_without_validation_examples_there_is_one_column_per_figure(tmp_path):
+    table = measures.make_table(make_rows([read_run(sample_runs.write_run(tmp_path / "run"))]), {}, "")
     assert table.columns == ["test set", "clients", "clients, weighted"]
 
 
@@ -64,31 +63,31 @@ def test_without_validation_examples_there_is_one_column_a_figure(tmp_path):
     ("values", "expected"),
     [([1, 1, 1], 0), ([0, 0, 1], 2 / 3), ([1, 2, 3], 8 / 36), ([3, 1, 2], 8 / 36), ([0, 0], 0), ([0.4], 0)],
 )
-def test_gini_is_the_mean_difference_by_twice_the_mean(values, expected):
+def test_gini_matches_its_definition(values, expected):
     """[1, 2, 3]: the nine |x_i - x_j| sum to 8; 2 n^2 mean = 2 * 9 * 2 = 36."""
     assert clients.gini(values) == pytest.approx(expected)
 
 
-def test_fairness_is_over_clients_and_then_over_seeds(tmp_path):
-    run = written.run(tmp_path / "run", clients={"a": (0.1, 0.5), "b": (0.2, 0.5), "c": (0.3, 0.5)})
+def test_fairness_is_computed_per_seed_and_then_averaged(tmp_path):
+    run = sample_runs.write_run(tmp_path / "run", clients={"a": (0.1, 0.5), "b": (0.2, 0.5), "c": (0.3, 0.5)})
     (table,) = clients.make_fairness_tables(make_rows([read_run(run)]), "accuracy")
     values = dict(zip(table.columns, table.rows[0][1], strict=True))
     assert values["Gini"].mean == pytest.approx((8 / 36 + 0) / 2)
     assert values["worst tenth"].mean == pytest.approx(0.6)
 
 
-def test_traffic_is_the_cohort_s_down_and_the_reports_up(found):
+def test_traffic_is_the_cohorts_download_plus_the_reports_upload(run_rows):
     """Ten rounds of two clients that receive 400 bytes and send 500."""
-    assert costs.count_traffic(found[0].first, 10) == 10 * (2 * 400 + 2 * 500)
-    table = costs.make_table(found)
+    assert costs.count_traffic(run_rows[0].first, 10) == 10 * (2 * 400 + 2 * 500)
+    table = costs.make_table(run_rows)
     values = dict(zip(table.columns, table.rows[0][1], strict=True))
     assert values["traffic"].mean == 18_000 and values["memory held"].mean == 3000
     assert values["seconds per round"].mean == pytest.approx(2.0) and values["seconds"].mean == 20
     assert table.rows[1][1][table.columns.index("traffic")] is None
 
 
-def test_what_a_run_has_counted_itself_is_taken_as_it_is(tmp_path):
-    folder = written.run(tmp_path / "run", is_finished=False)
+def test_figures_counted_by_the_run_are_used_unchanged(tmp_path):
+    folder = sample_runs.write_run(tmp_path / "run", is_finished=False)
     figures = {"traffic/down": 70, "traffic/up": 30, "clients/accuracy_gini": 0.25}
     lines = [json.loads(line) | figures for line in (folder / "metrics.jsonl").read_text().splitlines()]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -105,26 +104,26 @@ def test_sizes_have_three_digits(number, text):
 
 
 @pytest.mark.parametrize(("number", "text"), [(0.0503, "50.3 ms"), (12.34, "12.3 s"), (3725, "1 h 2 min")])
-def test_times_have_the_unit_that_they_are_read_in(number, text):
+def test_times_have_a_readable_unit(number, text):
     assert costs.format_seconds(number) == text
 
 
-def test_only_settings_that_differ_are_tabulated(found):
-    table, common = rows.tabulate_settings(found)
+def test_only_settings_that_differ_are_tabulated(run_rows):
+    table, common = rows.tabulate_settings(run_rows)
     assert table.rows == [("algorithm.name", ["fedavg", "fedld"]), ("algorithm.lam", ["–", "0.1"])]
     assert common["data.partition.alpha"] == "0.1" and "algorithm.name" not in common
 
 
-def test_runs_say_their_state_and_cells_without_a_run_say_why(found):
-    table = rows.tabulate_runs(found, [MissingRun("fedmgc", "exit status 2: no data")])
+def test_the_table_of_runs_has_states_and_reasons_for_missing_runs(run_rows):
+    table = rows.tabulate_runs(run_rows, [MissingRun("fedmgc", "exit status 2: no data")])
     states = [row[table.columns.index("state")] for _, row in table.rows]
     assert states[0] == "finished" and states[1].startswith("running: round 10 of 10")
     assert table.rows[2] == ("fedmgc", ["no run: exit status 2: no data", *[None] * 7])
     assert [row[-1] for _, row in table.rows[:2]] == ["one", "two"]
 
 
-def test_curves_are_means_with_a_band_over_seeds(found):
-    by_rounds, by_seconds, by_bytes = curves.make_figure(found, "accuracy", "accuracy").views
+def test_curves_are_means_with_a_band_over_seeds(run_rows):
+    by_rounds, by_seconds, by_bytes = curves.make_figure(run_rows, "accuracy", "accuracy").views
     panel = next(panel for panel in by_rounds.panels if panel.title == "test set: accuracy")
     assert panel.marks[0].x == [5, 10] and panel.marks[0].y == pytest.approx([0.3, 0.6])
     assert (panel.marks[0].low, panel.marks[0].high) == ([0.25, 0.5], [0.35, 0.7])
@@ -132,24 +131,24 @@ def test_curves_are_means_with_a_band_over_seeds(found):
     assert [mark.label for mark in by_bytes.panels[0].marks] == ["fedavg"]  # a running run has not said its bytes
 
 
-def test_every_client_is_a_point(found):
-    by_client, ordered = clients.make_scores_figure(found, "accuracy", "accuracy").views
+def test_the_scores_figure_has_one_point_per_client(run_rows):
+    by_client, ordered = clients.make_scores_figure(run_rows, "accuracy", "accuracy").views
     (points,) = by_client.panels[0].marks
     assert points.x == ["a", "b", "c"] and points.y == pytest.approx([0.6] * 3)
     assert (points.low, points.high) == ([0.5] * 3, [0.7] * 3)
     assert ordered.panels[0].marks[0].x == pytest.approx([1 / 6, 1 / 2, 5 / 6])
 
 
-def test_rows_of_one_partition_share_a_map(found):
-    examples, shares = clients.make_partition_figure(found, "examples").views
+def test_rows_with_the_same_partition_share_a_heat_map(run_rows):
+    examples, shares = clients.make_partition_figure(run_rows, "examples").views
     (panel,) = examples.panels
     assert panel.title == "all runs" and panel.rows == ("fedavg", "fedld")
     assert panel.marks[0].z == [[0, 1, 2], [9, 8, 7]]
     assert shares.panels[0].marks[0].z[1] == pytest.approx([1, 8 / 9, 7 / 9])
 
 
-def test_diagnostics_are_drawn_by_their_shape_and_without_absent_clients(found):
-    drawn = {figure.name: figure for figure in diagnostics.figures(found)}
+def test_diagnostics_are_drawn_by_shape_without_absent_clients(run_rows):
+    drawn = {figure.name: figure for figure in diagnostics.figures(run_rows)}
     assert set(drawn) == {
         "conflict", "conflict_values", "conflict_cosines", "classes_losses", "spectrum", "spectrum_values",
         "landscape", "landscape_clients",
@@ -166,8 +165,8 @@ def test_diagnostics_are_drawn_by_their_shape_and_without_absent_clients(found):
     assert [view.name for view in drawn["landscape_clients"].views] == ["a", "c"]
 
 
-def test_rows_of_other_data_are_no_contest(tmp_path):
-    runs = [read_run(written.run(tmp_path / name, data__name=name)) for name in ("digits", "cifar")]
+def test_results_on_different_data_are_in_separate_tables(tmp_path):
+    runs = [read_run(sample_runs.write_run(tmp_path / name, data__name=name)) for name in ("digits", "cifar")]
     told = make_contents(runs)
     assert [table.name for table in told.tables if table.name.startswith("results")] == [
         "results_digits", "results_cifar",
@@ -175,7 +174,7 @@ def test_rows_of_other_data_are_no_contest(tmp_path):
     assert all(len(table.rows) == 1 for table in told.tables if table.name.startswith("results"))
 
 
-def test_the_report_says_at_a_glance_who_is_best_and_what_is_not_finished(found):
-    lead = make_contents([row.first for row in found]).lead
+def test_the_lead_names_the_best_row_and_unfinished_runs(run_rows):
+    lead = make_contents([row.first for row in run_rows]).lead
     assert lead[0] == "test set, last: fedavg is best with 60.0 ± 10.0 %."
     assert lead[-1] == "1 of 2 runs are not finished."

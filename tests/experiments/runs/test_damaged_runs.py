@@ -1,4 +1,4 @@
-"""Run directories that are damaged: one line says which file, what is wrong, and how to go on; what is good is kept."""
+"""Damaged run directories: one line names the file, the damage and the way to go on; intact files are kept."""
 
 import json
 import re
@@ -74,11 +74,11 @@ def lines(directory, name=METRICS):
 
 
 # ---- what damages ----------------------------------------------------------------------------------------------------
-def written(name, text):
+def write(name, text):
     return lambda run: (run / name).write_text(text)
 
 
-def gone(*names):
+def delete(*names):
     def remove(run):
         for name in names:
             shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink()
@@ -86,11 +86,11 @@ def gone(*names):
     return remove
 
 
-def replaced_by_folder(name):
-    return both(gone(name), lambda run: (run / name).mkdir())
+def replace_by_folder(name):
+    return chain(delete(name), lambda run: (run / name).mkdir())
 
 
-def line_changed(number, change, name=METRICS):
+def edit_line(number, change, name=METRICS):
     def spoil(run):
         all_lines = (run / name).read_text().splitlines(keepends=True)
         all_lines[number - 1] = change(all_lines[number - 1])
@@ -99,7 +99,7 @@ def line_changed(number, change, name=METRICS):
     return spoil
 
 
-def both(*damages):
+def chain(*damages):
     def spoil(run):
         for each in damages:
             each(run)
@@ -107,12 +107,12 @@ def both(*damages):
     return spoil
 
 
-def with_key(**values):
+def set_key(**values):
     return lambda line: json.dumps(json.loads(line) | values) + "\n"
 
 
-def flipped(pattern):
-    """One bit of the largest file that there is."""
+def flip_bit(pattern):
+    """Flip one bit of the largest matching file."""
 
     def spoil(run):
         path = max(run.glob(pattern), key=lambda path: path.stat().st_size)
@@ -123,98 +123,103 @@ def flipped(pattern):
     return spoil
 
 
-def torn(line):
+def halve(line):
     return line[: len(line) // 2] + "\n"
 
 
-def no_checkpoints(run):
-    shutil.rmtree(run / "checkpoints")
-
-
-STOPPED = gone(SUMMARY)
+STOPPED, NO_CHECKPOINTS = delete(SUMMARY), delete("checkpoints")
 REFUSED = {
     # of a complete run
-    "config gone, no checkpoint": (both(gone(CONFIG), no_checkpoints), "config.json: it is gone, but metrics.jsonl"),
+    "config gone, no checkpoint": (
+        chain(delete(CONFIG), NO_CHECKPOINTS),
+        "config.json: it is gone, but metrics.jsonl",
+    ),
     "config empty, no checkpoint": (
-        both(written(CONFIG, ""), no_checkpoints),
+        chain(write(CONFIG, ""), NO_CHECKPOINTS),
         f"it is empty. There is no check.*{AFRESH}",
     ),
     "summary empty, no checkpoint": (
-        both(written(SUMMARY, ""), no_checkpoints),
+        chain(write(SUMMARY, ""), NO_CHECKPOINTS),
         "summary.json: it is empty. There is no check",
     ),
     "summary damaged, older checkpoint": (
-        both(written(SUMMARY, "{"), gone("checkpoints/4")),
+        chain(write(SUMMARY, "{"), delete("checkpoints/4")),
         "summary.json: not JSON .*delete it: the run resumes from checkpoint 3",
     ),
     "partition damaged, no checkpoint": (
-        both(written(PARTITION, "[1]"), no_checkpoints),
+        chain(write(PARTITION, "[1]"), NO_CHECKPOINTS),
         "partition.json: it holds a list, not a table.*delete it: the other results stay",
     ),
-    "clients damaged, no checkpoint": (both(written(CLIENTS, "a,b\n1"), no_checkpoints), "no column 'seed'"),
-    "resolved empty": (written(RESOLVED, ""), "resolved.json: it is empty. .*move it away: the results stay"),
-    "resolved of another type": (written(RESOLVED, "3"), "resolved.json: it holds a number, not a table"),
-    "summary is a folder": (replaced_by_folder(SUMMARY), "summary.json: it cannot be read .*directory"),
+    "clients damaged, no checkpoint": (chain(write(CLIENTS, "a,b\n1"), NO_CHECKPOINTS), "no column 'seed'"),
+    "resolved empty": (write(RESOLVED, ""), "resolved.json: it is empty. .*move it away: the results stay"),
+    "resolved of another type": (write(RESOLVED, "3"), "resolved.json: it holds a number, not a table"),
+    "summary is a folder": (replace_by_folder(SUMMARY), "summary.json: it cannot be read .*directory"),
     "line torn in the middle": (
-        line_changed(7, torn),
+        edit_line(7, halve),
         "metrics.jsonl, line 7: not JSON .*or cut metrics.jsonl off before line 7 and delete checkpoints/4, "
         "summary.json: the run resumes from checkpoint 3",
     ),
-    "metrics emptied": (written(METRICS, ""), f"no line for round 1 of seed 0, .*{PUT_BACK}{AFRESH}"),
+    "metrics emptied": (write(METRICS, ""), f"no line for round 1 of seed 0, .*{PUT_BACK}{AFRESH}"),
     "metrics garbled": (lambda run: (run / METRICS).write_bytes(b"\xff\xfe\n"), "metrics.jsonl, line 1: not JSON"),
-    "a line of nested lists": (line_changed(2, lambda _: "[" * 100_000 + "\n"), "metrics.jsonl, line 2: not JSON"),
+    "a line of nested lists": (edit_line(2, lambda _: "[" * 100_000 + "\n"), "metrics.jsonl, line 2: not JSON"),
     # of one that was stopped
-    "checkpoints gone": (both(STOPPED, no_checkpoints), f"up to round 4, but checkpoint 3 is missing .*none.*{AFRESH}"),
+    "checkpoints gone": (
+        chain(STOPPED, NO_CHECKPOINTS),
+        f"up to round 4, but checkpoint 3 is missing .*none.*{AFRESH}",
+    ),
     "checkpoints is a file": (
-        both(STOPPED, no_checkpoints, written("checkpoints", "")),
+        chain(STOPPED, NO_CHECKPOINTS, write("checkpoints", "")),
         "checkpoints: it is no folder",
     ),
-    "first line torn": (both(STOPPED, line_changed(1, torn)), f"line 1: not JSON .*{PUT_BACK}{AFRESH}"),
-    "line of another type": (both(STOPPED, line_changed(8, lambda _: "[]\n")), "line 8: it holds a list, not a table"),
-    "blank line": (both(STOPPED, line_changed(2, lambda line: line + "\n")), "line 3: it is empty"),
-    "round as text": (both(STOPPED, line_changed(2, with_key(round="2"))), "line 2: 'round' is text"),
-    "figure as text": (both(STOPPED, line_changed(2, with_key(**{"test/loss": "x"}))), "line 2: 'test/loss' is text"),
-    "another figure": (both(STOPPED, line_changed(2, with_key(x=1))), "line 2: 'x' is in this line or in the first"),
+    "first line torn": (chain(STOPPED, edit_line(1, halve)), f"line 1: not JSON .*{PUT_BACK}{AFRESH}"),
+    "line of another type": (chain(STOPPED, edit_line(8, lambda _: "[]\n")), "line 8: it holds a list, not a table"),
+    "blank line": (chain(STOPPED, edit_line(2, lambda line: line + "\n")), "line 3: it is empty"),
+    "round as text": (chain(STOPPED, edit_line(2, set_key(round="2"))), "line 2: 'round' is text"),
+    "figure as text": (chain(STOPPED, edit_line(2, set_key(**{"test/loss": "x"}))), "line 2: 'test/loss' is text"),
+    "another figure": (chain(STOPPED, edit_line(2, set_key(x=1))), "line 2: 'x' is in this line or in the first"),
     "line twice": (
-        both(STOPPED, line_changed(2, lambda line: 2 * line)),
+        chain(STOPPED, edit_line(2, lambda line: 2 * line)),
         "line 3: round 1 of seed 1 is there a second",
     ),
-    "another seed": (both(STOPPED, line_changed(2, with_key(seed=7))), "line 2: round 1 of seed 7 does not belong"),
-    "line gone": (both(STOPPED, line_changed(3, lambda _: "")), "no line for round 2 of seed 0"),
-    "diagnostics torn": (both(STOPPED, line_changed(1, torn, DIAGNOSTICS)), "diagnostics.jsonl, line 1: not JSON"),
-    "diagnostics gone": (both(STOPPED, gone(DIAGNOSTICS)), "diagnostics.jsonl: there is no line for round 0 of seed 0"),
+    "another seed": (chain(STOPPED, edit_line(2, set_key(seed=7))), "line 2: round 1 of seed 7 does not belong"),
+    "line gone": (chain(STOPPED, edit_line(3, lambda _: "")), "no line for round 2 of seed 0"),
+    "diagnostics torn": (chain(STOPPED, edit_line(1, halve, DIAGNOSTICS)), "diagnostics.jsonl, line 1: not JSON"),
+    "diagnostics gone": (
+        chain(STOPPED, delete(DIAGNOSTICS)),
+        "diagnostics.jsonl: there is no line for round 0 of seed 0",
+    ),
     "resolved garbled": (
-        both(STOPPED, written(RESOLVED, "{")),
+        chain(STOPPED, write(RESOLVED, "{")),
         "resolved.json: not JSON .*the run resumes from checkpoint 4 .*equal within rounding",
     ),
     "stray empty checkpoint": (
-        both(STOPPED, lambda run: (run / "checkpoints" / "7").mkdir()),
+        chain(STOPPED, lambda run: (run / "checkpoints" / "7").mkdir()),
         "checkpoints/7: the checkpoint is damaged: 'state' is missing. Delete it: the run resumes from checkpoint 4.",
     ),
-    "stray file": (both(STOPPED, written("checkpoints/9", "")), "checkpoints/9: .*it is no folder. Delete it: "),
+    "stray file": (chain(STOPPED, write("checkpoints/9", "")), "checkpoints/9: .*it is no folder. Delete it: "),
     "checkpoint under another name": (
-        both(STOPPED, lambda run: shutil.copytree(run / "checkpoints/4", run / "checkpoints/5")),
+        chain(STOPPED, lambda run: shutil.copytree(run / "checkpoints/4", run / "checkpoints/5")),
         "checkpoints/5: .*it is the checkpoint of round 4 under another name",
     ),
-    "about emptied": (both(STOPPED, written("checkpoints/4/about/metadata", "")), "checkpoints/4: .*'about' cannot be"),
-    "about of another type": (both(STOPPED, written("checkpoints/4/about/metadata", "[]")), "'about' cannot be read"),
+    "about emptied": (chain(STOPPED, write("checkpoints/4/about/metadata", "")), "checkpoints/4: .*'about' cannot be"),
+    "about of another type": (chain(STOPPED, write("checkpoints/4/about/metadata", "[]")), "'about' cannot be read"),
     "a file of the state gone": (
-        both(STOPPED, gone("checkpoints/4/state/manifest.ocdbt")),
+        chain(STOPPED, delete("checkpoints/4/state/manifest.ocdbt")),
         "checkpoints/4: .*state/manifest.ocdbt is missing. Delete it: the run resumes from checkpoint 3, and",
     ),
     "one bit of an array": (
-        both(STOPPED, flipped("checkpoints/4/state/ocdbt.process_0/d/*")),
+        chain(STOPPED, flip_bit("checkpoints/4/state/ocdbt.process_0/d/*")),
         "checkpoints/4: .*has another checksum than when it was written. Delete it",
     ),
     "the only checkpoint": (
-        both(STOPPED, gone("checkpoints/3", "checkpoints/4/state")),
+        chain(STOPPED, delete("checkpoints/3", "checkpoints/4/state")),
         f"checkpoints/4: .*'state' is missing. No other checkpoint is complete: {AFRESH}",
     ),
 }
 
 
 @pytest.mark.parametrize(("damage", "message"), REFUSED.values(), ids=REFUSED)
-def test_a_damage_is_one_message_status_2_and_no_file_changes(workdir, command, capsys, damage, message):
+def test_a_damaged_run_is_refused_with_one_message_and_left_unchanged(workdir, command, capsys, damage, message):
     damage(workdir)
     before = contents(workdir)
     assert train.main(command) == 2
@@ -239,7 +244,7 @@ REWRITTEN = {
 
 
 @pytest.mark.parametrize(("name", "text"), REWRITTEN.values(), ids=REWRITTEN)
-def test_a_damaged_file_is_written_again_from_the_last_checkpoint_with_a_note(
+def test_a_damaged_file_is_rewritten_from_the_last_checkpoint_with_a_note(
     finished, workdir, command, capsys, name, text
 ):
     (workdir / name).write_text(text)
@@ -251,7 +256,7 @@ def test_a_damaged_file_is_written_again_from_the_last_checkpoint_with_a_note(
         assert (workdir / each).read_bytes() == (finished / each).read_bytes()
 
 
-def test_a_damaged_config_does_not_let_another_run_in(workdir, command, capsys):
+def test_another_config_is_refused_even_if_config_json_is_damaged(workdir, command, capsys):
     (workdir / CONFIG).write_text("")
     assert train.main([*command, "--config.algorithm.batch_size=10"]) == 2
     assert "config.algorithm.batch_size: 20 / 10" in capsys.readouterr().err
@@ -261,47 +266,47 @@ def test_checkpoints_of_another_run_are_refused_before_compiling(workdir, comman
     STOPPED(workdir)
     path = workdir / "checkpoints/4/about/metadata"
     path.write_text(path.read_text().replace('"batch_size": 20', '"batch_size": 30'))
-    gone("checkpoints/4/checksums.json")(workdir)
+    delete("checkpoints/4/checksums.json")(workdir)
     assert train.main(command) == 2
     streams = capsys.readouterr()
     assert "config.algorithm.batch_size: 30 / 20" in streams.err and "compil" not in streams.out
 
 
 def test_a_complete_run_needs_no_checkpoint(workdir, command, capsys):
-    no_checkpoints(workdir)
+    NO_CHECKPOINTS(workdir)
     before = contents(workdir)
     assert train.main(command) == 0
     assert "test/accuracy" in capsys.readouterr().out and contents(workdir) == before
 
 
 # ---- the advice that messages give -----------------------------------------------------------------------------------
-def test_a_torn_last_line_is_what_a_kill_leaves_and_is_mended(finished, workdir, command):
-    gone(SUMMARY, "checkpoints/4")(workdir)
+def test_a_torn_last_line_is_repaired_on_resumption(finished, workdir, command):
+    delete(SUMMARY, "checkpoints/4")(workdir)
     whole = (workdir / METRICS).read_text().splitlines(keepends=True)
     (workdir / METRICS).write_text("".join(whole[:6]) + whole[6][:20])
     assert train.main(command) == 0
     assert lines(workdir) == lines(finished)
 
 
-def test_cutting_a_file_off_as_told_ends_with_the_same_results(finished, workdir, command, capsys):
-    line_changed(7, torn)(workdir)
+def test_truncating_a_file_as_advised_gives_the_same_results(finished, workdir, command, capsys):
+    edit_line(7, halve)(workdir)
     assert train.main(command) == 2
     assert "before line 7 and delete checkpoints/4, summary.json:" in capsys.readouterr().err
     (workdir / METRICS).write_text("".join((workdir / METRICS).read_text().splitlines(keepends=True)[:6]))
-    gone("checkpoints/4", SUMMARY)(workdir)
+    delete("checkpoints/4", SUMMARY)(workdir)
     assert train.main(command) == 0
     assert lines(workdir) == lines(finished) and lines(workdir, DIAGNOSTICS) == lines(finished, DIAGNOSTICS)
     assert (workdir / CLIENTS).read_bytes() == (finished / CLIENTS).read_bytes()
 
 
-def test_deleting_a_damaged_checkpoint_as_told_ends_with_the_same_results(finished, workdir, command):
-    both(STOPPED, gone("checkpoints/4"))(workdir)
+def test_deleting_a_damaged_checkpoint_as_advised_gives_the_same_results(finished, workdir, command):
+    chain(STOPPED, delete("checkpoints/4"))(workdir)
     assert train.main(command) == 0
     assert lines(workdir) == lines(finished)
 
 
 def test_a_missing_resolved_json_is_determined_again_with_a_note(workdir, command, capsys):
-    gone(SUMMARY, RESOLVED)(workdir)
+    delete(SUMMARY, RESOLVED)(workdir)
     assert train.main(command) == 0
     assert "resolved.json is gone: the values of 'auto' are determined again" in capsys.readouterr().out
     assert json_files.to_json(json.loads((workdir / RESOLVED).read_text()))
@@ -317,10 +322,8 @@ def test_unknown_entries_beside_checkpoints_are_left_alone(workdir, command):
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
-def test_a_picture_that_fails_costs_no_result_and_is_drawn_when_it_can_be(
-    finished, workdir, command, capsys, monkeypatch
-):
-    gone(SUMMARY, CLIENTS)(workdir)
+def test_a_failed_plot_loses_no_result_and_is_drawn_later(finished, workdir, command, capsys, monkeypatch):
+    delete(SUMMARY, CLIENTS)(workdir)
 
     def fail(*_):
         assert (workdir / SUMMARY).exists() and (workdir / CLIENTS).exists()

@@ -54,7 +54,7 @@ def rows(federation, has_personal=False, on_test=False):
 
 
 # ---- sentences -------------------------------------------------------------------------------------------------------
-def test_an_own_test_split_leaves_all_else_to_train_on():
+def test_with_a_published_test_split_clients_train_on_all_other_examples():
     assert rows(federate(dataset(own_test=True), iid(), 4), has_personal=True, on_test=True) == {
         "trains on": "78 examples of 4 clients (19 to 20 each), none of theirs held out",
         "test/": "the server's model on 12 examples, the data set's own test split",
@@ -63,7 +63,7 @@ def test_an_own_test_split_leaves_all_else_to_train_on():
     }
 
 
-def test_what_is_drawn_is_told_with_its_fraction():
+def test_randomly_held_out_examples_are_described_with_their_fraction():
     federation = federate(dataset(), by_domain(), 2, unseen_domains="sketch", unseen_clients=1, valid_fraction=0.25)
     said = rows(federation, has_personal=True)
     train, test = federation.data.train.count, federation.data.test.count
@@ -79,14 +79,14 @@ def test_what_is_drawn_is_told_with_its_fraction():
     assert said["unseen/sketch/"] == "the server's model on sketch, a domain that no client has: 30 examples"
 
 
-def test_a_data_set_s_own_splits_of_clients_are_called_so():
+def test_published_splits_of_clients_are_described_as_such():
     local = rows(federate(dataset(own_test=True, own_valid=True), by_domain(), 3, local_test=True))
     assert "test/" not in local
     assert local["clients/"].endswith("12 in all, the data set's own test split")
     assert local["valid/"].endswith("18 in all, the data set's own validation split")
 
 
-def test_a_partition_of_an_older_version_says_less():
+def test_a_partition_of_an_older_version_is_described_without_fractions():
     partition = records.describe_partition(federate(dataset(), iid(), 3))
     old = {key: partition[key] for key in ("fingerprint", "clients")}
     said = data_usage.describe_groups(old, ["test", "clients", "unseen/sketch"])
@@ -94,7 +94,7 @@ def test_a_partition_of_an_older_version_says_less():
     assert said["clients/"].endswith("in all") and said["unseen/sketch/"].endswith("a domain that no client has")
 
 
-def test_runs_are_named_where_they_differ():
+def test_descriptions_of_several_runs_name_those_that_differ():
     one, other = (records.describe_partition(federate(dataset(own_test=True), iid(), 3, **each)) for each in ({}, SOME))
     same = data_usage.describe_runs([("a", "", one), ("b", "", one)], ["test"])
     assert same == (
@@ -111,7 +111,7 @@ def test_runs_are_named_where_they_differ():
     assert "a without p: " in crossed and "b without p, a without q: " in crossed
 
 
-def test_own_models_are_scored_on_the_common_test_set_where_nothing_else_scores_them():
+def test_personal_on_test_auto_is_true_only_without_local_test_examples():
     own, common, nothing = toy(), toy(client_test_fraction=0.0), toy(client_test_fraction=0.0, test_fraction=0.0)
     assert [engine.is_personal_on_test("auto", each) for each in (own, common, nothing)] == [False, True, False]
     assert engine.is_personal_on_test(True, own) and not engine.is_personal_on_test(False, common)
@@ -142,7 +142,7 @@ def read(path):
     return json.loads(path.read_text())
 
 
-def test_the_header_and_the_end_say_what_trains_and_what_is_measured_on(finished):
+def test_the_header_and_the_end_describe_training_and_measured_examples(finished):
     begun, _, ended = finished[1].partition("round 1/2")
     for text in (" ".join(begun.split()), " ".join(ended.split())):
         assert "trains on 48 examples of 3 clients (16 each), none of theirs held out" in text
@@ -153,14 +153,14 @@ def test_the_header_and_the_end_say_what_trains_and_what_is_measured_on(finished
     assert "test/accuracy 0." in ended.splitlines()[0]
 
 
-def test_the_config_holds_what_auto_came_to(finished):
+def test_config_json_holds_the_resolved_values_of_auto(finished):
     config, partition = read(finished[0] / "config.json"), read(finished[0] / "partition.json")
     assert config["data"]["client_test_fraction"] == 0.0 and config["personal_on_test"] is True
     assert (partition["test"], partition["unseen"]) == (12, {})
     assert partition["fractions"] == {"test": None, "client_test": 0.0, "client_valid": 0.0}
 
 
-def test_figures_that_nothing_measures_are_absent_and_own_models_are_scored(finished):
+def test_unmeasured_figures_are_absent_and_personal_models_are_scored(finished):
     lines = [json.loads(line) for line in (finished[0] / "metrics.jsonl").read_text().splitlines()]
     groups = {name.rpartition("/")[0] for name in lines[-1]}
     assert groups == {"", "train", "traffic", "test", "personal_test"}
@@ -170,7 +170,7 @@ def test_figures_that_nothing_measures_are_absent_and_own_models_are_scored(fini
     assert all(0 <= float(row["personal_test_accuracy"]) <= 1 for row in rows)
 
 
-def test_a_comparison_and_the_report_have_what_was_measured_and_say_on_what(finished):
+def test_comparison_and_report_show_measured_figures_with_their_examples(finished):
     found = {table.name: table for table in result_tables([LabeledRun("fedbn", RunResults(finished[0]))])}
     assert found.keys() == {"test", "personal_test"}
     assert all(
@@ -182,7 +182,7 @@ def test_a_comparison_and_the_report_have_what_was_measured_and_say_on_what(fini
     assert "fairness_personal_test" in report and "fairness_clients" not in report
 
 
-def test_a_complete_run_is_that_of_auto_and_of_what_auto_came_to_only(finished, command, capsys):
+def test_a_complete_run_matches_auto_and_its_resolved_values_only(finished, command, capsys):
     again = [*command, f"--workdir={finished[0]}"]
     resolved = ["--config.data.client_test_fraction=0", "--config.personal_on_test=true"]
     for arguments in (again, [*again, *resolved]):
@@ -193,7 +193,7 @@ def test_a_complete_run_is_that_of_auto_and_of_what_auto_came_to_only(finished, 
     assert train.main([*again, "--config.personal_on_test=false"]) == 2
 
 
-def test_a_complete_run_of_another_fraction_is_not_that_of_auto(finished, command, tmp_path, capsys):
+def test_a_complete_run_of_another_fraction_does_not_match_auto(finished, command, tmp_path, capsys):
     other = shutil.copytree(finished[0], tmp_path / "other")
     config, partition = read(other / "config.json"), read(other / "partition.json")
     config["data"]["client_test_fraction"] = partition["fractions"]["client_test"] = 0.2
@@ -204,7 +204,7 @@ def test_a_complete_run_of_another_fraction_is_not_that_of_auto(finished, comman
 
 
 # ---- directories of older versions, whose default was a fifth whatever the data set has ------------------------------
-def older(finished, folder, **data):
+def write_older_run(finished, folder, **data):
     """A run that has begun, as an older version wrote it."""
     folder.mkdir()
     config = read(finished[0] / "config.json")
@@ -213,9 +213,7 @@ def older(finished, folder, **data):
     return folder
 
 
-def test_an_older_run_goes_on_where_auto_is_what_it_was_and_is_refused_in_a_line_elsewhere(
-    finished, command, tmp_path, capsys, monkeypatch
-):
+def test_an_older_run_resumes_only_if_auto_has_its_old_value(finished, command, tmp_path, capsys, monkeypatch):
     seen = []
 
     def simulation(parts, runs, folder):
@@ -224,7 +222,7 @@ def test_an_older_run_goes_on_where_auto_is_what_it_was_and_is_refused_in_a_line
         raise InputError("far enough")
 
     monkeypatch.setattr(build, "build_simulation", simulation)
-    begun = older(finished, tmp_path / "split")
+    begun = write_older_run(finished, tmp_path / "split")
     again = [*command, f"--workdir={begun}"]
     assert train.main(again) == 2 and not seen
     said = capsys.readouterr()
@@ -233,6 +231,6 @@ def test_an_older_run_goes_on_where_auto_is_what_it_was_and_is_refused_in_a_line
     assert train.main([*again, *asked]) == 2 and seen.pop() == (0.2, False)
     path = tmp_path / "no_split.npz"
     np.savez(path, **dict(zip(KINDS, images(60), strict=True)))
-    begun = older(finished, tmp_path / "no_split", path=str(path))
+    begun = write_older_run(finished, tmp_path / "no_split", path=str(path))
     arguments = [command[0], f"--config.data.path={path}", f"--workdir={begun}"]
     assert train.main(arguments) == 2 and seen.pop() == (0.2, False)

@@ -20,7 +20,7 @@ def get_config():
 """
 
 
-def text(table) -> list[list[str]]:
+def cells_of(table) -> list[list[str]]:
     """The cells, row by row."""
     console = Console(width=400, markup=False)
     with console.capture() as capture:
@@ -46,8 +46,8 @@ def dataset(num_classes=3, num_domains=2, masks=False, names=None):
     )
 
 
-def test_domains_splits_and_classes_even_if_a_class_is_called_like_a_split():
-    shown = text(dataset_table.dataset_table(dataset(names=["train", "[b]", "c"])))
+def test_the_table_counts_domains_splits_and_classes_of_equal_names_apart():
+    shown = cells_of(dataset_table.dataset_table(dataset(names=["train", "[b]", "c"])))
     assert shown == [
         ["", "domain_0", "domain_1"],
         ["train", "5", "5"],
@@ -59,14 +59,14 @@ def test_domains_splits_and_classes_even_if_a_class_is_called_like_a_split():
     ]
 
 
-def test_names_are_shown_as_they_are(capsys):
+def test_names_with_markup_are_shown_literally(capsys):
     dataset_table.print_dataset(dataset(names=["train", "[b]", "c"]))
     shown = capsys.readouterr().out
     assert "[b]" in shown and "note: this is [odd]" in shown
 
 
-def test_the_longer_side_goes_down():
-    assert text(dataset_table.dataset_table(dataset(num_domains=12)))[0] == [
+def test_with_many_domains_the_table_is_transposed():
+    assert cells_of(dataset_table.dataset_table(dataset(num_domains=12)))[0] == [
         "",
         "train",
         "valid",
@@ -77,34 +77,34 @@ def test_the_longer_side_goes_down():
     ]
 
 
-def test_many_classes_are_summed_up_unless_all_are_asked_for():
+def test_many_classes_are_summarized_unless_all_are_requested():
     many = dataset(num_classes=40)
-    assert text(dataset_table.dataset_table(many))[-3:] == [
+    assert cells_of(dataset_table.dataset_table(many))[-3:] == [
         ["classes", "6", "6"],
         ["fewest of a class", "1", "1"],
         ["most of a class", "1", "1"],
     ]
-    assert len(text(dataset_table.dataset_table(many, is_whole=True))) == 4 + 40
+    assert len(cells_of(dataset_table.dataset_table(many, is_whole=True))) == 4 + 40
 
 
-def test_many_domains_are_taken_together():
-    assert text(dataset_table.dataset_table(dataset(num_domains=40)))[:3] == [
+def test_many_domains_are_combined_in_one_column():
+    assert cells_of(dataset_table.dataset_table(dataset(num_domains=40)))[:3] == [
         ["", "40 domains"],
         ["train", "10"],
         ["valid", "1"],
     ]
 
 
-def test_masks_are_told_in_parts_of_their_pixels():
-    assert text(dataset_table.dataset_table(dataset(num_classes=2, num_domains=1, masks=True)))[-2:] == [
+def test_classes_of_masks_are_shown_as_shares_of_pixels():
+    assert cells_of(dataset_table.dataset_table(dataset(num_classes=2, num_domains=1, masks=True)))[-2:] == [
         ["class_0", "50.0 %"],
         ["class_1", "50.0 %"],
     ]
 
 
-def test_clients_and_what_is_held_out():
+def test_the_client_table_has_rows_for_held_out_examples():
     federation = federate(dataset(), by_domain(), 1, unseen_domains="domain_1", test_fraction=0.4, unseen_clients=0)
-    shown = text(dataset_table.client_table(federation))
+    shown = cells_of(dataset_table.client_table(federation))
     assert [row[0] for row in shown] == ["client", "domain_0", "common test", "unseen: domain_1"]
     assert shown[-1] == ["unseen: domain_1", "", "", "6"]
 
@@ -119,7 +119,7 @@ def command(tmp_path):
     return [f"--config={tmp_path / 'config.py'}", f"--config.data.path={tmp_path / 'pacs'}"]
 
 
-def test_the_command_shows_what_was_found_and_who_gets_what(command, capsys):
+def test_check_data_shows_the_data_set_and_its_partition(command, capsys):
     assert check_data.main(command) == 0
     shown = capsys.readouterr().out
     for expected in (
@@ -134,7 +134,7 @@ def test_the_command_shows_what_was_found_and_who_gets_what(command, capsys):
     assert "note: 24 of the 9,991 examples that were published" in shown
 
 
-def test_the_command_refuses_what_training_would(command, capsys, tmp_path):
+def test_check_data_refuses_what_training_refuses(command, capsys, tmp_path):
     draw(tmp_path / "pacs" / "photo" / "dogs" / "1.png")
     assert check_data.main(command) == 2
     assert "photo/dogs is no class of PACS" in capsys.readouterr().err
@@ -142,7 +142,7 @@ def test_the_command_refuses_what_training_would(command, capsys, tmp_path):
     assert "--config.data.sise is unknown" in capsys.readouterr().err
 
 
-def test_training_shows_the_table_first_and_learns_from_the_mapped_file(command, capsys, tmp_path):
+def test_training_prints_the_table_before_compiling(command, capsys, tmp_path):
     assert train.main([*command, f"--workdir={tmp_path / 'run'}"]) == 0
     shown = capsys.readouterr().out
     assert shown.index("pacs: 24 examples") < shown.index("compiling")

@@ -28,7 +28,7 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_run_tells_what_its_diagnostics_found_and_what_they_cost(tmp_path, capsys):
+def test_a_run_writes_its_diagnostics_and_prints_their_cost(tmp_path, capsys):
     (tmp_path / "config.py").write_text(CONFIG)
     arguments = [f"--config={tmp_path / 'config.py'}", f"--workdir={tmp_path / 'run'}", "--no_compilation_cache"]
     assert train.main(arguments) == 0
@@ -42,7 +42,7 @@ def test_a_run_tells_what_its_diagnostics_found_and_what_they_cost(tmp_path, cap
 
 
 @pytest.mark.parametrize(("done", "left"), [(0, []), (2, [0, 2]), (3, [0, 2])])
-def test_a_resumed_run_says_once_what_it_says_again(tmp_path, done, left):
+def test_rewinding_drops_lines_after_the_checkpoint(tmp_path, done, left):
     built = Simulation(
         algorithm("fedavg"),
         model("none"),
@@ -63,7 +63,7 @@ def test_a_resumed_run_says_once_what_it_says_again(tmp_path, done, left):
     assert [line["round"] for line in lines(tmp_path / "diagnostics.jsonl")] == left
 
 
-def test_pictures_lie_beside_the_lines_and_are_dropped_with_them(tmp_path):
+def test_images_are_stored_beside_the_lines_and_dropped_with_them(tmp_path):
     federation = data.toy(num_clients=2, image=True)
     chosen = {"normalisation": DIAGNOSTICS["normalisation"], "drift": DIAGNOSTICS["drift"]}
     built = Simulation(algorithm("harmofl"), model(), federation, rounds=6, num_seeds=2, diagnostics=chosen)
@@ -92,7 +92,7 @@ def test_pictures_lie_beside_the_lines_and_are_dropped_with_them(tmp_path):
     assert not list((tmp_path / "snapshots").iterdir()) and not list((tmp_path / "looks").iterdir())
 
 
-def test_numbers_alone_make_no_folder(tmp_path):
+def test_diagnostics_without_images_need_no_folder(tmp_path):
     assert (
         diagnostics_log.diagnostics_files("norms, drift") == ["diagnostics.jsonl"]
         and diagnostics_log.diagnostics_files("") == []
@@ -101,7 +101,7 @@ def test_numbers_alone_make_no_folder(tmp_path):
     assert diagnostics_log.load_images(tmp_path, {"round": 0}) == {}
 
 
-def test_an_unknown_diagnostic_is_named_before_anything_compiles(tmp_path, capsys):
+def test_an_unknown_diagnostic_is_refused_before_compiling(tmp_path, capsys):
     (tmp_path / "config.py").write_text(CONFIG)
     arguments = [
         f"--config={tmp_path / 'config.py'}",

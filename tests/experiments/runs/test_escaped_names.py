@@ -41,7 +41,7 @@ def workdir(tmp_path_factory):
     return folder / "run"
 
 
-def test_all_files_are_there_and_every_table_has_a_line_for_a_row(workdir):
+def test_all_files_are_written_and_tables_have_one_line_per_row(workdir):
     assert {"summary.json", "per_client.csv", "curves.png", "partition.png"} <= {
         path.name for path in workdir.iterdir()
     }
@@ -52,13 +52,13 @@ def test_all_files_are_there_and_every_table_has_a_line_for_a_row(workdir):
     assert text.count("\n") == 1 + len(rows)
 
 
-def test_a_complete_run_shows_its_table_again_without_reading_markup(workdir, capsys):
+def test_a_complete_run_prints_its_table_without_interpreting_markup(workdir, capsys):
     config = workdir.parent / "config.py"
     assert train.main([f"--config={config}", f"--workdir={workdir}"]) == 0
     assert "unseen/[/x] $y^{/accuracy" in capsys.readouterr().out
 
 
-def test_the_report_shows_the_names(workdir, tmp_path, capsys):
+def test_the_report_shows_names_literally(workdir, tmp_path, capsys):
     pytest.importorskip("plotly")
     from experiments.report import __main__ as report
 
@@ -81,11 +81,11 @@ def test_the_report_shows_the_names(workdir, tmp_path, capsys):
         ("\\$", "\\\\$"),
     ],
 )
-def test_a_label_is_drawn_letter_by_letter(name, shown):
+def test_labels_are_escaped_for_matplotlib(name, shown):
     assert plots.escape_label(name) == shown
 
 
-def test_a_long_label_leaves_room_for_the_picture(tmp_path):
+def test_long_labels_are_shortened(tmp_path):
     assert len(plots.escape_label("x" * 10_000)) == 60
     classes = {"z" * 10_000: 1, "$": 1}
     heat = partition_heat([{"client": name, "classes": classes} for name in ("x" * 10_000, "y")], "examples")

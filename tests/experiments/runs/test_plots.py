@@ -51,7 +51,7 @@ def test_a_loss_that_was_not_finite_is_a_gap():
 
 
 @pytest.mark.parametrize(("num_clients", "is_named"), [(4, True), (10, True), (100, False)])
-def test_the_partition_names_its_axes_and_its_clients_where_there_is_room(num_clients, is_named):
+def test_the_partition_plot_labels_clients_only_if_there_is_room(num_clients, is_named):
     counts = np.arange(num_clients * 3).reshape(num_clients, 3)
     clients = [
         {"client": f"client_{i:03d}", "classes": dict(zip("abc", map(int, row), strict=True))}

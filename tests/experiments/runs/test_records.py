@@ -30,11 +30,11 @@ def metrics(*shape, num_examples=4):
     return Metrics(loss=2 * values, accuracy=values, num_examples=np.full(shape, num_examples))
 
 
-def test_lines_are_read_as_they_were_added(log):
+def test_lines_are_read_back_unchanged(log):
     assert log.read() == LINES
 
 
-def test_a_torn_last_line_is_not_a_line(log):
+def test_a_torn_last_line_is_ignored(log):
     whole = log.path.read_text()
     log.path.write_text(whole + '{"round": 6, "se')
     assert log.read() == LINES
@@ -42,7 +42,7 @@ def test_a_torn_last_line_is_not_a_line(log):
 
 
 @pytest.mark.parametrize(("done", "num_left"), [(0, 0), (2, 2), (3, 2), (4, 4)])
-def test_a_resumed_run_drops_what_came_after_its_checkpoint(log, done, num_left):
+def test_rewinding_drops_lines_after_the_checkpoint(log, done, num_left):
     assert log.rewind(done) == LINES[:num_left] == log.read()
 
 
@@ -56,12 +56,12 @@ def test_reading_on_returns_each_whole_line_once(log):
     assert log.read_new() == [line] and log.read_new() == []
 
 
-def test_nothing_written_yet_is_no_lines(tmp_path):
+def test_a_missing_file_has_no_lines(tmp_path):
     log = records.MetricLines(tmp_path / "metrics.jsonl")
     assert log.read() == [] and log.read_new() == [] and log.rewind(0) == []
 
 
-def test_a_line_for_every_seed():
+def test_metrics_have_one_line_per_seed():
     lines = records.metric_records(7, [3, 4], 1.5, {"test/accuracy": np.array([0.25, 0.5], np.float32)})
     assert lines == [
         {"round": 7, "seed": 3, "test/accuracy": 0.25, "seconds": 1.5},
@@ -69,7 +69,7 @@ def test_a_line_for_every_seed():
     ]
 
 
-def test_a_row_for_every_seed_and_client_with_empty_cells_where_nothing_was_measured():
+def test_per_client_rows_have_empty_cells_for_unmeasured_figures():
     federation = toy(num_clients=3)
     clients = metrics(2, 3)
     clients.num_examples[:, 1] = 0
@@ -95,7 +95,7 @@ def test_the_final_figures_are_those_of_the_last_round_over_seeds():
     assert "seconds" not in records.final_figures(LINES)
 
 
-def test_a_seed_is_judged_in_the_round_that_was_best_on_validation():
+def test_the_selected_round_of_a_seed_is_the_best_on_validation():
     accuracies = {(2, 0): (0.5, 0.9), (4, 0): (0.7, 0.1), (6, 0): (0.7, 0.8), (2, 1): (0.6, 0.3), (4, 1): (0.4, 0.9)}
     lines = [
         {"round": round, "seed": seed, "valid/accuracy_mean": valid, "test/accuracy": test, "seconds": 1.0}
@@ -107,7 +107,7 @@ def test_a_seed_is_judged_in_the_round_that_was_best_on_validation():
     assert found["figures"].keys() == {"valid/accuracy_mean", "test/accuracy"}
 
 
-def test_reduced_lines_improve_where_the_lines_of_the_file_do():
+def test_selection_over_several_lines_matches_the_whole_file():
     scores = [(0.5, None), (float("nan"), None), (0.7, 0.1)]
     lines = [
         {"round": i, "seed": 0, "x": 1.0, "valid/accuracy_mean": a, "valid/dice_mean": b, "seconds": 1.0}
@@ -125,7 +125,7 @@ def test_nothing_is_selected_without_validation_examples():
     assert records.selected_figures(LINES) is None
 
 
-def test_own_models_select_where_clients_have_some():
+def test_personal_models_decide_the_selection_if_clients_have_some():
     figures = {"valid/accuracy_mean": (0.9, 0.1), "personal_valid/accuracy_mean": (0.2, 0.3)}
     lines = [
         {"round": round, "seed": 0, **{name: values[i] for name, values in figures.items()}, "seconds": 1.0}

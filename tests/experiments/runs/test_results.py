@@ -12,7 +12,7 @@ FACTS = ("cohort_size", "num_parameters", "bytes_down", "bytes_up", "compile_sec
 SUMMARY = {"final": {}, "facts": dict.fromkeys(FACTS, 0), "versions": {}, "rounds": 1}
 
 
-def finished(folder, label, domain, seeds, selected=None, score="accuracy"):
+def write_finished_run(folder, label, domain, seeds, selected=None, score="accuracy"):
     folder.mkdir()
     final = {f"unseen/{domain}/{score}": seeds, "train/loss": [0.0]}
     summary = SUMMARY | {"final": {name: FIGURE | {"seeds": values} for name, values in final.items()}}
@@ -28,13 +28,13 @@ def finished(folder, label, domain, seeds, selected=None, score="accuracy"):
 @pytest.fixture
 def runs(tmp_path):
     return [
-        finished(tmp_path / "1", "fedavg", "photo", [0.6, 0.8], [0.7, 0.7]),
-        finished(tmp_path / "2", "fedavg", "sketch", [0.4, 0.2], [0.5, 0.5]),
-        finished(tmp_path / "3", "fedbn", "photo", [0.5, 0.5]),
+        write_finished_run(tmp_path / "1", "fedavg", "photo", [0.6, 0.8], [0.7, 0.7]),
+        write_finished_run(tmp_path / "2", "fedavg", "sketch", [0.4, 0.2], [0.5, 0.5]),
+        write_finished_run(tmp_path / "3", "fedbn", "photo", [0.5, 0.5]),
     ]
 
 
-def test_every_domain_left_out_is_a_column_and_means_are_taken_seed_by_seed(runs):
+def test_left_out_domains_are_columns_and_means_are_taken_per_seed(runs):
     table = result_tables(runs)[0]
     assert table.name == "unseen" and table.columns == ["photo", "sketch", "mean", "worst"]
     (label, values), (_, incomplete) = table.rows
@@ -44,19 +44,19 @@ def test_every_domain_left_out_is_a_column_and_means_are_taken_seed_by_seed(runs
     assert incomplete[0].mean == 0.5 and incomplete[1:] == [None, None, None]
 
 
-def test_selection_is_a_table_of_its_own_that_says_so(runs):
+def test_selected_figures_have_a_table_of_their_own(runs):
     table = next(table for table in result_tables(runs) if table.name == "unseen_selected")
     assert "validation" in table.title
     assert [value.mean for value in table.rows[0][1][:2]] == [0.7, 0.5]
 
 
-def test_clients_have_columns_and_newcomers_none(runs):
+def test_training_clients_have_columns_and_newcomers_have_none(runs):
     table = next(table for table in result_tables(runs) if table.name == "clients")
     assert table.columns == ["a", "b", "mean", "worst"]
     assert not {"personal", "personal_test"} & {table.name for table in result_tables(runs)}
 
 
-def test_own_models_on_the_common_test_set_are_a_table_of_their_own(tmp_path):
+def test_personal_models_on_the_test_set_have_a_table_of_their_own(tmp_path):
     (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))
     header = "seed,client,is_newcomer,accuracy,personal_accuracy,personal_test_accuracy\n"
     (tmp_path / "per_client.csv").write_text(f"{header}0,a,False,0.1,0.2,0.3\n0,b,False,0.1,0.2,0.5\n")
@@ -65,10 +65,10 @@ def test_own_models_on_the_common_test_set_are_a_table_of_their_own(tmp_path):
     assert [value.mean for value in table.rows[0][1]] == [0.3, 0.5, 0.4, 0.3]
 
 
-def test_domains_left_out_in_turn_are_not_taken_for_seeds(tmp_path):
+def test_runs_over_left_out_domains_are_not_pooled_as_seeds(tmp_path):
     runs = []
     for left_out, values in (("photo", [0.2, 0.4]), ("sketch", [0.4, 0.8])):
-        run = finished(tmp_path / left_out, "fedavg", left_out, values)
+        run = write_finished_run(tmp_path / left_out, "fedavg", left_out, values)
         path = run.results.directory / "summary.json"
         summary = json.loads(path.read_text())
         summary["final"]["test/accuracy"] = FIGURE | {"seeds": values}
@@ -82,7 +82,7 @@ def test_domains_left_out_in_turn_are_not_taken_for_seeds(tmp_path):
     assert (round(client.mean, 6), round(client.std, 6)) == (0.45, 0.15)
 
 
-def test_masks_are_scored_by_dice(tmp_path):
-    run = finished(tmp_path / "1", "fedavg", "photo", [0.6], score="dice")
+def test_results_on_masks_are_scored_by_dice(tmp_path):
+    run = write_finished_run(tmp_path / "1", "fedavg", "photo", [0.6], score="dice")
     assert all(table.title.startswith("Dice") for table in result_tables([run]))
     assert {table.name for table in result_tables([run])} == {"unseen", "clients"}

@@ -1,4 +1,4 @@
-"""A run directory has whole files and one run, and refuses another with what differs."""
+"""Run directories: complete files, one run each, and the refusal of another run with the difference."""
 
 import json
 
@@ -25,7 +25,7 @@ def directory(tmp_path):
         yield directory
 
 
-def test_the_choices_of_an_older_version_are_read_and_a_newer_file_takes_precedence(directory):
+def test_choices_json_of_an_older_version_is_read_unless_resolved_json_exists(directory):
     old = {"layout": "vmapped", "devices": "1 x cpu", "why": "as the config says"}
     directory.write("choices.json", old)
     assert directory.read(RESOLVED) == {"layout": "vmapped", "devices": "1 x cpu", "reason": "as the config says"}
@@ -50,23 +50,23 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     assert path.read_text() == "new" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_json_is_plain_and_has_no_nan():
+def test_json_has_plain_types_and_no_nan():
     value = {"a": np.float32(0.5), "b": (1, np.arange(2)), "c": float("nan"), 3: np.array([np.inf])}
     assert json.loads(json_files.to_json(value)) == {"a": 0.5, "b": [1, [0, 1]], "c": None, "3": [None]}
 
 
-def test_checking_leaves_nothing_behind(tmp_path):
+def test_checking_a_directory_writes_nothing(tmp_path):
     RunDirectory(tmp_path / "a" / "b").check(SETTINGS)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_that_cannot_be_written(tmp_path):
+def test_a_directory_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"--workdir: cannot write to .*file"):
         RunDirectory(tmp_path / "file" / "run").check(SETTINGS)
 
 
-def test_the_same_settings_go_on_and_others_are_refused_with_the_difference(directory):
+def test_equal_settings_are_accepted_and_others_refused_with_the_difference(directory):
     directory.check(SETTINGS)
     other = SETTINGS | {"rounds": 4, "model": {"name": "mlp", "width": 2.0}}
     with pytest.raises(InputError, match="another config") as raised:
@@ -78,12 +78,12 @@ def test_the_same_settings_go_on_and_others_are_refused_with_the_difference(dire
     ]
 
 
-def test_the_layout_may_change_with_the_machine_and_the_run_be_followed_elsewhere(directory):
+def test_another_layout_or_tracker_is_accepted(directory):
     directory.write("config.json", SETTINGS | {"layout": "sharded(8)"})
     directory.check(SETTINGS | {"layout": "sharded(2)", "live": "tensorboard"})
 
 
-def test_what_the_data_decide_is_compared_as_far_as_the_directory_tells(directory):
+def test_values_of_auto_are_compared_as_far_as_the_directory_records_them(directory):
     resolved = SETTINGS | {"data": {"client_test_fraction": 0.2}, "personal_on_test": False}
     directory.write("config.json", resolved)
     open_settings = SETTINGS | {"data": {"client_test_fraction": "auto"}, "personal_on_test": "auto"}
@@ -99,17 +99,17 @@ def test_what_the_data_decide_is_compared_as_far_as_the_directory_tells(director
         directory.check(resolved | {"personal_on_test": True})
 
 
-def test_differences_of_equal_tables_are_none():
+def test_equal_tables_have_no_differences():
     assert list(describe_differences({"a": {"b": 1}}, {"a": {"b": 1}})) == []
 
 
-def test_results_without_a_config_are_not_ours_to_overwrite(tmp_path):
+def test_results_without_a_config_are_not_overwritten(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(InputError, match=r"config\.json: it is gone, but metrics\.jsonl is there"):
         RunDirectory(tmp_path).check(SETTINGS)
 
 
-def test_an_unreadable_file_is_named(directory):
+def test_an_unreadable_file_is_named_in_the_error(directory):
     (directory / "config.json").write_text("{")
     with pytest.raises(InputError, match=r"config\.json: not JSON .*There is no checkpoint"):
         directory.check(SETTINGS)
@@ -123,7 +123,7 @@ def test_another_partition_is_refused(directory):
         directory.check_partition("def")
 
 
-def test_one_process_a_directory_and_leftovers_are_cleared(directory):
+def test_a_directory_is_locked_and_leftovers_are_removed(directory):
     with pytest.raises(InputError, match="another process"):
         RunDirectory(directory.path).open()
     directory.close()

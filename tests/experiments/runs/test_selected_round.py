@@ -32,16 +32,16 @@ def finished(tmp_path_factory):
     reads, read = [], MetricLines.read
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MetricLines, "read", lambda self: reads.append(self.path.name) or read(self))
-        assert started(folder, "run") == 0
+        assert train_run(folder, "run") == 0
     assert reads.count("metrics.jsonl") <= 2  # at the start and at the end, not at each of the eight evaluations
     return folder
 
 
-def started(folder, name):
+def train_run(folder, name):
     return train.main([f"--config={folder / 'config.py'}", f"--workdir={folder / name}", "--no_compilation_cache"])
 
 
-def test_the_selected_rows_are_those_of_the_selected_rounds(finished):
+def test_selected_rows_are_those_of_the_selected_rounds(finished):
     run = RunResults(finished / "run")
     summary = run.summary
     chosen, lines = summary["selected"], MetricLines(run.directory / SELECTED).read()
@@ -53,7 +53,7 @@ def test_the_selected_rows_are_those_of_the_selected_rounds(finished):
         assert means == pytest.approx(chosen["figures"][name]["seeds"], rel=1e-6)
 
 
-def test_tables_read_them(finished):
+def test_measures_read_the_selected_rows(finished):
     run = RunResults(finished / "run")
     columns = {
         when: [measures.read_client_score(is_selected=when)(run, column) for column in "ABC"] for when in (False, True)
@@ -65,7 +65,7 @@ def test_tables_read_them(finished):
         )
 
 
-def test_a_killed_run_goes_on_to_the_same_rows(finished):
+def test_a_killed_run_resumes_to_the_same_selected_rows(finished):
     """Killed with the checkpoint of round 6 and the lines of all rounds written."""
     shutil.copytree(finished / "run", finished / "killed")
     (finished / "killed" / "summary.json").unlink()
@@ -74,11 +74,11 @@ def test_a_killed_run_goes_on_to_the_same_rows(finished):
     for each in checkpoints:
         if int(each.name) > 6:
             shutil.rmtree(each)
-    assert started(finished, "killed") == 0
+    assert train_run(finished, "killed") == 0
     assert (finished / "killed" / SELECTED).read_bytes() == (finished / "run" / SELECTED).read_bytes()
 
 
-def test_where_nobody_has_validation_examples_that_is_said(tmp_path):
+def test_selection_without_validation_examples_is_refused(tmp_path):
     (tmp_path / "summary.json").write_text(json.dumps(SUMMARY | {"selected": None}))
     for measure in (measures.read_client_score(is_selected=True), measures.read_mean_client_score(is_selected=True)):
         with pytest.raises(InputError, match=r"no client has validation examples. Set data.valid_fraction"):
@@ -86,13 +86,13 @@ def test_where_nobody_has_validation_examples_that_is_said(tmp_path):
 
 
 @pytest.mark.parametrize("what", ["torn", "cut off"])
-def test_a_damaged_file_of_selected_rows_is_refused_with_how_to_go_on(finished, what, capsys):
+def test_the_error_for_damaged_selected_rows_says_how_to_go_on(finished, what, capsys):
     shutil.copytree(finished / "run", finished / what)
     path = finished / what / SELECTED
     lines = path.read_text().splitlines(keepends=True)
     damaged = [lines[0][:20] + "\n", *lines[1:]] if what == "torn" else lines[:-1]
     path.write_text("".join(damaged))
-    assert started(finished, what) == 2
+    assert train_run(finished, what) == 2
     message = capsys.readouterr().err
     assert f"{path}" in message and ("line 1: not JSON" if what == "torn" else "there is no line for round") in message
     assert "Put back what was there, or " in message

@@ -28,7 +28,7 @@ TABLE = Table(
 )
 
 
-def test_markdown_marks_the_best_and_the_second_of_each_column():
+def test_markdown_marks_the_best_and_second_best_of_each_column():
     assert to_markdown(TABLE).splitlines()[2:] == [
         "|  | art_painting | mean |",
         "| --- | ---: | ---: |",
@@ -39,12 +39,12 @@ def test_markdown_marks_the_best_and_the_second_of_each_column():
     ]
 
 
-def test_a_column_with_one_value_has_no_best():
+def test_a_column_with_one_value_has_no_best_value():
     alone = Table("t", "", ["a"], [("fedavg", [Value(0.5)]), ("fedbn", [None])])
     assert "| fedavg | 50.0 |" in to_markdown(alone)
 
 
-def test_latex_is_escaped_and_ruled():
+def test_latex_is_escaped_and_has_rules():
     text = to_latex(TABLE)
     assert r" & art\_painting & mean \\" in text
     assert r"fedbn & \textbf{70.0 $\pm$ 2.0} & \textbf{40.0} \\" in text
@@ -52,19 +52,19 @@ def test_latex_is_escaped_and_ruled():
     assert r"a\textbackslash{}b\{\%" in to_latex(Table("t", "", ["a\\b{%"], []))
 
 
-def test_csv_has_all_digits_and_a_line_a_cell():
+def test_csv_has_all_digits_and_one_line_per_cell():
     rows = list(csv.DictReader(io.StringIO(to_csv(TABLE))))
     assert len(rows) == 8
     assert rows[2] == {"row": "fedbn", "column": "art_painting", "mean": "0.7004", "std": "0.02"}
     assert rows[4]["mean"] == ""
 
 
-def test_a_column_where_all_are_alike_has_no_best():
+def test_a_column_of_equal_values_has_no_best_value():
     alike = Table("t", "", ["a"], [("fedavg", [Value(0.5)]), ("fedbn", [Value(0.5001)])])
     assert [row[0].rank for row in make_cells(alike)] == [None, None]
 
 
-def test_columns_may_be_better_the_smaller_or_no_contest_and_have_stars_and_texts():
+def test_columns_can_prefer_small_values_or_none_and_hold_stars_and_text():
     formats = {"loss": ColumnFormat(PER_CENT.text, min), "rounds": ColumnFormat(lambda value: f"{value:.0f}")}
     rows = [("fedavg", [Value(0.2), Value(3), "a|b"]), ("fedld", [Value(0.1, 0.01, "*"), Value(4), None])]
     table = Table("t", "T", ["loss", "rounds", "text"], rows, formats, "A note.")
@@ -76,7 +76,7 @@ def test_columns_may_be_better_the_smaller_or_no_contest_and_have_stars_and_text
     assert "fedavg,text,a|b," in to_csv(table)
 
 
-def test_a_wide_table_is_narrowed_to_its_summaries():
+def test_a_wide_table_is_reduced_to_its_summary_columns():
     wide = Table("clients", "Accuracy", ["a", "b", "mean", "worst"], [("fedavg", [Value(0.1), None, Value(0.5), None])])
     assert narrow(wide, 4) is wide
     result = narrow(wide, 3)
@@ -85,7 +85,7 @@ def test_a_wide_table_is_narrowed_to_its_summaries():
     assert narrow(TABLE, 1) is TABLE  # it has no column of the worst
 
 
-def test_names_break_no_table_and_say_nothing_but_themselves():
+def test_names_with_markup_are_escaped_in_every_format():
     table = Table("x", "a\nb", ["$x_{", "^"], [("a\nb | <b>", [Value(0.5), Value(0.25)])])
     assert to_markdown(table).splitlines() == [
         "a b",

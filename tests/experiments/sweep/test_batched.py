@@ -26,7 +26,7 @@ SMALL = {
 }
 
 
-def written(folder: Path, *overrides: dict[str, str]) -> Path:
+def write_runs_file(folder: Path, *overrides: dict[str, str]) -> Path:
     """RUNS.json for runs 0, 1, ... in this folder."""
     runs = [
         {"config": str(QUICK), "set": SMALL | each, "workdir": str(folder / str(i))} for i, each in enumerate(overrides)
@@ -40,7 +40,7 @@ def figures(run: Path) -> list[dict]:
     return [{k: v for k, v in line.items() if k != "seconds"} for line in MetricLines(run / "metrics.jsonl").read()]
 
 
-def looks(run: Path) -> list:
+def read_diagnostics(run: Path) -> list:
     return [line["norms"] for line in MetricLines(run / "diagnostics.jsonl").read()]
 
 
@@ -48,7 +48,10 @@ def looks(run: Path) -> list:
 def trained(tmp_path_factory):
     """The folder of two runs of FedProx that were trained together."""
     folder = tmp_path_factory.mktemp("together")
-    assert batched.main([str(written(folder, {"algorithm.mu": "0.01"}, {"algorithm.mu": "0.5", "seed": "3"}))]) == 0
+    assert (
+        batched.main([str(write_runs_file(folder, {"algorithm.mu": "0.01"}, {"algorithm.mu": "0.5", "seed": "3"}))])
+        == 0
+    )
     return folder
 
 
@@ -60,7 +63,7 @@ def test_each_run_equals_the_run_trained_alone(trained, tmp_path):
     assert [line["seed"] for line in beside] == [3, 4] * 3
     for mine, other in zip(beside, alone, strict=True):
         assert mine == pytest.approx(other, rel=1e-4, abs=1e-5, nan_ok=True)
-    for mine, other in zip(looks(trained / "1"), looks(tmp_path / "alone"), strict=True):
+    for mine, other in zip(read_diagnostics(trained / "1"), read_diagnostics(tmp_path / "alone"), strict=True):
         assert {k: pytest.approx(v, rel=1e-3, abs=1e-5) for k, v in other.items()} == mine
     same = ("config.json", "partition.json")
     assert all((trained / "1" / name).read_text() == (tmp_path / "alone" / name).read_text() for name in same)
@@ -77,7 +80,7 @@ def test_each_run_records_the_runs_of_its_program(trained):
 def test_runs_that_need_another_program_are_refused(tmp_path, capsys):
     others = {"algorithm.name": "fedavg"}, {"rounds": "7"}
     for other in others:
-        assert batched.main([str(written(tmp_path, {"algorithm.mu": "0.01"}, other))]) == 2
+        assert batched.main([str(write_runs_file(tmp_path, {"algorithm.mu": "0.01"}, other))]) == 2
         (key,) = other
         assert (
             f"error: these runs cannot be trained in one program (key: in the first / in another): config.{key}: "
@@ -93,26 +96,26 @@ def test_killed_runs_resume_from_the_last_checkpoint_that_all_have(trained, tmp_
         (folder / name / "summary.json").unlink()
     shutil.rmtree(folder / "1" / "checkpoints" / "6")
     runs = {"algorithm.mu": "0.01"}, {"algorithm.mu": "0.5", "seed": "3"}
-    assert batched.main([str(written(folder, *runs))]) == 0
+    assert batched.main([str(write_runs_file(folder, *runs))]) == 0
     for name in "01":
         assert figures(folder / name) == figures(trained / name)
-        assert looks(folder / name) == looks(trained / name)
+        assert read_diagnostics(folder / name) == read_diagnostics(trained / name)
         assert (folder / name / "checkpoints" / "6").exists() and (folder / name / "summary.json").exists()
 
 
 def test_a_run_that_began_with_others_notes_it_when_resumed_alone(trained, tmp_path, capsys):
     shutil.copytree(trained / "0", tmp_path / "0")
     (tmp_path / "0" / "summary.json").unlink()
-    assert batched.main([str(written(tmp_path, {"algorithm.mu": "0.01"}))]) == 0
+    assert batched.main([str(write_runs_file(tmp_path, {"algorithm.mu": "0.01"}))]) == 0
     assert "together with other runs: its results are equal within rounding" in capsys.readouterr().out
 
 
 def test_another_config_in_the_directory_is_refused(trained, capsys):
-    assert batched.main([str(written(trained, {"algorithm.mu": "0.7"}))]) == 2
+    assert batched.main([str(write_runs_file(trained, {"algorithm.mu": "0.7"}))]) == 2
     assert "holds a run of another config" in capsys.readouterr().err
 
 
-def test_runs_are_grouped_that_differ_in_numbers_and_seeds():
+def test_runs_that_differ_in_numbers_and_seeds_are_grouped():
     varied = {"algorithm.mu": ["0", "1"], "seed": ["0", "1"], "rounds": ["5", "6"]}
     found = run_grid.group_runs(grid.make_grid([QUICK], {"algorithm.name": "fedprox"}, varied), max_together=3)
     assert [len(group) for group in found] == [3, 1, 3, 1]

@@ -1,4 +1,4 @@
-"""Trackers show what the files of a run hold, each round once, and no result depends on them."""
+"""Trackers: each round is shown once as in the files of the run, and no result depends on them."""
 
 import importlib.util
 import json
@@ -71,7 +71,7 @@ def expected(workdir: Path, seed: int) -> dict[tuple[int, str], float]:
     return {(round, tag): value for (round, tag), value in found.items() if tag.split("/")[-1] not in ("round", "seed")}
 
 
-def opened(directory: Path, names=("tensorboard",)) -> trackers.Trackers:
+def open_trackers(directory: Path, names=("tensorboard",)) -> trackers.Trackers:
     return trackers.Trackers(names, trackers.TrackedRun(directory, SETTINGS, [0, 1], start_time=1000.0))
 
 
@@ -89,9 +89,7 @@ def log(tmp_path):
 
 
 # ---- TensorBoard -----------------------------------------------------------------------------------------------------
-def test_a_run_is_shown_as_its_files_have_it_also_where_it_is_asked_for_after_a_kill(
-    command, tmp_path, capsys, monkeypatch
-):
+def test_tensorboard_shows_the_files_of_a_run_even_if_enabled_after_a_kill(command, tmp_path, capsys, monkeypatch):
     """The kill comes after the lines of round 4 and before its checkpoint: they are dropped and come again."""
     run, save = tmp_path / "run", engine.Checkpoints.save
 
@@ -116,15 +114,15 @@ def test_a_run_is_shown_as_its_files_have_it_also_where_it_is_asked_for_after_a_
         assert {round for round, tag in shown if tag == "diagnostics/drift/gamma"} == {0, 3}
 
 
-def test_files_are_written_anew_when_a_run_resumes(log, tmp_path):
+def test_event_files_are_rewritten_when_a_run_resumes(log, tmp_path):
     """Without a word from the killed process; what an open TensorBoard has read of its file is taken back."""
-    killed = opened(tmp_path)
+    killed = open_trackers(tmp_path)
     log.add([line(4, 0, 1.0), line(4, 1, 1.0)])
     killed.catch_up(pytest.fail)
     for file in (tmp_path / "tensorboard").glob("*/*"):
         file.rename(file.with_name("events.out.tfevents.1000000000.there"))  # as if it were of another second
     log.rewind(2)
-    with opened(tmp_path) as again:
+    with open_trackers(tmp_path) as again:
         again.catch_up(pytest.fail)
         log.add([line(4, 0, 0.5), line(4, 1, 0.75)])
         again.catch_up(pytest.fail)
@@ -134,9 +132,9 @@ def test_files_are_written_anew_when_a_run_resumes(log, tmp_path):
     assert (first.step, first.session_log.status) == (0, SessionLog.START)
 
 
-def test_time_leaves_out_interruptions_and_a_gap_is_where_a_figure_is_not_finite(log, tmp_path):
+def test_event_times_exclude_interruptions_and_nonfinite_figures_are_gaps(log, tmp_path):
     log.add([line(4, 0, None), line(4, 1, 1.0)])
-    with opened(tmp_path) as shown:
+    with open_trackers(tmp_path) as shown:
         shown.catch_up(pytest.fail)
     folder = tmp_path / "tensorboard" / "seed_0"
     times = {event.step: event.wall_time for event in events(folder) if event.step}
@@ -152,8 +150,8 @@ def hyperparameters(folder: Path) -> Iterator[HParamsPluginData]:
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
-def test_the_config_is_there_as_hyper_parameters_and_whether_the_run_is_complete(tmp_path, is_complete):
-    opened(tmp_path).close(is_complete)
+def test_hyperparameters_hold_the_config_and_completion(tmp_path, is_complete):
+    open_trackers(tmp_path).close(is_complete)
     begins, *ends = hyperparameters(tmp_path / "tensorboard" / "seed_1")
     found = begins.session_start_info.hparams
     assert (found["algorithm.name"].string_value, found["algorithm.mu"].number_value) == ("fedprox", 0.1)
@@ -185,13 +183,13 @@ def test_offline_files_of_weights_and_biases_hold_the_whole_run(log, tmp_path, m
     wandb = pytest.importorskip("wandb", reason='Weights & Biases is not installed: pip install -e ".[wandb]"')
     for name, value in {"MODE": "offline", "SILENT": "true", "CACHE_DIR": str(tmp_path / "cache")}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
-    with pytest.raises(KeyboardInterrupt), opened(tmp_path, ["wandb"]) as killed:
+    with pytest.raises(KeyboardInterrupt), open_trackers(tmp_path, ["wandb"]) as killed:
         log.add([line(4, 0, 1.0), line(4, 1, 1.0)])
         killed.catch_up(pytest.fail)
         raise KeyboardInterrupt
     ids = json.loads((tmp_path / "wandb_ids.json").read_text())
     log.rewind(2)
-    with opened(tmp_path, ["wandb"]) as again:
+    with open_trackers(tmp_path, ["wandb"]) as again:
         again.catch_up(pytest.fail)
         log.add([line(4, 0, 0.5), line(4, 1, 0.75)])
         again.catch_up(pytest.fail)
@@ -203,7 +201,7 @@ def test_offline_files_of_weights_and_biases_hold_the_whole_run(log, tmp_path, m
 
 
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
-def test_a_missing_package_is_refused_with_the_extra_that_brings_it(command, tmp_path, capsys, monkeypatch):
+def test_the_error_for_a_missing_package_names_the_extra(command, tmp_path, capsys, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wandb" else found(name))
     assert train.main([*command, "--config.live=tensorboard, wandb"]) == 2
@@ -212,13 +210,13 @@ def test_a_missing_package_is_refused_with_the_extra_that_brings_it(command, tmp
     assert "compil" not in streams.out and not (tmp_path / "run").exists()
 
 
-def test_an_unknown_name_is_answered_with_the_nearest(command, capsys):
+def test_an_unknown_tracker_is_refused_with_the_nearest(command, capsys):
     assert train.main([*command, "--config.live=tensorbord"]) == 2
     assert "config.live: 'tensorbord' is unknown. Did you mean 'tensorboard'?" in capsys.readouterr().err
 
 
 @pytest.fixture
-def broken(monkeypatch):
+def failing_tracker(monkeypatch):
     """A writer that does what its `write` is set to do."""
     writer = SimpleNamespace(write=lambda *_: None, close=lambda is_complete: None)
     module = SimpleNamespace(open=lambda run: writer)
@@ -228,15 +226,15 @@ def broken(monkeypatch):
     return SimpleNamespace(writer=writer, module=module)
 
 
-def fails(*_):
+def raise_network_error(*_):
     raise OSError("no network")
 
 
-def test_a_writer_that_fails_is_warned_of_once_and_the_others_go_on(log, tmp_path, broken):
+def test_a_failing_writer_is_reported_once_and_the_others_continue(log, tmp_path, failing_tracker):
     warnings = []
-    with opened(tmp_path, ["broken", "tensorboard"]) as shown:
+    with open_trackers(tmp_path, ["broken", "tensorboard"]) as shown:
         shown.catch_up(pytest.fail)
-        broken.writer.write = fails
+        failing_tracker.writer.write = raise_network_error
         for round in (4, 6):
             log.add([line(round, 0, 1.0), line(round, 1, 1.0)])
             shown.catch_up(warnings.append)
@@ -244,19 +242,19 @@ def test_a_writer_that_fails_is_warned_of_once_and_the_others_go_on(log, tmp_pat
     assert curves(tmp_path / "tensorboard" / "seed_0") == expected(tmp_path, 0)
 
 
-def test_a_writer_that_cannot_end_costs_no_result(command, tmp_path, broken, capsys):
-    broken.writer.close = fails
+def test_a_writer_that_fails_to_close_loses_no_result(command, tmp_path, failing_tracker, capsys):
+    failing_tracker.writer.close = raise_network_error
     assert train.main([*command, "--config.live=broken", "--config.diagnostics="]) == 0
     assert "warning: broken failed" in capsys.readouterr().out and (tmp_path / "run" / "summary.json").exists()
 
 
-def test_a_writer_that_does_not_start_ends_the_run_before_its_first_round(command, tmp_path, broken, capsys):
-    broken.module.open = fails
+def test_a_writer_that_fails_to_start_ends_the_run_before_its_first_round(command, tmp_path, failing_tracker, capsys):
+    failing_tracker.module.open = raise_network_error
     assert train.main([*command, "--config.live=broken", "--config.diagnostics="]) == 2
     assert "config.live: broken did not start (no network). Mend it, or leave broken out." in capsys.readouterr().err
     assert MetricLines(tmp_path / "run" / "metrics.jsonl").read() == []
     with pytest.raises(InputError):
-        opened(tmp_path, ["tensorboard", "broken"])
+        open_trackers(tmp_path, ["tensorboard", "broken"])
 
 
 @pytest.mark.parametrize(("index", "is_there"), [(0, True), (1, False)])

@@ -7,22 +7,22 @@ from rich.console import Console
 from experiments.training import terminal
 
 
-def printed(figures):
+def render(figures):
     summary = {"rounds": 3, "final": {name: {"mean": 0.25, "std": None} for name in figures}}
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(terminal.tabulate_results(summary))
     return console.export_text()
 
 
-def test_a_few_figures_are_all_shown():
-    text = printed(["train/loss", "clients/accuracy_min"])
+def test_few_figures_are_all_printed():
+    text = render(["train/loss", "clients/accuracy_min"])
     assert "after round 3" in text and "clients/accuracy_min" in text and "summary.json" not in text
 
 
-def test_of_many_figures_the_details_are_left_out_with_a_reference():
+def test_with_many_figures_details_are_left_out_with_a_reference():
     endings = ("mean", "weighted", "std", "worst10", "min", "max")
     names = [f"clients/{score}_{end}" for score in ("accuracy", "dice", "dice_foreground", "iou") for end in endings]
-    text = printed([*names, *(f"unseen/{domain}/{score}" for domain in "abcdefghij" for score in ("dice", "iou"))])
+    text = render([*names, *(f"unseen/{domain}/{score}" for domain in "abcdefghij" for score in ("dice", "iou"))])
     for name in ("clients/dice_mean", "clients/dice_foreground_worst10", "unseen/j/dice"):
         assert name in text
     for name in ("clients/dice_max", "clients/iou_mean", "unseen/j/iou"):

@@ -43,7 +43,7 @@ def state_of(name: str):
 
 
 @functools.cache
-def compiled(name: str):
+def compile_aggregator(name: str):
     def run(stack, counts, losses, round, state):
         size = len(stack)
         uploads = Upload({}, {"loss": losses}, counts, jnp.ones(size))
@@ -55,9 +55,9 @@ def compiled(name: str):
     return jax.jit(run)
 
 
-def combined(name, stack, counts=COUNTS, losses=LOSSES, round=1, state=None):
+def combine_vectors(name, stack, counts=COUNTS, losses=LOSSES, round=1, state=None):
     arrays = (jnp.asarray(x, jnp.float32) for x in (stack, counts, losses))
-    return np.asarray(compiled(name)(*arrays, jnp.asarray(round), state_of(name) if state is None else state))
+    return np.asarray(compile_aggregator(name)(*arrays, jnp.asarray(round), state_of(name) if state is None else state))
 
 
 def mean(name, stack, counts=COUNTS):
@@ -69,79 +69,79 @@ def close(a, b, tolerance=2e-6):
 
 
 @each
-def test_without_conflict_it_is_the_mean(name):
-    close(combined(name, AGREEING), mean(name, AGREEING))
+def test_without_conflicts_the_result_is_the_mean(name):
+    close(combine_vectors(name, AGREEING), mean(name, AGREEING))
 
 
 @each
-def test_with_conflict_it_is_not(name):
-    assert np.abs(combined(name, STACK) - mean(name, STACK)).max() > 1e-2
+def test_with_conflicts_the_result_differs_from_the_mean(name):
+    assert np.abs(combine_vectors(name, STACK) - mean(name, STACK)).max() > 1e-2
 
 
 @each
 def test_identical_clients_give_that_update(name):
-    close(combined(name, np.repeat(STACK[:1], 5, axis=0)), STACK[0])
+    close(combine_vectors(name, np.repeat(STACK[:1], 5, axis=0)), STACK[0])
 
 
 @each
-def test_one_client_is_handed_through(name):
-    close(combined(name, STACK[:1], COUNTS[:1], LOSSES[:1]), STACK[0])
+def test_a_single_client_gives_its_update(name):
+    close(combine_vectors(name, STACK[:1], COUNTS[:1], LOSSES[:1]), STACK[0])
 
 
 @each
-def test_zero_gives_zero(name):
-    assert not np.any(combined(name, np.zeros_like(STACK)))
+def test_zero_updates_give_zero(name):
+    assert not np.any(combine_vectors(name, np.zeros_like(STACK)))
 
 
 @each
-def test_a_zero_client_conflicts_with_nobody(name):
+def test_a_zero_update_conflicts_with_no_other(name):
     stack = AGREEING.copy()
     stack[2] = 0
-    close(combined(name, stack), mean(name, stack))
+    close(combine_vectors(name, stack), mean(name, stack))
 
 
 @each
 @pytest.mark.parametrize("present", [2, 3, 4])
-def test_absent_clients_change_nothing(name, present):
+def test_absent_clients_do_not_change_the_result(name, present):
     """Wherever they sit; their reports are zeros."""
     keep = np.sort(np.random.default_rng(present).permutation(5)[:present])
     is_here = np.isin(np.arange(5), keep)
-    holes = combined(name, STACK * is_here[:, None], COUNTS * is_here, LOSSES * is_here)
+    holes = combine_vectors(name, STACK * is_here[:, None], COUNTS * is_here, LOSSES * is_here)
     if name == "random pairs":  # the ids decide its order, and those of the short stack are others
         assert np.all(np.isfinite(holes))
     else:
-        close(holes, combined(name, STACK[keep], COUNTS[keep], LOSSES[keep]))
+        close(holes, combine_vectors(name, STACK[keep], COUNTS[keep], LOSSES[keep]))
 
 
 @pytest.mark.parametrize("name", SCALE_FREE)
 @pytest.mark.parametrize("factor", [1e-6, 3.0, 1e6])
-def test_scale_passes_through(name, factor):
-    close(combined(name, factor * STACK), factor * combined(name, STACK), 1e-5)
+def test_scaled_updates_give_a_scaled_result(name, factor):
+    close(combine_vectors(name, factor * STACK), factor * combine_vectors(name, STACK), 1e-5)
 
 
 @each
-def test_sign_passes_through(name):
+def test_negated_updates_give_a_negated_result(name):
     turned = jax.tree.map(lambda x: x if x.dtype == bool else -x, state_of(name))
-    close(combined(name, -STACK, state=turned), -combined(name, STACK))
+    close(combine_vectors(name, -STACK, state=turned), -combine_vectors(name, STACK))
 
 
 @pytest.mark.parametrize("name", ["all dominant", "harmonized", "original", "sequential", "random pairs"])
-def test_exact_opposites_cancel(name):
-    close(combined(name, np.stack([STACK[0], -STACK[0]]), np.ones(2), np.ones(2)), np.zeros(12))
+def test_exactly_opposite_updates_cancel(name):
+    close(combine_vectors(name, np.stack([STACK[0], -STACK[0]]), np.ones(2), np.ones(2)), np.zeros(12))
 
 
 @pytest.mark.parametrize(("name", "survivor"), [("dominant", 0), ("running target", 1), ("hierarchical", 1)])
-def test_of_exact_opposites_the_one_that_is_not_corrected_stays(name, survivor):
+def test_of_exactly_opposite_updates_the_uncorrected_one_remains(name, survivor):
     """The dominant one; or, where the first has already become zero, the second."""
     stack = np.stack([STACK[0], -STACK[0]])
-    close(combined(name, stack, np.ones(2), np.ones(2)), 0.5 * stack[survivor])
+    close(combine_vectors(name, stack, np.ones(2), np.ones(2)), 0.5 * stack[survivor])
 
 
 @each
-def test_nearly_opposite_clients_stay_finite(name):
+def test_nearly_opposite_updates_give_a_finite_result(name):
     for noise in 10.0 ** -np.arange(1, 9):
         stack = np.stack([STACK[0], -STACK[0] + noise * STACK[1], STACK[0] + noise * STACK[2]])
-        out = combined(name, stack, COUNTS[:3], LOSSES[:3])
+        out = combine_vectors(name, stack, COUNTS[:3], LOSSES[:3])
         assert np.linalg.norm(out) <= 3 * np.linalg.norm(stack, axis=1).max()
 
 
@@ -150,25 +150,25 @@ def test_runs_under_vmap_and_loops_without_float64(name):
     stacks = jnp.asarray(np.stack([STACK, 2 * STACK, STACK[::-1]]))
 
     def looped(stack):
-        again = lambda number, total: total + compiled(name)(stack, COUNTS, LOSSES, 1, state_of(name))  # noqa: E731
+        again = lambda number, total: total + compile_aggregator(name)(stack, COUNTS, LOSSES, 1, state_of(name))  # noqa: E731
         return jax.lax.fori_loop(0, 2, again, jnp.zeros(12))
 
     for ours, stack in zip(jax.jit(jax.vmap(looped))(stacks), stacks, strict=True):
-        close(ours, 2 * combined(name, stack), 1e-5)
+        close(ours, 2 * combine_vectors(name, stack), 1e-5)
 
 
 @pytest.mark.parametrize("name", ["harmonized", "original", "sequential", "random pairs"])
-def test_of_two_clients_each_loses_its_part_along_the_other(name):
+def test_two_clients_in_conflict_are_projected_onto_each_others_normal_plane(name):
     one, other = STACK[0], -STACK[0] + 0.5 * STACK[1]
     assert one @ other < 0
     expected = 0.5 * (one - (one @ other) / (other @ other) * other) + 0.5 * (other - (one @ other) / (one @ one) * one)
-    close(combined(name, np.stack([one, other]), np.ones(2), np.ones(2)), expected, 1e-5)
+    close(combine_vectors(name, np.stack([one, other]), np.ones(2), np.ones(2)), expected, 1e-5)
 
 
-def test_random_pairs_are_drawn_anew_each_round_and_alike_each_time():
-    first, again, later = (combined("random pairs", STACK, round=number) for number in (0, 0, 1))
+def test_random_pairs_depend_on_the_round_only():
+    first, again, later = (combine_vectors("random pairs", STACK, round=number) for number in (0, 0, 1))
     assert np.array_equal(first, again)
-    outcomes = {combined("random pairs", STACK, round=number).tobytes() for number in range(8)}
+    outcomes = {combine_vectors("random pairs", STACK, round=number).tobytes() for number in range(8)}
     assert len(outcomes) > 1 or np.array_equal(first, later)
 
 
@@ -190,6 +190,6 @@ def test_random_pairs_are_drawn_anew_each_round_and_alike_each_time():
         (lambda: hierarchical_mean(buffers="mean"), "buffers"),
     ],
 )
-def test_options_out_of_range(build, message):
+def test_options_out_of_range_are_refused(build, message):
     with pytest.raises(InputError, match=message):
         build()

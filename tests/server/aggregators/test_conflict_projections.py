@@ -33,7 +33,7 @@ def without(vector, other):
 
 @pytest.mark.parametrize("is_tested", [True, False])
 @pytest.mark.parametrize("order", ORDERS)
-def test_in_order(order, is_tested):
+def test_project_in_order_equals_projections_of_vectors(order, is_tested):
     is_pair = OTHERS if is_tested else OTHERS & (GRAM < 0)
     wanted = STACK.copy()
     for i, partners in enumerate(ORDERS[order]):
@@ -45,7 +45,7 @@ def test_in_order(order, is_tested):
 
 
 @pytest.mark.parametrize("is_mutual", [True, False])
-def test_running(is_mutual):
+def test_project_running_equals_projections_of_vectors(is_mutual):
     """Where an update has been cancelled to rounding, it neither gives nor takes."""
     pairs = PAIRS[RNG.permutation(len(PAIRS))]
     is_pair = (pairs != 7).all(axis=1) & (pairs[:, 0] != pairs[:, 1])
@@ -61,7 +61,7 @@ def test_running(is_mutual):
 
 
 @pytest.mark.parametrize("name", ["project_in_order", "project_running"])
-def test_no_step_multiplies_by_the_gram_matrix(name):
+def test_no_projection_step_multiplies_two_square_matrices(name):
     """m steps of m^3, or m^2 of m^2, made a round of a thousand clients take minutes."""
     order = ORDERS["one order"] if name == "project_in_order" else PAIRS
     is_pair = OTHERS if name == "project_in_order" else np.ones(len(PAIRS), bool)

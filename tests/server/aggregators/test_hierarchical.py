@@ -7,7 +7,7 @@ import pytest
 
 from fedjax_het.server.aggregators import hierarchical_mean
 from fedjax_het.server.aggregators._hierarchical import Reference
-from tests.golden.stage import aggregate
+from tests.golden.replay import aggregate
 
 RNG = np.random.default_rng(0)
 STACK = {
@@ -23,14 +23,14 @@ def close(a, b):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), a, b)
 
 
-def test_the_first_round_is_the_mean_and_the_reference_begins_there():
+def test_the_first_round_gives_the_mean_and_sets_the_reference():
     update, state = aggregate(hierarchical_mean(), STACK)
     close(update, plain_mean(STACK))
     close(state.average, plain_mean(STACK))
     assert state.is_begun
 
 
-def test_then_the_reference_follows_slowly():
+def test_the_reference_is_a_moving_average_of_updates():
     _, state = aggregate(hierarchical_mean(), STACK)
     second = jax.tree.map(lambda x: -x, STACK)
     later, after = aggregate(hierarchical_mean(decay=0.9), second, state=state)
@@ -51,7 +51,7 @@ def by_hand(first, second, third, reference):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_three_clients_by_hand(seed):
+def test_the_update_of_three_clients_matches_that_computed_by_hand(seed):
     stack = np.random.default_rng(seed).normal(size=(3, 4))
     reference = np.random.default_rng(seed + 100).normal(size=4)
     state = Reference({"params": {"w": jnp.asarray(reference, jnp.float32)}}, jnp.array(True))
@@ -59,14 +59,14 @@ def test_three_clients_by_hand(seed):
     np.testing.assert_allclose(update["params"]["w"], by_hand(*stack, reference), atol=1e-5)
 
 
-def test_a_reference_of_zero_leaves_the_order_to_the_ids():
+def test_a_zero_reference_gives_a_finite_update():
     begun = Reference(jax.tree.map(lambda x: jnp.zeros_like(x[0]), STACK), jnp.array(True))
     update, _ = aggregate(hierarchical_mean(), STACK, state=begun)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(update))
 
 
 @pytest.mark.parametrize("buffers", ["weighted_mean", "keep_server", "in_vector"])
-def test_buffers(buffers):
+def test_buffers_are_averaged_kept_or_edited_as_requested(buffers):
     stack = STACK | {"batch_stats": {"mean": STACK["params"]["a"][:, :3]}}
     _, state = aggregate(hierarchical_mean(buffers=buffers), stack)
     update, after = aggregate(hierarchical_mean(buffers=buffers), stack, state=state)

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import _principal, gram_space_mean, mean, principal_directions
 from fedjax_het.server.aggregators._principal import principal_edit
-from tests.golden.stage import aggregate, combined
+from tests.golden.replay import aggregate, combine
 
 AGGREGATORS = {
     "mean": mean(),
@@ -32,51 +31,51 @@ def close(a, b, tolerance=2e-5):
 
 @each
 def test_identical_clients_give_that_update(name):
-    close(combined(AGGREGATORS[name], np.repeat(STACK[:1], 4, axis=0), COUNTS[:4]), STACK[0])
+    close(combine(AGGREGATORS[name], np.repeat(STACK[:1], 4, axis=0), COUNTS[:4]), STACK[0])
 
 
 @each
-def test_one_client_is_handed_through(name):
-    close(combined(AGGREGATORS[name], STACK[:1]), STACK[0])
+def test_a_single_client_gives_its_update(name):
+    close(combine(AGGREGATORS[name], STACK[:1]), STACK[0])
 
 
 @each
-def test_order_does_not_matter(name):
+def test_the_order_of_clients_does_not_matter(name):
     order = RNG.permutation(6)
-    close(combined(AGGREGATORS[name], STACK[order], COUNTS[order]), combined(AGGREGATORS[name], STACK, COUNTS))
+    close(combine(AGGREGATORS[name], STACK[order], COUNTS[order]), combine(AGGREGATORS[name], STACK, COUNTS))
 
 
 @each
 @pytest.mark.parametrize("factor", [1e-6, 3.0, 1e6, -1.0])
-def test_scale_and_sign_pass_through(name, factor):
-    close(combined(AGGREGATORS[name], factor * STACK, COUNTS), factor * combined(AGGREGATORS[name], STACK, COUNTS))
+def test_scaled_updates_give_a_scaled_result(name, factor):
+    close(combine(AGGREGATORS[name], factor * STACK, COUNTS), factor * combine(AGGREGATORS[name], STACK, COUNTS))
 
 
 @each
-def test_zero_gives_zero(name):
-    assert not np.any(combined(AGGREGATORS[name], np.zeros((4, 7), np.float32)))
+def test_zero_updates_give_zero(name):
+    assert not np.any(combine(AGGREGATORS[name], np.zeros((4, 7), np.float32)))
 
 
 @each
-def test_absent_clients_change_nothing(name):
+def test_absent_clients_do_not_change_the_result(name):
     padded = np.concatenate([STACK, np.zeros((2, 40), np.float32)])
     counts = np.concatenate([COUNTS, [0, 0]])
-    close(combined(AGGREGATORS[name], padded, counts), combined(AGGREGATORS[name], STACK, COUNTS))
+    close(combine(AGGREGATORS[name], padded, counts), combine(AGGREGATORS[name], STACK, COUNTS))
 
 
 @each
 @given(st.integers(1, 8), st.integers(1, 5), st.integers(0, 1000))
 @settings(deadline=None, max_examples=15)
-def test_the_result_is_finite_and_in_the_span(name, num_clients, size, seed):
+def test_the_result_is_finite_and_in_the_span_of_the_updates(name, num_clients, size, seed):
     stack = np.random.default_rng(seed).normal(size=(num_clients, size)).astype(np.float32)
-    out = np.asarray(combined(AGGREGATORS[name], stack))
+    out = np.asarray(combine(AGGREGATORS[name], stack))
     assert np.all(np.isfinite(out))
     coefficients, *_ = np.linalg.lstsq(stack.T, out, rcond=None)
     np.testing.assert_allclose(stack.T @ coefficients, out, atol=1e-3)
 
 
 # ---- principal directions --------------------------------------------------------------------------------------------
-def revised(stack, **options):
+def edit_stack(stack, **options):
     with jax.enable_x64(True):
         stack = np.asarray(stack, float)
         return np.asarray(principal_edit(**options)(jnp.asarray(stack @ stack.T), jnp.ones(len(stack), bool))) @ stack
@@ -84,20 +83,20 @@ def revised(stack, **options):
 
 @pytest.mark.parametrize("correction", ["per_axis", "whole"])
 def test_a_revised_update_keeps_its_length(correction):
-    lengths = np.linalg.norm(revised(STACK, correction=correction), axis=1)
+    lengths = np.linalg.norm(edit_stack(STACK, correction=correction), axis=1)
     np.testing.assert_allclose(lengths, np.linalg.norm(STACK, axis=1), rtol=1e-6)
 
 
-def test_a_client_that_sent_zeros_stays_zero():
+def test_a_zero_update_stays_zero():
     stack = STACK.copy()
     stack[2] = 0
-    out = revised(stack)
+    out = edit_stack(stack)
     assert np.all(np.isfinite(out)) and not np.any(out[2])
 
 
 @pytest.mark.parametrize("correction", ["per_axis", "whole", "none"])
 @pytest.mark.parametrize("projection", ["orthogonal", "cosine"])
-def test_which_way_an_axis_points_changes_nothing(correction, projection, monkeypatch):
+def test_the_sign_of_an_axis_does_not_change_the_result(correction, projection, monkeypatch):
     """An axis and its negative project alike, so that FedLD's vote on the sign of an axis is no option."""
     options, axes_of = {"correction": correction, "projection": projection}, _principal.principal_axes
     for seed in range(10):
@@ -107,44 +106,34 @@ def test_which_way_an_axis_points_changes_nothing(correction, projection, monkey
             axes = axes_of(*arguments)
             return axes._replace(vectors=axes.vectors * flips, projections=axes.projections * flips)
 
-        expected = revised(STACK, **options)
+        expected = edit_stack(STACK, **options)
         monkeypatch.setattr(_principal, "principal_axes", flipped)
-        np.testing.assert_allclose(revised(STACK, **options), expected, rtol=1e-12)
+        np.testing.assert_allclose(edit_stack(STACK, **options), expected, rtol=1e-12)
         monkeypatch.undo()
 
 
 def test_two_opposite_clients_cancel_as_in_the_mean():
     stack = np.stack([STACK[0], -STACK[0]])
-    close(combined(principal_directions(), stack, [3, 1]), 0.5 * STACK[0])
+    close(combine(principal_directions(), stack, [3, 1]), 0.5 * STACK[0])
 
 
-def test_more_clients_than_parameters():
-    assert np.all(np.isfinite(combined(principal_directions(1.0), RNG.normal(size=(9, 3)).astype(np.float32))))
+def test_more_clients_than_parameters_give_a_finite_result():
+    assert np.all(np.isfinite(combine(principal_directions(1.0), RNG.normal(size=(9, 3)).astype(np.float32))))
 
 
-def test_a_direction_of_a_hundred_thousandth_is_still_seen():
+def test_a_direction_with_a_relative_singular_value_of_1e_5_is_kept():
     """Singular values 1 and 1e-5: a float32 Gram matrix would lose the second (1e-10 of the first, squared)."""
     basis = np.linalg.qr(RNG.normal(size=(500, 2)))[0].T
     stack = (np.array([[1, 1e-5], [1, -1e-5], [1, 1e-5]]) @ basis).astype(np.float32)
     exact = np.asarray(stack, float)
     with jax.enable_x64(True):
-        wanted = combined(principal_directions(1.0), exact)
-    close(combined(principal_directions(1.0), stack), wanted, 1e-6)
-
-
-def test_the_gram_matrix_by_blocks_is_the_gram_matrix(monkeypatch):
-    monkeypatch.setattr("fedjax_het.engine.parallel.update_stack._CPU_BLOCK", 42)
-    stack = StackedUpdates({"a": jnp.asarray(STACK), "b": jnp.asarray(STACK[:, :14].reshape(6, 2, 7))})
-    with jax.enable_x64(True):
-        ours = stack.gram()
-    exact = STACK.astype(float) @ STACK.T.astype(float) + STACK[:, :14].astype(float) @ STACK[:, :14].T.astype(float)
-    assert ours.dtype == np.float64
-    np.testing.assert_allclose(ours, exact, rtol=1e-12, atol=1e-12)
+        wanted = combine(principal_directions(1.0), exact)
+    close(combine(principal_directions(1.0), stack), wanted, 1e-6)
 
 
 def test_runs_under_vmap_and_loops_without_float64():
     stacks = jnp.asarray(np.stack([STACK, 2 * STACK, STACK[::-1]]))
-    single = [combined(principal_directions(), stack) for stack in stacks]
+    single = [combine(principal_directions(), stack) for stack in stacks]
 
     def looped(stack):
         body = lambda i, total: total + aggregate(principal_directions(), {"params": {"w": stack}})[0]["params"]["w"]  # noqa: E731
@@ -155,11 +144,11 @@ def test_runs_under_vmap_and_loops_without_float64():
 
 
 @pytest.mark.parametrize("buffers", ["weighted_mean", "keep_server", "in_vector"])
-def test_buffers(buffers):
+def test_buffers_are_averaged_kept_or_edited_as_requested(buffers):
     stack = {"params": {"w": STACK}, "batch_stats": {"mean": STACK[:, :3]}}
     update, _ = aggregate(principal_directions(buffers=buffers), stack, COUNTS)
     average = np.average(STACK[:, :3], axis=0, weights=COUNTS)
-    edited = combined(principal_directions(), np.concatenate([STACK, STACK[:, :3]], axis=1), COUNTS)[-3:]
+    edited = combine(principal_directions(), np.concatenate([STACK, STACK[:, :3]], axis=1), COUNTS)[-3:]
     wanted = {"weighted_mean": average, "keep_server": np.zeros(3), "in_vector": edited}
     close(update["batch_stats"]["mean"], wanted[buffers], 1e-5)
 
@@ -176,12 +165,12 @@ def test_buffers(buffers):
         ({"rounding": "up"}, "rounding"),
     ],
 )
-def test_options_out_of_range(options, message):
+def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         principal_directions(**options)
 
 
-def test_an_edit_may_use_whatever_jax_lowers_by_python_of_its_own():
+def test_an_edit_can_use_sorting_loops_and_conditionals():
     """argmin, sorting, cumulative sums, searches and loops are lowered after the float64 context of the trace ended."""
 
     def edit(gram, is_present):
@@ -198,9 +187,9 @@ def test_an_edit_may_use_whatever_jax_lowers_by_python_of_its_own():
         stack = jnp.asarray(STACK, float)
         coefficients = np.asarray(edit(stack @ stack.T, jnp.ones(6, bool)))
     expected = np.full(6, 1 / 6) @ coefficients @ STACK.astype(np.float64)
-    close(combined(gram_space_mean(edit, "uniform"), STACK), expected)
-    both = jax.jit(jax.vmap(lambda stack: combined(gram_space_mean(edit, "uniform"), stack)))(
+    close(combine(gram_space_mean(edit, "uniform"), STACK), expected)
+    both = jax.jit(jax.vmap(lambda stack: combine(gram_space_mean(edit, "uniform"), stack)))(
         jnp.stack([STACK, 2 * STACK])
     )
     close(both[0], expected)
-    close(both[1], combined(gram_space_mean(edit, "uniform"), 2 * STACK))
+    close(both[1], combine(gram_space_mean(edit, "uniform"), 2 * STACK))

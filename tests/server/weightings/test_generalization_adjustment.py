@@ -24,7 +24,7 @@ def adjust(weights, gaps, size, is_adjusted=None, **options) -> np.ndarray:
 
 @given(clients=clients, size=st.floats(0, 3), factor=st.floats(0.1, 10), centre=st.booleans(), seed=st.integers(0, 5))
 @settings(deadline=None, max_examples=60)
-def test_weights_stay_shares_and_see_only_how_gaps_compare(clients, size, factor, centre, seed):
+def test_adjusted_weights_are_shares_and_depend_on_relative_gaps_only(clients, size, factor, centre, seed):
     counts, gaps, chosen = (np.array(column) for column in zip(*clients, strict=True))
     weights, gaps = counts / counts.sum(), gaps / 8.0
     ours = adjust(weights, gaps, size, chosen, centre=centre)
@@ -50,27 +50,27 @@ def sum_before_shares(weights, gaps, size) -> float:
     return np.maximum(weights + size * deviations / (largest or 1), 0).sum()
 
 
-def test_the_worst_served_client_loses_where_others_are_cut_at_zero():
+def test_the_client_with_the_largest_gap_can_lose_weight_by_clipping():
     """Before shares are taken: 0 - 1 is cut to 0, 0 + 2/7 and 1 + 5/7, of the sum 2."""
     np.testing.assert_allclose(adjust([0.0, 0.0, 1.0], [0.0, 3.0, 4.0], 1.0), [0, 1 / 7, 6 / 7], rtol=1e-6)
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.1, 1e6])
-def test_equal_gaps_change_nothing(gap):
+def test_equal_gaps_leave_weights_unchanged(gap):
     weights = np.array([0.2, 0.3, 0.5], np.float32)
     np.testing.assert_allclose(adjust(weights, np.full(3, gap, np.float32), 0.2), weights, rtol=1e-6)
 
 
-def test_a_step_by_hand():
+def test_a_step_matches_weights_computed_by_hand():
     np.testing.assert_allclose(adjust([0.5, 0.5], [1.0, 3.0], 0.2), [0.3, 0.7], rtol=1e-6)
     np.testing.assert_allclose(adjust([0.5, 0.5], [1.0, 3.0], 0.3, centre=False), [6 / 14, 8 / 14], rtol=1e-6)
 
 
-def test_all_cut_to_nothing_begin_again_equal():
+def test_weights_that_are_all_clipped_to_zero_become_equal():
     np.testing.assert_allclose(adjust([0.5, 0.5, 0.0], [-1.0, -1.0, -1.0], 0.9, centre=False), [1 / 3] * 3, rtol=1e-6)
 
 
-def test_a_ceiling_holds_the_step_that_goes_beyond_it():
+def test_a_ceiling_clips_weights_beyond_it():
     gaps = [1.0, 0.0, -1.0]
     np.testing.assert_allclose(adjust([0.4, 0.4, 0.2], gaps, 2.0), [2.4 / 2.8, 0.4 / 2.8, 0], rtol=1e-6)
     np.testing.assert_allclose(adjust([0.4, 0.4, 0.2], gaps, 2.0, ceiling=1.0), [1 / 1.4, 0.4 / 1.4, 0], rtol=1e-6)
@@ -93,7 +93,7 @@ def run(weighting, views):
     return used, state
 
 
-def test_a_first_report_tells_no_gap():
+def test_the_first_report_adjusts_no_weight():
     used, _ = run(generalization_adjustment(0.3, 10), [view(0, [5.0, 0.0]), view(1, [5.0, 0.0])])
     np.testing.assert_allclose(used, [[0.5, 0.5], [0.8, 0.2]], rtol=1e-6)
 
@@ -108,13 +108,13 @@ def test_a_first_report_tells_no_gap():
         ({"scale": "1/n"}, [0.5, 0.25, 0, 0]),
     ],
 )
-def test_schedules_and_scales(options, factors):
+def test_the_step_follows_its_schedule_and_scale(options, factors):
     views = [view(number, [1.0, 0.0]) for number in range(5)]
     used, _ = run(generalization_adjustment(0.05, 2, **options), views)
     np.testing.assert_allclose(np.diff([weights[0] for weights in used]), 0.05 * np.array(factors), atol=1e-6)
 
 
-def test_who_is_away_keeps_its_weight_and_who_is_there_shares_out_its_own():
+def test_absent_clients_keep_their_weights():
     everyone = view(0, [0.0] * 4)
     some = view(1, [9.0, 2.0, 1.0], cohort=[3, 0, 2], is_present=[False, True, True], num_clients=4)
     used, state = run(generalization_adjustment(0.1, 10), [everyone, some])
@@ -122,7 +122,7 @@ def test_who_is_away_keeps_its_weight_and_who_is_there_shares_out_its_own():
     np.testing.assert_allclose(state.weights, [0.35, 0.25, 0.15, 0.25], rtol=1e-6)
 
 
-def test_who_comes_late_is_averaged_but_not_adjusted():
+def test_a_client_that_joins_late_is_averaged_but_not_adjusted():
     first = view(0, [0.0, 0.0], cohort=[0, 1], num_clients=3)
     used, state = run(generalization_adjustment(0.1, 10), [first, view(1, [2.0, 1.0, 0.0])])
     np.testing.assert_allclose(used[0], [0.5, 0.5], rtol=1e-6)
@@ -130,19 +130,19 @@ def test_who_comes_late_is_averaged_but_not_adjusted():
     assert state.has_reported.tolist() == [True, True, True]
 
 
-def test_if_those_present_have_no_weight_they_count_alike():
+def test_present_clients_without_weight_count_equally():
     views = [view(0, [0.0] * 3), view(1, [3.0, 0.0, 0.0]), view(2, [1.0, 1.0], cohort=[1, 2], num_clients=3)]
     used, _ = run(generalization_adjustment(3.0, 10), views)
     np.testing.assert_allclose(used[1], [1, 0, 0], atol=1e-6)
     np.testing.assert_allclose(used[2], [0.5, 0.5], rtol=1e-6)
 
 
-def test_one_client_alone_has_all_the_weight():
+def test_a_single_client_has_all_the_weight():
     used, _ = run(generalization_adjustment(), [view(number, [1.0]) for number in range(3)])
     np.testing.assert_array_equal(used, np.ones((3, 1)))
 
 
-def test_a_step_may_be_traced():
+def test_the_step_can_be_traced():
     steps = jnp.array([0.0, 0.1])
     second = jax.vmap(lambda d: run_second(generalization_adjustment(d, 10)))(steps)
     np.testing.assert_allclose(second, [[0.5, 0.5], [0.6, 0.4]], rtol=1e-6)
@@ -164,6 +164,6 @@ def run_second(weighting):
         ({"ceiling": 0.0}, "ceiling: must be a finite number above 0 or None"),
     ],
 )
-def test_options_that_cannot_work(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         generalization_adjustment(**options)

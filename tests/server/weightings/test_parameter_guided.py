@@ -33,7 +33,7 @@ def view(start, changes, gaps) -> ServerView:
 
 @given(clients=clients, seed=st.integers(0, 5), factor=st.floats(0.1, 10))
 @settings(deadline=None, max_examples=40)
-def test_weights_are_shares_of_those_present(clients, seed, factor):
+def test_weights_are_shares_of_present_clients(clients, seed, factor):
     distances, gaps, present = (np.array(column) for column in zip(*clients, strict=True))
     weights, num = weigh(distances, gaps, present), present.sum()
     assert np.all(weights[~present] == 0)
@@ -45,39 +45,39 @@ def test_weights_are_shares_of_those_present(clients, seed, factor):
     np.testing.assert_allclose(weigh(factor * distances, gaps, present), weights, rtol=1e-4)
 
 
-def test_two_clients_by_hand():
+def test_weights_of_two_clients_match_those_computed_by_hand():
     gammas = 1 / (1 + np.exp([-0.3, 0.1]))
     expected = 0.5 * ((1 - 0.25) + gammas[0] / gammas.sum())
     np.testing.assert_allclose(weigh([1.0, 3.0], [0.3, -0.1]), [expected, 1 - expected], rtol=1e-6)
 
 
-def test_alone_a_client_is_everything():
+def test_a_single_present_client_has_all_the_weight():
     np.testing.assert_array_equal(weigh([0.0, 2.0], [3.0, -1.0], [False, True]), [0, 1])
 
 
-def test_who_moved_less_and_who_was_served_badly_counts_more():
+def test_a_smaller_distance_and_a_larger_gap_increase_the_weight():
     near, far = weigh([1.0, 2.0], [0.0, 0.0])
     badly, well = weigh([1.0, 1.0], [0.5, 0.0])
     assert near > far and badly > well
 
 
 @pytest.mark.parametrize("gap", [0.0, 50.0, -50.0, -800.0])
-def test_identical_clients_are_equal_even_where_gammas_underflow(gap):
+def test_identical_clients_have_equal_weights_even_where_gammas_underflow(gap):
     np.testing.assert_allclose(weigh([0.0] * 4, [gap] * 4), [0.25] * 4)
 
 
-def test_the_held_out_model_takes_a_sixth():
+def test_the_extra_model_of_the_released_code_reduces_the_sum_of_weights():
     assert weigh([1.0, 2.0, 3.0], [0.1, 0.2, 0.3], official_n_extra=1).sum() == pytest.approx(5 / 6)
 
 
-def test_cosine_sees_directions_only():
+def test_the_cosine_distance_depends_on_directions_only():
     start = np.array([[1.0, 0.0], [0.0, 0.0]])
     changes = np.stack([2 * start, np.array([[-1.0, 1.0], [0.0, 0.0]])])  # longer; turned by a right angle
     weights, _ = parameter_guided("conv", "cosine").update((), view(start, changes, [0.0, 0.0]))
     np.testing.assert_allclose(weights, [0.75, 0.25], rtol=1e-6)
 
 
-def test_a_start_of_zero_has_no_direction():
+def test_a_zero_layer_has_equal_cosine_distances():
     weights, _ = parameter_guided("conv", "cosine").update((), view(np.zeros((2, 2)), np.ones((2, 2, 2)), [0.0, 0.0]))
     np.testing.assert_allclose(weights, [0.5, 0.5])
 
@@ -90,13 +90,13 @@ def test_a_start_of_zero_has_no_direction():
         ({"official_n_extra": 0.5}, "official_n_extra: must be a whole number"),
     ],
 )
-def test_options_that_cannot_work(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         parameter_guided(**options)
 
 
 @pytest.mark.parametrize("change", [{}, {"sharing": sharing.personal("params/dense_0/*")}])
-def test_a_layer_that_is_not_shared_is_answered_before_anything_runs(change):
+def test_a_layer_that_is_not_shared_is_refused_at_initialization(change):
     name = "dense_0" if change else "dens_0/kernel"
     round = compose("fedrd", options={"layer": name}, change=change)
     with pytest.raises(InputError, match=rf"layer: '{name}' is no weight that the clients share.*params/classifier"):
@@ -140,11 +140,11 @@ def initial(model, shape) -> dict:
         ),
     ],
 )
-def test_by_default_it_is_the_first_layer_or_the_end_of_the_first_stage(shared, expected):
+def test_the_default_low_layer_is_the_first_layer_or_the_end_of_the_first_stage(shared, expected):
     assert low_layer(shared) == expected
 
 
-def test_names_of_pytorch():
+def test_low_layer_accepts_names_of_pytorch():
     names = ("conv1", "layer1.0.conv1", "layer1.1.conv2", "layer1.1.bn2", "layer10.0.conv1", "layer2.0.conv1")
     params = {f"{name}.weight": np.zeros((2, 2, 3, 3) if "conv" in name else 2) for name in names}
     assert low_layer({"params": params}) == "params/layer1.1.conv2.weight"
@@ -152,16 +152,16 @@ def test_names_of_pytorch():
 
 
 @pytest.mark.parametrize("name", ["params/dense_1/kernel", "dense_1/kernel", "dense_1", "params/dense_1"])
-def test_a_layer_has_several_names(name):
+def test_low_layer_accepts_several_forms_of_a_name(name):
     assert low_layer(initial(models.mlp(3, (8, 8)), (4,)), name) == "params/dense_1/kernel"
 
 
 @pytest.mark.parametrize("name", ["dense", "dense_1/bias", "params/dens_1/kernel"])
-def test_a_layer_that_is_not_there(name):
+def test_an_unknown_layer_is_refused_with_the_known_ones(name):
     with pytest.raises(InputError, match=r"layer: .*Known: params/classifier/kernel, params/dense_0/kernel"):
         low_layer(initial(models.mlp(3, (8, 8)), (4,)), name)
 
 
-def test_no_weight_is_shared():
+def test_low_layer_refuses_a_model_without_shared_weights():
     with pytest.raises(InputError, match="no weight of at least two axes is shared"):
         low_layer({"params": {"scale": np.zeros(3)}})

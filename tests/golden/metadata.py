@@ -8,13 +8,14 @@ from typing import Any
 DESCRIPTIVE = ("provenance", "kind", "dtype", "note", "notes", "model", "check*", "max_abs_diff_*", "rel_diff_*")
 
 
-class Meta(Mapping[str, Any]):
+class Metadata(Mapping[str, Any]):
     """A file's hyper-parameters. A key counts as read once its value was asked for; `in` does not ask for it."""
 
     def __init__(self, values: Mapping[str, Any], prefix: str = ""):
         self._prefix, self._read = prefix, set()
         self._values = {
-            key: Meta(value, f"{prefix}{key}.") if isinstance(value, dict) else value for key, value in values.items()
+            key: Metadata(value, f"{prefix}{key}.") if isinstance(value, dict) else value
+            for key, value in values.items()
         }
 
     def __getitem__(self, key: str) -> Any:
@@ -49,7 +50,7 @@ class Meta(Mapping[str, Any]):
         names = []
         for key, value in self._values.items():
             if key in self._read:
-                names += value.unread if isinstance(value, Meta) else []
+                names += value.unread if isinstance(value, Metadata) else []
             elif self._prefix or not any(fnmatchcase(key, pattern) for pattern in DESCRIPTIVE):
                 names.append(f"{self._prefix}{key}")
         return names

@@ -1,4 +1,4 @@
-"""Commands that train together on this machine, a CPU device each."""
+"""Launching of processes that train together on this machine, with one CPU device each."""
 
 import os
 import socket
@@ -26,8 +26,8 @@ SMALL = {
 }
 
 
-def furnish(folder: Path) -> Path:
-    """A config and examples; compiled programs will be kept there too."""
+def write_inputs(folder: Path) -> Path:
+    """Write a config and examples; compiled programs are cached there too."""
     (folder / "config.py").write_text("def get_config():\n    return {}\n")
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 240)
@@ -36,7 +36,7 @@ def furnish(folder: Path) -> Path:
     return folder
 
 
-def arguments(place: Path, workdir: Path, overrides: dict[str, str]) -> list[str]:
+def train_arguments(place: Path, workdir: Path, overrides: dict[str, str]) -> list[str]:
     values = SMALL | {"data.path": str(place / "examples.npz")} | overrides
     return [
         f"--config={place / 'config.py'}",
@@ -67,7 +67,9 @@ def start(place: Path, own_arguments: list[str], *flags: str, cwd: Path = ROOT, 
     )
 
 
-def together(place: Path, count: int, own_arguments: list[str], cwds: Sequence[Path] = ()) -> list[subprocess.Popen]:
+def start_together(
+    place: Path, count: int, own_arguments: list[str], cwds: Sequence[Path] = ()
+) -> list[subprocess.Popen]:
     """`count` processes with the same arguments, in working directories of their own if there are any."""
     common = f"--coordinator=127.0.0.1:{free_port()}", f"--num_processes={count}"
     return [
@@ -76,8 +78,8 @@ def together(place: Path, count: int, own_arguments: list[str], cwds: Sequence[P
     ]
 
 
-def ended(processes: list[subprocess.Popen], seconds: float = 300) -> list[tuple[int, str, str]]:
-    """(exit status, output, errors) of each. Who is still there after so long is killed, and the test fails."""
+def wait_for_all(processes: list[subprocess.Popen], seconds: float = 300) -> list[tuple[int, str, str]]:
+    """(exit status, output, errors) of each. A process that still runs after so long is killed, and the test fails."""
     try:
         streams = [process.communicate(timeout=seconds) for process in processes]
         return [(process.returncode, *both) for process, both in zip(processes, streams, strict=True)]
@@ -87,13 +89,13 @@ def ended(processes: list[subprocess.Popen], seconds: float = 300) -> list[tuple
 
 
 def train_together(place: Path, count: int, own_arguments: list[str]) -> list[tuple[int, str, str]]:
-    done = ended(together(place, count, own_arguments))
+    done = wait_for_all(start_together(place, count, own_arguments))
     assert [status for status, _, _ in done] == [0] * count, done
     return done
 
 
-def refusal(place: Path, own_arguments: list[str], cwds: Sequence[Path] = ()) -> str:
-    """What the first of two processes says for both before they end; the second says nothing."""
-    first, second = ended(together(place, 2, own_arguments, cwds), 120)
+def common_error(place: Path, own_arguments: list[str], cwds: Sequence[Path] = ()) -> str:
+    """The message that the first of two processes prints for both before they end; the second prints nothing."""
+    first, second = wait_for_all(start_together(place, 2, own_arguments, cwds), 120)
     assert first[0] == second[0] == 2 and first[2].startswith("error: ") and not second[2], (first, second)
     return first[2]

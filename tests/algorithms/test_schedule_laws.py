@@ -5,7 +5,7 @@ import pytest
 
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.client.schedules import steps, warm_up
-from tests.harness import TINY, compose, difference, is_equal, plain, run
+from tests.harness import TINY, compose, difference, is_equal, plain_round, run
 
 ITS_OWN = {"fedpac": {"head_learning_rate": 0.2}}  # .1 else
 
@@ -20,15 +20,15 @@ NAMES = [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) f
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_half_of_twice_the_rate_is_the_rate(name):
+def test_halving_twice_the_rate_gives_the_same_run(name):
     """In all that a round leaves behind: FedCM, FedNova and SCAFFOLD divide by the rate, too."""
     options = {"learning_rate": 2 * TINY["learning_rate"], "learning_rate_schedule": half} | ITS_OWN.get(name, {})
     halved, _ = run(compose(name, options=options), rounds=3)
-    as_ever, _ = run(plain(name), rounds=3)
+    as_ever, _ = run(plain_round(name), rounds=3)
     assert difference(halved, as_ever) < 1e-5
 
 
-def test_in_fednovas_coefficients_with_a_pull():
+def test_fednovas_coefficients_with_a_proximal_term_use_the_scheduled_rate():
     """They depend on the rate where there is a proximal term."""
     pulled = {"mu": 2.0, "momentum": 0.5}
     halved = compose(
@@ -39,7 +39,7 @@ def test_in_fednovas_coefficients_with_a_pull():
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedcm", "fednova"])
-def test_a_round_at_no_rate_moves_nothing(name):
+def test_a_round_at_rate_zero_does_not_change_the_model(name):
     begun = run(compose(name, norm="none"), rounds=0)[0]
     still, _ = run(compose(name, norm="none", options={"learning_rate_schedule": warm_up(2)}), rounds=1)
     assert is_equal(still.server.shared, begun.server.shared)
@@ -47,7 +47,7 @@ def test_a_round_at_no_rate_moves_nothing(name):
     assert 0 < difference(moved.server.shared, begun.server.shared) < np.inf
 
 
-def test_steps_are_taken_at_the_beginning_of_their_rounds():
+def test_schedule_steps_apply_from_the_beginning_of_their_rounds():
     options = {"learning_rate_schedule": steps((2,), factor=0.0)}
     (before, _), (after, _) = (run(compose("fedavg", norm="none", options=options), rounds=r) for r in (2, 4))
     assert is_equal(before.server.shared, after.server.shared)

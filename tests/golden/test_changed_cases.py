@@ -1,57 +1,56 @@
-"""Cases made from those that lie beside the tests, by changes whose numbers are known: what a file says is honoured."""
+"""Stored cases with known changes: every value of a file is read and honoured."""
 
 import json
 
 import numpy as np
 import pytest
 
-from tests.golden import released
-from tests.golden.__main__ import Outcome, hold
-from tests.golden.cases import Case
+from tests.golden.__main__ import Outcome, run_case
+from tests.golden.cases import Case, load_checks
 from tests.golden.family_models import recognised
-from tests.golden.register import load_all
+from tests.golden.released_rules import adjusted_weights, guided_weights, principal_mean, tournament_mean
 from tests.golden.test_golden import HERE
 
-load_all()
+load_checks()
 
 
 @pytest.fixture
-def changed(tmp_path):
+def hold_changed(tmp_path):
     """(path beside the tests, new name, keys of meta that change, arrays that change) -> what comes of such a case."""
 
     def change(source: str, name: str, meta: dict | None = None, **arrays: np.ndarray) -> Outcome:
-        held = stored(source) | arrays
+        held = read_arrays(source) | arrays
         if meta:
             held["meta"] = np.array(json.dumps(json.loads(str(held["meta"])) | meta))
         path = tmp_path / source.split("/")[0] / f"{name}.npz"
         path.parent.mkdir(exist_ok=True)
         np.savez(path, **held)
-        return hold(path)[1]
+        return run_case(path)[1]
 
     return change
 
 
-def stored(source: str) -> dict[str, np.ndarray]:
+def read_arrays(source: str) -> dict[str, np.ndarray]:
     with np.load(HERE / f"{source}.npz") as arrays:
         return dict(arrays)
 
 
-def test_a_fault_is_contained_only_if_ours_is_what_has_to_stand_there(changed, monkeypatch):
+def test_a_fault_is_contained_only_with_the_expected_value_in_its_place(hold_changed, monkeypatch):
     source = "fedgh/official_hgd_d_opposite"  # 0/0 in FedDM's code
-    outcome = changed(source, "official_hgd_x")
+    outcome = hold_changed(source, "official_hgd_x")
     assert outcome.status == "contained"
     assert [comparison.array for comparison in outcome.contained] == ["agg_feddm"]
     monkeypatch.setattr("tests.golden.family_fedgh.tournament_mean", lambda stack, reference: stack[0])
-    assert changed(source, "official_hgd_y").problems[0].startswith("agg_feddm: ")
+    assert hold_changed(source, "official_hgd_y").problems[0].startswith("agg_feddm: ")
 
 
-def test_rounds_without_a_gap_are_contained(changed):
-    source, arrays = "fedga/s2_loss5_seq", stored("fedga/s2_loss5_seq")
+def test_rounds_without_a_gap_are_contained(hold_changed):
+    source, arrays = "fedga/s2_loss5_seq", read_arrays("fedga/s2_loss5_seq")
     arrays["after"][-1] = arrays["before"][-1]
     arrays["weights_official"][-1] = np.nan
     arrays["weights_paper"][-1] = arrays["weights_paper"][-2]
     arrays.pop("meta")
-    outcome = changed(source, "any", **arrays)
+    outcome = hold_changed(source, "any", **arrays)
     assert not outcome.problems
     assert outcome.status == "contained"
 
@@ -59,55 +58,52 @@ def test_rounds_without_a_gap_are_contained(changed):
 @pytest.mark.parametrize(
     ("source", "transcribed"),
     [
-        (
-            "fedld/official_flat_s_random_a",
-            lambda case: released.principal_mean(case["G"], float(case["k_proportion"])),
-        ),
-        ("fedgh/official_hgd_d_m_gt_d", lambda case: released.tournament_mean(case["G"], case["history_in"])),
-        ("fedgh/official_hgd_d_conflict_pair", lambda case: released.tournament_mean(case["G"], case["history_in"])),
-        ("fedrd/ref_weights_s100", lambda case: released.guided_weights(case["theta_g"], case["thetas"], case["gaps"])),
+        ("fedld/official_flat_s_random_a", lambda case: principal_mean(case["G"], float(case["k_proportion"]))),
+        ("fedgh/official_hgd_d_m_gt_d", lambda case: tournament_mean(case["G"], case["history_in"])),
+        ("fedgh/official_hgd_d_conflict_pair", lambda case: tournament_mean(case["G"], case["history_in"])),
+        ("fedrd/ref_weights_s100", lambda case: guided_weights(case["theta_g"], case["thetas"], case["gaps"])),
     ],
 )
-def test_what_stands_for_a_fault_agrees_with_the_code_that_has_it(source, transcribed):
+def test_released_rules_agree_with_stored_numbers_of_the_authors_code(source, transcribed):
     case = Case(HERE / f"{source}.npz")
     name = {"fedld": "agg", "fedgh": "agg_feddm", "fedrd": "weights"}[case.family]
     assert case.compare(name, transcribed(case), 1e-12).is_ok
 
 
-def test_what_stands_for_fedga_s_fault_agrees_with_its_code():
+def test_the_released_rule_of_fedga_agrees_with_its_stored_numbers():
     case = Case(HERE / "fedga" / "s2_loss5_seq.npz")
     start, gaps = case["weights_official"][0], case["after"] - case["before"]
-    assert case.compare("weights_official", released.adjusted_weights(start, gaps, case["step_passed"]), 1e-12).is_ok
+    assert case.compare("weights_official", adjusted_weights(start, gaps, case["step_passed"]), 1e-12).is_ok
 
 
-def test_moon_without_its_term_keeps_no_models(changed):
+def test_moon_without_earlier_models_equals_moon_with_mu_zero(hold_changed):
     """Without earlier models the term is exactly 0, so that the numbers are those of mu = 0."""
-    assert not changed("moon/s3_no_prev_round0", "s_any", {"mu": 0.0}).problems
+    assert not hold_changed("moon/s3_no_prev_round0", "s_any", {"mu": 0.0}).problems
 
 
 @pytest.mark.parametrize("option", [{"p": [0.2, 0.3, 0.5]}, {"eta_g": 0.5}, {"amp_rounds": None}])
-def test_harmofl_s_file_is_asked_for_every_option(changed, option):
+def test_every_option_in_a_harmofl_file_is_followed(hold_changed, option):
     source = "harmofl/e2e_paper_s70_default"
-    hyper = json.loads(str(stored(source)["meta"]))["hyper"]
-    outcome = changed(source, "e2e_paper_x", {"hyper": hyper | option})
+    hyper = json.loads(str(read_arrays(source)["meta"]))["hyper"]
+    outcome = hold_changed(source, "e2e_paper_x", {"hyper": hyper | option})
     assert outcome.problems
     assert not any("is not read" in problem for problem in outcome.problems)
     assert all(problem[0] == "r" for problem in outcome.problems)  # numbers that differ: the option was followed
 
 
-def test_a_key_that_nothing_reads_fails_by_name(changed):
-    outcome = changed("harmofl/gamma_s3_uneven", "gamma_x", {"weights": [1, 2, 3]})
+def test_an_unread_key_of_meta_is_named(hold_changed):
+    outcome = hold_changed("harmofl/gamma_s3_uneven", "gamma_x", {"weights": [1, 2, 3]})
     assert outcome.problems == ["meta key 'weights' of harmofl/gamma_x.npz is not read"]
-    assert "meta key 'N' is 4" in changed("harmofl/gamma_s3_uneven", "gamma_x", {"N": 4}).problems[0]
+    assert "meta key 'N' is 4" in hold_changed("harmofl/gamma_s3_uneven", "gamma_x", {"N": 4}).problems[0]
 
 
-def test_a_wider_network_trains_alike_if_what_is_new_is_dead(changed):
+def test_a_network_with_dead_channels_added_trains_alike(hold_changed):
     """Every convolution of FedRD's case with a channel more that gives zeros: its norm's bias is -1."""
-    arrays = stored("fedrd/local_s3_E2")
+    arrays = read_arrays("fedrd/local_s3_E2")
     settings = json.loads(str(arrays.pop("meta")))
     num_steps = settings["E"] * len(arrays["Y"])
     wider = {name: _widened(name, values, settings, num_steps) for name, values in arrays.items() if "__" in name}
-    assert not changed("fedrd/local_s3_E2", "local_x", **wider).problems
+    assert not hold_changed("fedrd/local_s3_E2", "local_x", **wider).problems
 
 
 def _widened(name: str, values: np.ndarray, settings: dict, num_steps: int) -> np.ndarray:
@@ -130,13 +126,13 @@ def _widened(name: str, values: np.ndarray, settings: dict, num_steps: int) -> n
 
 
 @pytest.mark.parametrize(("name", "network"), [("resnet18_hw64", "resnet18"), ("harmofl_unet_hw32", "unet")])
-def test_a_network_is_known_by_its_keys(name, network):
+def test_a_network_is_recognised_by_its_keys(name, network):
     case = Case(HERE / "models" / f"{name}.npz")
     inputs = np.moveaxis(case["input_nchw"], 1, -1)
     assert recognised(case, case["logits_eval"].shape[1], inputs)[0] == network
 
 
-def test_a_client_whose_gap_is_no_number_is_left_out(tmp_path):
+def test_a_client_with_a_nan_gap_is_left_out(tmp_path):
     generator, shapes = np.random.default_rng(0), {"low": (2, 3), "head": (4,)}
     arrays = {
         f"{part}__{key}": generator.normal(size=shapes[key]) for part in ("g", "d0", "d1", "d2") for key in shapes
@@ -147,7 +143,7 @@ def test_a_client_whose_gap_is_no_number_is_left_out(tmp_path):
     path = tmp_path / "fedrd" / "agg_x.npz"
     path.parent.mkdir()
     np.savez(path, gaps=np.array([0.3, np.nan, -0.2]), meta=np.array(json.dumps(meta)), **arrays)
-    case, outcome = hold(path)
+    case, outcome = run_case(path)
     assert outcome.status == "contained", outcome.problems
     assert {comparison.array for comparison in outcome.contained} == {"out__low", "out__head"}
     assert case.excused.keys() == {"beta", "weights", "weights_corrected"}

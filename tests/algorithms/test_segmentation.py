@@ -1,4 +1,4 @@
-"""Masks instead of labels: every algorithm trains on them, or says before anything is compiled that it cannot."""
+"""Training of every algorithm on masks, or its refusal before anything is compiled."""
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ FEDERATION = data.toy(num_clients=3, num_classes=2, image=(16, 16, 1), masks=Tru
 OF_CLASSES = {"fedpac", "fedsr"}  # prototypes, and a distribution of the features for each class
 
 
-class Pixels(nn.Module):
+class PixelClassifier(nn.Module):
     """Two convolutions, batch normalisation and a head for every pixel."""
 
     def setup(self):
@@ -34,11 +34,11 @@ class Pixels(nn.Module):
 
 def simulation(name, model=None, **options):
     algorithm = ALGORITHMS[name](learning_rate=0.1, batch_size=8)
-    return engine.Simulation(algorithm, model or models.from_flax(Pixels()), FEDERATION, rounds=3, **options)
+    return engine.Simulation(algorithm, model or models.from_flax(PixelClassifier()), FEDERATION, rounds=3, **options)
 
 
 @every_algorithm
-def test_trains_on_masks_or_refuses(name):
+def test_every_algorithm_trains_on_masks_or_refuses_them(name):
     if name in OF_CLASSES:
         with pytest.raises(InputError, match=r"features (are|have shape)"):
             simulation(name)
@@ -49,7 +49,7 @@ def test_trains_on_masks_or_refuses(name):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.server.shared))
 
 
-def test_evaluation_measures_overlap_of_shared_and_own_models():
+def test_evaluation_measures_the_overlap_of_shared_and_personal_models():
     run = simulation("fedbn", model=models.unet(2, norm="batch", width=1 / 16), evaluate_every=3)
     state, _ = run.advance(run.start(), 3)
     figures = engine.flatten_evaluation(run.evaluate(state))
@@ -60,11 +60,11 @@ def test_evaluation_measures_overlap_of_shared_and_own_models():
     assert figures["test/iou"] < figures["test/dice"]
 
 
-def test_a_perfect_prediction_has_dice_of_one():
+def test_training_on_masks_increases_dice():
     """The box is brighter than all around it by far, so that one threshold finds it."""
     federation = data.toy(num_clients=2, num_classes=2, image=(16, 16, 1), masks=True, feature_shift=0.0, seed=3)
     algorithm = ALGORITHMS["fedavg"](learning_rate=0.5, batch_size=16, epochs=4)
-    run = engine.Simulation(algorithm, models.from_flax(Pixels()), federation, rounds=10)
+    run = engine.Simulation(algorithm, models.from_flax(PixelClassifier()), federation, rounds=10)
     start = engine.flatten_evaluation(run.evaluate(run.start()))["test/dice"]
     state, _ = run.advance(run.start(), 10)
     assert engine.flatten_evaluation(run.evaluate(state))["test/dice"][0] > max(0.8, start[0] + 0.2)

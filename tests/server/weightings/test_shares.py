@@ -21,7 +21,7 @@ def weigh(name, counts, is_present):
 @pytest.mark.parametrize("name", WEIGHTINGS)
 @given(clients=counts_and_presence, seed=st.integers(0, 5))
 @settings(deadline=None, max_examples=40)
-def test_weights_sum_to_one_over_those_present_whatever_their_order(name, clients, seed):
+def test_weights_sum_to_one_over_present_clients_in_any_order(name, clients, seed):
     counts, present = np.array([max(n, p) for n, p in clients]), np.array([p for _, p in clients])
     weights = weigh(name, counts, present)
     assert np.all(weights >= 0) and np.all(weights[~present] == 0)
@@ -30,10 +30,10 @@ def test_weights_sum_to_one_over_those_present_whatever_their_order(name, client
     np.testing.assert_allclose(weigh(name, counts[order], present[order]), weights[order], rtol=1e-6)
 
 
-def test_by_examples_is_a_share():
+def test_weighting_samples_gives_shares_of_examples():
     np.testing.assert_allclose(weigh("samples", [1, 3, 6], [True, True, False]), [0.25, 0.75, 0.0])
 
 
-def test_unknown_weighting_is_answered_with_the_nearest():
+def test_an_unknown_weighting_is_refused_with_the_nearest():
     with pytest.raises(InputError, match="Did you mean 'uniform'"):
         resolve_weighting("unifrom")

@@ -18,32 +18,32 @@ from tests.harness import TINY, algorithm, compose, difference, federation, is_e
 
 
 @functools.cache
-def ended(name: str, rounds: int = 2, **options):
+def train_cached(name: str, rounds: int = 2, **options):
     return run(compose(name, norm="none", options=options), rounds=rounds)
 
 
-def shared(name: str, rounds: int = 2, **options):
-    return ended(name, rounds, **options)[0].server.shared
+def train_shared(name: str, rounds: int = 2, **options):
+    return train_cached(name, rounds, **options)[0].server.shared
 
 
 def test_moon_without_its_term_is_fedavg():
-    assert is_equal(shared("moon", mu=0.0), shared("fedavg"))
+    assert is_equal(train_shared("moon", mu=0.0), train_shared("fedavg"))
 
 
-def test_moon_begins_as_fedavg_and_then_differs():
-    assert difference(shared("moon", 1), shared("fedavg", 1)) < 1e-6
-    assert difference(shared("moon", 2), shared("fedavg", 2)) > 1e-4
+def test_moon_agrees_with_fedavg_in_the_first_round_only():
+    assert difference(train_shared("moon", 1), train_shared("fedavg", 1)) < 1e-6
+    assert difference(train_shared("moon", 2), train_shared("fedavg", 2)) > 1e-4
 
 
-def test_moon_against_the_initial_model_begins_with_the_logarithm_of_two():
+def test_moon_against_the_initial_model_starts_at_a_loss_of_log_two():
     """Received and earlier model are the same: the term is constant, and its gradient zero."""
-    assert difference(shared("moon", 1, first="init"), shared("fedavg", 1)) < 1e-5
-    losses = [float(ended("moon", 1, **options)[1][0].loss) for options in ({}, {"first": "init"})]
+    assert difference(train_shared("moon", 1, first="init"), train_shared("fedavg", 1)) < 1e-5
+    losses = [float(train_cached("moon", 1, **options)[1][0].loss) for options in ({}, {"first": "init"})]
     assert losses[1] - losses[0] == pytest.approx(np.log(2), abs=1e-5)
 
 
-def test_moon_remembers_what_each_client_trained():
-    state, _ = ended("moon", 2, buffer=3)
+def test_moon_keeps_each_clients_trained_models():
+    state, _ = train_cached("moon", 2, buffer=3)
     kept = state.clients.memory["previous"]
     assert kept["count"].tolist() == [2] * 5
     newest = jax.tree.map(lambda x: x[:, 0], kept["models"])
@@ -51,17 +51,17 @@ def test_moon_remembers_what_each_client_trained():
     assert difference(tree.weighted_sum(newest, np.asarray(weights, np.float32)), state.server.shared) < 1e-5
 
 
-def test_moon_with_a_projection_and_without_its_term_is_fedavg_with_one():
+def test_moon_with_a_projection_and_without_its_term_is_fedavg_with_a_projection():
     theirs = replace(fedavg(**TINY), adapt=projected(4))
     change = {name: getattr(theirs, name) for name in ("adapt", "objective", "local_update")}
     state, _ = run(compose("fedavg", norm="none", change=change), rounds=1)
-    assert is_equal(shared("moon", 1, mu=0.0, projection=4), state.server.shared)
+    assert is_equal(train_shared("moon", 1, mu=0.0, projection=4), state.server.shared)
     assert state.server.shared["params"]["classifier"]["kernel"].shape == (4, 3)
 
 
-def test_moons_server_momentum_takes_a_part_of_the_first_update():
+def test_moons_server_momentum_scales_the_first_update():
     start = compose("moon", norm="none").init(jax.random.key(0), federation().data).server.shared
-    full, part = (tree.subtract(shared("moon", 1, mu=0.0, server_momentum=m), start) for m in (0.0, 0.75))
+    full, part = (tree.subtract(train_shared("moon", 1, mu=0.0, server_momentum=m), start) for m in (0.0, 0.75))
     assert difference(tree.scale(0.25, full), part) < 1e-4
 
 
@@ -69,12 +69,12 @@ def heads(state):
     return state.clients.personal["params"]["classifier"]
 
 
-def test_fedpacs_alignment_begins_after_the_first_round():
-    assert difference(shared("fedpac", 1), shared("fedpac", 1, lam=0.0)) < 1e-6
-    assert difference(shared("fedpac", 2), shared("fedpac", 2, lam=0.0)) > 1e-4
+def test_fedpacs_alignment_starts_after_the_first_round():
+    assert difference(train_shared("fedpac", 1), train_shared("fedpac", 1, lam=0.0)) < 1e-6
+    assert difference(train_shared("fedpac", 2), train_shared("fedpac", 2, lam=0.0)) > 1e-4
 
 
-def test_fedpac_alone_keeps_its_head():
+def test_fedpac_with_one_client_keeps_its_head():
     alone = federation(num_clients=1).data
     mixed, own = (
         run(compose("fedpac", norm="none", num_clients=1, options=options), rounds=2, data=alone)[0]
@@ -84,7 +84,7 @@ def test_fedpac_alone_keeps_its_head():
     assert difference(mixed.server.shared, own.server.shared) < 1e-6
 
 
-def test_fedpac_mixes_the_heads_that_were_sent():
+def test_fedpac_mixes_the_reported_heads():
     round = compose("fedpac", norm="none")
     key, data = jax.random.key(0), federation().data
     state, _, said = jax.jit(round.step_with_messages)(round.init(key, data), data, key)
@@ -99,7 +99,7 @@ def test_fedpac_mixes_the_heads_that_were_sent():
     assert "classifier" not in state.server.shared["params"]
 
 
-def test_fedpac_leaves_the_head_of_who_is_not_asked():
+def test_fedpac_keeps_the_heads_of_clients_outside_the_cohort():
     round = compose("fedpac", norm="none", participation=participation.uniform(2))
     before = heads(round.init(jax.random.key(0), federation().data))
     state, metrics = run(round, rounds=1)
@@ -109,19 +109,19 @@ def test_fedpac_leaves_the_head_of_who_is_not_asked():
         assert is_equal(*own) == (client not in asked)
 
 
-def test_fedpacs_head_steps_leave_the_extractor():
+def test_fedpacs_head_steps_do_not_change_the_extractor():
     """A rate of zero for the body: only heads move."""
     start = compose("fedpac", norm="none").init(jax.random.key(0), federation().data)
-    state, _ = ended("fedpac", 1, learning_rate=0.0)
+    state, _ = train_cached("fedpac", 1, learning_rate=0.0)
     assert is_equal(start.server.shared, state.server.shared)
     assert difference(heads(start), heads(state)) > 1e-3
 
 
-def test_fedpacs_steps_are_those_of_head_and_body():
+def test_fedpacs_number_of_steps_is_that_of_head_and_body():
     counts = np.array([0, 7, 24])
     assert algorithm("fedpac", epochs=2, head_epochs=3).local_update.num_steps(counts).tolist() == [0, 5, 15]
 
 
-def test_fedpac_trains_head_and_body_itself():
+def test_fedpac_refuses_the_option_only():
     with pytest.raises(InputError, match="only: FedPAC trains"):
         algorithm("fedpac", only="params/classifier/*")

@@ -45,13 +45,13 @@ def test_cross_entropy_of_maps_is_the_mean_over_pixels():
 
 
 @pytest.mark.parametrize("form", ["squared", "norm_per_tensor"])
-def test_the_first_step_feels_no_proximal_pull(form):
+def test_the_proximal_gradient_is_zero_at_the_received_model(form):
     params = {"w": jnp.asarray(LOGITS), "b": jnp.ones(3)}
     gradient = jax.grad(lambda p: proximal(0.7, form)(forward(LOGITS, LABELS, np.ones(6), p, params)))(params)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
 
-def test_proximal_forms():
+def test_proximal_forms_match_their_definitions():
     start = {"w": jnp.zeros((2, 2)), "b": jnp.zeros(2)}
     params = {"w": jnp.full((2, 2), 2.0), "b": jnp.array([3.0, 4.0])}
     at = forward(LOGITS, LABELS, np.ones(6), params, start)
@@ -60,6 +60,6 @@ def test_proximal_forms():
 
 
 @pytest.mark.parametrize("factory", [proximal, margin])
-def test_unknown_forms(factory):
+def test_an_unknown_form_is_refused(factory):
     with pytest.raises(InputError, match="form: unknown option"):
         factory(0.1, "cubic")

@@ -1,4 +1,4 @@
-"""Pictures: images with true and predicted masks, and images before and after amplitude normalisation."""
+"""Image diagnostics: images with true and predicted masks, and before and after amplitude normalisation."""
 
 from dataclasses import replace
 
@@ -14,20 +14,20 @@ from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from fedjax_het.models._amplitude import normalise
 from fedjax_het.types import Context
+from tests.algorithms.test_segmentation import PixelClassifier
 from tests.harness import algorithm, is_equal, model
-from tests.test_segmentation import Pixels
 
 MASKED = data.toy(num_clients=5, num_classes=2, image=(8, 8, 1), masks=True, examples_per_client=(12, 16))
 IMAGES = data.toy(num_clients=3, image=(8, 8, 2))
 
 
 def simulation(chosen, federation, name, network=None, **options):
-    network = network or models.from_flax(Pixels())
+    network = network or models.from_flax(PixelClassifier())
     return Simulation(chosen, network, federation, rounds=2, diagnostics={name: DIAGNOSTICS[name]}, **options)
 
 
-def test_contours_are_of_the_models_after_the_round_and_of_clients_own_test_images():
-    network = models.from_flax(Pixels())
+def test_contours_show_the_models_after_the_round_on_clients_own_test_images():
+    network = models.from_flax(PixelClassifier())
     chosen = replace(algorithm("fedavg"), sharing=sharing.personal("params/classifier/*"))
     built = simulation(chosen, MASKED, "contours", network)
     state = built.start()
@@ -47,7 +47,7 @@ def test_contours_are_of_the_models_after_the_round_and_of_clients_own_test_imag
         assert np.mean(found["predicted"][client] == predicted) > 0.99
 
 
-def test_a_client_with_few_test_images_leaves_places_empty():
+def test_a_client_with_few_test_images_has_empty_places():
     few = data.toy(num_clients=3, num_classes=2, image=(8, 8, 1), masks=True, examples_per_client=(5, 20))
     counts = few.data.test.count
     assert counts.min() < 2 <= counts.max()
@@ -59,7 +59,7 @@ def test_a_client_with_few_test_images_leaves_places_empty():
 
 
 @pytest.mark.parametrize("band", ["full", "dc"])
-def test_normalisation_shows_what_the_network_is_given(band):
+def test_normalisation_shows_the_images_that_enter_the_network(band):
     built = simulation(algorithm("harmofl", band=band), IMAGES, "normalisation", model())
     state = built.start()
     found = jax.tree.map(lambda x: x[0], built.diagnose(state)["normalisation"])
@@ -72,7 +72,7 @@ def test_normalisation_shows_what_the_network_is_given(band):
         assert np.abs(found["normalised"][client] - found["images"][client]).max() > 0.01
 
 
-def test_a_picture_changes_nothing():
+def test_image_diagnostics_leave_the_state_unchanged():
     built = simulation(algorithm("harmofl"), IMAGES, "normalisation", model())
     state, untouched = built.start(), built.start()
     built.diagnose(state)
@@ -93,14 +93,14 @@ def test_a_picture_changes_nothing():
         ),
     ],
 )
-def test_what_cannot_be_shown_is_refused(name, federation, recipe, message):
-    network = models.from_flax(Pixels()) if federation.examples.labels.ndim > 1 else model()
+def test_unsuitable_data_and_models_are_refused(name, federation, recipe, message):
+    network = models.from_flax(PixelClassifier()) if federation.examples.labels.ndim > 1 else model()
     with pytest.raises(InputError, match=message):
         simulation(algorithm(recipe), federation, name, network)
 
 
 @pytest.mark.parametrize("name", DIAGNOSTICS)
-def test_every_diagnostic_says_what_it_shows(name):
+def test_every_diagnostic_has_titles_and_a_caption(name):
     record = DIAGNOSTICS[name]
     assert record.title and record.caption.endswith(".")
     assert all(quantity.title for quantity in record.quantities.values())

@@ -1,4 +1,4 @@
-"""Ways to put stored numbers on stage: through an aggregator alone, or through a whole compiled round."""
+"""Replay of stored numbers through an aggregator alone, or through a whole compiled round."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -50,8 +50,8 @@ def aggregate(aggregator: Aggregator, stack: PyTree, num_examples=None, reports=
     return out.update, state
 
 
-def combined(aggregator: Aggregator, stack: np.ndarray, num_examples=None, round: int = 0) -> np.ndarray:
-    """The same for one vector a client, [m, d] -> [d]."""
+def combine(aggregator: Aggregator, stack: np.ndarray, num_examples=None, round: int = 0) -> np.ndarray:
+    """The same for one vector per client, [m, d] -> [d]."""
     return aggregate(aggregator, {"params": {"w": stack}}, num_examples, round=round)[0]["params"]["w"]
 
 
@@ -69,7 +69,7 @@ def torch_optimizer(
     return optax.chain(optax.add_decayed_weights(weight_decay), optax.adam(learning_rate, b1, b2, **options))
 
 
-def linear(forward: ForwardPass):
+def linear_objective(forward: ForwardPass):
     """An objective whose gradient is the batch's input, whatever the weights: replays a stored gradient sequence."""
     return jnp.sum(forward.params["w"] * jnp.sum(forward.batch.mask[:, None] * forward.batch.inputs, axis=0))
 
@@ -95,12 +95,12 @@ def client_data(inputs: np.ndarray, labels: np.ndarray, counts: Sequence[int]) -
     return ClientData(Examples(jnp.asarray(inputs), jnp.asarray(labels, jnp.int32)), rows(counts), nothing, nothing)
 
 
-def exactly(cohort: Sequence[int]) -> Participation:
+def fixed_cohort(cohort: Sequence[int]) -> Participation:
     ids = jnp.asarray(cohort)
     return Participation(lambda n: len(cohort), lambda key, n: (ids, jnp.ones(len(cohort), bool)))
 
 
-def hand_out(
+def run_round_with(
     algorithm: Algorithm, received: Variables, trained: Variables, layers: Mapping[str, type] | None = None, **reports
 ) -> tuple[State, RoundMetrics]:
     """The state and metrics of one round in which client i 'trains' to trained[i] and reports each reports[name][i]."""
@@ -131,12 +131,12 @@ def hand_out(
     return jax.jit(round.step)(state, data, jax.random.key(0))
 
 
-def replay(
+def replay_gradients(
     algorithm: Algorithm, start: np.ndarray, tapes: np.ndarray, selected: np.ndarray, num_clients: int
 ) -> list[State]:
     """The states after each round in which client selected[r, s] meets the gradients tapes[r, s] [steps, d], one by
     one. The recipe keeps its own objective behind the tape in place of the task loss, its first term."""
-    algorithm = replace(algorithm, objective=(linear, *algorithm.objective[1:]))
+    algorithm = replace(algorithm, objective=(linear_objective, *algorithm.objective[1:]))
     model, state, states = vector_model(start), None, []
     for tape, cohort in zip(tapes, selected, strict=True):
         everyones = np.zeros((num_clients, *tape.shape[1:]))
@@ -144,7 +144,7 @@ def replay(
         steps = tape.shape[1]
         inputs = everyones.reshape(-1, tape.shape[-1]) if steps else np.zeros((1, tape.shape[-1]))
         data = client_data(inputs, np.zeros(len(inputs)), [steps] * num_clients)
-        round = make_round(algorithm, model, num_clients, participation=exactly(cohort))
+        round = make_round(algorithm, model, num_clients, participation=fixed_cohort(cohort))
         state = round.init(jax.random.key(0), data) if state is None else state
         state, _ = jax.jit(round.step)(state, data, jax.random.key(0))
         states.append(state)

@@ -16,12 +16,12 @@ MEASURE = jax.jit(
 )
 
 
-def norm(num_steps: int, *settings, **options) -> float:
+def norm_of_steps(num_steps: int, *settings, **options) -> float:
     after = view([0], 1)._replace(num_steps=jnp.asarray(num_steps, float))
     return float(coefficient_norm(*settings, **options)(PROBLEM, after))
 
 
-def one_by_one(num_steps: int, rate: float, momentum: float, mu: float) -> float:
+def impulse_by_impulse(num_steps: int, rate: float, momentum: float, mu: float) -> float:
     """Every gradient of the round is replaced by 1 in turn, the others by 0."""
     total = 0.0
     for number in range(num_steps):
@@ -35,33 +35,33 @@ def one_by_one(num_steps: int, rate: float, momentum: float, mu: float) -> float
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 30), st.floats(0.01, 0.5), st.floats(0, 0.95), st.floats(0, 1))
-def test_one_impulse_tells_what_one_by_one_would(num_steps, rate, momentum, mu):
+def test_one_impulse_gives_the_norm_that_impulses_one_by_one_give(num_steps, rate, momentum, mu):
     ours = MEASURE(rate, momentum, mu, float(num_steps))
-    np.testing.assert_allclose(ours, one_by_one(num_steps, rate, momentum, mu), rtol=1e-4)
+    np.testing.assert_allclose(ours, impulse_by_impulse(num_steps, rate, momentum, mu), rtol=1e-4)
 
 
 @pytest.mark.parametrize("rule", ["impulse", "released"])
-def test_plain_steps_are_counted(rule):
-    assert [norm(steps, 0.1, rule=rule) for steps in (0, 1, 7)] == pytest.approx([0, 1, 7])
+def test_the_norm_of_plain_steps_is_their_number(rule):
+    assert [norm_of_steps(steps, 0.1, rule=rule) for steps in (0, 1, 7)] == pytest.approx([0, 1, 7])
 
 
 @pytest.mark.parametrize("rule", ["impulse", "released"])
-def test_momentum_counts_for_more(rule):
+def test_momentum_increases_the_norm(rule):
     rho, steps = 0.9, 6
     wanted = sum((1 - rho ** (steps - k)) / (1 - rho) for k in range(steps))
-    assert norm(steps, 0.1, rho, rule=rule) == pytest.approx(wanted)
+    assert norm_of_steps(steps, 0.1, rho, rule=rule) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("rule", ["impulse", "released"])
-def test_a_pull_counts_for_less(rule):
-    assert norm(3, 0.1, 0.0, 0.5, rule=rule) == pytest.approx(1 + 0.95 + 0.95**2)
+def test_a_proximal_pull_decreases_the_norm(rule):
+    assert norm_of_steps(3, 0.1, 0.0, 0.5, rule=rule) == pytest.approx(1 + 0.95 + 0.95**2)
 
 
-def test_the_released_sum_counts_double_where_momentum_meets_a_pull():
-    assert norm(2, 0.1, 0.5, 0.05, rule="released") == pytest.approx(4.477525, abs=1e-5)
-    assert norm(2, 0.1, 0.5, 0.05) == pytest.approx(2.495)
+def test_the_released_rule_is_larger_with_momentum_and_a_pull_together():
+    assert norm_of_steps(2, 0.1, 0.5, 0.05, rule="released") == pytest.approx(4.477525, abs=1e-5)
+    assert norm_of_steps(2, 0.1, 0.5, 0.05) == pytest.approx(2.495)
 
 
-def test_unknown_rule():
+def test_an_unknown_rule_is_refused_with_the_nearest():
     with pytest.raises(InputError, match=r"rule: unknown option 'impulses'\. Did you mean 'impulse'"):
         coefficient_norm(0.1, rule="impulses")

@@ -53,7 +53,7 @@ def test_a_client_without_examples_gives_zeros():
     assert not any(np.any(leaf) for leaf in jax.tree.leaves((ours, variance_and_means(ours))))
 
 
-def test_padding_may_be_anything():
+def test_class_statistics_ignore_padding():
     features = np.concatenate([INPUTS, np.full((2, 4), np.nan)])
     ours = statistics_of(features, np.append(LABELS, [-1, -1]), np.arange(22) < 20, 3)
     assert all(np.all(np.isfinite(leaf)) for leaf in ours)
@@ -82,7 +82,7 @@ def test_rounding_makes_no_variance_negative():
     assert float(variance_and_means(alike)["variance"]) == 0
 
 
-def test_a_head_is_told_only_where_it_is_personal():
+def test_a_head_is_reported_only_where_it_is_personal():
     assert own_head(PROBLEM, view()) == {}
     told = own_head(PROBLEM, view(received={"params": {"scale": jnp.asarray(1.0)}}))
     assert told == {"params": {"classifier": LOCAL["params"]["classifier"]}}

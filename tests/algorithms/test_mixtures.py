@@ -1,4 +1,4 @@
-"""Parts of one paper in another's rounds, and papers with one of their parts left out."""
+"""Combinations of parts of several papers, and ablations of a paper's parts."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ import pytest
 from fedjax_het import sharing, tree
 from fedjax_het.algorithms import fedadam, fedga, fedprox
 from fedjax_het.engine.round.program import make_round
-from tests.harness import TINY, compose, difference, federation, model, reference, run, task_loss
+from tests.harness import TINY, compose, difference, federation, model, reference_run, run, task_loss
 
 ABLATIONS = [
     pytest.param("fedld", {"principal": False}, id="fedld-margin-only"),
@@ -24,17 +24,17 @@ ABLATIONS = [
 
 
 @pytest.mark.parametrize(("name", "options"), ABLATIONS)
-def test_an_ablation_learns_and_is_neither_the_whole_nor_nothing(name, options):
+def test_an_ablation_learns_and_differs_from_the_full_method_and_fedavg(name, options):
     round = compose(name, options=options)
     before = round.init(jax.random.key(0), federation().data)
     after, _ = run(round)
-    whole = reference("fedmgc" if name == "fedavg_dgc" else name)[0]
+    whole = reference_run("fedmgc" if name == "fedavg_dgc" else name)[0]
     assert task_loss(round, after) < task_loss(round, before)
     assert difference(whole.server.shared["params"], after.server.shared["params"]) > 1e-4
-    assert difference(reference("fedavg")[0].server.shared["params"], after.server.shared["params"]) > 1e-4
+    assert difference(reference_run("fedavg")[0].server.shared["params"], after.server.shared["params"]) > 1e-4
 
 
-def test_fedga_weights_on_fedprox_clients_with_fedbn_sharing_and_fedadam_on_the_server():
+def test_fedga_fedprox_fedbn_and_fedadam_can_be_combined():
     weighted = fedga(**TINY)
     mixture = replace(
         fedprox(mu=0.1, **TINY),

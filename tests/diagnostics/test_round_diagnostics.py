@@ -1,4 +1,4 @@
-"""Diagnostics of a round against the same numbers by hand."""
+"""Diagnostics of a round against the same numbers computed in NumPy."""
 
 from functools import partial
 
@@ -27,7 +27,7 @@ def federation():
 
 
 @pytest.fixture(scope="module")
-def look():
+def diagnosed():
     """(what was found, what was said in that round) of FedMGC, some rounds on: it reports losses and edits updates."""
     chosen = algorithm("fedmgc")
     built = Simulation(
@@ -60,9 +60,9 @@ def losses(variables, rows):
     )
 
 
-def parts(look):
+def models_rows_and_updates(diagnosed):
     """(each client's trained model, each one's training rows, the updates as rows in float64)."""
-    found, (_, said) = look
+    found, (_, said) = diagnosed
     models = [
         jax.tree.map(lambda w, u, i=i: w + u[i], said.received.shared, said.uploads.update) for i in range(COHORT)
     ]
@@ -74,9 +74,9 @@ def parts(look):
     return models, rows, updates.astype(np.float64)
 
 
-def test_where_the_loss_comes_from(look):
-    found, (after, _) = look
-    models, rows, _ = parts(look)
+def test_the_loss_decomposition_matches_losses_in_numpy(diagnosed):
+    found, (after, _) = diagnosed
+    models, rows, _ = models_rows_and_updates(diagnosed)
     by_hand = [[losses(model, part).mean() for model in models] for part in rows]
     ours = found["decomposition"]
     np.testing.assert_allclose(ours["losses"], by_hand, rtol=1e-5)
@@ -87,9 +87,9 @@ def test_where_the_loss_comes_from(look):
     assert abs(ours["local"] + ours["shift"] + ours["aggregation"] - ours["total"]) < 1e-5
 
 
-def test_conflicts_axes_and_norms(look):
-    found, _ = look
-    _, _, updates = parts(look)
+def test_conflicts_spectrum_and_norms_match_the_gram_matrix_in_numpy(diagnosed):
+    found, _ = diagnosed
+    _, _, updates = models_rows_and_updates(diagnosed)
     gram = updates @ updates.T
     assert found["conflict"]["num_conflicts"] == (np.triu(gram, 1) < 0).sum()
     assert found["conflict"]["num_conflicts_after"] <= found["conflict"]["num_conflicts"]
@@ -102,9 +102,9 @@ def test_conflicts_axes_and_norms(look):
     assert found["spectrum"]["num_axes"].tolist() == [int(np.argmax(held >= share)) + 1 for share in (0.8, 0.9, 0.99)]
 
 
-def test_gradients_are_those_of_the_received_model(look):
-    found, (_, said) = look
-    _, rows, _ = parts(look)
+def test_gradient_norms_are_those_of_the_received_model(diagnosed):
+    found, (_, said) = diagnosed
+    _, rows, _ = models_rows_and_updates(diagnosed)
     network, everyone = model("none"), federation()
 
     def mean_loss(params, part):
@@ -117,8 +117,8 @@ def test_gradients_are_those_of_the_received_model(look):
     np.testing.assert_allclose(found["norms"]["gradients"], norms, rtol=1e-4)
 
 
-def test_classes_and_the_landscape_agree_with_the_decomposition(look):
-    found, _ = look
+def test_classes_and_the_landscape_agree_with_the_decomposition(diagnosed):
+    found, _ = diagnosed
     classes, decomposition = found["classes"], found["decomposition"]
     own = np.nansum(classes["losses"] * classes["counts"], axis=1) / classes["counts"].sum(axis=1)
     np.testing.assert_allclose(own, np.diag(decomposition["losses"]), rtol=1e-5)
@@ -129,9 +129,9 @@ def test_classes_and_the_landscape_agree_with_the_decomposition(look):
     assert landscape["federation"].max() > decomposition["total"]
 
 
-def test_spectra_of_images(look):
-    found, _ = look
-    _, rows, _ = parts(look)
+def test_image_amplitudes_match_the_radial_mean_in_numpy(diagnosed):
+    found, _ = diagnosed
+    _, rows, _ = models_rows_and_updates(diagnosed)
     everyone = federation()
     images = np.asarray(everyone.prepare(everyone.examples.inputs[rows[0]]))
     logs = np.log1p(np.abs(np.fft.fft2(images, axes=(1, 2)))).mean(axis=(0, 3))
@@ -142,7 +142,7 @@ def test_spectra_of_images(look):
     )
 
 
-def test_weights_of_a_mean_are_found_again_and_a_look_changes_nothing():
+def test_weights_of_a_mean_are_recovered_and_diagnosing_leaves_the_state_unchanged():
     chosen = {name: DIAGNOSTICS[name] for name in ("weights", "drift")}
     built = Simulation(algorithm("fedavg", steps=1), model("none"), federation(), rounds=2, diagnostics=chosen)
     state, untouched = built.start(), built.start()
@@ -154,7 +154,7 @@ def test_weights_of_a_mean_are_found_again_and_a_look_changes_nothing():
     assert is_equal(after, other)
 
 
-def test_drift_of_one_plain_step_is_its_square():
+def test_the_drift_of_one_plain_step_is_its_squared_length():
     chosen = {name: DIAGNOSTICS[name] for name in ("norms", "drift")}
     options = {"layout": sharded(2, 1), "num_seeds": 2, "diagnostics": chosen}
     built = Simulation(algorithm("fedavg", steps=1), model("none"), federation(), rounds=1, **options)
@@ -165,7 +165,7 @@ def test_drift_of_one_plain_step_is_its_square():
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_can_be_looked_at(name):
+def test_every_algorithm_can_be_diagnosed(name):
     everyone = federation()
     job = RunSpec(Sweep(lambda: algorithm(name)), model(), everyone, participation.uniform(COHORT), 1, 1)
     state = jax.eval_shape(job.round(vmapped).init, jax.random.key(0), everyone.data)
@@ -174,25 +174,25 @@ def test_every_algorithm_can_be_looked_at(name):
     assert found["drift"]["by_client"].shape == (COHORT,)
 
 
-def test_what_cannot_be_looked_at_is_refused():
+def test_diagnostics_of_a_streaming_run_are_refused():
     norms = {"norms": DIAGNOSTICS["norms"]}
     with pytest.raises(InputError, match=r"diagnostics: they need both on the device.*examples on 'stream'"):
         Simulation(algorithm("fedavg"), model("none"), federation(), rounds=1, examples="stream", diagnostics=norms)
 
 
-def test_updates_in_bfloat16_are_looked_at_as_the_server_has_them():
-    def look(**options):
+def test_diagnostics_of_bfloat16_updates_use_the_packed_values():
+    def diagnosed(**options):
         chosen = ALGORITHMS["fedmgc"](batch_size=8, **options)
         built = Simulation(chosen, model("none"), federation(), rounds=1, diagnostics=DIAGNOSTICS)
         return jax.tree.map(lambda x: np.asarray(x[0]), built.diagnose(built.start()))
 
-    exact, packed = look(), look(aggregation={"stack": "bfloat16"})
+    exact, packed = diagnosed(), diagnosed(aggregation={"stack": "bfloat16"})
     for kind, name in (("norms", "updates"), ("conflict", "cosines"), ("decomposition", "total")):
         np.testing.assert_allclose(packed[kind][name], exact[kind][name], atol=1e-2 * np.abs(exact[kind][name]).max())
     assert np.any(packed["norms"]["updates"] != exact["norms"]["updates"])
 
 
-def test_a_look_that_does_not_fit_is_refused():
+def test_diagnostics_that_exceed_the_memory_budget_are_refused():
     norms = {"norms": DIAGNOSTICS["norms"]}
     build = partial(Simulation, algorithm("fedavg"), model("none"), federation(), rounds=1, layout=chunked(1))
     rounds, looked = build().cost.peak_bytes, build(diagnostics=norms).cost.peak_bytes

@@ -1,4 +1,4 @@
-"""FedRD and FedGA, whose server weighs clients by what they measure on their own held-out examples."""
+"""Laws of FedRD and FedGA, whose server weighs clients by measurements on their own held-out examples."""
 
 import functools
 
@@ -14,22 +14,22 @@ from tests.harness import compose, difference, federation, is_equal, run
 
 
 @functools.cache
-def held_out():
+def federation_with_validation():
     """A federation in which each client keeps some examples back, and the classes are uneven."""
     return federation(valid_fraction=0.3, label_shift=0.6)
 
 
 @functools.cache
-def composed(name: str, **options):
-    """A round, and `explain` compiled once for all who ask."""
+def compose_cached(name: str, **options):
+    """A round and its compiled `step_with_messages`, compiled once for equal options."""
     round = compose(name, norm="none", options=options)
     return round, jax.jit(round.step_with_messages)
 
 
-def story(name: str, rounds: int, **options):
-    """[(state before, what was said)] of every round, and the state in the end."""
-    round, explain = composed(name, **options)
-    key, data = jax.random.key(0), held_out().data
+def run_with_messages(name: str, rounds: int, **options):
+    """([(state before, messages)] of every round, the last state)."""
+    round, explain = compose_cached(name, **options)
+    key, data = jax.random.key(0), federation_with_validation().data
     state, chapters = round.init(key, data), []
     for _ in range(rounds):
         after, _, said = explain(state, data, key)
@@ -39,22 +39,22 @@ def story(name: str, rounds: int, **options):
 
 
 def after(name: str, rounds: int = 2, **options):
-    return story(name, rounds, **options)[1].server.shared
+    return run_with_messages(name, rounds, **options)[1].server.shared
 
 
 fedavg = functools.partial(after, "fedavg")
 
 
 def losses(name: str, variables) -> np.ndarray:
-    """Of these shared variables on every client's validation examples."""
+    """Losses of these shared variables on every client's validation examples."""
 
     def one(rows):
         own = data._replace(train=rows[0], valid=rows[1], test=rows[2])
         received = Broadcast(jnp.zeros((), int), variables, {})
         view = ClientView(received, {}, {}, own, variables, variables, (), {}, None)
-        return mean_loss("start")(composed(name)[0].problem, view)
+        return mean_loss("start")(compose_cached(name)[0].problem, view)
 
-    data = jax.tree.map(jnp.asarray, held_out().data)
+    data = jax.tree.map(jnp.asarray, federation_with_validation().data)
     return np.asarray(jax.vmap(one)((data.train, data.valid, data.test)))
 
 
@@ -62,18 +62,18 @@ def test_fedrd_without_its_parts_is_fedavg():
     assert is_equal(after("fedrd", debiased=False, guided=False), fedavg(epochs=5))
 
 
-def test_with_one_epoch_the_debiased_classifier_does_nothing():
+def test_with_one_epoch_the_debiased_classifier_has_no_effect():
     assert difference(after("fedrd", guided=False, epochs=1, few_shot=(1,)), fedavg()) < 1e-6
 
 
 @pytest.mark.parametrize("lambda_every", ["epoch", "step", "prev_round"])
-def test_the_debiased_classifier_moves_the_model(lambda_every):
+def test_the_debiased_classifier_changes_the_model(lambda_every):
     ours = after("fedrd", guided=False, lambda_every=lambda_every, few_shot=(1,))
     assert 1e-5 < difference(fedavg(epochs=5), ours) < 0.5
 
 
 def test_guided_aggregation_is_another_average_of_the_same_models():
-    [(before, said)], state = story("fedrd", 1, debiased=False)
+    [(before, said)], state = run_with_messages("fedrd", 1, debiased=False)
     ours = state.server.shared
     own = jax.tree.map(lambda start, update: start + update, before.server.shared, said.uploads.update)
     low, high = (jax.tree.map(lambda x, f=f: f(np.asarray(x), axis=0), own) for f in (np.min, np.max))
@@ -84,36 +84,36 @@ def test_guided_aggregation_is_another_average_of_the_same_models():
     assert difference(ours, fedavg(rounds=1, epochs=5)) > 1e-5
 
 
-def test_the_gain_that_is_reported_is_on_validation_examples():
-    [(before, said)], _ = story("fedrd", 1)
+def test_the_reported_gain_is_measured_on_validation_examples():
+    [(before, said)], _ = run_with_messages("fedrd", 1)
     start = losses("fedrd", before.server.shared)
     trained = jax.tree.map(lambda w, u: w + u[2], before.server.shared, said.uploads.update)
     assert float(said.uploads.reports["gap"][2]) == pytest.approx(start[2] - losses("fedrd", trained)[2], abs=1e-5)
 
 
-def test_the_held_out_model_of_the_released_code_shrinks_ours():
+def test_the_extra_model_of_the_released_code_shrinks_the_result():
     shrunk, ours = after("fedrd", rounds=1, official_n_extra=1), after("fedrd", rounds=1)
     lengths = [np.sqrt(sum(np.sum(np.square(x)) for x in jax.tree.leaves(tree))) for tree in (shrunk, ours)]
     assert lengths[0] < 0.95 * lengths[1]
 
 
-def test_an_optimizer_that_is_kept_goes_on():
+def test_fedrd_can_keep_its_optimizer_state_between_rounds():
     options = {"momentum": 0.9, "weight_decay": 1e-3}
     afresh, kept = (after("fedrd", reset_optimizer=reset, **options) for reset in (True, False))
     assert difference(afresh, kept) > 1e-5
 
 
-def test_fedga_that_takes_no_steps_is_fedavg_with_uniform_weights():
+def test_fedga_with_a_step_of_zero_is_fedavg_with_uniform_weights():
     assert difference(after("fedga", step=0.0), fedavg(weighting="uniform")) < 1e-6
 
 
-def test_fedga_begins_as_fedavg_with_uniform_weights_and_then_differs():
+def test_fedga_agrees_with_uniform_fedavg_in_the_first_round_only():
     assert difference(after("fedga", rounds=1), fedavg(rounds=1, weighting="uniform")) < 1e-6
     assert difference(after("fedga"), fedavg(weighting="uniform")) > 1e-5
 
 
-def test_the_gap_is_what_the_average_cost_against_the_clients_own_model():
-    [(first, said), (second, said_next)], _ = story("fedga", 2)
+def test_fedgas_gap_is_the_loss_of_the_average_less_that_of_the_clients_model():
+    [(first, said), (second, said_next)], _ = run_with_messages("fedga", 2)
     assert not np.any(said.uploads.reports["gap"])
     trained = jax.tree.map(lambda w, u: w + u[3], first.server.shared, said.uploads.update)
     gap = losses("fedga", second.server.shared)[3] - losses("fedga", trained)[3]
@@ -121,9 +121,9 @@ def test_the_gap_is_what_the_average_cost_against_the_clients_own_model():
 
 
 @pytest.mark.parametrize("options", [{}, {"preset": "released"}])
-def test_fedgas_weights_stay_shares_whoever_takes_part(options):
+def test_fedgas_weights_are_shares_under_partial_participation(options):
     round = compose("fedga", norm="none", options={"step": 2.0, **options}, participation=participation.uniform(3))
-    state, _ = run(round, rounds=6, data=held_out().data)
+    state, _ = run(round, rounds=6, data=federation_with_validation().data)
     held = state.server.aggregator
     weights = np.where(held.has_reported, held.weights, 1 / 5)
     assert np.all(weights >= 0) and weights.sum() == pytest.approx(1, abs=1e-5)

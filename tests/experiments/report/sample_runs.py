@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.runs.results import RunResults
+
 CLIENTS = ("a", "b", "c")
 CLASSES = ("cat", "dog")
 FACTS = {
@@ -39,7 +41,7 @@ def settings(algorithm: str = "fedavg", **changed) -> dict:
     return found
 
 
-def run(
+def write_run(
     folder: Path,
     algorithm: str = "fedavg",
     finals: Sequence[float] = (0.5, 0.7),
@@ -53,26 +55,26 @@ def run(
     valid: {round: accuracy on validation examples}. clients: {client: a score a seed}.
     """
     folder.mkdir(parents=True)
-    write(folder / "config.json", settings(algorithm, **{"num_seeds": len(finals)} | changed))
-    write(folder / "resolved.json", {"layout": "chunked(1)", "devices": "1 x cpu"})
-    lines = [line(round, seed, final, valid) for round in (5, 10) for seed, final in enumerate(finals)]
+    write_json(folder / "config.json", settings(algorithm, **{"num_seeds": len(finals)} | changed))
+    write_json(folder / "resolved.json", {"layout": "chunked(1)", "devices": "1 x cpu"})
+    lines = [metric_line(round, seed, final, valid) for round in (5, 10) for seed, final in enumerate(finals)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     described = [
         {"client": name, "is_newcomer": False, "train": 9, "valid": 0, "test": 4, "classes": {"cat": i, "dog": 9 - i}}
         for i, name in enumerate(CLIENTS)
     ]
-    write(folder / "partition.json", {"fingerprint": "f1", "clients": described})
+    write_json(folder / "partition.json", {"fingerprint": "f1", "clients": described})
     if is_finished:
-        per_client(folder / "per_client.csv", clients or dict.fromkeys(CLIENTS, finals))
+        write_client_csv(folder / "per_client.csv", clients or dict.fromkeys(CLIENTS, finals))
         versions = {"python": "3.11", "jax": "0.10.2"}
-        write(
+        write_json(
             folder / "summary.json",
             {"final": {}, "rounds": 10, "facts": FACTS, "versions": versions, "wall_seconds": 20.0},
         )
     return folder
 
 
-def line(round: int, seed: int, final: float, valid: Mapping[int, float] | None = None) -> dict:
+def metric_line(round: int, seed: int, final: float, valid: Mapping[int, float] | None = None) -> dict:
     figures = {"train/loss": 1.0 / round, "num_reporting": 2, "num_dropped": 0}
     figures |= {"test/loss": 2.0 / round, "test/accuracy": final * round / 10}
     figures |= {f"clients/accuracy_{name}": final for name in ("mean", "weighted", "std", "worst10", "min", "max")}
@@ -80,7 +82,7 @@ def line(round: int, seed: int, final: float, valid: Mapping[int, float] | None 
     return {"round": round, "seed": seed, **figures, "seconds": 2.0 * round}
 
 
-def per_client(path: Path, clients: Mapping[str, Sequence[float]]) -> None:
+def write_client_csv(path: Path, clients: Mapping[str, Sequence[float]]) -> None:
     names = ["seed", "client", "is_newcomer", "num_train", "num_valid", "num_test", "loss", "accuracy"]
     with path.open("w", newline="") as file:
         rows = csv.writer(file)
@@ -89,7 +91,7 @@ def per_client(path: Path, clients: Mapping[str, Sequence[float]]) -> None:
             rows.writerows([seed, client, False, 9, 0, 4, 0.3, score, "", ""] for seed, score in enumerate(scores))
 
 
-def picture(folder: Path, num_clients: int = 3) -> None:
+def write_images(folder: Path, num_clients: int = 3) -> None:
     """Write images of both kinds for the last of `snapshots`, of its first seed; c's second image is missing."""
     lines = [json.loads(each) for each in (folder / "diagnostics.jsonl").read_text().splitlines()]
     last = next(each for each in lines if each["round"] == lines[-1]["round"])
@@ -106,7 +108,7 @@ def picture(folder: Path, num_clients: int = 3) -> None:
     (folder / "diagnostics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
 
 
-def snapshots(folder: Path, rounds: Sequence[int] = (0, 5), seeds: Sequence[int] = (0, 1)) -> Path:
+def write_snapshots(folder: Path, rounds: Sequence[int] = (0, 5), seeds: Sequence[int] = (0, 1)) -> Path:
     """Clients a and c in the cohort, the third of it absent."""
     cohort = {"ids": [0, 2, 1], "is_present": [True, True, False]}
     steps = [-1.0, 0.0, 1.0]
@@ -132,5 +134,9 @@ def snapshots(folder: Path, rounds: Sequence[int] = (0, 5), seeds: Sequence[int]
     return folder
 
 
-def write(path: Path, value) -> None:
+def write_json(path: Path, value) -> None:
     path.write_text(json.dumps(value))
+
+
+def read_run(directory: Path):
+    return RunResults(directory).load()

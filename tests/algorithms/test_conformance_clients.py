@@ -1,4 +1,4 @@
-"""Every algorithm with awkward clients: few, absent, empty, alike, still, sick."""
+"""Conformance of every algorithm with unusual clients: few, absent, empty, identical, unmoved, not finite."""
 
 from collections.abc import Sequence
 
@@ -21,15 +21,15 @@ from tests.harness import (
     every_algorithm,
     federation,
     is_equal,
-    on_clients,
-    reference,
-    rounding,
+    map_rows,
+    reference_run,
+    rounding_tolerance,
     run,
 )
 
 
 @every_algorithm
-def test_who_does_not_report_is_not_counted(name):
+def test_clients_that_drop_out_are_not_counted(name):
     round = compose(name, participation=participation.bernoulli(0.5, among=participation.uniform(4)))
     state, metrics = run(round, rounds=6)
     reported = [int(m.num_reporting) for m in metrics]
@@ -39,7 +39,7 @@ def test_who_does_not_report_is_not_counted(name):
 
 
 @every_algorithm
-def test_nobody_reports(name):
+def test_a_round_without_reports_does_not_change_the_state(name):
     round = compose(name, participation=participation.bernoulli(0.0))
     before = round.init(jax.random.key(0), federation().data)
     state, metrics = run(round, rounds=2)
@@ -49,15 +49,15 @@ def test_nobody_reports(name):
 
 
 @every_algorithm
-def test_one_client(name):
-    alone = on_clients(federation().data, lambda rows: Rows(rows.index[-1:], rows.count[-1:]))
+def test_training_with_one_client_stays_finite(name):
+    alone = map_rows(federation().data, lambda rows: Rows(rows.index[-1:], rows.count[-1:]))
     state, _ = run(compose(name, num_clients=1), rounds=2, data=alone)
     assert bool(tree.is_finite(state))
 
 
 @every_algorithm
-def test_empty_client_counts_for_nothing(name):
-    empty = on_clients(
+def test_a_client_without_examples_does_not_change_the_result(name):
+    empty = map_rows(
         federation().data,
         lambda rows: Rows(np.concatenate([rows.index, rows.index[:1]]), np.append(rows.count, 0).astype(np.int32)),
     )
@@ -65,12 +65,12 @@ def test_empty_client_counts_for_nothing(name):
     assert int(metrics[-1].num_reporting) == 5
     assert int(state.clients.rounds[5]) == 0
     assert bool(tree.is_finite(state))
-    without, _ = reference(name)
-    assert difference(without.server.shared, state.server.shared) < rounding(name)
+    without, _ = reference_run(name)
+    assert difference(without.server.shared, state.server.shared) < rounding_tolerance(name)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedbn", "fedga", "fedld", "fedpac"])
-def test_a_round_whose_aggregate_is_not_finite_changes_nothing(name):
+def test_a_round_with_a_nonfinite_aggregate_is_rejected(name):
     """All updates are finite; the server's step overflows from the second round on."""
     overflowing = optax.sgd(lambda count: jnp.where(count < 1, 1.0, jnp.inf))
     round = compose(name, change={"server_optimizer": overflowing})
@@ -85,7 +85,7 @@ def test_a_round_whose_aggregate_is_not_finite_changes_nothing(name):
 
 
 @every_algorithm
-def test_nan_of_one_client_reaches_nobody_else(name):
+def test_nan_of_one_client_reaches_no_other(name):
     """The client is left out and counted, and the others go on as if it had dropped out."""
     healthy = federation()
     inputs = np.asarray(healthy.prepare(healthy.examples.inputs))
@@ -100,14 +100,14 @@ def test_nan_of_one_client_reaches_nobody_else(name):
     absent = lambda key, n: (np.arange(5), np.arange(5) != 2)  # noqa: E731
     round = compose(name, prepare=lambda images: images, participation=Participation(lambda n: 5, absent))
     other, _ = run(round, data=healthy.data._replace(examples=Examples(inputs, healthy.examples.labels)))
-    assert difference(other._replace(counters=()), state._replace(counters=())) < rounding(name)
+    assert difference(other._replace(counters=()), state._replace(counters=())) < rounding_tolerance(name)
 
 
 @every_algorithm
-def test_where_all_clients_are_alike_the_server_goes_where_they_go(name):
+def test_with_identical_clients_the_servers_step_is_theirs(name):
     """Nothing conflicts, nobody lags: every rule lands between the clients' own updates, leaf entry by leaf entry.
     They differ only where an algorithm draws samples of its own; all examples are one batch, in whatever order."""
-    alike = on_clients(
+    alike = map_rows(
         federation().data, lambda rows: Rows(np.repeat(rows.index[:1], 5, axis=0), np.repeat(rows.count[:1], 5))
     )
     round = compose(name, change={"server_optimizer": optax.sgd(1.0)})
@@ -122,9 +122,9 @@ def test_where_all_clients_are_alike_the_server_goes_where_they_go(name):
 
 @every_algorithm
 @pytest.mark.parametrize("still", [(2,), (0, 1, 2, 3, 4)], ids=["one", "everyone"])
-def test_clients_that_do_not_move(name, still):
+def test_clients_with_zero_updates_stay_finite(name, still):
     """No NaN from the direction of a zero update; and where nobody moves, the server stays."""
-    round = compose(name, change={"local_update": standing_still(algorithm(name).local_update, still)})
+    round = compose(name, change={"local_update": keep_start(algorithm(name).local_update, still)})
     before = round.init(jax.random.key(0), federation().data)
     state, metrics = run(round, rounds=2)
     assert bool(tree.is_finite(state))
@@ -133,7 +133,7 @@ def test_clients_that_do_not_move(name, still):
         assert difference(before.server.shared["params"], state.server.shared["params"]) < ROUNDING
 
 
-def standing_still(local_update: LocalUpdate, clients: Sequence[int]) -> LocalUpdate:
+def keep_start(local_update: LocalUpdate, clients: Sequence[int]) -> LocalUpdate:
     """These clients train, and keep what they had."""
 
     def train(problem, view, key):

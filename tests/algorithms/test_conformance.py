@@ -1,4 +1,4 @@
-"""Every algorithm by every check. An exception is declared by the algorithm, never by name here."""
+"""Conformance of every algorithm. An exception is declared by the algorithm, never by name here."""
 
 import chex
 import jax
@@ -18,20 +18,20 @@ from tests.harness import (
     every_algorithm,
     federation,
     is_equal,
+    map_rows,
     model,
-    on_clients,
-    plain,
-    reference,
-    rounding,
+    plain_round,
+    reference_run,
+    rounding_tolerance,
     run,
     task_loss,
 )
 
 
 @every_algorithm
-def test_keeps_structure_shapes_and_dtypes(name):
-    before = plain(name).init(jax.random.key(0), federation().data)
-    after, _ = reference(name)
+def test_a_round_keeps_structure_shapes_and_dtypes(name):
+    before = plain_round(name).init(jax.random.key(0), federation().data)
+    after, _ = reference_run(name)
     chex.assert_trees_all_equal_shapes_and_dtypes(before, after)
     assert int(after.server.round) == 3
     assert bool(tree.is_finite(after))
@@ -47,43 +47,43 @@ def test_keeps_structure_shapes_and_dtypes(name):
         pytest.param(lambda: sharded(3), id="sharded(3)", marks=pytest.mark.slow),
     ],
 )
-def test_layouts_are_equal(name, layout):
+def test_layouts_give_equal_results(name, layout):
     """Five clients fill neither two at a time nor three devices: the padding must change nothing."""
     state, _ = run(compose(name, layout=layout()))
-    assert difference(reference(name)[0], state) < rounding(name)
+    assert difference(reference_run(name)[0], state) < rounding_tolerance(name)
 
 
 @every_algorithm
-def test_same_seed_same_bits_another_seed_others(name):
-    assert is_equal(reference(name), run(plain(name)))
-    assert not is_equal(reference(name), run(plain(name), seed=1))
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(name):
+    assert is_equal(reference_run(name), run(plain_round(name)))
+    assert not is_equal(reference_run(name), run(plain_round(name), seed=1))
 
 
 @every_algorithm
-def test_padding_of_the_index_table_changes_nothing(name):
-    wider = on_clients(
+def test_padding_of_the_index_table_does_not_change_the_result(name):
+    wider = map_rows(
         federation().data, lambda rows: Rows(np.pad(rows.index, ((0, 0), (0, 5)), constant_values=3), rows.count)
     )
-    assert difference(reference(name)[0], run(plain(name), data=wider)[0]) < rounding(name)
+    assert difference(reference_run(name)[0], run(plain_round(name), data=wider)[0]) < rounding_tolerance(name)
 
 
 @every_algorithm
-def test_order_of_clients_changes_nothing(name):
+def test_the_order_of_clients_does_not_change_the_result(name):
     order = jnp.array([3, 0, 4, 1, 2])
     in_order = Participation(lambda n: 5, lambda key, n: (order, jnp.ones(5, bool)))
     state, _ = run(compose(name, participation=in_order))
-    assert difference(reference(name)[0], state) < rounding(name)
+    assert difference(reference_run(name)[0], state) < rounding_tolerance(name)
 
 
 @every_algorithm
-def test_learns(name):
-    before = plain(name).init(jax.random.key(0), federation().data)
-    after, _ = run(plain(name), rounds=20)
-    assert task_loss(plain(name), after) < 0.8 * task_loss(plain(name), before)
+def test_training_lowers_the_task_loss(name):
+    before = plain_round(name).init(jax.random.key(0), federation().data)
+    after, _ = run(plain_round(name), rounds=20)
+    assert task_loss(plain_round(name), after) < 0.8 * task_loss(plain_round(name), before)
 
 
 @every_algorithm
-def test_personal_leaves_stay_at_home(name):
+def test_personal_leaves_are_never_sent(name):
     round = compose(name, change={"sharing": sharing.batch_norms})
     state = round.init(jax.random.key(0), federation().data)
     after, metrics, said = jax.jit(round.step_with_messages)(state, federation().data, jax.random.key(0))
@@ -98,7 +98,7 @@ def test_personal_leaves_stay_at_home(name):
 
 
 @every_algorithm
-def test_works_with_an_adaptive_server_optimizer(name):
+def test_training_works_with_an_adaptive_server_optimizer(name):
     round = compose(name, change={"server_optimizer": optax.adam(0.03)})
     before = round.init(jax.random.key(0), federation().data)
     after, _ = run(round, rounds=15)
@@ -106,10 +106,10 @@ def test_works_with_an_adaptive_server_optimizer(name):
 
 
 @every_algorithm
-def test_works_in_bfloat16(name):
+def test_training_in_bfloat16_stays_near_float32(name):
     """Weights and everything that is aggregated stay in float32, and the run stays near float32's."""
     round = compose(name, network=computed_in("bfloat16")(model()))
     state, metrics = run(round)
-    chex.assert_trees_all_equal_shapes_and_dtypes(state, reference(name)[0])
+    chex.assert_trees_all_equal_shapes_and_dtypes(state, reference_run(name)[0])
     assert bool(tree.is_finite(state))
-    assert 0 < abs(metrics[-1].loss - reference(name)[1][-1].loss) < 0.1
+    assert 0 < abs(metrics[-1].loss - reference_run(name)[1][-1].loss) < 0.1

@@ -1,7 +1,7 @@
 """NumPy transcriptions, in float64, of released rules that can divide by zero, with what has to stand there instead.
 
 Cases whose stored numbers are such a fault are held against them; where the released code has no fault they give its
-numbers, which tests/golden/test_golden.py checks.
+numbers, which tests/golden/test_changed_cases.py checks.
 """
 
 import numpy as np

@@ -1,0 +1,43 @@
+"""Summaries of figures over clients."""
+
+import numpy as np
+import pytest
+
+from fedjax_het.engine import summarize_clients
+from fedjax_het.engine.evaluation.evaluate import Metrics
+
+
+def test_the_summary_leaves_out_clients_without_examples():
+    metrics = Metrics(np.array([[1.0, 3.0, 0.0]]), np.array([[0.5, 1.0, 0.0]]), np.array([[30.0, 10.0, 0.0]]))
+    numbers = {name: float(value[0]) for name, value in summarize_clients(metrics).items()}
+    assert numbers == pytest.approx(
+        {
+            "accuracy_mean": 0.75,
+            "accuracy_weighted": 0.625,
+            "accuracy_std": 0.25,
+            "accuracy_worst10": 0.5,
+            "accuracy_min": 0.5,
+            "accuracy_gini": 1 / 6,
+            "accuracy_max": 1.0,
+            "loss_mean": 2.0,
+        }
+    )
+
+
+def test_the_worst_tenth_of_thirty_clients_are_three():
+    accuracy = np.linspace(0, 1, 30)[None]
+    ones = np.ones_like(accuracy)
+    assert summarize_clients(Metrics(ones, accuracy, ones))["accuracy_worst10"][0] == pytest.approx(
+        accuracy[0, :3].mean()
+    )
+
+
+def test_gini_is_the_relative_mean_difference_of_two_clients():
+    rng = np.random.default_rng(0)
+    accuracy, count = rng.random((2, 7)), np.array([[3, 0, 2, 5, 1, 0, 4]] * 2)
+    ours = summarize_clients(Metrics(accuracy, accuracy, count))["accuracy_gini"]
+    for values, gini in zip(accuracy[:, count[0] > 0], ours, strict=True):
+        assert gini == pytest.approx(np.abs(values[:, None] - values).mean() / 2 / values.mean())
+    nobody = np.zeros((1, 3))
+    assert np.isnan(summarize_clients(Metrics(nobody, nobody, nobody))["accuracy_gini"][0])
+    assert summarize_clients(Metrics(nobody, nobody, nobody + 1))["accuracy_gini"][0] == 0
