@@ -85,7 +85,7 @@ def test_a_released_executor_keeps_no_data_on_the_device(client_states):
         gc.collect()
         return sum(array.shape in shapes for array in jax.live_arrays())
 
-    num_before, simulation = count_arrays(), build("fedavg", client_states, **simple())
+    num_before, simulation = count_arrays(), build("fedavg", client_states, **quick_options())
     simulation.evaluate(simulation.start())
     assert count_arrays() > num_before
     simulation.executor.release()
