@@ -160,9 +160,8 @@ def _read_entries(
 
 def _make_entry(experiment: Experiment, place: tuple[str, str, str], seeds: list[float], is_compared: bool) -> Entry:
     """place: (measure, row, column)."""
-    if not is_compared:
-        return Entry(*place, None, seeds)
-    return Entry(*place, experiment.value(*place), seeds, experiment.deviation(*place))
+    value, deviation = experiment.printed_value(*place) if is_compared else (None, None)
+    return Entry(*place, value, seeds, deviation)
 
 
 def _average_columns(entries: Sequence[Entry]) -> list[float]:

@@ -163,8 +163,8 @@ CLIENTS = {
         ),
         "1.0",
         measures={
-            "majority, last look": read_last(mean_class_loss(_MAJORITY)),
-            "minority, last look": read_last(mean_class_loss(_MINORITY)),
+            "majority, last snapshot": read_last(mean_class_loss(_MAJORITY)),
+            "minority, last snapshot": read_last(mean_class_loss(_MINORITY)),
         },
         settings={"diagnostics": "classes", **_SCHEDULE},
         caveats=(
@@ -178,7 +178,7 @@ CLIENTS = {
         plot_diagnostics({"": mean_quantity("conflict", "agreement")}, "conflict: agreement"),
         "1.0",
         measures={
-            "p_i, last look": read_diagnostic("conflict", "agreement", -1),
+            "p_i, last snapshot": read_diagnostic("conflict", "agreement", -1),
             "p_i over the mean length": read_diagnostic("conflict", "relative_agreement", -1),
             "pairs in conflict": read_diagnostic("conflict", "num_conflicts", -1),
         },
