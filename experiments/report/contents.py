@@ -84,8 +84,8 @@ def _make_sections(group: Sequence[Row]) -> tuple[list[Section], list[str]]:
         Section("learning", "Learning", figures=list(filter(None, learning))),
         Section("clients", "Clients", fairness, list(filter(None, by_client)), folded=_tabulate_clients(group)),
         Section("data", "Data", figures=list(filter(None, partitions))),
-        Section("diagnostics", "Diagnostics", figures=diagnostics.figures(group)),
-        Section("pictures", "Pictures", pictures=images.taken(group)),
+        Section("diagnostics", "Diagnostics", figures=diagnostics.make_figures(group)),
+        Section("pictures", "Pictures", pictures=images.draw_pictures(group)),
         Section("costs", "Costs", [costs.make_table(group)]),
     ]
     return sections, _summarize(final, compared)

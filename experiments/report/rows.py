@@ -111,8 +111,8 @@ def _make_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 def find_baseline(row: Row, rows: Sequence[Row], algorithm: str) -> Row | None:
     """Find the row of this algorithm with which a row can be compared.
 
-    All settings but those of the algorithm have to be equal; of several such rows, the one that shares most options of
-    the algorithm is taken.
+    All settings but those of the algorithm have to be equal; of several such rows, it is the one that shares most
+    options of the algorithm.
     """
 
     def own(each: Row) -> dict[str, Any]:

@@ -123,10 +123,17 @@ def group_titles(names: Iterable[str]) -> dict[str, str]:
 
 
 def mean_curve(label: str, color: int, x: Sequence[float], seeds: Sequence[Sequence[float | None]]) -> Curve:
-    """The mean over the seeds at each x, with a band from the lowest to the highest where there are several."""
+    """Make the curve of the means over the seeds at each x, with a band from low to high where there are several."""
     values = [np.array(each, dtype=float) for each in seeds]
     band = [[float(end(v)) for v in values] if max(map(len, values)) > 1 else None for end in (np.min, np.max)]
     return Curve(label, color, list(x), [float(np.mean(v)) for v in values], *band)
+
+
+def mean_points(label: str, color: int, values: Mapping[str, Sequence[float | None]]) -> Points:
+    """Make a point per name at the mean of its values, with a bar from the lowest to the highest."""
+    arrays = [np.array(each, dtype=float) for each in values.values()]
+    means, lows, highs = ([float(over(each)) for each in arrays] for over in (np.mean, np.min, np.max))
+    return Points(label, color, list(values), means, lows, highs)
 
 
 def learning_curves(lines: Sequence[Mapping[str, Any]]) -> View:

@@ -36,7 +36,7 @@ _FACTS = ("cohort_size", "num_parameters", "bytes_down", "bytes_up", "compile_se
 
 
 class RunResults:
-    """The results of one run. Each file is read and checked when it is first asked for.
+    """The results of one run. Each file is read and checked at its first use.
 
     All properties raise InputError for a damaged file: the message names the file, the damage and what to do.
 

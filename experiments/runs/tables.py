@@ -251,7 +251,7 @@ def _describe_data(runs: Sequence[LabeledRun], kind: str, figures: Figures) -> s
 
 
 def _make_table(name: str, title: str, figures: Figures, note: str) -> Table:
-    """Make a table with the mean and the worst over the columns, taken seed by seed."""
+    """Make a table with the mean and the worst over the columns, seed by seed."""
     columns = list(dict.fromkeys(column for row in figures.values() for column in row))
     rows = []
     for label, row in figures.items():

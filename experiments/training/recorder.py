@@ -76,7 +76,7 @@ class RunRecorder:
             else None
         )
         if processes.is_first:
-            # config.json is the first of all files: without it the others would be taken for those of another run.
+            # config.json is the first of all files: without it the others would count as those of another run.
             directory.write("config.json", settings)
             directory.write(RESOLVED, resolved)
         about = {"config": run_identity(settings), "partition": federation.fingerprint}
@@ -104,7 +104,7 @@ class RunRecorder:
         return state
 
     def rewind(self, done: int) -> float:
-        """Drop the lines of later rounds; return the seconds that the run has taken before."""
+        """Drop the lines of later rounds; return the seconds of training before."""
         self.directory.write("partition.json", records.describe_partition(self._federation))
         if self._diagnostics:
             self._diagnostics.rewind(done)
@@ -118,7 +118,7 @@ class RunRecorder:
         """Start the trackers of config.live, in the first process.
 
         Args:
-            seconds: the time that the run has taken before.
+            seconds: the seconds of training before.
 
         Raises:
             InputError: A tracker does not start.

@@ -130,9 +130,9 @@ def _measure_peers(work: Workload, rules: BenchmarkRules, of: str) -> Iterator[R
             yield record | {"error": standing.skipped or standing.crashed[-300:] or "no round ended"}
             continue
         times = {"times_ours": standing.median / ours.median if ours.is_timed else None}
-        said = {"start_s": standing.startup_seconds, **standing.facts, "is_comparable": standing.is_comparable}
+        facts = {"start_s": standing.startup_seconds, **standing.facts, "is_comparable": standing.is_comparable}
         gaps = {f"gap_{what}": size for what, size in standing.gap._asdict().items()} if standing.gap else {}
-        yield record | spread(standing.seconds) | times | said | gaps
+        yield record | spread(standing.seconds) | times | facts | gaps
 
 
 def resnet(plan: Plan) -> Iterator[Piece]:

@@ -18,7 +18,7 @@ def run(tmp_path):
     return folder
 
 
-def test_the_page_shows_the_pictures_of_the_last_look(run, tmp_path):
+def test_the_page_shows_the_pictures_of_the_last_snapshot(run, tmp_path):
     told = make_contents(*read_runs([run]))
     section = next(each for each in told.sections if each.name == "pictures")
     assert [each.name for each in section.pictures] == ["contours_0", "normalisation_0"]
@@ -39,7 +39,7 @@ def test_a_row_is_a_client_and_images_that_are_missing_stay_empty(run, monkeypat
     monkeypatch.setattr(images.plots, "show_image", lambda axis, image, ends=None: shown.append((axis, ends)))
     row = make_contents(*read_runs([run])).rows[0]
     shown.clear()
-    images.taken([row])
+    images.draw_pictures([row])
     assert len(shown) == 5 + 2 * 5  # contours, then images and what is made of them
     assert {axis.get_ylabel() for axis, _ in shown} - {""} == {"a", "b", "c"}
     assert len({ends for _, ends in shown[5:]}) == 1

@@ -149,7 +149,7 @@ def test_rows_of_one_partition_share_a_map(found):
 
 
 def test_diagnostics_are_drawn_by_their_shape_and_without_absent_clients(found):
-    drawn = {figure.name: figure for figure in diagnostics.figures(found)}
+    drawn = {figure.name: figure for figure in diagnostics.make_figures(found)}
     assert set(drawn) == {
         "conflict", "conflict_values", "conflict_cosines", "classes_losses", "spectrum", "spectrum_values",
         "landscape", "landscape_clients",
