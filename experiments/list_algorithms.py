@@ -22,6 +22,7 @@ from fedjax_het.errors import InputError, nearest
 
 from . import PROGRAM
 from .configuration import calls, settings
+from .configuration.command_line import with_exit_status
 
 _SECTION = re.compile(r"^(Args|Returns|Raises|References):\n((?:[ ]{4}.*\n|\n)*)", re.MULTILINE)
 _ENTRY = re.compile(r"^(\w+): ", re.MULTILINE)
@@ -165,17 +166,14 @@ def _print_wrapped(text: str, first: str = "", others: str = "") -> None:
         print(line)
 
 
+@with_exit_status()
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit status: 0, or 2 if there is no such algorithm."""
     parser = argparse.ArgumentParser(
         prog=f"{PROGRAM} list", description="List the algorithms and the embedded configs.", allow_abbrev=False
     )
     parser.add_argument("name", nargs="?", default="", help="an algorithm whose whole documentation is shown")
-    try:
-        show(parser.parse_args(argv).name)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    show(parser.parse_args(argv).name)
     return 0
 
 

@@ -31,6 +31,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators._gram_space import StackDtype
 from fedjax_het.types import Array, Broadcast, ServerView, Upload
 
+from ..configuration.command_line import with_exit_status
 from ..distributed import cpu_devices
 
 STACKS = get_args(StackDtype)
@@ -154,6 +155,7 @@ def _parse_lists(flags: argparse.Namespace, num_devices: int) -> tuple[list[int]
     return clients, stacks
 
 
+@with_exit_status()
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit status."""
     parser = argparse_flags.ArgumentParser(prog="python -m experiments.benchmarks.aggregators", allow_abbrev=False)
@@ -166,10 +168,9 @@ def main(argv: Sequence[str]) -> int:
     cpu_devices.set_num_cpu_devices(flags.devices)
     try:
         layout = sharded(flags.devices) if flags.devices > 1 else vmapped
-        clients, stacks = _parse_lists(flags, layout.num_devices)
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        raise InputError(f"--devices: {error}") from error
+    clients, stacks = _parse_lists(flags, layout.num_devices)
     entries = int(flags.entries)
     for count in clients:
         print(_format_table(count, entries, *measure(count, entries, layout, stacks, flags.repeats)), flush=True)

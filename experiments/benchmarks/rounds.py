@@ -17,10 +17,11 @@ from rich.console import Console
 
 from fedjax_het.errors import InputError, nearest
 
+from ..configuration.command_line import with_exit_status
 from ..distributed import cpu_devices
 from ..runs import json_files
 from ..runs.setting_text import parse_layout
-from . import report, run_to_exit_status
+from . import report
 from .harness import Benchmark, BenchmarkRules
 from .peers import CONTENDERS, OURS, PEERS
 from .workloads import WORKLOADS, Workload
@@ -116,9 +117,10 @@ def run_command(command: Command) -> int:
     return status
 
 
+@with_exit_status()
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit status."""
-    return run_to_exit_status(lambda: run_command(parse_command(argv)))
+    return run_command(parse_command(argv))
 
 
 if __name__ == "__main__":

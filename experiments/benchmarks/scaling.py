@@ -23,6 +23,7 @@ from absl.flags import argparse_flags
 from fedjax_het.errors import InputError, nearest
 
 from .. import module_command, module_environment
+from ..configuration.command_line import with_exit_status
 from ..runs import json_files, plots
 from .scaling_point import Point
 
@@ -112,7 +113,9 @@ def _plot(study: Study, records: Sequence[Mapping[str, Any]], path: Path) -> Non
         json_files.write(path, lambda to: plots.draw_growth(records, study.varied, study.is_flat, to))
 
 
+@with_exit_status()
 def main(argv: Sequence[str]) -> int:
+    """Run the command; return the exit status."""
     parser = argparse_flags.ArgumentParser(prog="python -m experiments.benchmarks.scaling", allow_abbrev=False)
     parser.add_argument("--study", default="all", help=f"{', '.join(STUDIES)}, comma-separated, or all")
     parser.add_argument("--out", type=Path, default=Path("runs/scaling"))
@@ -121,13 +124,8 @@ def main(argv: Sequence[str]) -> int:
     names = list(STUDIES) if known.study == "all" else known.study.split(",")
     for name in names:
         if name not in STUDIES:
-            print(f"error: --study: '{name}' is unknown. {nearest(name, [*STUDIES, 'all'])}", file=sys.stderr)
-            return 2
-    try:
-        json_files.check_writable(known.out)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+            raise InputError(f"--study: '{name}' is unknown. {nearest(name, [*STUDIES, 'all'])}")
+    json_files.check_writable(known.out)
     known.out.mkdir(parents=True, exist_ok=True)
     return run_studies(names, known.out, known.largest)
 

@@ -5,7 +5,6 @@ import csv
 import hashlib
 import io
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,8 @@ from fedjax_het.errors import InputError, nearest
 from fedjax_het.models import MODELS
 
 from .. import PROGRAM, ROOT
-from ..configuration import calls, overrides
+from ..configuration import calls
+from ..configuration.command_line import split_overrides, with_exit_status
 from ..runs import json_files, plots
 from ..runs.results import RunResults
 from ..runs.run_directory import run_identity
@@ -26,9 +26,10 @@ from ..sweep.grid import GridRun
 from .spec import PRETRAINED, Entry, Experiment, Runs, Scale, Settings
 
 
+@with_exit_status("stopped; the same command resumes")
 def main(argv: Sequence[str], paper: str, experiments: Mapping[str, Experiment]) -> int:
     """Run the command and return the exit status: 0 = all is done, 1 = some runs failed, 2 = an error of input."""
-    own, common = overrides.split_overrides(argv)
+    own, common = split_overrides(argv)
     parser = argparse.ArgumentParser(
         prog=f"{PROGRAM} paper {paper}",
         description="Train a table or figure of the paper and compare the results with the printed values.",
@@ -40,14 +41,7 @@ def main(argv: Sequence[str], paper: str, experiments: Mapping[str, Experiment])
     parser.add_argument("--data", action="append", default=[], metavar="PATH", help="NAME=PATH where several are read")
     parser.add_argument("--workdir", type=Path, default=Path("runs") / "papers" / paper, help="of runs and results")
     known = parser.parse_args(own)
-    try:
-        done, text = run(experiments[known.what], known.scale, known.data, common, known.workdir, known.what)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped; the same command resumes", file=sys.stderr)
-        return 130
+    done, text = run(experiments[known.what], known.scale, known.data, common, known.workdir, known.what)
     print(text)
     return int(not done)
 

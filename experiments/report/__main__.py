@@ -14,6 +14,7 @@ from pathlib import Path
 from fedjax_het.errors import InputError
 
 from .. import PROGRAM
+from ..configuration.command_line import with_exit_status
 from ..runs import json_files, results
 
 _PACKAGES = ("jinja2", "plotly")
@@ -49,23 +50,21 @@ def check_packages() -> None:
         )
 
 
+@with_exit_status()
 def main(argv: Sequence[str]) -> int:
     """Write the page and return the exit status."""
-    try:
-        command = parse(argv)
-        check_packages()
-        from . import contents, page
+    command = parse(argv)
+    check_packages()
+    from . import contents, page
 
-        report = page.Report(command.out)
+    report = page.Report(command.out)
+    try:
         if command.watch:
             page.watch(report, command.runs)
         else:
             report.write(contents.make_contents(*results.read_runs(command.runs)))
-    except (InputError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    except OSError as error:
+        raise InputError(str(error)) from error
     print(f"written: {report.out}, and its tables and figures in {report.folder}")
     return 0
 

@@ -24,9 +24,9 @@ from absl.flags import argparse_flags
 
 from fedjax_het.errors import InputError, nearest
 
+from ...configuration.command_line import with_exit_status
 from ...runs import json_files
 from ...runs.setting_text import parse_layout
-from .. import run_to_exit_status
 from .parts import PARTS, Piece, Plan, TaskFailedError, run_task
 from .tasks import Record
 
@@ -164,9 +164,10 @@ def run_command(known: argparse.Namespace) -> int:
     return int(bool(failed or left))
 
 
+@with_exit_status()
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit status."""
-    return run_to_exit_status(lambda: run_command(_parse_command(argv)))
+    return run_command(_parse_command(argv))
 
 
 if __name__ == "__main__":
