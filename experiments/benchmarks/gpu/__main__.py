@@ -27,6 +27,7 @@ from fedjax_het.errors import InputError, nearest
 from ...configuration.command_line import with_exit_status
 from ...runs import json_files
 from ...runs.setting_text import parse_layout
+from . import tasks
 from .parts import PARTS, Piece, Plan, TaskFailedError, run_task
 from .tasks import Record
 
@@ -147,9 +148,10 @@ def run_command(known: argparse.Namespace) -> int:
         plan = Plan(known.platform, known.tiny, known.layout, known.conv)
         os.environ |= plan.environment
         try:
-            file.describe(next(iter(list(run_task("about", {}, 120)))))
+            (about,) = run_task(tasks.describe_device, {}, 120)
         except TaskFailedError as error:
             raise InputError(f"--platform: JAX finds no {known.platform} device here ({str(error)[-200:]}).") from error
+        file.describe(about)
         pieces = [piece for name in known.parts for piece in PARTS[name](plan)]
         left = measure(file, pieces, begun + 60 * known.minutes)
     print(f"{file.about.get('device')}, {file.about.get('versions')}\n")

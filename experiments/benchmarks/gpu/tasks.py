@@ -35,6 +35,7 @@ from ..peers.worker import installed_version, send_answer, separate_answers
 from ..workloads import NUM_CLASSES, W2, WORKLOADS
 
 Record = dict[str, Any]
+Task = Callable[..., Iterator[Record]]
 _STEMS = {"resnet18": "small", "resnet18_imagenet": "imagenet"}
 PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "flax", "optax", "numpy", "torch")
 PACKAGES += ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cublas")
@@ -197,7 +198,7 @@ def _busy_microseconds(events: list[Record]) -> float:
     return covered
 
 
-TASKS: Mapping[str, Callable[..., Iterator[Record]]] = MappingProxyType(
+TASKS: Mapping[str, Task] = MappingProxyType(
     {each.__name__: each for each in (describe_device, rounds, aggregators, profile)}
 )
 

@@ -115,6 +115,11 @@ def test_a_process_that_takes_too_long_is_ended_and_what_it_said_is_kept():
         next(lines)
 
 
+def test_a_task_in_its_process_describes_the_device():
+    (record,) = parts.run_task(tasks.describe_device, {}, 60.0)
+    assert record["device"] == jax.devices()[0].device_kind and "jax" in record["versions"]
+
+
 def test_a_process_that_fails_says_its_last_words():
     with pytest.raises(parts.TaskFailedError, match="out of luck"):
         list(parts.read_lines([sys.executable, "-c", "raise SystemExit('out of luck')"], 60.0))

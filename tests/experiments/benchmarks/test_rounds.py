@@ -183,6 +183,12 @@ def test_the_command_prints_and_writes(standings, monkeypatch, tmp_path, capsys)
     assert "a trial" in capsys.readouterr().out
 
 
+def test_a_worker_imports_neither_fedjax_het_nor_jax():
+    """Its environment may be one of another framework, which has neither."""
+    program = "import sys; sys.modules |= {'fedjax_het': None, 'jax': None}; import experiments.benchmarks.peers.worker"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)
+
+
 # ---- contenders ------------------------------------------------------------------------------------------------------
 def test_ours_takes_the_step_that_the_work_describes(tmp_path):
     """One step of a client on all its examples, through the worker's pipe, against the gradient by hand."""
