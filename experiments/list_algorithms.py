@@ -38,12 +38,6 @@ class ParsedDocstring(NamedTuple):
     references: str
 
 
-def own_options(factory: Callable[..., Algorithm]) -> dict[str, calls.Setting]:
-    """Return the options of an algorithm without those of local training, which all algorithms have."""
-    training = set(Training.__annotations__)
-    return {name: option for name, option in calls.read_signature(factory).items() if name not in training}
-
-
 def measure_traffic(factory: Callable[..., Algorithm], federation: data.Federation) -> int:
     """Return the bytes down and up, per client and round, for a small convolutional network with batch norm."""
     model = models.cnn(federation.num_classes, channels=(8, 16), hidden=(32,), norm="batch")
@@ -101,7 +95,8 @@ def _print_one(name: str) -> None:
     if name not in ALGORITHMS:
         raise InputError(f"there is no algorithm '{name}'. {nearest(name, ALGORITHMS)}")
     factory = ALGORITHMS[name]
-    text, options = parse_docstring(factory), own_options(factory)
+    text, signature = parse_docstring(factory), calls.read_signature(factory)
+    options = {name: option for name, option in signature.items() if name not in Training.__annotations__}
     print(f"{name}\n")
     _print_paragraphs([text.title])
     _print_formula(text.formula)

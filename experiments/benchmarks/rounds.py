@@ -8,7 +8,7 @@ Exit status: 0 = done, 1 = fedjax_het crashed, 2 = a mistake in the arguments, f
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from fedjax_het.errors import InputError, nearest
 from ..configuration.command_line import with_exit_status
 from ..distributed import cpu_devices
 from ..runs import json_files
-from ..runs.setting_text import parse_layout
+from ..runs.setting_text import parse_layout, select_names
 from . import report
 from .harness import Benchmark, BenchmarkRules
 from .peers import CONTENDERS, OURS, PEERS
@@ -66,23 +66,12 @@ def parse_command(argv: Sequence[str]) -> Command:
         layout=known.layout,
         pythons=dict(_parse_interpreter(text) for text in known.python),
     )
-    works = [
-        WORKLOADS[name].resized(known.clients, known.examples)
-        for name in _select_names("--work", known.work, WORKLOADS)
-    ]
-    return Command(works, _select_names("--peers", known.peers, PEERS), rules, _check_json_path(known.json))
-
-
-def _select_names(flag: str, text: str, known: Iterable[str]) -> list[str]:
-    if text == "all":
-        return list(known)
-    if text == "none" and flag == "--peers":
-        return []
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names or [text]:
-        if name not in known:
-            raise InputError(f"{flag}: '{name}' is unknown. {nearest(name, [*known, 'all'])}")
-    return list(dict.fromkeys(names))
+    names = select_names("--work", known.work, WORKLOADS)
+    works = [WORKLOADS[name].resized(known.clients, known.examples) for name in names]
+    peers = [] if known.peers == "none" else select_names("--peers", known.peers, PEERS)
+    if known.json is not None:
+        check_json_path(known.json)
+    return Command(works, peers, rules, known.json)
 
 
 def _parse_interpreter(text: str) -> tuple[str, str]:
@@ -94,10 +83,10 @@ def _parse_interpreter(text: str) -> tuple[str, str]:
     return name, os.path.abspath(path)
 
 
-def _check_json_path(path: Path | None) -> Path | None:
-    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+def check_json_path(path: Path) -> None:
+    """Raise InputError if a file of --json cannot be written."""
+    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
         raise InputError(f"--json: cannot write '{path}'. Give a file in an existing directory.")
-    return path
 
 
 def run_command(command: Command) -> int:

@@ -56,20 +56,11 @@ def read_signature(factory: Callable[..., Any], given: Iterable[str] = (), prese
             inner = read_signature(table.function, table.given)
             found[name] = Setting(kind, argument.default, table=inner, function=table.function)
         elif _is_plain(kind):
-            followed = _followed_setting(marked.get(name))
-            found[name] = Setting(kind, argument.default, argument.default is _MISSING, followed)
+            marks = getattr(marked.get(name), "__metadata__", ())
+            of_run = next((mark.setting for mark in marks if isinstance(mark, OfRun)), None)
+            found[name] = Setting(kind, argument.default, argument.default is _MISSING, of_run)
     chosen = getattr(factory, "presets", {}).get(preset, {}) if isinstance(preset, str) else {}
     return {name: option._replace(default=chosen.get(name, option.default)) for name, option in found.items()}
-
-
-def has_presets(factory: Callable[..., Any] | None) -> bool:
-    """Return whether a factory has an argument `preset` that selects other defaults."""
-    return hasattr(factory, "presets")
-
-
-def _followed_setting(kind: Any) -> str | None:
-    """Return the setting of the run that an annotation names."""
-    return next((mark.setting for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, OfRun)), None)
 
 
 def _keys(kind: Any) -> dict[str, Setting]:

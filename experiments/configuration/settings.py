@@ -225,7 +225,7 @@ def complete_settings(
         name = overrides.pop(f"{where}.name", None)
         if name is not None and name != tables[where].get("name"):
             notes += _rename(tables[where], table, name, f"config.{where}")
-        if f"{where}.preset" in overrides and calls.has_presets(table.registry.get(tables[where].get("name", ""))):
+        if f"{where}.preset" in overrides and hasattr(table.registry.get(tables[where].get("name", "")), "presets"):
             tables[where]["preset"] = overrides.pop(f"{where}.preset")
     schemas = {where: table.schema(tables[where], f"config.{where}") for where, table in TABLES.items()}
     schemas[""] = calls.read_signature(RunSettings)

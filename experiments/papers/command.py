@@ -1,12 +1,9 @@
 """The command of all papers: train the missing runs, and write the printed values beside the results."""
 
 import argparse
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -82,10 +79,7 @@ def run(
     json_files.write(workdir / f"{what}-{scale}.md", text)
     json_files.write(workdir / f"{what}-{scale}.csv", to_csv(entries))
     if experiment.draw:
-        with plots.try_drawing(picture := workdir / f"{what}-{scale}.png"):
-            drawing = experiment.draw(entries, runs)
-            json_files.write(picture, partial(plots.save, drawing))
-            plots.plt.close(drawing)
+        plots.write_drawing(workdir / f"{what}-{scale}.png", experiment.draw, entries, runs)
     return all(entry.seeds for entry in entries), text
 
 
@@ -214,10 +208,9 @@ def _format_entry(entry: Entry) -> dict[str, str]:
 
 def to_csv(entries: Sequence[Entry]) -> str:
     """Write one line per entry, with semicolons between the seeds."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["measure", "row", "column", "paper", "paper std", "mean", "std", "difference", "seeds"])
+    header = ("measure", "row", "column", "paper", "paper std", "mean", "std", "difference", "seeds")
+    rows = []
     for entry in entries:
         numbers = (entry.printed, entry.deviation, entry.mean, entry.std, entry.difference)
-        writer.writerow([*entry[:3], *("" if x is None else x for x in numbers), ";".join(map(str, entry.seeds))])
-    return text.getvalue()
+        rows.append((*entry[:3], *numbers, ";".join(map(str, entry.seeds))))
+    return json_files.to_csv(header, rows)

@@ -35,10 +35,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     known = parser.parse_args(argv)
     if known.out.suffix not in (".html", ".htm"):
         raise InputError(f"--out: '{known.out}' is not the name of a page. End it in .html.")
-    try:
-        json_files.check_writable(known.out.parent)
-    except InputError as error:
-        raise InputError(str(error).replace("--workdir", "--out", 1)) from error
+    json_files.check_writable(known.out.parent, "--out")
     return known
 
 

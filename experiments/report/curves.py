@@ -12,7 +12,7 @@ from .rows import Row
 _Position = Callable[[RunResults, int], float | None]
 _AXES: dict[str, tuple[str, _Position]] = {
     "by rounds": ("round", lambda run, round: round),
-    "by seconds": ("seconds", lambda run, round: _seconds_of_round(run)[round]),
+    "by seconds": ("seconds", lambda run, round: next(line["seconds"] for line in run.lines if line["round"] == round)),
     "by bytes": ("MB of traffic", lambda run, round: _megabytes(run, round)),
 }
 _CAPTION = (
@@ -63,7 +63,3 @@ def _make_curve(row: Row, name: str, position: _Position) -> Curve | None:
 def _megabytes(run: RunResults, round: int) -> float | None:
     num_bytes = costs.count_traffic(run, round)
     return None if num_bytes is None else num_bytes / 1e6
-
-
-def _seconds_of_round(run: RunResults) -> dict[int, float]:
-    return {line["round"]: line["seconds"] for line in run.lines}

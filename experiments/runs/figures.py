@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .results import score_name
+
 LIGHT = ("#0063a8", "#c94a00", "#00805c", "#a8457f", "#8a6a00", "#5b5bd6", "#007f99", "#7a4b2a", "#c0273f", "#5f6a76")
 DARK = ("#5aaef0", "#ff8f4a", "#35c795", "#ee8fc4", "#e3b341", "#a3a3ff", "#4ccbe0", "#d3a27f", "#ff7d8f", "#aab4bf")
 """Colors of the rows on a light and on a dark background; a row has the same color in every figure."""
@@ -77,6 +79,7 @@ class Panel(NamedTuple):
     is_wide: bool = False
     rows: tuple[str, ...] = ()  # labels of the rows that a heat map belongs to
     x_scale: str = "linear"  # or "log"
+    y_scale: str = "linear"
 
 
 class View(NamedTuple):
@@ -143,7 +146,7 @@ def learning_curves(lines: Sequence[Mapping[str, Any]]) -> View:
         lines: those of metrics.jsonl.
     """
     names = lines[0].keys()
-    score = "dice" if any(name.endswith(("/dice", "/dice_mean")) for name in names) else "accuracy"
+    score = score_name(names)
     groups, rounds = group_titles(names), sorted({line["round"] for line in lines})
     panels = []
     for kind in (score, "loss"):

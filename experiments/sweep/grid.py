@@ -30,8 +30,12 @@ class GridRun(NamedTuple):
         parts = [f"{short_name(key)}={text}" for key, text in self.own.items()]
         return re.sub(r"[^\w.=,+-]+", "_", ",".join([self.config.stem, *parts]))
 
+    @property
+    def overrides(self) -> dict[str, str]:
+        return {**self.common, **self.own}
+
     def settings(self) -> settings.Settings:
-        return settings.complete_settings(settings.load_settings(self.config), {**self.common, **self.own})[0]
+        return settings.complete_settings(settings.load_settings(self.config), self.overrides)[0]
 
 
 def make_grid(configs: Sequence[Path], common: Mapping[str, str], varied: Mapping[str, Sequence[str]]) -> list[GridRun]:

@@ -32,8 +32,8 @@ class GridResult(NamedTuple):
 
     def to_record(self) -> dict[str, Any]:
         """Make its record in grid.json."""
-        overrides = {**self.run.common, **self.run.own}
-        return {"cell": self.run.name, "config": str(self.run.config), "set": overrides, "status": self.status}
+        run = self.run
+        return {"cell": run.name, "config": str(run.config), "set": run.overrides, "status": self.status}
 
 
 def run_grid(runs: Sequence[GridRun], workdir: Path, max_together: int = MAX_TOGETHER) -> Iterator[GridResult]:
@@ -89,19 +89,16 @@ def _is_done(run: GridRun, workdir: Path) -> bool:
 
 
 def _train_one(run: GridRun, directory: Path) -> GridResult:
-    start, overrides = time.perf_counter(), {**run.common, **run.own}
+    start = time.perf_counter()
     flags = [f"--config={run.config}", f"--workdir={directory}"]
-    flags += [f"--config.{key}={text}" for key, text in overrides.items()]
+    flags += [f"--config.{key}={text}" for key, text in run.overrides.items()]
     code = _run_module(["train", *flags], directory / LOG)
     status = "done" if code == 0 else _find_error(directory / LOG, code)
     return GridResult(run, directory, status, time.perf_counter() - start)
 
 
 def _train_group(runs: Sequence[GridRun], workdir: Path) -> None:
-    records = [
-        {"config": str(run.config), "set": {**run.common, **run.own}, "workdir": str(workdir / run.name)}
-        for run in runs
-    ]
+    records = [{"config": str(run.config), "set": run.overrides, "workdir": str(workdir / run.name)} for run in runs]
     folder = workdir / runs[0].name
     folder.mkdir(parents=True, exist_ok=True)
     json_files.write(folder / "together.json", json_files.to_json(records, indent=2) + "\n")

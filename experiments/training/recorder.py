@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import jax
@@ -137,7 +136,8 @@ class RunRecorder:
         rounds = {line["seed"]: line["round"] for line in records.improving_lines(self._validation)}
         if best := [seed for seed in self.seeds if rounds.get(seed) == round]:
             rows = records.client_rows(self.part(evaluation), self._federation, self.seeds)
-            self._selected.add(records.selected_lines(round, best, rows))
+            clients = {seed: [row for row in rows if row["seed"] == seed] for seed in best}
+            self._selected.add({"round": round, "seed": seed, "clients": clients[seed]} for seed in best)
 
     def add_snapshot(self, round: int, values: engine.DiagnosticValues, seconds: float) -> None:
         if self._diagnostics is not None:
@@ -161,10 +161,7 @@ def draw_pictures(directory: RunDirectory) -> None:
     results = RunResults(directory.path)
     for name, make_view in PICTURES.items():
         if not (path := directory / name).exists():
-            with plots.try_drawing(path):
-                drawing = plots.draw_view(make_view(results))
-                json_files.write(path, partial(plots.save, drawing))
-                plots.plt.close(drawing)
+            plots.write_drawing(path, lambda make: plots.draw_view(make(results)), make_view)
 
 
 def _view_partition(results: RunResults) -> View:

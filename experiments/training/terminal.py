@@ -157,10 +157,7 @@ def tabulate_results(summary: Mapping[str, Any]) -> Table:
 def _format_value(name: str, mean: float | None, std: float | None) -> str:
     if name.startswith("traffic/"):
         return _size(mean)
-    return _format_mean_std(mean, std, "g" if name.startswith("num_") else ".4f")
-
-
-def _format_mean_std(mean: float | None, std: float | None, form: str = ".4f") -> str:
     if mean is None:
         return "not finite"
+    form = "g" if name.startswith("num_") else ".4f"
     return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:{form}}"

@@ -22,11 +22,12 @@ from typing import Any
 
 from absl.flags import argparse_flags
 
-from fedjax_het.errors import InputError, nearest
+from fedjax_het.errors import InputError
 
 from ...configuration.command_line import with_exit_status
 from ...runs import json_files
-from ...runs.setting_text import parse_layout
+from ...runs.setting_text import parse_layout, select_names
+from ..rounds import check_json_path
 from . import tasks
 from .parts import PARTS, Piece, Plan, TaskFailedError, run_task
 from .tasks import Record
@@ -128,14 +129,10 @@ def _parse_command(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--conv", default="auto", help="of fedjax_het in peers, tutorial, flags and profile")
     parser.add_argument("--show", action="store_true", help="print the file and measure nothing")
     known = parser.parse_args(list(argv))
-    known.parts = list(PARTS) if known.parts == "all" else [name.strip() for name in known.parts.split(",")]
-    for name in known.parts:
-        if name not in PARTS:
-            raise InputError(f"--parts: '{name}' is unknown. {nearest(name, [*PARTS, 'all'])}")
+    known.parts = select_names("--parts", known.parts, PARTS)
     if not known.minutes > 0:
         raise InputError(f"--minutes: must be more than 0, not {known.minutes}.")
-    if known.json.is_dir() or not os.access(known.json.absolute().parent, os.W_OK):
-        raise InputError(f"--json: cannot write '{known.json}'. Give a file in an existing directory.")
+    check_json_path(known.json)
     if known.layout:
         parse_layout(known.layout)
     return known
