@@ -12,8 +12,7 @@ import pytest
 from rich.console import Console
 
 from experiments.benchmarks import report, rounds
-from experiments.benchmarks.harness import Benchmark, BenchmarkRules
-from experiments.benchmarks.measurement import Measurement
+from experiments.benchmarks.harness import Benchmark, BenchmarkRules, Measurement
 from experiments.benchmarks.peers import CONTENDERS, MATMUL, OURS, PEERS, ours
 from experiments.benchmarks.workloads import W1, W2, W3, WORKLOADS
 from fedjax_het.types import Context
