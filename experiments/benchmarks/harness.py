@@ -1,4 +1,4 @@
-"""The benchmark of one workload and its measurements; contenders take turns, so that drift of the machine affects all of them alike."""
+"""The benchmark and the measurements of one workload; contenders take turns, so that drift affects all alike."""
 
 import sys
 import tempfile

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from ..runs.records import flatten
 from .command import main
 from .figures import plot_columns
-from .measures import read_diagnostic, read_test_score
+from .measures import mean_quantity, read_first, read_test_score
 from .spec import Experiment, Scale, Settings, make_smoke_scale, read_printed
 
 METHODS = {
@@ -28,31 +29,26 @@ PARTS = {
 }
 EVALUATION = {"personal_on_test": "True"}
 SMALL = {**EVALUATION, "model.norm": "batch"}  # without norms FedBN has nothing to keep
-PAPER = {
-    **EVALUATION,
-    "model.name": "resnet50",
-    "data.size": "384",
-    "data.valid_fraction": "0.0",
-    "data.client_test_fraction": "0.0",  # accuracy is measured on the common test list
-    "algorithm.momentum": "0.5",
-    "algorithm.weight_decay": "0.0005",
-    "num_seeds": "3",
-}
+NO_HELD_OUT = {"valid_fraction": "0.0", "client_test_fraction": "0.0"}  # accuracy is measured on the common test list
+PAPER = EVALUATION | flatten(
+    {
+        "model": {"name": "resnet50"},
+        "data": {"size": "384", **NO_HELD_OUT},
+        "algorithm": {"momentum": "0.5", "weight_decay": "0.0005"},
+        "num_seeds": "3",
+    }
+)
 IMAGENET = "ImageNet weights of ResNet-50"
-X_RAYS = {
-    **EVALUATION,
-    "data.name": "arrays",
-    "data.path": "{cxr}",
-    "data.size": "48",
-    "data.valid_fraction": "0.0",
-    "data.client_test_fraction": "0.0",
-    "data.test_fraction": "0.2",
-    "data.partition.name": "dirichlet",
-    "data.num_clients": "5",
-    "rounds": "30",
-    "num_seeds": "3",
-    "evaluate_every": "10",
-}
+X_RAYS = EVALUATION | flatten(
+    {
+        "data": {"name": "arrays", "path": "{cxr}", "size": "48", "num_clients": "5", **NO_HELD_OUT},
+        "data.test_fraction": "0.2",
+        "data.partition.name": "dirichlet",
+        "rounds": "30",
+        "num_seeds": "3",
+        "evaluate_every": "10",
+    }
+)
 RETINA_REDUCTION = (
     "chest X-rays of four sources (48 x 48, 1,367 images, three classes) for Retina, a small convolutional network "
     "that starts afresh for a ResNet-50 from ImageNet, 30 rounds for 200, plain SGD at .02 for .01 with momentum, "
@@ -215,8 +211,8 @@ FIGURE_2 = Experiment(
         "principal directions": {"algorithm.name": "fedld", "algorithm.lam": "0.0"},
     },
     measures={
-        "absolute shift": read_diagnostic("decomposition", "absolute_shift"),
-        "absolute aggregation": read_diagnostic("decomposition", "absolute_aggregation"),
+        "absolute shift": read_first(mean_quantity("decomposition", "absolute_shift")),
+        "absolute aggregation": read_first(mean_quantity("decomposition", "absolute_aggregation")),
     },
     scales={
         "smoke": make_smoke_scale({"100": {"data.partition.alpha": "100", "diagnostics": "decomposition"}}, EVALUATION),

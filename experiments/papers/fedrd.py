@@ -9,6 +9,7 @@ Every domain is left out in turn. Tables are counted as in the published text: 1
 import sys
 from collections.abc import Mapping
 
+from ..runs.records import flatten
 from .command import main
 from .figures import Draw, plot_columns, plot_rounds
 from .measures import read_unseen_score
@@ -68,15 +69,13 @@ def _leave_out(*domains: str) -> dict[str, Settings]:
 
 SMOKE = make_smoke_scale(
     {"inverted": {"data.unseen": "inverted"}},
-    {
-        "data.domains": "True",
-        "data.partition.name": "by_domain",
-        "data.num_clients": "3",
-        "data.valid_fraction": "0.1",
-        "data.client_test_fraction": "0.0",
-        "model.hidden": "(16,)",
-        "model.norm": "batch",
-    },
+    flatten(
+        {
+            "data": {"domains": "True", "num_clients": "3", "valid_fraction": "0.1", "client_test_fraction": "0.0"},
+            "data.partition.name": "by_domain",
+            "model": {"hidden": "(16,)", "norm": "batch"},
+        }
+    ),
     "every fourth one left out because its grey levels are inverted, a multilayer perceptron",
 )
 
@@ -117,22 +116,14 @@ def _with_resnet50(experiment: Experiment) -> Experiment:
 
 
 # ---- PACS ------------------------------------------------------------------------------------------------------------
-_SMALL = {
-    **_SPLIT,
-    "data.name": "arrays",
-    "data.path": "{pacs}",
-    "data.size": "32",
-    "model.name": "cnn",
-    "model.channels": "(16, 32, 64)",
-    "model.hidden": "(128,)",
-    "model.kernel": "3",
-    "model.norm": "batch",
-    "algorithm.learning_rate": "0.05",
-    "algorithm.momentum": "0.0",
-    "algorithm.batch_size": "32",
-    "algorithm.epochs": "2",
-    "evaluate_every": "4",
-}
+_SMALL = _SPLIT | flatten(
+    {
+        "data": {"name": "arrays", "path": "{pacs}", "size": "32"},
+        "model": {"name": "cnn", "channels": "(16, 32, 64)", "hidden": "(128,)", "kernel": "3", "norm": "batch"},
+        "algorithm": {"learning_rate": "0.05", "momentum": "0.0", "batch_size": "32", "epochs": "2"},
+        "evaluate_every": "4",
+    }
+)
 
 
 def _make_cpu_scale(rounds: int, epochs: str) -> Scale:

@@ -6,6 +6,7 @@ python -m experiments.papers.harmofl --what=table1-nuclei --scale=cpu --data=nuc
 import sys
 from collections.abc import Mapping, Sequence
 
+from ..runs.records import flatten
 from .command import main
 from .figures import Draw, plot_columns, plot_landscapes, plot_rounds
 from .harmofl_methods import (
@@ -24,34 +25,29 @@ from .harmofl_segmentation import FIGURE_4, NUCLEI_TABLE, PROSTATE_TABLE
 from .measures import read_client_score, read_loss_rise, read_mean_client_score, read_minimum_distance
 from .spec import Experiment, Scale, Settings, make_smoke_scale, read_printed
 
-_X_RAYS = {
-    "data.name": "arrays",
-    "data.path": "{cxr}",
-    "data.size": "48",
-    "data.standardise": "False",  # amplitude normalisation is of pixels in 0..1
-    "data.valid_fraction": "0.16",
-    "data.client_test_fraction": "0.2",
-    "data.test_fraction": "0.0",
-    "algorithm.learning_rate": "0.005",
-    "algorithm.momentum": "0.9",  # for all methods, as in the paper; HarmoFL alone has it by itself
-    "algorithm.weight_decay": "1e-4",
-    "rounds": "32",
-    "num_seeds": "3",
-    "evaluate_every": "2",
-}
+_X_RAYS = flatten(
+    {
+        "data": {"name": "arrays", "path": "{cxr}", "size": "48", "valid_fraction": "0.16", "test_fraction": "0.0"},
+        "data.client_test_fraction": "0.2",
+        "data.standardise": "False",  # amplitude normalisation is of pixels in 0..1
+        # The momentum is that of all methods, as in the paper; HarmoFL alone has it by itself.
+        "algorithm": {"learning_rate": "0.005", "momentum": "0.9", "weight_decay": "1e-4"},
+        "rounds": "32",
+        "num_seeds": "3",
+        "evaluate_every": "2",
+    }
+)
 _REDUCTION = (
     "chest X-rays of four sources (48 x 48, 1,367 images, three classes) for patches of five hospitals, a small "
     "convolutional network for a DenseNet-121, 32 rounds for 100 at a rate of .005 for .001, every second one validated"
 )
 _CAMELYON = {"data.path": "{camelyon}", "num_seeds": "3", "evaluate_every": "1"}
-_DIGITS = {
-    "data.num_clients": "3",
-    "data.valid_fraction": "0.16",
-    "model.name": "cnn",
-    "model.channels": "(4,)",
-    "model.hidden": "(8,)",
-    "model.norm": "batch",
-}
+_DIGITS = flatten(
+    {
+        "data": {"num_clients": "3", "valid_fraction": "0.16"},
+        "model": {"name": "cnn", "channels": "(4,)", "hidden": "(8,)", "norm": "batch"},
+    }
+)
 
 
 def _make_scales(

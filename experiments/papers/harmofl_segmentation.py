@@ -1,5 +1,6 @@
 """HarmoFL's Table 1 and Fig. 4: Dice on nuclei and on prostate MRI, and segmented images."""
 
+from ..runs.records import flatten
 from .figures import plot_segmentations
 from .harmofl_methods import (
     AVERAGE,
@@ -16,17 +17,15 @@ from .measures import read_client_score, read_mean_client_score
 from .spec import Experiment, Scale, make_smoke_scale, read_printed
 
 SITES = {letter: {} for letter in "ABCDEF"}
-NUCLEI = {
-    "data.name": "arrays",
-    "data.path": "{nuclei}",
-    "data.num_clients": "3",
-    "data.size": "128",
-    "model.width": "0.25",
-    "algorithm.learning_rate": "0.02",
-    "algorithm.batch_size": "8",
-    "rounds": "40",
-    "evaluate_every": "2",
-}
+NUCLEI = flatten(
+    {
+        "data": {"name": "arrays", "path": "{nuclei}", "num_clients": "3", "size": "128"},
+        "model.width": "0.25",
+        "algorithm": {"learning_rate": "0.02", "batch_size": "8"},
+        "rounds": "40",
+        "evaluate_every": "2",
+    }
+)
 SITES_REDUCTION = (
     "three sites for six (116 tiles of 128 x 128 for 256 x 256), a quarter of the U-Net's channels, 40 rounds for 500 "
     "at a rate of .02 for .0001, every second one validated, batches of 8, one seed for three"
@@ -34,19 +33,21 @@ SITES_REDUCTION = (
 NUCLEI_DATA = {"nuclei": "the nuclei's .npz file"}
 SITES_DATA = {"nuclei": "the folder with a folder for each site"}
 PROSTATE_DATA = {"prostate": "the folder with a folder for each site"}
-STROKES = {
-    "layout": "chunked(1)",  # the quickest to compile
-    "data.masks": "True",
-    "data.domains": "True",
-    "data.partition.name": "by_domain",
-    "data.num_clients": "4",
-    "data.valid_fraction": "0.16",
-    "data.test_fraction": "0.0",
-    "model.name": "unet",
-    "model.width": "0.125",
-    "model.levels": "1",
-    "task_loss": "dice",
-}
+STROKES = flatten(
+    {
+        "layout": "chunked(1)",  # the quickest to compile
+        "data": {
+            "masks": "True",
+            "domains": "True",
+            "num_clients": "4",
+            "valid_fraction": "0.16",
+            "test_fraction": "0.0",
+        },
+        "data.partition.name": "by_domain",
+        "model": {"name": "unet", "width": "0.125", "levels": "1"},
+        "task_loss": "dice",
+    }
+)
 UNET_NETWORK = "their strokes as masks, a U-Net of one level with an eighth of the channels"
 
 _PUBLISHED = {"num_seeds": "3", "evaluate_every": "1", **diagnose_at_end(500, "contours")}
@@ -105,12 +106,7 @@ NUCLEI_TABLE = Experiment(
         RELEASED_CODE,
     ),
 )
-_BY_SGD = {
-    "algorithm.optimizer": "None",
-    "algorithm.betas": "None",
-    "algorithm.momentum": "0.9",
-    "algorithm.learning_rate": "0.01",
-}
+_BY_SGD = flatten({"algorithm": {"optimizer": "None", "betas": "None", "momentum": "0.9", "learning_rate": "0.01"}})
 PROSTATE_TABLE = Experiment(
     title=f"HarmoFL, Table 1: prostate MRI, Dice of each site's own test slices, %, {SELECTED}",
     rows=METHODS | {"FedNova": METHODS["FedNova"] | _BY_SGD},
