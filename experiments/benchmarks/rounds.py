@@ -53,25 +53,25 @@ def parse_command(argv: Sequence[str]) -> Command:
     )
     parser.add_argument("--clients", type=int, default=0, help="fewer clients, for a trial")
     parser.add_argument("--examples", type=int, default=0, help="fewer examples per client, for a trial")
-    known = parser.parse_args(list(argv))
+    flags = parser.parse_args(list(argv))
     for name, least in {"rounds": 1, "warmup": 0, "clients": 0, "examples": 0}.items():
-        if getattr(known, name) < least:
-            raise InputError(f"--{name}: must be {least} or more, not {getattr(known, name)}.")
-    if known.layout:
-        parse_layout(known.layout)
+        if getattr(flags, name) < least:
+            raise InputError(f"--{name}: must be {least} or more, not {getattr(flags, name)}.")
+    if flags.layout:
+        parse_layout(flags.layout)
     rules = BenchmarkRules(
-        rounds=known.rounds,
-        warmup=known.warmup,
+        rounds=flags.rounds,
+        warmup=flags.warmup,
         cores=cpu_devices.count_cores(),
-        layout=known.layout,
-        pythons=dict(_parse_interpreter(text) for text in known.python),
+        layout=flags.layout,
+        pythons=dict(_parse_interpreter(text) for text in flags.python),
     )
-    names = select_names("--work", known.work, WORKLOADS)
-    works = [WORKLOADS[name].resized(known.clients, known.examples) for name in names]
-    peers = [] if known.peers == "none" else select_names("--peers", known.peers, PEERS)
-    if known.json is not None:
-        check_json_path(known.json)
-    return Command(works, peers, rules, known.json)
+    names = select_names("--work", flags.work, WORKLOADS)
+    works = [WORKLOADS[name].resized(flags.clients, flags.examples) for name in names]
+    peers = [] if flags.peers == "none" else select_names("--peers", flags.peers, PEERS)
+    if flags.json is not None:
+        check_json_path(flags.json)
+    return Command(works, peers, rules, flags.json)
 
 
 def _parse_interpreter(text: str) -> tuple[str, str]:

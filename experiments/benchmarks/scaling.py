@@ -35,13 +35,11 @@ class Study(NamedTuple):
 
     def points(self, largest: int | None) -> list[Point]:
         values = [value for value in self.values if largest is None or value <= largest]
-        vary = lambda name, value: {**self.fixed, self.varied: value, "algorithm": name}  # noqa: E731
-        return [_make_point(vary(name, value)) for name in self.algorithms for value in values]
-
-
-def _make_point(fields: dict[str, Any]) -> Point:
-    """A point whose cohort is the whole population unless the study says otherwise."""
-    return Point(**{"population": fields["cohort"]} | fields)
+        fields: list[dict[str, Any]] = [
+            {**self.fixed, self.varied: value, "algorithm": name} for name in self.algorithms for value in values
+        ]
+        # The cohort is the whole population unless the study says otherwise.
+        return [Point(**{"population": each["cohort"]} | each) for each in fields]
 
 
 _POWERS_OF_TEN = tuple(10**power for power in range(7))
@@ -126,11 +124,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--study", default="all", help=f"{', '.join(STUDIES)}, comma-separated, or all")
     parser.add_argument("--out", type=Path, default=Path("runs/scaling"))
     parser.add_argument("--largest", type=int, help="the largest value of the varied size")
-    known = parser.parse_args(list(argv))
-    names = select_names("--study", known.study, STUDIES)
-    json_files.check_writable(known.out, "--out")
-    known.out.mkdir(parents=True, exist_ok=True)
-    return run_studies(names, known.out, known.largest)
+    flags = parser.parse_args(list(argv))
+    names = select_names("--study", flags.study, STUDIES)
+    json_files.check_writable(flags.out, "--out")
+    flags.out.mkdir(parents=True, exist_ok=True)
+    return run_studies(names, flags.out, flags.largest)
 
 
 if __name__ == "__main__":

@@ -128,11 +128,11 @@ def main(argv: Sequence[str]) -> int:
     for name, default in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--layout", default="auto")
-    known = parser.parse_args(list(argv))
+    flags = parser.parse_args(list(argv))
     for name in defaults:
-        if getattr(known, name) < 1:
-            raise InputError(f"--{name}: must be 1 or more, not {getattr(known, name)}.")
-    compare_executors(known.clients, known.cohort, known.examples, known.block, known.turns, known.layout)
+        if getattr(flags, name) < 1:
+            raise InputError(f"--{name}: must be 1 or more, not {getattr(flags, name)}.")
+    compare_executors(flags.clients, flags.cohort, flags.examples, flags.block, flags.turns, flags.layout)
     return 0
 
 

@@ -160,7 +160,11 @@ def check_table(table: Mapping[str, Any], schema: Mapping[str, Setting], where: 
     filled = {}
     for key, option in schema.items():
         if option.table is not None:
-            filled[key] = _check_inner_table(table.get(key, {}), option.default, option.table, f"{where}.{key}")
+            inner = table.get(key, {})
+            if not isinstance(inner, Mapping):
+                known = ", ".join(option.table)
+                raise InputError(f"{where}.{key} must be a table, got {shorten(inner)}. Known: {known}.")
+            filled[key] = check_table({**option.default, **inner}, option.table, f"{where}.{key}")
         elif key in table:
             try:
                 filled[key] = convert(table[key], option.kind)
@@ -173,15 +177,6 @@ def check_table(table: Mapping[str, Any], schema: Mapping[str, Setting], where: 
         elif option.default is not _MISSING:
             filled[key] = option.default
     return filled
-
-
-def _check_inner_table(
-    table: Any, default: Mapping[str, Any], schema: Mapping[str, Setting], where: str
-) -> dict[str, Any]:
-    """Check a table inside another one, completed by its default."""
-    if not isinstance(table, Mapping):
-        raise InputError(f"{where} must be a table, got {shorten(table)}. Known: {', '.join(schema)}.")
-    return check_table({**default, **table}, schema, where)
 
 
 def call_factory(factory: Callable[..., Any], arguments: Mapping[str, Any], where: str, **given: Any) -> Any:

@@ -32,11 +32,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a directory of train or compare")
     parser.add_argument("--out", type=Path, default=Path("report.html"), help="the page (default report.html)")
     parser.add_argument("--watch", action="store_true", help="write the page again whenever a run's files change")
-    known = parser.parse_args(argv)
-    if known.out.suffix not in (".html", ".htm"):
-        raise InputError(f"--out: '{known.out}' is not the name of a page. End it in .html.")
-    json_files.check_writable(known.out.parent, "--out")
-    return known
+    flags = parser.parse_args(argv)
+    if flags.out.suffix not in (".html", ".htm"):
+        raise InputError(f"--out: '{flags.out}' is not the name of a page. End it in .html.")
+    json_files.check_writable(flags.out.parent, "--out")
+    return flags
 
 
 def check_packages() -> None:

@@ -1,17 +1,15 @@
 """Figures of diagnostics: numbers over rounds, vectors by client or as series, matrices and landscapes as maps."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from fedjax_het.diagnostics import DIAGNOSTICS, Diagnostic, Quantity
 
 from ..runs.figures import Curve, Figure, Heat, Panel, Points, View, mean_curve, mean_points
+from ..runs.run_files import Json
 from .rows import Row
 
-SnapshotLine = Mapping[str, Any]
-"""A line of diagnostics.jsonl."""
 _LANDSCAPE = "landscape"
 _MAX_ROUNDS, _MAX_CLIENTS = 6, 12  # that a reader chooses from
 _OVER_SEEDS = " The mean over seeds, and a band from the lowest to the highest."
@@ -143,7 +141,7 @@ def _make_landscapes(rows: Sequence[Row], rounds: Sequence[int]) -> list[Figure]
     diagnostic, last = find_diagnostic(_LANDSCAPE), rounds[-1]
     caption = f"{diagnostic.caption} Of the first seed."
 
-    def draw(row: Row, snapshot: SnapshotLine, losses: list[list[float]]) -> Panel:
+    def draw(row: Row, snapshot: Json, losses: list[list[float]]) -> Panel:
         steps = np.round(snapshot[_LANDSCAPE]["steps"], 6).tolist()
         heat = Heat(steps, steps, losses, "level", "loss", is_contour=True)
         return Panel(row.label, "second direction", "first direction", [heat], rows=(row.label,))
@@ -177,16 +175,10 @@ def find_diagnostic(name: str) -> Diagnostic:
     return DIAGNOSTICS.get(name) or Diagnostic(lambda problem, snapshot: {}, name.capitalize(), "")
 
 
-def cohort_names(row: Row, snapshot: SnapshotLine) -> list[str]:
-    """Return the names of all clients of the cohort, in its order."""
-    known = [client["client"] for client in row.first.partition["clients"]] if row.first.partition else []
-    return [known[i] if i < len(known) else f"client {i}" for i in snapshot["cohort"]["ids"]]
-
-
-def _present_clients(row: Row, snapshot: SnapshotLine) -> dict[int, str]:
+def _present_clients(row: Row, snapshot: Json) -> dict[int, str]:
     """Return {position in the cohort: name} of the clients that were present."""
     is_present = snapshot["cohort"]["is_present"]
-    return {i: name for i, name in enumerate(cohort_names(row, snapshot)) if is_present[i]}
+    return {i: name for i, name in enumerate(row.first.cohort_names(snapshot)) if is_present[i]}
 
 
 def _select_rounds(rounds: Sequence[int]) -> list[int]:
@@ -195,12 +187,12 @@ def _select_rounds(rounds: Sequence[int]) -> list[int]:
     return [rounds[i] for i in dict.fromkeys(positions.tolist())]
 
 
-def _find_snapshots(row: Row, round: int, name: str, key: str) -> list[SnapshotLine]:
+def _find_snapshots(row: Row, round: int, name: str, key: str) -> list[Json]:
     """Find the snapshots of a row in one round that have this quantity, one per seed."""
     return [each for each in row.first.snapshots if each["round"] == round and key in each.get(name, {})]
 
 
-def _first_snapshots(rows: Sequence[Row], round: int, name: str, key: str) -> Iterator[tuple[Row, SnapshotLine]]:
+def _first_snapshots(rows: Sequence[Row], round: int, name: str, key: str) -> Iterator[tuple[Row, Json]]:
     """Yield each row that has this quantity in a round, and the snapshot of its first seed."""
     for row in rows:
         for snapshot in _find_snapshots(row, round, name, key)[:1]:

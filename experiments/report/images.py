@@ -14,7 +14,8 @@ from fedjax_het.errors import InputError
 
 from ..runs import diagnostics_log, plots
 from ..runs.results import HINT
-from .diagnostics import SnapshotLine, cohort_names, find_diagnostic, round_title
+from ..runs.run_files import Json
+from .diagnostics import find_diagnostic, round_title
 from .rows import Row
 
 Arrays = Mapping[str, np.ndarray]
@@ -51,12 +52,12 @@ def draw_pictures(rows: Sequence[Row]) -> list[Picture]:
             caption = f"{diagnostic.caption} {round_title(snapshot['round']).capitalize()}, seed {snapshot['seed']}."
             title = f"{diagnostic.title}: {row.label}"
             with plots.try_drawing(title):
-                files = _to_files(_draw_grid(diagnostic.panels, cohort_names(row, snapshot), arrays))
+                files = _to_files(_draw_grid(diagnostic.panels, row.first.cohort_names(snapshot), arrays))
                 pictures.setdefault(name, []).append(Picture(f"{name}_{row.number}", title, caption, files))
     return [picture for each in pictures.values() for picture in each]
 
 
-def _load_images(row: Row, snapshot: SnapshotLine) -> Mapping[str, Arrays]:
+def _load_images(row: Row, snapshot: Json) -> Mapping[str, Arrays]:
     try:
         return diagnostics_log.load_images(row.first.directory, snapshot)
     except (OSError, ValueError, zipfile.BadZipFile) as error:

@@ -64,6 +64,11 @@ class RunResults:
         """The lines of the last round with diagnostics: one per seed."""
         return [line for line in self.snapshots if line["round"] == self.snapshots[-1]["round"]]
 
+    def cohort_names(self, snapshot: Json) -> list[str]:
+        """Return the names of the clients of a snapshot's cohort, in its order."""
+        known = [client["client"] for client in self.partition["clients"]] if self.partition else []
+        return [known[i] if i < len(known) else f"client {i}" for i in snapshot["cohort"]["ids"]]
+
     @cached_property
     def clients(self) -> list[dict[str, str]]:
         """The rows of per_client.csv: one per client and seed; none before the last round."""

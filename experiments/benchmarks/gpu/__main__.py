@@ -128,32 +128,32 @@ def _parse_command(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--conv", default="auto", help="of fedjax_het in peers, tutorial, flags and profile")
     parser.add_argument("--show", action="store_true", help="print the file and measure nothing")
-    known = parser.parse_args(list(argv))
-    known.parts = select_names("--parts", known.parts, PARTS)
-    if not known.minutes > 0:
-        raise InputError(f"--minutes: must be more than 0, not {known.minutes}.")
-    check_json_path(known.json)
-    if known.layout:
-        parse_layout(known.layout)
-    return known
+    flags = parser.parse_args(list(argv))
+    flags.parts = select_names("--parts", flags.parts, PARTS)
+    if not flags.minutes > 0:
+        raise InputError(f"--minutes: must be more than 0, not {flags.minutes}.")
+    check_json_path(flags.json)
+    if flags.layout:
+        parse_layout(flags.layout)
+    return flags
 
 
-def run_command(known: argparse.Namespace) -> int:
-    file, begun = FigureFile(known.json), time.monotonic()
+def run_command(flags: argparse.Namespace) -> int:
+    file, begun = FigureFile(flags.json), time.monotonic()
     left = []
-    if not known.show:
-        plan = Plan(known.platform, known.tiny, known.layout, known.conv)
+    if not flags.show:
+        plan = Plan(flags.platform, flags.tiny, flags.layout, flags.conv)
         os.environ |= plan.environment
         try:
             (about,) = run_task(tasks.describe_device, {}, 120)
         except TaskFailedError as error:
-            raise InputError(f"--platform: JAX finds no {known.platform} device here ({str(error)[-200:]}).") from error
+            raise InputError(f"--platform: JAX finds no {flags.platform} device here ({str(error)[-200:]}).") from error
         file.describe(about)
-        pieces = [piece for name in known.parts for piece in PARTS[name](plan)]
-        left = measure(file, pieces, begun + 60 * known.minutes)
+        pieces = [piece for name in flags.parts for piece in PARTS[name](plan)]
+        left = measure(file, pieces, begun + 60 * flags.minutes)
     print(f"{file.about.get('device')}, {file.about.get('versions')}\n")
     measured = {record["part"] for record in file.records}
-    for part in known.parts:
+    for part in flags.parts:
         if part in measured:
             print(format_table(part, file.records))
     failed = [record["name"] for record in file.records if record.get("error") or record.get("failed")]

@@ -50,8 +50,7 @@ def prepare(work: Workload, settings: ContenderSettings) -> Contender:
 def with_matmul_precision(precision: str) -> Callable[[Model], Model]:
     """Set the precision of this process's float32 matrix products, and return the matching change of a model.
 
-    JAX computes float32 products in TF32 on GPUs unless it is told otherwise. Raises UnusableError for TF32 on other
-    devices.
+    JAX computes float32 products in TF32 on GPUs by default. Raises UnusableError for TF32 on other devices.
     """
     has_tf32 = jax.default_backend() == "gpu"
     if precision == "tf32" and not has_tf32:
