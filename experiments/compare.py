@@ -24,8 +24,8 @@ from .configuration.command_line import add_config_flag, split_overrides, with_e
 from .runs import json_files
 from .runs.results import RunResults
 from .runs.tables import WRITERS, LabeledRun, Table, narrow, result_tables, to_markdown
-from .sweep import grid, run_grid
-from .sweep.run_grid import GridResult
+from .sweep import grid
+from .sweep.grid import GridResult
 
 _MAX_COLUMNS = 8  # of a table on a terminal
 
@@ -64,7 +64,7 @@ def parse(argv: Sequence[str]) -> Command:
     parser.add_argument(
         "--together",
         type=int,
-        default=run_grid.MAX_TOGETHER,
+        default=grid.MAX_TOGETHER,
         metavar="N",
         help="train at most N runs in one program if they differ only in seeds and real numbers of the algorithm "
         "(default %(default)s); 1 trains each by itself",
@@ -94,7 +94,7 @@ def run(command: Command) -> tuple[list[GridResult], list[Table]]:
     """
     runs = grid.make_grid(command.configs, command.common, command.varied)
     grid.check_runs(runs, command.workdir)
-    results = run_grid.run_grid(runs, command.workdir, command.max_together)
+    results = grid.run_grid(runs, command.workdir, command.max_together)
     results = sorted(results, key=lambda result: runs.index(result.run))
     return results, write_tables(results, command.workdir)
 

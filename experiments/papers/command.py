@@ -18,7 +18,7 @@ from ..configuration.command_line import split_overrides, with_exit_status
 from ..runs import json_files, plots
 from ..runs.results import RunResults
 from ..runs.run_directory import run_identity
-from ..sweep import grid, run_grid
+from ..sweep import grid
 from ..sweep.grid import GridRun
 from .spec import PRETRAINED, Entry, Experiment, Runs, Scale, Settings
 
@@ -71,7 +71,7 @@ def run(
     folder = runs_folder(unique[0], scale, workdir)
     grid.check_runs(unique, folder)
     _check_weights(unique)
-    results = run_grid.run_grid(unique, folder)
+    results = grid.run_grid(unique, folder)
     results = {each.run.name: RunResults(each.directory) for each in results if each.is_done}
     runs = {place: results[each.name] for place, each in run_of_place.items() if each.name in results}
     entries = _read_entries(experiment, experiment.scales[scale], run_of_place, runs)

@@ -64,7 +64,7 @@ def test_printed_deviations_stand_beside_printed_values():
 
 def test_what_is_printed_stands_beside_results_that_can_be_compared_alone(tmp_path, monkeypatch):
     """Not at the smallest scale, and no average over other columns than the paper's."""
-    monkeypatch.setattr(command.run_grid, "run_grid", lambda cells, folder: iter(()))
+    monkeypatch.setattr(command.grid, "run_grid", lambda cells, folder: iter(()))
     table = fedrd.EXPERIMENTS["table5"]
     cpu = table.scales["cpu"]
     fewer = {column: cpu.columns[column] for column in "PA"}
