@@ -13,8 +13,8 @@ from fedjax_het import __version__, engine
 from fedjax_het.data import Federation
 
 from . import json_files
+from .run_files import Json
 
-Json = dict[str, Any]
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 

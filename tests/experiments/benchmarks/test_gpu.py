@@ -115,9 +115,14 @@ def test_a_process_that_takes_too_long_is_ended_and_what_it_said_is_kept():
         next(lines)
 
 
-def test_a_task_in_its_process_describes_the_device():
-    (record,) = parts.run_task(tasks.describe_device, {}, 60.0)
-    assert record["device"] == jax.devices()[0].device_kind and "jax" in record["versions"]
+def test_the_device_is_described_by_a_task_that_there_is(tmp_path, monkeypatch):
+    commands = []
+    for name in ("JAX_PLATFORMS", "XLA_PYTHON_CLIENT_PREALLOCATE"):
+        monkeypatch.setenv(name, "")  # restored after the command has set it
+    monkeypatch.setattr(parts, "read_lines", lambda command, *_: commands.append(command) or [json.dumps(ABOUT)])
+    assert gpu.main([f"--json={tmp_path / 'gpu.json'}", "--platform=cpu", "--tiny", "--minutes=1e-9"]) == 1
+    (command,) = commands
+    assert command[3] in tasks.TASKS and gpu.FigureFile(tmp_path / "gpu.json").about == ABOUT
 
 
 def test_a_process_that_fails_says_its_last_words():
