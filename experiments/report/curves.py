@@ -7,7 +7,7 @@ import numpy as np
 from ..runs.figures import Curve, Figure, Panel, View, group_titles, mean_curve
 from ..runs.results import RunResults
 from . import costs
-from .rows import Row
+from .rows import Row, figure_names
 
 _Position = Callable[[RunResults, int], float | None]
 _AXES: dict[str, tuple[str, _Position]] = {
@@ -29,13 +29,12 @@ def make_figure(rows: Sequence[Row], score: str, title: str) -> Figure | None:
         score: "accuracy" or "dice".
         title: of the score.
     """
-    names = list(dict.fromkeys(name for row in rows for run in row.runs for line in run.lines[:1] for name in line))
-    wanted = [
-        (found, f"{group_title}: {title if kind == score else 'loss'}", kind)
-        for group, group_title in group_titles(names).items()
-        for kind in (score, "loss")
-        if (found := next((name for name in (f"{group}/{kind}", f"{group}/{kind}_mean") if name in names), None))
-    ]
+    names = figure_names(rows)
+    wanted = []
+    for group, group_title in group_titles(names).items():
+        for kind in (score, "loss"):
+            known = [name for name in (f"{group}/{kind}", f"{group}/{kind}_mean") if name in names]
+            wanted += [(name, f"{group_title}: {title if kind == score else 'loss'}", kind) for name in known[:1]]
     views = []
     for view, (x_label, position) in _AXES.items():
         panels = []

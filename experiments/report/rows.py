@@ -51,6 +51,11 @@ def left_out(run: RunResults) -> str:
     return run.settings["data"].get("unseen", "")
 
 
+def figure_names(rows: Sequence[Row]) -> list[str]:
+    """Return the names of the figures in metrics.jsonl of any run."""
+    return list(dict.fromkeys(name for row in rows for run in row.runs for line in run.lines[:1] for name in line))
+
+
 def group_by_data(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Return {data set: its rows}, because figures of different data cannot be compared."""
     groups: dict[str, list[Row]] = {}
