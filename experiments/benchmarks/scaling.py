@@ -81,8 +81,8 @@ def run_studies(studies: Sequence[str], out: Path, largest: int | None) -> int:
             print(f"  {measured['seconds_median']:9.4f} s per round  {measured['peak_rss_mb']:8.0f} MB", flush=True)
             records.append({"study": name} | measured)
             json_files.write(out / "scaling.csv", json_files.to_csv(records[0], (each.values() for each in records)))
-        if found := [record for record in records if record["study"] == name]:
-            plots.write_drawing(out / f"{name}.png", _draw, STUDIES[name], found)
+        if of_study := [record for record in records if record["study"] == name]:
+            plots.write_drawing(out / f"{name}.png", _draw, STUDIES[name], of_study)
     return status
 
 

@@ -45,22 +45,22 @@ def read_signature(factory: Callable[..., Any], given: Iterable[str] = (), prese
     """
     annotated = factory.__init__ if inspect.isclass(factory) else factory
     kinds, marked = typing.get_type_hints(annotated), typing.get_type_hints(annotated, include_extras=True)
-    found: dict[str, Setting] = {}
+    options: dict[str, Setting] = {}
     for name, argument in inspect.signature(factory).parameters.items():
         kind = kinds.get(name, Any)
         if argument.kind is argument.VAR_KEYWORD:
-            found |= {key: option for key, option in _keys(kind).items() if key not in given}
+            options |= {key: option for key, option in _keys(kind).items() if key not in given}
         elif argument.kind is argument.VAR_POSITIONAL or name in given:
             continue
         elif table := keywords_of(marked.get(name)):
             inner = read_signature(table.function, table.given)
-            found[name] = Setting(kind, argument.default, table=inner, function=table.function)
+            options[name] = Setting(kind, argument.default, table=inner, function=table.function)
         elif _is_plain(kind):
             marks = getattr(marked.get(name), "__metadata__", ())
             of_run = next((mark.setting for mark in marks if isinstance(mark, OfRun)), None)
-            found[name] = Setting(kind, argument.default, argument.default is _MISSING, of_run)
+            options[name] = Setting(kind, argument.default, argument.default is _MISSING, of_run)
     chosen = getattr(factory, "presets", {}).get(preset, {}) if isinstance(preset, str) else {}
-    return {name: option._replace(default=chosen.get(name, option.default)) for name, option in found.items()}
+    return {name: option._replace(default=chosen.get(name, option.default)) for name, option in options.items()}
 
 
 def _keys(kind: Any) -> dict[str, Setting]:
@@ -193,9 +193,9 @@ def _find_key(message: str, arguments: Mapping[str, Any]) -> str | None:
     """Find the first key in a message, or one that begins a word ("unseen" in "unseen_domains"), or one whose value the
     message quotes, such as a path."""
     for ending in (r"\b", ""):
-        found = {key: match.start() for key in arguments if (match := re.search(rf"\b{key}{ending}", message))}
-        if found:
-            return min(found, key=lambda key: found[key])
+        positions = {key: match.start() for key in arguments if (match := re.search(rf"\b{key}{ending}", message))}
+        if positions:
+            return min(positions, key=lambda key: positions[key])
     return next(
         (key for key, value in arguments.items() if isinstance(value, str) and value and value in message), None
     )

@@ -30,20 +30,20 @@ def make_figure(rows: Sequence[Row], score: str, title: str) -> Figure | None:
         title: of the score.
     """
     names = figure_names(rows)
-    wanted = []
+    selected = []
     for group, group_title in group_titles(names).items():
         for kind in (score, "loss"):
             known = [name for name in (f"{group}/{kind}", f"{group}/{kind}_mean") if name in names]
-            wanted += [(name, f"{group_title}: {title if kind == score else 'loss'}", kind) for name in known[:1]]
+            selected += [(name, f"{group_title}: {title if kind == score else 'loss'}", kind) for name in known[:1]]
     views = []
     for view, (x_label, position) in _AXES.items():
         panels = []
-        for name, panel_title, kind in wanted:
+        for name, panel_title, kind in selected:
             curves = list(filter(None, (_make_curve(row, name, position) for row in rows)))
             y_label, y_range = ("loss", (0, None)) if kind == "loss" else (title, (0, 1))
             panels.append(Panel(panel_title, x_label, y_label, curves, y_range))
         views.append(View(view, panels))
-    return Figure("curves", "Learning curves", _CAPTION, views) if wanted else None
+    return Figure("curves", "Learning curves", _CAPTION, views) if selected else None
 
 
 def _make_curve(row: Row, name: str, position: _Position) -> Curve | None:

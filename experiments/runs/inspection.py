@@ -181,18 +181,18 @@ class _Inspection:
 
     def _missing(self, name: str, lines: Sequence[Json], every: int, done: int) -> Iterator[tuple[int, int]]:
         """Yield (round, seed) of the missing lines of a run that has done so many rounds."""
-        there = {(line["round"], line["seed"]) for line in lines}
+        existing = {(line["round"], line["seed"]) for line in lines}
         if name == run_files.SELECTED:
             improving = [(line["round"], line["seed"]) for line in records.improving_lines(self._metrics)]
-            yield from (place for place in improving if place[0] <= done and place not in there)
+            yield from (place for place in improving if place[0] <= done and place not in existing)
             return
-        wanted = list(range(every, done + 1, every))
+        expected = list(range(every, done + 1, every))
         if name == METRICS:
-            wanted += [done] if done == self._rounds and done % every else []
+            expected += [done] if done == self._rounds and done % every else []
         else:
-            wanted = [0, *wanted] if done else []
-            wanted = [round for round in wanted if round < self._rounds]
-        yield from ((round, seed) for round in wanted for seed in self._seeds if (round, seed) not in there)
+            expected = [0, *expected] if done else []
+            expected = [round for round in expected if round < self._rounds]
+        yield from ((round, seed) for round in expected for seed in self._seeds if (round, seed) not in existing)
 
     def _check_checkpoint_of_lines(self, path: Path, lines: Sequence[Json]) -> None:
         """A line is written before the checkpoint of its round: the checkpoint before that one must exist."""

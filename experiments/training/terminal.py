@@ -128,9 +128,9 @@ def format_headline(figures: Mapping[str, Any]) -> list[str]:
     """Return the names of the training loss and of the first score that there is, Dice before accuracy."""
     for score in ("dice", "accuracy"):
         endings = (f"/{score}", f"/{score}_mean")
-        found = [name for group in _GROUPS for name in figures if name.startswith(group) and name.endswith(endings)]
-        if found:
-            return ["train/loss", found[0]]
+        scores = [name for group in _GROUPS for name in figures if name.startswith(group) and name.endswith(endings)]
+        if scores:
+            return ["train/loss", scores[0]]
     return ["train/loss"]
 
 

@@ -41,8 +41,8 @@ class FigureFile:
         self._path, self.about, self.records = path, {}, []
         if path.exists():
             try:
-                held = json.loads(path.read_text())
-                self.about, self.records = held["about"], held["records"]
+                content = json.loads(path.read_text())
+                self.about, self.records = content["about"], content["records"]
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise InputError(f"--json: '{path}' was not written by this command. Give another file.") from error
 
@@ -61,8 +61,8 @@ class FigureFile:
         self._write()
 
     def missing(self, piece: Piece) -> list[str]:
-        there = {record["name"] for record in self.records if record["part"] == piece.part}
-        return [name for name in piece.names if name not in there]
+        existing = {record["name"] for record in self.records if record["part"] == piece.part}
+        return [name for name in piece.names if name not in existing]
 
     def _write(self) -> None:
         json_files.write(
@@ -77,17 +77,17 @@ def measure(file: FigureFile, pieces: Iterable[Piece], until: float) -> list[str
     """
     left = []
     for piece in pieces:
-        wanted = file.missing(piece)
-        if not wanted:
+        missing = file.missing(piece)
+        if not missing:
             continue
         if until - time.monotonic() < piece.seconds / 2:
-            left += wanted
+            left += missing
             continue
-        print(f"{piece.part}: {wanted[0]}{f' and {len(wanted) - 1} more' if wanted[1:] else ''}", flush=True)
+        print(f"{piece.part}: {missing[0]}{f' and {len(missing) - 1} more' if missing[1:] else ''}", flush=True)
         limit = min(piece.seconds, until - time.monotonic())
         reason = "the task ended without this figure"
         try:
-            for record in piece.run(wanted, limit):
+            for record in piece.run(missing, limit):
                 file.add(piece.part, record)
         except TaskFailedError as error:
             reason = str(error)

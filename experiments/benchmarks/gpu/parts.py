@@ -122,7 +122,7 @@ def peers(plan: Plan) -> Iterator[Piece]:
 
 
 def _peers_piece(work: Workload, rules: BenchmarkRules, label: str, seconds: float) -> Piece:
-    def run(wanted: list[str], limit: float) -> Iterator[Record]:
+    def run(names: list[str], limit: float) -> Iterator[Record]:
         measurements = Benchmark(work, PEERS, rules, report=lambda text: print(text, end="", flush=True)).run()
         ours = measurements[OURS]
         for name, each in measurements.items():
@@ -179,8 +179,8 @@ def _rounds_piece(
     sizes = f"{setting.model}, {setting.cohort_size} of {setting.num_clients} x {setting.num_examples}"
     named = {f"{sizes}, {setting.precision}: {layout}, {conv}{label}": (layout, conv) for layout, conv in chosen}
 
-    def run(wanted: list[str], limit: float) -> Iterator[Record]:
-        arguments = {"setting": setting, "variants": [(name, *named[name]) for name in wanted], **repeats}
+    def run(names: list[str], limit: float) -> Iterator[Record]:
+        arguments = {"setting": setting, "variants": [(name, *named[name]) for name in names], **repeats}
         for record in run_task(tasks.rounds, arguments, limit, flags):
             yield {"precision": setting.precision, "model": setting.model} | record
 
@@ -207,7 +207,7 @@ def profile(plan: Plan) -> Iterator[Piece]:
 
 
 def _task_piece(part: str, name: str, task: tasks.Task, arguments: Mapping[str, Any], seconds: float) -> Piece:
-    return Piece(part, [name], seconds, lambda wanted, limit: run_task(task, arguments, limit))
+    return Piece(part, [name], seconds, lambda names, limit: run_task(task, arguments, limit))
 
 
 def resume(plan: Plan) -> Iterator[Piece]:
@@ -227,7 +227,7 @@ def tests(plan: Plan) -> Iterator[Piece]:
 def _tests_piece(
     part: str, name: str, arguments: list[str], flags: str, environment: Mapping[str, str] = MappingProxyType({})
 ) -> Piece:
-    return Piece(part, [name], 240, lambda wanted, limit: _run_tests(name, arguments, flags, limit, environment))
+    return Piece(part, [name], 240, lambda names, limit: _run_tests(name, arguments, flags, limit, environment))
 
 
 PARTS = {
@@ -246,20 +246,20 @@ def _run_tests(
 ) -> Iterator[Record]:
     """Run pytest, and yield one record of passed, failed and skipped tests, also if time is over."""
     command = [sys.executable, "-m", "pytest", "-vv", "-n", "0", "--tb=short", "-p", "no:cacheprovider", *arguments]
-    found, tail, ended, begun = {}, [], "", time.monotonic()
+    statuses, tail, ended, begun = {}, [], "", time.monotonic()
     try:
         for line in read_lines(command, seconds, flags, environment):
             tail = [*tail[-15:], line.rstrip()]
             if match := re.search(r"(PASSED|FAILED|ERROR|SKIPPED)", line):
                 test = re.search(r"tests/\S+(?: \S*\])?", line)
-                found[test[0] if test else line.strip()] = match[1]
+                statuses[test[0] if test else line.strip()] = match[1]
     except TaskFailedError as error:
-        has_failures = {"FAILED", "ERROR"} & set(found.values())
+        has_failures = {"FAILED", "ERROR"} & set(statuses.values())
         ended = str(error) if error.is_late or not has_failures else ""
-    statuses = collections.Counter(found.values())
-    failed = [test for test, status in found.items() if status in ("FAILED", "ERROR")]
-    counts = {"passed": statuses["PASSED"], "failed": len(failed), "skipped": statuses["SKIPPED"]}
-    ended = ended or ("" if found else "no test ran")
+    num_tests = collections.Counter(statuses.values())
+    failed = [test for test, status in statuses.items() if status in ("FAILED", "ERROR")]
+    counts = {"passed": num_tests["PASSED"], "failed": len(failed), "skipped": num_tests["SKIPPED"]}
+    ended = ended or ("" if statuses else "no test ran")
     record = {"name": name, **counts, "seconds": time.monotonic() - begun, "failures": failed}
     yield record | ({"error": ended} if ended else {}) | ({"output": tail} if failed else {})
 

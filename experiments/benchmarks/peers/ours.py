@@ -63,8 +63,8 @@ def with_matmul_precision(precision: str) -> Callable[[Model], Model]:
 
 def measure_peak_device_mb() -> float | None:
     """Peak memory of this process on the first device in MB; None if the device does not report it."""
-    found = jax.devices()[0].memory_stats()
-    return found["peak_bytes_in_use"] / 1e6 if found else None
+    stats = jax.devices()[0].memory_stats()
+    return stats["peak_bytes_in_use"] / 1e6 if stats else None
 
 
 def build_model(work: Workload, conv: str = "auto") -> Model:
