@@ -108,11 +108,11 @@ def make_experiment(
         caveats: besides those of all figures.
     """
     common = {"data.partition.alpha": alpha, **settings}
-    on_arrays, published = (
-        data if has_all_datasets else {name: {**data["CIFAR-10"], **column} for name, column in columns.items()}
-        for data in (DATASETS, _TFDS)
-    )
-    needed = _DATA if has_all_datasets else {"cifar10": _DATA["cifar10"]}
+    on_arrays, published, needed = DATASETS, _TFDS, _DATA
+    if not has_all_datasets:
+        on_arrays = {name: {**DATASETS["CIFAR-10"], **column} for name, column in columns.items()}
+        published = {name: {**_TFDS["CIFAR-10"], **column} for name, column in columns.items()}
+        needed = {"cifar10": _DATA["cifar10"]}
     return Experiment(
         title=title,
         rows=rows,
