@@ -63,8 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     name = next((name for name in (" ".join(argv[:2]), argv[0]) if name in COMMANDS), None)
     if name is None:
-        asked = " ".join(argv[:2]) if argv[0] == "paper" else argv[0]
-        print(f"error: there is no command '{asked}'. {nearest(asked, COMMANDS)}", file=sys.stderr)
+        command = " ".join(argv[:2]) if argv[0] == "paper" else argv[0]
+        print(f"error: there is no command '{command}'. {nearest(command, COMMANDS)}", file=sys.stderr)
         return 2
     module, rest = importlib.import_module(f"{__package__}.{COMMANDS[name][0]}"), argv[len(name.split()) :]
     if name.startswith("paper "):

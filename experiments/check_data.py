@@ -13,15 +13,14 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from fedjax_het.errors import InputError
-
 from . import PROGRAM
 from .configuration import build, settings
-from .configuration.overrides import split_overrides
+from .configuration.command_line import add_config_flag, split_overrides, with_exit_status
 from .runs import data_usage, dataset_table, records
 from .training import terminal
 
 
+@with_exit_status()
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit status."""
     own, overrides = split_overrides(argv)
@@ -31,22 +30,13 @@ def main(argv: Sequence[str]) -> int:
         epilog="--config.<key>=<value> sets any key: --config.data.path=data/pacs --config.data.size=64",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--config",
-        type=settings.find_config,
-        required=True,
-        help="a Python file with get_config(), or the name of an embedded config",
-    )
+    add_config_flag(parser)
     flags = parser.parse_args(own)
     dataset_table.print_progress()
-    try:
-        run_settings, notes = settings.complete_settings(settings.load_settings(flags.config), overrides)
-        for note in notes:
-            print(f"note: {note}")
-        dataset, federation = build.build_federation(run_settings["data"])
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    run_settings, notes = settings.complete_settings(settings.load_settings(flags.config), overrides)
+    for note in notes:
+        print(f"note: {note}")
+    dataset, federation = build.build_federation(run_settings["data"])
     dataset_table.print_dataset(dataset, is_whole=True)
     Console(markup=False).print(dataset_table.client_table(federation))
     partition = records.describe_partition(federation)

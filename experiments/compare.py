@@ -20,13 +20,12 @@ from rich.markdown import Markdown
 from fedjax_het.errors import InputError
 
 from . import PROGRAM
-from .configuration import settings
-from .configuration.overrides import split_overrides
+from .configuration.command_line import add_config_flag, split_overrides, with_exit_status
 from .runs import json_files
 from .runs.results import RunResults
 from .runs.tables import WRITERS, LabeledRun, Table, narrow, result_tables, to_markdown
-from .sweep import grid, run_grid
-from .sweep.run_grid import GridResult
+from .sweep import grid
+from .sweep.grid import GridResult
 
 _MAX_COLUMNS = 8  # of a table on a terminal
 
@@ -48,17 +47,12 @@ def parse(argv: Sequence[str]) -> Command:
     own, common = split_overrides(argv)
     parser = argparse.ArgumentParser(
         prog=f"{PROGRAM} compare",
-        description="Train every config with every combination of the varied values, and tabulate the results.",
+        description="Train every config (--config may be repeated) with every combination of the varied values, and "
+        "tabulate the results.",
         epilog="--config.<key>=<value> sets a key in all runs.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--config",
-        type=settings.find_config,
-        action="append",
-        required=True,
-        help="a config file or the name of an embedded config; may be repeated",
-    )
+    add_config_flag(parser, action="append")
     parser.add_argument(
         "--vary",
         action="append",
@@ -70,7 +64,7 @@ def parse(argv: Sequence[str]) -> Command:
     parser.add_argument(
         "--together",
         type=int,
-        default=run_grid.MAX_TOGETHER,
+        default=grid.MAX_TOGETHER,
         metavar="N",
         help="train at most N runs in one program if they differ only in seeds and real numbers of the algorithm "
         "(default %(default)s); 1 trains each by itself",
@@ -100,7 +94,7 @@ def run(command: Command) -> tuple[list[GridResult], list[Table]]:
     """
     runs = grid.make_grid(command.configs, command.common, command.varied)
     grid.check_runs(runs, command.workdir)
-    results = run_grid.run_grid(runs, command.workdir, command.max_together)
+    results = grid.run_grid(runs, command.workdir, command.max_together)
     results = sorted(results, key=lambda result: runs.index(result.run))
     return results, write_tables(results, command.workdir)
 
@@ -124,17 +118,11 @@ def write_tables(results: Sequence[GridResult], workdir: Path) -> list[Table]:
     return tables
 
 
+@with_exit_status("stopped; the same command resumes it")
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit status."""
-    try:
-        command = parse(argv)
-        results, tables = run(command)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped; the same command resumes it", file=sys.stderr)
-        return 130
+    command = parse(argv)
+    results, tables = run(command)
     Console().print(Markdown("\n".join(to_markdown(narrow(table, _MAX_COLUMNS)) for table in tables)))
     print(f"written: {command.workdir / 'results.md'}, and in the same directory each table as .md, .tex and .csv")
     return int(not all(result.is_done for result in results))

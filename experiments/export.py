@@ -20,6 +20,7 @@ from fedjax_het.types import State, Variables
 
 from . import PROGRAM
 from .configuration import build, settings
+from .configuration.command_line import with_exit_status
 from .runs.run_directory import RunDirectory, run_identity
 from .runs.run_files import RESOLVED
 
@@ -83,6 +84,7 @@ def _restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tupl
     return state._replace(clients=state.clients.take_all()), checkpoints.latest() or 0
 
 
+@with_exit_status()
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit status: 0, or 2 for an input error, which is printed on stderr."""
     parser = argparse.ArgumentParser(prog=f"{PROGRAM} export", description="Write a run's model for PyTorch.")
@@ -90,12 +92,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--to", type=Path, required=True, help="the file to write, .safetensors or .npz")
     parser.add_argument("--seed", type=int, help="one of the run's seeds (default: the first)")
     flags = parser.parse_args(argv)
-    try:
-        variables, naming, rounds = load_model(flags.workdir, flags.seed)
-        save_state_dict(flags.to, variables, naming)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    variables, naming, rounds = load_model(flags.workdir, flags.seed)
+    save_state_dict(flags.to, variables, naming)
     print(f"{flags.to}: the model after {rounds} rounds")
     if rest := unnamed_leaves(variables, naming):
         print(f"left out, because they have no name in PyTorch: {', '.join(rest)}")

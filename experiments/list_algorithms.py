@@ -22,6 +22,7 @@ from fedjax_het.errors import InputError, nearest
 
 from . import PROGRAM
 from .configuration import calls, settings
+from .configuration.command_line import with_exit_status
 
 _SECTION = re.compile(r"^(Args|Returns|Raises|References):\n((?:[ ]{4}.*\n|\n)*)", re.MULTILINE)
 _ENTRY = re.compile(r"^(\w+): ", re.MULTILINE)
@@ -35,12 +36,6 @@ class ParsedDocstring(NamedTuple):
     prose: list[str]  # the other paragraphs
     arguments: dict[str, str]  # the description of each argument
     references: str
-
-
-def own_options(factory: Callable[..., Algorithm]) -> dict[str, calls.Setting]:
-    """Return the options of an algorithm without those of local training, which all algorithms have."""
-    training = set(Training.__annotations__)
-    return {name: option for name, option in calls.read_signature(factory).items() if name not in training}
 
 
 def measure_traffic(factory: Callable[..., Algorithm], federation: data.Federation) -> int:
@@ -100,7 +95,8 @@ def _print_one(name: str) -> None:
     if name not in ALGORITHMS:
         raise InputError(f"there is no algorithm '{name}'. {nearest(name, ALGORITHMS)}")
     factory = ALGORITHMS[name]
-    text, options = parse_docstring(factory), own_options(factory)
+    text, signature = parse_docstring(factory), calls.read_signature(factory)
+    options = {name: option for name, option in signature.items() if name not in Training.__annotations__}
     print(f"{name}\n")
     _print_paragraphs([text.title])
     _print_formula(text.formula)
@@ -165,17 +161,14 @@ def _print_wrapped(text: str, first: str = "", others: str = "") -> None:
         print(line)
 
 
+@with_exit_status()
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit status: 0, or 2 if there is no such algorithm."""
     parser = argparse.ArgumentParser(
         prog=f"{PROGRAM} list", description="List the algorithms and the embedded configs.", allow_abbrev=False
     )
     parser.add_argument("name", nargs="?", default="", help="an algorithm whose whole documentation is shown")
-    try:
-        show(parser.parse_args(argv).name)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    show(parser.parse_args(argv).name)
     return 0
 
 

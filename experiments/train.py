@@ -21,7 +21,7 @@ from fedjax_het.errors import InputError, NonFiniteError
 
 from . import PROGRAM, trackers
 from .configuration import build, settings
-from .configuration.overrides import split_overrides
+from .configuration.command_line import add_config_flag, split_overrides
 from .distributed import initialization
 from .distributed.collectives import RESUME_HINT, SINGLE, CollectiveInputError, Processes
 from .distributed.initialization import DistributedConfig
@@ -67,12 +67,7 @@ def parse(argv: Sequence[str]) -> Command:
         epilog="--config.<key>=<value> sets any key: --config.rounds=50 --config.algorithm.name=fedprox",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--config",
-        type=settings.find_config,
-        required=True,
-        help=f"a Python file with get_config(), or an embedded config (`{PROGRAM} list` names them)",
-    )
+    add_config_flag(parser)
     parser.add_argument(
         "--workdir", type=Path, help="the run directory (default: runs/ and the config's path below configs/)"
     )

@@ -14,7 +14,7 @@ import pytest
 from experiments import __main__ as console
 from experiments.benchmarks.gpu.parts import PARTS
 from experiments.benchmarks.workloads import WORKLOADS
-from experiments.configuration import overrides, settings
+from experiments.configuration import command_line, settings
 from experiments.training.recorder import WRITTEN
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.data import PARTITIONS, SOURCES
@@ -110,7 +110,7 @@ def test_a_command_of_a_page_is_accepted(path, line, place, capsys):
     if program[-1] in ("pytest", "tests.golden"):
         assert find_spec(program[-1])
         return
-    own, given = overrides.split_overrides(arguments)
+    own, given = command_line.split_overrides(arguments)
     with pytest.raises(SystemExit) as ended:
         show_help(program)
     assert ended.value.code == 0

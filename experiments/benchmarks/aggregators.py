@@ -31,7 +31,9 @@ from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators._gram_space import StackDtype
 from fedjax_het.types import Array, Broadcast, ServerView, Upload
 
+from ..configuration.command_line import with_exit_status
 from ..distributed import cpu_devices
+from ..runs.setting_text import select_names
 
 STACKS = get_args(StackDtype)
 EDITING_ALGORITHMS = ("fedld", "fedmgc", "fedgh")
@@ -142,34 +144,36 @@ def _format_table(num_clients: int, entries: int, rows: Sequence[Row], rate: flo
 
 
 def _parse_lists(flags: argparse.Namespace, num_devices: int) -> tuple[list[int], list[str]]:
-    clients, stacks = [int(text) for text in flags.clients.split(",")], flags.stack.split(",")
+    stacks = select_names("--stack", flags.stack, STACKS)
+    try:
+        clients = list(map(int, flags.clients.split(",")))
+    except ValueError as error:
+        raise InputError(f"--clients: whole numbers, separated by commas, not '{flags.clients}'.") from error
     if any(count < 1 or count % num_devices for count in clients):
         raise InputError(f"--clients: every count must be a multiple of the {num_devices} devices.")
     if flags.entries < max(clients):
         raise InputError(f"--entries: {max(clients)} clients need at least as many entries, not {flags.entries:g}.")
-    if not set(stacks) <= set(STACKS):
-        raise InputError(f"--stack: '{flags.stack}' is none of {', '.join(STACKS)}.")
     if flags.repeats < 1:
         raise InputError(f"--repeats: at least 1, not {flags.repeats}.")
     return clients, stacks
 
 
+@with_exit_status()
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit status."""
     parser = argparse_flags.ArgumentParser(prog="python -m experiments.benchmarks.aggregators", allow_abbrev=False)
     parser.add_argument("--clients", default="10,100,1000", help="numbers of clients, separated by commas")
     parser.add_argument("--entries", type=float, default=1e8, help="numbers in the stack, of all clients together")
-    parser.add_argument("--stack", default="float32,bfloat16", help="float32, bfloat16, or both")
+    parser.add_argument("--stack", default="all", help=f"{', '.join(STACKS)}, or all (the default)")
     parser.add_argument("--devices", type=int, default=1, help="devices that share the clients (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=5)
     flags = parser.parse_args(list(argv))
     cpu_devices.set_num_cpu_devices(flags.devices)
     try:
         layout = sharded(flags.devices) if flags.devices > 1 else vmapped
-        clients, stacks = _parse_lists(flags, layout.num_devices)
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        raise InputError(f"--devices: {error}") from error
+    clients, stacks = _parse_lists(flags, layout.num_devices)
     entries = int(flags.entries)
     for count in clients:
         print(_format_table(count, entries, *measure(count, entries, layout, stacks, flags.repeats)), flush=True)

@@ -39,10 +39,11 @@ from fedjax_het.errors import InputError
 from fedjax_het.models import MODELS
 from fedjax_het.types import Model
 
-from ..runs.setting_text import parse_names
-from . import run_to_exit_status
+from ..configuration.command_line import with_exit_status
+from ..runs.setting_text import select_names
 from .figure_file import FigureFile, Record, format_table
 from .hlo import Costs, count_costs
+from .rounds import check_json_path
 
 CLIENTS, COHORT, EXAMPLES, BATCH = 100, 8, 100, 20  # clients, clients per round, examples per client, batch size
 LAYOUTS = ("vmapped", "chunked", "sharded")
@@ -230,8 +231,10 @@ def _parse_command(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--markdown", type=Path, help="a file for the table")
     known = parser.parse_args(list(argv))
     for name, choices in (("algorithms", ALGORITHMS), ("models", PROBLEMS), ("layouts", LAYOUTS)):
-        text = getattr(known, name)
-        setattr(known, name, list(choices) if text == "all" else parse_names(f"--{name}", text, choices))
+        setattr(known, name, select_names(f"--{name}", getattr(known, name), choices))
+    for name in ("json", "markdown"):
+        if path := getattr(known, name):
+            check_json_path(path, f"--{name}")
     return known
 
 
@@ -255,9 +258,10 @@ def run_command(known: argparse.Namespace) -> int:
     return int(any(record["result"].startswith("failed") for record in file.records))
 
 
+@with_exit_status()
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit status."""
-    return run_to_exit_status(lambda: run_command(_parse_command(argv)))
+    return run_command(_parse_command(argv))
 
 
 if __name__ == "__main__":

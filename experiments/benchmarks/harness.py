@@ -1,19 +1,77 @@
-"""The benchmark of one workload; contenders take turns, so that drift of the machine affects all of them alike."""
+"""The benchmark and the measurements of one workload; contenders take turns, so that drift affects all alike."""
 
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .measurement import Measurement, measure_discrepancy
 from .peers import CONTENDERS, MATMUL, OURS
 from .peers.process import ANSWER_TIMEOUT, ContenderError, ContenderProcess
-from .workloads import Weights, Workload
+from .workloads import Workload
 
 _NUM_COMPARED = 200  # examples on which the loss of the weights is compared
+
+
+class Discrepancy(NamedTuple):
+    """Relative difference between a contender and fedjax_het after the first round.
+
+    The norm of the update and the loss show whether both did the same work. The updates themselves show less: where
+    rounding moves the input of a ReLU or a maximum across its kink, two float32 programs differ by a few per cent, and
+    float64 differs from both.
+    """
+
+    norm: float
+    loss: float
+    update: float
+
+    @property
+    def is_small(self) -> bool:
+        return self.norm <= 1e-3 and self.loss <= 1e-3 and self.update <= 5e-2
+
+
+def measure_discrepancy(update: np.ndarray, loss: float, our_update: np.ndarray, our_loss: float) -> Discrepancy:
+    norm, ours, apart = (float(np.linalg.norm(each)) for each in (update, our_update, update - our_update))
+    return Discrepancy(abs(norm / ours - 1), abs(loss / our_loss - 1), apart / ours)
+
+
+@dataclass
+class Measurement:
+    """Measurements of one contender."""
+
+    contender: str
+    ready_seconds: float = 0.0
+    warmup: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)  # of the timed rounds
+    peak_rss_mb: float = 0.0
+    versions: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # at the end: peak device memory, seconds to compile
+    gap: Discrepancy | None = None
+    skipped: str = ""  # why it does not take part; empty if it does
+    crashed: str = ""  # the end of its output, if it crashed
+
+    @property
+    def is_timed(self) -> bool:
+        return bool(self.seconds) and not self.crashed
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether its first round had the result of fedjax_het; true if fedjax_het has no result to compare with."""
+        return self.gap is None or self.gap.is_small
+
+    @property
+    def median(self) -> float:
+        return median(self.seconds)
+
+    @property
+    def startup_seconds(self) -> float:
+        """Seconds until it was ready, and the excess of its first round, in which some compile or connect."""
+        first = [*self.warmup, *self.seconds][0]
+        return self.ready_seconds + max(0.0, first - self.median)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +167,12 @@ class Benchmark:
             self._compare(measurement, file)
 
     def _compare(self, measurement: Measurement, file: Path) -> None:
-        with np.load(file) as held:
-            weights = [held[f"arr_{i}"] for i in range(len(held.files))]
+        with np.load(file) as arrays:
+            weights = [arrays[f"arr_{i}"] for i in range(len(arrays.files))]
         examples = self.work.examples()
         loss = self.work.loss(weights, examples.inputs[:_NUM_COMPARED], examples.labels[:_NUM_COMPARED])
-        update = _flat_update(weights, self.work.initial())
+        pairs = zip(weights, self.work.initial(), strict=True)
+        update = np.concatenate([(new - old).ravel() for new, old in pairs])
         if measurement.contender == OURS:
             self._reference = update, loss
         elif self._reference is not None:
@@ -123,7 +182,3 @@ class Benchmark:
         process = self._processes[measurement.contender]
         answer = process.ask("memory")
         measurement.peak_rss_mb, measurement.facts = answer["peak_rss_mb"], answer.get("facts", {})
-
-
-def _flat_update(weights: Weights, initial: Weights) -> np.ndarray:
-    return np.concatenate([(new - old).ravel() for new, old in zip(weights, initial, strict=True)])

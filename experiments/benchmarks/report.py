@@ -6,8 +6,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from .harness import BenchmarkRules
-from .measurement import Measurement
+from .harness import BenchmarkRules, Measurement
 from .peers import MATMUL, OURS
 from .peers.matmul import FLOP
 from .workloads import Workload

@@ -8,7 +8,7 @@ Exit status: 0 = done, 1 = fedjax_het crashed, 2 = a mistake in the arguments, f
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,10 +17,11 @@ from rich.console import Console
 
 from fedjax_het.errors import InputError, nearest
 
+from ..configuration.command_line import with_exit_status
 from ..distributed import cpu_devices
 from ..runs import json_files
-from ..runs.setting_text import parse_layout
-from . import report, run_to_exit_status
+from ..runs.setting_text import parse_layout, select_names
+from . import report
 from .harness import Benchmark, BenchmarkRules
 from .peers import CONTENDERS, OURS, PEERS
 from .workloads import WORKLOADS, Workload
@@ -52,36 +53,25 @@ def parse_command(argv: Sequence[str]) -> Command:
     )
     parser.add_argument("--clients", type=int, default=0, help="fewer clients, for a trial")
     parser.add_argument("--examples", type=int, default=0, help="fewer examples per client, for a trial")
-    known = parser.parse_args(list(argv))
+    flags = parser.parse_args(list(argv))
     for name, least in {"rounds": 1, "warmup": 0, "clients": 0, "examples": 0}.items():
-        if getattr(known, name) < least:
-            raise InputError(f"--{name}: must be {least} or more, not {getattr(known, name)}.")
-    if known.layout:
-        parse_layout(known.layout)
+        if getattr(flags, name) < least:
+            raise InputError(f"--{name}: must be {least} or more, not {getattr(flags, name)}.")
+    if flags.layout:
+        parse_layout(flags.layout)
     rules = BenchmarkRules(
-        rounds=known.rounds,
-        warmup=known.warmup,
+        rounds=flags.rounds,
+        warmup=flags.warmup,
         cores=cpu_devices.count_cores(),
-        layout=known.layout,
-        pythons=dict(_parse_interpreter(text) for text in known.python),
+        layout=flags.layout,
+        pythons=dict(_parse_interpreter(text) for text in flags.python),
     )
-    works = [
-        WORKLOADS[name].resized(known.clients, known.examples)
-        for name in _select_names("--work", known.work, WORKLOADS)
-    ]
-    return Command(works, _select_names("--peers", known.peers, PEERS), rules, _check_json_path(known.json))
-
-
-def _select_names(flag: str, text: str, known: Iterable[str]) -> list[str]:
-    if text == "all":
-        return list(known)
-    if text == "none" and flag == "--peers":
-        return []
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names or [text]:
-        if name not in known:
-            raise InputError(f"{flag}: '{name}' is unknown. {nearest(name, [*known, 'all'])}")
-    return list(dict.fromkeys(names))
+    names = select_names("--work", flags.work, WORKLOADS)
+    works = [WORKLOADS[name].resized(flags.clients, flags.examples) for name in names]
+    peers = [] if flags.peers == "none" else select_names("--peers", flags.peers, PEERS)
+    if flags.json is not None:
+        check_json_path(flags.json)
+    return Command(works, peers, rules, flags.json)
 
 
 def _parse_interpreter(text: str) -> tuple[str, str]:
@@ -93,10 +83,10 @@ def _parse_interpreter(text: str) -> tuple[str, str]:
     return name, os.path.abspath(path)
 
 
-def _check_json_path(path: Path | None) -> Path | None:
-    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
-        raise InputError(f"--json: cannot write '{path}'. Give a file in an existing directory.")
-    return path
+def check_json_path(path: Path, flag: str = "--json") -> None:
+    """Raise InputError if a file cannot be written."""
+    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+        raise InputError(f"{flag}: cannot write '{path}'. Give a file in an existing directory.")
 
 
 def run_command(command: Command) -> int:
@@ -116,9 +106,10 @@ def run_command(command: Command) -> int:
     return status
 
 
+@with_exit_status()
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit status."""
-    return run_to_exit_status(lambda: run_command(parse_command(argv)))
+    return run_command(parse_command(argv))
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ growth in the first two, proportional growth in the others.
 Exit status: 0 = done, 1 = a point failed (it is named; the others are written), 2 = a mistake in the arguments.
 """
 
-import csv
-import io
 import json
 import subprocess
 import sys
@@ -20,10 +18,11 @@ from typing import Any, NamedTuple
 
 from absl.flags import argparse_flags
 
-from fedjax_het.errors import InputError, nearest
-
 from .. import module_command, module_environment
+from ..configuration.command_line import with_exit_status
 from ..runs import json_files, plots
+from ..runs.figures import Curve, Panel, View
+from ..runs.setting_text import select_names
 from .scaling_point import Point
 
 
@@ -36,13 +35,11 @@ class Study(NamedTuple):
 
     def points(self, largest: int | None) -> list[Point]:
         values = [value for value in self.values if largest is None or value <= largest]
-        vary = lambda name, value: {**self.fixed, self.varied: value, "algorithm": name}  # noqa: E731
-        return [_make_point(vary(name, value)) for name in self.algorithms for value in values]
-
-
-def _make_point(fields: dict[str, Any]) -> Point:
-    """A point whose cohort is the whole population unless the study says otherwise."""
-    return Point(**{"population": fields["cohort"]} | fields)
+        fields: list[dict[str, Any]] = [
+            {**self.fixed, self.varied: value, "algorithm": name} for name in self.algorithms for value in values
+        ]
+        # The cohort is the whole population unless the study says otherwise.
+        return [Point(**{"population": each["cohort"]} | each) for each in fields]
 
 
 _POWERS_OF_TEN = tuple(10**power for power in range(7))
@@ -83,9 +80,9 @@ def run_studies(studies: Sequence[str], out: Path, largest: int | None) -> int:
                 continue
             print(f"  {measured['seconds_median']:9.4f} s per round  {measured['peak_rss_mb']:8.0f} MB", flush=True)
             records.append({"study": name} | measured)
-            json_files.write(out / "scaling.csv", _to_csv(records))
-        if found := [record for record in records if record["study"] == name]:
-            _plot(STUDIES[name], found, out / f"{name}.png")
+            json_files.write(out / "scaling.csv", json_files.to_csv(records[0], (each.values() for each in records)))
+        if of_study := [record for record in records if record["study"] == name]:
+            plots.write_drawing(out / f"{name}.png", _draw, STUDIES[name], of_study)
     return status
 
 
@@ -99,37 +96,39 @@ def _measure_in_process(point: Point) -> dict[str, Any] | None:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _to_csv(records: Sequence[Mapping[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
+def _draw(study: Study, records: Sequence[Mapping[str, Any]]) -> plots.Drawing:
+    """Draw seconds per round and peak memory against the varied number: one curve per algorithm, and the ideal.
+
+    The memory is ideally constant. What is ideally constant is shown from 0, so that a tenth more appears as a tenth.
+    """
+    panels = []
+    for key, label in {"seconds_median": "seconds per round", "peak_rss_mb": "MB"}.items():
+        curves = []
+        for i, name in enumerate(dict.fromkeys(record["algorithm"] for record in records)):
+            own = [record for record in records if record["algorithm"] == name]
+            x, y = ([record[each] for record in own] for each in (study.varied, key))
+            curves.append(Curve(name, i, x, y))
+        is_flat = study.is_flat or key != "seconds_median"
+        first, last = (end((record[study.varied], record[key]) for record in records) for end in (min, max))
+        ideal = first[1] if is_flat else first[1] * last[0] / first[0]
+        curves.append(Curve("ideal", len(curves), [first[0], last[0]], [first[1], ideal]))
+        y_range, y_scale = ((0, None), "linear") if is_flat else (None, "log")
+        panels.append(Panel("", study.varied, label, curves, y_range, x_scale="log", y_scale=y_scale))
+    return plots.draw_view(View("", panels))
 
 
-def _plot(study: Study, records: Sequence[Mapping[str, Any]], path: Path) -> None:
-    with plots.try_drawing(path):
-        json_files.write(path, lambda to: plots.draw_growth(records, study.varied, study.is_flat, to))
-
-
+@with_exit_status()
 def main(argv: Sequence[str]) -> int:
+    """Run the command; return the exit status."""
     parser = argparse_flags.ArgumentParser(prog="python -m experiments.benchmarks.scaling", allow_abbrev=False)
     parser.add_argument("--study", default="all", help=f"{', '.join(STUDIES)}, comma-separated, or all")
     parser.add_argument("--out", type=Path, default=Path("runs/scaling"))
     parser.add_argument("--largest", type=int, help="the largest value of the varied size")
-    known = parser.parse_args(list(argv))
-    names = list(STUDIES) if known.study == "all" else known.study.split(",")
-    for name in names:
-        if name not in STUDIES:
-            print(f"error: --study: '{name}' is unknown. {nearest(name, [*STUDIES, 'all'])}", file=sys.stderr)
-            return 2
-    try:
-        json_files.check_writable(known.out)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    known.out.mkdir(parents=True, exist_ok=True)
-    return run_studies(names, known.out, known.largest)
+    flags = parser.parse_args(list(argv))
+    names = select_names("--study", flags.study, STUDIES)
+    json_files.check_writable(flags.out, "--out")
+    flags.out.mkdir(parents=True, exist_ok=True)
+    return run_studies(names, flags.out, flags.largest)
 
 
 if __name__ == "__main__":

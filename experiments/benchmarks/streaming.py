@@ -28,6 +28,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import State
 
 from ..configuration import build
+from ..configuration.command_line import with_exit_status
 
 SHAPE, NUM_CLASSES, BATCH_SIZE = (32, 32, 3), 10, 50
 ON_DEVICE, STREAMED, WITHOUT_OVERLAP = "on the device", "streamed", "without overlap"
@@ -119,21 +120,19 @@ def print_report(seconds: dict[str, list[float]], peaks: dict[str, int], hosts_p
     print(f"the host's part takes {1e3 * hosts_part:.1f} ms per round, of which overlap hides {saved / hosts_part:.0%}")
 
 
+@with_exit_status()
 def main(argv: Sequence[str]) -> int:
+    """Run the command; return the exit status."""
     parser = argparse_flags.ArgumentParser(prog="python -m experiments.benchmarks.streaming", allow_abbrev=False)
     defaults = {"clients": 1000, "cohort": 20, "examples": 200, "block": 5, "turns": 7}
     for name, default in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--layout", default="auto")
-    known = parser.parse_args(list(argv))
-    try:
-        for name in defaults:
-            if getattr(known, name) < 1:
-                raise InputError(f"--{name}: must be 1 or more, not {getattr(known, name)}.")
-        compare_executors(known.clients, known.cohort, known.examples, known.block, known.turns, known.layout)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    flags = parser.parse_args(list(argv))
+    for name in defaults:
+        if getattr(flags, name) < 1:
+            raise InputError(f"--{name}: must be 1 or more, not {getattr(flags, name)}.")
+    compare_executors(flags.clients, flags.cohort, flags.examples, flags.block, flags.turns, flags.layout)
     return 0
 
 

@@ -245,7 +245,14 @@ def read_layout(text: str, processes: Processes = SINGLE) -> engine.Layout | str
         cpu_devices.set_num_cpu_devices(cpu_devices.cores_per_process(processes))
         return name
     if name == "sharded":
-        _request_devices(numbers[0], processes)
+        count = numbers[0]
+        cpu_devices.set_num_cpu_devices(min(cpu_devices.MAX_DEVICES, max(1, count // processes.count)))
+        if count > jax.device_count():
+            owner = "this process has" if processes.count == 1 else f"{processes.count} processes have"
+            raise InputError(
+                f"config.layout: sharded({count}) needs {count} devices, but {owner} {jax.device_count()}."
+                " Shard over fewer, or use chunked(n)."
+            )
     elif processes.count > 1:
         raise InputError(
             f"config.layout: {text} is for one device, and {processes.count} processes have more. Write auto, or "
@@ -257,13 +264,3 @@ def read_layout(text: str, processes: Processes = SINGLE) -> engine.Layout | str
         return getattr(engine, name)(*numbers)
     except ValueError as error:
         raise InputError(f"config.layout: {error}") from error
-
-
-def _request_devices(count: int, processes: Processes) -> None:
-    cpu_devices.set_num_cpu_devices(min(cpu_devices.MAX_DEVICES, max(1, count // processes.count)))
-    if count > jax.device_count():
-        owner = "this process has" if processes.count == 1 else f"{processes.count} processes have"
-        raise InputError(
-            f"config.layout: sharded({count}) needs {count} devices, but {owner} {jax.device_count()}."
-            " Shard over fewer, or use chunked(n)."
-        )

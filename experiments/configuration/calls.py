@@ -45,31 +45,22 @@ def read_signature(factory: Callable[..., Any], given: Iterable[str] = (), prese
     """
     annotated = factory.__init__ if inspect.isclass(factory) else factory
     kinds, marked = typing.get_type_hints(annotated), typing.get_type_hints(annotated, include_extras=True)
-    found: dict[str, Setting] = {}
+    options: dict[str, Setting] = {}
     for name, argument in inspect.signature(factory).parameters.items():
         kind = kinds.get(name, Any)
         if argument.kind is argument.VAR_KEYWORD:
-            found |= {key: option for key, option in _keys(kind).items() if key not in given}
+            options |= {key: option for key, option in _keys(kind).items() if key not in given}
         elif argument.kind is argument.VAR_POSITIONAL or name in given:
             continue
         elif table := keywords_of(marked.get(name)):
             inner = read_signature(table.function, table.given)
-            found[name] = Setting(kind, argument.default, table=inner, function=table.function)
+            options[name] = Setting(kind, argument.default, table=inner, function=table.function)
         elif _is_plain(kind):
-            followed = _followed_setting(marked.get(name))
-            found[name] = Setting(kind, argument.default, argument.default is _MISSING, followed)
+            marks = getattr(marked.get(name), "__metadata__", ())
+            of_run = next((mark.setting for mark in marks if isinstance(mark, OfRun)), None)
+            options[name] = Setting(kind, argument.default, argument.default is _MISSING, of_run)
     chosen = getattr(factory, "presets", {}).get(preset, {}) if isinstance(preset, str) else {}
-    return {name: option._replace(default=chosen.get(name, option.default)) for name, option in found.items()}
-
-
-def has_presets(factory: Callable[..., Any] | None) -> bool:
-    """Return whether a factory has an argument `preset` that selects other defaults."""
-    return hasattr(factory, "presets")
-
-
-def _followed_setting(kind: Any) -> str | None:
-    """Return the setting of the run that an annotation names."""
-    return next((mark.setting for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, OfRun)), None)
+    return {name: option._replace(default=chosen.get(name, option.default)) for name, option in options.items()}
 
 
 def _keys(kind: Any) -> dict[str, Setting]:
@@ -169,7 +160,11 @@ def check_table(table: Mapping[str, Any], schema: Mapping[str, Setting], where: 
     filled = {}
     for key, option in schema.items():
         if option.table is not None:
-            filled[key] = _check_inner_table(table.get(key, {}), option.default, option.table, f"{where}.{key}")
+            inner = table.get(key, {})
+            if not isinstance(inner, Mapping):
+                known = ", ".join(option.table)
+                raise InputError(f"{where}.{key} must be a table, got {shorten(inner)}. Known: {known}.")
+            filled[key] = check_table({**option.default, **inner}, option.table, f"{where}.{key}")
         elif key in table:
             try:
                 filled[key] = convert(table[key], option.kind)
@@ -182,15 +177,6 @@ def check_table(table: Mapping[str, Any], schema: Mapping[str, Setting], where: 
         elif option.default is not _MISSING:
             filled[key] = option.default
     return filled
-
-
-def _check_inner_table(
-    table: Any, default: Mapping[str, Any], schema: Mapping[str, Setting], where: str
-) -> dict[str, Any]:
-    """Check a table inside another one, completed by its default."""
-    if not isinstance(table, Mapping):
-        raise InputError(f"{where} must be a table, got {shorten(table)}. Known: {', '.join(schema)}.")
-    return check_table({**default, **table}, schema, where)
 
 
 def call_factory(factory: Callable[..., Any], arguments: Mapping[str, Any], where: str, **given: Any) -> Any:
@@ -207,9 +193,9 @@ def _find_key(message: str, arguments: Mapping[str, Any]) -> str | None:
     """Find the first key in a message, or one that begins a word ("unseen" in "unseen_domains"), or one whose value the
     message quotes, such as a path."""
     for ending in (r"\b", ""):
-        found = {key: match.start() for key in arguments if (match := re.search(rf"\b{key}{ending}", message))}
-        if found:
-            return min(found, key=lambda key: found[key])
+        positions = {key: match.start() for key in arguments if (match := re.search(rf"\b{key}{ending}", message))}
+        if positions:
+            return min(positions, key=lambda key: positions[key])
     return next(
         (key for key, value in arguments.items() if isinstance(value, str) and value and value in message), None
     )

@@ -225,7 +225,7 @@ def complete_settings(
         name = overrides.pop(f"{where}.name", None)
         if name is not None and name != tables[where].get("name"):
             notes += _rename(tables[where], table, name, f"config.{where}")
-        if f"{where}.preset" in overrides and calls.has_presets(table.registry.get(tables[where].get("name", ""))):
+        if f"{where}.preset" in overrides and hasattr(table.registry.get(tables[where].get("name", "")), "presets"):
             tables[where]["preset"] = overrides.pop(f"{where}.preset")
     schemas = {where: table.schema(tables[where], f"config.{where}") for where, table in TABLES.items()}
     schemas[""] = calls.read_signature(RunSettings)
@@ -245,19 +245,14 @@ def _location(where: str) -> str:
 
 def _split_tables(settings: Settings) -> dict[str, Settings]:
     """Return the tables by their dotted keys; sections that the file does not have get their defaults."""
-    settings = defaults().to_dict() | settings
-    tables = {}
-    for where in ("algorithm", "model", "data"):
-        tables[where] = _check_table(settings.pop(where), where)
-    for where, default in _NESTED.items():
-        outer, _, name = where.partition(".")
-        tables[where] = _check_table(tables[outer].pop(name, default), where)
-    for key in settings.keys() - calls.read_signature(RunSettings).keys():
-        raise InputError(
-            f"config.{key} is unknown. "
-            f"{nearest(key, [*calls.read_signature(RunSettings), 'algorithm', 'model', 'data'])}"
-        )
-    return tables | {"": settings}
+    tables = {"": defaults().to_dict() | settings}
+    for where in TABLES:
+        outer, _, name = where.rpartition(".")
+        tables[where] = _check_table(tables[outer].pop(name, _NESTED.get(where)), where)
+    known = [*calls.read_signature(RunSettings), "algorithm", "model", "data"]
+    for key in tables[""].keys() - set(known):
+        raise InputError(f"config.{key} is unknown. {nearest(key, known)}")
+    return tables
 
 
 def _check_table(value: Any, where: str) -> Settings:

@@ -34,22 +34,22 @@ class DistributedConfig(NamedTuple):
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    defaults = DistributedConfig()
     group = parser.add_argument_group(
         "several processes", "the same command on every host, or for every GPU, with a run directory that all share"
     )
     group.add_argument("--coordinator", metavar="HOST:PORT", help="the address of process 0, with any free port")
     group.add_argument("--num_processes", type=int, metavar="N")
     group.add_argument("--process_id", type=int, metavar="I", help="0 to N - 1")
-    group.add_argument(
-        "--distributed", action="store_true", help="let JAX find all that: SLURM, Open MPI, Kubernetes, Cloud TPU"
-    )
-    for name, meaning in (
-        ("initialization_timeout", "give up if not all processes have started after so long"),
-        ("heartbeat_timeout", "consider a process lost after so long without a heartbeat"),
-    ):
-        text = f"{meaning} (default {getattr(defaults, name)})"
-        group.add_argument(f"--{name}", type=int, metavar="SECONDS", default=getattr(defaults, name), help=text)
+    about = "let JAX find all that: SLURM, Open MPI, Kubernetes, Cloud TPU"
+    group.add_argument("--distributed", dest="is_detected", action="store_true", help=about)
+    for name, about in {
+        "initialization_timeout": "give up if not all processes have started after so long",
+        "heartbeat_timeout": "consider a process lost after so long without a heartbeat",
+    }.items():
+        seconds = getattr(DistributedConfig(), name)
+        group.add_argument(
+            f"--{name}", type=int, metavar="SECONDS", default=seconds, help=f"{about} (default {seconds})"
+        )
 
 
 def read_flags(known: argparse.Namespace) -> DistributedConfig:
@@ -58,14 +58,7 @@ def read_flags(known: argparse.Namespace) -> DistributedConfig:
     Raises:
         InputError: The flags do not go together.
     """
-    config = DistributedConfig(
-        known.coordinator,
-        known.num_processes,
-        known.process_id,
-        known.distributed,
-        known.initialization_timeout,
-        known.heartbeat_timeout,
-    )
+    config = DistributedConfig(*(getattr(known, name) for name in DistributedConfig._fields))
     three = {f"--{name}": getattr(config, name) for name in ("coordinator", "num_processes", "process_id")}
     given = [name for name, value in three.items() if value is not None]
     if config.is_detected and given:

@@ -1,13 +1,9 @@
 """The command of all papers: train the missing runs, and write the printed values beside the results."""
 
 import argparse
-import csv
 import hashlib
-import io
 import json
-import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -17,18 +13,20 @@ from fedjax_het.errors import InputError, nearest
 from fedjax_het.models import MODELS
 
 from .. import PROGRAM, ROOT
-from ..configuration import calls, overrides
+from ..configuration import calls
+from ..configuration.command_line import split_overrides, with_exit_status
 from ..runs import json_files, plots
 from ..runs.results import RunResults
 from ..runs.run_directory import run_identity
-from ..sweep import grid, run_grid
+from ..sweep import grid
 from ..sweep.grid import GridRun
 from .spec import PRETRAINED, Entry, Experiment, Runs, Scale, Settings
 
 
+@with_exit_status("stopped; the same command resumes")
 def main(argv: Sequence[str], paper: str, experiments: Mapping[str, Experiment]) -> int:
     """Run the command and return the exit status: 0 = all is done, 1 = some runs failed, 2 = an error of input."""
-    own, common = overrides.split_overrides(argv)
+    own, common = split_overrides(argv)
     parser = argparse.ArgumentParser(
         prog=f"{PROGRAM} paper {paper}",
         description="Train a table or figure of the paper and compare the results with the printed values.",
@@ -39,15 +37,8 @@ def main(argv: Sequence[str], paper: str, experiments: Mapping[str, Experiment])
     parser.add_argument("--scale", default="cpu", choices=("smoke", "cpu", "paper"), help="the size of the experiment")
     parser.add_argument("--data", action="append", default=[], metavar="PATH", help="NAME=PATH where several are read")
     parser.add_argument("--workdir", type=Path, default=Path("runs") / "papers" / paper, help="of runs and results")
-    known = parser.parse_args(own)
-    try:
-        done, text = run(experiments[known.what], known.scale, known.data, common, known.workdir, known.what)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped; the same command resumes", file=sys.stderr)
-        return 130
+    flags = parser.parse_args(own)
+    done, text = run(experiments[flags.what], flags.scale, flags.data, common, flags.workdir, flags.what)
     print(text)
     return int(not done)
 
@@ -80,7 +71,7 @@ def run(
     folder = runs_folder(unique[0], scale, workdir)
     grid.check_runs(unique, folder)
     _check_weights(unique)
-    results = run_grid.run_grid(unique, folder)
+    results = grid.run_grid(unique, folder)
     results = {each.run.name: RunResults(each.directory) for each in results if each.is_done}
     runs = {place: results[each.name] for place, each in run_of_place.items() if each.name in results}
     entries = _read_entries(experiment, experiment.scales[scale], run_of_place, runs)
@@ -88,10 +79,7 @@ def run(
     json_files.write(workdir / f"{what}-{scale}.md", text)
     json_files.write(workdir / f"{what}-{scale}.csv", to_csv(entries))
     if experiment.draw:
-        with plots.try_drawing(picture := workdir / f"{what}-{scale}.png"):
-            drawing = experiment.draw(entries, runs)
-            json_files.write(picture, partial(plots.save, drawing))
-            plots.plt.close(drawing)
+        plots.write_drawing(workdir / f"{what}-{scale}.png", experiment.draw, entries, runs)
     return all(entry.seeds for entry in entries), text
 
 
@@ -160,9 +148,8 @@ def _read_entries(
 
 def _make_entry(experiment: Experiment, place: tuple[str, str, str], seeds: list[float], is_compared: bool) -> Entry:
     """place: (measure, row, column)."""
-    if not is_compared:
-        return Entry(*place, None, seeds)
-    return Entry(*place, experiment.value(*place), seeds, experiment.deviation(*place))
+    value, deviation = experiment.printed_value(*place) if is_compared else (None, None)
+    return Entry(*place, value, seeds, deviation)
 
 
 def _average_columns(entries: Sequence[Entry]) -> list[float]:
@@ -221,10 +208,9 @@ def _format_entry(entry: Entry) -> dict[str, str]:
 
 def to_csv(entries: Sequence[Entry]) -> str:
     """Write one line per entry, with semicolons between the seeds."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["measure", "row", "column", "paper", "paper std", "mean", "std", "difference", "seeds"])
+    header = ("measure", "row", "column", "paper", "paper std", "mean", "std", "difference", "seeds")
+    rows = []
     for entry in entries:
         numbers = (entry.printed, entry.deviation, entry.mean, entry.std, entry.difference)
-        writer.writerow([*entry[:3], *("" if x is None else x for x in numbers), ";".join(map(str, entry.seeds))])
-    return text.getvalue()
+        rows.append((*entry[:3], *numbers, ";".join(map(str, entry.seeds))))
+    return json_files.to_csv(header, rows)

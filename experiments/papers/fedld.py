@@ -4,11 +4,14 @@ python -m experiments.papers.fedld --what=table2 --scale=cpu --data=cxr.npz --wo
 """
 
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 
+from ..runs.records import flatten
 from .command import main
 from .figures import plot_columns
-from .measures import read_diagnostic, read_test_score
-from .spec import Experiment, Scale, make_smoke_scale
+from .measures import mean_quantity, read_first, read_test_score
+from .spec import Experiment, Scale, Settings, make_smoke_scale, read_printed
 
 METHODS = {
     "FedAvg": {"algorithm.name": "fedavg"},
@@ -24,37 +27,28 @@ PARTS = {
     "margin only": {"algorithm.name": "fedld", "algorithm.principal": "False"},
     "both": {"algorithm.name": "fedld"},
 }
-ALPHAS = ("100", "10", "1", "0.1", "0.01")
 EVALUATION = {"personal_on_test": "True"}
 SMALL = {**EVALUATION, "model.norm": "batch"}  # without norms FedBN has nothing to keep
-PAPER = {
-    **EVALUATION,
-    "model.name": "resnet50",
-    "data.size": "384",
-    "data.valid_fraction": "0.0",
-    "data.client_test_fraction": "0.0",  # accuracy is measured on the common test list
-    "algorithm.momentum": "0.5",
-    "algorithm.weight_decay": "0.0005",
-    "num_seeds": "3",
-}
+NO_HELD_OUT = {"valid_fraction": "0.0", "client_test_fraction": "0.0"}  # accuracy is measured on the common test list
+PAPER = EVALUATION | flatten(
+    {
+        "model": {"name": "resnet50"},
+        "data": {"size": "384", **NO_HELD_OUT},
+        "algorithm": {"momentum": "0.5", "weight_decay": "0.0005"},
+        "num_seeds": "3",
+    }
+)
 IMAGENET = "ImageNet weights of ResNet-50"
-RETINA = {**PAPER, "data.path": "{retina}"}
-RETINA_DATA = {"retina": "the folder Retina"}
-X_RAY_DATA = {"cxr": "the X-rays' .npz file"}
-X_RAYS = {
-    **EVALUATION,
-    "data.name": "arrays",
-    "data.path": "{cxr}",
-    "data.size": "48",
-    "data.valid_fraction": "0.0",
-    "data.client_test_fraction": "0.0",
-    "data.test_fraction": "0.2",
-    "data.partition.name": "dirichlet",
-    "data.num_clients": "5",
-    "rounds": "30",
-    "num_seeds": "3",
-    "evaluate_every": "10",
-}
+X_RAYS = EVALUATION | flatten(
+    {
+        "data": {"name": "arrays", "path": "{cxr}", "size": "48", "num_clients": "5", **NO_HELD_OUT},
+        "data.test_fraction": "0.2",
+        "data.partition.name": "dirichlet",
+        "rounds": "30",
+        "num_seeds": "3",
+        "evaluate_every": "10",
+    }
+)
 RETINA_REDUCTION = (
     "chest X-rays of four sources (48 x 48, 1,367 images, three classes) for Retina, a small convolutional network "
     "that starts afresh for a ResNet-50 from ImageNet, 30 rounds for 200, plain SGD at .02 for .01 with momentum, "
@@ -79,17 +73,24 @@ BASELINES = (
 )
 
 
-def make_split_scales() -> dict[str, Scale]:
-    """Make the scales of Retina's three splits and of Dirichlet partitions of X-rays that are as uneven."""
-    paper = {f"S{i}": {"data.split": f"5_clients/split_{i}"} for i in (1, 2, 3)}
-    alphas = zip(paper, ("100", "1", "0.5"), strict=True)
-    cpu = {name: {"data.partition.alpha": alpha} for name, alpha in alphas}
-    return {
-        "smoke": make_smoke_scale({"S1": {"data.partition.alpha": "100"}}, SMALL),
-        "cpu": Scale("chest_xray/fedavg.py", X_RAYS, cpu, RETINA_REDUCTION, X_RAY_DATA),
-        "paper": Scale("retina/fedavg.py", RETINA, paper, "", RETINA_DATA, IMAGENET),
-    }
+def _on_x_rays(
+    columns: Mapping[str, Settings], settings: Settings = MappingProxyType({}), reduction: str = RETINA_REDUCTION
+) -> Scale:
+    data = {"cxr": "the X-rays' .npz file"}
+    return Scale("chest_xray/fedavg.py", {**X_RAYS, **settings}, columns, reduction, data)
 
+
+def _on_retina(columns: Mapping[str, Settings], settings: Settings = MappingProxyType({})) -> Scale:
+    common = {**PAPER, "data.path": "{retina}", **settings}
+    return Scale("retina/fedavg.py", common, columns, "", {"retina": "the folder Retina"}, IMAGENET)
+
+
+SPLITS = {
+    "smoke": make_smoke_scale({"S1": {"data.partition.alpha": "100"}}, SMALL),
+    "cpu": _on_x_rays({f"S{i}": {"data.partition.alpha": alpha} for i, alpha in enumerate(("100", "1", "0.5"), 1)}),
+    "paper": _on_retina({f"S{i}": {"data.split": f"5_clients/split_{i}"} for i in (1, 2, 3)}),
+}
+"""Retina's three splits, and Dirichlet partitions of X-rays that are as uneven."""
 
 LAMBDAS = {"S1": "0.1", "S2": "0.03", "S3": "0.03"}
 
@@ -97,17 +98,18 @@ TABLE_1 = Experiment(
     title="FedLD, Table 1: accuracy on Retina's common test set, %",
     rows=METHODS,
     measures={"accuracy": read_test_score()},
-    scales=make_split_scales(),
-    printed={
-        "accuracy": {
-            "FedAvg": (83.63, 82.26, 81.13),
-            "FedProx": (84.17, 83.53, 81.20),
-            "FedBN": (83.91, 75.91, 65.25),
-            "FedPAC": (78.01, 71.64, 52.81),
-            "FedGH": (83.90, 83.33, 81.56),
-            "FedLD": (85.20, 83.83, 82.30),
-        }
-    },
+    scales=SPLITS,
+    **read_printed(
+        "accuracy",
+        """
+        FedAvg   83.63  82.26  81.13
+        FedProx  84.17  83.53  81.20
+        FedBN    83.91  75.91  65.25
+        FedPAC   78.01  71.64  52.81
+        FedGH    83.90  83.33  81.56
+        FedLD    85.20  83.83  82.30
+        """,
+    ),
     tuned={("FedLD", split): {"algorithm.lam": lam} for split, lam in LAMBDAS.items()},
     caveats=(
         SPLIT_CAVEAT,
@@ -122,12 +124,10 @@ COVID = Experiment(
     measures={"accuracy": read_test_score()},
     scales={
         "smoke": make_smoke_scale({"COVID-FL": {"data.partition.alpha": "0.5"}}, SMALL),
-        "cpu": Scale(
-            "chest_xray/fedavg.py",
-            X_RAYS | {"data.partition.name": "by_domain", "data.num_clients": "4"},
+        "cpu": _on_x_rays(
             {"COVID-FL": {}},
+            {"data.partition.name": "by_domain", "data.num_clients": "4"},
             RETINA_REDUCTION.replace("for Retina", "(a source a client) for COVID-FL's twelve sites"),
-            X_RAY_DATA,
         ),
         "paper": Scale(
             "covid_fl/fedavg.py",
@@ -138,53 +138,43 @@ COVID = Experiment(
             IMAGENET,
         ),
     },
-    printed={
-        "accuracy": {
-            "FedAvg": (79.86,),
-            "FedProx": (81.88,),
-            "FedBN": (56.34,),
-            "FedPAC": (81.63,),
-            "FedGH": (82.26,),
-            "FedLD": (83.87,),
-        }
-    },
+    **read_printed(
+        "accuracy",
+        """
+        FedAvg   79.86
+        FedProx  81.88
+        FedBN    56.34
+        FedPAC   81.63
+        FedGH    82.26
+        FedLD    83.87
+        """,
+    ),
     tuned={("FedLD", "COVID-FL"): {"algorithm.lam": "0.01"}},
     caveats=(*BASELINES, *RELEASED_CODE),
 )
+_FIFTY_CLIENTS = {"data.num_clients": "50", "cohort_size": "5"}
 TABLE_3 = Experiment(
     title="FedLD, Table 3: fifty clients, five of them a round, accuracy on Retina's common test set, %",
     rows=METHODS,
     measures={"accuracy": read_test_score()},
     scales={
         "smoke": make_smoke_scale({"Retina": {"data.partition.alpha": "0.5"}}, SMALL),
-        "cpu": Scale(
-            "chest_xray/fedavg.py",
-            X_RAYS | {"data.num_clients": "50", "cohort_size": "5", "data.partition.alpha": "0.5"},
-            {"Retina": {}},
-            RETINA_REDUCTION,
-            X_RAY_DATA,
-        ),
-        "paper": Scale(
-            "retina/fedavg.py",
-            RETINA
-            | {"data.num_clients": "50", "cohort_size": "5"}
-            | {"data.partition.name": "dirichlet", "data.partition.alpha": "0.5"},
-            {"Retina": {}},
-            "",
-            RETINA_DATA,
-            IMAGENET,
+        "cpu": _on_x_rays({"Retina": {}}, {**_FIFTY_CLIENTS, "data.partition.alpha": "0.5"}),
+        "paper": _on_retina(
+            {"Retina": {}}, {**_FIFTY_CLIENTS, "data.partition.name": "dirichlet", "data.partition.alpha": "0.5"}
         ),
     },
-    printed={
-        "accuracy": {
-            "FedAvg": (67.43,),
-            "FedProx": (69.87,),
-            "FedBN": (68.40,),
-            "FedPAC": (66.59,),
-            "FedGH": (70.33,),
-            "FedLD": (71.30,),
-        }
-    },
+    **read_printed(
+        "accuracy",
+        """
+        FedAvg   67.43
+        FedProx  69.87
+        FedBN    68.40
+        FedPAC   66.59
+        FedGH    70.33
+        FedLD    71.30
+        """,
+    ),
     tuned={("FedLD", "Retina"): {"algorithm.lam": "0.03"}},
     caveats=(
         "The released code stops with an IndexError where fewer clients than all take part.",
@@ -198,18 +188,21 @@ TABLE_2 = Experiment(
     title="FedLD, Table 2: its two parts, accuracy on Retina's common test set, %",
     rows=PARTS,
     measures={"accuracy": read_test_score()},
-    scales=make_split_scales(),
-    printed={
-        "accuracy": {
-            "neither": (83.63, 82.26, 81.13),
-            "principal only": (84.76, 82.67, 81.66),
-            "margin only": (84.63, 83.5, 81.96),
-            "both": (85.20, 83.83, 82.30),
-        }
-    },
+    scales=SPLITS,
+    **read_printed(
+        "accuracy",
+        """
+        neither         83.63  82.26  81.13
+        principal only  84.76  82.67  81.66
+        margin only     84.63  83.5   81.96
+        both            85.20  83.83  82.30
+        """,
+    ),
     tuned={(row, split): {"algorithm.lam": lam} for row in ("margin only", "both") for split, lam in LAMBDAS.items()},
     caveats=(SPLIT_CAVEAT, *RELEASED_CODE),
 )
+_ONE_ROUND = {"rounds": "1", "diagnostics": "decomposition"}
+_ALPHA_COLUMNS = {alpha: {"data.partition.alpha": alpha} for alpha in ("100", "10", "1", "0.1", "0.01")}
 FIGURE_2 = Experiment(
     title="FedLD, Fig. 2: what distribution shift and aggregation add to the loss in one round",
     rows={
@@ -218,27 +211,16 @@ FIGURE_2 = Experiment(
         "principal directions": {"algorithm.name": "fedld", "algorithm.lam": "0.0"},
     },
     measures={
-        "absolute shift": read_diagnostic("decomposition", "absolute_shift"),
-        "absolute aggregation": read_diagnostic("decomposition", "absolute_aggregation"),
+        "absolute shift": read_first(mean_quantity("decomposition", "absolute_shift")),
+        "absolute aggregation": read_first(mean_quantity("decomposition", "absolute_aggregation")),
     },
     scales={
         "smoke": make_smoke_scale({"100": {"data.partition.alpha": "100", "diagnostics": "decomposition"}}, EVALUATION),
-        "cpu": Scale(
-            "chest_xray/fedavg.py",
-            X_RAYS | {"rounds": "1", "diagnostics": "decomposition", "num_seeds": "5"},
-            {alpha: {"data.partition.alpha": alpha} for alpha in ALPHAS},
-            RETINA_REDUCTION.replace(", 30 rounds for 200", ""),
-            X_RAY_DATA,
+        "cpu": _on_x_rays(
+            _ALPHA_COLUMNS, {**_ONE_ROUND, "num_seeds": "5"}, RETINA_REDUCTION.replace(", 30 rounds for 200", "")
         ),
-        "paper": Scale(
-            "retina/fedavg.py",
-            RETINA
-            | {"rounds": "1", "diagnostics": "decomposition"}
-            | {"data.num_clients": "5", "data.partition.name": "dirichlet"},
-            {alpha: {"data.partition.alpha": alpha} for alpha in ALPHAS},
-            "",
-            RETINA_DATA,
-            IMAGENET,
+        "paper": _on_retina(
+            _ALPHA_COLUMNS, {**_ONE_ROUND, "data.num_clients": "5", "data.partition.name": "dirichlet"}
         ),
     },
     caveats=(

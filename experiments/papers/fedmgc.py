@@ -5,10 +5,12 @@ python -m experiments.papers.fedmgc --what=fig12 --scale=cpu --data=cifar10=cifa
 
 import sys
 from collections.abc import Mapping
+from types import MappingProxyType
 
+from ..runs.records import flatten
 from .command import main
 from .figures import Draw, plot_class_shares, plot_columns, plot_diagnostics, plot_rounds
-from .measures import mean_class_loss, mean_quantity, read_diagnostic, read_final, read_largest_share, read_last
+from .measures import mean_class_loss, mean_quantity, read_final, read_largest_share, read_last
 from .spec import Experiment, Measure, Scale, Settings, make_smoke_scale
 
 CE = {"algorithm.name": "fedavg"}
@@ -25,39 +27,34 @@ ABLATION = {
     "FedProx (ce) + DGC": {"algorithm.name": "fedprox_dgc"},
     "FedMGC": METHODS["FedMGC"],
 }
-_THREE_DENSE = {
-    "model.name": "lenet",
-    "model.channels": "(6, 16)",
-    "model.kernel": "5",
-    "model.padding": "VALID",
-    "model.hidden": "(120, 84)",
-}
-_ONE_DENSE = {"model.name": "cnn", "model.channels": "(16, 32)", "model.padding": "SAME", "model.hidden": "()"}
-_COMMON = {
-    **_THREE_DENSE,
-    "data.partition.name": "dirichlet",
-    "data.partition.equal_sizes": "True",
-    "data.valid_fraction": "0.0",
-    "data.client_test_fraction": "0.0",  # accuracy is measured on the data set's own test split
-}
-_PAPER = {
-    **_COMMON,
-    "algorithm.learning_rate": "0.001",
-    "algorithm.momentum": "0.0",
-    "algorithm.weight_decay": "0.0",
-    "algorithm.batch_size": "128",
-    "algorithm.epochs": "10",
-    "rounds": "400",
-    "num_seeds": "3",
-}
-_CPU = {
-    **_COMMON,
-    "data.name": "arrays",
-    "algorithm.learning_rate": "0.05",
-    "algorithm.epochs": "2",
-    "rounds": "60",
-    "evaluate_every": "5",
-}
+_THREE_DENSE = flatten(
+    {"model": {"name": "lenet", "channels": "(6, 16)", "kernel": "5", "padding": "VALID", "hidden": "(120, 84)"}}
+)
+_ONE_DENSE = flatten({"model": {"name": "cnn", "channels": "(16, 32)", "padding": "SAME", "hidden": "()"}})
+_COMMON = _THREE_DENSE | flatten(
+    {
+        "data.partition": {"name": "dirichlet", "equal_sizes": "True"},
+        # Accuracy is measured on the data set's own test split.
+        "data": {"valid_fraction": "0.0", "client_test_fraction": "0.0"},
+    }
+)
+_PAPER = _COMMON | flatten(
+    {
+        "algorithm": {"learning_rate": "0.001", "momentum": "0.0", "weight_decay": "0.0"},
+        "algorithm.batch_size": "128",
+        "algorithm.epochs": "10",
+        "rounds": "400",
+        "num_seeds": "3",
+    }
+)
+_CPU = _COMMON | flatten(
+    {
+        "data.name": "arrays",
+        "algorithm": {"learning_rate": "0.05", "epochs": "2"},
+        "rounds": "60",
+        "evaluate_every": "5",
+    }
+)
 _REDUCTION = (
     "2 local epochs at a rate of .05 in batches of 50 for 10 at .001 in batches of 128, 60 rounds for 400, one seed"
 )
@@ -91,10 +88,10 @@ def make_experiment(
     draw: Draw,
     alpha: str,
     *,
-    measures: dict[str, Measure] | None = None,
-    sets: tuple[str, ...] = ("CIFAR-10",),
-    columns: Mapping[str, Settings] | None = None,
-    settings: Settings = {},  # noqa: B006
+    measures: Mapping[str, Measure] = MappingProxyType({"accuracy": read_final("test/accuracy")}),
+    columns: Mapping[str, Settings] = MappingProxyType({"CIFAR-10": {}}),
+    has_all_datasets: bool = False,
+    settings: Settings = MappingProxyType({}),
     caveats: tuple[str, ...] = NO_VALUES,
 ) -> Experiment:
     """Make the experiment of a figure.
@@ -104,35 +101,25 @@ def make_experiment(
         rows: its rows.
         draw: how its picture is drawn.
         alpha: of the Dirichlet partition.
-        measures: its measures; test accuracy unless given.
-        sets: the data sets at the scale "cpu".
-        columns: what is varied on CIFAR-10, if it is not the data set.
+        measures: its measures.
+        columns: what is varied on CIFAR-10.
+        has_all_datasets: whether the data sets are varied instead.
         settings: of all runs.
         caveats: besides those of all figures.
     """
     common = {"data.partition.alpha": alpha, **settings}
-    on_arrays = {name: of_set for name, of_set in DATASETS.items() if name in sets}
-    cifar, published = (
-        {name: {**of_set["CIFAR-10"], **of_column} for name, of_column in (columns or {}).items()}
-        for of_set in (DATASETS, _TFDS)
-    )
-    names = [name for name in _DATA if f"{{{name}}}" in str(cifar or on_arrays)]
-    if not columns:
-        published = _TFDS if len(sets) > 1 else {name: _TFDS[name] for name in sets}
-    first = dict(list((columns or {name: {} for name in sets}).items())[:1])
+    on_arrays, published, needed = DATASETS, _TFDS, _DATA
+    if not has_all_datasets:
+        on_arrays = {name: {**DATASETS["CIFAR-10"], **column} for name, column in columns.items()}
+        published = {name: {**_TFDS["CIFAR-10"], **column} for name, column in columns.items()}
+        needed = {"cifar10": _DATA["cifar10"]}
     return Experiment(
         title=title,
         rows=rows,
-        measures=measures or {"accuracy": read_final("test/accuracy")},
+        measures=measures,
         scales={
-            "smoke": make_smoke_scale(first, {**common, "data.num_clients": "5"}),
-            "cpu": Scale(
-                "cifar10/fedavg.py",
-                {**_CPU, **common},
-                cifar or on_arrays,
-                _REDUCTION,
-                {name: _DATA[name] for name in names},
-            ),
+            "smoke": make_smoke_scale(dict(list(columns.items())[:1]), {**common, "data.num_clients": "5"}),
+            "cpu": Scale("cifar10/fedavg.py", {**_CPU, **common}, on_arrays, _REDUCTION, needed),
             "paper": Scale("cifar10/fedavg.py", {**_PAPER, **common}, published),
         },
         draw=draw,
@@ -163,8 +150,8 @@ CLIENTS = {
         ),
         "1.0",
         measures={
-            "majority, last look": read_last(mean_class_loss(_MAJORITY)),
-            "minority, last look": read_last(mean_class_loss(_MINORITY)),
+            "majority, last snapshot": read_last(mean_class_loss(_MAJORITY)),
+            "minority, last snapshot": read_last(mean_class_loss(_MINORITY)),
         },
         settings={"diagnostics": "classes", **_SCHEDULE},
         caveats=(
@@ -178,16 +165,15 @@ CLIENTS = {
         plot_diagnostics({"": mean_quantity("conflict", "agreement")}, "conflict: agreement"),
         "1.0",
         measures={
-            "p_i, last look": read_diagnostic("conflict", "agreement", -1),
-            "p_i over the mean length": read_diagnostic("conflict", "relative_agreement", -1),
-            "pairs in conflict": read_diagnostic("conflict", "num_conflicts", -1),
+            "p_i, last snapshot": read_last(mean_quantity("conflict", "agreement")),
+            "p_i over the mean length": read_last(mean_quantity("conflict", "relative_agreement")),
+            "pairs in conflict": read_last(mean_quantity("conflict", "num_conflicts")),
         },
         settings={"diagnostics": "conflict", **_SCHEDULE},
     ),
 }
 
 _ALL_CLIENTS = {"data.num_clients": "10", "cohort_size": "0"}
-_TWO_DATASETS = ("CIFAR-10", "FMNIST")
 _RATIOS = {ratio: {"algorithm.fraction": ratio} for ratio in ("0.1", "0.3", "0.5", "0.7", "0.9")}
 ACCURACY = {
     "fig6": make_experiment("FedMGC, Fig. 6: ablation, test accuracy against rounds", ABLATION, plot_rounds(), "1.0"),
@@ -206,10 +192,10 @@ ACCURACY = {
         settings=_ALL_CLIENTS,
     ),
     "fig11": make_experiment(
-        "FedMGC, Fig. 11: test accuracy, alpha .5", METHODS, plot_rounds(), "0.5", sets=_TWO_DATASETS
+        "FedMGC, Fig. 11: test accuracy, alpha .5", METHODS, plot_rounds(), "0.5", has_all_datasets=True
     ),
     "fig12": make_experiment(
-        "FedMGC, Fig. 12: test accuracy, alpha 1", METHODS, plot_rounds(), "1.0", sets=_TWO_DATASETS
+        "FedMGC, Fig. 12: test accuracy, alpha 1", METHODS, plot_rounds(), "1.0", has_all_datasets=True
     ),
 }
 

@@ -110,10 +110,14 @@ def plot_class_shares(entries: Sequence[Entry], runs: Runs) -> Drawing:
 # ---- images and surfaces ---------------------------------------------------------------------------------------------
 def plot_segmentations(entries: Sequence[Entry], runs: Runs) -> Drawing:
     """Draw one row per image: its true outlines, and each method's beside them with the Dice of all classes but 0."""
-    contours = {method: _load_contours(run) for (method, _), run in runs.items()}
+    contours = {
+        method: diagnostics_log.load_images(run.directory, run.last_snapshots[0])["contours"]
+        for (method, _), run in runs.items()
+    }
     first = next(iter(contours.values()))
     places = np.argwhere(first["is_image"])
-    names = _cohort_names(next(iter(runs.values())))
+    some_run = next(iter(runs.values()))
+    names = some_run.cohort_names(some_run.last_snapshots[0])
 
     def draw_cell(axis: Axes, row: int, column: int) -> None:
         place = tuple(places[row])
@@ -134,7 +138,8 @@ def plot_landscapes(entries: Sequence[Entry], runs: Runs) -> Drawing:
     + is the server's model, x the lowest loss of the grid.
     """
     lines = {method: run.last_snapshots[0] for (method, _), run in runs.items()}
-    names = _cohort_names(next(iter(runs.values())))[: len(next(iter(lines.values()))["landscape"]["clients"])]
+    first = next(iter(lines.values()))
+    names = next(iter(runs.values())).cohort_names(first)[: len(first["landscape"]["clients"])]
 
     def surfaces(client: int) -> list[np.ndarray]:
         return [np.array(line["landscape"]["clients"][client], float) for line in lines.values()]
@@ -153,16 +158,6 @@ def plot_landscapes(entries: Sequence[Entry], runs: Runs) -> Drawing:
             axis.figure.colorbar(drawn, ax=axis, label="loss", format="%.2g")
 
     return plots.draw_grid(names, list(lines), draw_cell, side=2.4)
-
-
-def _load_contours(run: RunResults) -> dict[str, np.ndarray]:
-    return diagnostics_log.load_images(run.directory, run.last_snapshots[0])["contours"]
-
-
-def _cohort_names(run: RunResults) -> list[str]:
-    """Return the names of the cohort's clients in its order."""
-    names = [client["client"] for client in run.partition_clients]
-    return [names[i] for i in run.last_snapshots[0]["cohort"]["ids"]]
 
 
 def compute_dice(true: np.ndarray, predicted: np.ndarray) -> float:

@@ -4,19 +4,14 @@ python -m experiments.papers.harmofl --what=table1-nuclei --scale=cpu --data=nuc
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from ..runs.records import flatten
 from .command import main
 from .figures import Draw, plot_columns, plot_landscapes, plot_rounds
-from .harmofl_segmentation import FIGURE_4, NUCLEI_TABLE, PROSTATE_TABLE
-from .harmofl_settings import (
+from .harmofl_methods import (
     AVERAGE,
     BASELINES,
-    CAMELYON,
-    CAMELYON_DATA,
-    CAMELYON_REDUCTION,
-    CNN_NETWORK,
-    DIGITS,
     LETTERS,
     MAIN_METHODS,
     METHODS,
@@ -24,12 +19,54 @@ from .harmofl_settings import (
     PARTS,
     RELEASED_CODE,
     SELECTED,
-    X_RAY_DATA,
-    X_RAYS,
     diagnose_at_end,
 )
+from .harmofl_segmentation import FIGURE_4, NUCLEI_TABLE, PROSTATE_TABLE
 from .measures import read_client_score, read_loss_rise, read_mean_client_score, read_minimum_distance
-from .spec import Experiment, Scale, Settings, make_smoke_scale
+from .spec import Experiment, Scale, Settings, make_smoke_scale, read_printed
+
+_X_RAYS = flatten(
+    {
+        "data": {"name": "arrays", "path": "{cxr}", "size": "48", "valid_fraction": "0.16", "test_fraction": "0.0"},
+        "data.client_test_fraction": "0.2",
+        "data.standardise": "False",  # amplitude normalisation is of pixels in 0..1
+        # The momentum is that of all methods, as in the paper; HarmoFL alone has it by itself.
+        "algorithm": {"learning_rate": "0.005", "momentum": "0.9", "weight_decay": "1e-4"},
+        "rounds": "32",
+        "num_seeds": "3",
+        "evaluate_every": "2",
+    }
+)
+_REDUCTION = (
+    "chest X-rays of four sources (48 x 48, 1,367 images, three classes) for patches of five hospitals, a small "
+    "convolutional network for a DenseNet-121, 32 rounds for 100 at a rate of .005 for .001, every second one validated"
+)
+_CAMELYON = {"data.path": "{camelyon}", "num_seeds": "3", "evaluate_every": "1"}
+_DIGITS = flatten(
+    {
+        "data": {"num_clients": "3", "valid_fraction": "0.16"},
+        "model": {"name": "cnn", "channels": "(4,)", "hidden": "(8,)", "norm": "batch"},
+    }
+)
+
+
+def _make_scales(
+    smoke: Mapping[str, Settings],
+    cpu: Mapping[str, Settings],
+    paper: Mapping[str, Settings],
+    added: Sequence[Settings] = ({}, {}, {}),
+) -> dict[str, Scale]:
+    """Make the scales of classification with these columns; added: further settings of the runs of each."""
+    return {
+        "smoke": make_smoke_scale(smoke, {**_DIGITS, **added[0]}, "a small convolutional network"),
+        "cpu": Scale(
+            "chest_xray/fedavg.py", {**_X_RAYS, **added[1]}, cpu, _REDUCTION, {"cxr": "the X-rays' .npz file"}
+        ),
+        "paper": Scale(
+            "camelyon17/fedavg.py", {**_CAMELYON, **added[2]}, paper, "", {"camelyon": "the folder of Camelyon17"}
+        ),
+    }
+
 
 SPLIT = (
     "The authors' lists of training and test patches are not those of WILDS' table, which are read here; a fifth of a "
@@ -40,39 +77,21 @@ TABLE_2 = Experiment(
     title=f"HarmoFL, Table 2: Camelyon17, accuracy of each hospital's own test patches, %, {SELECTED}",
     rows=METHODS,
     measures={"accuracy": read_client_score("accuracy", is_selected=True)},
-    scales={
-        "smoke": make_smoke_scale({"client_000": {}}, DIGITS, CNN_NETWORK),
-        "cpu": Scale(
-            "chest_xray/fedavg.py",
-            X_RAYS,
-            {"ieee8023": {}, "figure1": {}, "actualmed": {}, "kermany": {}},
-            CAMELYON_REDUCTION,
-            X_RAY_DATA,
-        ),
-        "paper": Scale("camelyon17/fedavg.py", CAMELYON, _HOSPITALS, "", CAMELYON_DATA),
-    },
-    printed={
-        "accuracy": {
-            "FedAvg": (91.10, 83.12, 82.06, 87.49, 74.78, 83.71),
-            "FedProx": (91.03, 82.88, 82.78, 87.07, 74.93, 83.74),
-            "FedNova": (90.99, 82.97, 82.40, 86.93, 74.86, 83.61),
-            "FedAdam": (87.45, 80.38, 76.89, 89.27, 77.86, 82.37),
-            "FedBN": (89.35, 90.25, 94.16, 94.04, 68.87, 87.33),
-            "MOON": (88.92, 83.52, 84.71, 90.02, 67.79, 82.99),
-            "HarmoFL": (96.17, 93.60, 95.54, 95.58, 96.50, 95.48),
-        }
-    },
-    deviations={
-        "accuracy": {
-            "FedAvg": (0.46, 1.58, 8.52, 2.49, 3.19, 6.16),
-            "FedProx": (0.50, 1.63, 8.56, 1.76, 3.05, 5.99),
-            "FedNova": (0.54, 1.76, 9.21, 1.58, 3.12, 6.00),
-            "FedAdam": (0.77, 2.03, 14.03, 1.28, 2.68, 5.65),
-            "FedBN": (8.50, 1.66, 1.00, 2.32, 22.14, 10.55),
-            "MOON": (1.54, 0.31, 5.14, 1.56, 2.06, 8.93),
-            "HarmoFL": (0.56, 0.67, 0.32, 0.27, 0.46, 1.13),
-        }
-    },
+    scales=_make_scales(
+        {"client_000": {}}, {"ieee8023": {}, "figure1": {}, "actualmed": {}, "kermany": {}}, _HOSPITALS
+    ),
+    **read_printed(
+        "accuracy",
+        """
+        FedAvg   91.10 ± 0.46  83.12 ± 1.58  82.06 ± 8.52   87.49 ± 2.49  74.78 ± 3.19   83.71 ± 6.16
+        FedProx  91.03 ± 0.50  82.88 ± 1.63  82.78 ± 8.56   87.07 ± 1.76  74.93 ± 3.05   83.74 ± 5.99
+        FedNova  90.99 ± 0.54  82.97 ± 1.76  82.40 ± 9.21   86.93 ± 1.58  74.86 ± 3.12   83.61 ± 6.00
+        FedAdam  87.45 ± 0.77  80.38 ± 2.03  76.89 ± 14.03  89.27 ± 1.28  77.86 ± 2.68   82.37 ± 5.65
+        FedBN    89.35 ± 8.50  90.25 ± 1.66  94.16 ± 1.00   94.04 ± 2.32  68.87 ± 22.14  87.33 ± 10.55
+        MOON     88.92 ± 1.54  83.52 ± 0.31  84.71 ± 5.14   90.02 ± 1.56  67.79 ± 2.06   82.99 ± 8.93
+        HarmoFL  96.17 ± 0.56  93.60 ± 0.67  95.54 ± 0.32   95.58 ± 0.27  96.50 ± 0.46   95.48 ± 1.13
+        """,
+    ),
     average=AVERAGE,
     caveats=(
         "FedNova's row has a mean of 83.63, not 83.61.",
@@ -98,11 +117,7 @@ def _make_figure_5(
         title=title,
         rows=rows,
         measures={"accuracy": read_mean_client_score(is_selected=True)},
-        scales={
-            "smoke": make_smoke_scale(dict(list(columns.items())[:1]), DIGITS, CNN_NETWORK),
-            "cpu": Scale("chest_xray/fedavg.py", X_RAYS, reduced or columns, CAMELYON_REDUCTION, X_RAY_DATA),
-            "paper": Scale("camelyon17/fedavg.py", CAMELYON, columns, "", CAMELYON_DATA),
-        },
+        scales=_make_scales(dict(list(columns.items())[:1]), reduced or columns, columns),
         draw=draw,
         caveats=("The figure's values are not printed.", *caveats, SPLIT, NETWORKS, RELEASED_CODE),
     )
@@ -143,8 +158,6 @@ FIGURE_5 = {
 
 _DOMAINS = {"data.domains": "True", "data.partition.name": "by_domain", "data.num_clients": "4"}
 _CLIENTS = {"clients": {}}
-
-
 FIGURE_1 = Experiment(
     title="HarmoFL, Fig. 1: the clients' loss around the server's model, cross-entropy",
     rows=PARTS,
@@ -153,19 +166,16 @@ FIGURE_1 = Experiment(
         "distance of a client's lowest loss": read_minimum_distance,
         "accuracy on clients' own test examples, %, after the last round": read_mean_client_score(),
     },
-    scales={
-        "smoke": make_smoke_scale(_CLIENTS, {**DIGITS, **_DOMAINS, **diagnose_at_end(3, "landscape")}, CNN_NETWORK),
-        "cpu": Scale(
-            "chest_xray/fedavg.py",
-            {**X_RAYS, **diagnose_at_end(32, "landscape"), "num_seeds": "1"},
-            _CLIENTS,
-            CAMELYON_REDUCTION,
-            X_RAY_DATA,
+    scales=_make_scales(
+        _CLIENTS,
+        _CLIENTS,
+        _CLIENTS,
+        (
+            {**_DOMAINS, **diagnose_at_end(3, "landscape")},
+            {**diagnose_at_end(32, "landscape"), "num_seeds": "1"},
+            diagnose_at_end(100, "landscape"),
         ),
-        "paper": Scale(
-            "camelyon17/fedavg.py", {**CAMELYON, **diagnose_at_end(100, "landscape")}, _CLIENTS, "", CAMELYON_DATA
-        ),
-    },
+    ),
     draw=plot_landscapes,
     caveats=("The figure shows two clients; which data they have, and how its plane was chosen, is not said.",),
 )

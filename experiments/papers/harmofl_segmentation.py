@@ -1,27 +1,54 @@
 """HarmoFL's Table 1 and Fig. 4: Dice on nuclei and on prostate MRI, and segmented images."""
 
+from ..runs.records import flatten
 from .figures import plot_segmentations
-from .harmofl_settings import (
+from .harmofl_methods import (
     AVERAGE,
     BASELINES,
     LETTERS,
     MAIN_METHODS,
     METHODS,
     NETWORKS,
-    NUCLEI,
-    NUCLEI_DATA,
-    PROSTATE_DATA,
     RELEASED_CODE,
     SELECTED,
-    SITES,
-    SITES_DATA,
-    SITES_REDUCTION,
-    STROKES,
-    UNET_NETWORK,
     diagnose_at_end,
 )
 from .measures import read_client_score, read_mean_client_score
-from .spec import Experiment, Scale, make_smoke_scale
+from .spec import Experiment, Scale, make_smoke_scale, read_printed
+
+SITES = {letter: {} for letter in "ABCDEF"}
+NUCLEI = flatten(
+    {
+        "data": {"name": "arrays", "path": "{nuclei}", "num_clients": "3", "size": "128"},
+        "model.width": "0.25",
+        "algorithm": {"learning_rate": "0.02", "batch_size": "8"},
+        "rounds": "40",
+        "evaluate_every": "2",
+    }
+)
+SITES_REDUCTION = (
+    "three sites for six (116 tiles of 128 x 128 for 256 x 256), a quarter of the U-Net's channels, 40 rounds for 500 "
+    "at a rate of .02 for .0001, every second one validated, batches of 8, one seed for three"
+)
+NUCLEI_DATA = {"nuclei": "the nuclei's .npz file"}
+SITES_DATA = {"nuclei": "the folder with a folder for each site"}
+PROSTATE_DATA = {"prostate": "the folder with a folder for each site"}
+STROKES = flatten(
+    {
+        "layout": "chunked(1)",  # the quickest to compile
+        "data": {
+            "masks": "True",
+            "domains": "True",
+            "num_clients": "4",
+            "valid_fraction": "0.16",
+            "test_fraction": "0.0",
+        },
+        "data.partition.name": "by_domain",
+        "model": {"name": "unet", "width": "0.125", "levels": "1"},
+        "task_loss": "dice",
+    }
+)
+UNET_NETWORK = "their strokes as masks, a U-Net of one level with an eighth of the channels"
 
 _PUBLISHED = {"num_seeds": "3", "evaluate_every": "1", **diagnose_at_end(500, "contours")}
 NUCLEI_UNSTATED = (
@@ -57,28 +84,18 @@ NUCLEI_TABLE = Experiment(
     rows=METHODS,
     measures={"Dice": read_client_score("dice", is_selected=True)},
     scales=NUCLEI_SCALES,
-    printed={
-        "Dice": {
-            "FedAvg": (73.44, 73.06, 72.52, 68.91, 67.33, 49.69, 67.49),
-            "FedProx": (73.49, 73.11, 72.45, 69.01, 67.33, 49.56, 67.49),
-            "FedNova": (73.40, 73.01, 71.50, 69.23, 67.46, 50.68, 67.55),
-            "FedAdam": (73.53, 72.91, 71.74, 69.26, 66.69, 49.72, 67.31),
-            "FedBN": (72.50, 72.51, 74.25, 64.84, 68.39, 69.11, 70.27),
-            "MOON": (72.85, 71.92, 69.23, 69.00, 65.08, 48.26, 66.06),
-            "HarmoFL": (74.98, 75.21, 76.63, 76.59, 73.94, 69.20, 74.42),
-        }
-    },
-    deviations={
-        "Dice": {
-            "FedAvg": (0.02, 0.24, 0.85, 0.34, 0.86, 0.34, 9.06),
-            "FedProx": (0.07, 0.19, 0.94, 0.34, 0.86, 0.34, 9.12),
-            "FedNova": (0.05, 0.38, 1.35, 0.34, 1.07, 0.34, 8.57),
-            "FedAdam": (0.08, 0.24, 1.33, 0.50, 1.18, 0.11, 8.98),
-            "FedBN": (0.81, 0.13, 0.28, 0.93, 1.13, 0.94, 3.47),
-            "MOON": (0.46, 0.37, 2.29, 0.71, 0.73, 0.66, 9.13),
-            "HarmoFL": (0.36, 0.57, 0.20, 0.77, 0.13, 1.23, 2.76),
-        }
-    },
+    **read_printed(
+        "Dice",
+        """
+        FedAvg   73.44 ± 0.02  73.06 ± 0.24  72.52 ± 0.85  68.91 ± 0.34  67.33 ± 0.86  49.69 ± 0.34  67.49 ± 9.06
+        FedProx  73.49 ± 0.07  73.11 ± 0.19  72.45 ± 0.94  69.01 ± 0.34  67.33 ± 0.86  49.56 ± 0.34  67.49 ± 9.12
+        FedNova  73.40 ± 0.05  73.01 ± 0.38  71.50 ± 1.35  69.23 ± 0.34  67.46 ± 1.07  50.68 ± 0.34  67.55 ± 8.57
+        FedAdam  73.53 ± 0.08  72.91 ± 0.24  71.74 ± 1.33  69.26 ± 0.50  66.69 ± 1.18  49.72 ± 0.11  67.31 ± 8.98
+        FedBN    72.50 ± 0.81  72.51 ± 0.13  74.25 ± 0.28  64.84 ± 0.93  68.39 ± 1.13  69.11 ± 0.94  70.27 ± 3.47
+        MOON     72.85 ± 0.46  71.92 ± 0.37  69.23 ± 2.29  69.00 ± 0.71  65.08 ± 0.73  48.26 ± 0.66  66.06 ± 9.13
+        HarmoFL  74.98 ± 0.36  75.21 ± 0.57  76.63 ± 0.20  76.59 ± 0.77  73.94 ± 0.13  69.20 ± 1.23  74.42 ± 2.76
+        """,
+    ),
     average=AVERAGE,
     caveats=(
         "The code and the loader of the nuclei are not published.",
@@ -89,39 +106,24 @@ NUCLEI_TABLE = Experiment(
         RELEASED_CODE,
     ),
 )
-_BY_SGD = {
-    "algorithm.optimizer": "None",
-    "algorithm.betas": "None",
-    "algorithm.momentum": "0.9",
-    "algorithm.learning_rate": "0.01",
-}
+_BY_SGD = flatten({"algorithm": {"optimizer": "None", "betas": "None", "momentum": "0.9", "learning_rate": "0.01"}})
 PROSTATE_TABLE = Experiment(
     title=f"HarmoFL, Table 1: prostate MRI, Dice of each site's own test slices, %, {SELECTED}",
     rows=METHODS | {"FedNova": METHODS["FedNova"] | _BY_SGD},
     measures={"Dice": read_client_score("dice", is_selected=True)},
     scales=PROSTATE_SCALES,
-    printed={
-        "Dice": {
-            "FedAvg": (90.04, 94.31, 92.60, 92.21, 90.14, 89.36, 91.44),
-            "FedProx": (90.65, 94.60, 92.64, 92.19, 89.36, 87.07, 91.08),
-            "FedNova": (90.73, 94.26, 92.73, 91.91, 90.01, 89.94, 91.60),
-            "FedAdam": (90.02, 94.84, 93.30, 91.70, 90.17, 87.77, 91.30),
-            "FedBN": (92.68, 94.83, 93.77, 92.32, 93.20, 89.68, 92.75),
-            "MOON": (91.79, 93.63, 93.01, 92.61, 91.22, 91.14, 92.23),
-            "HarmoFL": (94.06, 95.26, None, 93.51, 94.05, 93.53, 94.28),
-        }
-    },
-    deviations={
-        "Dice": {
-            "FedAvg": (1.27, 0.28, 0.66, 0.71, 0.27, 1.76, 1.91),
-            "FedProx": (1.95, 0.30, 1.03, 0.15, 0.97, 1.53, 2.66),
-            "FedNova": (0.41, 0.08, 1.29, 0.61, 0.87, 1.54, 1.70),
-            "FedAdam": (0.29, 0.11, 0.79, 0.16, 1.46, 1.35, 2.53),
-            "FedBN": (0.52, 0.47, 0.41, 0.19, 0.45, 0.60, 1.74),
-            "MOON": (1.64, 0.21, 0.75, 0.53, 0.61, 0.88, 1.01),
-            "HarmoFL": (0.47, 0.38, None, 0.79, 0.50, 1.02, 0.80),
-        }
-    },
+    **read_printed(
+        "Dice",
+        """
+        FedAvg   90.04 ± 1.27  94.31 ± 0.28  92.60 ± 0.66  92.21 ± 0.71  90.14 ± 0.27  89.36 ± 1.76  91.44 ± 1.91
+        FedProx  90.65 ± 1.95  94.60 ± 0.30  92.64 ± 1.03  92.19 ± 0.15  89.36 ± 0.97  87.07 ± 1.53  91.08 ± 2.66
+        FedNova  90.73 ± 0.41  94.26 ± 0.08  92.73 ± 1.29  91.91 ± 0.61  90.01 ± 0.87  89.94 ± 1.54  91.60 ± 1.70
+        FedAdam  90.02 ± 0.29  94.84 ± 0.11  93.30 ± 0.79  91.70 ± 0.16  90.17 ± 1.46  87.77 ± 1.35  91.30 ± 2.53
+        FedBN    92.68 ± 0.52  94.83 ± 0.47  93.77 ± 0.41  92.32 ± 0.19  93.20 ± 0.45  89.68 ± 0.60  92.75 ± 1.74
+        MOON     91.79 ± 1.64  93.63 ± 0.21  93.01 ± 0.75  92.61 ± 0.53  91.22 ± 0.61  91.14 ± 0.88  92.23 ± 1.01
+        HarmoFL  94.06 ± 0.47  95.26 ± 0.38  ?             93.51 ± 0.79  94.05 ± 0.50  93.53 ± 1.02  94.28 ± 0.80
+        """,
+    ),
     average=AVERAGE,
     caveats=(
         "HarmoFL's value of site C cannot be read; the average implies 95.27.",

@@ -16,9 +16,20 @@ LineValue = Callable[[Json], float]
 
 
 # ---- scores, in per cent ---------------------------------------------------------------------------------------------
-def read_final(name: str) -> Measure:
-    """Read a figure after the last round, such as "test/accuracy"."""
-    return lambda run, column: [100 * value for value in run.final[name]["seeds"]]
+def read_final(*names: str, is_selected: bool = False) -> Measure:
+    """Read the first of these figures that a run has, such as "test/accuracy".
+
+    Args:
+        names: of the figures.
+        is_selected: whether to read, for each seed, the round that is best on the clients' validation examples instead
+            of the last round.
+    """
+
+    def measure(run: RunResults, column: str) -> list[float]:
+        figures = run.selected["figures"] if is_selected else run.final
+        return [100 * value for value in next(figures[name] for name in names if name in figures)["seeds"]]
+
+    return measure
 
 
 def read_test_score(score: str = "accuracy") -> Measure:
@@ -27,7 +38,7 @@ def read_test_score(score: str = "accuracy") -> Measure:
     That is the mean over the clients' own models where they have any, as FedLD evaluates FedBN and FedPAC, otherwise
     the score of the server's model.
     """
-    return _read_first_of(f"personal_test/{score}_mean", f"test/{score}")
+    return read_final(f"personal_test/{score}_mean", f"test/{score}")
 
 
 def read_mean_client_score(score: str = "accuracy", *, is_selected: bool = False) -> Measure:
@@ -35,18 +46,9 @@ def read_mean_client_score(score: str = "accuracy", *, is_selected: bool = False
 
     Args:
         score: of the clients' own models where they have any, as HarmoFL evaluates FedBN, otherwise of the server's.
-        is_selected: whether to read, for each seed, the round that is best on the clients' validation examples instead
-            of the last round.
+        is_selected: as in `read_final`.
     """
-    return _read_first_of(f"personal/{score}_mean", f"clients/{score}_mean", is_selected=is_selected)
-
-
-def _read_first_of(*names: str, is_selected: bool = False) -> Measure:
-    def measure(run: RunResults, column: str) -> list[float]:
-        figures = run.selected["figures"] if is_selected else run.final
-        return [100 * value for value in next(figures[name] for name in names if name in figures)["seeds"]]
-
-    return measure
+    return read_final(f"personal/{score}_mean", f"clients/{score}_mean", is_selected=is_selected)
 
 
 def read_unseen_score(score: str = "accuracy") -> Measure:
@@ -70,7 +72,7 @@ def read_client_score(score: str = "accuracy", *, is_selected: bool = False) -> 
 
     Args:
         score: of its own model where it has one, otherwise of the server's.
-        is_selected: as in `read_mean_client_score`.
+        is_selected: as in `read_final`.
     """
 
     def measure(run: RunResults, column: str) -> list[float]:
@@ -91,14 +93,9 @@ def read_client_score(score: str = "accuracy", *, is_selected: bool = False) -> 
 
 
 # ---- diagnostics -----------------------------------------------------------------------------------------------------
-def read_diagnostic(diagnostic: str, quantity: str, round: int = 0) -> Measure:
-    """Read a quantity of a diagnostic before this round (-1: the last with diagnostics); the mean of several values."""
-
-    def measure(run: RunResults, column: str) -> list[float]:
-        lines = run.last_snapshots if round < 0 else [line for line in run.snapshots if line["round"] == round]
-        return list(map(mean_quantity(diagnostic, quantity), lines))
-
-    return measure
+def read_first(value: LineValue) -> Measure:
+    """Read a value of the lines of diagnostics before the first round."""
+    return lambda run, column: [value(line) for line in run.snapshots if line["round"] == 0]
 
 
 def read_last(value: LineValue) -> Measure:
@@ -107,12 +104,12 @@ def read_last(value: LineValue) -> Measure:
 
 
 def mean_quantity(diagnostic: str, quantity: str) -> LineValue:
-    """Take a quantity of a diagnostic from a line; the mean of several values."""
+    """Compute a quantity of a diagnostic of a line; the mean of several values."""
     return lambda line: float(np.mean(line[diagnostic][quantity]))
 
 
 def mean_class_loss(chosen: slice) -> LineValue:
-    """Take the mean of the losses of `classes` over the clients of the cohort and over some classes of each client.
+    """Compute the mean of the losses of `classes` over the clients of the cohort and over some classes of each client.
 
     Args:
         chosen: which of the classes that a client has, ordered from its largest to its smallest.

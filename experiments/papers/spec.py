@@ -1,7 +1,8 @@
 """Records of a paper's table or figure: its scales, its rows and columns, its printed values, and its results."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,6 +57,25 @@ def make_smoke_scale(
     return Scale("quickstart.py", common, columns, reduction, is_compared=False)
 
 
+def read_printed(measure: str, table: str) -> dict[str, Any]:
+    """Read a paper's values of one measure; return the arguments `printed` and `deviations` of `Experiment`.
+
+    Args:
+        measure: the name of the measure.
+        table: one line per row, "FedAvg  91.10 ± 0.46  83.12", whose name and values are separated by two spaces or
+            more; "?" is a value that cannot be read.
+    """
+
+    def number(text: str) -> float | None:
+        return None if text in ("", "?") else float(text)
+
+    rows = [re.split(r" {2,}", line.strip()) for line in table.strip().splitlines()]
+    pairs = {name: [cell.partition(" ± ") for cell in cells] for name, *cells in rows}
+    printed = {name: [number(mean) for mean, _, _ in cells] for name, cells in pairs.items()}
+    deviations = {name: [number(deviation) for _, _, deviation in cells] for name, cells in pairs.items()}
+    return {"printed": {measure: printed} if rows else {}, "deviations": {measure: deviations} if "±" in table else {}}
+
+
 class Experiment(NamedTuple):
     """A table, or the content of a figure: every row in every column, read by each measure.
 
@@ -103,17 +123,12 @@ class Experiment(NamedTuple):
                 runs[row, column] = GridRun(CONFIGS / chosen.config, *filled)
         return runs
 
-    def value(self, measure: str, row: str, column: str) -> float | None:
-        """Return the value that the paper prints."""
-        return self._look_up(self.printed, measure, row, column)
-
-    def deviation(self, measure: str, row: str, column: str) -> float | None:
-        """Return the standard deviation that the paper prints."""
-        return self._look_up(self.deviations, measure, row, column)
-
-    def _look_up(self, tables: Mapping[str, Printed], measure: str, row: str, column: str) -> float | None:
-        values = tables.get(measure, {}).get(row, ())
-        return dict(zip([*self.scales["paper"].columns, self.average], values, strict=False)).get(column)
+    def printed_value(self, measure: str, row: str, column: str) -> tuple[float | None, float | None]:
+        """Return the value that the paper prints and its standard deviation; None where there is none."""
+        columns = [*self.scales["paper"].columns, self.average]
+        rows = [tables.get(measure, {}).get(row, ()) for tables in (self.printed, self.deviations)]
+        value, deviation = (dict(zip(columns, values, strict=False)).get(column) for values in rows)
+        return value, deviation
 
 
 def _fill_paths(text: str, paths: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from fedjax_het.errors import InputError
 
 from .. import PROGRAM
+from ..configuration.command_line import with_exit_status
 from ..runs import json_files, results
 
 _PACKAGES = ("jinja2", "plotly")
@@ -31,14 +32,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a directory of train or compare")
     parser.add_argument("--out", type=Path, default=Path("report.html"), help="the page (default report.html)")
     parser.add_argument("--watch", action="store_true", help="write the page again whenever a run's files change")
-    known = parser.parse_args(argv)
-    if known.out.suffix not in (".html", ".htm"):
-        raise InputError(f"--out: '{known.out}' is not the name of a page. End it in .html.")
-    try:
-        json_files.check_writable(known.out.parent)
-    except InputError as error:
-        raise InputError(str(error).replace("--workdir", "--out", 1)) from error
-    return known
+    flags = parser.parse_args(argv)
+    if flags.out.suffix not in (".html", ".htm"):
+        raise InputError(f"--out: '{flags.out}' is not the name of a page. End it in .html.")
+    json_files.check_writable(flags.out.parent, "--out")
+    return flags
 
 
 def check_packages() -> None:
@@ -49,23 +47,21 @@ def check_packages() -> None:
         )
 
 
+@with_exit_status()
 def main(argv: Sequence[str]) -> int:
     """Write the page and return the exit status."""
-    try:
-        command = parse(argv)
-        check_packages()
-        from . import contents, page
+    command = parse(argv)
+    check_packages()
+    from . import contents, page
 
-        report = page.Report(command.out)
+    report = page.Report(command.out)
+    try:
         if command.watch:
             page.watch(report, command.runs)
         else:
             report.write(contents.make_contents(*results.read_runs(command.runs)))
-    except (InputError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    except OSError as error:
+        raise InputError(str(error)) from error
     print(f"written: {report.out}, and its tables and figures in {report.folder}")
     return 0
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..runs.figures import Curve, Figure, Panel, Points, View, partition_heat
+from ..runs.figures import Curve, Figure, Panel, View, mean_points, partition_heat
 from ..runs.results import client_scores
 from ..runs.tables import PER_CENT, ColumnFormat, Table, Value
 from .rows import Row
@@ -83,7 +83,10 @@ def make_scores_figure(rows: Sequence[Row], score: str, title: str) -> Figure | 
         scores = [(row, clients) for row in rows if (clients := client_scores(row.runs, kind, score))]
         if not scores:
             continue
-        points = [_make_points(row, clients) for row, clients in scores]
+        points = [
+            mean_points(row.label, row.number, {name: list(seeds.values()) for name, seeds in clients.items()})
+            for row, clients in scores
+        ]
         names = list(dict.fromkeys(name for _, clients in scores for name in clients))
         views["by client"].append(Panel(model, "client", title, points, y_range=(0, 1), x_names=names, is_wide=True))
         lines = [_sort(row, clients) for row, clients in scores]
@@ -92,12 +95,6 @@ def make_scores_figure(rows: Sequence[Row], score: str, title: str) -> Figure | 
         return None
     title = f"{title.capitalize()} per client"
     return Figure("clients", title, _SCORES_CAPTION, [View(*each) for each in views.items()])
-
-
-def _make_points(row: Row, clients: dict[str, dict[int, float]]) -> Points:
-    values = [list(seeds.values()) for seeds in clients.values()]
-    means, lows, highs = ([float(over(each)) for each in values] for over in (np.mean, np.min, np.max))
-    return Points(row.label, row.number, list(clients), means, lows, highs)
 
 
 def _sort(row: Row, clients: dict[str, dict[int, float]]) -> Curve:

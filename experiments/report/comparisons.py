@@ -46,10 +46,9 @@ def paired_t_test(a: Sequence[float], b: Sequence[float]) -> PairedTest:
     n, mean = len(differences), float(differences.mean())
     if n < 2 or np.ptp(differences) == 0:
         return PairedTest(mean, None, None, n)
-    error = float(differences.std(ddof=1)) / math.sqrt(n)
-    half = float(stats.t.ppf(0.975, n - 1)) * error
-    p = float(2 * stats.t.sf(abs(mean / error), n - 1)) if n >= MIN_PAIRS["seeds"] else None
-    return PairedTest(mean, (mean - half, mean + half), p, n)
+    result = stats.ttest_1samp(differences, 0)
+    low, high = map(float, result.confidence_interval(0.95))
+    return PairedTest(mean, (low, high), float(result.pvalue) if n >= MIN_PAIRS["seeds"] else None, n)
 
 
 def signed_rank_test(a: Sequence[float], b: Sequence[float]) -> PairedTest:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..runs.figures import Figure
 from ..runs.results import MissingRun, RunResults
@@ -84,8 +84,8 @@ def _make_sections(group: Sequence[Row]) -> tuple[list[Section], list[str]]:
         Section("learning", "Learning", figures=list(filter(None, learning))),
         Section("clients", "Clients", fairness, list(filter(None, by_client)), folded=_tabulate_clients(group)),
         Section("data", "Data", figures=list(filter(None, partitions))),
-        Section("diagnostics", "Diagnostics", figures=diagnostics.figures(group)),
-        Section("pictures", "Pictures", pictures=images.taken(group)),
+        Section("diagnostics", "Diagnostics", figures=diagnostics.make_figures(group)),
+        Section("pictures", "Pictures", pictures=images.draw_pictures(group)),
         Section("costs", "Costs", [costs.make_table(group)]),
     ]
     return sections, _summarize(final, compared)
@@ -98,14 +98,10 @@ def _rename(section: Section, data: str) -> Section:
         return [part._replace(name=f"{part.name}_{slug}") for part in parts]
 
     slug = re.sub(r"\W+", "_", data)
-    return section._replace(
-        name=f"{section.name}_{slug}",
-        title=f"{section.title}: {data}",
-        tables=rename(section.tables),
-        figures=rename(section.figures),
-        folded=rename(section.folded),
-        pictures=rename(section.pictures),
-    )
+    parts: dict[str, Any] = {
+        name: rename(getattr(section, name)) for name in ("tables", "figures", "folded", "pictures")
+    }
+    return section._replace(name=f"{section.name}_{slug}", title=f"{section.title}: {data}", **parts)
 
 
 def _non_empty(*tables: Table) -> list[Table]:

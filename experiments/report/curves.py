@@ -7,12 +7,12 @@ import numpy as np
 from ..runs.figures import Curve, Figure, Panel, View, group_titles, mean_curve
 from ..runs.results import RunResults
 from . import costs
-from .rows import Row
+from .rows import Row, figure_names
 
 _Position = Callable[[RunResults, int], float | None]
 _AXES: dict[str, tuple[str, _Position]] = {
     "by rounds": ("round", lambda run, round: round),
-    "by seconds": ("seconds", lambda run, round: _seconds_of_round(run)[round]),
+    "by seconds": ("seconds", lambda run, round: next(line["seconds"] for line in run.lines if line["round"] == round)),
     "by bytes": ("MB of traffic", lambda run, round: _megabytes(run, round)),
 }
 _CAPTION = (
@@ -29,22 +29,21 @@ def make_figure(rows: Sequence[Row], score: str, title: str) -> Figure | None:
         score: "accuracy" or "dice".
         title: of the score.
     """
-    names = list(dict.fromkeys(name for row in rows for run in row.runs for line in run.lines[:1] for name in line))
-    wanted = [
-        (found, f"{group_title}: {title if kind == score else 'loss'}", kind)
-        for group, group_title in group_titles(names).items()
-        for kind in (score, "loss")
-        if (found := next((name for name in (f"{group}/{kind}", f"{group}/{kind}_mean") if name in names), None))
-    ]
+    names = figure_names(rows)
+    selected = []
+    for group, group_title in group_titles(names).items():
+        for kind in (score, "loss"):
+            known = [name for name in (f"{group}/{kind}", f"{group}/{kind}_mean") if name in names]
+            selected += [(name, f"{group_title}: {title if kind == score else 'loss'}", kind) for name in known[:1]]
     views = []
     for view, (x_label, position) in _AXES.items():
         panels = []
-        for name, panel_title, kind in wanted:
+        for name, panel_title, kind in selected:
             curves = list(filter(None, (_make_curve(row, name, position) for row in rows)))
             y_label, y_range = ("loss", (0, None)) if kind == "loss" else (title, (0, 1))
             panels.append(Panel(panel_title, x_label, y_label, curves, y_range))
         views.append(View(view, panels))
-    return Figure("curves", "Learning curves", _CAPTION, views) if wanted else None
+    return Figure("curves", "Learning curves", _CAPTION, views) if selected else None
 
 
 def _make_curve(row: Row, name: str, position: _Position) -> Curve | None:
@@ -63,7 +62,3 @@ def _make_curve(row: Row, name: str, position: _Position) -> Curve | None:
 def _megabytes(run: RunResults, round: int) -> float | None:
     num_bytes = costs.count_traffic(run, round)
     return None if num_bytes is None else num_bytes / 1e6
-
-
-def _seconds_of_round(run: RunResults) -> dict[int, float]:
-    return {line["round"]: line["seconds"] for line in run.lines}

@@ -1,137 +1,199 @@
-"""Diagnostics as figures: what is one number over rounds, what is one a client by clients, the rest as maps."""
+"""Figures of diagnostics: numbers over rounds, vectors by client or as series, matrices and landscapes as maps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from fedjax_het.diagnostics import Quantity
+from fedjax_het.diagnostics import DIAGNOSTICS, Diagnostic, Quantity
 
-from ..runs.figures import Curve, Figure, Heat, Panel, Points, View
-from . import diagnostic_lines, landscapes
+from ..runs.figures import Curve, Figure, Heat, Panel, Points, View, mean_curve, mean_points
+from ..runs.run_files import Json
 from .rows import Row
 
+_LANDSCAPE = "landscape"
+_MAX_ROUNDS, _MAX_CLIENTS = 6, 12  # that a reader chooses from
+_OVER_SEEDS = " The mean over seeds, and a band from the lowest to the highest."
+_OVER_COHORTS = " The mean over the seeds in whose cohort a client is, and a bar from the lowest to the highest."
 _MAPS = " Of the first seed; clients of that round's cohort."
-_SEEDS = " The mean over seeds, and a band from the lowest to the highest."
 
 
-def figures(rows: Sequence[Row]) -> list[Figure]:
-    """Of all diagnostics that any row has; a row's first run stands for it."""
-    looks = [look for row in rows for look in row.first.snapshots]
-    shapes = {
-        (name, quantity): np.shape(value)
-        for look in looks
-        for name, part in look.items()
-        if isinstance(part, dict) and name != "cohort"
-        for quantity, value in part.items()
-    }
-    found = []
-    for name in dict.fromkeys(name for name, _ in shapes):
-        rounds = sorted({look["round"] for look in looks if name in look})
-        found += _of(name, {quantity: shape for (n, quantity), shape in shapes.items() if n == name}, rows, rounds)
-    return found
+def make_figures(rows: Sequence[Row]) -> list[Figure]:
+    """Draw all diagnostics that any row has; the first run of a row represents it."""
+    snapshots = [snapshot for row in rows for snapshot in row.first.snapshots]
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {}
+    for snapshot in snapshots:
+        for name, values in snapshot.items():
+            if isinstance(values, dict) and name != "cohort":
+                shapes.setdefault(name, {}).update({quantity: np.shape(value) for quantity, value in values.items()})
+    figures = []
+    for name, shape_of_quantity in shapes.items():
+        rounds = _select_rounds(sorted({snapshot["round"] for snapshot in snapshots if name in snapshot}))
+        if name == _LANDSCAPE:
+            figures += _make_landscapes(rows, rounds)
+        else:
+            figures += _make_figures(name, shape_of_quantity, rows, rounds)
+    return figures
 
 
-def _of(name: str, shapes: Mapping[str, tuple[int, ...]], rows: Sequence[Row], rounds: Sequence[int]) -> list[Figure]:
-    if name == "landscape":
-        return landscapes.figures(rows, diagnostic_lines.thin_out(rounds))
-    record, found = diagnostic_lines.record(name), []
-    title, caption = record.title, record.caption
-    kinds = {quantity: record.quantities.get(quantity, _unknown(quantity, shape)) for quantity, shape in shapes.items()}
-    scalars = [((quantity, None), kinds[quantity].title) for quantity, shape in shapes.items() if not shape]
-    for quantity, kind in kinds.items():
-        scalars += [((quantity, i), said) for i, said in enumerate(kind.parts)]
+def _make_figures(
+    name: str, shapes: Mapping[str, tuple[int, ...]], rows: Sequence[Row], rounds: Sequence[int]
+) -> list[Figure]:
+    """Draw one diagnostic, given the shapes of its quantities."""
+    diagnostic, figures = find_diagnostic(name), []
+    title, caption = diagnostic.title, diagnostic.caption
+    quantities = {key: diagnostic.quantities.get(key, _default_quantity(key, shape)) for key, shape in shapes.items()}
+    scalars = [(key, None, quantities[key].title) for key, shape in shapes.items() if not shape]
+    scalars += [(key, i, part) for key, quantity in quantities.items() for i, part in enumerate(quantity.parts)]
     if scalars:
-        panels = [_over_rounds(name, *of, said, rows) for of, said in scalars]
-        found.append(Figure(name, title, caption + _SEEDS, [View("", panels)]))
-    vectors = [q for q, shape in shapes.items() if len(shape) == 1 and not kinds[q].parts]
+        panels = [_draw_over_rounds(name, *scalar, rows) for scalar in scalars]
+        figures.append(Figure(name, title, caption + _OVER_SEEDS, [View("", panels)]))
+    vectors = {key: each for key, each in quantities.items() if len(shapes[key]) == 1 and not each.parts}
     if vectors:
-        views = [
-            View(diagnostic_lines.before(r), [_vector(name, q, kinds[q], rows, r) for q in vectors])
-            for r in diagnostic_lines.thin_out(rounds)
-        ]
-        more = " The mean over the seeds in whose cohort a client is, and a bar from the lowest to the highest."
-        series = [kinds[q].title for q in vectors if kinds[q].across != "clients"]
-        found.append(
-            _figure(f"{name}_values", f"{title}: {', '.join(series) or 'client by client'}", caption + more, views)
+        series = [quantity.title for quantity in vectors.values() if quantity.across != "clients"]
+        figures += _make_figure_by_round(
+            f"{name}_values",
+            f"{title}: {', '.join(series) or 'client by client'}",
+            caption + _OVER_COHORTS,
+            rounds,
+            lambda round: [_draw_vector(name, key, quantity, rows, round) for key, quantity in vectors.items()],
         )
-    for quantity in (quantity for quantity, shape in shapes.items() if len(shape) == 2):
-        kind = kinds[quantity]
-        views = [
-            View(diagnostic_lines.before(r), _maps(name, quantity, kind, rows, r))
-            for r in diagnostic_lines.thin_out(rounds)
-        ]
-        found.append(_figure(f"{name}_{quantity}", f"{title}: {kind.title}", caption + _MAPS, views))
-    return found
+    for key, quantity in quantities.items():
+        if len(shapes[key]) == 2:
+            figures += _make_figure_by_round(
+                f"{name}_{key}",
+                f"{title}: {quantity.title}",
+                caption + _MAPS,
+                rounds,
+                lambda round, key=key, quantity=quantity: _draw_maps(name, key, quantity, rows, round),
+            )
+    return figures
 
 
-def _unknown(quantity: str, shape: tuple[int, ...]) -> Quantity:
-    """A quantity that its diagnostic says nothing of, by its name and shape."""
-    title = quantity.replace("_", " ")
+def _default_quantity(key: str, shape: tuple[int, ...]) -> Quantity:
+    """Describe a quantity that its diagnostic does not describe by its name and shape."""
+    title = key.replace("_", " ")
     if len(shape) == 2 and shape[0] != shape[1]:
         return Quantity(title, "index", "index", unit=title)
     return Quantity(title, unit=title)
 
 
-def _figure(name: str, title: str, caption: str, views: Sequence[View]) -> Figure:
-    return Figure(name, title, caption, list(views), start=len(views) - 1)
+def _make_figure_by_round(
+    name: str, title: str, caption: str, rounds: Sequence[int], draw: Callable[[int], list[Panel]]
+) -> list[Figure]:
+    """Make a figure with one view per round, of which the last is shown first; none where nothing can be drawn."""
+    views = [View(round_title(round), panels) for round in rounds if (panels := draw(round))]
+    return [Figure(name, title, caption, views, start=len(views) - 1)] if views else []
 
 
-def _over_rounds(name: str, quantity: str, index: int | None, said: str, rows: Sequence[Row]) -> Panel:
+def _draw_over_rounds(name: str, key: str, index: int | None, title: str, rows: Sequence[Row]) -> Panel:
     curves = []
     for row in rows:
-        at: dict[int, list[float]] = {}
-        for look in row.first.snapshots:
-            if (value := look.get(name, {}).get(quantity)) is not None:
-                at.setdefault(look["round"] + 1, []).append(value if index is None else value[index])
-        if at:
-            ends = [[float(end(v)) for v in at.values()] for end in (np.mean, np.min, np.max)]
-            band = ends[1:] if max(map(len, at.values())) > 1 else (None, None)
-            curves.append(Curve(row.label, row.number, list(at), ends[0], *band))
-    return Panel(said, "round", said, curves)
+        seeds: dict[int, list[float]] = {}
+        for snapshot in row.first.snapshots:
+            if (value := snapshot.get(name, {}).get(key)) is not None:
+                seeds.setdefault(snapshot["round"] + 1, []).append(value if index is None else value[index])
+        if seeds:
+            curves.append(mean_curve(row.label, row.number, list(seeds), list(seeds.values())))
+    return Panel(title, "round", title, curves)
 
 
-def _vector(name: str, quantity: str, kind: Quantity, rows: Sequence[Row], round: int) -> Panel:
-    said = kind.title
-    if kind.across != "clients":
-        curves = [_series(row, name, quantity, round) for row in rows]
-        return Panel(said, kind.across, said, list(filter(None, curves)), (0, None), is_wide=True)
-    points = list(filter(None, (_by_client(row, name, quantity, round) for row in rows)))
+def _draw_vector(name: str, key: str, quantity: Quantity, rows: Sequence[Row], round: int) -> Panel:
+    title = quantity.title
+    if quantity.across != "clients":
+        curves = list(filter(None, (_draw_series(row, name, key, round) for row in rows)))
+        return Panel(title, quantity.across, title, curves, (0, None), is_wide=True)
+    points = list(filter(None, (_draw_clients(row, name, key, round) for row in rows)))
     names = sorted({client for each in points for client in each.x})
-    return Panel(said, "client", said, points, x_names=names, is_wide=True)
+    return Panel(title, "client", title, points, x_names=names, is_wide=True)
 
 
-def _series(row: Row, name: str, quantity: str, round: int) -> Curve | None:
-    values = np.array([look[name][quantity] for look in diagnostic_lines.at(row, round, name, quantity)], float)
-    if not len(values):
-        return None
-    band = [end.tolist() for end in (values.min(axis=0), values.max(axis=0))] if len(values) > 1 else (None, None)
-    return Curve(row.label, row.number, list(range(1, values.shape[1] + 1)), values.mean(axis=0).tolist(), *band)
+def _draw_series(row: Row, name: str, key: str, round: int) -> Curve | None:
+    entries = list(zip(*(each[name][key] for each in _find_snapshots(row, round, name, key)), strict=True))
+    return mean_curve(row.label, row.number, range(1, len(entries) + 1), entries) if entries else None
 
 
-def _by_client(row: Row, name: str, quantity: str, round: int) -> Points | None:
+def _draw_clients(row: Row, name: str, key: str, round: int) -> Points | None:
     values: dict[str, list[float]] = {}
-    for look in diagnostic_lines.at(row, round, name, quantity):
-        present = diagnostic_lines.present(look)
-        for client, value in zip(
-            diagnostic_lines.names(row, look), np.array(look[name][quantity], float)[present], strict=True
-        ):
-            values.setdefault(client, []).append(float(value))
-    ends = [[float(end(v)) for v in values.values()] for end in (np.mean, np.min, np.max)]
-    return Points(row.label, row.number, list(values), *ends) if values else None
+    for snapshot in _find_snapshots(row, round, name, key):
+        for position, client in _present_clients(row, snapshot).items():
+            values.setdefault(client, []).append(snapshot[name][key][position])
+    return mean_points(row.label, row.number, values) if values else None
 
 
-def _maps(name: str, quantity: str, kind: Quantity, rows: Sequence[Row], round: int) -> list[Panel]:
-    """A panel a row that has a look at this round."""
-    found = []
+def _draw_maps(name: str, key: str, quantity: Quantity, rows: Sequence[Row], round: int) -> list[Panel]:
+    """Draw one panel per row that has a snapshot of this round."""
+    panels = []
+    for row, snapshot in _first_snapshots(rows, round, name, key):
+        present = _present_clients(row, snapshot)
+        clients, z = list(present.values()), np.array(snapshot[name][key], float)[list(present)]
+        columns: list = list(range(z.shape[1]))
+        if quantity.across == "clients":
+            z, columns = z[:, list(present)], clients
+        elif quantity.across == "classes" and row.first.partition:
+            columns = list(row.first.partition["clients"][0]["classes"])
+        heat = Heat(columns, clients, z.tolist(), quantity.scale, quantity.unit)
+        panels.append(Panel(row.label, quantity.x_label, quantity.y_label, [heat], rows=(row.label,)))
+    return panels
+
+
+def _make_landscapes(rows: Sequence[Row], rounds: Sequence[int]) -> list[Figure]:
+    """Draw the loss around the server's model: of the federation by rounds, and of single clients in the last one."""
+    diagnostic, last = find_diagnostic(_LANDSCAPE), rounds[-1]
+    caption = f"{diagnostic.caption} Of the first seed."
+
+    def draw(row: Row, snapshot: Json, losses: list[list[float]]) -> Panel:
+        steps = np.round(snapshot[_LANDSCAPE]["steps"], 6).tolist()
+        heat = Heat(steps, steps, losses, "level", "loss", is_contour=True)
+        return Panel(row.label, "second direction", "first direction", [heat], rows=(row.label,))
+
+    def draw_federation(round: int) -> list[Panel]:
+        snapshots = _first_snapshots(rows, round, _LANDSCAPE, "federation")
+        return [draw(row, snapshot, snapshot[_LANDSCAPE]["federation"]) for row, snapshot in snapshots]
+
+    panels: dict[str, list[Panel]] = {}
+    for row, snapshot in _first_snapshots(rows, last, _LANDSCAPE, "clients"):
+        for position, client in _present_clients(row, snapshot).items():
+            panels.setdefault(client, []).append(draw(row, snapshot, snapshot[_LANDSCAPE]["clients"][position]))
+    figures = _make_figure_by_round(
+        _LANDSCAPE, diagnostic.title, f"{caption} The cohort's, weighted by examples.", rounds, draw_federation
+    )
+    if panels:
+        views = [View(*each) for each in list(panels.items())[:_MAX_CLIENTS]]
+        caption += f" {round_title(last).capitalize()}; at most {_MAX_CLIENTS} clients of the cohort."
+        figures.append(Figure(f"{_LANDSCAPE}_clients", f"{diagnostic.title}, per client", caption, views))
+    return figures
+
+
+# ---- snapshots -------------------------------------------------------------------------------------------------------
+def round_title(done: int) -> str:
+    """Name the round of a snapshot, which is taken before it, after `done` rounds."""
+    return f"round {done + 1}"
+
+
+def find_diagnostic(name: str) -> Diagnostic:
+    """Return a diagnostic by its name; for one that this version does not have, a record with its name alone."""
+    return DIAGNOSTICS.get(name) or Diagnostic(lambda problem, snapshot: {}, name.capitalize(), "")
+
+
+def _present_clients(row: Row, snapshot: Json) -> dict[int, str]:
+    """Return {position in the cohort: name} of the clients that were present."""
+    is_present = snapshot["cohort"]["is_present"]
+    return {i: name for i, name in enumerate(row.first.cohort_names(snapshot)) if is_present[i]}
+
+
+def _select_rounds(rounds: Sequence[int]) -> list[int]:
+    """Select the first round, the last, and some between."""
+    positions = np.linspace(0, len(rounds) - 1, min(_MAX_ROUNDS, len(rounds))).round().astype(int)
+    return [rounds[i] for i in dict.fromkeys(positions.tolist())]
+
+
+def _find_snapshots(row: Row, round: int, name: str, key: str) -> list[Json]:
+    """Find the snapshots of a row in one round that have this quantity, one per seed."""
+    return [each for each in row.first.snapshots if each["round"] == round and key in each.get(name, {})]
+
+
+def _first_snapshots(rows: Sequence[Row], round: int, name: str, key: str) -> Iterator[tuple[Row, Json]]:
+    """Yield each row that has this quantity in a round, and the snapshot of its first seed."""
     for row in rows:
-        for look in diagnostic_lines.at(row, round, name, quantity)[:1]:
-            present, clients = diagnostic_lines.present(look), diagnostic_lines.names(row, look)
-            z = np.array(look[name][quantity], float)[present]
-            columns: list = list(range(z.shape[1]))
-            if kind.across == "clients":
-                z, columns = z[:, present], clients
-            elif kind.across == "classes" and row.first.partition:
-                columns = list(row.first.partition["clients"][0]["classes"])
-            heat = Heat(columns, clients, z.tolist(), kind.scale, kind.unit)
-            found.append(Panel(row.label, kind.x_label, kind.y_label, [heat], rows=(row.label,)))
-    return found
+        for snapshot in _find_snapshots(row, round, name, key)[:1]:
+            yield row, snapshot

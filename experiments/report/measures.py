@@ -8,7 +8,7 @@ from ..runs import data_usage, records
 from ..runs.results import score_name
 from ..runs.run_files import Json
 from ..runs.tables import Table, Value
-from .rows import Row, left_out
+from .rows import Row, figure_names, left_out
 
 Seeds = dict[int, float]
 LAST, SELECTED = "last", "selected"
@@ -32,7 +32,7 @@ _WHEN = (
 
 def find_score(rows: Sequence[Row]) -> str:
     """Return "dice" or "accuracy"; see `results.score_name`."""
-    return score_name(name for row in rows for run in row.runs for line in run.lines[:1] for name in line)
+    return score_name(figure_names(rows))
 
 
 def score_title(score: str) -> str:
@@ -109,5 +109,5 @@ def make_table(rows: Sequence[Row], stars: Mapping[tuple[str, str, str], str], n
 def _describe_data(rows: Sequence[Row]) -> str:
     """Describe the examples that each row is trained on and measured on."""
     runs = [(row.label, left_out(run), run.partition) for row in rows for run in row.runs if run.partition]
-    groups = data_usage.groups_of(name for row in rows for run in row.runs for line in run.lines[:1] for name in line)
+    groups = data_usage.groups_of(figure_names(rows))
     return data_usage.describe_runs(runs, [group for group in groups if not group.startswith("unseen/")])

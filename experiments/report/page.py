@@ -25,11 +25,11 @@ _FORMATS = {".md": "Markdown", ".tex": "LaTeX", ".csv": "CSV"}
 REFRESH = 10
 """Seconds after which a watched page reloads itself."""
 POLL = 3.0
-"""Seconds between two looks at the files of watched runs."""
+"""Seconds between two checks of the files of watched runs."""
 
 
 class TemplateTable(NamedTuple):
-    """A table as the template takes it. body: (label, the number of the row or None, cells)."""
+    """A table in the form that the template reads. body: (label, the number of the row or None, cells)."""
 
     table: Table
     body: list[tuple[str, int | None, list]]

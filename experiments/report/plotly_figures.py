@@ -48,7 +48,7 @@ def draw_panel(panel: Panel, ends: tuple[float | None, float | None] = (None, No
 def _make_layout(panel: Panel) -> Json:
     heat = next((mark for mark in panel.marks if isinstance(mark, Heat)), None)
     x: Json = {"title": {"text": panel.x_label}, "type": panel.x_scale}
-    y: Json = {"title": {"text": panel.y_label}}
+    y: Json = {"title": {"text": panel.y_label}, "type": panel.y_scale}
     if panel.x_label == "round" and _span(panel) <= _MAX_TICKS:
         x["dtick"] = 1
     if heat is not None and not heat.is_contour:

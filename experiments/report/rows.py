@@ -51,6 +51,11 @@ def left_out(run: RunResults) -> str:
     return run.settings["data"].get("unseen", "")
 
 
+def figure_names(rows: Sequence[Row]) -> list[str]:
+    """Return the names of the figures in metrics.jsonl of any run."""
+    return list(dict.fromkeys(name for row in rows for run in row.runs for line in run.lines[:1] for name in line))
+
+
 def group_by_data(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Return {data set: its rows}, because figures of different data cannot be compared."""
     groups: dict[str, list[Row]] = {}
@@ -111,8 +116,8 @@ def _make_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 def find_baseline(row: Row, rows: Sequence[Row], algorithm: str) -> Row | None:
     """Find the row of this algorithm with which a row can be compared.
 
-    All settings but those of the algorithm have to be equal; of several such rows, the one that shares most options of
-    the algorithm is taken.
+    All settings but those of the algorithm have to be equal; of several such rows, it is the one that shares most
+    options of the algorithm.
     """
 
     def own(each: Row) -> dict[str, Any]:

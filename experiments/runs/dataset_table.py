@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedjax_het.data import Dataset, Federation
 
-_MAX_CLASSES, _MAX_DOMAINS = 12, 30  # more are summarized unless the whole table is asked for
+_MAX_CLASSES, _MAX_DOMAINS = 12, 30  # more are summarized in a table that is not whole
 
 
 def print_dataset(dataset: Dataset, is_whole: bool = False) -> None:

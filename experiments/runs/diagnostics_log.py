@@ -31,7 +31,7 @@ class DiagnosticsSchedule:
         self.every, self._simulation, self._seconds = every, simulation, []
 
     def diagnose(self, state: State, done: int) -> tuple[engine.DiagnosticValues, float] | None:
-        """Return (the values, the seconds taken) if diagnostics are due after `done` rounds."""
+        """Return (the values, the duration in seconds) if diagnostics are due after `done` rounds."""
         if not self.every or done % self.every or done == self._simulation.rounds:
             return None
         start = time.perf_counter()
@@ -40,7 +40,7 @@ class DiagnosticsSchedule:
         return values, self._seconds[-1]
 
     def describe_cost(self) -> str:
-        """Describe the time that diagnostics have taken."""
+        """Describe the time spent on diagnostics."""
         each = sum(self._seconds) / max(len(self._seconds), 1)
         compiling = self._simulation.diagnosis_seconds
         return f"diagnostics: {len(self._seconds)} snapshots of {each:.2f} s each, after {compiling:.1f} s of compiling"

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .results import score_name
+
 LIGHT = ("#0063a8", "#c94a00", "#00805c", "#a8457f", "#8a6a00", "#5b5bd6", "#007f99", "#7a4b2a", "#c0273f", "#5f6a76")
 DARK = ("#5aaef0", "#ff8f4a", "#35c795", "#ee8fc4", "#e3b341", "#a3a3ff", "#4ccbe0", "#d3a27f", "#ff7d8f", "#aab4bf")
 """Colors of the rows on a light and on a dark background; a row has the same color in every figure."""
@@ -77,6 +79,7 @@ class Panel(NamedTuple):
     is_wide: bool = False
     rows: tuple[str, ...] = ()  # labels of the rows that a heat map belongs to
     x_scale: str = "linear"  # or "log"
+    y_scale: str = "linear"
 
 
 class View(NamedTuple):
@@ -123,10 +126,17 @@ def group_titles(names: Iterable[str]) -> dict[str, str]:
 
 
 def mean_curve(label: str, color: int, x: Sequence[float], seeds: Sequence[Sequence[float | None]]) -> Curve:
-    """The mean over the seeds at each x, with a band from the lowest to the highest where there are several."""
+    """Make the curve of the means over the seeds at each x, with a band from low to high where there are several."""
     values = [np.array(each, dtype=float) for each in seeds]
     band = [[float(end(v)) for v in values] if max(map(len, values)) > 1 else None for end in (np.min, np.max)]
     return Curve(label, color, list(x), [float(np.mean(v)) for v in values], *band)
+
+
+def mean_points(label: str, color: int, values: Mapping[str, Sequence[float | None]]) -> Points:
+    """Make a point per name at the mean of its values, with a bar from the lowest to the highest."""
+    arrays = [np.array(each, dtype=float) for each in values.values()]
+    means, lows, highs = ([float(over(each)) for each in arrays] for over in (np.mean, np.min, np.max))
+    return Points(label, color, list(values), means, lows, highs)
 
 
 def learning_curves(lines: Sequence[Mapping[str, Any]]) -> View:
@@ -136,7 +146,7 @@ def learning_curves(lines: Sequence[Mapping[str, Any]]) -> View:
         lines: those of metrics.jsonl.
     """
     names = lines[0].keys()
-    score = "dice" if any(name.endswith(("/dice", "/dice_mean")) for name in names) else "accuracy"
+    score = score_name(names)
     groups, rounds = group_titles(names), sorted({line["round"] for line in lines})
     panels = []
     for kind in (score, "loss"):

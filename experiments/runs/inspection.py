@@ -7,28 +7,16 @@ from typing import Any, NamedTuple
 from fedjax_het import engine
 from fedjax_het.errors import InputError
 
-from . import records
-from .run_files import (
-    DIAGNOSTICS,
-    METRICS,
-    PER_CLIENT,
-    RESOLVED,
-    SELECTED,
-    DamagedFileError,
-    Json,
-    read_lines,
-    read_resolved,
-    read_rows,
-    read_table,
-)
+from . import records, run_files
+from .run_files import METRICS, DamagedFileError, Json
 
 OURS = (METRICS, "summary.json", "checkpoints")
 """Files that are never overwritten in a directory without config.json."""
 _REPLACEABLE = {
-    "config.json": read_table,
-    "partition.json": read_table,
-    PER_CLIENT: read_rows,
-    "summary.json": read_table,
+    "config.json": run_files.read_table,
+    "partition.json": run_files.read_table,
+    run_files.PER_CLIENT: run_files.read_rows,
+    "summary.json": run_files.read_table,
 }
 """Files that can be written again from a checkpoint, and how they are read."""
 
@@ -75,15 +63,15 @@ def inspect(path: Path, settings: Mapping[str, Any], is_thorough: bool = True) -
     run.check_checkpoints()
     run.check_damaged(damaged)
     run.check_lines(METRICS, settings["evaluate_every"])
-    if (path / SELECTED).exists():
-        run.check_lines(SELECTED, settings["evaluate_every"])
+    if (path / run_files.SELECTED).exists():
+        run.check_lines(run_files.SELECTED, settings["evaluate_every"])
     if settings["diagnostics"]:
-        run.check_lines(DIAGNOSTICS, settings["diagnose_every"])
+        run.check_lines(run_files.DIAGNOSTICS, settings["diagnose_every"])
     resolved, about = run.read_resolved(), run.identity
     config, partition = tables["config.json"], tables["partition.json"]
     notes = [f"{str(error).rstrip('.')}; it is written again" for error in damaged.values()]
     if resolved is None and run.last and not is_complete:
-        notes.append(f"{path / RESOLVED} is gone: the values of 'auto' are determined again")
+        notes.append(f"{path / run_files.RESOLVED} is gone: the values of 'auto' are determined again")
     return DirectoryState(
         is_complete=is_complete,
         resolved=resolved or {},
@@ -151,7 +139,7 @@ class _Inspection:
         remedies = {
             "config.json": (1, self._restart_advice()),
             "partition.json": (self._rounds if self._has_summary else 0, delete),
-            PER_CLIENT: (self._rounds if self._has_summary else 0, delete),
+            run_files.PER_CLIENT: (self._rounds if self._has_summary else 0, delete),
             "summary.json": (self._rounds, resume if self.last else self._restart_advice()),
         }
         for name, error in damaged.items():
@@ -165,7 +153,7 @@ class _Inspection:
         """Raise InputError for a damaged line, for missing lines, and for lines whose checkpoint is missing."""
         path = self._path / name
         try:
-            lines = read_lines(path)[0]
+            lines = run_files.read_lines(path)[0]
             self._check_places(path, lines)
         except DamagedFileError as error:
             _check_replaceable(error)
@@ -193,18 +181,18 @@ class _Inspection:
 
     def _missing(self, name: str, lines: Sequence[Json], every: int, done: int) -> Iterator[tuple[int, int]]:
         """Yield (round, seed) of the missing lines of a run that has done so many rounds."""
-        there = {(line["round"], line["seed"]) for line in lines}
-        if name == SELECTED:
+        existing = {(line["round"], line["seed"]) for line in lines}
+        if name == run_files.SELECTED:
             improving = [(line["round"], line["seed"]) for line in records.improving_lines(self._metrics)]
-            yield from (place for place in improving if place[0] <= done and place not in there)
+            yield from (place for place in improving if place[0] <= done and place not in existing)
             return
-        wanted = list(range(every, done + 1, every))
+        expected = list(range(every, done + 1, every))
         if name == METRICS:
-            wanted += [done] if done == self._rounds and done % every else []
+            expected += [done] if done == self._rounds and done % every else []
         else:
-            wanted = [0, *wanted] if done else []
-            wanted = [round for round in wanted if round < self._rounds]
-        yield from ((round, seed) for round in wanted for seed in self._seeds if (round, seed) not in there)
+            expected = [0, *expected] if done else []
+            expected = [round for round in expected if round < self._rounds]
+        yield from ((round, seed) for round in expected for seed in self._seeds if (round, seed) not in existing)
 
     def _check_checkpoint_of_lines(self, path: Path, lines: Sequence[Json]) -> None:
         """A line is written before the checkpoint of its round: the checkpoint before that one must exist."""
@@ -247,7 +235,7 @@ class _Inspection:
     def read_resolved(self) -> Json | None:
         """Raise InputError if resolved.json is damaged: results depend on it to the bit, and no other file has it."""
         try:
-            return read_resolved(self._path)
+            return run_files.read_resolved(self._path)
         except DamagedFileError as error:
             _check_replaceable(error)
             start = f"resumes from checkpoint {self.last}" if self.last else "starts"

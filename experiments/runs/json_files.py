@@ -1,9 +1,12 @@
-"""Writing of JSON and text files: atomically or by appending, after a check that the directory is writable."""
+"""Writing of JSON, CSV and text files: atomically or by appending, after a check that the directory is writable."""
 
+import csv
+import io
 import json
 import math
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import numpy as np
 from fedjax_het._internal.atomic import write
 from fedjax_het.errors import InputError, shorten
 
-__all__ = ["append", "check_writable", "to_json", "write"]
+__all__ = ["append", "check_writable", "to_csv", "to_json", "write"]
 
 
 def append(path: Path, text: str) -> None:
@@ -40,8 +43,15 @@ def _to_plain(value: Any) -> Any:
     return value
 
 
-def check_writable(directory: Path) -> None:
-    """Raise InputError if this directory cannot be made or written; leave nothing behind."""
+def to_csv(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Convert to CSV, with an empty cell for None."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    return text.getvalue()
+
+
+def check_writable(directory: Path, flag: str = "--workdir") -> None:
+    """Raise InputError, which names the flag, if this directory cannot be made or written; leave nothing behind."""
     place = directory
     try:
         while not place.exists() and place != place.parent:
@@ -51,5 +61,5 @@ def check_writable(directory: Path) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(
-            f"--workdir: cannot write to {shorten(str(directory))} ({reason}: {shorten(str(place))}). Choose another."
+            f"{flag}: cannot write to {shorten(str(directory))} ({reason}: {shorten(str(place))}). Choose another."
         ) from error

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,14 @@ def save(drawing: Drawing, file: Any, format: str = "png", dpi: int = 150) -> No
         drawing.savefig(file, dpi=dpi, format=format, metadata=FORMATS[format])
 
 
+def write_drawing(path: Path, draw: Callable[..., Drawing], *arguments: Any) -> None:
+    """Draw with these arguments and write the drawing as PNG. A failure is a printed warning."""
+    with try_drawing(path):
+        drawing = draw(*arguments)
+        json_files.write(path, functools.partial(save, drawing))
+        plt.close(drawing)
+
+
 def draw_view(view: View) -> Drawing:
     """Draw the panels of a view: two side by side, wide ones below each other."""
     is_wide = any(panel.is_wide for panel in view.panels)
@@ -122,7 +130,7 @@ def _height(panel: Panel) -> float:
 
 def _draw_panel(axis: Axes, panel: Panel, ends: tuple[float | None, float | None]) -> None:
     axis.set(title=escape_label(panel.title), xlabel=panel.x_label, ylabel=escape_label(panel.y_label))
-    axis.set_xscale(panel.x_scale)
+    axis.set(xscale=panel.x_scale, yscale=panel.y_scale)
     points = [mark for mark in panel.marks if isinstance(mark, Points)]
     for mark in panel.marks:
         if isinstance(mark, Curve):
@@ -139,8 +147,7 @@ def _draw_panel(axis: Axes, panel: Panel, ends: tuple[float | None, float | None
         if panel.y_range == (0, 1):
             axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     if panel.x_names is not None:
-        _name_axis(axis.xaxis, panel.x_names)
-        _rotate_names(axis, panel.x_names)
+        _name_x_axis(axis, panel.x_names)
 
 
 def _draw_curve(axis: Axes, mark: Curve) -> None:
@@ -172,9 +179,8 @@ def _draw_heat(axis: Axes, mark: Heat, ends: tuple[float | None, float | None]) 
     else:
         colors = {"cmap": _MAPS[mark.scale], "vmin": ends[0], "vmax": ends[1]}
         drawn = axis.imshow(z, aspect="auto", interpolation="nearest", **colors)
-        _name_axis(axis.xaxis, list(map(str, mark.x)))
+        _name_x_axis(axis, list(map(str, mark.x)))
         _name_axis(axis.yaxis, list(map(str, mark.y)))
-        _rotate_names(axis, list(map(str, mark.x)))
     axis.figure.colorbar(drawn, ax=axis, label=mark.unit)
 
 
@@ -186,41 +192,12 @@ def _name_axis(axis: Axis, names: Sequence[str]) -> None:
         axis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _rotate_names(axis: Axes, names: Sequence[str]) -> None:
-    """Rotate names that would otherwise overlap."""
+def _name_x_axis(axis: Axes, names: Sequence[str]) -> None:
+    """Label the x axis, by rotated names if they would otherwise overlap."""
+    _name_axis(axis.xaxis, names)
     if len(names) <= _MAX_NAMES and sum(map(len, names)) > 50:
         axis.tick_params(axis="x", rotation=60)
         plt.setp(axis.get_xticklabels(), ha="right", rotation_mode="anchor")
-
-
-def draw_growth(records: Sequence[Mapping[str, Any]], varied: str, is_flat: bool, path: Path) -> None:
-    """Draw seconds per round and peak memory against the varied number: one line per algorithm, dotted the ideal.
-
-    What is ideally constant is drawn from 0, so that a tenth more looks like a tenth.
-
-    Args:
-        records: one per measurement.
-        varied: the key of the number that is varied.
-        is_flat: whether the seconds per round are ideally constant; otherwise they grow in proportion. Memory is
-            ideally constant in either case.
-        path: the PNG file.
-    """
-    with plt.rc_context(STYLE):
-        drawing, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
-        labels = ("seconds per round", "MB")
-        for axis, key, label in zip(panels, ("seconds_median", "peak_rss_mb"), labels, strict=True):
-            is_level = is_flat or key != "seconds_median"
-            for name in dict.fromkeys(record["algorithm"] for record in records):
-                line = [(record[varied], record[key]) for record in records if record["algorithm"] == name]
-                axis.plot(*zip(*line, strict=True), marker="o", label=name)
-            first, last = (end((record[varied], record[key]) for record in records) for end in (min, max))
-            ideal = first[1] if is_level else first[1] * last[0] / first[0]
-            axis.plot((first[0], last[0]), (first[1], ideal), color="grey", linestyle=":", label="ideal")
-            axis.set(xscale="log", xlabel=varied, ylabel=label)
-            axis.set(**{"ylim": (0, 1.1 * axis.dataLim.ymax)} if is_level else {"yscale": "log"})
-        panels[0].legend(frameon=False)
-        save(drawing, path, dpi=120)
-        plt.close(drawing)
 
 
 # ---- images ----------------------------------------------------------------------------------------------------------

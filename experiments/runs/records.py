@@ -1,10 +1,8 @@
 """Records that a run writes: metric lines, one row per client, the partition, the summary."""
 
-import csv
-import io
 import json
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,8 @@ from fedjax_het import __version__, engine
 from fedjax_het.data import Federation
 
 from . import json_files
+from .run_files import Json
 
-Json = dict[str, Any]
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 
@@ -97,17 +95,8 @@ def client_rows(evaluation: engine.Evaluation, federation: Federation, seeds: It
 
 def client_csv(evaluation: engine.Evaluation, federation: Federation, seeds: Iterable[int]) -> str:
     """Write `client_rows` as CSV; empty cells where there is no figure."""
-    text, rows = io.StringIO(), client_rows(evaluation, federation, seeds)
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def selected_lines(round: int, seeds: Sequence[int], rows: Sequence[Json]) -> list[Json]:
-    """Make one line with the clients' rows per seed whose round is the best on validation examples so far."""
-    rows_of_seed = {seed: [row for row in rows if row["seed"] == seed] for seed in seeds}
-    return [{"round": round, "seed": seed, "clients": clients} for seed, clients in rows_of_seed.items()]
+    rows = client_rows(evaluation, federation, seeds)
+    return json_files.to_csv(rows[0], (row.values() for row in rows))
 
 
 def _figures(metrics: engine.Metrics | None, seed: int, client: int, num_scores: int) -> list[float | None]:

@@ -11,22 +11,10 @@ import numpy as np
 
 from fedjax_het.errors import InputError
 
-from .run_files import (
-    DIAGNOSTICS,
-    METRICS,
-    PER_CLIENT,
-    RESOLVED,
-    SELECTED,
-    DamagedFileError,
-    Json,
-    read_json,
-    read_lines,
-    read_resolved,
-    read_rows,
-    read_table,
-)
+from . import run_files
+from .run_files import METRICS, DamagedFileError, Json
 
-FILES = ("config.json", RESOLVED, METRICS, PER_CLIENT, "summary.json", "partition.json", DIAGNOSTICS, SELECTED)
+FILES = (*run_files.KEYS, run_files.PER_CLIENT)
 HINT = (
     "Start the command of that run again: it says how to go on. If another version wrote the file, read it with that "
     "version."
@@ -36,7 +24,7 @@ _FACTS = ("cohort_size", "num_parameters", "bytes_down", "bytes_up", "compile_se
 
 
 class RunResults:
-    """The results of one run. Each file is read and checked when it is first asked for.
+    """The results of one run. Each file is read and checked at its first use.
 
     All properties raise InputError for a damaged file: the message names the file, the damage and what to do.
 
@@ -59,7 +47,7 @@ class RunResults:
     @cached_property
     def resolved(self) -> Json:
         """The values that "auto" was resolved to, and the devices."""
-        return _hinted(read_resolved, self.directory) or {}
+        return _hinted(run_files.read_resolved, self.directory) or {}
 
     @cached_property
     def lines(self) -> list[Json]:
@@ -69,17 +57,22 @@ class RunResults:
     @cached_property
     def snapshots(self) -> list[Json]:
         """The lines of diagnostics.jsonl: one per snapshot and seed."""
-        return self._read_lines(DIAGNOSTICS)
+        return self._read_lines(run_files.DIAGNOSTICS)
 
     @cached_property
     def last_snapshots(self) -> list[Json]:
         """The lines of the last round with diagnostics: one per seed."""
         return [line for line in self.snapshots if line["round"] == self.snapshots[-1]["round"]]
 
+    def cohort_names(self, snapshot: Json) -> list[str]:
+        """Return the names of the clients of a snapshot's cohort, in its order."""
+        known = [client["client"] for client in self.partition["clients"]] if self.partition else []
+        return [known[i] if i < len(known) else f"client {i}" for i in snapshot["cohort"]["ids"]]
+
     @cached_property
     def clients(self) -> list[dict[str, str]]:
         """The rows of per_client.csv: one per client and seed; none before the last round."""
-        return _hinted(read_rows, self.directory / PER_CLIENT, CLIENTS_HINT) or []
+        return _hinted(run_files.read_rows, self.directory / run_files.PER_CLIENT, CLIENTS_HINT) or []
 
     @cached_property
     def selected_clients(self) -> list[Json]:
@@ -89,14 +82,14 @@ class RunResults:
             InputError: The run selects no round, because no client has validation examples.
         """
         rounds = self.selected["rounds"]
-        lines = {(line["seed"], line["round"]): line["clients"] for line in self._read_lines(SELECTED)}
+        lines = {(line["seed"], line["round"]): line["clients"] for line in self._read_lines(run_files.SELECTED)}
         seeds = sorted({seed for seed, _ in lines})
         return [row for seed, round in zip(seeds, rounds, strict=True) for row in lines[seed, round]]
 
     @cached_property
     def partition(self) -> Json | None:
         """The clients with their numbers of examples."""
-        return _hinted(read_table, self.directory / "partition.json")
+        return _hinted(run_files.read_table, self.directory / "partition.json")
 
     @property
     def partition_clients(self) -> list[Json]:
@@ -110,7 +103,7 @@ class RunResults:
     @cached_property
     def summary(self) -> Json | None:
         """The last file that a run writes; None before its end."""
-        summary = _hinted(read_table, self.directory / "summary.json")
+        summary = _hinted(run_files.read_table, self.directory / "summary.json")
         if summary is not None:
             _check_keys(self.directory / "summary.json", summary["facts"], _FACTS)
         return summary
@@ -168,17 +161,17 @@ class RunResults:
         return self
 
     def _read(self, name: str) -> Json:
-        if (table := _hinted(read_table, self.directory / name)) is None:
+        if (table := _hinted(run_files.read_table, self.directory / name)) is None:
             raise InputError(f"{self.directory / name}: there is no such file. {HINT}")
         return table
 
     def _read_lines(self, name: str) -> list[Json]:
         """Read the complete lines of the rounds that all seeds have written."""
-        lines, is_torn = _hinted(read_lines, self.directory / name)
+        lines, is_torn = _hinted(run_files.read_lines, self.directory / name)
         if is_torn:
             self.notes.append(f"{name}: the incomplete last line is left out")
         last = [line for line in lines if line["round"] == lines[-1]["round"]]
-        if name != SELECTED and len(last) < len({line["seed"] for line in lines}):
+        if name != run_files.SELECTED and len(last) < len({line["seed"] for line in lines}):
             return lines[: -len(last)]
         return lines
 
@@ -241,7 +234,7 @@ def find_runs(path: Path) -> tuple[list[Path], list[MissingRun]]:
     """
     if (path / "config.json").is_file():
         return [path], []
-    grid = _hinted(read_json, path / "grid.json", "The command `compare` writes it again.")
+    grid = _hinted(run_files.read_json, path / "grid.json", "The command `compare` writes it again.")
     if grid is None:
         if inside := sorted(each.parent for each in path.glob("*/config.json")):
             return inside, []

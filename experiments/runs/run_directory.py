@@ -40,7 +40,7 @@ class RunDirectory:
             InputError: The directory cannot be written, holds the run of other settings, or is damaged.
         """
         json_files.check_writable(self.path)
-        self.check_settings(settings)  # first: the other files of another run would look damaged
+        self.check_settings(settings)  # first: the other files of another run would seem damaged
         self._before = inspection.inspect(self.path, settings, is_thorough)
         self.check_settings(settings)
         return self._before

@@ -42,6 +42,17 @@ def parse_names(name: str, text: str, known: Iterable[str]) -> list[str]:
     return names
 
 
+def select_names(flag: str, text: str, known: Iterable[str]) -> list[str]:
+    """Parse a flag with at least one of the known names, or "all" for all of them."""
+    if text == "all":
+        return list(known)
+    names = list(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+    for name in names or [text]:
+        if name not in known:
+            raise InputError(f"{flag}: '{name}' is unknown. {nearest(name, [*known, 'all'])}")
+    return names
+
+
 def short_name(key: str) -> str:
     """Return the name of a setting in a label: "mu" for algorithm.mu, "partition" for data.partition.name."""
     table, _, last = key.rpartition(".")

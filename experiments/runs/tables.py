@@ -1,7 +1,5 @@
 """Tables of the scores of runs, and any table as Markdown, LaTeX and CSV."""
 
-import csv
-import io
 import math
 import re
 from collections import defaultdict
@@ -13,7 +11,7 @@ import numpy as np
 
 from fedjax_het.errors import InputError
 
-from . import data_usage
+from . import data_usage, json_files
 from .results import CLIENTS_HINT, RunResults, client_scores, score_name
 from .run_files import PER_CLIENT
 
@@ -112,14 +110,12 @@ def to_latex(table: Table) -> str:
 
 def to_csv(table: Table) -> str:
     """Write one line per cell with all digits (fractions, not per cent; bytes, seconds): row, column, mean, std."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "column", "mean", "std"])
+    rows = []
     for label, values in table.rows:
         for column, value in zip(table.columns, values, strict=True):
             mean, std = value[:2] if isinstance(value, Value) else (value, None)
-            writer.writerow([label, column, "" if mean is None else mean, "" if std is None else std])
-    return text.getvalue()
+            rows.append((label, column, mean, std))
+    return json_files.to_csv(("row", "column", "mean", "std"), rows)
 
 
 WRITERS: dict[str, Callable[[Table], str]] = {".md": to_markdown, ".tex": to_latex, ".csv": to_csv}
@@ -251,7 +247,7 @@ def _describe_data(runs: Sequence[LabeledRun], kind: str, figures: Figures) -> s
 
 
 def _make_table(name: str, title: str, figures: Figures, note: str) -> Table:
-    """Make a table with the mean and the worst over the columns, taken seed by seed."""
+    """Make a table with the mean and the worst over the columns, seed by seed."""
     columns = list(dict.fromkeys(column for row in figures.values() for column in row))
     rows = []
     for label, row in figures.items():

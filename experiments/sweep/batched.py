@@ -10,9 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedjax_het.errors import InputError, NonFiniteError
-
 from ..configuration import settings
+from ..configuration.command_line import with_exit_status
 from ..runs.run_directory import RunDirectory
 from ..runs.run_files import RESOLVED
 from ..train import Run, enable_compilation_cache, train_together
@@ -33,15 +32,12 @@ def read_runs(path: Path) -> list[Run]:
     return runs
 
 
+@with_exit_status()
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit status."""
     enable_compilation_cache()
-    try:
-        runs = read_runs(Path(*argv))
-        train_together(runs, runs[0].directory.read(RESOLVED) or {})
-    except (InputError, NonFiniteError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, InputError) else 1
+    runs = read_runs(Path(*argv))
+    train_together(runs, runs[0].directory.read(RESOLVED) or {})
     return 0
 
 

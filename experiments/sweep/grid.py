@@ -1,19 +1,26 @@
-"""Grids of settings, each cell of which is an ordinary run in its own directory."""
+"""Grids of settings: their runs, each in its own directory, which are trained in subprocesses."""
 
 import itertools
+import json
 import re
-from collections.abc import Mapping, Sequence
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedjax_het.errors import InputError
 
+from .. import module_command, module_environment
 from ..configuration import build, settings
+from ..runs import json_files
 from ..runs.run_directory import RunDirectory
 from ..runs.setting_text import short_name
 
 UNSEEN = "data.unseen"
 SEED = "seed"
+LOG = "train.log"
+MAX_TOGETHER = 8  # runs in one program; their memory adds up
 _NAME = "algorithm.name"
 
 
@@ -30,8 +37,12 @@ class GridRun(NamedTuple):
         parts = [f"{short_name(key)}={text}" for key, text in self.own.items()]
         return re.sub(r"[^\w.=,+-]+", "_", ",".join([self.config.stem, *parts]))
 
+    @property
+    def overrides(self) -> dict[str, str]:
+        return {**self.common, **self.own}
+
     def settings(self) -> settings.Settings:
-        return settings.complete_settings(settings.load_settings(self.config), {**self.common, **self.own})[0]
+        return settings.complete_settings(settings.load_settings(self.config), self.overrides)[0]
 
 
 def make_grid(configs: Sequence[Path], common: Mapping[str, str], varied: Mapping[str, Sequence[str]]) -> list[GridRun]:
@@ -98,3 +109,107 @@ def check_runs(runs: Sequence[GridRun], workdir: Path) -> None:
             RunDirectory(workdir / run.name).check(run.settings())
         except InputError as error:
             raise InputError(f"{run.name}: {error}") from error
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+class GridResult(NamedTuple):
+    """How a run of a grid ended."""
+
+    run: GridRun
+    directory: Path
+    status: str  # "done", "was done", or the error
+    seconds: float  # of its process
+    num_others: int = 0  # the other runs of the process
+
+    @property
+    def is_done(self) -> bool:
+        return self.status in ("done", "was done")
+
+    def to_record(self) -> dict[str, Any]:
+        """Make its record in grid.json."""
+        run = self.run
+        return {"cell": run.name, "config": str(run.config), "set": run.overrides, "status": self.status}
+
+
+def run_grid(runs: Sequence[GridRun], workdir: Path, max_together: int = MAX_TOGETHER) -> Iterator[GridResult]:
+    """Train the runs that are not complete, and print one line per run.
+
+    Each program is a process, so that an error that ends one, such as a lack of memory, does not end the others.
+
+    Args:
+        runs: those of the grid.
+        workdir: where their directories are.
+        max_together: the number of runs in one program; if it fails, each of them is trained by itself.
+
+    Yields:
+        The results, complete runs first.
+    """
+    for number, result in enumerate(_train_runs(runs, workdir, max_together), 1):
+        seconds = f", {result.seconds:.0f} s" if result.seconds else ""
+        others = f" together with {result.num_others} more" if result.num_others else ""
+        print(f"[{number}/{len(runs)}] {result.run.name}: {result.status}{seconds}{others}", flush=True)
+        yield result
+
+
+def _train_runs(runs: Sequence[GridRun], workdir: Path, max_together: int) -> Iterator[GridResult]:
+    incomplete = []
+    for run in runs:
+        if _is_done(run, workdir):
+            yield GridResult(run, workdir / run.name, "was done", 0.0)
+        else:
+            incomplete.append(run)
+    for group in group_runs(incomplete, max_together):
+        start = time.perf_counter()
+        if len(group) > 1:
+            _train_group(group, workdir)
+        seconds = time.perf_counter() - start
+        for run in group:
+            if _is_done(run, workdir):
+                yield GridResult(run, workdir / run.name, "done", seconds, len(group) - 1)
+            else:
+                yield _train_one(run, workdir / run.name)
+
+
+def group_runs(runs: Sequence[GridRun], max_together: int) -> list[list[GridRun]]:
+    """Group the runs that have the same `build.common_settings`, at most so many in a group."""
+    groups: dict[str, list[GridRun]] = {}
+    for run in runs:
+        common = json.dumps(build.common_settings(run.settings()), sort_keys=True, default=str)
+        groups.setdefault(common, []).append(run)
+    return [group[i : i + max_together] for group in groups.values() for i in range(0, len(group), max_together)]
+
+
+def _is_done(run: GridRun, workdir: Path) -> bool:
+    return RunDirectory(workdir / run.name).check(run.settings(), is_thorough=False).is_complete
+
+
+def _train_one(run: GridRun, directory: Path) -> GridResult:
+    start = time.perf_counter()
+    flags = [f"--config={run.config}", f"--workdir={directory}"]
+    flags += [f"--config.{key}={text}" for key, text in run.overrides.items()]
+    code = _run_module(["train", *flags], directory / LOG)
+    status = "done" if code == 0 else _find_error(directory / LOG, code)
+    return GridResult(run, directory, status, time.perf_counter() - start)
+
+
+def _train_group(runs: Sequence[GridRun], workdir: Path) -> None:
+    records = [{"config": str(run.config), "set": run.overrides, "workdir": str(workdir / run.name)} for run in runs]
+    folder = workdir / runs[0].name
+    folder.mkdir(parents=True, exist_ok=True)
+    json_files.write(folder / "together.json", json_files.to_json(records, indent=2) + "\n")
+    _run_module(["sweep.batched", str(folder / "together.json")], folder / LOG)
+
+
+def _run_module(command: Sequence[str], log: Path) -> int:
+    """Run a module of this package with its output appended to a file; return its exit status."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as file:
+        process, environment = module_command(*command), module_environment()
+        return subprocess.run(process, stdout=file, stderr=subprocess.STDOUT, env=environment, check=False).returncode
+
+
+def _find_error(log: Path, code: int) -> str:
+    """Return the exit status and the log's last error line, or its last line if there is none."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if "rror:" in line]
+    return f"exit status {code}: {(errors or lines or ['no output'])[-1]}"

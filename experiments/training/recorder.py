@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import jax
@@ -76,7 +75,7 @@ class RunRecorder:
             else None
         )
         if processes.is_first:
-            # config.json is the first of all files: without it the others would be taken for those of another run.
+            # config.json is the first of all files: without it the others would count as those of another run.
             directory.write("config.json", settings)
             directory.write(RESOLVED, resolved)
         about = {"config": run_identity(settings), "partition": federation.fingerprint}
@@ -104,7 +103,7 @@ class RunRecorder:
         return state
 
     def rewind(self, done: int) -> float:
-        """Drop the lines of later rounds; return the seconds that the run has taken before."""
+        """Drop the lines of later rounds; return the seconds of training before."""
         self.directory.write("partition.json", records.describe_partition(self._federation))
         if self._diagnostics:
             self._diagnostics.rewind(done)
@@ -118,7 +117,7 @@ class RunRecorder:
         """Start the trackers of config.live, in the first process.
 
         Args:
-            seconds: the time that the run has taken before.
+            seconds: the seconds of training before.
 
         Raises:
             InputError: A tracker does not start.
@@ -137,7 +136,8 @@ class RunRecorder:
         rounds = {line["seed"]: line["round"] for line in records.improving_lines(self._validation)}
         if best := [seed for seed in self.seeds if rounds.get(seed) == round]:
             rows = records.client_rows(self.part(evaluation), self._federation, self.seeds)
-            self._selected.add(records.selected_lines(round, best, rows))
+            clients = {seed: [row for row in rows if row["seed"] == seed] for seed in best}
+            self._selected.add({"round": round, "seed": seed, "clients": clients[seed]} for seed in best)
 
     def add_snapshot(self, round: int, values: engine.DiagnosticValues, seconds: float) -> None:
         if self._diagnostics is not None:
@@ -161,10 +161,7 @@ def draw_pictures(directory: RunDirectory) -> None:
     results = RunResults(directory.path)
     for name, make_view in PICTURES.items():
         if not (path := directory / name).exists():
-            with plots.try_drawing(path):
-                drawing = plots.draw_view(make_view(results))
-                json_files.write(path, partial(plots.save, drawing))
-                plots.plt.close(drawing)
+            plots.write_drawing(path, lambda make: plots.draw_view(make(results)), make_view)
 
 
 def _view_partition(results: RunResults) -> View:

@@ -128,9 +128,9 @@ def format_headline(figures: Mapping[str, Any]) -> list[str]:
     """Return the names of the training loss and of the first score that there is, Dice before accuracy."""
     for score in ("dice", "accuracy"):
         endings = (f"/{score}", f"/{score}_mean")
-        found = [name for group in _GROUPS for name in figures if name.startswith(group) and name.endswith(endings)]
-        if found:
-            return ["train/loss", found[0]]
+        scores = [name for group in _GROUPS for name in figures if name.startswith(group) and name.endswith(endings)]
+        if scores:
+            return ["train/loss", scores[0]]
     return ["train/loss"]
 
 
@@ -157,10 +157,7 @@ def tabulate_results(summary: Mapping[str, Any]) -> Table:
 def _format_value(name: str, mean: float | None, std: float | None) -> str:
     if name.startswith("traffic/"):
         return _size(mean)
-    return _format_mean_std(mean, std, "g" if name.startswith("num_") else ".4f")
-
-
-def _format_mean_std(mean: float | None, std: float | None, form: str = ".4f") -> str:
     if mean is None:
         return "not finite"
+    form = "g" if name.startswith("num_") else ".4f"
     return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:{form}}"

@@ -20,11 +20,13 @@ from pathlib import Path
 
 from absl.flags import argparse_flags
 
-from fedjax_het.errors import InputError, nearest
+from fedjax_het.errors import InputError
 
-from ...runs.setting_text import parse_layout
-from .. import run_to_exit_status
+from ...configuration.command_line import with_exit_status
+from ...runs.setting_text import parse_layout, select_names
 from ..figure_file import FigureFile, format_table
+from ..rounds import check_json_path
+from . import tasks
 from .parts import PARTS, Piece, Plan, TaskFailedError, run_task
 
 
@@ -35,17 +37,17 @@ def measure(file: FigureFile, pieces: Iterable[Piece], until: float) -> list[str
     """
     left = []
     for piece in pieces:
-        wanted = file.missing(piece.part, piece.names)
-        if not wanted:
+        missing = file.missing(piece.part, piece.names)
+        if not missing:
             continue
         if until - time.monotonic() < piece.seconds / 2:
-            left += wanted
+            left += missing
             continue
-        print(f"{piece.part}: {wanted[0]}{f' and {len(wanted) - 1} more' if wanted[1:] else ''}", flush=True)
+        print(f"{piece.part}: {missing[0]}{f' and {len(missing) - 1} more' if missing[1:] else ''}", flush=True)
         limit = min(piece.seconds, until - time.monotonic())
         reason = "the task ended without this figure"
         try:
-            for record in piece.run(wanted, limit):
+            for record in piece.run(missing, limit):
                 file.add(piece.part, record)
         except TaskFailedError as error:
             reason = str(error)
@@ -69,35 +71,32 @@ def _parse_command(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--conv", default="auto", help="of fedjax_het in peers, tutorial, flags and profile")
     parser.add_argument("--show", action="store_true", help="print the file and measure nothing")
-    known = parser.parse_args(list(argv))
-    known.parts = list(PARTS) if known.parts == "all" else [name.strip() for name in known.parts.split(",")]
-    for name in known.parts:
-        if name not in PARTS:
-            raise InputError(f"--parts: '{name}' is unknown. {nearest(name, [*PARTS, 'all'])}")
-    if not known.minutes > 0:
-        raise InputError(f"--minutes: must be more than 0, not {known.minutes}.")
-    if known.json.is_dir() or not os.access(known.json.absolute().parent, os.W_OK):
-        raise InputError(f"--json: cannot write '{known.json}'. Give a file in an existing directory.")
-    if known.layout:
-        parse_layout(known.layout)
-    return known
+    flags = parser.parse_args(list(argv))
+    flags.parts = select_names("--parts", flags.parts, PARTS)
+    if not flags.minutes > 0:
+        raise InputError(f"--minutes: must be more than 0, not {flags.minutes}.")
+    check_json_path(flags.json)
+    if flags.layout:
+        parse_layout(flags.layout)
+    return flags
 
 
-def run_command(known: argparse.Namespace) -> int:
-    file, begun = FigureFile(known.json), time.monotonic()
+def run_command(flags: argparse.Namespace) -> int:
+    file, begun = FigureFile(flags.json), time.monotonic()
     left = []
-    if not known.show:
-        plan = Plan(known.platform, known.tiny, known.layout, known.conv)
+    if not flags.show:
+        plan = Plan(flags.platform, flags.tiny, flags.layout, flags.conv)
         os.environ |= plan.environment
         try:
-            file.describe(next(iter(list(run_task("about", {}, 120)))))
+            (about,) = run_task(tasks.describe_device, {}, 120)
         except TaskFailedError as error:
-            raise InputError(f"--platform: JAX finds no {known.platform} device here ({str(error)[-200:]}).") from error
-        pieces = [piece for name in known.parts for piece in PARTS[name](plan)]
-        left = measure(file, pieces, begun + 60 * known.minutes)
+            raise InputError(f"--platform: JAX finds no {flags.platform} device here ({str(error)[-200:]}).") from error
+        file.describe(about)
+        pieces = [piece for name in flags.parts for piece in PARTS[name](plan)]
+        left = measure(file, pieces, begun + 60 * flags.minutes)
     print(f"{file.about.get('device')}, {file.about.get('versions')}\n")
     measured = {record["part"] for record in file.records}
-    for part in known.parts:
+    for part in flags.parts:
         if part in measured:
             print(format_table(part, file.records))
     failed = [record["name"] for record in file.records if record.get("error") or record.get("failed")]
@@ -107,9 +106,10 @@ def run_command(known: argparse.Namespace) -> int:
     return int(bool(failed or left))
 
 
+@with_exit_status()
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit status."""
-    return run_to_exit_status(lambda: run_command(_parse_command(argv)))
+    return run_command(_parse_command(argv))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The parts of `experiments.benchmarks.gpu`, and the processes that measure them."""
 
+import collections
 import contextlib
 import json
 import os
@@ -11,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ... import ROOT, module_command, module_environment
@@ -18,7 +20,8 @@ from ...distributed import cpu_devices
 from ..harness import Benchmark, BenchmarkRules
 from ..peers import OURS
 from ..workloads import WORKLOADS, Workload
-from .tasks import Record, Setting, spread
+from . import tasks
+from .tasks import Record, Setting
 
 PEERS = ("torch_lean", "torch_graph", "torch_vmap")
 _CHUNKED_ABOVE, _CHUNK = 100, 100  # from more than so many clients on, convolutions take this many at a time
@@ -58,7 +61,7 @@ class TaskFailedError(RuntimeError):
 
 
 class Piece(NamedTuple):
-    """Records that are measured together.   run: (names of the wanted records, seconds allowed) -> the records."""
+    """Records that are measured together; run: (names of the missing records, seconds allowed) -> the records."""
 
     part: str
     names: list[str]
@@ -119,24 +122,24 @@ def peers(plan: Plan) -> Iterator[Piece]:
                 answer_timeout=120,
                 is_rated=False,
             )
-            of = f"{base}, {sized.num_clients} clients, {precision}"
-            names = [f"{of}: {name}" for name in (OURS, *PEERS)]
-            run = lambda wanted, seconds, sized=sized, rules=rules, of=of: _measure_peers(sized, rules, of)  # noqa: E731
-            yield Piece("peers", names, 60 + clients / 5, run)
+            yield _peers_piece(sized, rules, f"{base}, {sized.num_clients} clients, {precision}", 60 + clients / 5)
 
 
-def _measure_peers(work: Workload, rules: BenchmarkRules, of: str) -> Iterator[Record]:
-    standings = Benchmark(work, PEERS, rules, report=lambda text: print(text, end="", flush=True)).run()
-    ours = standings[OURS]
-    for name, standing in standings.items():
-        record = {"name": f"{of}: {name}", "precision": rules.precision}
-        if not standing.is_timed:
-            yield record | {"error": standing.skipped or standing.crashed[-300:] or "no round ended"}
-            continue
-        times = {"times_ours": standing.median / ours.median if ours.is_timed else None}
-        said = {"start_s": standing.startup_seconds, **standing.facts, "is_comparable": standing.is_comparable}
-        gaps = {f"gap_{what}": size for what, size in standing.gap._asdict().items()} if standing.gap else {}
-        yield record | spread(standing.seconds) | times | said | gaps
+def _peers_piece(work: Workload, rules: BenchmarkRules, label: str, seconds: float) -> Piece:
+    def run(names: list[str], limit: float) -> Iterator[Record]:
+        measurements = Benchmark(work, PEERS, rules, report=lambda text: print(text, end="", flush=True)).run()
+        ours = measurements[OURS]
+        for name, each in measurements.items():
+            record = {"name": f"{label}: {name}", "precision": rules.precision}
+            if not each.is_timed:
+                yield record | {"error": each.skipped or each.crashed[-300:] or "no round ended"}
+                continue
+            times = {"times_ours": each.median / ours.median if ours.is_timed else None}
+            facts = {"start_s": each.startup_seconds, **each.facts, "is_comparable": each.is_comparable}
+            gaps = {f"gap_{what}": size for what, size in each.gap._asdict().items()} if each.gap else {}
+            yield record | tasks.spread(each.seconds) | times | facts | gaps
+
+    return Piece("peers", [f"{label}: {name}" for name in (OURS, *PEERS)], seconds, run)
 
 
 def resnet(plan: Plan) -> Iterator[Piece]:
@@ -163,9 +166,8 @@ def flags(plan: Plan) -> Iterator[Piece]:
     for base, work in list(WORKLOADS.items())[2 if plan.is_tiny else 0 :]:
         setting = plan.setting(base, 100, 100, work.num_examples, 1, plan.precisions[0])
         for about, text in {"as it is": "", **_FLAGS}.items():
-            yield _rounds_piece(
-                "flags", setting, [(plan.layout or "vmapped", plan.conv)], 90, label=f", {about}", flags=text
-            )
+            chosen = [(plan.layout or "vmapped", plan.conv)]
+            yield _rounds_piece("flags", setting, chosen, 90, label=f", {about}", flags=text)
 
 
 def _rounds_piece(
@@ -177,13 +179,13 @@ def _rounds_piece(
     flags: str = "",
     **repeats: int,
 ) -> Piece:
-    """Ways to compute these rounds, in one process.   label: what names say besides.   repeats: see `tasks.rounds`."""
-    of = f"{setting.model}, {setting.cohort_size} of {setting.num_clients} x {setting.num_examples}"
-    named = {f"{of}, {setting.precision}: {layout}, {conv}{label}": (layout, conv) for layout, conv in chosen}
+    """Compute these rounds in several ways in one process; label: added to names; repeats: see `tasks.rounds`."""
+    sizes = f"{setting.model}, {setting.cohort_size} of {setting.num_clients} x {setting.num_examples}"
+    named = {f"{sizes}, {setting.precision}: {layout}, {conv}{label}": (layout, conv) for layout, conv in chosen}
 
-    def run(wanted: list[str], limit: float) -> Iterator[Record]:
-        arguments = {"setting": setting, "variants": [(name, *named[name]) for name in wanted], **repeats}
-        for record in run_task("rounds", arguments, limit, flags):
+    def run(names: list[str], limit: float) -> Iterator[Record]:
+        arguments = {"setting": setting, "variants": [(name, *named[name]) for name in names], **repeats}
+        for record in run_task(tasks.rounds, arguments, limit, flags):
             yield {"precision": setting.precision, "model": setting.model} | record
 
     return Piece(part, list(named), seconds, run)
@@ -194,8 +196,7 @@ def aggregators(plan: Plan) -> Iterator[Piece]:
     for count in counts:
         name = f"{count} clients"
         arguments = {"names": {name: count}, "entries": entries, "repeats": 2 if plan.is_tiny else 7}
-        run = lambda wanted, limit, arguments=arguments: run_task("aggregators", arguments, limit)  # noqa: E731
-        yield Piece("aggregators", [name], 120, run)
+        yield _task_piece("aggregators", name, tasks.aggregators, arguments, 120)
 
 
 def profile(plan: Plan) -> Iterator[Piece]:
@@ -206,25 +207,31 @@ def profile(plan: Plan) -> Iterator[Piece]:
         setting = plan.setting(model, cohort, cohort, examples, 1, plan.precisions[0])
         name = f"{model}, {setting.cohort_size} clients, {setting.precision}, {layout}"
         arguments = {"name": name, "setting": setting, "layout": layout, "conv": plan.conv}
-        run = lambda wanted, limit, arguments=arguments: run_task("profile", arguments, limit)  # noqa: E731
-        yield Piece("profile", [name], 150, run)
+        yield _task_piece("profile", name, tasks.profile, arguments, 150)
+
+
+def _task_piece(part: str, name: str, task: tasks.Task, arguments: Mapping[str, Any], seconds: float) -> Piece:
+    return Piece(part, [name], seconds, lambda names, limit: run_task(task, arguments, limit))
 
 
 def resume(plan: Plan) -> Iterator[Piece]:
     """A killed run of FedLD on a network with convolutions, by default and with deterministic programs only."""
     for name, text in {"FedLD": "", "FedLD, deterministic": "--xla_gpu_deterministic_ops=true"}.items():
-        run = lambda wanted, limit, name=name, text=text: _run_tests(name, [_RESUME, "-m", "slow"], text, limit)  # noqa: E731
-        yield Piece("resume", [name], 240, run)
+        yield _tests_piece("resume", name, [_RESUME, "-m", "slow"], text)
 
 
 def tests(plan: Plan) -> Iterator[Piece]:
     """Tests with float32 products, compiled without autotuning."""
     for name, paths in _TESTS.items():
         chosen = ["tests/test_tree.py"] if plan.is_tiny else ["-n", "4", *paths]
-        run = lambda wanted, limit, name=name, chosen=chosen: _run_tests(  # noqa: E731
-            name, chosen, "--xla_gpu_autotune_level=0", limit, {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
-        )
-        yield Piece("tests", [name], 240, run)
+        precision = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
+        yield _tests_piece("tests", name, chosen, "--xla_gpu_autotune_level=0", precision)
+
+
+def _tests_piece(
+    part: str, name: str, arguments: list[str], flags: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> Piece:
+    return Piece(part, [name], 240, lambda names, limit: _run_tests(name, arguments, flags, limit, environment))
 
 
 PARTS = {
@@ -233,40 +240,40 @@ PARTS = {
 
 
 # ---- other processes -------------------------------------------------------------------------------------------------
-def run_task(name: str, arguments: Mapping[str, Any], seconds: float, flags: str = "") -> Iterator[Record]:
-    command = module_command("benchmarks.gpu.tasks", name, json.dumps(arguments))
+def run_task(task: tasks.Task, arguments: Mapping[str, Any], seconds: float, flags: str = "") -> Iterator[Record]:
+    command = module_command("benchmarks.gpu.tasks", task.__name__, json.dumps(arguments))
     yield from map(json.loads, read_lines(command, seconds, flags))
 
 
 def _run_tests(
-    name: str, arguments: list[str], flags: str, seconds: float, environment: Mapping[str, str] | None = None
+    name: str, arguments: list[str], flags: str, seconds: float, environment: Mapping[str, str]
 ) -> Iterator[Record]:
     """Run pytest, and yield one record of passed, failed and skipped tests, also if time is over."""
     command = [sys.executable, "-m", "pytest", "-vv", "-n", "0", "--tb=short", "-p", "no:cacheprovider", *arguments]
-    found, tail, ended, begun = {}, [], "", time.monotonic()
+    statuses, tail, ended, begun = {}, [], "", time.monotonic()
     try:
         for line in read_lines(command, seconds, flags, environment):
             tail = [*tail[-15:], line.rstrip()]
             if match := re.search(r"(PASSED|FAILED|ERROR|SKIPPED)", line):
                 test = re.search(r"tests/\S+(?: \S*\])?", line)
-                found[test[0] if test else line.strip()] = match[1]
+                statuses[test[0] if test else line.strip()] = match[1]
     except TaskFailedError as error:
-        has_failures = {"FAILED", "ERROR"} & set(found.values())
+        has_failures = {"FAILED", "ERROR"} & set(statuses.values())
         ended = str(error) if error.is_late or not has_failures else ""
-    of = lambda status: [test for test, became in found.items() if became == status]  # noqa: E731
-    failed = of("FAILED") + of("ERROR")
-    counts = {"passed": len(of("PASSED")), "failed": len(failed), "skipped": len(of("SKIPPED"))}
-    ended = ended or ("" if found else "no test ran")
+    num_tests = collections.Counter(statuses.values())
+    failed = [test for test, status in statuses.items() if status in ("FAILED", "ERROR")]
+    counts = {"passed": num_tests["PASSED"], "failed": len(failed), "skipped": num_tests["SKIPPED"]}
+    ended = ended or ("" if statuses else "no test ran")
     record = {"name": name, **counts, "seconds": time.monotonic() - begun, "failures": failed}
     yield record | ({"error": ended} if ended else {}) | ({"output": tail} if failed else {})
 
 
 def read_lines(
-    command: list[str], seconds: float, flags: str = "", environment: Mapping[str, str] | None = None
+    command: list[str], seconds: float, flags: str = "", environment: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[str]:
     """Yield the lines that a process prints. Raises TaskFailedError at the end if it fails or takes too long."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
-    whole = {**module_environment(), **(environment or {}), "PYTHONUNBUFFERED": "1", "XLA_FLAGS": flags}
+    whole = {**module_environment(), **environment, "PYTHONUNBUFFERED": "1", "XLA_FLAGS": flags}
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, text=True, env=whole, cwd=ROOT, start_new_session=True

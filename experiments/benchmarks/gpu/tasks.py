@@ -35,6 +35,7 @@ from ..peers import ours
 from ..peers.worker import installed_version, send_answer, separate_answers
 from ..workloads import NUM_CLASSES, W2, WORKLOADS
 
+Task = Callable[..., Iterator[Record]]
 _STEMS = {"resnet18": "small", "resnet18_imagenet": "imagenet"}
 PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "flax", "optax", "numpy", "torch")
 PACKAGES += ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cublas")
@@ -49,11 +50,11 @@ def shifted_products(x: Array, kernel: Array, strides: tuple[int, int], pads: Se
     rows, columns = ((n - k) // s + 1 for n, k, s in zip(x.shape[1:3], (height, width), strides, strict=True))
     last = (rows - 1) * strides[0] + 1, (columns - 1) * strides[1] + 1
 
-    def seen(i: int, j: int) -> Array:
+    def shifted_image(i: int, j: int) -> Array:
         end = (x.shape[0], i + last[0], j + last[1], x.shape[3])
         return lax.slice(x, (0, i, j, 0), end, (1, *strides, 1))
 
-    products = [seen(i, j) @ kernel[i, j] for i in range(height) for j in range(width)]
+    products = [shifted_image(i, j) @ kernel[i, j] for i in range(height) for j in range(width)]
     return sum(products[1:], products[0])
 
 
@@ -96,7 +97,7 @@ def build_simulation(setting: Setting, layout: str, conv: str, block: int) -> en
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 def describe_device() -> Iterator[Record]:
     device = jax.devices()[0]
-    versions = {name: found for name in PACKAGES if (found := installed_version(name))}
+    versions = {name: version for name in PACKAGES if (version := installed_version(name))}
     yield {
         "device": device.device_kind,
         "backend": jax.default_backend(),
@@ -197,7 +198,7 @@ def _busy_microseconds(events: list[Record]) -> float:
     return covered
 
 
-TASKS: Mapping[str, Callable[..., Iterator[Record]]] = MappingProxyType(
+TASKS: Mapping[str, Task] = MappingProxyType(
     {each.__name__: each for each in (describe_device, rounds, aggregators, profile)}
 )
 

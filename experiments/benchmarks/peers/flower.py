@@ -1,4 +1,4 @@
-"""Flower's simulation: its FedAvg strategy, clients in Ray actors, one actor a core, the lean loop in each.
+"""Flower's simulation: its FedAvg strategy, clients in Ray actors, one actor per core, the lean loop in each.
 
 Flower's server runs from start to end by itself; here it waits in a queue between its rounds.
 """
@@ -26,7 +26,7 @@ from flwr.simulation import run_simulation
 
 @functools.cache
 def _loop(work: Workload) -> Loop:
-    """Built once an actor."""
+    """Build the loop once per actor."""
     torch.set_num_threads(1)
     return Loop(work)
 

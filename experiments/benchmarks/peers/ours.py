@@ -50,8 +50,7 @@ def prepare(work: Workload, settings: ContenderSettings) -> Contender:
 def with_matmul_precision(precision: str) -> Callable[[Model], Model]:
     """Set the precision of this process's float32 matrix products, and return the matching change of a model.
 
-    JAX computes float32 products in TF32 on GPUs unless it is told otherwise. Raises UnusableError for TF32 on other
-    devices.
+    JAX computes float32 products in TF32 on GPUs by default. Raises UnusableError for TF32 on other devices.
     """
     has_tf32 = jax.default_backend() == "gpu"
     if precision == "tf32" and not has_tf32:
@@ -64,8 +63,8 @@ def with_matmul_precision(precision: str) -> Callable[[Model], Model]:
 
 def measure_peak_device_mb() -> float | None:
     """Peak memory of this process on the first device in MB; None if the device does not report it."""
-    found = jax.devices()[0].memory_stats()
-    return found["peak_bytes_in_use"] / 1e6 if found else None
+    stats = jax.devices()[0].memory_stats()
+    return stats["peak_bytes_in_use"] / 1e6 if stats else None
 
 
 def build_model(work: Workload, conv: str = "auto") -> Model:

@@ -1,7 +1,7 @@
-"""Apple's pfl-research: its FederatedAveraging on its SimulatedBackend, one process a core, one thread each.
+"""Apple's pfl-research: its FederatedAveraging on its SimulatedBackend, one process per core, one thread each.
 
-The contender's process is rank 0; it starts the others and tells them of each round. They meet in torch.distributed, as
-pfl's guide to distributed simulations says.
+The contender's process is rank 0; it starts the others and sends them an order per round. They connect through
+torch.distributed, as pfl's guide to distributed simulations says.
 """
 
 import os
@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from ..workloads import Weights, Workload
 from . import Contender, ContenderSettings
-from .torch_network import from_torch, network, tensors
+from .torch_network import build_network, from_torch, make_tensors
 
 _NEVER = 1 << 30
 
@@ -28,7 +28,7 @@ class _Learner(nn.Module):
 
     def __init__(self, work: Workload):
         super().__init__()
-        self.network = network(work)
+        self.network = build_network(work)
 
     def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(self.network(inputs), labels)
@@ -49,7 +49,7 @@ def _simulation(work: Workload) -> tuple[Callable[[], None], Callable[[], Weight
     from pfl.model.pytorch import PyTorchModel
 
     torch.set_num_threads(1)
-    data, learner = tensors(work), _Learner(work)
+    data, learner = make_tensors(work), _Learner(work)
     learner.to(memory_format=torch.channels_last)  # pyrefly: ignore[no-matching-overload]
     users = [PyTorchTensorDataset((data.inputs[rows], data.labels[rows])) for rows in data.clients]
     dataset = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", list(range(len(users)))))

@@ -24,9 +24,9 @@ class ContenderProcess:
     """A contender's worker in a session of its own. It computes only between a question and its answer."""
 
     def __init__(
-        self, contender: str, arguments: list[str], python: str, directory: Path, patience: float = ANSWER_TIMEOUT
+        self, contender: str, arguments: list[str], python: str, directory: Path, timeout: float = ANSWER_TIMEOUT
     ):
-        self._log, self._patience = directory / f"{contender}.log", patience
+        self._log, self._timeout = directory / f"{contender}.log", timeout
         with self._log.open("w") as log:
             process = subprocess.Popen(
                 module_command("benchmarks.peers.worker", contender, *arguments, python=python),
@@ -64,9 +64,9 @@ class ContenderProcess:
         self._stdout.close()
 
     def _answer(self) -> dict[str, Any]:
-        is_there, _, _ = select.select([self._stdout], [], [], self._patience)
+        is_there, _, _ = select.select([self._stdout], [], [], self._timeout)
         if not is_there:
-            raise ContenderError(f"no answer in {self._patience} s. {self._read_log_tail()}")
+            raise ContenderError(f"no answer in {self._timeout} s. {self._read_log_tail()}")
         line = bytearray()
         while not line.endswith(b"\n"):
             if not (part := self._stdout.read(65536)):

@@ -6,13 +6,13 @@ import torch
 
 from ..workloads import Workload
 from . import Contender, ContenderSettings, UnusableError
-from .torch_lean import Loop, contender
-from .torch_network import device
+from .torch_lean import Loop, make_contender
+from .torch_network import select_device
 
 _BEFORE = 3  # epochs in which memory is taken and cuDNN chooses its algorithms, for none of that can be recorded
 
 
-class Recorded(Loop):
+class GraphLoop(Loop):
     def __init__(self, work: Workload, device: torch.device):
         super().__init__(work, device)
         self._positions, self._graph = self.data.clients[0].clone(), torch.cuda.CUDAGraph()
@@ -33,7 +33,7 @@ class Recorded(Loop):
 
 
 def prepare(work: Workload, settings: ContenderSettings) -> Contender:
-    chosen = device(settings)
+    chosen = select_device(settings)
     if chosen.type != "cuda":
         raise UnusableError("CUDA graphs need a GPU")
-    return contender(Recorded(work, chosen), chosen)
+    return make_contender(GraphLoop(work, chosen), chosen)

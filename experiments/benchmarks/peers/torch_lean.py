@@ -8,15 +8,15 @@ from torch.nn.functional import cross_entropy
 
 from ..workloads import Workload
 from . import Contender, ContenderSettings
-from .torch_network import device, facts, from_torch, network, tensors, wait
+from .torch_network import build_network, from_torch, make_tensors, read_facts, select_device, synchronize
 
 
 class Loop:
     """Clients one after another on one model; what they end with is added up."""
 
     def __init__(self, work: Workload, device: torch.device | str = "cpu"):
-        self.work, self.data = work, tensors(work, device)
-        self.model = network(work).to(device, memory_format=torch.channels_last)  # pyrefly: ignore[no-matching-overload]
+        self.work, self.data = work, make_tensors(work, device)
+        self.model = build_network(work).to(device, memory_format=torch.channels_last)  # pyrefly: ignore[no-matching-overload]
         self.parameters = list(self.model.parameters())
         self.server = [parameter.detach().clone() for parameter in self.parameters]
         self.total = [torch.zeros_like(parameter) for parameter in self.parameters]
@@ -47,16 +47,16 @@ class Loop:
 
 
 def prepare(work: Workload, settings: ContenderSettings) -> Contender:
-    chosen = device(settings)
-    return contender(Loop(work, chosen), chosen)
+    chosen = select_device(settings)
+    return make_contender(Loop(work, chosen), chosen)
 
 
-def contender(loop: Loop, device: torch.device) -> Contender:
+def make_contender(loop: Loop, device: torch.device) -> Contender:
     work = loop.work
 
     def round() -> None:
         loop.train(range(work.num_clients))
         torch._foreach_copy_(loop.server, torch._foreach_div(loop.total, work.num_clients))
-        wait(device)
+        synchronize(device)
 
-    return Contender(round, lambda: from_torch(work, loop.server), facts=lambda: facts(device))
+    return Contender(round, lambda: from_torch(work, loop.server), facts=lambda: read_facts(device))

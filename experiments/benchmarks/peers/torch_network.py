@@ -1,4 +1,4 @@
-"""The works in PyTorch: the network, its weights to and from the works' layout, and the examples as tensors."""
+"""The workloads in PyTorch: the network, its weights to and from the workloads' layout, and the examples as tensors."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -17,8 +17,8 @@ class Tensors(NamedTuple):
     clients: Tensor  # [clients, examples] int64
 
 
-def device(settings: ContenderSettings) -> torch.device:
-    """The GPU where one can be seen, else the CPU, set up as asked for. Raises Unusable for a precision without use."""
+def select_device(settings: ContenderSettings) -> torch.device:
+    """Set up and return the GPU if there is one, else the CPU. Raises UnusableError for a precision without use."""
     torch.set_num_threads(settings.cores)
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -29,25 +29,25 @@ def device(settings: ContenderSettings) -> torch.device:
     return torch.device("cuda")
 
 
-def wait(device: torch.device) -> None:
-    """Until the device has computed what it was given."""
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def facts(device: torch.device) -> dict[str, Any]:
+def read_facts(device: torch.device) -> dict[str, Any]:
     return {"peak_device_mb": torch.cuda.max_memory_allocated(device) / 1e6} if device.type == "cuda" else {}
 
 
-def tensors(work: Workload, device: torch.device | str = "cpu") -> Tensors:
+def make_tensors(work: Workload, device: torch.device | str = "cpu") -> Tensors:
     examples = work.examples()
     inputs = torch.from_numpy(examples.inputs).to(device).float().div_(255).permute(0, 3, 1, 2)
     labels, clients = (torch.from_numpy(each).to(device).long() for each in (examples.labels, examples.clients))
     return Tensors(inputs, labels, clients)
 
 
-def network(work: Workload) -> nn.Sequential:
-    """The work's layers with their initial weights; pooled before ReLU, which is the same and less to do."""
+def build_network(work: Workload) -> nn.Sequential:
+    """Build the workload's layers with their initial weights; pooled before ReLU, which is the same and less to do."""
     modules, channels = [], work.shape[2]
     for layer in work.convolutions:
         convolution = nn.Conv2d(channels, layer.features, layer.kernel, padding=layer.padding.lower())
@@ -65,19 +65,19 @@ def network(work: Workload) -> nn.Sequential:
 
 
 def to_torch(work: Workload, weights: Weights) -> list[Tensor]:
-    """The works' weights as PyTorch lays them out; images are flattened channel by channel there."""
+    """Convert the workload's weights to PyTorch's layout; images are flattened channel by channel there."""
     first, (height, width, channels) = 2 * len(work.convolutions), work.flattened
-    laid = []
+    tensors = []
     for i, value in enumerate(weights):
         if i == first:
             value = value.reshape(height, width, channels, -1).transpose(2, 0, 1, 3).reshape(value.shape)
         axes = {4: (3, 2, 0, 1), 2: (1, 0), 1: (0,)}[value.ndim]
-        laid.append(torch.from_numpy(np.ascontiguousarray(value.transpose(axes))))
-    return laid
+        tensors.append(torch.from_numpy(np.ascontiguousarray(value.transpose(axes))))
+    return tensors
 
 
 def from_torch(work: Workload, parameters: Iterable[Tensor]) -> Weights:
-    """A network's parameters as the works lay them out."""
+    """Convert a network's parameters to the workload's layout."""
     first, (height, width, channels) = 2 * len(work.convolutions), work.flattened
     weights = []
     for i, parameter in enumerate(parameters):

@@ -1,4 +1,4 @@
-"""PyTorch as a researcher writes it: a DataLoader and a copy of the model a client, the mean of the state dicts."""
+"""PyTorch as a researcher writes it: a DataLoader and a copy of the model per client, the mean of the state dicts."""
 
 import copy
 
@@ -8,18 +8,18 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from ..workloads import Workload
 from . import Contender, ContenderSettings
-from .torch_network import from_torch, network, tensors
+from .torch_network import build_network, from_torch, make_tensors
 
 
 def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     torch.set_num_threads(settings.cores)
-    data, model, loss = tensors(work), network(work), nn.CrossEntropyLoss()
+    data, model, loss = make_tensors(work), build_network(work), nn.CrossEntropyLoss()
     everything = TensorDataset(data.inputs.contiguous(), data.labels)
     loaders = [
         DataLoader(Subset(everything, positions.tolist()), batch_size=work.batch_size) for positions in data.clients
     ]
 
-    def trained(loader: DataLoader) -> dict[str, torch.Tensor]:
+    def train_client(loader: DataLoader) -> dict[str, torch.Tensor]:
         local = copy.deepcopy(model)
         optimizer = torch.optim.SGD(local.parameters(), lr=work.learning_rate)
         for inputs, labels in loader:
@@ -29,7 +29,7 @@ def prepare(work: Workload, settings: ContenderSettings) -> Contender:
         return local.state_dict()
 
     def round() -> None:
-        uploads = [trained(loader) for loader in loaders]
+        uploads = [train_client(loader) for loader in loaders]
         mean = {name: torch.stack([upload[name] for upload in uploads]).mean(dim=0) for name in uploads[0]}
         model.load_state_dict(mean)
 

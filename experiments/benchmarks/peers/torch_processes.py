@@ -1,4 +1,4 @@
-"""The lean loop in one process a core, each with one thread: clients are dealt out, models meet in shared memory."""
+"""The lean loop in one process per core, each with one thread: clients are dealt out, models meet in shared memory."""
 
 import torch
 from torch import Tensor, multiprocessing
@@ -7,13 +7,13 @@ from torch.multiprocessing import Queue
 from ..workloads import Workload
 from . import Contender, ContenderSettings
 from .torch_lean import Loop
-from .torch_network import from_torch, network
+from .torch_network import build_network, from_torch
 
 
 def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     context = multiprocessing.get_context("spawn")
-    server = _shared(work)
-    totals = [_shared(work) for _ in range(settings.cores)]
+    server = _share_parameters(work)
+    totals = [_share_parameters(work) for _ in range(settings.cores)]
     orders = [context.SimpleQueue() for _ in range(settings.cores)]
     done = context.SimpleQueue()
     for i, (total, order) in enumerate(zip(totals, orders, strict=True)):
@@ -37,14 +37,14 @@ def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     return Contender(round, lambda: from_torch(work, server), close)
 
 
-def _shared(work: Workload) -> list[Tensor]:
-    return [parameter.detach().share_memory_() for parameter in network(work).parameters()]
+def _share_parameters(work: Workload) -> list[Tensor]:
+    return [parameter.detach().share_memory_() for parameter in build_network(work).parameters()]
 
 
 def _serve(
     work: Workload, clients: range, server: list[Tensor], total: list[Tensor], orders: Queue, done: Queue
 ) -> None:
-    """Train these clients from `server` into `total`, as often as told."""
+    """Train these clients from `server` into `total` for every order."""
     torch.set_num_threads(1)
     loop = Loop(work)
     done.put(True)

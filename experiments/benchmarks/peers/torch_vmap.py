@@ -9,14 +9,14 @@ from torch.nn.functional import cross_entropy
 
 from ..workloads import Workload
 from . import Contender, ContenderSettings
-from .torch_network import device, facts, from_torch, network, tensors, wait
+from .torch_network import build_network, from_torch, make_tensors, read_facts, select_device, synchronize
 
 CHUNK = 100  # clients side by side; on a GPU all of them where there are no convolutions, whose outputs fill it
 
 
 def prepare(work: Workload, settings: ContenderSettings) -> Contender:
-    chosen = device(settings)
-    data, model = tensors(work, chosen), network(work).to(chosen)
+    chosen = select_device(settings)
+    data, model = make_tensors(work, chosen), build_network(work).to(chosen)
     chunk = CHUNK if work.convolutions or chosen.type == "cpu" else work.num_clients
     server = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
@@ -25,8 +25,8 @@ def prepare(work: Workload, settings: ContenderSettings) -> Contender:
 
     gradients = vmap(grad(loss))
 
-    def trained(clients: Tensor) -> dict[str, Tensor]:
-        """The sum of the models of a chunk of clients [chunk, examples]."""
+    def train_clients(clients: Tensor) -> dict[str, Tensor]:
+        """Return the sum of the trained models of a chunk of clients [chunk, examples]."""
         parameters = {
             name: value.expand(len(clients), *value.shape).clone(memory_format=torch.contiguous_format)
             for name, value in server.items()
@@ -38,9 +38,9 @@ def prepare(work: Workload, settings: ContenderSettings) -> Contender:
         return {name: value.sum(dim=0) for name, value in parameters.items()}
 
     def round() -> None:
-        sums = [trained(clients) for clients in data.clients.split(chunk)]
+        sums = [train_clients(clients) for clients in data.clients.split(chunk)]
         for name, value in server.items():
             value.copy_(reduce(torch.add, (each[name] for each in sums)) / work.num_clients)
-        wait(chosen)
+        synchronize(chosen)
 
-    return Contender(round, lambda: from_torch(work, server.values()), facts=lambda: facts(chosen))
+    return Contender(round, lambda: from_torch(work, server.values()), facts=lambda: read_facts(chosen))

@@ -124,6 +124,16 @@ def test_a_process_that_takes_too_long_is_ended_and_its_output_kept():
         next(lines)
 
 
+def test_the_device_is_described_by_a_task_that_there_is(tmp_path, monkeypatch):
+    commands = []
+    for name in ("JAX_PLATFORMS", "XLA_PYTHON_CLIENT_PREALLOCATE"):
+        monkeypatch.setenv(name, "")  # restored after the command has set it
+    monkeypatch.setattr(parts, "read_lines", lambda command, *_: commands.append(command) or [json.dumps(ABOUT)])
+    assert gpu.main([f"--json={tmp_path / 'gpu.json'}", "--platform=cpu", "--tiny", "--minutes=1e-9"]) == 1
+    (command,) = commands
+    assert command[3] in tasks.TASKS and gpu.FigureFile(tmp_path / "gpu.json").about == ABOUT
+
+
 def test_the_error_of_a_failed_process_holds_its_last_output():
     with pytest.raises(parts.TaskFailedError, match="out of luck"):
         list(parts.read_lines([sys.executable, "-c", "raise SystemExit('out of luck')"], 60.0))

@@ -12,8 +12,7 @@ import pytest
 from rich.console import Console
 
 from experiments.benchmarks import report, rounds
-from experiments.benchmarks.harness import Benchmark, BenchmarkRules
-from experiments.benchmarks.measurement import Measurement
+from experiments.benchmarks.harness import Benchmark, BenchmarkRules, Measurement
 from experiments.benchmarks.peers import CONTENDERS, MATMUL, OURS, PEERS, ours
 from experiments.benchmarks.workloads import W1, W2, W3, WORKLOADS
 from fedjax_het.types import Context
@@ -184,6 +183,12 @@ def test_the_command_prints_a_table_and_writes_json(measurements, monkeypatch, t
     found = json.loads((tmp_path / "found.json").read_text())
     assert [record["work"] for record in found] == ["w3", "w3", "w1", "w1"] and all(r.keys() == KEYS for r in found)
     assert "a trial" in capsys.readouterr().out
+
+
+def test_a_worker_imports_neither_fedjax_het_nor_jax():
+    """Its environment may be one of another framework, which has neither."""
+    program = "import sys; sys.modules |= {'fedjax_het': None, 'jax': None}; import experiments.benchmarks.peers.worker"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)
 
 
 # ---- contenders ------------------------------------------------------------------------------------------------------

@@ -58,12 +58,13 @@ def test_printed_deviations_are_shown_beside_printed_values():
     (row,) = csv.DictReader(io.StringIO(command.to_csv([entry])))
     assert (row["paper"], row["paper std"]) == ("80.0", "0.25")
     table = fedrd.EXPERIMENTS["table2"]
-    assert table.deviation("accuracy", "FedRD", "P") == 0.18 and table.deviation("accuracy", "FedRD", "Avg.") == 0.25
+    assert table.printed_value("accuracy", "FedRD", "P") == (89.98, 0.18)
+    assert table.printed_value("accuracy", "FedRD", "Avg.") == (71.52, 0.25)
 
 
 def test_printed_values_are_shown_beside_comparable_results_only(tmp_path, monkeypatch):
     """Not at the smallest scale, and no average over other columns than the paper's."""
-    monkeypatch.setattr(command.run_grid, "run_grid", lambda cells, folder: iter(()))
+    monkeypatch.setattr(command.grid, "run_grid", lambda cells, folder: iter(()))
     table = fedrd.EXPERIMENTS["table5"]
     cpu = table.scales["cpu"]
     fewer = {column: cpu.columns[column] for column in "PA"}

@@ -180,8 +180,8 @@ def test_measures_read_the_numbers_of_a_run(tmp_path):
         "unseen": measures.read_unseen_score()(run, "P"),
         "by letter": measures.read_client_score()(run, "A"),
         "by name": measures.read_client_score()(run, "y"),
-        "first": measures.read_diagnostic("drift", "gamma")(run, "-"),
-        "last": measures.read_diagnostic("drift", "by_client", -1)(run, "-"),
+        "first": measures.read_first(measures.mean_quantity("drift", "gamma"))(run, "-"),
+        "last": measures.read_last(measures.mean_quantity("drift", "by_client"))(run, "-"),
     }
     expected = {
         "final": [50, 60],

@@ -39,7 +39,7 @@ def test_each_client_has_a_row_and_missing_images_are_empty(run, monkeypatch):
     monkeypatch.setattr(images.plots, "show_image", lambda axis, image, ends=None: shown.append((axis, ends)))
     row = make_contents(*read_runs([run])).rows[0]
     shown.clear()
-    images.taken([row])
+    images.draw_pictures([row])
     assert len(shown) == 5 + 2 * 5  # contours, then images and what is made of them
     assert {axis.get_ylabel() for axis, _ in shown} - {""} == {"a", "b", "c"}
     assert len({ends for _, ends in shown[5:]}) == 1

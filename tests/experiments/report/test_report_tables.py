@@ -148,7 +148,7 @@ def test_rows_with_the_same_partition_share_a_heat_map(run_rows):
 
 
 def test_diagnostics_are_drawn_by_shape_without_absent_clients(run_rows):
-    drawn = {figure.name: figure for figure in diagnostics.figures(run_rows)}
+    drawn = {figure.name: figure for figure in diagnostics.make_figures(run_rows)}
     assert set(drawn) == {
         "conflict", "conflict_values", "conflict_cosines", "classes_losses", "spectrum", "spectrum_values",
         "landscape", "landscape_clients",

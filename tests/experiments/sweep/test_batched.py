@@ -8,7 +8,7 @@ import pytest
 
 from experiments import compare, train
 from experiments.runs.records import MetricLines
-from experiments.sweep import batched, grid, run_grid
+from experiments.sweep import batched, grid
 from tests.shared import ROOT
 
 QUICK = ROOT / "configs" / "quickstart.py"
@@ -117,15 +117,15 @@ def test_another_config_in_the_directory_is_refused(trained, capsys):
 
 def test_runs_that_differ_in_numbers_and_seeds_are_grouped():
     varied = {"algorithm.mu": ["0", "1"], "seed": ["0", "1"], "rounds": ["5", "6"]}
-    found = run_grid.group_runs(grid.make_grid([QUICK], {"algorithm.name": "fedprox"}, varied), max_together=3)
+    found = grid.group_runs(grid.make_grid([QUICK], {"algorithm.name": "fedprox"}, varied), max_together=3)
     assert [len(group) for group in found] == [3, 1, 3, 1]
     assert len({cell.settings()["rounds"] for cell in found[0]}) == 1
     names = grid.make_grid([QUICK], {}, {"algorithm.name": ["fedavg", "fedprox"]})
-    assert [len(group) for group in run_grid.group_runs(names, max_together=8)] == [1, 1]
+    assert [len(group) for group in grid.group_runs(names, max_together=8)] == [1, 1]
     switches = grid.make_grid([QUICK], {"algorithm.name": "fedld"}, {"algorithm.principal": ["True", "False"]})
-    assert [len(group) for group in run_grid.group_runs(switches, max_together=8)] == [1, 1]
+    assert [len(group) for group in grid.group_runs(switches, max_together=8)] == [1, 1]
     counts = grid.make_grid([QUICK], {}, {"algorithm.epochs": ["1", "2"]})
-    assert [len(group) for group in run_grid.group_runs(counts, max_together=8)] == [1, 1]
+    assert [len(group) for group in grid.group_runs(counts, max_together=8)] == [1, 1]
 
 
 def test_less_than_one_run_per_program_is_refused(tmp_path, capsys):

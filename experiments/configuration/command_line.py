@@ -1,0 +1,54 @@
+"""The parts that command lines share: the flag --config, overrides of the config, and the exit status."""
+
+import argparse
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec
+
+from fedjax_het.errors import InputError, NonFiniteError
+
+from .. import PROGRAM
+from . import settings
+
+_P = ParamSpec("_P")
+
+
+def add_config_flag(parser: argparse.ArgumentParser, **options: Any) -> None:
+    about = f"a Python file with get_config(), or an embedded config (`{PROGRAM} list` names them)"
+    parser.add_argument("--config", type=settings.find_config, required=True, help=about, **options)
+
+
+def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return (a command's own arguments, {key: text} of `--config.<key>=<value>`)."""
+    own, overrides, rest = [], {}, iter(argv)
+    for argument in rest:
+        key, is_set, text = argument.partition("=")
+        if key.startswith("--config."):
+            overrides[key.removeprefix("--config.")] = text if is_set else next(rest, "")
+        else:
+            own.append(argument)
+    return own, overrides
+
+
+def with_exit_status(when_interrupted: str = "") -> Callable[[Callable[_P, int]], Callable[_P, int]]:
+    """Make a decorator of a command that returns its exit status.
+
+    An InputError is printed and gives 2, a NonFiniteError likewise 1; an interrupt prints the given text and gives 130.
+    """
+
+    def decorate(main: Callable[_P, int]) -> Callable[_P, int]:
+        @functools.wraps(main)
+        def run(*args: _P.args, **kwargs: _P.kwargs) -> int:
+            try:
+                return main(*args, **kwargs)
+            except (InputError, NonFiniteError) as error:
+                print(f"error: {error}", file=sys.stderr)
+                return 2 if isinstance(error, InputError) else 1
+            except KeyboardInterrupt:
+                print(when_interrupted, end="\n" if when_interrupted else "", file=sys.stderr)
+                return 130
+
+        return run
+
+    return decorate
