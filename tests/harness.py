@@ -97,6 +97,22 @@ def train(name: str, rounds: int = 2, norm: str = "none", **options) -> Variable
 
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+# One of each kind of program: sums, stacks, Gram matrices, personal leaves, memories, replies, surveys.
+REPRESENTATIVE = (
+    "fedavg",
+    "scaffold",
+    "fedbn",
+    "fedpac",
+    "fedld",
+    "fedmgc",
+    "fedga",
+    "harmofl",
+    "fedsr",
+    "hierarchical",
+)
+every_algorithm_slowly = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in REPRESENTATIVE else pytest.mark.slow) for name in ALGORITHMS]
+)
 ROUNDING = 1e-5
 
 

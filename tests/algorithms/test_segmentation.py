@@ -10,7 +10,7 @@ from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.errors import InputError
 from fedjax_het.models._norms import norm
-from tests.harness import every_algorithm
+from tests.harness import every_algorithm_slowly
 
 FEDERATION = data.toy(num_clients=3, num_classes=2, image=(16, 16, 1), masks=True, examples_per_client=(12, 16))
 OF_CLASSES = {"fedpac", "fedsr"}  # prototypes, and a distribution of the features for each class
@@ -37,7 +37,7 @@ def simulation(name, model=None, **options):
     return engine.Simulation(algorithm, model or models.from_flax(PixelClassifier()), FEDERATION, rounds=3, **options)
 
 
-@every_algorithm
+@every_algorithm_slowly
 def test_every_algorithm_trains_on_masks_or_refuses_them(name):
     if name in OF_CLASSES:
         with pytest.raises(InputError, match=r"features (are|have shape)"):

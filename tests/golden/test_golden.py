@@ -14,7 +14,14 @@ HERE = Path(__file__).parent / "vectors"
 load_checks()
 
 
-@pytest.mark.parametrize("path", find_cases(HERE), ids=lambda path: f"{path.parent.name}/{path.stem}")
+LARGE = ("harmofl_unet_hw32", "resnet18_hw64")  # networks, whose compilation takes most of the time
+
+
+def _parameter(path: Path):
+    return pytest.param(path, id=f"{path.parent.name}/{path.stem}", marks=[pytest.mark.slow] * (path.stem in LARGE))
+
+
+@pytest.mark.parametrize("path", map(_parameter, find_cases(HERE)))
 def test_the_package_agrees_with_every_stored_case(path):
     _, outcome = run_case(path)
     assert not outcome.problems
