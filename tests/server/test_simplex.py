@@ -8,11 +8,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_het._internal.float64 import in_double
+from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.server.simplex import least_on_simplex
 
 SIZE = 5
-solve = jax.jit(in_double(least_on_simplex))
 EVERYONE = np.ones(SIZE, bool)
+
+
+def make_solver(platform):
+    def solve(matrix, start, is_allowed):
+        with tracing_for(platform):
+            return least_on_simplex(matrix, start, is_allowed)
+
+    return jax.jit(in_double(solve))
+
+
+@pytest.fixture(scope="module", params=["cpu", "tpu"])
+def solve(request):
+    """The search as it is traced for a platform; TPUs have a decomposition of their own."""
+    return make_solver(request.param)
 
 
 def brute_force_minimum(matrix):
@@ -30,8 +44,8 @@ def brute_force_minimum(matrix):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10_000), st.sampled_from([1e-6, 1e-2, 1.0]), st.integers(0, SIZE - 1))
-def test_the_minimum_is_found_from_any_corner(seed, ridge, start):
+@given(seed=st.integers(0, 10_000), ridge=st.sampled_from([1e-6, 1e-2, 1.0]), start=st.integers(0, SIZE - 1))
+def test_the_minimum_is_found_from_any_corner(solve, seed, ridge, start):
     rng = np.random.default_rng(seed)
     half = rng.normal(size=(SIZE, 3))
     matrix = half @ half.T + ridge * np.diag(rng.uniform(0.1, 1, SIZE))
@@ -43,7 +57,7 @@ def test_the_minimum_is_found_from_any_corner(seed, ridge, start):
     np.testing.assert_allclose(point, brute_force_minimum(matrix), atol=1e-8)
 
 
-def test_a_corner_that_is_one_of_several_minima_is_kept():
+def test_a_corner_that_is_one_of_several_minima_is_kept(solve):
     """Client 0 lies between the others, at no cost: any mixture of opposite ones would do as well."""
     points = np.array([[0.0, 0], [1, 0], [-1, 0], [0, 1], [0, -1]])
     for start in range(SIZE):
@@ -51,20 +65,20 @@ def test_a_corner_that_is_one_of_several_minima_is_kept():
         np.testing.assert_array_equal(solve(moved @ moved.T, start, EVERYONE), np.arange(SIZE) == start)
 
 
-def test_with_equal_costs_the_starting_corner_is_kept():
+def test_with_equal_costs_the_starting_corner_is_kept(solve):
     np.testing.assert_array_equal(solve(np.zeros((SIZE, SIZE)), 2, EVERYONE), np.arange(SIZE) == 2)
 
 
-def test_entries_that_are_not_allowed_are_zero():
+def test_entries_that_are_not_allowed_are_zero(solve):
     is_allowed = np.array([True, True, False, True, False])
     np.testing.assert_allclose(solve(np.eye(SIZE), 0, is_allowed), is_allowed / 3, atol=1e-7)
 
 
-def test_nonfinite_costs_return_the_starting_corner():
+def test_nonfinite_costs_return_the_starting_corner(solve):
     np.testing.assert_array_equal(solve(np.full((SIZE, SIZE), np.nan), 1, EVERYONE), np.arange(SIZE) == 1)
 
 
-def test_the_search_works_under_vmap():
+def test_the_search_works_under_vmap(solve):
     rng = np.random.default_rng(1)
     halves = rng.normal(size=(3, SIZE, SIZE)).astype(np.float32)
     matrices = jnp.asarray(halves @ halves.swapaxes(1, 2))
