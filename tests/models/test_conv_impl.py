@@ -35,7 +35,7 @@ def kernel_of(case):
     if not convolution.is_suitable((n, h, w, c), (kh, kw, c, f), 1, PADS):
         return "product"
     y_shape = (n, h + 2 - kh, w + 3 - kw, f)
-    return "winograd" if convolution._is_worth_it(y_shape, (kh, kw, c, f), 1) else "direct"
+    return "winograd" if convolution._is_winograd_faster(y_shape, (kh, kw, c, f), 1) else "direct"
 
 
 def test_the_cases_reach_every_native_kernel():
