@@ -37,12 +37,17 @@ def test_rounds_lower_for_gpus_without_calls_that_only_cpus_have(algorithm):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", compile.PROBLEMS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_algorithm_and_model_lowers_for_gpus(algorithm, model):
-    target = compile.find_target("cuda", "")
+def test_every_algorithm_lowers_for_gpus(algorithm):
     for layout in compile.LAYOUTS:
-        check(compile.compile_case(algorithm, model, layout, target), "lowered")
+        check(compile.compile_case(algorithm, "mlp", layout, compile.find_target("cuda", "")), "lowered")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", compile.PROBLEMS)
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedld", "harmofl"])
+def test_every_model_lowers_for_gpus(algorithm, model):
+    check(compile.compile_case(algorithm, model, "vmapped", compile.find_target("cuda", "")), "lowered")
 
 
 def test_a_call_of_the_host_is_a_failure():
