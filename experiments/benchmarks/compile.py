@@ -17,8 +17,9 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -37,7 +38,6 @@ from fedjax_het.engine.parallel.layout import AXIS, Layout, chunked, sharded, vm
 from fedjax_het.engine.parallel.runs import Sweep
 from fedjax_het.errors import InputError
 from fedjax_het.models import MODELS
-from fedjax_het.types import Model
 
 from ..configuration.command_line import with_exit_status
 from ..runs.setting_text import select_names
@@ -95,11 +95,11 @@ class Problem(NamedTuple):
 
     image: tuple[int, int, int]
     masks: bool = False
-    build: Callable[..., Model] | None = None  # None: the model with its default options
+    options: Mapping[str, Any] = MappingProxyType({})  # of the model
 
 
 PROBLEMS = {
-    "mlp": Problem((28, 28, 1)),
+    "mlp": Problem((28, 28, 1), options={"norm": "batch"}),  # FedBN needs a norm to keep
     "lenet": Problem((32, 32, 3)),
     "cnn": Problem((28, 28, 1)),
     "resnet18": Problem((32, 32, 3)),
@@ -139,7 +139,7 @@ def trace(algorithm: str, model: str, layout: Layout) -> TracedRound:
         masks=problem.masks,
         examples_per_client=(EXAMPLES, EXAMPLES),
     )
-    network = MODELS[model](num_classes=federation.num_classes)
+    network = MODELS[model](num_classes=federation.num_classes, **problem.options)
     sweep = Sweep(lambda: ALGORITHMS[algorithm](learning_rate=0.01, batch_size=BATCH))
     return trace_round(RunSpec(sweep, network, federation, fh.participation.uniform(COHORT), 10, 5), layout)
 

@@ -69,7 +69,8 @@ def test_rounds_and_evaluation_compile_for_a_tpu(one_chip):
     steps = -(-80 // compile.BATCH)  # of 100 examples, 20 are held out
     hidden, inputs, classes = 128, 28 * 28, 10
     per_example = 2 * 2 * inputs * hidden + 3 * 2 * hidden * classes  # the inputs need no gradient
-    assert rounds["gflop"] == pytest.approx(compile.COHORT * steps * compile.BATCH * per_example / 1e9)
+    products = compile.COHORT * steps * compile.BATCH * per_example / 1e9
+    assert rounds["gflop"] == pytest.approx(products, rel=0.01)
     assert rounds["float64_compiled"] == evaluation["float64_compiled"] == 0
     assert rounds["estimated_s"] > 0
 
