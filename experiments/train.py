@@ -138,8 +138,7 @@ def train_together(runs: Sequence[Run], resolved: Mapping[str, Any], processes: 
         print(_NOT_BITWISE)
     dataset_table.print_dataset(parts.dataset)
     # -> simulation
-    print("compiling ...", flush=True)
-    with processes.barrier("simulation"):
+    with terminal.show_compilation(), processes.barrier("simulation"):
         simulation = build.build_simulation(parts, all_settings, directory.path)
     resolved = build.describe_resolved(parts, simulation, names)
     print(terminal.describe_costs(simulation, all_settings[0], resolved, directory.path), flush=True)

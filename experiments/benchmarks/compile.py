@@ -115,6 +115,7 @@ def find_target(platform: str, topology: str) -> Target:
     if platform == "cuda":
         return Target("cuda", "cuda")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # there is no metadata server to ask
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # the compiler needs no chip for itself
     options = {"chips_per_host_bounds": (1, 1, 1)} if topology.endswith(":1x1") else {}
     try:
         found = topologies.get_topology_desc(topology, platform="tpu", **options)

@@ -1,18 +1,31 @@
 """Terminal output of a run: its costs before it begins, its progress, and its results."""
 
+import contextlib
+import logging
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from fedjax_het.engine import RunCost, Simulation
+from fedjax_het.engine.parallel.compilation import COMPILATION_LOG
 
 from ..runs import data_usage, records
 
@@ -110,6 +123,55 @@ class ProgressDisplay:
 
     def warn(self, text: str) -> None:
         (print if self._progress is None else self._progress.console.print)(f"warning: {text}")
+
+
+@contextmanager
+def show_compilation(interval: float = 30.0) -> Iterator[None]:
+    """Display which program is being compiled, and for how long.
+
+    Args:
+        interval: The seconds between two lines on the same program, where the output is no terminal.
+    """
+    begun, current, is_done = time.monotonic(), [""], threading.Event()
+    progress = Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), transient=True)
+    progress.add_task("compiling")
+
+    def show(program: str) -> None:
+        current[0] = f"compiling {program}"
+        progress.update(progress.task_ids[0], description=current[0])
+        if not sys.stdout.isatty():
+            print(f"{current[0]} ...", flush=True)
+
+    def repeat() -> None:
+        while not is_done.wait(interval):
+            print(f"{current[0] or 'tracing'} ... {time.monotonic() - begun:.0f} s", flush=True)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_log_handler(COMPILATION_LOG, show))
+        if sys.stdout.isatty():
+            stack.enter_context(progress)
+        else:
+            reminder = threading.Thread(target=repeat, daemon=True)
+            reminder.start()
+            stack.callback(reminder.join)
+            stack.callback(is_done.set)
+        yield
+
+
+@contextmanager
+def _log_handler(log: logging.Logger, show: Callable[[str], None]) -> Iterator[None]:
+    """Hand the messages of a logger to a function, and to no other handler."""
+    handler, level, propagate = logging.Handler(), log.level, log.propagate
+    handler.emit = lambda record: show(record.getMessage())
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = propagate
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from fedjax_het import tree
 from fedjax_het.engine.evaluation.evaluate import BATCH, Evaluation, held_out_batches, make_evaluation, personal_rows
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.parallel import sharding
-from fedjax_het.engine.parallel.compilation import jit_initializer, replicated_shapes
+from fedjax_het.engine.parallel.compilation import COMPILATION_LOG, jit_initializer, replicated_shapes
 from fedjax_het.engine.round import client_step
 from fedjax_het.engine.round.program import RoundMetrics
 from fedjax_het.types import Array, ClientData, Key, PyTree, State
@@ -25,10 +25,12 @@ from fedjax_het.types import Array, ClientData, Key, PyTree, State
 class Program(NamedTuple):
     """A jitted function and its arguments or their shapes."""
 
+    name: str
     function: Wrapped
     arguments: tuple[PyTree, ...]
 
     def compile(self) -> Compiled:
+        COMPILATION_LOG.info(self.name)
         return self.function.lower(*self.arguments).compile()
 
 
@@ -64,7 +66,7 @@ class RunPrograms:
         number = replicated_shapes(np.int32(1), self.traced.layout)
         results = self._state_shardings and (self._state_shardings, self.traced.layout.sharding)
         arguments = self.hyper_parameters, self.state, self.data, self.keys, number
-        return self._program(self._run_rounds, (0, 0, None, 0, None), arguments, results, donate_argnums=(1,))
+        return self._program("rounds", self._run_rounds, (0, 0, None, 0, None), arguments, results, donate_argnums=(1,))
 
     def evaluation(self) -> Program:
         """(hyper-parameters, state, examples, held-out batches, rows of personal models) -> Evaluation."""
@@ -79,15 +81,21 @@ class RunPrograms:
 
         tables = replicated_shapes((held_out, own), traced.layout)
         return self._program(
-            evaluate, (0, 0, None, None, None), (self.hyper_parameters, self.state, self.data.examples, *tables)
+            "evaluation",
+            evaluate,
+            (0, 0, None, None, None),
+            (self.hyper_parameters, self.state, self.data.examples, *tables),
         )
 
     def measures(self, measure: Callable[[Mapping[str, Array], State, ClientData, Key], PyTree]) -> Program:
         """(hyper-parameters, state, data, keys) -> what `measure` measures in each run."""
-        return self._program(measure, (0, 0, None, 0), (self.hyper_parameters, self.state, self.data, self.keys))
+        return self._program(
+            "diagnostics", measure, (0, 0, None, 0), (self.hyper_parameters, self.state, self.data, self.keys)
+        )
 
     def _program(
         self,
+        name: str,
         function: Callable,
         axes: tuple[int | None, ...],
         arguments: tuple[PyTree, ...],
@@ -96,7 +104,8 @@ class RunPrograms:
     ) -> Program:
         layout = self.traced.layout
         results = layout.sharding if results is None else results
-        return Program(layout.jit(self.traced.spec.map_over_runs(function, axes), results, **options), arguments)
+        jitted = layout.jit(self.traced.spec.map_over_runs(function, axes), results, **options)
+        return Program(f"{name}, {layout}", jitted, arguments)
 
     def _initial_state(self, hyper_parameters: Mapping[str, Array], key: Key, data: ClientData) -> State:
         traced = self.traced.with_hyper_parameters(hyper_parameters)

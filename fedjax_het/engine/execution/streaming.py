@@ -19,7 +19,7 @@ from fedjax_het.engine.execution.run_spec import OffloadPolicy
 from fedjax_het.engine.execution.streaming_evaluation import StreamedEvaluation
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.parallel import sharding
-from fedjax_het.engine.parallel.compilation import compile_program, jit_initializer, replicated_shapes
+from fedjax_het.engine.parallel.compilation import COMPILATION_LOG, compile_program, jit_initializer, replicated_shapes
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.round import initialization
 from fedjax_het.engine.round.client_step import Cohort
@@ -114,6 +114,7 @@ class StreamingExecutor(Executor):
         self.shapes = sharding.with_shardings(shapes, layout)  # of the state that a round takes
         batch, examples = replicated_shapes(self._prefetcher.shapes, layout)
         carried_over = (self.shapes.clients, batch.cohort.ids) if self._is_stored else ()
+        COMPILATION_LOG.info("rounds, %s", layout)
         self.program = compile_program(
             spec.map_over_runs(self._round, (0, 0, 0, None, 0, None)),
             layout,

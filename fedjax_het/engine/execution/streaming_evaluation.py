@@ -22,7 +22,7 @@ from fedjax_het.engine.evaluation.scoring import Batches, HeldOut
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.prefetch import ExamplePrefetcher, prefetch, select_rows
 from fedjax_het.engine.execution.trace import TracedRound
-from fedjax_het.engine.parallel.compilation import compile_program, replicated_shapes
+from fedjax_het.engine.parallel.compilation import COMPILATION_LOG, compile_program, replicated_shapes
 from fedjax_het.engine.storage.client_store import ClientStore
 from fedjax_het.types import ClientState, Examples, PyTree, Rows, State, Variables
 
@@ -151,6 +151,7 @@ class StreamedEvaluation:
 
     # ---- programs ----------------------------------------------------------------------------------------------------
     def _compile(self, state: State) -> None:
+        COMPILATION_LOG.info("evaluation, %s", self._layout)
         spec, problem, layout, server = self._traced.spec, self._traced.round.problem, self._layout, state.server
         num_scores = len(scoring.score_names(spec.federation.examples.labels))
         self._total_shapes = ShapeDtypeStruct((spec.num_runs, self._num_segments, num_scores), _float_dtype())

@@ -1,5 +1,6 @@
 """Ahead-of-time compilation of programs for a layout."""
 
+import logging
 import os
 from collections.abc import Callable
 
@@ -9,6 +10,9 @@ from jax.stages import Compiled, Wrapped
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.types import PyTree
+
+COMPILATION_LOG = logging.getLogger("fedjax_het.compilation")
+"""A message at level INFO, such as "rounds, chunked(1)", before the compilation of a large program."""
 
 _OPTIMIZATION_LEVEL = "xla_backend_optimization_level"
 

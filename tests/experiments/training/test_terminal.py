@@ -1,10 +1,12 @@
 """Terminal output of a run."""
 
 import io
+import time
 
 from rich.console import Console
 
 from experiments.training import terminal
+from fedjax_het.engine.parallel.compilation import COMPILATION_LOG
 
 
 def render(figures):
@@ -28,3 +30,14 @@ def test_with_many_figures_details_are_left_out_with_a_reference():
     for name in ("clients/dice_max", "clients/iou_mean", "unseen/j/iou"):
         assert name not in text
     assert "all 44 figures: summary.json" in text
+
+
+def test_the_program_that_is_compiled_is_printed_again_while_it_takes_long(capsys):
+    with terminal.show_compilation(interval=0.05):
+        COMPILATION_LOG.info("rounds, %s", "vmapped")
+        time.sleep(0.2)
+        COMPILATION_LOG.info("evaluation, vmapped")
+    COMPILATION_LOG.info("diagnostics, vmapped")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "compiling rounds, vmapped ..." and lines[-1] == "compiling evaluation, vmapped ..."
+    assert "compiling rounds, vmapped ... 0 s" in lines
