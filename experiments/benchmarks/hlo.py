@@ -115,10 +115,9 @@ class _Counter:
             inside = self._costs(str(instruction.called("calls")))
             return memory + replace(inside, bytes=0.0)
         kind = opcode.removesuffix("-start")
-        if kind in _COLLECTIVES:
-            received = _num_bytes(instruction.type) / (
-                2 if opcode.endswith("-start") and "(" in instruction.type else 1
-            )
+        if kind in _COLLECTIVES:  # the type of a start holds what is sent, too
+            is_pair = opcode.endswith("-start") and instruction.type.startswith("(")
+            received = _num_bytes(instruction.type, is_anywhere=True) / (2 if is_pair else 1)
             return memory + Costs(collectives={kind: received})
         if opcode in ("dot", "convolution"):
             flop = 2.0 * _num_elements(instruction.type) * _contracted(instruction, types)
@@ -219,10 +218,10 @@ def _split_operands(text: str) -> tuple[str, str]:
     return text, ""
 
 
-def _num_bytes(type: str) -> float:
-    """The bytes of a type in main memory; S(1) marks what a TPU keeps beside its cores."""
-    arrays = ((dtype, sizes) for dtype, sizes, layout in _ARRAY.findall(type) if "S(" not in layout)
-    return sum(_bytes_of(dtype) * _product(sizes) for dtype, sizes in arrays)
+def _num_bytes(type: str, *, is_anywhere: bool = False) -> float:
+    """The bytes of a type that lie in main memory, or anywhere; S(1) marks what a TPU keeps beside its cores."""
+    arrays = _ARRAY.findall(type)
+    return sum(_bytes_of(dtype) * _product(sizes) for dtype, sizes, at in arrays if is_anywhere or "S(" not in at)
 
 
 def _bytes_of(dtype: str) -> float:
