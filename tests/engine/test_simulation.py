@@ -39,8 +39,8 @@ def test_advancing_and_evaluating_compile_nothing(simulation, monkeypatch):
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="only CPUs have the level")
-def test_quick_compilation_of_the_first_state_gives_the_same_bits(monkeypatch):
-    """But for a level that the user has set."""
+def test_quick_compilation_of_the_first_state_gives_the_same_weights(monkeypatch):
+    """Up to rounding (JAX 0.10 gives the same bits, 0.12 does not). A level that the user has set is kept."""
     draw, options = models.unet(2, width=0.125, levels=1).init, []
     jit = jax.jit
     monkeypatch.setattr(jax, "jit", lambda *args, **kwargs: options.append(kwargs) or jit(*args, **kwargs))
@@ -49,9 +49,9 @@ def test_quick_compilation_of_the_first_state_gives_the_same_bits(monkeypatch):
     jit_initializer(starts, vmapped, None)
     monkeypatch.setenv("XLA_FLAGS", "")
     quick = jit_initializer(starts, vmapped, None)
-    in_earnest = vmapped.jit(starts, None, compiler_options={"xla_backend_optimization_level": 3})
+    optimized = vmapped.jit(starts, None, compiler_options={"xla_backend_optimization_level": 3})
     assert [bool(each.get("compiler_options")) for each in options] == [False, True, True]
-    chex.assert_trees_all_equal(quick(jax.random.key(0)), in_earnest(jax.random.key(0)))
+    chex.assert_trees_all_close(quick(jax.random.key(0)), optimized(jax.random.key(0)), rtol=1e-6, atol=1e-7)
 
 
 def test_a_round_is_traced_once():

@@ -46,7 +46,7 @@ def jit_initializer(function: Callable, layout: Layout, results: PyTree) -> Wrap
 
     Each layer's initial weights are a kernel of their own, and on CPUs LLVM takes longer for them than for the round
     (3.1 s for a ResNet-18, 3.2 s for the smallest U-Net). With optimization level 1 it takes 1.4 s and 0.6 s, and the
-    weights have the same bits. Other backends have no such option, and a level in XLA_FLAGS is respected.
+    weights are the same up to rounding. Other backends have no such option, and a level in XLA_FLAGS is respected.
     """
     is_reducible = target_platform() == "cpu" and _OPTIMIZATION_LEVEL not in os.environ.get("XLA_FLAGS", "")
     return layout.jit(function, results, **({"compiler_options": {_OPTIMIZATION_LEVEL: 1}} if is_reducible else {}))
