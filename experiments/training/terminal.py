@@ -136,8 +136,8 @@ def show_compilation(interval: float = 30.0) -> Iterator[None]:
     progress = Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), transient=True)
     progress.add_task("compiling")
 
-    def show(program: str) -> None:
-        current[0] = f"compiling {program}"
+    def show(message: str) -> None:
+        current[0] = message
         progress.update(progress.task_ids[0], description=current[0])
         if not sys.stdout.isatty():
             print(f"{current[0]} ...", flush=True)

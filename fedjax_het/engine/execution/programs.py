@@ -30,7 +30,7 @@ class Program(NamedTuple):
     arguments: tuple[PyTree, ...]
 
     def compile(self) -> Compiled:
-        COMPILATION_LOG.info(self.name)
+        COMPILATION_LOG.info("compiling %s", self.name)
         return self.function.lower(*self.arguments).compile()
 
 

@@ -114,7 +114,7 @@ class StreamingExecutor(Executor):
         self.shapes = sharding.with_shardings(shapes, layout)  # of the state that a round takes
         batch, examples = replicated_shapes(self._prefetcher.shapes, layout)
         carried_over = (self.shapes.clients, batch.cohort.ids) if self._is_stored else ()
-        COMPILATION_LOG.info("rounds, %s", layout)
+        COMPILATION_LOG.info("compiling rounds, %s", layout)
         self.program = compile_program(
             spec.map_over_runs(self._round, (0, 0, 0, None, 0, None)),
             layout,

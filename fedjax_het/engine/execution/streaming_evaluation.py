@@ -151,7 +151,7 @@ class StreamedEvaluation:
 
     # ---- programs ----------------------------------------------------------------------------------------------------
     def _compile(self, state: State) -> None:
-        COMPILATION_LOG.info("evaluation, %s", self._layout)
+        COMPILATION_LOG.info("compiling evaluation, %s", self._layout)
         spec, problem, layout, server = self._traced.spec, self._traced.round.problem, self._layout, state.server
         num_scores = len(scoring.score_names(spec.federation.examples.labels))
         self._total_shapes = ShapeDtypeStruct((spec.num_runs, self._num_segments, num_scores), _float_dtype())

@@ -12,7 +12,7 @@ from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.types import PyTree
 
 COMPILATION_LOG = logging.getLogger("fedjax_het.compilation")
-"""A message at level INFO, such as "rounds, chunked(1)", before the compilation of a large program."""
+"""A message at level INFO, such as "compiling rounds, chunked(1)", before the compilation of a large program."""
 
 _OPTIMIZATION_LEVEL = "xla_backend_optimization_level"
 

@@ -34,10 +34,10 @@ def test_with_many_figures_details_are_left_out_with_a_reference():
 
 def test_the_program_that_is_compiled_is_printed_again_while_it_takes_long(capsys):
     with terminal.show_compilation(interval=0.05):
-        COMPILATION_LOG.info("rounds, %s", "vmapped")
+        COMPILATION_LOG.info("compiling rounds, %s", "vmapped")
         time.sleep(0.2)
-        COMPILATION_LOG.info("evaluation, vmapped")
-    COMPILATION_LOG.info("diagnostics, vmapped")
+        COMPILATION_LOG.info("compiling evaluation, vmapped")
+    assert not COMPILATION_LOG.handlers and COMPILATION_LOG.propagate
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "compiling rounds, vmapped ..." and lines[-1] == "compiling evaluation, vmapped ..."
     assert "compiling rounds, vmapped ... 0 s" in lines
