@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-_BYTES = {"pred": 1, "s4": 0.5, "u4": 0.5, "s8": 1, "u8": 1, "f8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2}
+_BYTES = {"pred": 1, "s4": 0.5, "u4": 0.5, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2}
 _BYTES |= {"f32": 4, "s32": 4, "u32": 4, "f64": 8, "s64": 8, "u64": 8, "c64": 8, "c128": 16}
 _COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute", "ragged-all-to-all")
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota", "partition-id"}
@@ -221,11 +221,11 @@ def _split_operands(text: str) -> tuple[str, str]:
 def _num_bytes(type: str, *, is_anywhere: bool = False) -> float:
     """The bytes of a type that lie in main memory, or anywhere; S(1) marks what a TPU keeps beside its cores."""
     arrays = _ARRAY.findall(type)
-    return sum(_bytes_of(dtype) * _product(sizes) for dtype, sizes, at in arrays if is_anywhere or "S(" not in at)
-
-
-def _bytes_of(dtype: str) -> float:
-    return next((size for name, size in _BYTES.items() if dtype == name), 1 if dtype.startswith("f8") else 0)
+    return sum(
+        _BYTES.get(dtype, 1 if dtype.startswith("f8") else 0) * _product(sizes)
+        for dtype, sizes, at in arrays
+        if is_anywhere or "S(" not in at
+    )
 
 
 def _num_elements(type: str) -> int:

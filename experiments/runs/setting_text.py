@@ -1,7 +1,7 @@
 """Parsing of settings that are written as text: layouts, amounts of memory, lists of names."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fedjax_het.errors import InputError, nearest, shorten
 
@@ -33,12 +33,19 @@ def parse_size(name: str, text: str | None) -> int | None:
     return size
 
 
-def parse_names(name: str, text: str, known: Iterable[str]) -> list[str]:
-    """Parse a list of names, each kept once: "drift, norms" -> ["drift", "norms"]."""
+def parse_names(name: str, text: str, known: Iterable[str], others: Sequence[str] = ()) -> list[str]:
+    """Parse a list of names, each kept once: "drift, norms" -> ["drift", "norms"].
+
+    Args:
+        name: The setting, for messages.
+        text: The names, comma-separated.
+        known: The names that there are.
+        others: Further words that a message may propose.
+    """
     names = list(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
     for each in names:
         if each not in known:
-            raise InputError(f"{name}: '{each}' is unknown. {nearest(each, known)}")
+            raise InputError(f"{name}: '{each}' is unknown. {nearest(each, [*known, *others])}")
     return names
 
 
@@ -46,11 +53,9 @@ def select_names(flag: str, text: str, known: Iterable[str]) -> list[str]:
     """Parse a flag with at least one of the known names, or "all" for all of them."""
     if text == "all":
         return list(known)
-    names = list(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
-    for name in names or [text]:
-        if name not in known:
-            raise InputError(f"{flag}: '{name}' is unknown. {nearest(name, [*known, 'all'])}")
-    return names
+    if names := parse_names(flag, text, known, ["all"]):
+        return names
+    raise InputError(f"{flag}: '{text}' is unknown. {nearest(text, [*known, 'all'])}")
 
 
 def short_name(key: str) -> str:

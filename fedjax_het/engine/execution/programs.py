@@ -16,7 +16,7 @@ from fedjax_het import tree
 from fedjax_het.engine.evaluation.evaluate import BATCH, Evaluation, held_out_batches, make_evaluation, personal_rows
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.parallel import sharding
-from fedjax_het.engine.parallel.compilation import COMPILATION_LOG, jit_initializer, replicated_shapes
+from fedjax_het.engine.parallel.compilation import COMPILATION_LOG, jit_initializer, jit_program, replicated_shapes
 from fedjax_het.engine.round import client_step
 from fedjax_het.engine.round.program import RoundMetrics
 from fedjax_het.types import Array, ClientData, Key, PyTree, State
@@ -66,7 +66,7 @@ class RunPrograms:
         number = replicated_shapes(np.int32(1), self.traced.layout)
         results = self._state_shardings and (self._state_shardings, self.traced.layout.sharding)
         arguments = self.hyper_parameters, self.state, self.data, self.keys, number
-        return self._program("rounds", self._run_rounds, (0, 0, None, 0, None), arguments, results, donate_argnums=(1,))
+        return self._program("rounds", self._run_rounds, (0, 0, None, 0, None), arguments, results, donate=(1,))
 
     def evaluation(self) -> Program:
         """(hyper-parameters, state, examples, held-out batches, rows of personal models) -> Evaluation."""
@@ -100,11 +100,10 @@ class RunPrograms:
         axes: tuple[int | None, ...],
         arguments: tuple[PyTree, ...],
         results: PyTree = None,
-        **options,
+        donate: tuple[int, ...] = (),
     ) -> Program:
         layout = self.traced.layout
-        results = layout.sharding if results is None else results
-        jitted = layout.jit(self.traced.spec.map_over_runs(function, axes), results, **options)
+        jitted = jit_program(self.traced.spec.map_over_runs(function, axes), layout, results, donate)
         return Program(f"{name}, {layout}", jitted, arguments)
 
     def _initial_state(self, hyper_parameters: Mapping[str, Array], key: Key, data: ClientData) -> State:

@@ -22,6 +22,12 @@ def replicated_shapes(values: PyTree, layout: Layout) -> PyTree:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout.sharding), values)
 
 
+def jit_program(function: Callable, layout: Layout, results: PyTree = None, donate: tuple[int, ...] = ()) -> Wrapped:
+    """`layout.jit`, by default with replicated results; arguments as for `compile_program`."""
+    results = layout.sharding if results is None else results
+    return layout.jit(function, results, donate_argnums=donate)
+
+
 def compile_program(
     function: Callable, layout: Layout, *shapes: PyTree, results: PyTree = None, donate: tuple[int, ...] = ()
 ) -> Compiled:
@@ -37,8 +43,7 @@ def compile_program(
     Returns:
         The compiled program.
     """
-    results = layout.sharding if results is None else results
-    return layout.jit(function, results, donate_argnums=donate).lower(*shapes).compile()
+    return jit_program(function, layout, results, donate).lower(*shapes).compile()
 
 
 def jit_initializer(function: Callable, layout: Layout, results: PyTree) -> Wrapped:
