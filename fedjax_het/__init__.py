@@ -1,6 +1,6 @@
 """A simulator for heterogeneous federated learning in which a whole round is one XLA program."""
 
-from fedjax_het import algorithms, data, diagnostics, models, sharing, tree, types
+from fedjax_het import algorithms, data, diagnostics, models, sharing, tree, types, uplink
 from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, Summary, Weighting
 from fedjax_het.client import gradients, local_updates, measures, memories, objectives, schedules
 from fedjax_het.engine import History, Simulation, Sweep, simulate
@@ -43,5 +43,6 @@ __all__ = [
     "summaries",
     "tree",
     "types",
+    "uplink",
     "weightings",
 ]

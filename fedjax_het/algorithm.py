@@ -3,21 +3,23 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import optax
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
 from fedjax_het.sharing import Sharing, share_all
 from fedjax_het.types import (
     Aggregate,
     Array,
     Batch,
+    Broadcast,
     ClientView,
     ForwardPass,
     Gram,
     Key,
     Model,
+    Named,
     Params,
     Problem,
     PyTree,
@@ -92,11 +94,14 @@ class Aggregator(NamedTuple):
         gram_edit: For rules that replace each update by a combination of all that depends on inner products alone:
             (Gram matrix K of the updates, view) -> C in float64, where client i's edited update is
             sum_j C_ij u_j. Diagnostics read it.
+        is_uniform_mean: Whether the update is the plain mean over the clients present, each with the same weight;
+            stages of the uplink that act on sums need it.
     """
 
     init: Callable[[Variables, int], PyTree]  # (shared, num_clients)
     update: Callable[[Problem, PyTree, ServerView], tuple[Aggregate, PyTree]]
     gram_edit: Callable[[Gram, ServerView], Gram] | None = None
+    is_uniform_mean: bool = False
 
 
 class Weighting(NamedTuple):
@@ -112,6 +117,85 @@ class Weighting(NamedTuple):
     init: Callable[[Variables, int], PyTree]
     update: Callable[[PyTree, ServerView], tuple[Float[Array, "cohort"], PyTree]]
     per_client: Callable[[Upload], Float[Array, ""]] | None = None
+
+
+class StageView(NamedTuple):
+    """What one client knows when it sends its update through a stage of the uplink."""
+
+    received: Broadcast
+    public: PyTree  # what the server told clients for this stage
+    memory: PyTree  # what the client keeps for this stage, () if nothing
+    client: Int[Array, ""]  # its id
+    num_clients: int  # all clients of the run, with training examples or without
+    key: Key  # of (seed, round, client id, stage)
+    round_key: Key  # of (seed, round, stage): the same for all clients and the server, so that sending it costs nothing
+
+
+class Sent(NamedTuple):
+    """What a client sends by a stage, and keeps for its next round.
+
+    Args:
+        update: The update as the server decodes it.
+        memory: The new value of what the client keeps.
+        side: Numbers that are summed over the clients present, and that the stage's `receive` is given.
+    """
+
+    update: Variables
+    memory: PyTree = ()
+    side: Mapping[str, Array] = MappingProxyType({})
+
+
+class ReceiveView(NamedTuple):
+    """What the server knows when a stage of the uplink acts on the combined update."""
+
+    server: ServerView
+    side: Named  # the sums of `Sent.side` over the clients present
+    state: PyTree  # the state of the stage
+    key: Key  # of (seed, round, stage), apart from all keys of clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A step between a client's finished update and the server: clipping, compression, noise, an attack.
+
+    What stages leave is what the server receives: aggregators, diagnostics and sums read nothing else.
+
+    Args:
+        send: (update, view) -> what one client sends. None sends the update as it is.
+        collections: The collections that `send` is given: "params", while all others are sent as they are, or "all".
+        init: Shared variables -> what a client keeps for this stage.
+        init_server: (shared variables, number of clients, cohort size) -> the first state of the stage on the server.
+        publish: State on the server -> what clients are told of it.
+        receive: (combined update, view) -> (the update that the server optimizer is given, new state). It runs after
+            the aggregator, and sees the collections that `send` sees.
+        corrupt: (updates of the cohort [cohort, ...], view) -> what arrives in their place, for attackers that know
+            what the others send. The updates are then stacked, whatever the aggregator.
+        bits: (bits of one client's update as it enters, the update's shapes) -> bits as it leaves.
+        check: Raises InputError for algorithms that the stage cannot serve.
+        steps_without_reports: Whether the server steps in rounds in which no client reported, too.
+    """
+
+    send: Callable[[Variables, StageView], Sent] | None = None
+    collections: Literal["params", "all"] = "params"
+    init: Callable[[Variables], PyTree] | None = None
+    init_server: Callable[[Variables, int, int], PyTree] = lambda shared, num_clients, cohort_size: ()
+    publish: Callable[[PyTree], PyTree] = lambda state: ()
+    receive: Callable[[Variables, ReceiveView], tuple[Variables, PyTree]] | None = None
+    corrupt: Callable[[Variables, "CorruptView"], Variables] | None = None
+    bits: Callable[[float, Variables], float] = lambda bits, shapes: bits
+    check: Callable[["Algorithm"], None] = lambda algorithm: None
+    steps_without_reports: bool = False
+
+
+class CorruptView(NamedTuple):
+    """What attackers know who know everything."""
+
+    received: Broadcast
+    cohort: Int[Array, "cohort"]  # client ids
+    is_present: Bool[Array, "cohort"]
+    num_clients: int  # all clients of the run
+    state: PyTree  # the state of the stage on the server
+    key: Key  # of (seed, round, stage), apart from all keys of honest clients
 
 
 def _identity(model: Model) -> Model:
@@ -142,3 +226,4 @@ class Algorithm:
     published: Mapping[str, Summary] = field(
         default_factory=_nothing
     )  # keyed by the report or answer that is summarized
+    uplink: tuple[Stage, ...] = ()  # applied in this order to every client's update

@@ -76,6 +76,7 @@ class Broadcast(NamedTuple):
     round: Int[Array, ""]  # from 0
     shared: Variables
     published: Named
+    uplink: tuple[PyTree, ...] = ()  # what each stage of the uplink tells clients; () without stages
 
 
 class Upload(NamedTuple):
@@ -110,6 +111,7 @@ class ServerState(NamedTuple):
     optimizer: PyTree
     aggregator: PyTree
     published: Named
+    uplink: tuple[PyTree, ...] = ()  # the state of each stage of the uplink; () without stages
 
 
 class RunCounters(NamedTuple):
@@ -159,19 +161,15 @@ class UpdateStack(Protocol):
 
         Args:
             weights: 0 for absent clients.
-            per_client: gives, from one client's upload alone, numbers >= 0 that the weights are proportional to.
-                None where there is no such function; the updates are then stacked. It runs while clients train, and
-                must not read the view.
+            per_client: One client's upload -> a number >= 0 that its weight is proportional to. It runs while clients
+                train, and must not read the view. None stacks the updates.
 
         Returns:
             A tree like one client's.
         """
 
     def gram(self) -> Gram:
-        """Return the inner products <u_i, u_j> over all leaves, in float64.
-
-        A function that calls this is traced again as a whole with float64 enabled.
-        """
+        """Return the inner products <u_i, u_j> over all leaves, in float64; the caller is traced again in float64."""
 
     def products(self, reference: PyTree) -> Float[Array, "cohort"]:
         """Return the inner products <u_i, v> with a tree like one client's, in float64, as `gram` does."""
@@ -223,7 +221,6 @@ class Trained(NamedTuple):
     metrics: Mapping[str, Float[Array, ""]]  # of this client's training; "loss" is its mean over the round
 
 
-# ---- the model: a feature extractor and a head -----------------------------------------------------------------------
 class Context(NamedTuple):
     """The context of a forward pass."""
 

@@ -10,7 +10,7 @@ from tests.shared import ROOT
 PACKAGE = ROOT / "fedjax_het"
 FILES = sorted(PACKAGE.rglob("*.py"))
 BASE = {"types", "tree", "sharing", "errors", "geometry", "validation", "_internal"}
-PARTS = {"algorithm", "client", "server", "models", "data", "diagnostics"}
+PARTS = {"algorithm", "client", "server", "models", "data", "diagnostics", "uplink"}
 TOP = {"algorithms", "engine"}
 
 
@@ -47,7 +47,7 @@ def test_base_modules_import_no_other_layer(path):
 
 @pytest.mark.parametrize("path", files_in(*PARTS), ids=lambda path: path.name)
 def test_parts_import_the_base_and_themselves_only(path):
-    shared = {"algorithm"} if package_of(path) in ("client", "server") else set()
+    shared = {"algorithm"} if package_of(path) in ("client", "server", "uplink") else set()
     assert packages_imported(path) <= BASE | {package_of(path)} | shared
 
 
@@ -60,7 +60,7 @@ def test_client_and_server_do_not_import_each_other():
 
 @pytest.mark.parametrize("path", files_in("engine"), ids=lambda path: path.name)
 def test_the_engine_imports_no_part_of_an_algorithm(path):
-    assert not packages_imported(path) & {"client", "server", "algorithms"}
+    assert not packages_imported(path) & {"client", "server", "uplink", "algorithms"}
 
 
 def test_algorithms_do_not_import_the_engine():

@@ -24,7 +24,7 @@ from ..distributed.collectives import SINGLE, Processes
 from ..runs.run_directory import describe_differences
 from ..runs.setting_text import parse_layout, parse_names, parse_size
 from . import calls
-from .settings import SCHEDULE, TABLES
+from .settings import SCHEDULE, TABLES, UPLINK
 
 
 class RunParts(NamedTuple):
@@ -93,7 +93,11 @@ def build_algorithm(settings: Mapping[str, Any], **hyper_parameters: float | Arr
     if schedule:
         hyper_parameters[SCHEDULE] = schedule
     algorithm = calls.build_from_table(table, TABLES["algorithm"].registry, "config.algorithm", **hyper_parameters)
-    return replace(algorithm, objective=with_task_loss(algorithm.objective, settings["task_loss"]))
+    uplink = tuple(
+        calls.build_from_table(table, UPLINK.registry, f"config.uplink.{number}")
+        for number, table in enumerate(settings.get("uplink", ()))
+    )
+    return replace(algorithm, objective=with_task_loss(algorithm.objective, settings["task_loss"]), uplink=uplink)
 
 
 def common_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -20,6 +20,7 @@ from fedjax_het.data import AUGMENTATIONS, PARTITIONS, SOURCES, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.errors import InputError, nearest, shorten
 from fedjax_het.models import MODELS
+from fedjax_het.uplink import STAGES
 from fedjax_het.validation import Count, CountOrZero, Fraction, Seed, check_constraints, constraints
 
 from .. import ROOT, trackers
@@ -89,6 +90,8 @@ TABLES = {
     "data.partition": TableSpec(PARTITIONS),
     "data.augment": TableSpec(AUGMENTATIONS),
 }
+UPLINK = TableSpec(STAGES)
+"""Each of the tables of the list config.uplink, whose keys are "uplink.0", "uplink.1", ..."""
 # Nested tables, with their defaults.
 _NESTED = {
     f"algorithm.{SCHEDULE}": {"name": "constant"},
@@ -221,13 +224,14 @@ def complete_settings(
         InputError: A section or key is unknown, a key is missing, or a value has another type.
     """
     tables, overrides, notes = _split_tables(settings), dict(overrides), []
-    for where, table in TABLES.items():
+    specs = TABLES | {where: UPLINK for where in tables if where.startswith("uplink.")}
+    for where, table in specs.items():
         name = overrides.pop(f"{where}.name", None)
         if name is not None and name != tables[where].get("name"):
             notes += _rename(tables[where], table, name, f"config.{where}")
         if f"{where}.preset" in overrides and hasattr(table.registry.get(tables[where].get("name", "")), "presets"):
             tables[where]["preset"] = overrides.pop(f"{where}.preset")
-    schemas = {where: table.schema(tables[where], f"config.{where}") for where, table in TABLES.items()}
+    schemas = {where: table.schema(tables[where], f"config.{where}") for where, table in specs.items()}
     schemas[""] = calls.read_signature(RunSettings)
     for key, text in overrides.items():
         _override(tables, schemas, key, text)
@@ -249,7 +253,11 @@ def _split_tables(settings: Settings) -> dict[str, Settings]:
     for where in TABLES:
         outer, _, name = where.rpartition(".")
         tables[where] = _check_table(tables[outer].pop(name, _NESTED.get(where)), where)
-    known = [*calls.read_signature(RunSettings), "algorithm", "model", "data"]
+    stages = tables[""].pop("uplink", ())
+    if isinstance(stages, str | Mapping) or not isinstance(stages, Sequence):
+        raise InputError(f"config.uplink must be a list of tables, got {shorten(stages)}. Write ({{'name': 'clip'}},).")
+    tables |= {f"uplink.{i}": _check_table(stage, f"uplink.{i}") for i, stage in enumerate(stages)}
+    known = [*calls.read_signature(RunSettings), "algorithm", "model", "data", "uplink"]
     for key in tables[""].keys() - set(known):
         raise InputError(f"config.{key} is unknown. {nearest(key, known)}")
     return tables
@@ -262,10 +270,12 @@ def _check_table(value: Any, where: str) -> Settings:
 
 
 def _join_tables(tables: Mapping[str, Settings]) -> Settings:
-    whole = {name: dict(tables[name]) for name in ("algorithm", "model", "data")}
+    whole: Settings = {name: dict(tables[name]) for name in ("algorithm", "model", "data")}
     for where in _NESTED:
         outer, _, name = where.partition(".")
         whole[outer][name] = tables[where]
+    if stages := [table for where, table in tables.items() if where.startswith("uplink.")]:
+        whole["uplink"] = stages
     return whole | tables[""]
 
 
@@ -287,8 +297,10 @@ def _override(tables: dict[str, Settings], schemas: Mapping[str, Mapping[str, ca
         tables, schemas = {where: tables[outer][inner]}, {where: option.table}
     if key in TABLES:
         raise InputError(f"--config.{key} is a table. Set --config.{key}.name={text}")
+    if key == "uplink":
+        raise InputError("--config.uplink is a list of tables. Give it in a file; set one: --config.uplink.0.norm=1")
     if where not in schemas:
-        raise InputError(f"--config.{key}: there is no table '{where}'. {nearest(where, TABLES)}")
+        raise InputError(f"--config.{key}: there is no table '{where}'. {nearest(where, filter(None, schemas))}")
     if name not in schemas[where]:
         known = schemas[where] if where else [*schemas[where], *TABLES]
         raise InputError(f"--config.{key} is unknown. {nearest(name, known)}")

@@ -9,8 +9,9 @@ from jaxtyping import Bool, Float, Int
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm, Measure
+from fedjax_het.engine.round import uplink
 from fedjax_het.engine.round.problem import HIDDEN_TEST_ROWS, LocalProblem, MissingSlotError, SlotView
-from fedjax_het.engine.round.update_plan import StackPlan, Sums, pack_for, stream_sums
+from fedjax_het.engine.round.update_plan import StackPlan, UpdateSums, pack_for, stream_sums
 from fedjax_het.errors import InputError
 from fedjax_het.types import (
     Array,
@@ -55,7 +56,19 @@ class ClientResult(NamedTuple):
     is_nonfinite: Bool[Array, "*cohort"]
 
 
-Common = tuple[Broadcast, Examples]
+class Common(NamedTuple):
+    """What all clients of a round share."""
+
+    received: Broadcast
+    examples: Examples
+    round_key: Key | None = None  # the key that clients and server share; None without an uplink
+
+
+class Sums(NamedTuple):
+    """What one client adds to the sums over a cohort, or the sums."""
+
+    updates: UpdateSums
+    sides: tuple[Named, ...]  # of the stages of the uplink
 
 
 def cohort_data(data: ClientData, cohort: Cohort) -> ClientData:
@@ -82,6 +95,7 @@ def run_survey(algorithm: Algorithm, problem: LocalProblem, common: Common, memb
 def train_client(
     algorithm: Algorithm,
     problem: LocalProblem,
+    num_clients: int,
     plan_for: Callable[[Upload], StackPlan],
     common: Common,
     member: CohortMember,
@@ -93,8 +107,9 @@ def train_client(
     Args:
         algorithm: The algorithm.
         problem: The client's learning problem.
+        num_clients: The number of clients of the run.
         plan_for: The shapes of one upload -> how the server will read the updates.
-        common: (Broadcast, all examples.)
+        common: What all clients share.
         member: The client.
 
     Returns:
@@ -112,10 +127,10 @@ def train_client(
         local=trained.variables, optimizer=trained.optimizer, metrics=trained.metrics, num_steps=trained.num_steps
     )
 
-    personal, shared = tree.partition_like(trained.variables, common[0].shared)
+    personal, shared = tree.partition_like(trained.variables, common.received.shared)
     reports = _evaluate_measures("report", algorithm.reports, problem, after)
     num_examples = jnp.asarray(member.rows[0].count, float)
-    upload = Upload(tree.subtract(shared, common[0].shared), reports, num_examples, trained.num_steps)
+    upload = Upload(tree.subtract(shared, common.received.shared), reports, num_examples, trained.num_steps)
     memory = _evaluate_measures(
         "memory", {name: kept.update for name, kept in algorithm.memory.items()}, problem, after
     )
@@ -125,6 +140,24 @@ def train_client(
     is_finite = tree.is_finite((upload, state, trained.metrics))
     is_present = has_examples & is_finite
     upload = tree.where(is_present, upload, tree.zeros_like(upload))
+    sides: tuple[Named, ...] = ()
+    if common.round_key is not None:
+        sent, kept, sides = uplink.send(
+            algorithm.uplink,
+            upload.update,
+            common.received,
+            member.state.memory,
+            jnp.asarray(member.client),
+            num_clients,
+            member.key,
+            common.round_key,
+        )
+        # A stage may make what was finite infinite, an attacker on purpose; the server then drops the client.
+        is_finite &= tree.is_finite((sent, kept, sides))
+        is_present &= is_finite
+        upload = tree.where(is_present, upload._replace(update=sent), tree.zeros_like(upload))
+        state = state._replace(memory=state.memory | kept)
+        sides = tree.where(is_present, sides, tree.zeros_like(sides))
     plan = plan_for(upload)
     result = ClientResult(
         tree.where(is_present, state, member.state),
@@ -133,11 +166,11 @@ def train_client(
         is_present,
         has_examples & ~is_finite,
     )
-    return result, stream_sums(plan, upload, is_present)
+    return result, Sums(stream_sums(plan, upload, is_present), sides)
 
 
 def _make_view(common: Common, member: CohortMember) -> ClientView:
-    received, examples = common
+    received, examples = common.received, common.examples
     start = tree.merge(received.shared, member.state.personal)
     return ClientView(
         received=received._replace(published=SlotView("published", received.published)),

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 
 from fedjax_het import sharing, tree
 from fedjax_het.algorithm import Algorithm
+from fedjax_het.engine.round import uplink
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.types import ClientState, HostArray, Key, RunCounters, ServerState, State
 
@@ -32,6 +33,7 @@ def initial_state(
     chosen = sharing.personal_paths(algorithm.sharing, tree.paths(variables), problem.model.layers(example))
     shared, personal = tree.partition(variables, chosen.__contains__)
     memory = {name: kept.init(variables) for name, kept in algorithm.memory.items()}
+    memory |= uplink.initial_memory(algorithm.uplink, shared)
     zero = jnp.zeros((), jnp.int32)
     server = ServerState(
         round=zero,
@@ -42,6 +44,7 @@ def initial_state(
             name: summary.init(problem, shared, num_clients, cohort_size)
             for name, summary in algorithm.published.items()
         },
+        uplink=tuple(stage.init_server(shared, num_clients, cohort_size) for stage in algorithm.uplink),
     )
     return State(server, ClientState(personal, memory, zero), RunCounters(zero, zero))
 

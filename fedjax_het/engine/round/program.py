@@ -17,12 +17,12 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
-from fedjax_het.engine.round import client_step, initialization, server_step
-from fedjax_het.engine.round.client_step import Cohort
+from fedjax_het.engine.round import client_step, initialization, server_step, uplink
+from fedjax_het.engine.round.client_step import Cohort, Common
 from fedjax_het.engine.round.participation import Participation, full
 from fedjax_het.engine.round.population import with_population
 from fedjax_het.engine.round.problem import LocalProblem, SlotView
-from fedjax_het.engine.round.update_plan import StackPlan, plan_stack
+from fedjax_het.engine.round.update_plan import StackPlan, pack_for, plan_stack
 from fedjax_het.types import (
     Array,
     Broadcast,
@@ -115,6 +115,8 @@ def make_round(
         InputError: The cohort is larger than the number of clients; when traced, a sharing rule chooses no leaf, or a
             slot reads a quantity that no slot fills.
     """
+    uplink.check_stages(algorithm)
+    stages = algorithm.uplink
     participation = participation or full()
     cohort_size = participation.size(num_clients)
     num_training = num_clients if num_training is None else num_training
@@ -133,11 +135,13 @@ def make_round(
 
     def train(state: State, cohort: Cohort, data: ClientData, key: Key) -> tuple[State, RoundMetrics, RoundMessages]:
         server, ids = state.server, jnp.asarray(cohort.ids[:cohort_size])
-        members = client_step.cohort_members(state.clients, data, cohort, keys(key, server.round)[1])
+        clients_key = keys(key, server.round)[1]
+        members = client_step.cohort_members(state.clients, data, cohort, clients_key)
+        round_key, server_key = uplink.round_keys(clients_key) if stages else (None, clients_key)
 
-        received = Broadcast(server.round, server.shared, server.published)
+        received = Broadcast(server.round, server.shared, server.published, uplink.publish(stages, server))
         if algorithm.survey:
-            answers = layout.map(survey_client, (received, data.examples), members)
+            answers = layout.map(survey_client, Common(received, data.examples), members)
             members = members._replace(answers=answers)
             received = received._replace(published=publish(received, unpadded(answers), members, ids))
 
@@ -148,8 +152,8 @@ def make_round(
                 plans.append(plan_stack(algorithm, problem, server, received, upload, ids, num_training))
             return plans[0]
 
-        train_client = partial(client_step.train_client, algorithm, problem, plan_for)
-        results, sums = layout.map_and_sum(train_client, (received, data.examples), members)
+        train_client = partial(client_step.train_client, algorithm, problem, num_clients, plan_for)
+        results, sums = layout.map_and_sum(train_client, Common(received, data.examples, round_key), members)
         results = unpadded(results)
         updates = StackedUpdates(results.upload.update, layout)
         uploads = results.upload._replace(update={}, reports=SlotView("reports", results.upload.reports))
@@ -157,20 +161,29 @@ def make_round(
         # server computes from them, such as a matrix of clients by clients, and gather it again.
         replicate = lambda tree: jax.tree.map(lambda x: layout.constrain_replicated(x) if x.ndim == 1 else x, tree)  # noqa: E731
         view = ServerView(received, replicate(uploads), ids, replicate(results.is_present), num_training, updates)
-        aggregate, aggregator = server_step.aggregate(algorithm.aggregator, problem, server.aggregator, view, sums)
-        shared, optimizer = server_step.apply_server_optimizer(algorithm.server_optimizer, server, aggregate.update)
+        if uplink.is_stacked(stages):
+            arrived = uplink.corrupt(stages, updates.tensors(), view, server, num_clients, server_key)
+            arrived = pack_for(plans[0], arrived)
+            view = view._replace(updates=StackedUpdates(arrived, layout))
+            results = results._replace(upload=results.upload._replace(update=arrived))
+        aggregate, aggregator = server_step.aggregate(
+            algorithm.aggregator, problem, server.aggregator, view, sums.updates
+        )
+        update, uplink_state = uplink.receive(stages, aggregate.update, sums.sides, view, server, server_key)
+        shared, optimizer = server_step.apply_server_optimizer(algorithm.server_optimizer, server, update)
         published = server_step.update_published(
-            algorithm.published, received.published, results.upload.reports, view, sums
+            algorithm.published, received.published, results.upload.reports, view, sums.updates
         )
 
         # Finite updates can have an infinite aggregate. A round whose result is not finite changes no state.
-        updated = ServerState(server.round, shared, optimizer, aggregator, published)
+        updated = ServerState(server.round, shared, optimizer, aggregator, published, uplink_state)
         is_finite = tree.is_finite((updated, aggregate.replies))
         is_used = results.is_present & is_finite
         is_nonfinite = results.is_nonfinite | (results.is_present & ~is_finite)
         replied = results.state._replace(personal=tree.merge(results.state.personal, aggregate.replies))
         clients = tree.where(is_used, replied, unpadded(members.state))
-        server = tree.where(jnp.any(is_used), updated, server)
+        is_step = is_finite if any(stage.steps_without_reports for stage in stages) else jnp.any(is_used)
+        server = tree.where(is_step, updated, server)
         metrics = RoundMetrics(
             loss=server_step.weighted_mean_loss(results.loss, results.upload.num_examples),
             num_reporting=jnp.sum(is_used, dtype=jnp.int32),

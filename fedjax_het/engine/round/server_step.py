@@ -13,13 +13,13 @@ from fedjax_het._internal.float64 import run_in_required_precision
 from fedjax_het.algorithm import Aggregator, Summary
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round.problem import LocalProblem
-from fedjax_het.engine.round.update_plan import AGGREGATOR, Sums, summary_key
+from fedjax_het.engine.round.update_plan import AGGREGATOR, UpdateSums, summary_key
 from fedjax_het.errors import InputError
 from fedjax_het.types import Aggregate, Array, Named, PyTree, ServerState, ServerView, Variables
 
 
 def aggregate(
-    aggregator: Aggregator, problem: LocalProblem, state: PyTree, view: ServerView, sums: Sums | None = None
+    aggregator: Aggregator, problem: LocalProblem, state: PyTree, view: ServerView, sums: UpdateSums | None = None
 ) -> tuple[Aggregate, PyTree]:
     """Run an aggregator, in float64 where it asks for that.
 
@@ -43,7 +43,7 @@ def aggregate(
 
 
 def update_published(
-    summaries: Mapping[str, Summary], old: Named, reports: Named, view: ServerView, sums: Sums | None = None
+    summaries: Mapping[str, Summary], old: Named, reports: Named, view: ServerView, sums: UpdateSums | None = None
 ) -> Named:
     """Update the published quantities that summarize given reports; the others stay.
 
@@ -80,13 +80,13 @@ def _check_reduced(part: str, result: PyTree) -> PyTree:
     return result
 
 
-def _with_sums(view: ServerView, sums: Sums | None, key: str) -> ServerView:
+def _with_sums(view: ServerView, sums: UpdateSums | None, key: str) -> ServerView:
     """The view for one part, with an iterator over the part's sums in the order of its calls of `weighted_sum`.
 
     Each attempt of `run_in_required_precision` needs a new one.
     """
     stack = cast(StackedUpdates, view.updates)
-    return view._replace(updates=replace(stack, sums=None if sums is None else iter(sums[key])))
+    return view._replace(updates=replace(stack, sums=iter(sums[key]) if sums else None))
 
 
 def apply_server_optimizer(

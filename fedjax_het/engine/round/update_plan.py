@@ -4,6 +4,7 @@
 * every `weighted_sum` whose weights are known from each upload alone runs while clients train (`stream_sums`);
 * leaves that are read in bfloat16 are sent and stacked in bfloat16 (`pack_for`);
 * where nothing else is read, the stack has no reader, and the compiler removes it.
+Where a stage of the uplink needs the updates of the whole cohort, they are stacked, and no sum is streamed.
 """
 
 import functools
@@ -20,6 +21,7 @@ from fedjax_het._internal.float64 import require_float64, run_in_required_precis
 from fedjax_het.algorithm import Algorithm, Problem
 from fedjax_het.engine.parallel.update_stack import pack, unpack
 from fedjax_het.engine.round.problem import MissingSlotError, SlotView
+from fedjax_het.engine.round.uplink import is_stacked
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Broadcast, PyTree, ServerState, ServerView, Upload, Variables
 
@@ -31,7 +33,7 @@ class StreamedSum(NamedTuple):
     choose: Callable[[Upload], PyTree]  # what is summed
 
 
-Sums = dict[str, list[tuple[Array, PyTree]]]
+UpdateSums = dict[str, list[tuple[Array, PyTree]]]
 """(sum of the weights, weighted sum) for each `StreamedSum` of a plan."""
 AGGREGATOR = "aggregator"  # the key of the aggregator's sums; those of a summary have `summary_key(name)`
 
@@ -46,7 +48,7 @@ class StackPlan:
 
 
 def summary_key(name: str) -> str:
-    """The key of the sums of a summary in `Sums`."""
+    """The key of the sums of a summary in `UpdateSums`."""
     return f"published/{name}"
 
 
@@ -82,6 +84,8 @@ def plan_stack(
     is_present = jax.ShapeDtypeStruct(cohort.shape, bool)
     shapes = (*jax.tree.map(shape, (server, received)), stacked, shape(cohort), is_present)
     plan = _trace_plan(algorithm, problem, num_clients, shapes)
+    if is_stacked(algorithm.uplink):
+        return StackPlan(packed=plan.packed, is_stacked=True)
     captured = _captured_arrays(plan, upload)
     # Arrays of the algorithm that a weight captures, such as traced hyper-parameters, are the same in a second trace;
     # arrays of the view are not, and do not exist yet while clients train.
@@ -143,7 +147,7 @@ def pack_for(plan: StackPlan, update: Variables) -> Variables:
     return tree.merge(rest, pack(packed)) if packed else update
 
 
-def stream_sums(plan: StackPlan, upload: Upload, is_present: Array) -> Sums:
+def stream_sums(plan: StackPlan, upload: Upload, is_present: Array) -> UpdateSums:
     """What one client adds to the sums of a plan; an absent client adds zeros."""
 
     def add(one: StreamedSum) -> tuple[Array, PyTree]:

@@ -43,7 +43,7 @@ def mean(weighting: WeightingOrName = "samples", *, unweighted: Sequence[str] = 
         means = weighted.weighted_sum(weights, weighting.per_client) | plain.weighted_sum(equal, uniform.per_client)
         return Aggregate(means, {}), state
 
-    return Aggregator(weighting.init, update)
+    return Aggregator(weighting.init, update, is_uniform_mean=weighting is uniform)
 
 
 @validate_arguments

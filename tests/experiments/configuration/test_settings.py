@@ -244,3 +244,35 @@ def test_layouts_are_parsed(text, parts):
 def test_unreadable_layouts_are_refused(text):
     with pytest.raises(InputError, match="Write auto, vmapped, chunked"):
         setting_text.parse_layout(text)
+
+
+def test_stages_of_the_uplink_are_tables_in_a_list_whose_options_the_command_line_sets():
+    stages = ({"name": "clip", "norm": 1.0}, {"name": "clip", "norm": 0.5})
+    chosen, _ = complete({"uplink.1.norm": "0.7"}, uplink=stages)
+    assert [stage["norm"] for stage in chosen["uplink"]] == [1.0, 0.7]
+    assert settings.complete_settings(chosen)[0] == chosen
+    assert len(build.build_algorithm(chosen).uplink) == 2
+    assert "uplink" not in complete()[0]  # config.json of runs without an uplink stays as it was
+
+
+@pytest.mark.parametrize(
+    ("overrides", "stages", "message"),
+    [
+        ({}, {"name": "clip"}, r"config\.uplink must be a list of tables"),
+        ({}, "clip", r"config\.uplink must be a list of tables"),
+        ({}, [3], r"config\.uplink\.0 must be a table"),
+        ({}, [{"name": "clop"}], r"config\.uplink\.0\.name is unknown: 'clop'. Did you mean 'clip'"),
+        ({}, [{"name": "clip"}], r"config\.uplink\.0\.norm is required"),
+        ({"uplink.0.nor": "1"}, [{"name": "clip", "norm": 1}], r"--config\.uplink\.0\.nor is unknown. Did you mean"),
+        ({"uplink.1.norm": "1"}, [{"name": "clip", "norm": 1}], "there is no table 'uplink.1'"),
+        ({"uplink": "clip"}, [{"name": "clip", "norm": 1}], r"Give it in a file; set one: --config\.uplink\.0"),
+    ],
+)
+def test_a_wrong_uplink_is_refused_in_one_line(overrides, stages, message):
+    with pytest.raises(InputError, match=message):
+        complete(overrides, uplink=stages)
+
+
+def test_a_stage_refuses_a_value_with_its_place_in_the_config():
+    with pytest.raises(InputError, match=r"config\.uplink\.0\.norm: "):
+        build.build_algorithm(complete(uplink=[{"name": "clip", "norm": -1.0}])[0])

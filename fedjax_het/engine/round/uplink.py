@@ -1,0 +1,181 @@
+"""The stages between a client's finished update and the server, applied in a round.
+
+Without stages nothing is traced, and a round keeps its bits.
+"""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Algorithm, CorruptView, ReceiveView, Sent, Stage, StageView
+from fedjax_het.types import Array, Broadcast, Key, Named, PyTree, ServerState, ServerView, Upload, Variables
+
+MEMORY = "uplink"
+"""The name of the stages' part of a client's memory."""
+_CLIENT, _ROUND, _SERVER = 0xFFFFFFFD, 0xFFFFFFFE, 0xFFFFFFFF  # folded into keys; no client has such an id
+
+
+def initial_memory(stages: Sequence[Stage], shared: Variables) -> Named:
+    """What a client keeps for the stages before its first round, {} if no stage keeps anything."""
+    if not any(stage.init for stage in stages):
+        return {}
+    return {MEMORY: tuple(stage.init(shared) if stage.init else () for stage in stages)}
+
+
+def publish(stages: Sequence[Stage], server: ServerState) -> tuple[PyTree, ...]:
+    """What the server tells clients for each stage."""
+    return tuple(stage.publish(state) for stage, state in zip(stages, server.uplink, strict=True))
+
+
+def round_keys(key: Key) -> tuple[Key, Key]:
+    """Derive (the key that clients and server share, the server's own) from the key of a round's clients."""
+    return jax.random.fold_in(key, jnp.uint32(_ROUND)), jax.random.fold_in(key, jnp.uint32(_SERVER))
+
+
+def send(
+    stages: Sequence[Stage],
+    update: Variables,
+    received: Broadcast,
+    memory: Named,
+    client: Array,
+    num_clients: int,
+    key: Key,
+    round_key: Key,
+) -> tuple[Variables, Named, tuple[Named, ...]]:
+    """Send one client's update through all stages.
+
+    Args:
+        stages: The stages.
+        update: The finished update, finite.
+        received: The broadcast of the round.
+        memory: The client's memory.
+        client: The client's id.
+        num_clients: The number of clients of the run.
+        key: The key of (seed, round, client id).
+        round_key: The key that clients and server share.
+
+    Returns:
+        (The update as the server receives it, the stages' part of the new memory, the numbers of each stage that are
+        summed over clients.)
+    """
+    kept, sides = list(memory.get(MEMORY, [()] * len(stages))), []
+    own_key = jax.random.fold_in(key, jnp.uint32(_CLIENT))
+    for number, stage in enumerate(stages):
+        if stage.send is None:
+            sides.append({})
+            continue
+        view = StageView(
+            received=received,
+            public=received.uplink[number],
+            memory=kept[number],
+            client=client,
+            num_clients=num_clients,
+            key=jax.random.fold_in(own_key, number),
+            round_key=jax.random.fold_in(round_key, number),
+        )
+        sent: Sent = stage.send(_seen(stage, update), view)
+        update, kept[number] = update | sent.update, sent.memory
+        sides.append(dict(sent.side))
+    return update, {MEMORY: tuple(kept)} if MEMORY in memory else {}, tuple(sides)
+
+
+def corrupt(
+    stages: Sequence[Stage], stack: Variables, view: ServerView, server: ServerState, num_clients: int, key: Key
+) -> Variables:
+    """Replace the updates of attackers who know what the others send.
+
+    Args:
+        stages: The stages.
+        stack: The updates of the cohort, leaves [cohort, ...].
+        view: The view of the server.
+        server: The state of the server.
+        num_clients: The number of clients of the run.
+        key: The server's key of the round.
+
+    Returns:
+        The updates that arrive, zeros for absent clients.
+    """
+    for number, stage in enumerate(stages):
+        if stage.corrupt is None:
+            continue
+        known = CorruptView(
+            view.received,
+            view.cohort,
+            view.is_present,
+            num_clients,
+            server.uplink[number],
+            jax.random.fold_in(jax.random.fold_in(key, number), 1),
+        )
+        arrived = stage.corrupt(_seen(stage, stack), known)
+        stack = stack | tree.where(view.is_present, arrived, tree.zeros_like(arrived))
+    return stack
+
+
+def receive(
+    stages: Sequence[Stage],
+    update: Variables,
+    sides: tuple[Named, ...],
+    view: ServerView,
+    server: ServerState,
+    key: Key,
+) -> tuple[Variables, tuple[PyTree, ...]]:
+    """Let the stages act on the combined update, in their order.
+
+    Args:
+        stages: The stages.
+        update: The aggregator's update.
+        sides: What clients sent beside their updates, summed.
+        view: The view of the server.
+        server: The state of the server.
+        key: The server's key of the round.
+
+    Returns:
+        (The update for the server optimizer, the new state of each stage.)
+    """
+    states = list(server.uplink)
+    for number, stage in enumerate(stages):
+        if stage.receive is None:
+            continue
+        known = ReceiveView(view, sides[number], states[number], jax.random.fold_in(key, number))
+        changed, states[number] = stage.receive(_seen(stage, update), known)
+        update = update | changed
+    return update, tuple(states)
+
+
+def check_stages(algorithm: Algorithm) -> None:
+    """Raise InputError where a stage cannot serve the algorithm that it is part of."""
+    for stage in algorithm.uplink:
+        stage.check(algorithm)
+
+
+def is_stacked(stages: Sequence[Stage]) -> bool:
+    """Whether a stage needs the updates of the whole cohort at once."""
+    return any(stage.corrupt is not None for stage in stages)
+
+
+def count_bits(stages: Sequence[Stage], upload: Upload) -> float:
+    """Count the bits of one client's upload: the update as the stages send it, and all else as it is.
+
+    Args:
+        stages: The stages.
+        upload: The shapes of one client's upload.
+
+    Returns:
+        Bits, a whole number for stages whose messages have a fixed length.
+    """
+    bits = 8 * tree.num_bytes(upload._replace(update={}))
+    sizes = {name: 8.0 * tree.num_bytes(leaves) for name, leaves in upload.update.items()}
+    for stage in stages:
+        shapes = _seen(stage, upload.update)
+        own = math.fsum(sizes[name] for name in shapes)
+        after = stage.bits(own, shapes)
+        # A message over several collections is one message; its bits are counted with the first of them.
+        sizes |= dict.fromkeys(shapes, 0.0) | {next(iter(shapes)): after} if shapes else {}
+    return bits + math.fsum(sizes.values())
+
+
+def _seen(stage: Stage, update: Variables) -> Variables:
+    return update if stage.collections == "all" else {"params": update["params"]}

@@ -1,0 +1,53 @@
+"""Clipping of updates to a norm."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Sent, Stage, StageView
+from fedjax_het.types import Array, Variables
+from fedjax_het.validation import Positive, validate_arguments
+
+Collections = Literal["params", "all"]
+
+
+@validate_arguments
+def clip(norm: Positive, per_layer: bool = False, collections: Collections = "params") -> Stage:
+    """Scale every update that is longer than a bound down to it.
+
+        u <- u min(1, C / |u|)
+
+    The norm is computed in float32; an update of norm C or less, and one of zeros, keeps its bits.
+
+    Args:
+        norm: C, in units of the parameters; 0.1 to 1 is usual.
+        per_layer: Whether each of the l tensors is clipped by itself to C / sqrt(l), so that the whole update is no
+            longer than C.
+        collections: "params", while other collections (batch statistics) are sent as they are, or "all" in one vector.
+
+    Raises:
+        InputError: The bound is not positive.
+
+    References:
+        McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018. arXiv:1710.06963
+    """
+
+    def send(update: Variables, view: StageView) -> Sent:
+        return Sent(clip_layers(update, norm) if per_layer else clip_norm(update, norm))
+
+    return Stage(send=send, collections=collections)
+
+
+def clip_norm(update: Variables, bound: float | Array) -> Variables:
+    """Scale a tree down to a norm, over all leaves together."""
+    length = tree.norm(update)
+    factor = jnp.where(length > bound, bound / tree.positive_or_one(length), 1)
+    return tree.scale(factor, update)
+
+
+def clip_layers(update: Variables, bound: float | Array) -> Variables:
+    """Scale each of the l leaves down to bound / sqrt(l)."""
+    each = bound / len(jax.tree.leaves(update)) ** 0.5
+    return jax.tree.map(lambda leaf: clip_norm(leaf, each), update)
