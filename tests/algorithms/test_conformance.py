@@ -76,7 +76,7 @@ def test_padding_of_the_index_table_does_not_change_the_result(name):
 @every_algorithm
 def test_the_order_of_clients_does_not_change_the_result(name):
     order = jnp.array([3, 0, 4, 1, 2])
-    in_order = Participation(lambda n: 5, lambda key, n: (order, jnp.ones(5, bool)))
+    in_order = Participation(lambda n: 5, lambda key, n, number: (order, jnp.ones(5, bool)))
     state, _ = run(compose(name, participation=in_order))
     assert difference(reference_run(name)[0], state) < rounding_tolerance(name)
 

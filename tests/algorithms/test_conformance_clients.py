@@ -97,7 +97,7 @@ def test_nan_of_one_client_reaches_no_other(name):
     assert metrics[0].is_nonfinite.tolist() == [False, False, True, False, False]
     assert bool(tree.is_finite(state))
     assert int(state.counters.nonfinite) == 3
-    absent = lambda key, n: (np.arange(5), np.arange(5) != 2)  # noqa: E731
+    absent = lambda key, n, number: (np.arange(5), np.arange(5) != 2)  # noqa: E731
     round = compose(name, prepare=lambda images: images, participation=Participation(lambda n: 5, absent))
     other, _ = run(round, data=healthy.data._replace(examples=Examples(inputs, healthy.examples.labels)))
     assert difference(other._replace(counters=()), state._replace(counters=())) < rounding_tolerance(name)

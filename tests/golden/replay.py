@@ -97,7 +97,7 @@ def client_data(inputs: np.ndarray, labels: np.ndarray, counts: Sequence[int]) -
 
 def fixed_cohort(cohort: Sequence[int]) -> Participation:
     ids = jnp.asarray(cohort)
-    return Participation(lambda n: len(cohort), lambda key, n: (ids, jnp.ones(len(cohort), bool)))
+    return Participation(lambda n: len(cohort), lambda key, n, number: (ids, jnp.ones(len(cohort), bool)))
 
 
 def run_round_with(

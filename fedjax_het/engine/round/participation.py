@@ -19,15 +19,17 @@ class Participation(NamedTuple):
     """A rule that draws the cohort of a round."""
 
     size: Callable[[int], int]  # number of clients -> size of the cohort that is asked
-    # (key, number of clients) -> (ids; is_available)
-    draw: Callable[[Key, int], tuple[Int[Array, "cohort"], Bool[Array, "cohort"]]]
+    # (key, number of clients, number of the round) -> (ids; is_available)
+    draw: Callable[[Key, int, Array], tuple[Int[Array, "cohort"], Bool[Array, "cohort"]]]
     is_everyone: bool = False  # the cohort is all clients in their order, so that no states are gathered
 
 
 def full() -> Participation:
     """All clients take part in every round."""
     return Participation(
-        lambda num_clients: num_clients, lambda key, num_clients: _all_present(jnp.arange(num_clients)), True
+        lambda num_clients: num_clients,
+        lambda key, num_clients, number: _all_present(jnp.arange(num_clients)),
+        True,
     )
 
 
@@ -49,7 +51,7 @@ def uniform(cohort_size: CountOrZero) -> Participation:
             )
         return cohort_size
 
-    def draw(key: Key, num_clients: int) -> tuple[Array, Array]:
+    def draw(key: Key, num_clients: int, number: Array) -> tuple[Array, Array]:
         return _all_present(jnp.sort(draw_without_replacement(key, num_clients, size(num_clients))))
 
     return Participation(size, draw)
@@ -67,9 +69,9 @@ def bernoulli(probability: Fraction, among: Participation | None = None) -> Part
     """
     among = among or full()
 
-    def draw(key: Key, num_clients: int) -> tuple[Array, Array]:
+    def draw(key: Key, num_clients: int, number: Array) -> tuple[Array, Array]:
         asked, answer = jax.random.split(key)
-        cohort, is_available = among.draw(asked, num_clients)
+        cohort, is_available = among.draw(asked, num_clients, number)
         reports = jax.vmap(lambda client: jax.random.bernoulli(jax.random.fold_in(answer, client), probability))(cohort)
         return cohort, is_available & reports
 

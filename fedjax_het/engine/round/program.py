@@ -130,7 +130,7 @@ def make_round(
 
     def draw(key: Key, number: Array) -> Cohort:
         num_padding = layout.round_up(cohort_size) - cohort_size
-        drawn = participation.draw(keys(key, number)[0], num_clients)
+        drawn = participation.draw(keys(key, number)[0], num_clients, number)
         return Cohort(*(jnp.pad(x, (0, num_padding)) for x in drawn))
 
     def train(state: State, cohort: Cohort, data: ClientData, key: Key) -> tuple[State, RoundMetrics, RoundMessages]:
