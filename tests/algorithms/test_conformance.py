@@ -65,7 +65,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(name):
     assert not is_equal(reference_run(name), run(plain_round(name), seed=1))
 
 
-@every_algorithm
+@every_algorithm_slowly
 def test_padding_of_the_index_table_does_not_change_the_result(name):
     wider = map_rows(
         federation().data, lambda rows: Rows(np.pad(rows.index, ((0, 0), (0, 5)), constant_values=3), rows.count)
@@ -73,7 +73,7 @@ def test_padding_of_the_index_table_does_not_change_the_result(name):
     assert difference(reference_run(name)[0], run(plain_round(name), data=wider)[0]) < rounding_tolerance(name)
 
 
-@every_algorithm
+@every_algorithm_slowly
 def test_the_order_of_clients_does_not_change_the_result(name):
     order = jnp.array([3, 0, 4, 1, 2])
     in_order = Participation(lambda n: 5, lambda key, n, number: (order, jnp.ones(5, bool)))
@@ -88,7 +88,7 @@ def test_training_lowers_the_task_loss(name):
     assert task_loss(plain_round(name), after) < 0.8 * task_loss(plain_round(name), before)
 
 
-@every_algorithm
+@every_algorithm_slowly
 def test_personal_leaves_are_never_sent(name):
     round = compose(name, change={"sharing": sharing.batch_norms})
     state = round.init(jax.random.key(0), federation().data)
@@ -103,7 +103,7 @@ def test_personal_leaves_are_never_sent(name):
     assert int(metrics.num_reporting) == 5
 
 
-@every_algorithm
+@every_algorithm_slowly
 def test_training_works_with_an_adaptive_server_optimizer(name):
     round = compose(name, change={"server_optimizer": optax.adam(0.03)})
     before = round.init(jax.random.key(0), federation().data)
@@ -111,7 +111,7 @@ def test_training_works_with_an_adaptive_server_optimizer(name):
     assert task_loss(round, after) < task_loss(round, before)
 
 
-@every_algorithm
+@every_algorithm_slowly
 def test_training_in_bfloat16_stays_near_float32(name):
     """Weights and everything that is aggregated stay in float32, and the run stays near float32's."""
     round = compose(name, network=computed_in("bfloat16")(model()))

@@ -18,7 +18,7 @@ from tests.harness import (
     algorithm,
     compose,
     difference,
-    every_algorithm,
+    every_algorithm_slowly,
     federation,
     is_equal,
     map_rows,
@@ -28,7 +28,7 @@ from tests.harness import (
 )
 
 
-@every_algorithm
+@every_algorithm_slowly
 def test_clients_that_drop_out_are_not_counted(name):
     round = compose(name, participation=participation.bernoulli(0.5, among=participation.uniform(4)))
     state, metrics = run(round, rounds=6)
@@ -38,7 +38,7 @@ def test_clients_that_drop_out_are_not_counted(name):
     assert bool(tree.is_finite(state))
 
 
-@every_algorithm
+@every_algorithm_slowly
 def test_a_round_without_reports_does_not_change_the_state(name):
     round = compose(name, participation=participation.bernoulli(0.0))
     before = round.init(jax.random.key(0), federation().data)
@@ -48,14 +48,14 @@ def test_a_round_without_reports_does_not_change_the_state(name):
     assert np.isnan(metrics[-1].loss)
 
 
-@every_algorithm
+@every_algorithm_slowly
 def test_training_with_one_client_stays_finite(name):
     alone = map_rows(federation().data, lambda rows: Rows(rows.index[-1:], rows.count[-1:]))
     state, _ = run(compose(name, num_clients=1), rounds=2, data=alone)
     assert bool(tree.is_finite(state))
 
 
-@every_algorithm
+@every_algorithm_slowly
 def test_a_client_without_examples_does_not_change_the_result(name):
     empty = map_rows(
         federation().data,
@@ -84,7 +84,7 @@ def test_a_round_with_a_nonfinite_aggregate_is_rejected(name):
     assert (int(state.counters.reports), int(state.counters.nonfinite)) == (5, 10)
 
 
-@every_algorithm
+@every_algorithm_slowly
 def test_nan_of_one_client_reaches_no_other(name):
     """The client is left out and counted, and the others go on as if it had dropped out."""
     healthy = federation()
@@ -103,7 +103,7 @@ def test_nan_of_one_client_reaches_no_other(name):
     assert difference(other._replace(counters=()), state._replace(counters=())) < rounding_tolerance(name)
 
 
-@every_algorithm
+@every_algorithm_slowly
 def test_with_identical_clients_the_servers_step_is_theirs(name):
     """Nothing conflicts, nobody lags: every rule lands between the clients' own updates, leaf entry by leaf entry.
     They differ only where an algorithm draws samples of its own; all examples are one batch, in whatever order."""
@@ -120,7 +120,7 @@ def test_with_identical_clients_the_servers_step_is_theirs(name):
         assert np.all(step <= np.max(update, axis=0) + slack)
 
 
-@every_algorithm
+@every_algorithm_slowly
 @pytest.mark.parametrize("still", [(2,), (0, 1, 2, 3, 4)], ids=["one", "everyone"])
 def test_clients_with_zero_updates_stay_finite(name, still):
     """No NaN from the direction of a zero update; and where nobody moves, the server stays."""

@@ -11,7 +11,7 @@ from fedjax_het.engine import make_round
 from fedjax_het.models import from_flax
 from fedjax_het.models._resnet import ResNet
 from tests.golden.replay import client_data
-from tests.harness import algorithm, every_algorithm
+from tests.harness import algorithm, every_algorithm, every_algorithm_slowly
 
 KEY = jax.random.key(0)
 
@@ -33,7 +33,7 @@ def check_round(name, network):
     assert jax.tree.map(lambda x: (x.shape, x.dtype), before) == jax.tree.map(lambda x: (x.shape, x.dtype), after)
 
 
-@every_algorithm
+@every_algorithm_slowly
 def test_a_short_resnet_can_be_traced_in_a_round_of_every_algorithm(name):
     check_round(name, from_flax(ResNet(3, (1, 1), (4, 8), False, "imagenet", "batch", "auto")))
 

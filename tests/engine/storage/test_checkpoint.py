@@ -3,11 +3,10 @@ import json
 
 import pytest
 
-from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.engine import Checkpoints, Simulation
 from fedjax_het.engine.storage import checkpoint
 from fedjax_het.errors import InputError
-from tests.harness import algorithm, federation, is_equal, model
+from tests.harness import algorithm, every_algorithm_slowly, federation, is_equal, model
 
 
 @functools.cache
@@ -24,7 +23,7 @@ def build(name: str, num_seeds: int = 1, **options) -> Simulation:
     )
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@every_algorithm_slowly
 def test_a_resumed_run_ends_with_the_same_bits(name, tmp_path):
     simulation = build(name)
     expected, _ = simulation.advance(simulation.start(), 4)
