@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from . import PROGRAM
-from .configuration import build, settings
+from .configuration import build, config_files, settings
 from .configuration.command_line import add_config_flag, split_overrides, with_exit_status
 from .runs import data_usage, dataset_table, records
 from .training import terminal
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     add_config_flag(parser)
     flags = parser.parse_args(own)
     dataset_table.print_progress()
-    run_settings, notes = settings.complete_settings(settings.load_settings(flags.config), overrides)
+    run_settings, notes = settings.complete_settings(config_files.load_config(flags.config), overrides)
     for note in notes:
         print(f"note: {note}")
     dataset, federation = build.build_federation(run_settings["data"])

@@ -21,7 +21,7 @@ from fedjax_het.engine.execution.cost import bytes_per_client
 from fedjax_het.errors import InputError, nearest
 
 from . import PROGRAM
-from .configuration import calls, settings
+from .configuration import calls, config_files
 from .configuration.command_line import with_exit_status
 
 _SECTION = re.compile(r"^(Args|Returns|Raises|References):\n((?:[ ]{4}.*\n|\n)*)", re.MULTILINE)
@@ -88,7 +88,7 @@ def _print_all() -> None:
         print(f"{name:<{width}} {parse_docstring(factory).title.partition(': ')[2]}")
     print()
     _print_wrapped(f"`{PROGRAM} list NAME` shows the formula, options, traffic and references of one.")
-    _print_wrapped(f"Embedded configs, for --config=NAME: {', '.join(settings.embedded_configs())}.")
+    _print_wrapped(f"Embedded configs, for --config=NAME: {', '.join(config_files.embedded_configs())}.")
 
 
 def _print_one(name: str) -> None:

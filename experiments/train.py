@@ -20,7 +20,7 @@ from fedjax_het._internal.cache_folder import cache_folder
 from fedjax_het.errors import InputError, NonFiniteError
 
 from . import PROGRAM, trackers
-from .configuration import build, settings
+from .configuration import build, config_files, settings
 from .configuration.command_line import add_config_flag, split_overrides
 from .distributed import initialization
 from .distributed.collectives import RESUME_HINT, SINGLE, CollectiveInputError, Processes
@@ -95,7 +95,7 @@ def run(command: Command, processes: Processes = SINGLE) -> None:
     """
     processes.check_count()
     with processes.barrier("settings"):
-        run_settings, notes = settings.complete_settings(settings.load_settings(command.config), command.overrides)
+        run_settings, notes = settings.complete_settings(config_files.load_config(command.config), command.overrides)
         directory = RunDirectory(command.workdir)
         state = directory.check(run_settings, is_thorough=processes.is_first)
     _check_equal(processes, "config", run_settings)

@@ -119,6 +119,7 @@ class RunCounters(NamedTuple):
 
     reports: Int[Array, ""]  # uploads that the server used
     nonfinite: Int[Array, ""]  # uploads dropped because they, or the result of the server, held NaN or infinity
+    seconds: Float[Array, ""] | None = None  # on the virtual clock; None without a timing
 
 
 Clients = TypeVar("Clients")
@@ -145,6 +146,7 @@ class ClientView(NamedTuple):
     metrics: Mapping[str, Float[Array, ""]]  # {} before training, what the local update measured after
     num_steps: Float[Array, ""]  # 0 before training
     client: Int[Array, ""] | int = 0  # its id
+    max_steps: Int[Array, ""] | None = None  # steps that it has time for in this round; None is no limit
 
 
 class UpdateStack(Protocol):

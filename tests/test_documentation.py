@@ -14,7 +14,7 @@ import pytest
 from experiments import __main__ as console
 from experiments.benchmarks.gpu.parts import PARTS
 from experiments.benchmarks.workloads import WORKLOADS
-from experiments.configuration import command_line, settings
+from experiments.configuration import command_line, config_files, settings
 from experiments.training.recorder import WRITTEN
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.data import PARTITIONS, SOURCES
@@ -119,9 +119,9 @@ def test_a_command_of_a_page_is_accepted(path, line, place, capsys):
     varied = dict(option.removeprefix("--vary=").split("=") for option in own if option.startswith("--vary="))
     for option in own:
         if option.startswith("--config="):
-            config = settings.find_config(option.removeprefix("--config="))
+            config = config_files.find_config(option.removeprefix("--config="))
             first = {key: values.split(",")[0] for key, values in varied.items()}
-            settings.complete_settings(settings.load_settings(config), given | first)
+            settings.complete_settings(config_files.load_config(config), given | first)
 
 
 def test_the_extras_of_the_pages_exist():

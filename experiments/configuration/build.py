@@ -15,6 +15,7 @@ from fedjax_het.client.objectives import with_task_loss
 from fedjax_het.data import Dataset, Federation, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import OffloadPolicy, Sweep
+from fedjax_het.engine.round.timing import TIMINGS
 from fedjax_het.errors import InputError
 from fedjax_het.models import computed_in, select_conv_impl
 from fedjax_het.types import Array, Model
@@ -37,6 +38,7 @@ class RunParts(NamedTuple):
     layout: Any
     offload: OffloadPolicy  # of client states and examples
     participation: Any
+    timing: Any  # of clients on the virtual clock; None without one
     conv: str | None  # how convolutions are computed, where the model has any
     resolved: Mapping[str, Any]  # values of an earlier start that are used again; {} if there are none for the devices
 
@@ -62,6 +64,7 @@ def build_parts(
         layout = read_layout(resolved["layout"], processes)
     dataset, federation = build_federation(settings["data"])
     participation = _build_participation(settings, federation.num_clients)
+    timing = calls.build_from_table(table, TIMINGS, "config.timing") if (table := settings.get("timing")) else None
     table = dict(settings["model"])
     if table.get("conv") == "auto":
         earlier = resolved.get("conv")
@@ -73,7 +76,7 @@ def build_parts(
     requested = [(name, settings[name]) for name in OffloadPolicy._fields]
     offload = OffloadPolicy(*(resolved.get(name, auto) if value == auto else value for name, value in requested))
     conv = table.get("conv")
-    return RunParts(dataset, federation, model, algorithm, layout, offload, participation, conv, resolved)
+    return RunParts(dataset, federation, model, algorithm, layout, offload, participation, timing, conv, resolved)
 
 
 def build_algorithm(settings: Mapping[str, Any], **hyper_parameters: float | Array) -> Algorithm:
@@ -157,6 +160,7 @@ def build_simulation(parts: RunParts, runs: Sequence[Mapping[str, Any]], folder:
         parts.model,
         parts.federation,
         participation=parts.participation,
+        timing=parts.timing,
         layout=parts.layout,
         memory_budget=parse_size("memory_budget", settings["memory_budget"]),
         diagnostics={name: DIAGNOSTICS[name] for name in diagnostics},
@@ -234,7 +238,11 @@ def _build_participation(settings: Mapping[str, Any], num_clients: int) -> Any:
             f"config.cohort_size: {size} clients per round, but there are {num_clients}."
             f" Set it to {num_clients} or less (0 = all), or raise config.data.num_clients."
         )
-    among = participation.uniform(size) if size else participation.full()
+    if table := settings.get("participation"):
+        rules = participation.PARTICIPATIONS
+        among = calls.build_from_table(table, rules, "config.participation", cohort_size=size)
+    else:
+        among = participation.uniform(size) if size else participation.full()
     return among if availability == 1 else participation.bernoulli(availability, among=among)
 
 

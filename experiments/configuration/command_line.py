@@ -9,14 +9,14 @@ from typing import Any, ParamSpec
 from fedjax_het.errors import InputError, NonFiniteError
 
 from .. import PROGRAM
-from . import settings
+from . import config_files
 
 _P = ParamSpec("_P")
 
 
 def add_config_flag(parser: argparse.ArgumentParser, **options: Any) -> None:
     about = f"a Python file with get_config(), or an embedded config (`{PROGRAM} list` names them)"
-    parser.add_argument("--config", type=settings.find_config, required=True, help=about, **options)
+    parser.add_argument("--config", type=config_files.find_config, required=True, help=about, **options)
 
 
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:

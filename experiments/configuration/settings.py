@@ -1,14 +1,8 @@
-"""Complete, checked settings from a config file and the command line."""
+"""Complete, checked settings from the tables of a config and the command line."""
 
-import contextlib
-import importlib.util
-import inspect
-import sys
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from ml_collections import ConfigDict
@@ -18,18 +12,18 @@ from fedjax_het.client.objectives import TaskLoss
 from fedjax_het.client.schedules import SCHEDULES
 from fedjax_het.data import AUGMENTATIONS, PARTITIONS, SOURCES, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
+from fedjax_het.engine.round import participation
+from fedjax_het.engine.round.timing import TIMINGS
 from fedjax_het.errors import InputError, nearest, shorten
 from fedjax_het.models import MODELS
 from fedjax_het.uplink import STAGES
 from fedjax_het.validation import Count, CountOrZero, Fraction, Seed, check_constraints, constraints
 
-from .. import ROOT, trackers
+from .. import trackers
 from ..runs import setting_text
 from . import calls
 
 Settings = dict[str, Any]
-CONFIGS = ROOT / "configs"
-"""The embedded configs."""
 SCHEDULE = "learning_rate_schedule"
 
 
@@ -90,6 +84,11 @@ TABLES = {
     "data.partition": TableSpec(PARTITIONS),
     "data.augment": TableSpec(AUGMENTATIONS),
 }
+OPTIONAL_TABLES = {
+    "participation": TableSpec(participation.PARTICIPATIONS, given=("cohort_size",)),
+    "timing": TableSpec(TIMINGS),
+}
+"""Tables that stand in the settings of a run only if its config or command line gives them."""
 UPLINK = TableSpec(STAGES)
 """Each of the tables of the list config.uplink, whose keys are "uplink.0", "uplink.1", ..."""
 # Nested tables, with their defaults.
@@ -108,101 +107,6 @@ def defaults() -> ConfigDict:
         "data": {"name": "digits", "num_clients": 10, "partition": {"name": "iid"}},
     }
     return ConfigDict(sections | {field.name: field.default for field in fields(RunSettings)})
-
-
-def embedded_configs() -> list[str]:
-    """Return the names of the embedded configs, "quickstart", "pacs/fedavg"; files named base are no configs."""
-    files = (path for path in CONFIGS.rglob("*.py") if path.stem not in ("__init__", "base"))
-    return sorted(path.relative_to(CONFIGS).with_suffix("").as_posix() for path in files)
-
-
-def find_config(name: str) -> Path:
-    """Return the file of the embedded config of this name, or the name as a path if there is none."""
-    return CONFIGS / f"{name}.py" if name in embedded_configs() else Path(name)
-
-
-def load_settings(path: str | Path) -> Settings:
-    """Run the get_config() of a config file; return its result as plain dicts.
-
-    A config file may import its neighbors: `from .base import base` from the same folder, or
-    `from ..pacs.base import base` from the folder pacs beside it.
-
-    Raises:
-        InputError: There is no such file, Python cannot run it (the message has the line and the error), or
-            get_config() is missing, takes arguments, or does not return a table.
-    """
-    path = Path(path)
-    try:
-        is_file = path.suffix == ".py" and path.is_file()
-    except OSError as error:
-        raise InputError(f"--config: cannot read {shorten(str(path))}: {error.strerror}.") from error
-    if not is_file:
-        known = nearest(str(path), embedded_configs())
-        raise InputError(f"--config: there is no Python file '{path}', and no embedded config of that name. {known}")
-    with _importable_neighbors(path) as package:
-        return _call_config(path, package)
-
-
-@contextlib.contextmanager
-def _importable_neighbors(path: Path) -> Iterator[str]:
-    """Provide a package of the files beside a config for relative imports; yield its name, and remove it afterwards."""
-    folder = path.absolute().parent
-    above, beside = "_configs_above", "_configs_above.beside"
-    for name, place in ((above, folder.parent), (beside, folder)):
-        sys.modules[name] = package = ModuleType(name)
-        package.__path__ = [str(place)]
-    try:
-        yield beside
-    finally:
-        for name in [name for name in sys.modules if name.partition(".")[0] == above]:
-            del sys.modules[name]
-
-
-def _call_config(path: Path, package: str) -> Settings:
-    spec = importlib.util.spec_from_file_location(f"{package}.config", path)
-    assert spec and spec.loader  # because the name ends in .py
-    module, execute = importlib.util.module_from_spec(spec), spec.loader.exec_module
-    _run_file(path, lambda: execute(module))
-    get_config = getattr(module, "get_config", None)
-    if not callable(get_config):
-        raise InputError(f"--config: '{path}' defines no get_config(). It must return a ConfigDict.")
-    try:
-        inspect.signature(get_config).bind()
-    except TypeError as error:
-        raise InputError(f"--config: '{path}': get_config() is called without arguments: {error}.") from error
-    table = _run_file(path, get_config)
-    if not isinstance(table, Mapping | ConfigDict):
-        raise InputError(f"--config: '{path}': get_config() must return a ConfigDict or a dict, not {shorten(table)}.")
-    table = _run_file(path, (table if isinstance(table, ConfigDict) else ConfigDict(table)).to_dict)
-    if wrong := [key for key in _keys(table) if not isinstance(key, str)]:
-        raise InputError(f"--config: '{path}': keys must be text, and {shorten(wrong[0])} is not.")
-    return table
-
-
-def _keys(table: Mapping[Any, Any]) -> Iterator[Any]:
-    for key, value in table.items():
-        yield key
-        yield from _keys(value) if isinstance(value, Mapping) else ()
-
-
-def _run_file(path: Path, function: Callable[[], Any]) -> Any:
-    """Call a part of a config file; raise its errors as InputError with the last line of the file that ran."""
-    try:
-        return function()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-        message = str(error)
-        if isinstance(error, SyntaxError):
-            places.append((error.filename or "<", error.lineno))
-            message = error.msg
-        places = [(Path(file), line) for file, line in places if line and not file.startswith("<") and file != __file__]
-        own = [line for file, line in places if file == path.absolute()]
-        line = f", line {own[-1]}" if own else ""
-        at = f" ({places[-1][0]}, line {places[-1][1]})" if places and places[-1][0] != path.absolute() else ""
-        message = " ".join(message.split()) or "no message"
-        raise InputError(f"--config: '{path}'{line}: {type(error).__name__}: {message}{at}") from error
 
 
 def complete_settings(
@@ -224,7 +128,9 @@ def complete_settings(
         InputError: A section or key is unknown, a key is missing, or a value has another type.
     """
     tables, overrides, notes = _split_tables(settings), dict(overrides), []
-    specs = TABLES | {where: UPLINK for where in tables if where.startswith("uplink.")}
+    for where in {key.partition(".")[0] for key in overrides} & OPTIONAL_TABLES.keys():
+        tables.setdefault(where, {})
+    specs = {where: _find_spec(where) for where in tables if where}
     for where, table in specs.items():
         name = overrides.pop(f"{where}.name", None)
         if name is not None and name != tables[where].get("name"):
@@ -243,6 +149,10 @@ def complete_settings(
     return _join_tables(tables), notes
 
 
+def _find_spec(where: str) -> TableSpec:
+    return UPLINK if where.startswith("uplink.") else (TABLES | OPTIONAL_TABLES)[where]
+
+
 def _location(where: str) -> str:
     return f"config.{where}".rstrip(".")
 
@@ -253,11 +163,13 @@ def _split_tables(settings: Settings) -> dict[str, Settings]:
     for where in TABLES:
         outer, _, name = where.rpartition(".")
         tables[where] = _check_table(tables[outer].pop(name, _NESTED.get(where)), where)
+    for where in OPTIONAL_TABLES.keys() & tables[""].keys():
+        tables[where] = _check_table(tables[""].pop(where), where)
     stages = tables[""].pop("uplink", ())
     if isinstance(stages, str | Mapping) or not isinstance(stages, Sequence):
         raise InputError(f"config.uplink must be a list of tables, got {shorten(stages)}. Write ({{'name': 'clip'}},).")
     tables |= {f"uplink.{i}": _check_table(stage, f"uplink.{i}") for i, stage in enumerate(stages)}
-    known = [*calls.read_signature(RunSettings), "algorithm", "model", "data", "uplink"]
+    known = [*calls.read_signature(RunSettings), "algorithm", "model", "data", "uplink", *OPTIONAL_TABLES]
     for key in tables[""].keys() - set(known):
         raise InputError(f"config.{key} is unknown. {nearest(key, known)}")
     return tables
@@ -274,6 +186,7 @@ def _join_tables(tables: Mapping[str, Settings]) -> Settings:
     for where in _NESTED:
         outer, _, name = where.partition(".")
         whole[outer][name] = tables[where]
+    whole |= {where: tables[where] for where in OPTIONAL_TABLES if where in tables}
     if stages := [table for where, table in tables.items() if where.startswith("uplink.")]:
         whole["uplink"] = stages
     return whole | tables[""]
@@ -295,7 +208,7 @@ def _override(tables: dict[str, Settings], schemas: Mapping[str, Mapping[str, ca
     if (option := schemas.get(outer, {}).get(inner)) and option.table is not None:  # a table inside an algorithm's
         tables[outer][inner] = dict(tables[outer].get(inner, {}))
         tables, schemas = {where: tables[outer][inner]}, {where: option.table}
-    if key in TABLES:
+    if key in TABLES or key in OPTIONAL_TABLES:
         raise InputError(f"--config.{key} is a table. Set --config.{key}.name={text}")
     if key == "uplink":
         raise InputError("--config.uplink is a list of tables. Give it in a file; set one: --config.uplink.0.norm=1")

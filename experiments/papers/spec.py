@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..configuration.settings import CONFIGS
+from ..configuration.config_files import CONFIGS
 from ..runs.results import RunResults
 from ..sweep.grid import GridRun
 

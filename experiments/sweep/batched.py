@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..configuration import settings
+from ..configuration import config_files, settings
 from ..configuration.command_line import with_exit_status
 from ..runs.run_directory import RunDirectory
 from ..runs.run_files import RESOLVED
@@ -25,7 +25,7 @@ def read_runs(path: Path) -> list[Run]:
     """
     runs = []
     for each in json.loads(path.read_text()):
-        run_settings, _ = settings.complete_settings(settings.load_settings(Path(each["config"])), each["set"])
+        run_settings, _ = settings.complete_settings(config_files.load_config(Path(each["config"])), each["set"])
         runs.append(Run(run_settings, RunDirectory(each["workdir"])))
         for note in runs[-1].directory.check(run_settings).notes:
             print(f"note: {note}")

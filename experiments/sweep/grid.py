@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fedjax_het.errors import InputError
 
 from .. import module_command, module_environment
-from ..configuration import build, settings
+from ..configuration import build, config_files, settings
 from ..runs import json_files
 from ..runs.run_directory import RunDirectory
 from ..runs.setting_text import short_name
@@ -42,7 +42,7 @@ class GridRun(NamedTuple):
         return {**self.common, **self.own}
 
     def settings(self) -> settings.Settings:
-        return settings.complete_settings(settings.load_settings(self.config), self.overrides)[0]
+        return settings.complete_settings(config_files.load_config(self.config), self.overrides)[0]
 
 
 def make_grid(configs: Sequence[Path], common: Mapping[str, str], varied: Mapping[str, Sequence[str]]) -> list[GridRun]:

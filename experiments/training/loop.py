@@ -96,6 +96,11 @@ class TrainingLoop:
             "num_dropped": np.asarray(state.counters.nonfinite),
             **self._count_traffic(state),
         }
+        if rounds.num_late is not None:
+            figures |= {
+                "num_late": np.asarray(rounds.num_late)[:, -1],
+                "virtual_seconds": np.asarray(state.counters.seconds),
+            }
         seconds_per_round = (time.perf_counter() - before) / (stop - done)
         if num_dropped := int(np.sum(figures["num_dropped"] - dropped)):
             progress.warn(f"{num_dropped} uploads of rounds {done + 1} to {stop} were not finite and were dropped")

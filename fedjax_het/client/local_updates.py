@@ -90,7 +90,7 @@ def sgd(
     epochs ceil(n_i / batch_size) steps per round; the last batch of an epoch is partial, never dropped. Each client has
     its own number of steps; where clients are trained side by side, those with few steps wait for the others.
 
-    Reads: view.local, where training begins.
+    Reads: view.local, where training begins, and view.max_steps, where the round has a deadline.
 
     Args:
         learning_rate: lr of w <- w - lr b.
@@ -130,6 +130,8 @@ def sgd(
         rows = view.data.train
         num_batches = -(-rows.count // batch_size)
         num_steps = jnp.where(rows.count > 0, steps, 0) if steps else epochs * num_batches
+        if view.max_steps is not None:
+            num_steps = jnp.minimum(num_steps, view.max_steps)
 
         def epoch(number: Array, progress: _Progress) -> _Progress:
             epoch_key, afresh = jax.random.fold_in(key, number), jnp.array([1.0, 0.0])
@@ -170,7 +172,8 @@ def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
     def train(problem: Problem, view: ClientView, key: Key, train_first: Callable, train_second: Callable) -> Trained:
         first_key, second_key = jax.random.split(key)
         middle = train_first(problem, view, first_key)
-        end = train_second(problem, view._replace(local=middle.variables), second_key)
+        left = None if view.max_steps is None else view.max_steps - middle.num_steps.astype(jnp.int32)
+        end = train_second(problem, view._replace(local=middle.variables, max_steps=left), second_key)
         num_steps = middle.num_steps + end.num_steps
         share = middle.num_steps / jnp.maximum(num_steps, 1)
         means = {

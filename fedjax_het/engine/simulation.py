@@ -18,6 +18,7 @@ from fedjax_het.engine.parallel.runs import Sweep
 from fedjax_het.engine.planning.memory_budget import build_executor
 from fedjax_het.engine.round.participation import Participation, full, uniform
 from fedjax_het.engine.round.program import RoundMetrics
+from fedjax_het.engine.round.timing import Timing
 from fedjax_het.errors import InputError, NonFiniteError
 from fedjax_het.types import Model, State
 from fedjax_het.validation import LARGEST_COUNT, Count, Range, Seed, validate_arguments
@@ -52,6 +53,7 @@ class Simulation:
         rounds: Count,
         cohort_size: Count | None = None,
         participation: Participation | None = None,
+        timing: Timing | None = None,
         layout: Layout | str = vmapped,
         seed: Seed | Sequence[Seed] = 0,
         num_seeds: Count = 1,
@@ -74,6 +76,7 @@ class Simulation:
             rounds: The number of rounds.
             cohort_size: The number of clients per round, drawn uniformly; None is all clients.
             participation: Any other rule that draws cohorts, in place of `cohort_size`.
+            timing: How long clients take on a virtual clock, and the deadline of a round; None has no clock.
             layout: The layout of the client axis; "auto" times several and chooses the fastest.
             seed: The seed of the first run. A list has one per value of the sweep, or, for a single algorithm, starts
                 as many groups of runs.
@@ -109,7 +112,9 @@ class Simulation:
             )
         participation = participation or (full() if cohort_size is None else uniform(cohort_size))
         block, requested_offload = min(evaluate_every, rounds), OffloadPolicy(client_states, examples)
-        spec = RunSpec(sweep, model, federation, participation, rounds, block, seeds, num_seeds, personal_on_test)
+        spec = RunSpec(
+            sweep, model, federation, participation, rounds, block, seeds, num_seeds, personal_on_test, timing
+        )
         folder = Path(folder or tempfile.gettempdir())
         self.federation, self.num_seeds, self.on_nonfinite = federation, num_seeds, on_nonfinite
         self.rounds, self.evaluate_every = rounds, evaluate_every

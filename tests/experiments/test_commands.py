@@ -9,7 +9,7 @@ import pytest
 import fedjax_het
 from experiments import __main__ as console
 from experiments import train
-from experiments.configuration import settings
+from experiments.configuration import config_files
 from fedjax_het.errors import InputError
 from tests.shared import ROOT
 
@@ -58,12 +58,12 @@ def test_an_unknown_command_is_refused_with_the_nearest(run, asked, nearest, cap
 
 def test_an_embedded_config_is_found_by_its_name_in_any_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert settings.load_settings(settings.find_config("quickstart"))["algorithm"]["name"] == "fedld"
+    assert config_files.load_config(config_files.find_config("quickstart"))["algorithm"]["name"] == "fedld"
     command = train.parse(["--config=vlcs/fedrd"])
     assert (str(command.workdir), command.config) == ("runs/vlcs/fedrd", ROOT / "configs" / "vlcs" / "fedrd.py")
-    assert settings.load_settings(command.config)["data"]["name"] == "vlcs"
+    assert config_files.load_config(command.config)["data"]["name"] == "vlcs"
     with pytest.raises(InputError, match=r"no embedded config of that name. Did you mean 'quickstart'\?"):
-        settings.load_settings(settings.find_config("quickstrat"))
+        config_files.load_config(config_files.find_config("quickstrat"))
 
 
 def test_a_config_imports_modules_of_its_own_folder_only(tmp_path):
@@ -75,8 +75,8 @@ def test_a_config_imports_modules_of_its_own_folder_only(tmp_path):
             "from .base import ROUNDS, base\n\ndef get_config():\n    from ..b.base import ROUNDS as of_b\n"
             "    return base(ROUNDS + of_b)\n"
         )
-    assert settings.load_settings(tmp_path / "a" / "own.py") == {"rounds": 8}
-    assert settings.load_settings(tmp_path / "b" / "own.py") == {"rounds": 10}
+    assert config_files.load_config(tmp_path / "a" / "own.py") == {"rounds": 8}
+    assert config_files.load_config(tmp_path / "b" / "own.py") == {"rounds": 10}
     assert not [name for name in sys.modules if name.startswith("_configs_above")]
 
 

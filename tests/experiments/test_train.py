@@ -191,7 +191,7 @@ def test_a_directory_that_cannot_be_written_is_refused(config, tmp_path, capsys)
 
 
 def test_an_unexpected_error_keeps_its_traceback(tmp_path, monkeypatch):
-    monkeypatch.setattr(train.settings, "load_settings", lambda *_: 1 / 0)
+    monkeypatch.setattr(train.config_files, "load_config", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         train.main(["--config=configs/quickstart.py", f"--workdir={tmp_path / 'run'}"])
 

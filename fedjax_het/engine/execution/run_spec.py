@@ -15,6 +15,7 @@ from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.runs import Axes, Sweep, map_over_runs
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.program import Round, make_round
+from fedjax_het.engine.round.timing import Timing
 from fedjax_het.types import Array, Key, Model
 
 AUTO = "auto"
@@ -50,6 +51,7 @@ class RunSpec:
         seeds: The first seed of each value.
         num_seeds: The number of seeds of each value.
         personal_on_test: Whether personal models are scored on the common test set.
+        timing: How long clients take; None has no clock.
     """
 
     sweep: Sweep
@@ -61,6 +63,7 @@ class RunSpec:
     seeds: tuple[int, ...] = (0,)
     num_seeds: int = 1
     personal_on_test: bool = False
+    timing: Timing | None = None
 
     @property
     def algorithm(self) -> Algorithm:
@@ -112,6 +115,7 @@ class RunSpec:
             self.num_clients,
             num_training=int(np.count_nonzero(self.federation.data.train.count)),
             participation=self.participation,
+            timing=self.timing,
             layout=layout,
             prepare=self.federation.prepare,
             augment=self.federation.augment,

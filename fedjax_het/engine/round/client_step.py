@@ -11,6 +11,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm, Measure
 from fedjax_het.engine.round import uplink
 from fedjax_het.engine.round.problem import HIDDEN_TEST_ROWS, LocalProblem, MissingSlotError, SlotView
+from fedjax_het.engine.round.timing import Timing
 from fedjax_het.engine.round.update_plan import StackPlan, UpdateSums, pack_for, stream_sums
 from fedjax_het.errors import InputError
 from fedjax_het.types import (
@@ -54,6 +55,8 @@ class ClientResult(NamedTuple):
     loss: Float[Array, "*cohort"]
     is_present: Bool[Array, "*cohort"]
     is_nonfinite: Bool[Array, "*cohort"]
+    is_late: Bool[Array, "*cohort"] | None = None  # None without a timing
+    seconds: Float[Array, "*cohort"] | None = None  # on the virtual clock
 
 
 class Common(NamedTuple):
@@ -96,6 +99,7 @@ def train_client(
     algorithm: Algorithm,
     problem: LocalProblem,
     num_clients: int,
+    timing: Timing | None,
     plan_for: Callable[[Upload], StackPlan],
     common: Common,
     member: CohortMember,
@@ -108,6 +112,7 @@ def train_client(
         algorithm: The algorithm.
         problem: The client's learning problem.
         num_clients: The number of clients of the run.
+        timing: How long clients take; None has no clock.
         plan_for: The shapes of one upload -> how the server will read the updates.
         common: What all clients share.
         member: The client.
@@ -119,6 +124,11 @@ def train_client(
         InputError: A slot of the algorithm reads a quantity that no slot fills.
     """
     before = _make_view(common, member)
+    steps_in_time = jnp.zeros((), jnp.int32)
+    if timing:
+        steps_in_time = timing.count_steps_in_time(jnp.asarray(member.client), num_clients)
+        if timing.deadline is not None and timing.late == "partial":
+            before = before._replace(max_steps=steps_in_time)
     try:
         trained = algorithm.local_update.train(problem, before, member.key)
     except MissingSlotError as error:
@@ -137,6 +147,12 @@ def train_client(
     state = ClientState(personal, memory, member.state.rounds + 1)
 
     has_examples = jnp.logical_and(member.is_here, member.rows[0].count > 0)
+    is_late = seconds = None
+    if timing:
+        seconds = timing.measure(jnp.asarray(member.client), num_clients, trained.num_steps)
+        seconds = jnp.where(has_examples, seconds, 0)
+        is_late = has_examples & ((trained.num_steps > steps_in_time) | (trained.num_steps == 0))
+        has_examples &= ~is_late
     is_finite = tree.is_finite((upload, state, trained.metrics))
     is_present = has_examples & is_finite
     upload = tree.where(is_present, upload, tree.zeros_like(upload))
@@ -165,6 +181,8 @@ def train_client(
         jnp.where(is_present, trained.metrics["loss"], 0),
         is_present,
         has_examples & ~is_finite,
+        is_late,
+        seconds,
     )
     return result, Sums(stream_sums(plan, upload, is_present), sides)
 

@@ -10,7 +10,13 @@ from fedjax_het.types import ClientState, HostArray, Key, RunCounters, ServerSta
 
 
 def initial_state(
-    algorithm: Algorithm, problem: LocalProblem, num_clients: int, cohort_size: int, key: Key, inputs: HostArray
+    algorithm: Algorithm,
+    problem: LocalProblem,
+    num_clients: int,
+    cohort_size: int,
+    has_clock: bool,
+    key: Key,
+    inputs: HostArray,
 ) -> State:
     """Initialize the server, and one client for all.
 
@@ -19,6 +25,7 @@ def initial_state(
         problem: The learning problem, with the adapted model.
         num_clients: The number of clients.
         cohort_size: The number of clients per round.
+        has_clock: Whether rounds take time on the virtual clock.
         key: The key of the initial weights.
         inputs: Stored inputs of one or more examples; only the shape matters.
 
@@ -46,7 +53,8 @@ def initial_state(
         },
         uplink=tuple(stage.init_server(shared, num_clients, cohort_size) for stage in algorithm.uplink),
     )
-    return State(server, ClientState(personal, memory, zero), RunCounters(zero, zero))
+    counters = RunCounters(zero, zero, jnp.zeros((), float) if has_clock else None)
+    return State(server, ClientState(personal, memory, zero), counters)
 
 
 def broadcast_clients(state: State, num_clients: int) -> State:

@@ -5,11 +5,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Bool, Int
 
+from fedjax_het._internal.number_table import read_number_table
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key
-from fedjax_het.validation import CountOrZero, Fraction, validate_arguments
+from fedjax_het.validation import LARGEST_COUNT, Count, CountOrZero, Fraction, validate_arguments
 
 _MAX_SHUFFLED = 1 << 10  # clients
 _FEISTEL_ROUNDS = 8  # twice the rounds in the theorem of Luby and Rackoff
@@ -76,6 +78,60 @@ def bernoulli(probability: Fraction, among: Participation | None = None) -> Part
         return cohort, is_available & reports
 
     return Participation(among.size, draw, among.is_everyone)
+
+
+@validate_arguments
+def trace(path: str, cohort_size: CountOrZero = 0, period: Count | None = None) -> Participation:
+    """Clients that are available in given rounds, as a file lists them.
+
+    Args:
+        path: A CSV file with the columns client, start, end: client i can be asked in rounds start <= r < end. A client
+            may have several lines; one without any is never asked. Rounds are numbered from 0.
+        cohort_size: The number of clients that are drawn uniformly from those available; if fewer are, all of them
+            take part. 0 asks every available client.
+        period: The number of rounds after which the file begins again; None is never.
+
+    Raises:
+        InputError: The file cannot be read, a line is not as it must be, or, when a round is built, a client of the
+            file does not exist.
+    """
+    intervals = _read_intervals(path, period)
+
+    def size(num_clients: int) -> int:
+        if (last := int(intervals[:, 0].max())) >= num_clients:
+            raise InputError(
+                f"trace: '{path}' names client {last}, and there are {num_clients} clients, numbered from 0."
+            )
+        return uniform(cohort_size).size(num_clients) if cohort_size else num_clients
+
+    def draw(key: Key, num_clients: int, number: Array) -> tuple[Array, Array]:
+        client, start, end = jnp.asarray(intervals.T)
+        now = jnp.asarray(number) if period is None else jnp.asarray(number) % period
+        is_available = jnp.zeros(num_clients, bool).at[client].max((start <= now) & (now < end))
+        if not cohort_size:
+            return jnp.arange(num_clients), is_available
+        draws = jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i)))(jnp.arange(num_clients))
+        cohort = jnp.sort(jax.lax.top_k(jnp.where(is_available, draws, -1.0), size(num_clients))[1])
+        return cohort, is_available[cohort]
+
+    return Participation(size, draw, not cohort_size)
+
+
+PARTICIPATIONS = {"trace": trace}
+"""Rules that a config names; without one, `uniform` and `bernoulli` follow from cohort_size and availability."""
+
+
+def _read_intervals(path: str, period: int | None) -> np.ndarray:
+    """[lines, 3] int32: client, start, end."""
+    intervals = read_number_table(path, {"client": int, "start": int, "end": int}, "trace")
+    for number, (client, start, end) in enumerate(intervals, 2):
+        if not 0 <= client <= LARGEST_COUNT or not 0 <= start < end <= (period or LARGEST_COUNT):
+            within = f", with end at most {period}, the period" if period else ""
+            raise InputError(
+                f"trace: '{path}', line {number}: client must be at least 0 and 0 <= start < end{within}; "
+                f"they are {client}, {start}, {end}."
+            )
+    return np.array(intervals, np.int32)
 
 
 def draw_without_replacement(key: Key, num_clients: int, count: int) -> Array:

@@ -22,6 +22,7 @@ from fedjax_het.engine.round.client_step import Cohort, Common
 from fedjax_het.engine.round.participation import Participation, full
 from fedjax_het.engine.round.population import with_population
 from fedjax_het.engine.round.problem import LocalProblem, SlotView
+from fedjax_het.engine.round.timing import Timing
 from fedjax_het.engine.round.update_plan import StackPlan, pack_for, plan_stack
 from fedjax_het.types import (
     Array,
@@ -49,6 +50,8 @@ class RoundMetrics(NamedTuple):
     cohort: Int[Array, "cohort"]  # ids of the clients that were asked
     is_nonfinite: Bool[Array, "cohort"]  # whether the upload was dropped
     is_rejected: Bool[Array, ""]  # the uploads were finite, but what the server made of them was not: all were dropped
+    num_late: Int[Array, ""] | None = None  # clients that the deadline was too short for; None without a timing
+    seconds: Float[Array, ""] | None = None  # of this round on the virtual clock
 
 
 class RoundMessages(NamedTuple):
@@ -88,6 +91,7 @@ def make_round(
     *,
     num_training: int | None = None,
     participation: Participation | None = None,
+    timing: Timing | None = None,
     layout: Layout = vmapped,
     prepare: Callable[[Array], Array] = lambda inputs: inputs,
     augment: Augmentation | None = None,
@@ -104,6 +108,7 @@ def make_round(
         num_training: The number of clients that have training examples, the papers' N; clients without take no part in
             means over all clients. None is all.
         participation: The rule that draws cohorts; None is all clients in every round.
+        timing: How long clients take, and the deadline of a round; None has no clock.
         layout: The layout of the client axis on devices.
         prepare: Stored inputs [batch, ...] -> inputs of the model; it runs inside the step that reads them.
         augment: (key, stored inputs, labels) -> inputs of the model and labels in training; None trains on `prepare`.
@@ -116,13 +121,17 @@ def make_round(
             slot reads a quantity that no slot fills.
     """
     uplink.check_stages(algorithm)
+    if timing:
+        timing.check(num_clients)
     stages = algorithm.uplink
     participation = participation or full()
     cohort_size = participation.size(num_clients)
     num_training = num_clients if num_training is None else num_training
     problem = LocalProblem(algorithm.adapt(model), algorithm.objective, prepare, augment)
     survey_client = partial(client_step.run_survey, algorithm, problem)
-    initial_state = partial(initialization.initial_state, algorithm, problem, num_clients, cohort_size)
+    initial_state = partial(
+        initialization.initial_state, algorithm, problem, num_clients, cohort_size, timing is not None
+    )
 
     def keys(key: Key, number: Array) -> Array:
         """[2]: the key that draws the cohort, and the key of its clients."""
@@ -152,7 +161,7 @@ def make_round(
                 plans.append(plan_stack(algorithm, problem, server, received, upload, ids, num_training))
             return plans[0]
 
-        train_client = partial(client_step.train_client, algorithm, problem, num_clients, plan_for)
+        train_client = partial(client_step.train_client, algorithm, problem, num_clients, timing, plan_for)
         results, sums = layout.map_and_sum(train_client, Common(received, data.examples, round_key), members)
         results = unpadded(results)
         updates = StackedUpdates(results.upload.update, layout)
@@ -195,6 +204,10 @@ def make_round(
         counters = RunCounters(
             state.counters.reports + metrics.num_reporting, state.counters.nonfinite + metrics.num_nonfinite
         )
+        if timing:
+            seconds = timing.duration(results.seconds, results.is_late)
+            metrics = metrics._replace(num_late=jnp.sum(results.is_late, dtype=jnp.int32), seconds=seconds)
+            counters = counters._replace(seconds=state.counters.seconds + seconds)  # pyrefly: ignore[unsupported-operation]
         after = State(server._replace(round=state.server.round + 1), clients, counters)
         return after, metrics, RoundMessages(received, unpadded(members.answers), results.upload, aggregate.replies)
 

@@ -58,3 +58,55 @@ def test_a_cohort_of_a_million_clients_is_uniform_and_distinct():
 def test_drawing_a_cohort_allocates_no_array_over_all_clients():
     program = str(jax.make_jaxpr(lambda key: participation.uniform(10).draw(key, 1_000_003, 0))(jax.random.key(0)))
     assert "1000003]" not in program
+
+
+@pytest.fixture
+def trace_file(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("client,start,end\n0,0,2\n1,1,4\n3,0,4\n0,3,4")
+    return str(path)
+
+
+def test_a_trace_asks_the_clients_that_are_available(trace_file):
+    rule = participation.trace(trace_file)
+    assert rule.size(5) == 5 and rule.is_everyone
+    available = [np.flatnonzero(rule.draw(jax.random.key(0), 5, r)[1]).tolist() for r in range(5)]
+    assert available == [[0, 3], [0, 1, 3], [1, 3], [0, 1, 3], []]
+    again = participation.trace(trace_file, period=4)
+    assert np.flatnonzero(again.draw(jax.random.key(0), 5, 7)[1]).tolist() == [0, 1, 3]
+
+
+def test_a_trace_draws_uniformly_from_the_available_clients(trace_file):
+    rule = participation.trace(trace_file, cohort_size=2)
+    counts = np.zeros(5)
+    for seed in range(90):
+        cohort, is_available = rule.draw(jax.random.key(seed), 5, 1)
+        assert is_available.all() and len(set(cohort.tolist())) == 2
+        counts[np.asarray(cohort)] += 1
+    assert set(np.flatnonzero(counts)) == {0, 1, 3}
+    assert np.all(np.abs(counts[[0, 1, 3]] - 60) < 5 * (90 * 2 / 9) ** 0.5)
+    cohort, is_available = rule.draw(jax.random.key(0), 5, 4)
+    assert len(cohort) == 2 and not is_available.any()
+
+
+@pytest.mark.parametrize(
+    ("text", "period", "message"),
+    [
+        ("client,start,end\n0,2,2", None, "line 2: client must be at least 0 and 0 <= start < end; they are 0, 2, 2"),
+        ("client,start,end\n0,2,9", 4, "with end at most 4, the period"),
+        ("client,start\n0,2", None, "no column end"),
+        ("client,start,end\n0,1.5,2", None, "line 2: start must be a whole number, and is '1.5'"),
+    ],
+)
+def test_a_wrong_trace_is_refused_with_its_line(tmp_path, text, period, message):
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        participation.trace(str(path), period=period)
+
+
+def test_a_trace_of_clients_that_do_not_exist_is_refused(trace_file):
+    with pytest.raises(InputError, match="names client 3, and there are 3 clients"):
+        participation.trace(trace_file).size(3)
+    with pytest.raises(InputError, match="cannot read"):
+        participation.trace("/nowhere/trace.csv")

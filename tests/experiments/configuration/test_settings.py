@@ -5,7 +5,7 @@ from inspect import signature
 import pytest
 from ml_collections import ConfigDict
 
-from experiments.configuration import build, settings
+from experiments.configuration import build, config_files, settings
 from experiments.runs import setting_text
 from fedjax_het.data import SOURCES
 from fedjax_het.errors import InputError
@@ -36,7 +36,7 @@ def test_a_config_starts_from_the_defaults_or_from_nothing():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_embedded_config_is_complete_except_its_path(path):
-    chosen = settings.load_settings(path)
+    chosen = config_files.load_config(path)
     needs_path = "path" in signature(SOURCES[chosen["data"]["name"]]).parameters
     if needs_path:
         with pytest.raises(InputError, match=r"config\.data\.path is required.*--config\.data\.path="):
@@ -161,10 +161,10 @@ def test_mistakes_in_a_file_are_refused(sections, message):
 
 def test_files_that_are_no_config_are_refused(tmp_path):
     with pytest.raises(InputError, match="no Python file"):
-        settings.load_settings(tmp_path / "missing.py")
+        config_files.load_config(tmp_path / "missing.py")
     (tmp_path / "empty.py").write_text("x = 1\n")
     with pytest.raises(InputError, match=r"defines no get_config\(\)"):
-        settings.load_settings(tmp_path / "empty.py")
+        config_files.load_config(tmp_path / "empty.py")
 
 
 @pytest.mark.parametrize(
@@ -191,13 +191,13 @@ def test_an_error_in_a_config_file_is_reported_with_its_line(tmp_path, text, mes
     path = tmp_path / "own.py"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InputError, match=message) as refusal:
-        settings.load_settings(path)
+        config_files.load_config(path)
     assert str(refusal.value).startswith(f"--config: '{path}'") and "\n" not in str(refusal.value)
 
 
 def test_a_config_with_an_impossible_name_is_refused():
     with pytest.raises(InputError, match=r"--config: cannot read .*name too long"):
-        settings.load_settings(f"{'x' * 300}.py")
+        config_files.load_config(f"{'x' * 300}.py")
 
 
 @pytest.mark.parametrize("text", ["9" * 400, "9" * 5000, "(" * 5000])
@@ -276,3 +276,26 @@ def test_a_wrong_uplink_is_refused_in_one_line(overrides, stages, message):
 def test_a_stage_refuses_a_value_with_its_place_in_the_config():
     with pytest.raises(InputError, match=r"config\.uplink\.0\.norm: "):
         build.build_algorithm(complete(uplink=[{"name": "clip", "norm": -1.0}])[0])
+
+
+def test_optional_tables_stand_in_the_settings_only_where_they_are_given():
+    assert not {"timing", "participation", "uplink"} & complete()[0].keys()
+    chosen, _ = complete({"timing.name": "log_normal", "timing.deadline": "3"})
+    assert chosen["timing"]["deadline"] == 3.0 and chosen["timing"]["late"] == "partial"
+    assert settings.complete_settings(chosen)[0] == chosen
+    chosen, _ = complete({"participation.name": "trace"}, participation={"name": "trace", "path": "days.csv"})
+    assert chosen["participation"] == {"name": "trace", "path": "days.csv", "period": None}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sections", "message"),
+    [
+        ({"timing.deadline": "3"}, {}, r"config\.timing\.name is missing. Known: from_file, log_normal"),
+        ({}, {"timing": 3}, r"config\.timing must be a table"),
+        ({}, {"timing": {"name": "log_normal", "late": "wait"}}, r"config\.timing\.late: unknown option 'wait'"),
+        ({"participation.name": "trace"}, {}, r"config\.participation\.path is required"),
+    ],
+)
+def test_a_wrong_optional_table_is_refused_in_one_line(overrides, sections, message):
+    with pytest.raises(InputError, match=message):
+        complete(overrides, **sections)

@@ -1,0 +1,138 @@
+"""Speeds of clients' devices and deadlines of rounds: partial work, late clients, and a virtual clock."""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_het._internal.number_table import read_number_table
+from fedjax_het.errors import InputError
+from fedjax_het.types import Array
+from fedjax_het.validation import LARGEST_COUNT, NonNegative, Positive, Seed, validate_arguments
+
+Late = Literal["partial", "drop"]
+
+
+class Timing(NamedTuple):
+    """How long each client takes, and what becomes of one that a deadline is too short for.
+
+    A client's round takes message_seconds + (number of local steps) step_seconds on the virtual clock; what the
+    simulation itself takes has no influence. A round lasts as long as the slowest client that takes part in it, or
+    until its deadline if a client is late. Clients that do not answer cost no time.
+
+    Args:
+        seconds: (client id, number of clients) -> (seconds of one local step, seconds of download and upload).
+        deadline: Seconds per round; None waits for everyone.
+        late: "partial": a client does the steps that it has time for, which are the first of its usual round, and is
+            left out if there is time for none. "drop": a client that would not finish all of its steps is left out.
+        check: Raises InputError for a number of clients that the speeds do not fit.
+    """
+
+    seconds: Callable[[Array, int], tuple[Array, Array]]
+    deadline: float | None = None
+    late: Late = "partial"
+    check: Callable[[int], None] = lambda num_clients: None
+
+    def count_steps_in_time(self, client: Array, num_clients: int) -> Array:
+        """The number of local steps that a client has time for before the deadline, [] int32."""
+        if self.deadline is None:
+            return jnp.int32(LARGEST_COUNT)
+        step, message = self.seconds(client, num_clients)
+        left = jnp.maximum(self.deadline - message, 0)
+        # A step that takes no time, and more steps than can be counted.
+        steps = jnp.where(left >= step * LARGEST_COUNT, LARGEST_COUNT, jnp.floor(left / jnp.where(step > 0, step, 1)))
+        return jnp.where(self.deadline >= message, jnp.minimum(steps, LARGEST_COUNT - 1).astype(jnp.int32), 0)
+
+    def measure(self, client: Array, num_clients: int, num_steps: Array) -> Array:
+        """The seconds of a client's round with so many local steps."""
+        step, message = self.seconds(client, num_clients)
+        return message + step * num_steps
+
+    def duration(self, seconds: Array, is_late: Array) -> Array:
+        """The seconds of a round, given each client's [cohort], and whether it was late."""
+        longest = jnp.max(jnp.where(is_late, 0, seconds), initial=0)
+        return longest if self.deadline is None else jnp.where(jnp.any(is_late), self.deadline, longest)
+
+
+@validate_arguments
+def log_normal(
+    step_seconds: Positive = 1.0,
+    message_seconds: NonNegative = 0.0,
+    sigma: NonNegative = 0.5,
+    deadline: Positive | None = None,
+    late: Late = "partial",
+    speed_seed: Seed = 0,
+) -> Timing:
+    """Speeds that differ between clients by a log-normal factor, the same in all rounds.
+
+        seconds of client i = exp(sigma z_i) (message_seconds + num_steps step_seconds),    z_i ~ N(0, 1)
+
+    The factor is a function of (speed_seed, client id), whatever the seed of the run.
+
+    Args:
+        step_seconds: Seconds of one local step of the median client.
+        message_seconds: Seconds of download and upload together of the median client.
+        sigma: Standard deviation of the logarithm; 0 makes all clients alike, 0.5 one in forty 2.7 times slower.
+        deadline: Seconds per round; None waits for the slowest.
+        late: "partial" or "drop", see `Timing`.
+        speed_seed: The seed of the factors.
+
+    Raises:
+        InputError: A number is out of range.
+    """
+
+    def seconds(client: Array, num_clients: int) -> tuple[Array, Array]:
+        factor = jnp.exp(sigma * jax.random.normal(jax.random.fold_in(jax.random.key(speed_seed), client), ()))
+        return factor * step_seconds, factor * message_seconds
+
+    return Timing(seconds, deadline, late)
+
+
+@validate_arguments
+def from_file(path: str, deadline: Positive | None = None, late: Late = "partial") -> Timing:
+    """Speeds from a CSV file with the columns client, step_seconds, message_seconds: one line per client.
+
+    Args:
+        path: The file. Clients are numbered from 0; every client of the run needs a line.
+        deadline: Seconds per round; None waits for the slowest.
+        late: "partial" or "drop", see `Timing`.
+
+    Raises:
+        InputError: The file cannot be read, or a line is not as it must be.
+    """
+    speeds = _read_speeds(path)
+
+    def check(num_clients: int) -> None:
+        if num_clients > len(speeds):
+            raise InputError(
+                f"timing: '{path}' has speeds of {len(speeds)} clients, and there are {num_clients}. Add a line for "
+                "each client, or take fewer clients."
+            )
+
+    def seconds(client: Array, num_clients: int) -> tuple[Array, Array]:
+        own = jnp.asarray(speeds[:num_clients])[client]
+        return own[0], own[1]
+
+    return Timing(seconds, deadline, late, check)
+
+
+TIMINGS = {"log_normal": log_normal, "from_file": from_file}
+"""The timings by the names of a config."""
+
+
+def _read_speeds(path: str) -> np.ndarray:
+    """[clients, 2] float32: seconds of a step and of the messages."""
+    lines = read_number_table(path, {"client": int, "step_seconds": float, "message_seconds": float}, "timing")
+    for number, (client, step, message) in enumerate(lines, 2):
+        if client < 0 or step <= 0 or message < 0:
+            raise InputError(
+                f"timing: '{path}', line {number}: client and message_seconds must be at least 0 and step_seconds "
+                f"above 0; they are {client}, {message} and {step}."
+            )
+    lines.sort()
+    if (clients := [line[0] for line in lines]) != list(range(len(lines))):
+        wrong = next(i for i, client in enumerate(clients) if client != i)
+        raise InputError(f"timing: '{path}' must have exactly one line for client {wrong}, and for every other.")
+    return np.array([line[1:] for line in lines], np.float32)
