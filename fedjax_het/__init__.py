@@ -5,7 +5,7 @@ from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, Sum
 from fedjax_het.client import gradients, local_updates, measures, memories, objectives, schedules
 from fedjax_het.engine import History, Simulation, Sweep, simulate
 from fedjax_het.engine.parallel import layout
-from fedjax_het.engine.round import participation
+from fedjax_het.engine.round import participation, timing
 from fedjax_het.errors import InputError
 from fedjax_het.server import aggregators, summaries, weightings
 from fedjax_het.server import optimizers as server_optimizers
@@ -41,6 +41,7 @@ __all__ = [
     "sharing",
     "simulate",
     "summaries",
+    "timing",
     "tree",
     "types",
     "uplink",

@@ -14,10 +14,11 @@ _AXES: dict[str, tuple[str, _Position]] = {
     "by rounds": ("round", lambda run, round: round),
     "by seconds": ("seconds", lambda run, round: next(line["seconds"] for line in run.lines if line["round"] == round)),
     "by bytes": ("MB of traffic", lambda run, round: _megabytes(run, round)),
+    "by virtual seconds": ("seconds on the virtual clock", lambda run, round: _virtual_seconds(run, round)),
 }
 _CAPTION = (
     "The mean over seeds, and a band from the lowest to the highest. Seconds compare runs of the same machine only; "
-    "bytes are those of all clients of one seed, down and up."
+    "bytes are those of all clients of one seed, down and up; the virtual clock counts what clients would take."
 )
 
 
@@ -42,7 +43,8 @@ def make_figure(rows: Sequence[Row], score: str, title: str) -> Figure | None:
             curves = list(filter(None, (_make_curve(row, name, position) for row in rows)))
             y_label, y_range = ("loss", (0, None)) if kind == "loss" else (title, (0, 1))
             panels.append(Panel(panel_title, x_label, y_label, curves, y_range))
-        views.append(View(view, panels))
+        if view == "by rounds" or any(panel.marks for panel in panels):
+            views.append(View(view, panels))
     return Figure("curves", "Learning curves", _CAPTION, views) if selected else None
 
 
@@ -57,6 +59,10 @@ def _make_curve(row: Row, name: str, position: _Position) -> Curve | None:
         return None
     seeds = [[line.get(name) for run in runs for line in run.lines if line["round"] == round] for round in rounds]
     return mean_curve(row.label, row.number, [float(np.mean(np.array(each, float))) for each in x], seeds)
+
+
+def _virtual_seconds(run: RunResults, round: int) -> float | None:
+    return next(line for line in run.lines if line["round"] == round).get("virtual_seconds")
 
 
 def _megabytes(run: RunResults, round: int) -> float | None:
