@@ -32,7 +32,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a directory of train or compare")
     parser.add_argument("--out", type=Path, default=Path("report.html"), help="the page (default report.html)")
     parser.add_argument("--watch", action="store_true", help="write the page again whenever a run's files change")
+    parser.add_argument(
+        "--target",
+        type=float,
+        action="append",
+        default=[],
+        metavar="SCORE",
+        help="add a table of the rounds, seconds and bytes to this accuracy or Dice, such as 0.8; may be repeated",
+    )
     flags = parser.parse_args(argv)
+    if wrong := [target for target in flags.target if not 0 < target <= 1]:
+        raise InputError(f"--target: a score lies between 0 and 1, and {wrong[0]:g} does not. Write 0.8 for 80 %.")
     if flags.out.suffix not in (".html", ".htm"):
         raise InputError(f"--out: '{flags.out}' is not the name of a page. End it in .html.")
     json_files.check_writable(flags.out.parent, "--out")
@@ -57,9 +67,9 @@ def main(argv: Sequence[str]) -> int:
     report = page.Report(command.out)
     try:
         if command.watch:
-            page.watch(report, command.runs)
+            page.watch(report, command.runs, command.target)
         else:
-            report.write(contents.make_contents(*results.read_runs(command.runs)))
+            report.write(contents.make_contents(*results.read_runs(command.runs), command.target))
     except OSError as error:
         raise InputError(str(error)) from error
     print(f"written: {report.out}, and its tables and figures in {report.folder}")

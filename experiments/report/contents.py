@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..runs.figures import Figure
 from ..runs.results import MissingRun, RunResults
 from ..runs.tables import LabeledRun, Table, Value, client_tables
-from . import clients, comparisons, costs, curves, diagnostics, images, measures
+from . import clients, comparisons, costs, curves, diagnostics, images, measures, targets
 from .images import Picture
 from .rows import Row, group_by_data, left_out, make_rows, tabulate_runs, tabulate_settings, tabulate_versions
 
@@ -46,8 +46,16 @@ class Contents(NamedTuple):
         return [picture for section in self.sections for picture in section.pictures]
 
 
-def make_contents(runs: Sequence[RunResults], missing: Sequence[MissingRun] = ()) -> Contents:
-    """Make the contents of a report on runs, finished or not; each data set has sections of its own."""
+def make_contents(
+    runs: Sequence[RunResults], missing: Sequence[MissingRun] = (), scores_to_reach: Sequence[float] = ()
+) -> Contents:
+    """Make the contents of a report on runs, finished or not; each data set has sections of its own.
+
+    Args:
+        runs: the runs.
+        missing: directories that were given and hold no run.
+        scores_to_reach: between 0 and 1; each has a table of what it took to reach it.
+    """
     rows = make_rows(runs)
     groups = group_by_data(rows)
     settings, common = tabulate_settings(rows)
@@ -55,7 +63,7 @@ def make_contents(runs: Sequence[RunResults], missing: Sequence[MissingRun] = ()
     facts = {"Settings that all rows share": common, "Versions and machines that all rows share": common_versions}
     sections, lead = [Section("runs", "Runs", [tabulate_runs(rows, missing)])], []
     for data, group in groups.items():
-        own, sentences = _make_sections(group)
+        own, sentences = _make_sections(group, scores_to_reach)
         sections += own if len(groups) == 1 else [_rename(section, data) for section in own]
         lead += sentences if len(groups) == 1 else [f"{data}, {sentence}" for sentence in sentences]
     sections.append(Section("settings", "Settings and versions", _non_empty(settings, versions), facts=facts))
@@ -67,7 +75,7 @@ def make_contents(runs: Sequence[RunResults], missing: Sequence[MissingRun] = ()
     return Contents(title, lead, rows, sections)
 
 
-def _make_sections(group: Sequence[Row]) -> tuple[list[Section], list[str]]:
+def _make_sections(group: Sequence[Row], scores_to_reach: Sequence[float]) -> tuple[list[Section], list[str]]:
     """Return (the sections of the rows of one data set, the sentences of their summary)."""
     score = measures.find_score(group)
     title = measures.score_title(score)
@@ -76,12 +84,13 @@ def _make_sections(group: Sequence[Row]) -> tuple[list[Section], list[str]]:
     tests = _non_empty(comparisons.make_table(compared))
     shown, folded = ([], tests) if len(compared) > _MAX_LINES else (tests, [])
     fairness = clients.make_fairness_tables(group, score)
+    reached = [targets.make_table(group, score, target) for target in scores_to_reach]
     learning = [curves.make_figure(group, score, title)]
     by_client = [clients.make_scores_figure(group, score, title)]
     partitions = [clients.make_partition_figure(group, "pixels" if score == "dice" else "examples")]
     sections = [
         Section("results", "Results", [*_non_empty(final), *shown], folded=folded),
-        Section("learning", "Learning", figures=list(filter(None, learning))),
+        Section("learning", "Learning", list(filter(None, reached)), list(filter(None, learning))),
         Section("clients", "Clients", fairness, list(filter(None, by_client)), folded=_tabulate_clients(group)),
         Section("data", "Data", figures=list(filter(None, partitions))),
         Section("diagnostics", "Diagnostics", figures=diagnostics.make_figures(group)),

@@ -105,30 +105,35 @@ class Report:
                 self._drawn[figure.name] = figure
 
 
-def watch(report: Report, paths: Sequence[Path]) -> None:
+def watch(report: Report, paths: Sequence[Path], scores_to_reach: Sequence[float] = ()) -> None:
     """Write the report whenever a run's files change until interrupted, and then once more without reloading.
 
     Files that cannot be read later cause a message, and the page stays as it is until they can be read.
+
+    Args:
+        report: the report.
+        paths: the directories of the runs.
+        scores_to_reach: see `contents.make_contents`.
 
     Raises:
         InputError: The first page cannot be written.
     """
     before = _stamps(paths)  # before reading: changes while figures are drawn are noticed the next time
-    report.write(make_contents(*read_runs(paths)), is_watched=True)
+    report.write(make_contents(*read_runs(paths), scores_to_reach), is_watched=True)
     print(f"{report.out} follows its runs; interrupt to stop", flush=True)
     try:
         while True:
             time.sleep(POLL)
             if (now := _stamps(paths)) != before:
                 before = now
-                _write_again(report, paths, is_watched=True)
+                _write_again(report, paths, scores_to_reach, is_watched=True)
     except KeyboardInterrupt:
-        _write_again(report, paths, is_watched=False)
+        _write_again(report, paths, scores_to_reach, is_watched=False)
 
 
-def _write_again(report: Report, paths: Sequence[Path], is_watched: bool) -> None:
+def _write_again(report: Report, paths: Sequence[Path], scores_to_reach: Sequence[float], is_watched: bool) -> None:
     try:
-        report.write(make_contents(*read_runs(paths)), is_watched)
+        report.write(make_contents(*read_runs(paths), scores_to_reach), is_watched)
         print(f"{time.strftime('%H:%M:%S')} {report.out}", flush=True)
     except (InputError, OSError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
