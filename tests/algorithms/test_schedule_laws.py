@@ -47,6 +47,7 @@ def test_a_round_at_rate_zero_does_not_change_the_model(name):
     assert 0 < difference(moved.server.shared, begun.server.shared) < np.inf
 
 
+@pytest.mark.slow
 def test_schedule_steps_apply_from_the_beginning_of_their_rounds():
     options = {"learning_rate_schedule": steps((2,), factor=0.0)}
     (before, _), (after, _) = (run(compose("fedavg", norm="none", options=options), rounds=r) for r in (2, 4))

@@ -49,6 +49,7 @@ def test_every_algorithm_trains_on_masks_or_refuses_them(name):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.server.shared))
 
 
+@pytest.mark.slow
 def test_evaluation_measures_the_overlap_of_shared_and_personal_models():
     run = simulation("fedbn", model=models.unet(2, norm="batch", width=1 / 16), evaluate_every=3)
     state, _ = run.advance(run.start(), 3)

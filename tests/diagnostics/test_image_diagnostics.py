@@ -47,6 +47,7 @@ def test_contours_show_the_models_after_the_round_on_clients_own_test_images():
         assert np.mean(found["predicted"][client] == predicted) > 0.99
 
 
+@pytest.mark.slow
 def test_a_client_with_few_test_images_has_empty_places():
     few = data.toy(num_clients=3, num_classes=2, image=(8, 8, 1), masks=True, examples_per_client=(5, 20))
     counts = few.data.test.count
@@ -58,7 +59,7 @@ def test_a_client_with_few_test_images_has_empty_places():
     np.testing.assert_array_equal(found["contours"]["is_image"].sum(axis=2), np.minimum(counts, 2)[ids])
 
 
-@pytest.mark.parametrize("band", ["full", "dc"])
+@pytest.mark.parametrize("band", ["full", pytest.param("dc", marks=pytest.mark.slow)])
 def test_normalisation_shows_the_images_that_enter_the_network(band):
     built = simulation(algorithm("harmofl", band=band), IMAGES, "normalisation", model())
     state = built.start()

@@ -38,6 +38,7 @@ def test_advancing_and_evaluating_compile_nothing(simulation, monkeypatch):
     assert np.asarray(state.server.round).tolist() == [25]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="only CPUs have the level")
 def test_quick_compilation_of_the_first_state_gives_the_same_weights(monkeypatch):
     """Up to rounding (JAX 0.10 gives the same bits, 0.12 does not). A level that the user has set is kept."""

@@ -29,6 +29,7 @@ def test_a_run_with_a_bfloat16_stack_stays_near_the_one_in_float32(name):
     assert 1e-6 < difference(reference_run(name)[0].server.shared, shared) < 1e-2
 
 
+@pytest.mark.slow
 @each
 def test_a_bfloat16_stack_gives_similar_results_in_every_layout(name):
     alone, shared = (run(compose(name, options=PACKED, layout=one))[0] for one in (chunked(2), sharded(2)))

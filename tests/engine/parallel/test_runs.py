@@ -102,6 +102,7 @@ def test_a_vmapped_sweep_as_on_accelerators_equals_runs_alone(monkeypatch, name,
     check(sweep(name, {option: (0.01, 0.3)}))
 
 
+@pytest.mark.slow
 def test_several_seeds_equal_runs_of_one_seed():
     together = train(build(algorithm("fedavg"), seed=(3, 8)))
     for i, seed in enumerate((3, 8)):

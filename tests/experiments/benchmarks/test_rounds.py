@@ -224,6 +224,7 @@ def test_the_loss_of_a_workload_is_that_of_this_packages_model(work):
     assert work.loss(weights, examples.inputs[:4], examples.labels[:4]) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_pytorch_peers_compute_the_same_update():
     if importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed: pip install torch")
