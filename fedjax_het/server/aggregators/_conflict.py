@@ -51,13 +51,13 @@ def project_running(gram: Array, pairs: Array, is_pair: Array, *, is_mutual: boo
     Both are the edited ones; where `is_mutual` g_j' loses its part along the old g_i' as well. One step per pair, so
     m^2 steps.   pairs: [n, 2], is_pair: [n].
     """
-    moves = jnp.array([True, is_mutual])
+    moves, lengths = jnp.array([True, is_mutual]), geometry.lengths(gram)
 
     def step(turn: Array, running: tuple[Array, Array]) -> tuple[Array, Array]:
         coefficients, products = running  # products: <g_i', g_k> of edited and sent updates
         pair = pairs[turn]
         both, with_sent = coefficients[pair], products[pair]
-        squares = drop_rounding(jnp.sum(both * with_sent, axis=1), both, gram)
+        squares = drop_rounding(jnp.sum(both * with_sent, axis=1), jnp.abs(both) @ lengths)
         product = jnp.sum(both[0] * with_sent[1])
         is_removed = moves & is_pair[turn] & (product < 0) & jnp.all(squares > 0)
         share = jnp.where(is_removed, product / tree.positive_or_one(squares[::-1]), 0)[:, None]
@@ -66,9 +66,8 @@ def project_running(gram: Array, pairs: Array, is_pair: Array, *, is_mutual: boo
     return jax.lax.fori_loop(0, pairs.shape[0], step, (jnp.eye(gram.shape[0]), gram))[0]
 
 
-def drop_rounding(squared: Array, coefficients: Array, gram: Array) -> Array:
-    """Squared lengths [...] of sum_j c_j g_j, coefficients [..., m]; 0 where the parts cancel to rounding."""
-    parts = jnp.abs(coefficients) @ jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0))
+def drop_rounding(squared: Array, parts: Array) -> Array:
+    """Squared lengths of sum_j c_j g_j; 0 where its parts, sum_j |c_j| |g_j|, cancel to rounding."""
     return jnp.where(squared > _ROUNDING_OF_SQUARES * jnp.square(parts), squared, 0)
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool
 
-from fedjax_het import tree
+from fedjax_het import geometry, tree
 from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.server.aggregators._conflict import drop_rounding
 from fedjax_het.server.aggregators._gram_space import Buffers
@@ -31,9 +31,12 @@ def hierarchical_weights(gram: Array, scores: Array, is_present: Array, eps: flo
 
     def level(running: tuple[Array, Array]) -> tuple[Array, Array]:
         rows, count = running
-        rows = rows[jnp.argsort(jnp.where(place < count, -(rows @ scores), jnp.inf), stable=True)]
+        measured = _measure(rows, gram, scores)
+        order = jnp.argsort(jnp.where(place < count, -measured.scores, jnp.inf), stable=True)
+        rows, measured = rows[order], tree.take(measured, order)
         partner = jnp.where(place < count, count - 1 - place, place)
-        reduced = _subtract_projections(gram, rows, rows[partner], eps)
+        products = jnp.sum(measured.products * rows[partner], axis=1)
+        reduced = _subtract_projections(rows, products, rows[partner], measured.squares[partner], eps)
         pairs = jnp.where((partner == place)[:, None], rows, reduced + reduced[partner])
         half = (count + 1) // 2
         return jnp.where((place < half)[:, None], pairs, 0), half
@@ -41,19 +44,35 @@ def hierarchical_weights(gram: Array, scores: Array, is_present: Array, eps: flo
     rows = jnp.where(is_present[:, None], jnp.eye(gram.shape[0]), 0)[jnp.argsort(~is_present, stable=True)]
     rows = jnp.pad(rows, ((0, 1), (0, 0)))  # one client alone is paired with zeros
     rows, _ = jax.lax.while_loop(lambda running: running[1] > 2, level, (rows, num_present))
+    measured = _measure(rows[:2], gram, scores)
     first, second = rows[:1], rows[1:2]
-    reduced = _subtract_projections(gram, first, second, eps)
-    product = jnp.sum(first @ gram * second, axis=1)
-    total = reduced + _subtract_projections(gram, second, reduced, eps, product)
+    product = jnp.sum(measured.products[:1] * second, axis=1)
+    reduced = _subtract_projections(first, product, second, measured.squares[1:], eps)
+    total = reduced + _subtract_projections(second, product, reduced, _measure(reduced, gram, scores).squares, eps)
     return jnp.sum(total, axis=0) / jnp.maximum(num_present, 1)
 
 
-def _subtract_projections(gram: Array, rows: Array, others: Array, eps: float, products: Array | None = None) -> Array:
+class _Measured(NamedTuple):
+    """Inner products of the combinations sum_j c_j g_j."""
+
+    products: Array  # [n, m], with each g_j
+    squares: Array  # [n], their squared lengths; 0 where the parts cancel to rounding
+    scores: Array  # [n], with r
+
+
+def _measure(rows: Array, gram: Array, scores: Array) -> _Measured:
+    """Measure combinations [n, m], in one matrix product: a TPU has none of float64, and compiles hundreds of
+    operations in place of each."""
+    both = jnp.concatenate([rows, jnp.abs(rows)]) @ jnp.column_stack([gram, scores, geometry.lengths(gram)])
+    products, others = both[: len(rows), :-2], both[:, -2:]
+    squares = drop_rounding(jnp.sum(products * rows, axis=1), others[len(rows) :, 1])
+    return _Measured(products, squares, others[: len(rows), 0])
+
+
+def _subtract_projections(rows: Array, products: Array, others: Array, squares: Array, eps: float) -> Array:
     """rows - <row, other>/(|other|^2 + eps) other where they conflict, coefficients [n, m]."""
-    if products is None:
-        products = jnp.sum(rows @ gram * others, axis=1)
-    squared = drop_rounding(jnp.sum(others @ gram * others, axis=1), others, gram) + eps
-    share = jnp.where((products < 0) & (squared > 0), products / tree.positive_or_one(squared), 0)
+    squares = squares + eps
+    share = jnp.where((products < 0) & (squares > 0), products / tree.positive_or_one(squares), 0)
     return rows - share[:, None] * others
 
 
