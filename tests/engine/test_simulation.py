@@ -8,8 +8,9 @@ import optax
 import pytest
 
 from fedjax_het import data, models, simulate
+from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.engine import Simulation, chunked, flatten_evaluation, sharded, vmapped
-from fedjax_het.engine.parallel.compilation import jit_initializer
+from fedjax_het.engine.parallel.compilation import jit_initializer, jit_program
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError, NonFiniteError
 from tests.harness import algorithm, difference, federation, is_equal, model, without_padding
@@ -53,6 +54,22 @@ def test_quick_compilation_of_the_first_state_gives_the_same_weights(monkeypatch
     optimized = vmapped.jit(starts, None, compiler_options={"xla_backend_optimization_level": 3})
     assert [bool(each.get("compiler_options")) for each in options] == [False, True, True]
     chex.assert_trees_all_close(quick(jax.random.key(0)), optimized(jax.random.key(0)), rtol=1e-6, atol=1e-7)
+
+
+def test_rare_programs_are_compiled_with_less_effort_for_tpus_unless_jax_is_given_one(monkeypatch):
+    jit, options = jax.jit, []
+    monkeypatch.setattr(jax, "jit", lambda *args, **kwargs: options.append(kwargs) or jit(*args, **kwargs))
+    jit_program(jnp.negative, vmapped, is_rare=True)
+    with tracing_for("tpu"):
+        jit_program(jnp.negative, vmapped)
+        jit_program(jnp.negative, vmapped, is_rare=True)
+        jit_initializer(jnp.negative, vmapped, None)
+        jax.config.update("jax_exec_time_optimization_effort", 0.5)
+        try:
+            jit_program(jnp.negative, vmapped, is_rare=True)
+        finally:
+            jax.config.update("jax_exec_time_optimization_effort", 0.0)
+    assert [bool(each.get("compiler_options")) for each in options] == [False, False, True, True, False]
 
 
 def test_a_round_is_traced_once():

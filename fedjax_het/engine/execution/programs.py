@@ -85,12 +85,17 @@ class RunPrograms:
             evaluate,
             (0, 0, None, None, None),
             (self.hyper_parameters, self.state, self.data.examples, *tables),
+            is_rare=True,
         )
 
     def measures(self, measure: Callable[[Mapping[str, Array], State, ClientData, Key], PyTree]) -> Program:
         """(hyper-parameters, state, data, keys) -> what `measure` measures in each run."""
         return self._program(
-            "diagnostics", measure, (0, 0, None, 0), (self.hyper_parameters, self.state, self.data, self.keys)
+            "diagnostics",
+            measure,
+            (0, 0, None, 0),
+            (self.hyper_parameters, self.state, self.data, self.keys),
+            is_rare=True,
         )
 
     def _program(
@@ -101,9 +106,11 @@ class RunPrograms:
         arguments: tuple[PyTree, ...],
         results: PyTree = None,
         donate: tuple[int, ...] = (),
+        is_rare: bool = False,
     ) -> Program:
         layout = self.traced.layout
-        jitted = jit_program(self.traced.spec.map_over_runs(function, axes), layout, results, donate)
+        over_runs = self.traced.spec.map_over_runs(function, axes)
+        jitted = jit_program(over_runs, layout, results, donate, is_rare=is_rare)
         return Program(f"{name}, {layout}", jitted, arguments)
 
     def _initial_state(self, hyper_parameters: Mapping[str, Array], key: Key, data: ClientData) -> State:

@@ -2,6 +2,7 @@
 
 import math
 from concurrent.futures import Executor
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ from fedjax_het.engine.storage.client_store import ClientStore
 from fedjax_het.types import ClientState, Examples, PyTree, Rows, State, Variables
 
 Clients = ClientState | ClientStore
+_compile_rare = partial(compile_program, is_rare=True)
 
 
 class StreamedEvaluation:
@@ -167,7 +169,7 @@ class StreamedEvaluation:
             arguments = replicated_shapes(
                 (server.shared, self._mean_shapes, server.round, self._total_shapes, examples, held), layout
             )
-            program = compile_program(
+            program = _compile_rare(
                 spec.map_over_runs(score, (0, 0, 0, 0, None, None)), layout, *arguments, donate=(3,)
             )
             self._score.append(program)
@@ -189,19 +191,19 @@ class StreamedEvaluation:
             inputs = jax.tree.map(lambda x, num=num: ShapeDtypeStruct((num, *x.shape[1:]), np.int32), rows)
             examples = self._prefetcher.shapes_of_examples(self._num_example_slots(rows))
             arguments = replicated_shapes((server.shared, server.round, block, examples, inputs), layout)
-            self._score_own[name] = compile_program(
+            self._score_own[name] = _compile_rare(
                 spec.map_over_runs(score_own, (0, 0, 0, None, None)), layout, *arguments
             )
             self._program_inputs.append((self._score_own[name], arguments[2:]))
         rounds = replicated_shapes(ShapeDtypeStruct((seeds, spec.num_clients), np.int32), layout)
-        self._shares = compile_program(spec.map_over_runs(scoring.trained_client_weights, (0,)), layout, rounds)
+        self._shares = _compile_rare(spec.map_over_runs(scoring.trained_client_weights, (0,)), layout, rounds)
         arguments = replicated_shapes(
             (self._mean_shapes, block, ShapeDtypeStruct((seeds, self._block), _float_dtype())), layout
         )
         add_shares = spec.map_over_runs(scoring.add_weighted, (0, 0, 0))
-        self._add_shares = compile_program(add_shares, layout, *arguments, donate=(0,))
+        self._add_shares = _compile_rare(add_shares, layout, *arguments, donate=(0,))
         ids = replicated_shapes(ShapeDtypeStruct((self._block,), np.int32), layout)
-        self._take = compile_program(spec.map_over_runs(tree.take, (0, None)), layout, personal, ids)
+        self._take = _compile_rare(spec.map_over_runs(tree.take, (0, None)), layout, personal, ids)
 
 
 def _float_dtype() -> np.dtype:

@@ -15,6 +15,7 @@ COMPILATION_LOG = logging.getLogger("fedjax_het.compilation")
 """A message at level INFO, such as "compiling rounds, chunked(1)", before the compilation of a large program."""
 
 _OPTIMIZATION_LEVEL = "xla_backend_optimization_level"
+_QUICK_ON_TPU = {"exec_time_optimization_effort": -0.5}  # between -1 and 1
 
 
 def replicated_shapes(values: PyTree, layout: Layout) -> PyTree:
@@ -22,14 +23,21 @@ def replicated_shapes(values: PyTree, layout: Layout) -> PyTree:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout.sharding), values)
 
 
-def jit_program(function: Callable, layout: Layout, results: PyTree = None, donate: tuple[int, ...] = ()) -> Wrapped:
+def jit_program(
+    function: Callable, layout: Layout, results: PyTree = None, donate: tuple[int, ...] = (), *, is_rare: bool = False
+) -> Wrapped:
     """`layout.jit`, by default with replicated results; arguments as for `compile_program`."""
     results = layout.sharding if results is None else results
-    return layout.jit(function, results, donate_argnums=donate)
+    return layout.jit(function, results, donate_argnums=donate, **(_options_of_rare_programs() if is_rare else {}))
 
 
 def compile_program(
-    function: Callable, layout: Layout, *shapes: PyTree, results: PyTree = None, donate: tuple[int, ...] = ()
+    function: Callable,
+    layout: Layout,
+    *shapes: PyTree,
+    results: PyTree = None,
+    donate: tuple[int, ...] = (),
+    is_rare: bool = False,
 ) -> Compiled:
     """Compile a function.
 
@@ -39,11 +47,19 @@ def compile_program(
         *shapes: The shapes of its arguments.
         results: The shardings of the results, a prefix tree; None replicates them.
         donate: The indices of the arguments whose memory the results may reuse.
+        is_rare: Whether it runs rarely, as an evaluation does, and should rather be compiled in less time. On a TPU the
+            compiler's search for the fastest convolutions takes most of the time.
 
     Returns:
         The compiled program.
     """
-    return jit_program(function, layout, results, donate).lower(*shapes).compile()
+    return jit_program(function, layout, results, donate, is_rare=is_rare).lower(*shapes).compile()
+
+
+def _options_of_rare_programs() -> dict:
+    """Arguments of jax.jit; an effort that JAX has been given is respected."""
+    is_given = jax.config.jax_exec_time_optimization_effort != 0  # pyrefly: ignore[missing-attribute]
+    return {} if is_given or target_platform() != "tpu" else {"compiler_options": _QUICK_ON_TPU}
 
 
 def jit_initializer(function: Callable, layout: Layout, results: PyTree) -> Wrapped:
@@ -51,7 +67,8 @@ def jit_initializer(function: Callable, layout: Layout, results: PyTree) -> Wrap
 
     Each layer's initial weights are a kernel of their own, and on CPUs LLVM takes longer for them than for the round
     (3.1 s for a ResNet-18, 3.2 s for the smallest U-Net). With optimization level 1 it takes 1.4 s and 0.6 s, and the
-    weights are the same up to rounding. Other backends have no such option, and a level in XLA_FLAGS is respected.
+    weights are the same up to rounding. A level in XLA_FLAGS is respected. On TPUs it is a rare program.
     """
     is_reducible = target_platform() == "cpu" and _OPTIMIZATION_LEVEL not in os.environ.get("XLA_FLAGS", "")
-    return layout.jit(function, results, **({"compiler_options": {_OPTIMIZATION_LEVEL: 1}} if is_reducible else {}))
+    options = {"compiler_options": {_OPTIMIZATION_LEVEL: 1}} if is_reducible else _options_of_rare_programs()
+    return layout.jit(function, results, **options)
