@@ -18,7 +18,9 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
+from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Context, Key, Model, Named, Variables
 from fedjax_het.validation import Count, Fraction, NonNegative, may_be_nonzero, validate_arguments
@@ -53,7 +55,7 @@ def normalise(images: Array, amplitude: Array, *, band: Band = "full", phase_tol
     direction = jnp.where(is_noise, 1, transform / jnp.where(is_noise, 1, size))
     is_replaced = _in_band((images.shape[1], images.shape[2]), band)[..., None]
     mixed = jnp.where(is_replaced, amplitude.astype(size.dtype) * direction, transform)
-    return jnp.fft.ifft2(mixed, axes=(1, 2)).real
+    return _invert(mixed)
 
 
 @validate_arguments
@@ -84,7 +86,38 @@ def update_average(
 
 
 def _transform(images: Array) -> Array:
-    return jnp.fft.fft2(images.astype(jnp.promote_types(images.dtype, jnp.float32)), axes=(1, 2))
+    images = images.astype(jnp.promote_types(images.dtype, jnp.float32))
+    if target_platform() != "tpu":
+        return jnp.fft.fft2(images, axes=(1, 2))
+    rows, columns = (_waves(size, images.dtype) for size in images.shape[1:3])
+    along = _multiply("jvw,nhwc->jnhvc", columns, images)
+    both = _multiply("kgh,jnhvc->kjngvc", rows, along)
+    return jax.lax.complex(both[0, 0] - both[1, 1], both[0, 1] + both[1, 0])
+
+
+def _invert(transform: Array) -> Array:
+    """The real part of the inverse transform."""
+    if target_platform() != "tpu":
+        return jnp.fft.ifft2(transform, axes=(1, 2)).real
+    # Re IDFT(z) = Re DFT(conj z) / size.
+    parts = jnp.stack([transform.real, -transform.imag])
+    rows, columns = (_waves(size, parts.dtype) / size for size in transform.shape[1:3])
+    both = _multiply("kvw,jnhwc->kjnhvc", columns, parts)
+    along = jnp.stack([both[0, 0] - both[1, 1], -both[0, 1] - both[1, 0]])
+    return _multiply("kgh,knhvc->ngvc", rows, along)
+
+
+def _waves(size: int, dtype: DTypeLike) -> np.ndarray:
+    """[2, size, size]: real and imaginary parts of exp(-2 pi i j k / size).
+
+    A TPU compiles products with them in a fraction of the time that its Fourier transforms take.
+    """
+    number = np.arange(size)
+    angle = 2 * np.pi / size * (np.outer(number, number) % size)
+    return np.stack([np.cos(angle), -np.sin(angle)]).astype(dtype)
+
+
+_multiply = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 
 
 def _in_band(size: tuple[int, int], band: Band) -> np.ndarray:

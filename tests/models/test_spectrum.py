@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedjax_het import tree
+from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.errors import InputError
 from fedjax_het.models._amplitude import normalise, spectrum, update_average
 from tests.shared import shared_path
@@ -54,20 +55,20 @@ def replay(values, dtype, start, *, decay, band, key, tolerance, **tolerances):
     return average, count
 
 
-@pytest.mark.parametrize("name", SEQUENCES)
+@pytest.mark.parametrize(("name", "platform"), [*((name, "cpu") for name in SEQUENCES), ("s21_odd_seq", "tpu")])
 @BOTH_DTYPES
-def test_averages_and_images_match_the_papers_equations(name, dtype, tolerance):
+def test_averages_and_images_match_the_papers_equations(name, platform, dtype, tolerance):
     values, meta = golden(f"paper_{name}")
-    with jax.enable_x64(dtype == "float64"):
+    with jax.enable_x64(dtype == "float64"), tracing_for(platform):
         start = (jnp.zeros(channels_last(values["abar0"], dtype).shape, dtype), jnp.float32(0))
         replay(values, dtype, start, decay=meta["v"], band=meta["band"], key="abar", tolerance=tolerance)
 
 
-@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize(("name", "platform"), [*((name, "cpu") for name in SINGLE), ("s61_self", "tpu")])
 @BOTH_DTYPES
-def test_normalisation_of_images_with_empty_bins_matches_the_paper(name, dtype, tolerance):
+def test_normalisation_of_images_with_empty_bins_matches_the_paper(name, platform, dtype, tolerance):
     values, meta = golden(f"paper_{name}")
-    with jax.enable_x64(dtype == "float64"):
+    with jax.enable_x64(dtype == "float64"), tracing_for(platform):
         phase_tolerance = meta["phase_tol"] if dtype == "float64" else None
         images, amplitude = channels_last(values["x0"], dtype), channels_last(values["abar0"], dtype)
         found = normalise(images, amplitude, phase_tolerance=phase_tolerance)
