@@ -1,13 +1,15 @@
-"""Compilation for accelerators that are not there, and what a round would cost on them:
+"""Compilation for accelerators that are not there, and what a round would cost on them, or for this machine's CPU:
 
     python -m experiments.benchmarks.compile --topology=v5e:2x2 --algorithms=all --models=mlp,cnn --json=compile.json
 
 Compiles the rounds and the evaluation of a run for a TPU topology, such as v5e:1x1 or v5e:2x2, with the compiler of the
-extra `tpu`; the process itself computes on the CPU. --platform=cuda lowers the programs for GPUs, and compiles nothing.
-Each program is a row of the table: seconds to trace and to compile, bytes of arguments and temporary arrays on each
-device, FLOP and bytes of one round with loops multiplied out, bytes of collectives, operations in float64, custom
-calls, and an estimate of a round's seconds from the peak rates of the chip. Rows are written to --json as they come,
-and what is in that file is not compiled again.
+extra `tpu`; the process itself computes on the CPU. --platform=cuda lowers the programs for GPUs, and compiles nothing;
+--platform=cpu compiles them for this machine, in layouts of one device.
+Each program is a row of the table: seconds to trace and to compile, those of all cores together in compiling, the
+instructions of the compiled program, bytes of arguments and temporary arrays on each device, FLOP and bytes of one
+round with loops multiplied out, bytes of collectives, operations in float64, custom calls, and an estimate of a round's
+seconds from the peak rates of the chip; the last six not for CPUs, where kernels of ours compute. Rows are written to
+--json as they come, and what is in that file is not compiled again. No program is taken from a cache.
 Exit status: 0 = all compiled, or were refused for a stated reason, 1 = some failed, 2 = an input error.
 """
 
@@ -43,7 +45,7 @@ from fedjax_het.models import MODELS
 from ..configuration.command_line import with_exit_status
 from ..runs.setting_text import select_names
 from .figure_file import FigureFile, Record, format_table
-from .hlo import Costs, count_costs
+from .hlo import Costs, count_costs, count_instructions
 from .rounds import check_json_path
 
 CLIENTS, COHORT, EXAMPLES, BATCH = 100, 8, 100, 20  # clients, clients per round, examples per client, batch size
@@ -77,7 +79,7 @@ CHIPS = {  # docs.cloud.google.com/tpu/docs/v5e, v5p and v6e
 class Target(NamedTuple):
     """The devices that are compiled for; none where programs are only lowered."""
 
-    platform: str  # as JAX names it in `lowering_platforms`
+    platform: str  # "tpu", "cuda" or "cpu", as JAX names it in `lowering_platforms`
     topology: str
     devices: tuple[Any, ...] = ()
 
@@ -116,6 +118,8 @@ def find_target(platform: str, topology: str) -> Target:
     """Raises InputError where the compiler is not installed or does not know the topology."""
     if platform == "cuda":
         return Target("cuda", "cuda")
+    if platform == "cpu":
+        return Target("cpu", "cpu", tuple(jax.devices("cpu")[:1]))
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # there is no metadata server to ask
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # the compiler needs no chip for itself
     if importlib.util.find_spec("libtpu") is None:
@@ -174,12 +178,16 @@ def _measure(program: Program, traced: TracedRound, target: Target) -> Record:
         here = SingleDeviceSharding(target.devices[0])
         arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), arguments)
     lowered = program.function.lower(*arguments)
-    traced_at = time.perf_counter()
+    traced_at, cores_at = time.perf_counter(), time.process_time()
     compiled = lowered.compile()
     seconds = {"result": "compiled", "trace_s": traced_at - begun, "compile_s": time.perf_counter() - traced_at}
+    seconds |= {"compile_cpu_s": time.process_time() - cores_at}
     memory: Any = compiled.memory_analysis()
     sizes = {"argument_mb": memory.argument_size_in_bytes / 1e6, "temporary_mb": memory.temp_size_in_bytes / 1e6}
     text = compiled.as_text() or ""
+    sizes = {"instructions": count_instructions(text)} | sizes
+    if target.platform == "cpu":
+        return seconds | sizes
     costs = count_costs(text, count_trips(traced))
     figures = {"gflop": costs.flop / 1e9, "gb": costs.bytes / 1e9, "collectives_mb": _describe_collectives(costs)}
     if target.chip:
@@ -222,7 +230,7 @@ def _first_line(error: Exception) -> str:
 
 def _parse_command(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse_flags.ArgumentParser(prog="python -m experiments.benchmarks.compile", allow_abbrev=False)
-    parser.add_argument("--platform", default="tpu", choices=("tpu", "cuda"), help="cuda is only lowered")
+    parser.add_argument("--platform", default="tpu", choices=("tpu", "cuda", "cpu"), help="cuda is only lowered")
     parser.add_argument("--topology", default="v5e:1x1", help="the TPU's chips: v5e:1x1, v5e:2x2, ...")
     parser.add_argument("--algorithms", default="all", help="comma-separated, or all")
     parser.add_argument("--models", default="mlp", help="comma-separated, or all")
@@ -232,6 +240,8 @@ def _parse_command(argv: Sequence[str]) -> argparse.Namespace:
     known = parser.parse_args(list(argv))
     for name, choices in (("algorithms", ALGORITHMS), ("models", PROBLEMS), ("layouts", LAYOUTS)):
         setattr(known, name, select_names(f"--{name}", getattr(known, name), choices))
+    if known.platform == "cpu" and "sharded" in known.layouts:
+        raise InputError("--layouts: a CPU is compiled for as one device. Write vmapped or chunked.")
     for name in ("json", "markdown"):
         if path := getattr(known, name):
             check_json_path(path, f"--{name}")
@@ -267,4 +277,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_enable_compilation_cache", False)  # seconds are those of compiling
     sys.exit(main(sys.argv[1:]))

@@ -80,6 +80,11 @@ def count_costs(text: str, trips: Mapping[str, float]) -> Costs:
     return _Counter(text, trips).costs_of_entry()
 
 
+def count_instructions(text: str) -> int:
+    """Count the instructions in the text of a program."""
+    return sum(bool(_INSTRUCTION.match(line)) for line in text.splitlines())
+
+
 class _Counter:
     def __init__(self, text: str, trips: Mapping[str, float]):
         self._computations, self._entry = _parse(text)

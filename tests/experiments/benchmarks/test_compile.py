@@ -2,6 +2,9 @@
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 
 import jax
 import pytest
@@ -9,7 +12,24 @@ import pytest
 from experiments.benchmarks import compile
 from experiments.benchmarks.hlo import Costs
 from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.engine.execution.programs import RunPrograms
+from tests.shared import ROOT
 
+HASH_PROGRAMS = """
+import hashlib
+from experiments.benchmarks.compile import trace
+from fedjax_het._internal.target_platform import tracing_for
+from fedjax_het.engine.execution.programs import RunPrograms
+from fedjax_het.engine.parallel.layout import vmapped
+
+for platform, lowered_for in (("tpu", "tpu"), ("gpu", "cuda"), ("cpu", "cpu")):
+    with tracing_for(platform):
+        programs = RunPrograms(trace("fedld", "mlp", vmapped))
+        for program in (programs.rounds(), programs.evaluation()):
+            lowered = program.function.trace(*program.arguments).lower(lowering_platforms=(lowered_for,))
+            print(hashlib.sha256(lowered.as_text().encode()).hexdigest())
+programs.evaluation().compile()
+"""
 needs_tpu_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="no compiler for TPUs: install fedjax_het[tpu]"
 )
@@ -50,6 +70,25 @@ def test_every_model_lowers_for_gpus(algorithm, model):
     check(compile.compile_case(algorithm, model, "vmapped", compile.find_target("cuda", "")), "lowered")
 
 
+@pytest.mark.slow
+def test_another_process_finds_the_same_programs_in_the_compilation_cache(tmp_path):
+    """The keys are made of the lowered programs; no TPU or GPU is here to be compiled for with a cache."""
+    outputs, cached = [], []
+    for seed in "12":
+        environment = os.environ | {
+            "PYTHONHASHSEED": seed,
+            "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+        command = [sys.executable, "-c", HASH_PROGRAMS]
+        outputs.append(subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True).stdout)
+        cached.append({path.name for path in tmp_path.glob("*-cache")})
+    assert len(outputs[0].split()) == 6
+    assert outputs[0] == outputs[1]
+    assert cached[0]
+    assert cached[0] == cached[1]
+
+
 def test_a_call_of_the_host_is_a_failure():
     text = jax.jit(lambda x: jax.pure_callback(lambda x: x, x, x)).lower(1.0).as_text()
     with pytest.raises(compile.HostCallError, match="callback"):
@@ -61,6 +100,15 @@ def test_the_estimate_is_the_slower_of_arithmetic_and_memory_and_then_the_collec
     costs = Costs(flop=300.0, product_passes=600.0, bytes=20.0, collectives={"all-reduce": 3.0, "all-gather": 1.0})
     assert compile.estimate_seconds(costs, chip) == 6 + 4
     assert compile.estimate_seconds(Costs(bytes=20.0), chip) == 2
+
+
+def test_a_program_for_this_machine_is_measured_without_what_kernels_would_hide():
+    target = compile.find_target("cpu", "")
+    traced = compile.trace("fedavg", "mlp", target.layout("vmapped"))
+    evaluation = compile._measure(RunPrograms(traced).evaluation(), traced, target)
+    assert evaluation["compile_cpu_s"] > 0
+    assert evaluation["instructions"] > 100
+    assert "gflop" not in evaluation
 
 
 @needs_tpu_compiler
@@ -99,6 +147,11 @@ def test_what_the_file_holds_is_not_compiled_again(tmp_path, capsys, monkeypatch
     monkeypatch.setattr(compile, "compile_case", None)
     assert compile.main(command) == 0
     assert "| fedavg | mlp | vmapped | rounds | lowered |" in capsys.readouterr().out
+
+
+def test_several_devices_are_refused_for_a_cpu(capsys):
+    assert compile.main(["--platform=cpu", "--layouts=sharded"]) == 2
+    assert capsys.readouterr().err.startswith("error: --layouts: a CPU is compiled for as one device.")
 
 
 def test_an_unknown_algorithm_is_refused_with_the_nearest(capsys):
