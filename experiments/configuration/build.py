@@ -18,6 +18,7 @@ from fedjax_het.engine import OffloadPolicy, Sweep
 from fedjax_het.engine.round.timing import TIMINGS
 from fedjax_het.errors import InputError
 from fedjax_het.models import computed_in, select_conv_impl
+from fedjax_het.server.aggregators import AGGREGATORS
 from fedjax_het.types import Array, Model
 
 from ..distributed import cpu_devices
@@ -100,6 +101,8 @@ def build_algorithm(settings: Mapping[str, Any], **hyper_parameters: float | Arr
         calls.build_from_table(table, UPLINK.registry, f"config.uplink.{number}")
         for number, table in enumerate(settings.get("uplink", ()))
     )
+    if table := settings.get("aggregator"):
+        algorithm = replace(algorithm, aggregator=calls.build_from_table(table, AGGREGATORS, "config.aggregator"))
     return replace(algorithm, objective=with_task_loss(algorithm.objective, settings["task_loss"]), uplink=uplink)
 
 
