@@ -10,7 +10,6 @@ from fedjax_het.server import aggregators as rules
 from fedjax_het.server.aggregators import _robust_gram as gram_rules
 from fedjax_het.server.aggregators import _robust_steps as steps
 from fedjax_het.server.aggregators._robust_coordinates import median_of_columns
-from fedjax_het.server.aggregators._robust_reference import trust_coefficients
 from fedjax_het.types import Broadcast, ServerView, Upload
 from tests.golden.cases import Case, Comparison, covers
 from tests.golden.replay import aggregate, combine
@@ -171,7 +170,7 @@ def trust_bootstrapping(case: Case):
     yield case.compare("paper", ours)
     yield case.compare("out", ours, 1e-6)
     is_root = jnp.arange(len(rows)) == 0
-    _, trust = trust_coefficients(jnp.asarray(rows @ rows.T), jnp.ones(len(rows), bool), is_root)
+    _, trust = gram_rules.trust_coefficients(jnp.asarray(rows @ rows.T), jnp.ones(len(rows), bool), is_root)
     yield case.compare("trust", trust[1:], scale=1.0)
 
 

@@ -13,15 +13,15 @@ from fedjax_het.server.aggregators._gram_space import GramEdit, gram_space_mean
 from fedjax_het.server.aggregators._hierarchical import hierarchical_mean
 from fedjax_het.server.aggregators._mean import mean, normalized_mean, sum_of_models
 from fedjax_het.server.aggregators._principal import principal_directions
+from fedjax_het.server.aggregators._robust_centres import centred_clipping, geometric_median
 from fedjax_het.server.aggregators._robust_coordinates import coordinate_median, mean_around_median, trimmed_mean
 from fedjax_het.server.aggregators._robust_gram import (
-    geometric_median,
+    fltrust,
     krum,
     minimum_diameter_mean,
     multi_krum,
     norm_bounded_mean,
 )
-from fedjax_het.server.aggregators._robust_reference import centred_clipping, fltrust
 from fedjax_het.server.aggregators._robust_steps import Preparation
 
 AGGREGATORS: Mapping[str, Callable[..., Aggregator]] = {

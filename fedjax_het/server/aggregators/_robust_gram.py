@@ -1,7 +1,7 @@
 """Robust rules that are combinations of the updates, with coefficients found from their Gram matrix.
 
-Krum, Multi-Krum, the subset of minimum diameter, the geometric median, and the mean of bounded norms. m is the number
-of clients that are present, f = num_attackers, D_ij = |u_i - u_j|^2. All are unweighted but for the geometric median.
+Krum, Multi-Krum, the subset of minimum diameter, the mean of bounded norms, and FLTrust. m is the number of clients
+that are present, f = num_attackers, D_ij = |u_i - u_j|^2; all are unweighted.
 """
 
 import math
@@ -12,27 +12,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het import geometry
+from fedjax_het import geometry, tree
 from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators._robust_steps import (
     Preparation,
     Radius,
+    RobustBuffers,
     clip_factors,
     count,
-    median_of_members,
     prepare,
     ranks,
     squared_distances,
 )
-from fedjax_het.server.weightings import WeightingOrName, resolve_weighting
 from fedjax_het.types import Aggregate, Array, PyTree, ServerView
-from fedjax_het.validation import Count, CountOrZero, NonNegative, Positive, validate_arguments
+from fedjax_het.validation import Count, CountOrZero, validate_arguments
 
 Neighbours = Literal["paper", "byzfl"]
 MOST_SUBSETS = 100_000
 _BLOCK = 1 << 21  # entries of the distance matrices of subsets that are compared at a time
-_SMALLEST_DISTANCE = 1e-30  # a divisor where all updates are zero
 
 
 def gram_rule(
@@ -171,7 +169,7 @@ def minimum_diameter_mean(num_attackers: CountOrZero = 1, **preparation: Unpack[
 
         S = argmin_{|S| = m - f} max_{i, j in S} |u_i - u_j|,   u = 1/(m - f) sum_{i in S} u_i
 
-    Assumes 2 f < m.
+    Assumes 2 f < m. Subsets that hold the same pair of largest distance tie, and their places in the cohort decide.
 
     Args:
         num_attackers: f.
@@ -195,91 +193,6 @@ def minimum_diameter_mean(num_attackers: CountOrZero = 1, **preparation: Unpack[
         return is_kept / jnp.maximum(count(is_kept), 1)
 
     return gram_rule("minimum_diameter_mean", weigh, num_attackers, preparation)
-
-
-# ---- geometric median ------------------------------------------------------------------------------------------------
-def distances_from(gram: Array, coefficients: Array) -> Array:
-    """[rows]: |u_i - z| of z = sum_j c_j u_j, to full relative precision even where z is nearly u_i."""
-    differences = jnp.eye(len(gram)) - coefficients
-    return jnp.sqrt(jnp.maximum(jnp.sum(differences @ gram * differences, axis=1), 0))
-
-
-def geometric_median_coefficients(
-    gram: Array, weights: Array, start: Array, smallest: Array | float, num_steps: int, tolerance: float
-) -> Array:
-    """[rows]: Weiszfeld's steps, see `geometric_median`; weights: [rows], which sum to one over the members."""
-
-    def step(running: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-        number, coefficients, objective, _ = running
-        pulls = weights / jnp.maximum(distances_from(gram, coefficients), jnp.maximum(smallest, _SMALLEST_DISTANCE))
-        coefficients = pulls / jnp.maximum(jnp.sum(pulls), 1e-300)
-        reached = jnp.sum(weights * distances_from(gram, coefficients))
-        return number + 1, coefficients, reached, jnp.abs(objective - reached) < tolerance * reached
-
-    first = jnp.sum(weights * distances_from(gram, start))
-    running = jnp.zeros((), int), start, first, jnp.array(False)
-    return jax.lax.while_loop(lambda running: (running[0] < num_steps) & ~running[3], step, running)[1]
-
-
-@validate_arguments
-def geometric_median(
-    num_attackers: CountOrZero = 0,
-    *,
-    num_steps: Count = 32,
-    smoothing: Positive | None = None,
-    start: Literal["zero", "mean"] = "zero",
-    tolerance: NonNegative = 0.0,
-    weighting: WeightingOrName = "uniform",
-    **preparation: Unpack[Preparation],
-) -> Aggregator:
-    """The point with the least sum of distances from all updates, by smoothed Weiszfeld steps.
-
-        z <- sum_i b_i u_i / sum_i b_i,   b_i = p_i / max(nu, |u_i - z|)
-
-    Assumes that less than half of the weight lies.
-    Started at the mean, a lie of any size s moves z by s / m^k after k steps, and hides its progress in the objective,
-    so the default starts at zero, the model that the clients received; where it ends does not depend on that. A fixed
-    nu makes the result the mean as soon as all updates are shorter than it.
-
-    Released codes: RFA start="mean", smoothing=1e-5, num_steps=4, tolerance=1e-6, weighting="samples"; ByzFL
-    smoothing=.1, num_steps=3; byzantine-robust-noniid-optimizer smoothing=.1, num_steps=8, 9 % from the limit.
-
-    Args:
-        num_attackers: f; the rule itself does not need it, but the steps "nnm" and "arc" do.
-        num_steps: At most so many.
-        smoothing: nu; None is 1e-6 of the median norm of the updates.
-        start: "zero" or "mean".
-        tolerance: Stop where a step changes the objective by less than this share of it; 0 never.
-        weighting: Of p_i. Weights by what clients send, such as "samples", can be a lie, too.
-        preparation: See `Preparation`.
-
-    Raises:
-        InputError: For unknown options, or a weighting behind bucketing.
-
-    References:
-        Pillutla, Kakade and Harchaoui, Robust Aggregation for Federated Learning, IEEE TSP 2022; code krishnap25/RFA.
-    """
-    weighting = resolve_weighting(weighting)
-    steps = prepare("geometric_median", num_attackers, preparation)
-    is_uniform = weighting is resolve_weighting("uniform")
-    if not is_uniform and "bucketing" in preparation.get("before", ()):
-        raise InputError("weighting: buckets have none. Leave out weighting, or 'bucketing' in before.")
-
-    def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
-        steps.check(view)
-        updates = view.updates.select(steps.is_treated)
-        weights, state = weighting.update(state, view)
-        gram, is_member, made = steps.members(updates, view)
-        if is_uniform:
-            weights = is_member / jnp.maximum(count(is_member), 1)
-        smallest = 1e-6 * median_of_members(geometry.lengths(gram), is_member) if smoothing is None else smoothing
-        begun = weights if start == "mean" else jnp.zeros_like(weights)
-        found = geometric_median_coefficients(
-            gram, weights.astype(float), begun.astype(float), smallest, num_steps, tolerance
-        )
-        return steps.decide(updates.combine(found @ made), view, steps.has_majority(is_member)), state
-
-    return Aggregator(weighting.init, update)
 
 
 # ---- bounded norms ---------------------------------------------------------------------------------------------------
@@ -307,3 +220,43 @@ def norm_bounded_mean(
         return is_member * factors / jnp.maximum(count(is_member), 1)
 
     return gram_rule("norm_bounded_mean", weigh, num_attackers, preparation)
+
+
+# ---- trust -----------------------------------------------------------------------------------------------------------
+def trust_coefficients(gram: Array, is_member: Array, is_root: Array) -> tuple[Array, Array]:
+    """FLTrust from the Gram matrix [rows, rows]: (coefficients [rows], trust scores [rows]); the root has none."""
+    norms, products = geometry.lengths(gram), gram @ is_root.astype(gram.dtype)
+    own = norms @ is_root.astype(gram.dtype)
+    cosines = products / tree.positive_or_one(norms) / tree.positive_or_one(own)
+    trust = jnp.where(is_member & ~is_root, jnp.maximum(cosines, 0), 0)
+    return trust * own / tree.positive_or_one(norms) / tree.positive_or_one(jnp.sum(trust)), trust
+
+
+@validate_arguments
+def fltrust(root: CountOrZero = 0, *, buffers: RobustBuffers = "in_vector") -> Aggregator:
+    """Trust each update as far as it goes the way of a root client's, at that one's length (FLTrust).
+
+        t_i = max(0, cos(u_i, g_0)),   u = sum_i t_i |g_0| / |u_i| u_i / sum_i t_i
+
+    Assumes that the root client, whom the server trusts, has clean examples of all classes (the paper: 100 of them),
+    and allows any number of attackers: |u| <= |g_0|, whatever they send. Its own update g_0 is no part of the sum. In a
+    round without it, or where no client is trusted, the model stays as it is; so let it take part in every round.
+
+    Deviations: the paper's server trains on examples of its own; here that is a client of the federation. Where no
+    score is positive the paper divides 0 by 0. The paper's rate of the server is the server optimizer's.
+
+    Args:
+        root: The id of the client whose update is g_0.
+        buffers: See `Preparation`.
+
+    References:
+        Cao, Fang, Liu and Gong, FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping, NDSS 2021.
+    """
+    steps = prepare("fltrust", 0, {"buffers": buffers})
+
+    def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
+        updates, is_root = view.updates.select(steps.is_treated), view.cohort == root
+        coefficients, trust = trust_coefficients(updates.gram(), view.is_present, is_root & view.is_present)
+        return steps.decide(updates.combine(coefficients), view, jnp.any(trust > 0)), state
+
+    return Aggregator(lambda shared, num_clients: (), update)
