@@ -12,7 +12,7 @@ import jax
 from fedjax_het import engine, participation
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.objectives import with_task_loss
-from fedjax_het.data import Dataset, Federation, federate
+from fedjax_het.data import POISONINGS, Dataset, Federation, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import OffloadPolicy, Sweep
 from fedjax_het.engine.round.timing import TIMINGS
@@ -64,6 +64,9 @@ def build_parts(
     if is_auto and resolved:
         layout = read_layout(resolved["layout"], processes)
     dataset, federation = build_federation(settings["data"])
+    if table := settings.get("poison"):
+        poison = calls.build_from_table(table, POISONINGS, "config.poison")
+        federation = calls.call_factory(poison, {}, "config.poison", federation=federation)
     participation = _build_participation(settings, federation.num_clients)
     timing = calls.build_from_table(table, TIMINGS, "config.timing") if (table := settings.get("timing")) else None
     table = dict(settings["model"])

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.client.objectives import TaskLoss
 from fedjax_het.client.schedules import SCHEDULES
-from fedjax_het.data import AUGMENTATIONS, PARTITIONS, SOURCES, federate
+from fedjax_het.data import AUGMENTATIONS, PARTITIONS, POISONINGS, SOURCES, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine.round import participation
 from fedjax_het.engine.round.timing import TIMINGS
@@ -89,6 +89,7 @@ OPTIONAL_TABLES = {
     "participation": TableSpec(participation.PARTICIPATIONS, given=("cohort_size",)),
     "timing": TableSpec(TIMINGS),
     "aggregator": TableSpec(AGGREGATORS),
+    "poison": TableSpec(POISONINGS),
 }
 """Tables that stand in the settings of a run only if its config or command line gives them."""
 UPLINK = TableSpec(STAGES)
