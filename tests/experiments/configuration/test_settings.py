@@ -2,6 +2,7 @@
 
 from inspect import signature
 
+import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
@@ -105,6 +106,18 @@ def test_an_aggregator_takes_the_place_of_the_algorithms_own():
     assert "aggregator" not in complete()[0]
     own, chosen = (build.build_algorithm(each).aggregator.update for each in (complete()[0], chosen))
     assert own.__module__ != chosen.__module__
+
+
+def test_examples_are_poisoned_before_the_run_is_built():
+    table = {"name": "backdoor", "fraction": 0.2, "target": 3}
+    chosen, _ = complete({"poison.size": "2", "layout": "vmapped"}, poison=table)
+    assert chosen["poison"] == table | {"size": 2, "share": 0.5}
+    plain, poisoned = (build.build_parts(each).federation for each in (complete({"layout": "vmapped"})[0], chosen))
+    assert poisoned.unseen["backdoor"].count > 0 and not plain.unseen
+    changed = np.flatnonzero(poisoned.examples.labels[: len(plain.examples.labels)] != plain.examples.labels)
+    assert len(changed) and np.all(poisoned.examples.labels[changed] == 3)
+    with pytest.raises(InputError, match=r"config\.poison\.clients: there is no client 99"):
+        build.build_parts(complete(poison={"name": "flip_labels", "clients": (99,)}, layout="vmapped")[0])
 
 
 def test_a_preset_gives_the_options_that_are_not_set():
