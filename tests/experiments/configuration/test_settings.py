@@ -116,7 +116,7 @@ def test_examples_are_poisoned_before_the_run_is_built():
     assert poisoned.unseen["backdoor"].count > 0 and not plain.unseen
     changed = np.flatnonzero(poisoned.examples.labels[: len(plain.examples.labels)] != plain.examples.labels)
     assert len(changed) and np.all(poisoned.examples.labels[changed] == 3)
-    with pytest.raises(InputError, match=r"config\.poison\.clients: there is no client 99"):
+    with pytest.raises(InputError, match=r"config\.poison: clients: there is no client 99"):
         build.build_parts(complete(poison={"name": "flip_labels", "clients": (99,)}, layout="vmapped")[0])
 
 
