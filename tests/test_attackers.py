@@ -1,4 +1,4 @@
-"""Who attacks: an exact number, a function of the seed and the ids alone."""
+"""The choice of attackers: an exact number, a function of the seed and the ids alone."""
 
 import jax
 import jax.numpy as jnp
