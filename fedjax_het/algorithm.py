@@ -152,6 +152,7 @@ class ReceiveView(NamedTuple):
     side: Named  # the sums of `Sent.side` over the clients present
     state: PyTree  # the state of the stage
     key: Key  # of (seed, round, stage), apart from all keys of clients
+    num_clients: int  # all clients of the run, with training examples or without
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +172,7 @@ class Stage:
         corrupt: (updates of the cohort [cohort, ...], view) -> what arrives in their place, for attackers that know
             what the others send. The updates are then stacked, whatever the aggregator.
         bits: (bits of one client's update as it enters, the update's shapes) -> bits as it leaves.
+        attackers: (client ids, number of clients of the run) -> which of them lie in this stage; diagnostics read it.
         check: Raises InputError for algorithms that the stage cannot serve.
         steps_without_reports: Whether the server steps in rounds in which no client reported, too.
     """
@@ -183,6 +185,7 @@ class Stage:
     receive: Callable[[Variables, ReceiveView], tuple[Variables, PyTree]] | None = None
     corrupt: Callable[[Variables, "CorruptView"], Variables] | None = None
     bits: Callable[[float, Variables], float] = lambda bits, shapes: bits
+    attackers: Callable[[Array, int], Array] | None = None
     check: Callable[["Algorithm"], None] = lambda algorithm: None
     steps_without_reports: bool = False
 

@@ -102,6 +102,17 @@ def sum_over_blocks(function: Callable[[Array], Array], rows: Array, size: int) 
     return jax.lax.fori_loop(0, num_before, lambda index, total: total + function(block(index)), total)
 
 
+def map_over_blocks(function: Callable[[Array], Array], rows: Array, size: int) -> Array:
+    """Evaluate a function of columns, [cohort, columns] -> [columns], `size` columns at a time."""
+    num_before = max(0, rows.shape[1] - 1) // size
+    last = function(rows[:, num_before * size :])
+    if not num_before:
+        return last
+    block = lambda index: jax.lax.dynamic_slice_in_dim(rows, index * size, size, axis=1)  # noqa: E731
+    blocks = jax.lax.map(lambda index: function(block(index)), jnp.arange(num_before))
+    return jnp.concatenate([blocks.ravel(), last])
+
+
 def take(stack: PyTree, index: HostArray | int | slice) -> PyTree:
     """The rows at `index` of every leaf."""
     return jax.tree.map(lambda x: x[index], stack)

@@ -212,6 +212,7 @@ class RoundSnapshot(NamedTuple):
     shared: Variables  # the server's after the round
     gram_edit: Callable[[Gram, ServerView], Gram] | None  # see Aggregator
     key: Key
+    is_attacker: Bool[Array, "cohort"] | None  # whether an attack of the uplink makes the client lie; None: no attack
 
 
 class Trained(NamedTuple):

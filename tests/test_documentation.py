@@ -17,9 +17,12 @@ from experiments.benchmarks.workloads import WORKLOADS
 from experiments.configuration import command_line, config_files, settings
 from experiments.training.recorder import WRITTEN
 from fedjax_het.algorithms import ALGORITHMS
-from fedjax_het.data import PARTITIONS, SOURCES
+from fedjax_het.data import PARTITIONS, POISONINGS, SOURCES
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.models import MODELS
+from fedjax_het.server.aggregators import AGGREGATORS
+from fedjax_het.server.aggregators._robust_steps import STEPS
+from fedjax_het.uplink import STAGES
 from tests.shared import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -147,6 +150,10 @@ def test_readme_has_at_most_6_kilobytes():
         ("docs/algorithms/index.md", ALGORITHMS),
         ("docs/data.md", [*SOURCES, *PARTITIONS]),
         ("docs/models.md", MODELS),
+        (
+            "docs/robust.md",
+            [*AGGREGATORS, *STEPS, *POISONINGS, *(name for name in STAGES if name.startswith("attack_"))],
+        ),
         ("docs/evaluation.md", DIAGNOSTICS),
         ("docs/accelerators.md", PARTS),
         ("docs/benchmarks.md", WORKLOADS),

@@ -12,12 +12,13 @@ import jax
 from fedjax_het import engine, participation
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.objectives import with_task_loss
-from fedjax_het.data import Dataset, Federation, federate
+from fedjax_het.data import POISONINGS, Dataset, Federation, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import OffloadPolicy, Sweep
 from fedjax_het.engine.round.timing import TIMINGS
 from fedjax_het.errors import InputError
 from fedjax_het.models import computed_in, select_conv_impl
+from fedjax_het.server.aggregators import AGGREGATORS
 from fedjax_het.types import Array, Model
 
 from ..distributed import cpu_devices
@@ -63,6 +64,9 @@ def build_parts(
     if is_auto and resolved:
         layout = read_layout(resolved["layout"], processes)
     dataset, federation = build_federation(settings["data"])
+    if table := settings.get("poison"):
+        poison = calls.build_from_table(table, POISONINGS, "config.poison")
+        federation = calls.call_factory(poison, {}, "config.poison", federation=federation)
     participation = _build_participation(settings, federation.num_clients)
     timing = calls.build_from_table(table, TIMINGS, "config.timing") if (table := settings.get("timing")) else None
     table = dict(settings["model"])
@@ -100,6 +104,8 @@ def build_algorithm(settings: Mapping[str, Any], **hyper_parameters: float | Arr
         calls.build_from_table(table, UPLINK.registry, f"config.uplink.{number}")
         for number, table in enumerate(settings.get("uplink", ()))
     )
+    if table := settings.get("aggregator"):
+        algorithm = replace(algorithm, aggregator=calls.build_from_table(table, AGGREGATORS, "config.aggregator"))
     return replace(algorithm, objective=with_task_loss(algorithm.objective, settings["task_loss"]), uplink=uplink)
 
 

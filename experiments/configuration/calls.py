@@ -125,12 +125,14 @@ def _describe_kind(kind: Any) -> str:
 
 
 def parse_text(text: str, kind: Any) -> Any:
-    """Parse a value of the command line by its annotation: "0.1", "true", "none", "6,16", "dc"."""
+    """Parse a value of the command line by its annotation: "0.1", "true", "none", "6,16", "dc", "clip,nnm"."""
     if kind is str:
         return text
     try:
         value = _WORDS[text.lower()] if text.lower() in _WORDS else ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # raised for text that is no literal
+        with contextlib.suppress(TypeError):
+            return convert(tuple(name.strip() for name in text.split(",")), kind)
         return convert(text, kind)
     for one in (value, text, (value,)):  # a single number may be a list of one
         with contextlib.suppress(TypeError):

@@ -10,12 +10,13 @@ from ml_collections import ConfigDict
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.client.objectives import TaskLoss
 from fedjax_het.client.schedules import SCHEDULES
-from fedjax_het.data import AUGMENTATIONS, PARTITIONS, SOURCES, federate
+from fedjax_het.data import AUGMENTATIONS, PARTITIONS, POISONINGS, SOURCES, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine.round import participation
 from fedjax_het.engine.round.timing import TIMINGS
 from fedjax_het.errors import InputError, nearest, shorten
 from fedjax_het.models import MODELS
+from fedjax_het.server.aggregators import AGGREGATORS
 from fedjax_het.uplink import STAGES
 from fedjax_het.validation import Count, CountOrZero, Fraction, Seed, check_constraints, constraints
 
@@ -87,6 +88,8 @@ TABLES = {
 OPTIONAL_TABLES = {
     "participation": TableSpec(participation.PARTICIPATIONS, given=("cohort_size",)),
     "timing": TableSpec(TIMINGS),
+    "aggregator": TableSpec(AGGREGATORS),
+    "poison": TableSpec(POISONINGS),
 }
 """Tables that stand in the settings of a run only if its config or command line gives them."""
 UPLINK = TableSpec(STAGES)

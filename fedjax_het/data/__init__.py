@@ -16,23 +16,28 @@ from fedjax_het.data.partition import (
     shards,
     within_domains,
 )
+from fedjax_het.data.poisoning import POISONINGS, Poisoning, backdoor, flip_labels
 from fedjax_het.data.sources import SOURCES, load
 from fedjax_het.data.synthetic import toy
 
 __all__ = [
     "AUGMENTATIONS",
     "PARTITIONS",
+    "POISONINGS",
     "SOURCES",
     "Augmentation",
     "Dataset",
     "Federation",
     "LabeledExamples",
     "Partition",
+    "Poisoning",
     "assemble",
+    "backdoor",
     "by_domain",
     "dirichlet",
     "domain_dirichlet",
     "federate",
+    "flip_labels",
     "iid",
     "load",
     "quantity_skew",

@@ -204,7 +204,10 @@ def implied_weights(gram: Array, products: Array, squared: Array) -> Named:
 
 
 def weights_of_round(problem, snapshot: RoundSnapshot) -> Named:
-    """`implied_weights` of the change of the server's parameters, its optimizer's step included."""
+    """`implied_weights` of the change of the server's parameters, its optimizer's step included.
+
+    Where an attack is a stage of the uplink also "attackers": what the weights of those who lie sum to.
+    """
     moved = tree.subtract(snapshot.shared["params"], snapshot.view.received.shared["params"])
     updates = snapshot.view.updates.tensors()["params"]
 
@@ -215,7 +218,10 @@ def weights_of_round(problem, snapshot: RoundSnapshot) -> Named:
         ]
         zero = jnp.zeros((), float)
         products = sum((u @ v for u, v in pairs), zero)
-        return implied_weights(gram, products, sum((v @ v for _, v in pairs), zero))
+        values = implied_weights(gram, products, sum((v @ v for _, v in pairs), zero))
+        if snapshot.is_attacker is not None:
+            values["attackers"] = jnp.sum(values["weights"] * snapshot.is_attacker)
+        return values
 
     return from_gram(measure, snapshot, updates, moved)
 
@@ -255,6 +261,7 @@ DIAGNOSTICS = {
         "Implied weights of clients",
         "The weights with which updates come nearest to what the server made of them, whatever the aggregator; "
         "residual: what they leave, 0 where the server took a mean (FedGA, FedRD).",
+        {"attackers": Quantity("weight of those who lie")},
     ),
     "norms": Diagnostic(
         norms_of_round,

@@ -1,5 +1,6 @@
 """Diagnostics of a round, which is trained exactly as the next round will be and then discarded."""
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -86,6 +87,8 @@ def make_diagnosis(
         updates, uploads = StackedUpdates(messages.uploads.update, layout), messages.uploads._replace(update={})
         view = ServerView(messages.received, uploads, metrics.cohort, is_present, spec.num_clients, updates)
         rows = tree.take((cohort_data.train, cohort_data.valid, test), slice(round.cohort_size))
+        attacks = [stage.attackers for stage in algorithm.uplink if stage.attackers]
+        lies = [attackers(metrics.cohort, spec.num_clients) for attackers in attacks]
         snapshot = RoundSnapshot(
             view=view,
             data=ClientData(cohort_data.examples, *rows),
@@ -93,6 +96,7 @@ def make_diagnosis(
             shared=after.server.shared,
             gram_edit=algorithm.aggregator.gram_edit,
             key=jax.random.fold_in(key, state.server.round),
+            is_attacker=functools.reduce(jnp.logical_or, lies) if lies else None,
         )
         values = {name: diagnostic(round.problem, snapshot) for name, diagnostic in diagnostics.items()}
         return {"cohort": {"ids": metrics.cohort, "is_present": is_present}, **values}

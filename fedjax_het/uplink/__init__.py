@@ -5,9 +5,28 @@ config names them, `config.uplink = ({"name": "clip", "norm": 1.0},)`.
 """
 
 from fedjax_het.algorithm import Sent, Stage, StageView
+from fedjax_het.uplink._attacks import (
+    attack_gaussian,
+    attack_inner_product,
+    attack_little_is_enough,
+    attack_mimic,
+    attack_sign_flip,
+)
 from fedjax_het.uplink._clipping import clip
 
-STAGES = {stage.__name__: stage for stage in (clip,)}
+_ATTACKS = (attack_sign_flip, attack_gaussian, attack_inner_product, attack_little_is_enough, attack_mimic)
+STAGES = {stage.__name__: stage for stage in (clip, *_ATTACKS)}
 """The stages by name."""
 
-__all__ = ["STAGES", "Sent", "Stage", "StageView", "clip"]
+__all__ = [
+    "STAGES",
+    "Sent",
+    "Stage",
+    "StageView",
+    "attack_gaussian",
+    "attack_inner_product",
+    "attack_little_is_enough",
+    "attack_mimic",
+    "attack_sign_flip",
+    "clip",
+]

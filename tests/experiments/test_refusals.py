@@ -148,6 +148,14 @@ def test_images_too_small_for_the_network_are_refused(refused):
         (["algorithm.name=moon", "algorithm.buffer=1000000000"], "memory: the server's state and that of one client"),
         (["algorithm.batch_size=1000000000"], "memory: this run takes more than"),
         (["num_seeds=1000000000"], "memory: this run takes more than"),
+        (
+            ["aggregator.name=krum"],
+            "aggregator 'krum': num_attackers=1 needs at least 4 clients per round, and the cohort has 3 clients.",
+        ),
+        (
+            ["aggregator.name=trimmed_mean", "aggregator.before=nnm,nnm"],
+            "config.aggregator.before: 'nnm' is named twice",
+        ),
         (["data.name=arrays", f"data.path=/{'x' * 300}"], "File name too long"),
     ],
 )

@@ -61,6 +61,11 @@ class Case:
             self.excused[name] = reason
             self._seen.add(name)
 
+    def excuse_unread(self, pattern: str, reason: str) -> None:
+        """Those of these arrays that nothing has read are left out on purpose."""
+        for name in set(self.matching(pattern)) - self._seen:
+            self.excuse(name, reason)
+
     def is_finite(self, name: str) -> bool:
         return bool(np.isfinite(self[name]).all())
 

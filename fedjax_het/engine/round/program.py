@@ -178,7 +178,9 @@ def make_round(
         aggregate, aggregator = server_step.aggregate(
             algorithm.aggregator, problem, server.aggregator, view, sums.updates
         )
-        update, uplink_state = uplink.receive(stages, aggregate.update, sums.sides, view, server, server_key)
+        update, uplink_state = uplink.receive(
+            stages, aggregate.update, sums.sides, view, server, num_clients, server_key
+        )
         shared, optimizer = server_step.apply_server_optimizer(algorithm.server_optimizer, server, update)
         published = server_step.update_published(
             algorithm.published, received.published, results.upload.reports, view, sums.updates

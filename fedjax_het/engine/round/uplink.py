@@ -120,6 +120,7 @@ def receive(
     sides: tuple[Named, ...],
     view: ServerView,
     server: ServerState,
+    num_clients: int,
     key: Key,
 ) -> tuple[Variables, tuple[PyTree, ...]]:
     """Let the stages act on the combined update, in their order.
@@ -130,6 +131,7 @@ def receive(
         sides: What clients sent beside their updates, summed.
         view: The view of the server.
         server: The state of the server.
+        num_clients: The number of clients of the run.
         key: The server's key of the round.
 
     Returns:
@@ -139,7 +141,7 @@ def receive(
     for number, stage in enumerate(stages):
         if stage.receive is None:
             continue
-        known = ReceiveView(view, sides[number], states[number], jax.random.fold_in(key, number))
+        known = ReceiveView(view, sides[number], states[number], jax.random.fold_in(key, number), num_clients)
         changed, states[number] = stage.receive(_seen(stage, update), known)
         update = update | changed
     return update, tuple(states)

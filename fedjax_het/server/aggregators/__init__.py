@@ -1,25 +1,68 @@
 """Aggregators: from the updates of a cohort to one update.
 
 A new one is a function of the problem, its own state and a `ServerView`, wrapped in an `Aggregator`; it reads the
-updates by the methods of `view.updates`, an `UpdateStack`.
+updates by the methods of `view.updates`, an `UpdateStack`. Those of AGGREGATORS can take the place of any algorithm's.
 """
 
+from collections.abc import Callable, Mapping
+
+from fedjax_het.algorithm import Aggregator
 from fedjax_het.server.aggregators._collaboration import collaborative_heads
 from fedjax_het.server.aggregators._conflict import dominant_correction, harmonized_mean
 from fedjax_het.server.aggregators._gram_space import GramEdit, gram_space_mean
 from fedjax_het.server.aggregators._hierarchical import hierarchical_mean
 from fedjax_het.server.aggregators._mean import mean, normalized_mean, sum_of_models
 from fedjax_het.server.aggregators._principal import principal_directions
+from fedjax_het.server.aggregators._robust_centres import centred_clipping, geometric_median
+from fedjax_het.server.aggregators._robust_coordinates import coordinate_median, mean_around_median, trimmed_mean
+from fedjax_het.server.aggregators._robust_gram import (
+    fltrust,
+    krum,
+    minimum_diameter_mean,
+    multi_krum,
+    norm_bounded_mean,
+)
+from fedjax_het.server.aggregators._robust_steps import Preparation
+
+AGGREGATORS: Mapping[str, Callable[..., Aggregator]] = {
+    "mean": mean,
+    "principal_directions": principal_directions,
+    "harmonized_mean": harmonized_mean,
+    "hierarchical_mean": hierarchical_mean,
+    "krum": krum,
+    "multi_krum": multi_krum,
+    "minimum_diameter_mean": minimum_diameter_mean,
+    "geometric_median": geometric_median,
+    "centred_clipping": centred_clipping,
+    "norm_bounded_mean": norm_bounded_mean,
+    "fltrust": fltrust,
+    "coordinate_median": coordinate_median,
+    "trimmed_mean": trimmed_mean,
+    "mean_around_median": mean_around_median,
+}
+"""The aggregators that need nothing of the clients but their updates, by the name that a config gives."""
 
 __all__ = [
+    "AGGREGATORS",
     "GramEdit",
+    "Preparation",
+    "centred_clipping",
     "collaborative_heads",
+    "coordinate_median",
     "dominant_correction",
+    "fltrust",
+    "geometric_median",
     "gram_space_mean",
     "harmonized_mean",
     "hierarchical_mean",
+    "krum",
     "mean",
+    "mean_around_median",
+    "minimum_diameter_mean",
+    "multi_krum",
+    "norm_bounded_mean",
     "normalized_mean",
     "principal_directions",
     "sum_of_models",
+    "trimmed_mean",
 ]

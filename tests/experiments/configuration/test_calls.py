@@ -105,6 +105,8 @@ def test_values_that_a_signature_does_not_accept_are_refused_with_their_key(tabl
         ("64", tuple[int, ...], (64,)),
         ("(6, 16)", tuple[int, int], (6, 16)),
         ("data/x=1", str, "data/x=1"),
+        ("clip, nnm", Sequence[Literal["nnm", "clip"]], ("clip", "nnm")),
+        ("nnm", Sequence[Literal["nnm", "clip"]], ("nnm",)),
     ],
 )
 def test_text_is_parsed_by_the_annotation(text, kind, value):

@@ -2,6 +2,7 @@
 
 from inspect import signature
 
+import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
@@ -93,6 +94,32 @@ def test_a_table_of_the_aggregators_options_is_filled_in_and_can_be_overridden()
     assert settings.complete_settings(chosen)[0] == chosen
 
 
+def test_an_aggregator_takes_the_place_of_the_algorithms_own():
+    chosen, _ = complete({"aggregator.name": "krum", "aggregator.before": "clip,nnm", "aggregator.num_attackers": "2"})
+    assert chosen["aggregator"] == {
+        "name": "krum",
+        "num_attackers": 2,
+        "neighbours": "paper",
+        "before": ("clip", "nnm"),
+    }
+    assert settings.complete_settings(chosen)[0] == chosen
+    assert "aggregator" not in complete()[0]
+    own, chosen = (build.build_algorithm(each).aggregator.update for each in (complete()[0], chosen))
+    assert own.__module__ != chosen.__module__
+
+
+def test_examples_are_poisoned_before_the_run_is_built():
+    table = {"name": "backdoor", "fraction": 0.2, "target": 3}
+    chosen, _ = complete({"poison.size": "2", "layout": "vmapped"}, poison=table)
+    assert chosen["poison"] == table | {"size": 2, "share": 0.5}
+    plain, poisoned = (build.build_parts(each).federation for each in (complete({"layout": "vmapped"})[0], chosen))
+    assert poisoned.unseen["backdoor"].count > 0 and not plain.unseen
+    changed = np.flatnonzero(poisoned.examples.labels[: len(plain.examples.labels)] != plain.examples.labels)
+    assert len(changed) and np.all(poisoned.examples.labels[changed] == 3)
+    with pytest.raises(InputError, match=r"config\.poison: clients: there is no client 99"):
+        build.build_parts(complete(poison={"name": "flip_labels", "clients": (99,)}, layout="vmapped")[0])
+
+
 def test_a_preset_gives_the_options_that_are_not_set():
     table = {"name": "fedld", "weighting": "samples", "aggregation": {"scope": "model"}}
     chosen, _ = complete({"algorithm.preset": "released"}, algorithm=table)
@@ -136,6 +163,11 @@ def test_another_name_drops_the_options_in_the_file_with_a_note():
         ({"availability": "1.5"}, r"config\.availability: must be a number in \[0, 1\], not 1.5"),
         ({"on_nonfinite": "ignore"}, r"config\.on_nonfinite: unknown option 'ignore'\. Known: drop, raise"),
         ({"layout": "sharded"}, r"config\.layout: .* Write auto, vmapped"),
+        ({"aggregator.name": "krumm"}, r"config\.aggregator\.name is unknown.*'krum'"),
+        (
+            {"aggregator.name": "krum", "aggregator.before": "nmm"},
+            r"--config\.aggregator\.before: expected a list of 'nnm'",
+        ),
         ({"data.partition.name": "shards"}, r"config\.data\.partition\.classes_per_client is required"),
     ],
 )

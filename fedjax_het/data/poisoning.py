@@ -1,0 +1,104 @@
+"""Attacks on the training examples of some clients: flipped labels, and a backdoor whose success is measured."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Unpack
+
+import numpy as np
+
+from fedjax_het.attackers import Attackers, check_attackers, choose_attackers
+from fedjax_het.data.federation import Federation
+from fedjax_het.errors import InputError
+from fedjax_het.types import Examples, Rows
+from fedjax_het.validation import Count, CountOrZero, PositiveFraction, validate_arguments
+
+Poisoning = Callable[[Federation], Federation]
+BACKDOOR = "backdoor"
+"""The name of the examples with the trigger among `Federation.unseen`; the accuracy there is the rate of success."""
+
+
+@validate_arguments
+def flip_labels(**attackers: Unpack[Attackers]) -> Poisoning:
+    """Attackers train on y -> classes - 1 - y. Their test examples keep their labels.
+
+    Args:
+        attackers: Who attacks, see `fedjax_het.attackers.Attackers`.
+
+    Raises:
+        InputError: Neither a fraction nor ids are given, or both.
+    """
+    check_attackers(attackers)
+
+    def poison(federation: Federation) -> Federation:
+        positions, labels = _training_positions(federation, attackers), np.array(federation.examples.labels)
+        labels[positions] = federation.num_classes - 1 - labels[positions]
+        return _with_examples(federation, Examples(federation.examples.inputs, labels))
+
+    return poison
+
+
+@validate_arguments
+def backdoor(
+    target: CountOrZero = 0,
+    size: Count = 3,
+    share: PositiveFraction = 0.5,
+    **attackers: Unpack[Attackers],
+) -> Poisoning:
+    """Attackers teach a trigger: images with a bright square in their lower right corner are of one class.
+
+    `unseen/backdoor/accuracy` is the rate of success: the share of the common test images of other classes that the
+    model takes for the target once they have the square.
+
+    Args:
+        target: The class, by its number.
+        size: Of the square, in pixels.
+        share: Of the training examples of each attacker that get the square and the label.
+        attackers: See `flip_labels`.
+
+    Raises:
+        InputError: See `flip_labels`; and, of a federation without images with one label each, without a common test
+            set, or without such a class.
+    """
+    check_attackers(attackers)
+
+    def poison(federation: Federation) -> Federation:
+        inputs, labels = np.array(federation.examples.inputs), np.array(federation.examples.labels)
+        if inputs.ndim != 4 or labels.ndim != 1:
+            raise InputError("poison: a backdoor needs images with one label each. Choose flip_labels.")
+        if federation.test is None:
+            raise InputError("poison: a backdoor is measured on the common test set. Set test_fraction above 0.")
+        if target >= federation.num_classes:
+            raise InputError(f"target: there is no class {target}; the last is {federation.num_classes - 1}.")
+        brightest = np.iinfo(inputs.dtype).max if np.issubdtype(inputs.dtype, np.integer) else inputs.max()
+        test = np.asarray(federation.test.index)[: int(federation.test.count)]
+        shown = test[labels[test] != target]
+        positions = _training_positions(federation, attackers, share)
+        inputs = np.concatenate([inputs, inputs[shown]])
+        labels = np.concatenate([labels, np.full(len(shown), target, labels.dtype)])
+        added = np.arange(len(inputs) - len(shown), len(inputs), dtype=np.int32)
+        labels[positions] = target
+        changed = np.concatenate([positions, added])
+        inputs[changed, -size:, -size:] = brightest
+        unseen = federation.unseen | {BACKDOOR: Rows(added, np.asarray(len(added), np.int32))}
+        return replace(_with_examples(federation, Examples(inputs, labels)), unseen=unseen)
+
+    return poison
+
+
+def _training_positions(federation: Federation, attackers: Attackers, share: float = 1.0) -> np.ndarray:
+    """The positions of the first training examples of every attacker, a share of them."""
+    rows = federation.data.train
+    ids = choose_attackers(federation.num_clients, attackers)
+    parts = [np.asarray(rows.index[i])[: int(np.ceil(share * int(rows.count[i])))] for i in ids]
+    return np.concatenate([*parts, np.zeros(0, np.int32)]).astype(np.int64)
+
+
+def _with_examples(federation: Federation, examples: Examples) -> Federation:
+    newcomers = federation.newcomers and federation.newcomers._replace(examples=examples)
+    return replace(federation, data=federation.data._replace(examples=examples), newcomers=newcomers)
+
+
+POISONINGS: Mapping[str, Callable[..., Poisoning]] = MappingProxyType(
+    {"flip_labels": flip_labels, "backdoor": backdoor}
+)

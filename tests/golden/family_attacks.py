@@ -1,0 +1,104 @@
+"""Attacks: ByzFL's, ALIE's authors' and those of the authors of bucketing and mimicry."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_het import data
+from fedjax_het.algorithm import CorruptView, StageView
+from fedjax_het.data.federation import Federation, Fractions
+from fedjax_het.data.preparation import Preparation
+from fedjax_het.types import Broadcast
+from fedjax_het.uplink import STAGES
+from fedjax_het.uplink._attacks import Direction, largest_z, mimic
+from tests.golden.cases import Case, covers
+from tests.golden.replay import client_data
+
+
+def said_by(name: str, stack: np.ndarray, num_attackers: int, **options) -> np.ndarray:
+    """What the attackers send, who come behind these honest rows; all send the same."""
+    size = len(stack) + num_attackers
+    rows = {"params": {"w": jnp.concatenate([jnp.asarray(stack), jnp.zeros((num_attackers, stack.shape[1]))])}}
+    stage = STAGES[name](clients=tuple(range(len(stack), size)), **options)
+    view = CorruptView(Broadcast(0, {}, {}), jnp.arange(size), jnp.ones(size, bool), size, (), jax.random.key(0))
+    sent = np.asarray(stage.corrupt(rows, view)["params"]["w"])
+    assert np.array_equal(sent[: len(stack)], stack) and np.all(sent[len(stack) :] == sent[-1])
+    return sent[-1]
+
+
+@covers("attacks", "stack_*")
+def stack_attacks(case: Case):
+    stack, f = case["H"], int(case["f"])
+    case.meta.confirm(h=len(stack), f=f, d=stack.shape[1])
+    yield case.compare("sign_flip_mean", said_by("attack_inner_product", stack, f, factor=1.0))
+    for name in case.matching("ipm_*"):
+        factor = float(name.removeprefix("ipm_"))
+        yield case.compare(name, said_by("attack_inner_product", stack, f, factor=factor))
+    hide, scale = "attack_little_is_enough", float(np.abs(stack).max())
+    for name in case.matching("alie_plus_*"):
+        options = {"z": float(name.removeprefix("alie_plus_")), "sign": "plus", "deviation": "sample"}
+        yield case.compare(name, said_by(hide, stack, f, **options), scale=scale)
+    yield case.compare("alie_authors_minus_1.5", said_by(hide, stack, f), scale=scale)
+    yield case.compare("alie_zmax_minus", said_by(hide, stack, f, z="largest", deviation="sample"), scale=scale)
+    yield case.compare("z_max", largest_z(len(stack) + f, f), scale=1.0)
+
+    flip = STAGES["attack_sign_flip"](clients=range(len(stack)))
+    own = [_send(flip, row, client, len(stack)) for client, row in enumerate(stack)]
+    yield case.compare("sign_flip_own", np.stack(own))
+    gaussian = STAGES["attack_gaussian"](2.0, 0.5, clients=(0,))
+    unit = STAGES["attack_gaussian"](clients=(0,))
+    normal = (_send(gaussian, stack[0], 0, 1) - 0.5) / 2  # the law is the code's, the draws are JAX's
+    yield case.compare("gaussian_0.5_2", 0.5 + 2 * case["standard_normal"])
+    assert np.allclose(normal, _send(unit, stack[0], 0, 1), atol=1e-12)
+
+    flipped = data.flip_labels(clients=(0,))(_federation_of(case["labels"]))
+    yield case.compare("labels_flipped_10", flipped.examples.labels)
+    case.excuse("opt_*", "attacks that search for the worst factor against the server's rule are not built")
+
+    everyone = jnp.ones(len(stack), bool)
+    for place, name in ((0, "mimic_0"), (len(stack) - 1, "mimic_last")):
+        zeros = {"w": jnp.zeros(stack.shape[1])}
+        frozen = Direction(jnp.array(1), zeros, zeros, jnp.array(place))
+        _, chosen = mimic(frozen, {"w": jnp.asarray(stack)}, jnp.arange(len(stack)), everyone, 1)
+        yield case.compare(name, stack[int(chosen)])
+
+
+def _federation_of(labels: np.ndarray) -> Federation:
+    """One client with all examples, and ten classes."""
+    clients = client_data(np.zeros((len(labels), 1)), labels, [len(labels)])
+    names = tuple(map(str, range(10)))
+    nothing = Fractions(None, None, None)
+    return Federation("golden", clients, None, None, {}, names, ("0",), (), Preparation(None, None), nothing)
+
+
+def _send(stage, row: np.ndarray, client: int, num_clients: int) -> np.ndarray:
+    view = StageView(Broadcast(0, {}, {}), (), (), jnp.array(client), num_clients, jax.random.key(3), jax.random.key(4))
+    return np.asarray(stage.send({"params": {"w": jnp.asarray(row)}}, view).update["params"]["w"])
+
+
+@covers("attacks", "mimic_*")
+def mimicry(case: Case):
+    stacks, num_warmup = case["X"], int(case["warmup"])
+    size, is_least = stacks.shape[1], case.name.endswith("argmin")
+    case.meta.confirm(rounds=len(stacks), h=size, d=stacks.shape[2])
+    known = Direction(jnp.array(0), {"w": jnp.zeros(stacks.shape[2])}, {"w": jnp.asarray(case["z0"])}, jnp.array(0))
+    step = jax.jit(
+        lambda known, stack: mimic(known, stack, jnp.arange(size), jnp.ones(size, bool), num_warmup, is_least=is_least)
+    )
+    kept = {"target": [], "sent": [], "z": [], "mu": []}
+    for stack in stacks:
+        known, place = step(known, {"w": jnp.asarray(stack)})
+        for name, value in (
+            ("target", known.target),
+            ("sent", stack[place]),
+            ("z", known.axis["w"]),
+            ("mu", known.mean["w"]),
+        ):
+            kept[name].append(np.asarray(value))
+    for name, values in kept.items():
+        yield case.compare(name, np.stack(values))
+
+
+@covers("attacks", "alie_zmax_table")
+def quantiles(case: Case):
+    yield case.compare("z_max", jax.vmap(largest_z)(jnp.asarray(case["n"]), jnp.asarray(case["f"])))
