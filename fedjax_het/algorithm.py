@@ -96,12 +96,15 @@ class Aggregator(NamedTuple):
             sum_j C_ij u_j. Diagnostics read it.
         is_uniform_mean: Whether the update is the plain mean over the clients present, each with the same weight;
             stages of the uplink that act on sums need it.
+        extrapolation: Up to which multiple of an update that is the same for all clients the first aggregate of a run
+            may go; above 1 for rules that step beyond what clients agree on, such as FedDyn's.
     """
 
     init: Callable[[Variables, int], PyTree]  # (shared, num_clients)
     update: Callable[[Problem, PyTree, ServerView], tuple[Aggregate, PyTree]]
     gram_edit: Callable[[Gram, ServerView], Gram] | None = None
     is_uniform_mean: bool = False
+    extrapolation: float = 1.0
 
 
 class Weighting(NamedTuple):

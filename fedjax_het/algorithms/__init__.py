@@ -9,6 +9,7 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms._fedavg import fedavg
 from fedjax_het.algorithms._fedbn import fedbn
 from fedjax_het.algorithms._fedcm import fedcm
+from fedjax_het.algorithms._feddyn import feddyn
 from fedjax_het.algorithms._fedga import fedga
 from fedjax_het.algorithms._fedgh import fedgh
 from fedjax_het.algorithms._fediir import fediir
@@ -30,6 +31,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     for algorithm in (
         *(fedavg, fedprox, scaffold, fedbn, fedld, harmofl, fednova, fedcm, fedavgm, fedadagrad, fedadam, fedyogi),
         *(fedmgc, fedavg_dgc, fedprox_dgc, fedgh, hierarchical, fedsr, fedl2r, fediir, fedrd, fedga, moon, fedpac),
+        *(feddyn,),
     )
 }
 

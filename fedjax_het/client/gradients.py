@@ -102,10 +102,67 @@ def momentum_gradient(alpha: PositiveFraction = 0.1, clip: Positive | None = Non
         direction = tree.merge(gradient, view.received.published["momentum"])
         step = tree.add(tree.scale(alpha, gradient), tree.scale(1 - alpha, direction))
         if clip is not None:
-            step = tree.scale(jnp.minimum(1, clip / (tree.norm(step) + 1e-6)), step)
+            step = _clip(step, clip)
         return loss_and_state, step
 
     return rule
+
+
+@validate_arguments
+def dynamic_gradient(
+    alpha: Positive = 0.1,
+    mean_examples: Positive | None = None,
+    clip: Positive | None = None,
+    gradient: GradientRule = plain_gradient,
+) -> GradientRule:
+    """FedDyn's gradient, drawn towards where the client's own stationary point and the received model agree.
+
+        g(w) + a_i h_i + a_i (w - x),   a_i = alpha, or alpha nbar / n_i;   x: the received model
+
+    With clip the vector v = g(w) + a_i (h_i - x) becomes v min(1, clip / (||v|| + 1e-6)) before a_i w is added, as in
+    the authors' code, whose optimizer adds a_i w as weight decay; so clipping depends on the origin of the weights.
+    Reads: memory["displacement"] (h_i, `memories.total_displacement`), view.start. Personal leaves follow g alone.
+
+    Args:
+        alpha: FedDyn's α, above 0.
+        mean_examples: nbar, the mean number of training examples over all clients; None gives all the same a_i.
+        clip: The authors' 10; None in the paper.
+        gradient: The rule that gives g(w), of the task alone: the terms are added to its result, so that they enter
+            no perturbation.
+
+    Raises:
+        InputError: A number that is not above 0.
+
+    References:
+        Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021. arXiv:2111.04263
+    """
+
+    def rule(
+        problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
+    ) -> tuple[LossAndState, Params]:
+        loss_and_state, step = gradient(problem, params, state, batch, view, key)
+        num_examples = jnp.maximum(view.data.train.count, 1)
+        own_alpha = alpha if mean_examples is None else alpha * mean_examples / num_examples
+        history, start, own = (
+            tree.partition_like(each, view.received.shared["params"])[1]
+            for each in (view.memory["displacement"], view.start["params"], params)
+        )
+        if clip is None:
+            return loss_and_state, _add_scaled(step, own_alpha, tree.add(history, tree.subtract(own, start)))
+        step = _clip(_add_scaled(step, own_alpha, tree.subtract(history, start)), clip)
+        return loss_and_state, _add_scaled(step, own_alpha, own)
+
+    return rule
+
+
+def _add_scaled(gradient: Params, factor: float | Array, direction: Params) -> Params:
+    """gradient + factor direction, for those leaves that the direction has."""
+    _, part = tree.partition_like(gradient, direction)
+    return tree.merge(gradient, tree.add(part, tree.scale(factor, direction)))
+
+
+def _clip(gradient: Params, norm: float) -> Params:
+    return tree.scale(jnp.minimum(1, norm / (tree.norm(gradient) + 1e-6)), gradient)
 
 
 def full_gradient(problem: Problem, view: ClientView, batch_size: int) -> Params:

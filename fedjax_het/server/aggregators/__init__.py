@@ -6,6 +6,7 @@ updates by the methods of `view.updates`, an `UpdateStack`.
 
 from fedjax_het.server.aggregators._collaboration import collaborative_heads
 from fedjax_het.server.aggregators._conflict import dominant_correction, harmonized_mean
+from fedjax_het.server.aggregators._extrapolation import displaced_mean
 from fedjax_het.server.aggregators._gram_space import GramEdit, gram_space_mean
 from fedjax_het.server.aggregators._hierarchical import hierarchical_mean
 from fedjax_het.server.aggregators._mean import mean, normalized_mean, sum_of_models
@@ -14,6 +15,7 @@ from fedjax_het.server.aggregators._principal import principal_directions
 __all__ = [
     "GramEdit",
     "collaborative_heads",
+    "displaced_mean",
     "dominant_correction",
     "gram_space_mean",
     "harmonized_mean",
