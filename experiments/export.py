@@ -14,6 +14,7 @@ import jax
 
 from fedjax_het import engine, tree
 from fedjax_het.engine.evaluation.scoring import mean_personal_variables
+from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models import TORCH_NAMES, Naming, save_state_dict, unnamed_leaves
 from fedjax_het.types import State, Variables
@@ -50,14 +51,18 @@ def load_model(workdir: Path, seed: int | None = None) -> tuple[Variables, Namin
     seeds = range(run_settings["seed"], run_settings["seed"] + run_settings["num_seeds"])
     if seed is not None and seed not in seeds:
         raise InputError(f"--seed: the run has the seeds {', '.join(map(str, seeds))}, not {seed}.")
-    state, rounds = _restore_last(directory, run_settings)
+    state, rounds, problem = _restore_last(directory, run_settings)
     one = jax.tree.map(lambda x: x[0 if seed is None else seeds.index(seed)], state)
     mean = mean_personal_variables(one.clients, len(one.clients.rounds))
-    return tree.merge(one.server.shared, mean), TORCH_NAMES[name], rounds
+    return tree.merge(problem.evaluated(one.server), mean), TORCH_NAMES[name], rounds
 
 
-def _restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tuple[State, int]:
-    """Restore the last checkpoint, leaves [num_seeds, ...], without compiling; return it and its number of rounds."""
+def _restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tuple[State, int, LocalProblem]:
+    """Restore the last checkpoint, leaves [num_seeds, ...], without compiling.
+
+    Returns:
+        The state, its number of rounds, and the learning problem.
+    """
     if not (directory / "checkpoints").is_dir():
         raise InputError(f"--workdir: '{directory.path}' holds no checkpoint yet. Train until there is one.")
     resolved = directory.read(RESOLVED) or {}
@@ -78,10 +83,10 @@ def _restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tupl
         shapes = jax.eval_shape(jax.vmap(round.init, (0, None)), keys, federation.data)
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
-        return checkpoints.restore(like), checkpoints.latest() or 0
+        return checkpoints.restore(like), checkpoints.latest() or 0, round.problem
     like = jax.vmap(round.initial_state, (0, None))(keys, federation.examples.inputs[:1])
     state = checkpoints.restore(like._replace(clients=engine.ClientStore(like.clients, federation.num_clients, None)))
-    return state._replace(clients=state.clients.take_all()), checkpoints.latest() or 0
+    return state._replace(clients=state.clients.take_all()), checkpoints.latest() or 0, round.problem
 
 
 @with_exit_status()

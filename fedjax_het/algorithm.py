@@ -23,6 +23,7 @@ from fedjax_het.types import (
     Params,
     Problem,
     PyTree,
+    ServerState,
     ServerView,
     Trained,
     UpdateStack,
@@ -205,6 +206,11 @@ def _identity(model: Model) -> Model:
     return model
 
 
+def shared_variables(server: ServerState) -> Variables:
+    """The shared variables as they are sent."""
+    return server.shared
+
+
 def _nothing() -> Mapping:
     return MappingProxyType({})
 
@@ -230,3 +236,4 @@ class Algorithm:
         default_factory=_nothing
     )  # keyed by the report or answer that is summarized
     uplink: tuple[Stage, ...] = ()  # applied in this order to every client's update
+    evaluated: Callable[[ServerState], Variables] = shared_variables  # which shared variables are tested and exported

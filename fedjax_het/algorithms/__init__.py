@@ -6,10 +6,12 @@ ALGORITHMS has each by the name that a config uses.
 from collections.abc import Callable
 
 from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithms._fedacg import fedacg
 from fedjax_het.algorithms._fedavg import fedavg
 from fedjax_het.algorithms._fedbn import fedbn
 from fedjax_het.algorithms._fedcm import fedcm
 from fedjax_het.algorithms._feddyn import feddyn
+from fedjax_het.algorithms._fedexp import fedexp
 from fedjax_het.algorithms._fedga import fedga
 from fedjax_het.algorithms._fedgh import fedgh
 from fedjax_het.algorithms._fediir import fediir
@@ -31,7 +33,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     for algorithm in (
         *(fedavg, fedprox, scaffold, fedbn, fedld, harmofl, fednova, fedcm, fedavgm, fedadagrad, fedadam, fedyogi),
         *(fedmgc, fedavg_dgc, fedprox_dgc, fedgh, hierarchical, fedsr, fedl2r, fediir, fedrd, fedga, moon, fedpac),
-        *(feddyn,),
+        *(feddyn, fedexp, fedacg),
     )
 }
 

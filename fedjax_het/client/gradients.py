@@ -161,7 +161,25 @@ def _add_scaled(gradient: Params, factor: float | Array, direction: Params) -> P
     return tree.merge(gradient, tree.add(part, tree.scale(factor, direction)))
 
 
-def _clip(gradient: Params, norm: float) -> Params:
+@validate_arguments
+def clipped_gradient(norm: Positive = 10.0, gradient: GradientRule = plain_gradient) -> GradientRule:
+    """A gradient that is cut to a largest norm: g min(1, norm / (||g|| + 1e-6)), as PyTorch's clip_grad_norm_ does.
+
+    Args:
+        norm: Over all parameters.
+        gradient: The rule whose gradient is cut; that of the whole objective.
+    """
+
+    def rule(
+        problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
+    ) -> tuple[LossAndState, Params]:
+        loss_and_state, direction = gradient(problem, params, state, batch, view, key)
+        return loss_and_state, _clip(direction, norm)
+
+    return rule
+
+
+def _clip(gradient: Params, norm: float | Array) -> Params:
     return tree.scale(jnp.minimum(1, norm / (tree.norm(gradient) + 1e-6)), gradient)
 
 

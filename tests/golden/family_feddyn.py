@@ -9,7 +9,7 @@ from fedjax_het.algorithm import LocalUpdate
 from fedjax_het.algorithms import feddyn
 from fedjax_het.types import Trained
 from tests.golden.cases import Case, covers
-from tests.golden.replay import rate_decay, replay_case, replay_rounds, vector_model
+from tests.golden.replay import Replay, rate_decay, replay_case, replay_rounds, vector_model
 
 
 @covers("feddyn", "*")
@@ -46,12 +46,10 @@ def training(case: Case):
         yield case.refute(name, weights)
 
 
-def _compare_states(case: Case, states: list):
-    weights, history, total = _values(states)
-    before, selected = np.concatenate([case["x0"][None], weights[:-1]]), case["selected"]
+def _compare_states(case: Case, replay: Replay):
+    weights, history, total = _values(replay)
+    selected, local = case["selected"], replay.local()
     yield case.compare("x", weights)
-    moves = np.diff(history, axis=0, prepend=np.zeros_like(history[:1]))
-    local = before[:, None] + np.take_along_axis(moves, selected[:, :, None], axis=1)
     yield case.compare("local", local)
     if "h_i" in case:
         yield case.compare("h_i", history)
@@ -65,12 +63,12 @@ def _compare_states(case: Case, states: list):
         yield case.compare("x_all", np.stack(means))
 
 
-def _values(states: list) -> tuple[np.ndarray, ...]:
+def _values(replay: Replay) -> tuple[np.ndarray, ...]:
     """The server's models, the clients' displacements, and the server's mean of these."""
     return (
-        np.stack([state.server.shared["params"]["w"] for state in states]),
-        np.stack([state.clients.memory["displacement"]["w"] for state in states]),
-        np.stack([state.server.aggregator["w"] for state in states]),
+        replay.weights(),
+        np.stack([state.clients.memory["displacement"]["w"] for state in replay.states]),
+        np.stack([state.server.aggregator["w"] for state in replay.states]),
     )
 
 
@@ -89,11 +87,11 @@ def exact_minimisers(case: Case):
     algorithm = replace(feddyn(alpha), local_update=LocalUpdate(train, lambda count: count, 1))
     losses = np.concatenate([case["t"], case["H"].reshape(num_clients, -1)], axis=1)
     inputs, selected = losses[case["selected"]][:, :, None], case["selected"]
-    states = replay_rounds(
+    replay = replay_rounds(
         algorithm, vector_model(case["x0"]), inputs, np.zeros(inputs.shape[:3]), selected, num_clients
     )
-    weights, history, total = _values(states)
-    yield from _compare_states(case, states)
+    weights, history, total = _values(replay)
+    yield from _compare_states(case, replay)
     yield case.compare("h_paper", -alpha * total)
     yield case.compare("gradient_i_paper", -alpha * history)
     yield case.compare("x_star", weights[-1], 1e-11)

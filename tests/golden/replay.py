@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -138,7 +139,22 @@ def replay_gradients(
     """The states after each round in which client selected[r, s] meets the gradients tapes[r, s] [steps, d], one by
     one. The recipe keeps its own objective behind the tape in place of the task loss, its first term."""
     algorithm = replace(algorithm, objective=(linear_objective, *algorithm.objective[1:]))
-    return replay_rounds(algorithm, vector_model(start), tapes, np.zeros(tapes.shape[:3]), selected, num_clients)
+    return replay_rounds(algorithm, vector_model(start), tapes, np.zeros(tapes.shape[:3]), selected, num_clients)[0]
+
+
+class Replay(NamedTuple):
+    """What came of some rounds: the states after each, and the models that its participants ended with."""
+
+    states: list[State]
+    trained: list[Variables]  # leaves [cohort, ...]
+
+    def weights(self) -> np.ndarray:
+        """The server's parameters "w" after each round."""
+        return np.stack([state.server.shared["params"]["w"] for state in self.states])
+
+    def local(self) -> np.ndarray:
+        """The participants' parameters "w", [rounds, cohort, ...]."""
+        return np.stack([variables["params"]["w"] for variables in self.trained])
 
 
 def rate_decay(factor: float) -> optax.Schedule:
@@ -166,8 +182,8 @@ def softmax_objective(num_classes: int) -> Callable[[ForwardPass], jax.Array]:
     return loss
 
 
-def replay_case(case: Case, build: Callable[..., Algorithm], counts: np.ndarray | None = None) -> list[State]:
-    """The states after each round of a case that stores the losses of all steps, as the README of feddyn says.
+def replay_case(case: Case, build: Callable[..., Algorithm], counts: np.ndarray | None = None) -> Replay:
+    """The replay of a case that stores the losses of all steps, as the README of feddyn says.
 
     Args:
         case: The case: x0, n_clients, selected, and tapes, tapes with hessians, or inputs with labels.
@@ -199,8 +215,8 @@ def replay_rounds(
     selected: np.ndarray,
     num_clients: int,
     counts: np.ndarray | None = None,
-) -> list[State]:
-    """The states after each round in which client selected[r, s] has the examples inputs[r, s], labels[r, s].
+) -> Replay:
+    """Run rounds in which client selected[r, s] has the examples inputs[r, s], labels[r, s].
 
     All rounds are one program. Counts that are given are what clients say that they have; no step may read beyond the
     examples that are stored.
@@ -213,9 +229,10 @@ def replay_rounds(
     @jax.jit
     def step(state: State, data: ClientData, cohort):
         round = make_round(algorithm, model, num_clients, participation=fixed_cohort(cohort))
-        return round.step(state, data, jax.random.key(0))[0]
+        state, _, said = round.step_with_messages(state, data, jax.random.key(0))
+        return state, jax.tree.map(jnp.add, said.received.shared, said.uploads.update)
 
-    state, states = None, []
+    state, states, trained = None, [], []
     for number, cohort in enumerate(selected):
         everyones = np.zeros((num_clients, *inputs.shape[2:])), np.zeros((num_clients, *labels.shape[2:]))
         everyones[0][cohort], everyones[1][cohort] = inputs[number], labels[number]
@@ -223,6 +240,7 @@ def replay_rounds(
         data = ClientData(Examples(jnp.asarray(flat[0]), jnp.asarray(flat[1], jnp.int32)), table, nothing, nothing)
         if state is None:
             state = make_round(algorithm, model, num_clients).init(jax.random.key(0), data)
-        state = step(state, data, jnp.asarray(cohort))
+        state, models = step(state, data, jnp.asarray(cohort))
         states.append(state)
-    return states
+        trained.append(models)
+    return Replay(states, trained)

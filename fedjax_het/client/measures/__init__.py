@@ -17,6 +17,7 @@ from fedjax_het.client.measures._updates import (
     change_of_control,
     coefficient_norm,
     effective_learning_rate,
+    squared_norm,
 )
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "mean_loss",
     "own_head",
     "prototypes",
+    "squared_norm",
     "training_gain",
     "training_loss",
 ]

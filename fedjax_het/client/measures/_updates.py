@@ -155,6 +155,15 @@ def _shared(params: Params, view: ClientView) -> Params:
     return tree.partition_like(params, view.received.shared["params"])[1]
 
 
+def squared_norm(problem: Problem, view: ClientView) -> Array:
+    """[]: |w_i - w|^2 over the shared parameters, which FedExP's server compares with that of the mean.
+
+    References:
+        Jhunjhunwala, Wang and Joshi, FedExP, ICLR 2023. arXiv:2301.09604
+    """
+    return tree.squared_norm(_shared(tree.subtract(view.local["params"], view.start["params"]), view)).astype(float)
+
+
 def effective_learning_rate(learning_rate: float, schedule: Schedule | None = None) -> Measure:
     """K_i lr: an update of plain SGD divided by it is minus the mean direction along the path.
 

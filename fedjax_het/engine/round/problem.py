@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 
+from fedjax_het.algorithm import shared_variables
 from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.errors import InputError
 from fedjax_het.types import (
@@ -23,6 +24,7 @@ from fedjax_het.types import (
     Params,
     PyTree,
     Rows,
+    ServerState,
     Variables,
 )
 
@@ -71,12 +73,16 @@ HIDDEN_TEST_ROWS = cast(Rows, HiddenTestRows())
 
 
 class LocalProblem(NamedTuple):
-    """A model, an objective, and how stored examples become batches; the `Problem` of fedjax_het.algorithm."""
+    """A model, an objective, and how stored examples become batches; the `Problem` of fedjax_het.algorithm.
+
+    `evaluated` chooses, from the state of the server, the shared variables that are tested.
+    """
 
     model: Model
     objective: tuple[Callable[[ForwardPass], Array], ...]
     prepare: Callable[[Array], Array]  # stored inputs -> inputs of the model; runs inside the training step
     augment: Augmentation | None = None  # of stored inputs and labels, to both as trained on; None: as `prepare`
+    evaluated: Callable[[ServerState], Variables] = shared_variables
 
     def batch(
         self,
