@@ -10,7 +10,14 @@ from fedjax_het.client.measures._losses import (
     training_gain,
     training_loss,
 )
-from fedjax_het.client.measures._statistics import class_statistics, head_statistics, own_head, prototypes
+from fedjax_het.client.measures._statistics import (
+    class_counts,
+    class_moments,
+    class_statistics,
+    head_statistics,
+    own_head,
+    prototypes,
+)
 from fedjax_het.client.measures._updates import (
     CoefficientRule,
     Control,
@@ -27,6 +34,8 @@ __all__ = [
     "Metric",
     "Moment",
     "change_of_control",
+    "class_counts",
+    "class_moments",
     "class_statistics",
     "coefficient_norm",
     "effective_learning_rate",
