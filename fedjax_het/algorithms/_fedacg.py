@@ -7,7 +7,7 @@ from fedjax_het.client.gradients import clipped_gradient, plain_gradient
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy, proximal
 from fedjax_het.server.aggregators import mean
-from fedjax_het.server.optimizers import accelerated, without_lookahead
+from fedjax_het.server.optimizers import lookahead_momentum, without_lookahead
 from fedjax_het.server.weightings import WeightingOrName
 from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, validate_arguments
 
@@ -54,6 +54,6 @@ def fedacg(
         objective=(cross_entropy(), proximal(beta)),
         local_update=sgd(**training, gradient=gradient),
         aggregator=mean(weighting),
-        server_optimizer=accelerated(lam),
+        server_optimizer=lookahead_momentum(lam),
         evaluated=without_lookahead,
     )

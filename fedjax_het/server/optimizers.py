@@ -72,7 +72,7 @@ class Lookahead(NamedTuple):
 
 
 @validate_arguments
-def accelerated(momentum: FractionBelowOne = 0.85) -> optax.GradientTransformation:
+def lookahead_momentum(momentum: FractionBelowOne = 0.85) -> optax.GradientTransformation:
     """FedACG's server: m <- momentum m + D;  x <- z + D;  z <- x + momentum m.
 
     The weights are z, which is sent; `without_lookahead` gives x. z moves as under Nesterov's momentum at rate 1.
@@ -89,15 +89,15 @@ def accelerated(momentum: FractionBelowOne = 0.85) -> optax.GradientTransformati
 
 
 def without_lookahead(server: ServerState) -> Variables:
-    """The shared variables of a server with `accelerated`, with the parameters x in place of z, which is sent.
+    """The shared variables of a server with `lookahead_momentum`, with the parameters x in place of z, which is sent.
 
     Raises:
         InputError: The server has another optimizer.
     """
     if not isinstance(server.optimizer, Lookahead):
         raise InputError(
-            "server_optimizer: the model that is tested is the one before the lookahead of `accelerated`, and this is "
-            "another optimizer. Set evaluated=algorithm.shared_variables beside it."
+            "server_optimizer: the model that is tested is the one before the lookahead of `lookahead_momentum`, and "
+            "this is another optimizer. Set evaluated=algorithm.shared_variables beside it."
         )
     return server.shared | {"params": tree.subtract(server.shared["params"], server.optimizer.step)}
 
