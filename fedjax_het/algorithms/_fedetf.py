@@ -20,7 +20,7 @@ def fedetf(
     gamma: NonNegative = 1.0,
     *,
     width: Count | None = None,
-    scale: Positive = 1.0,
+    scale: Positive = 10.0,
     frame_seed: Seed = 0,
     reset_optimizer: bool = True,
     server_learning_rate: NonNegative = 1.0,
@@ -46,7 +46,7 @@ def fedetf(
     Args:
         gamma: The paper's γ, 1, which the released code fixes; 0 is plain cross-entropy.
         width: Dimensions of g, at least the number C of classes; None is the larger one of features and classes.
-        scale: First value of s, 1 (10 for the CNN).
+        scale: First value of s, 10 as for the released CNN (1 for its ResNets, which train slowly with it at first).
         frame_seed: Of V.
         reset_optimizer: Whether the local optimizer starts afresh each round, as in most other algorithms.
         server_learning_rate: By which the mean of the updates is multiplied, 1.

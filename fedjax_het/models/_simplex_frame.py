@@ -16,7 +16,7 @@ from fedjax_het.validation import Count, Positive, Seed, validate_arguments
 
 
 @validate_arguments
-def framed(width: Count | None = None, scale: Positive = 1.0, seed: Seed = 0) -> Callable[[Model], Model]:
+def framed(width: Count | None = None, scale: Positive = 10.0, seed: Seed = 0) -> Callable[[Model], Model]:
     """Replace the classifier by a projection and a fixed frame, the same for all clients, to which features turn.
 
         g = P h + q,   z = s V^T g / |g|,   V = sqrt(C / (C - 1)) Q (I - 11^T / C)
@@ -30,7 +30,7 @@ def framed(width: Count | None = None, scale: Positive = 1.0, seed: Seed = 0) ->
 
     Args:
         width: D, at least C; None is the larger one of the numbers of features and of classes.
-        scale: First value of s, which is trained, decayed and averaged; 1.
+        scale: First value of s, which is trained, decayed and averaged; 10.
         seed: Of the frame.
 
     Raises:
