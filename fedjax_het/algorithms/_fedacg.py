@@ -21,7 +21,7 @@ def fedacg(
     weighting: WeightingOrName = "uniform",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedACG: clients start where the server's momentum will have led, and stay near that point.
+    """FedACG: clients start where the server's momentum will have led.
 
         z = x + lam m, which is sent
         w <- w - lr (g(w) + beta (w - z)),   K_i steps from w = z

@@ -21,7 +21,7 @@ def feddecorr(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedDecorr: keep the features of a batch uncorrelated, so that they do not collapse to few dimensions.
+    """FedDecorr: keep the features of a batch uncorrelated.
 
         min  CE + beta R,   R = 1/(d (d - 1)) sum_{i != j} (X^T X)_ij^2 / N
         X [N, d]: the features of the batch, each standardized over it

@@ -25,7 +25,7 @@ def feddisco(
     server_momentum: FractionBelowOne = 0.0,
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedDisco: less weight for clients whose labels are distributed unlike the target's.
+    """FedDisco: less weight for label distributions unlike the target's.
 
         p_k = relu(n_k / n - a d_k + b) / sum over the cohort,   d_k = discrepancy(D_k, T),   w <- sum_k p_k w_k
         D_k: the shares of the classes at client k;   T: uniform, or those of the test set

@@ -19,7 +19,7 @@ def feddyn(
     clip: Positive | None = None,
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedDyn: regularize each client dynamically, so that all local optima become stationary points of the mean loss.
+    """FedDyn: regularize clients dynamically, towards the mean loss's optimum.
 
         w <- w - lr (g(w) + alpha h_i + alpha (w - x)),    K_i steps from w = x, the received model
         h_i <- h_i + (w_i - x)                             (the paper's gradient g_i is -alpha h_i)

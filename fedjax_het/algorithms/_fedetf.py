@@ -28,7 +28,7 @@ def fedetf(
     preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedETF: all clients turn their features to one fixed frame, so that no classifier is biased by its client.
+    """FedETF: turn all clients' features to one fixed classifier frame.
 
         g = P f + q,   z = s V^T g / |g|,   V^T V = C/(C - 1) I - 11^T/(C - 1), fixed
         min  1/B sum_b CE(z_b + gamma log max(n, 1), y_b),   n_c: the client's examples of class c

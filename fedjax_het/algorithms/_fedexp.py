@@ -24,7 +24,7 @@ def fedexp(
     preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedExP: the server's step is the longer, the more the clients' updates differ.
+    """FedExP: longer server steps where the clients' updates differ.
 
         D_i = SGD(F_i, start at w) - w,   D = sum_i p_i D_i
         eta_g = max(1, sum_i p_i |D_i|^2 / (2 (|D|^2 + epsilon))),   w <- w + eta_g D

@@ -22,7 +22,7 @@ def fedlc(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedLC: calibrate each client's logits by how many examples it has of each class.
+    """FedLC: calibrate each client's logits by its counts of the classes.
 
         min  1/B sum_b CE(z_b - m, y_b),   m_c = tau n_c^(-1/4),   n_c: the client's examples of class c
         then average as FedAvg does

@@ -22,7 +22,7 @@ def fedntd(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedNTD: a client does not forget what the received model says about the classes that are not the true one.
+    """FedNTD: keep what the received model says about not-true classes.
 
         min  CE + beta tau^2 1/B sum_b sum_{c != y_b} q_g(c) log( q_g(c) / q(c) )
         q = softmax(z / tau) over the classes other than y_b; q_g likewise from the received model

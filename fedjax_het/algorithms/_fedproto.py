@@ -19,7 +19,7 @@ from fedjax_het.validation import NonNegative, validate_arguments
 def fedproto(
     lam: NonNegative = 1.0, *, prototype_weighting: WeightingName = "uniform", **training: Unpack[Training]
 ) -> Algorithm:
-    """FedProto: clients have models of their own, and share the mean features of their classes alone.
+    """FedProto: own models, pulled together by shared class prototypes.
 
         min  CE + lam 1/(B d) sum_b |f_b - c_{y_b}|^2,   examples whose class has no prototype c_k count with 0
         c_k <- 1/|N_k| sum_{i in N_k} c_ik,   N_k: the clients of the round that have class k, c_ik: their mean features
