@@ -40,6 +40,22 @@ GradientRule = Callable[
 Measure = Callable[[Problem, ClientView], PyTree]
 
 
+class StatefulGradientRule(NamedTuple):
+    """A gradient rule with a state that goes from step to step of a round, such as a dual variable.
+
+    Args:
+        init: The view before training -> the state of the first step.
+        update: (its state, the arguments of a `GradientRule`) -> (what a `GradientRule` returns, its new state). The
+            last state of a round is `results["gradient"]` of the view after training, for memories and reports.
+    """
+
+    init: Callable[[ClientView], PyTree]
+    update: Callable[
+        [PyTree, Problem, Params, Variables, Batch, ClientView, Key],
+        tuple[tuple[tuple[Float[Array, ""], Variables], Params], PyTree],
+    ]
+
+
 class OfRun(NamedTuple):
     """Annotation of an argument of a factory whose default, in a config, is a setting of the run.
 

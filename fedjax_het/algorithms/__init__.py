@@ -9,7 +9,7 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms._fedacg import fedacg
 from fedjax_het.algorithms._fedavg import fedavg
 from fedjax_het.algorithms._fedbn import fedbn
-from fedjax_het.algorithms._fedcm import fedcm
+from fedjax_het.algorithms._fedcm import fedcm, mofedsam
 from fedjax_het.algorithms._feddecorr import feddecorr
 from fedjax_het.algorithms._feddisco import feddisco
 from fedjax_het.algorithms._feddyn import feddyn
@@ -29,11 +29,13 @@ from fedjax_het.algorithms._fedproto import fedproto
 from fedjax_het.algorithms._fedprox import fedprox
 from fedjax_het.algorithms._fedrd import fedrd
 from fedjax_het.algorithms._fedrs import fedrs
+from fedjax_het.algorithms._fedsam import fedasam, fedsam
+from fedjax_het.algorithms._fedspeed import fedsmoo, fedspeed
 from fedjax_het.algorithms._fedsr import fedl2r, fedsr
 from fedjax_het.algorithms._harmofl import harmofl
 from fedjax_het.algorithms._hierarchical import hierarchical
 from fedjax_het.algorithms._moon import moon
-from fedjax_het.algorithms._scaffold import scaffold
+from fedjax_het.algorithms._scaffold import fedgamma, scaffold
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     algorithm.__name__: algorithm
@@ -42,6 +44,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
         *(fedmgc, fedavg_dgc, fedprox_dgc, fedgh, hierarchical, fedsr, fedl2r, fediir, fedrd, fedga, moon, fedpac),
         *(feddyn, fedexp, fedacg, fedlc, fedrs, fedntd, feddecorr, feddisco),
         *(fedproto, fedetf),
+        *(fedsam, fedasam, mofedsam, fedgamma, fedspeed, fedsmoo),
     )
 }
 

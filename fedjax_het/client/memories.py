@@ -40,6 +40,13 @@ def optimizer_state(optimizer: optax.GradientTransformation) -> Memory:
     return Memory(lambda variables: optimizer.init(variables["params"]), lambda problem, view: view.optimizer)
 
 
+def gradient_state() -> Memory:
+    """The last state of a stateful gradient rule, a tree like the parameters, from zero."""
+    return Memory(
+        lambda variables: tree.zeros_like(variables["params"]), lambda problem, view: view.results["gradient"]
+    )
+
+
 def last(measure: Measure, empty: Callable[[Variables], PyTree] = lambda variables: jnp.zeros((), float)) -> Memory:
     """The last value of a measure, and whether there is one: {"value", "is_known"}, zeros and False at first.
 

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory
+from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, Term
 from fedjax_het.client.optimizers import torch_sgd
+from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import server_step
 from fedjax_het.engine.round.participation import Participation
@@ -182,25 +183,39 @@ def softmax_objective(num_classes: int) -> Callable[[ForwardPass], jax.Array]:
     return loss
 
 
-def replay_case(case: Case, build: Callable[..., Algorithm], counts: np.ndarray | None = None) -> Replay:
-    """The replay of a case that stores the losses of all steps, as the README of feddyn says.
+class StoredLosses(NamedTuple):
+    """The losses of all steps of a case."""
 
-    Args:
-        case: The case: x0, n_clients, selected, and tapes, tapes with hessians, or inputs with labels.
-        build: The algorithm from the settings of its local training: batch_size, steps, shuffle.
-        counts: How many examples each client has, at least as many as it takes steps; None is one a step.
-    """
+    objective: Term
+    inputs: np.ndarray  # [rounds, cohort, examples, ...]
+    labels: np.ndarray
+    steps: int
+    batch_size: int
+
+
+def stored_losses(case: Case) -> StoredLosses:
+    """The losses that a case stores, as feddyn's README says: tapes, tapes with hessians, or inputs with labels."""
     if "inputs" in case:
         rounds, cohort, steps, size, _ = case["inputs"].shape
         inputs, labels = (case[name].reshape(rounds, cohort, steps * size, *case[name].shape[4:]) for name in
                           ("inputs", "labels"))  # fmt: skip
-        objective = softmax_objective(int(case["num_classes"]))
-    else:
-        inputs, objective, size = case["tapes"], linear_objective, 1
-        if "hessians" in case:
-            hessians = case["hessians"].reshape(*inputs.shape[:3], -1)
-            inputs, objective = np.concatenate([inputs, hessians], axis=-1), quadratic_objective
-        steps, labels = inputs.shape[2], np.zeros(inputs.shape[:3])
+        return StoredLosses(softmax_objective(int(case["num_classes"])), inputs, labels, steps, size)
+    inputs, objective = case["tapes"], linear_objective
+    if "hessians" in case:
+        hessians = case["hessians"].reshape(*inputs.shape[:3], -1)
+        inputs, objective = np.concatenate([inputs, hessians], axis=-1), quadratic_objective
+    return StoredLosses(objective, inputs, np.zeros(inputs.shape[:3]), inputs.shape[2], 1)
+
+
+def replay_case(case: Case, build: Callable[..., Algorithm], counts: np.ndarray | None = None) -> Replay:
+    """The replay of a case that stores the losses of all steps.
+
+    Args:
+        case: The case: x0, n_clients, selected, and what `stored_losses` reads.
+        build: The algorithm from the settings of its local training: batch_size, steps, shuffle.
+        counts: How many examples each client has, at least as many as it takes steps; None is one a step.
+    """
+    objective, inputs, labels, steps, size = stored_losses(case)
     algorithm = build(batch_size=size, shuffle=False, **({} if counts is None else {"steps": steps}))
     algorithm = replace(algorithm, objective=(objective, *algorithm.objective[1:]))
     model, num_clients = vector_model(case["x0"]), int(case["n_clients"])
@@ -215,6 +230,7 @@ def replay_rounds(
     selected: np.ndarray,
     num_clients: int,
     counts: np.ndarray | None = None,
+    layout: Layout = vmapped,
 ) -> Replay:
     """Run rounds in which client selected[r, s] has the examples inputs[r, s], labels[r, s].
 
@@ -228,7 +244,7 @@ def replay_rounds(
 
     @jax.jit
     def step(state: State, data: ClientData, cohort):
-        round = make_round(algorithm, model, num_clients, participation=fixed_cohort(cohort))
+        round = make_round(algorithm, model, num_clients, participation=fixed_cohort(cohort), layout=layout)
         state, _, said = round.step_with_messages(state, data, jax.random.key(0))
         return state, jax.tree.map(jnp.add, said.received.shared, said.uploads.update)
 

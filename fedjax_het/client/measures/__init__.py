@@ -23,7 +23,9 @@ from fedjax_het.client.measures._updates import (
     Control,
     change_of_control,
     coefficient_norm,
+    displacement,
     effective_learning_rate,
+    shared_gradient_state,
     squared_norm,
 )
 
@@ -38,6 +40,7 @@ __all__ = [
     "class_moments",
     "class_statistics",
     "coefficient_norm",
+    "displacement",
     "effective_learning_rate",
     "generalization_gap",
     "head_gradient",
@@ -45,6 +48,7 @@ __all__ = [
     "mean_loss",
     "own_head",
     "prototypes",
+    "shared_gradient_state",
     "squared_norm",
     "training_gain",
     "training_loss",

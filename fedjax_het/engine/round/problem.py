@@ -163,22 +163,22 @@ class LocalProblem(NamedTuple):
         return ForwardPass(self, params, state, outputs, batch, view, key)
 
     def loss(
-        self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
+        self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key, terms: slice = slice(None)
     ) -> tuple[Array, Variables]:
-        """The sum of the objective's terms in a training pass, and the new state.
+        """The sum of the objective's terms, or of some of them, in a training pass, and the new state.
 
         Raises:
             InputError: A term reads a quantity that no slot fills.
         """
         forward = self.forward(params, state, batch, view, key)
-        first, *others = (_evaluate(term, forward) for term in self.objective)
+        first, *others = (_evaluate(term, forward) for term in self.objective[terms])
         return sum(others, start=first), forward.state
 
     def value_and_grad(
-        self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
+        self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key, terms: slice = slice(None)
     ) -> tuple[tuple[Array, Variables], Params]:
         """((loss, new state), gradient of the loss in the parameters) of a training pass."""
-        return jax.value_and_grad(self.loss, has_aux=True)(params, state, batch, view, key)
+        return jax.value_and_grad(self.loss, has_aux=True)(params, state, batch, view, key, terms)
 
 
 def _evaluate(term: Callable[[ForwardPass], Array], forward: ForwardPass) -> Array:

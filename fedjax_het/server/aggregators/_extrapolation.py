@@ -1,7 +1,7 @@
 """Means that step beyond the updates of a cohort: FedDyn's by the history of all clients, FedExP's by how
 much the clients differ."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Float
@@ -12,28 +12,44 @@ from fedjax_het.server.weightings import WeightingOrName, resolve_weighting, uni
 from fedjax_het.types import Aggregate, Array, Params, PyTree, ServerState, ServerView, Variables
 from fedjax_het.validation import NonNegative, PositiveFraction, validate_arguments
 
+Displaced = Literal["all", "participants"]
 
-def displaced_mean() -> Aggregator:
-    """The uniform mean of the cohort's updates, and the mean over ALL clients of what each has moved in all its rounds.
 
-        h <- h + 1/N sum_S u_i,   u = 1/|S| sum_S u_i + h
+@validate_arguments
+def displaced_mean(over: Displaced = "all") -> Aggregator:
+    """The uniform mean of the cohort's updates, and the mean of what clients have moved in all their rounds.
+
+        all:            h <- h + 1/N sum_S u_i,   u = 1/|S| sum_S u_i + h
+        participants:   u = 1/|S| sum_S (u_i + h_i),   h_i: the sum of client i's updates
 
     So that the server's model minimizes the mean of the clients' losses, however different these are (FedDyn). Other
-    collections than the parameters take the plain mean. State: h, from zero, the size of the shared parameters.
+    collections than the parameters take the plain mean. State of "all": h, from zero, the size of the shared
+    parameters. "participants" reads reports["displacement"] (h_i, see client.measures.displacement).
+
+    Args:
+        over: "all" clients, so that h stays the mean of all h_i, or the "participants" of the round (FedSpeed's paper);
+            these are the same if everybody takes part.
+
+    Raises:
+        InputError: Another option.
 
     References:
         Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021. arXiv:2111.04263
     """
+    is_total = over == "all"
 
     def init(shared: Variables, num_clients: int) -> PyTree:
-        return tree.zeros_like(shared["params"])
+        return tree.zeros_like(shared["params"]) if is_total else ()
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
         weights, _ = uniform.update((), view)
         mean = view.updates.weighted_sum(weights, uniform.per_client)
-        share = jnp.sum(view.is_present) / view.num_clients
-        state = tree.add(state, tree.scale(share, mean["params"]))
-        return Aggregate(mean | {"params": tree.add(mean["params"], state)}, {}), state
+        if is_total:
+            share = jnp.sum(view.is_present) / view.num_clients
+            state = history = tree.add(state, tree.scale(share, mean["params"]))
+        else:
+            history = tree.weighted_sum(view.uploads.reports["displacement"], weights)
+        return Aggregate(mean | {"params": tree.add(mean["params"], history)}, {}), state
 
     return Aggregator(init, update, extrapolation=2.0)
 
