@@ -8,12 +8,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from fedjax_het import engine, tree
+from fedjax_het.data import Federation
 from fedjax_het.engine.evaluation.scoring import mean_personal_variables
+from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models import TORCH_NAMES, Naming, save_state_dict, unnamed_leaves
 from fedjax_het.types import State, Variables
@@ -25,15 +27,26 @@ from .runs.run_directory import RunDirectory, run_identity
 from .runs.run_files import RESOLVED
 
 
-def load_model(workdir: Path, seed: int | None = None) -> tuple[Variables, Naming, int]:
+class TrainedModel(NamedTuple):
+    """The server's model of a run, after its last checkpoint."""
+
+    variables: Variables  # as they are tested; personal leaves are the mean over the clients that have trained
+    naming: Naming | None  # the names of the layers in PyTorch, where the model has any
+    rounds: int
+    problem: LocalProblem
+    federation: Federation
+
+
+def load_model(workdir: Path, seed: int | None = None, *, for_pytorch: bool = True) -> TrainedModel:
     """Load the model of a run directory from its last checkpoint.
 
     Args:
         workdir: the run directory.
         seed: one of the run's seeds; the first if None.
+        for_pytorch: whether the model has to have names in PyTorch.
 
     Returns:
-        The variables, the names of the layers in PyTorch, and the number of rounds that they were trained.
+        The model.
 
     Raises:
         InputError: There is no run, no checkpoint or no such seed, or the model has no names in PyTorch.
@@ -44,20 +57,25 @@ def load_model(workdir: Path, seed: int | None = None) -> tuple[Variables, Namin
         raise InputError(f"--workdir: '{workdir}' holds no run. Name the directory that training printed.")
     run_settings, _ = settings.complete_settings(config)
     name = run_settings["model"]["name"]
-    if name not in TORCH_NAMES:
+    if for_pytorch and name not in TORCH_NAMES:
         known = nearest(name, TORCH_NAMES)
         raise InputError(f"--workdir: the run's model '{name}' has no counterpart in PyTorch. {known}")
     seeds = range(run_settings["seed"], run_settings["seed"] + run_settings["num_seeds"])
     if seed is not None and seed not in seeds:
         raise InputError(f"--seed: the run has the seeds {', '.join(map(str, seeds))}, not {seed}.")
-    state, rounds = _restore_last(directory, run_settings)
+    state, rounds, problem, federation = _restore_last(directory, run_settings)
     one = jax.tree.map(lambda x: x[0 if seed is None else seeds.index(seed)], state)
     mean = mean_personal_variables(one.clients, len(one.clients.rounds))
-    return tree.merge(one.server.shared, mean), TORCH_NAMES[name], rounds
+    variables = tree.merge(problem.evaluated(one.server), mean)
+    return TrainedModel(variables, TORCH_NAMES.get(name), rounds, problem, federation)
 
 
-def _restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tuple[State, int]:
-    """Restore the last checkpoint, leaves [num_seeds, ...], without compiling; return it and its number of rounds."""
+def _restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tuple[State, int, LocalProblem, Federation]:
+    """Restore the last checkpoint, leaves [num_seeds, ...], without compiling.
+
+    Returns:
+        The state, its number of rounds, the learning problem, and the federation.
+    """
     if not (directory / "checkpoints").is_dir():
         raise InputError(f"--workdir: '{directory.path}' holds no checkpoint yet. Train until there is one.")
     resolved = directory.read(RESOLVED) or {}
@@ -78,10 +96,10 @@ def _restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tupl
         shapes = jax.eval_shape(jax.vmap(round.init, (0, None)), keys, federation.data)
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
-        return checkpoints.restore(like), checkpoints.latest() or 0
+        return checkpoints.restore(like), checkpoints.latest() or 0, round.problem, federation
     like = jax.vmap(round.initial_state, (0, None))(keys, federation.examples.inputs[:1])
     state = checkpoints.restore(like._replace(clients=engine.ClientStore(like.clients, federation.num_clients, None)))
-    return state._replace(clients=state.clients.take_all()), checkpoints.latest() or 0
+    return state._replace(clients=state.clients.take_all()), checkpoints.latest() or 0, round.problem, federation
 
 
 @with_exit_status()
@@ -92,12 +110,18 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--to", type=Path, required=True, help="the file to write, .safetensors or .npz")
     parser.add_argument("--seed", type=int, help="one of the run's seeds (default: the first)")
     flags = parser.parse_args(argv)
-    variables, naming, rounds = load_model(flags.workdir, flags.seed)
-    save_state_dict(flags.to, variables, naming)
-    print(f"{flags.to}: the model after {rounds} rounds")
-    if rest := unnamed_leaves(variables, naming):
-        print(f"left out, because they have no name in PyTorch: {', '.join(rest)}")
+    model = load_model(flags.workdir, flags.seed)
+    write_model(flags.to, model)
     return 0
+
+
+def write_model(file: Path, model: TrainedModel) -> None:
+    """Write a model that has names in PyTorch to a file, and say so."""
+    assert model.naming is not None
+    save_state_dict(file, model.variables, model.naming)
+    print(f"{file}: the model after {model.rounds} rounds")
+    if rest := unnamed_leaves(model.variables, model.naming):
+        print(f"left out, because they have no name in PyTorch: {', '.join(rest)}")
 
 
 if __name__ == "__main__":

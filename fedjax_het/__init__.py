@@ -2,7 +2,7 @@
 
 from fedjax_het import algorithms, data, diagnostics, models, sharing, tree, types, uplink
 from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, Summary, Weighting
-from fedjax_het.client import gradients, local_updates, measures, memories, objectives, schedules
+from fedjax_het.client import gradients, local_updates, measures, memories, objectives, schedules, sharpness
 from fedjax_het.engine import History, Simulation, Sweep, simulate
 from fedjax_het.engine.parallel import layout
 from fedjax_het.engine.round import participation, timing
@@ -39,6 +39,7 @@ __all__ = [
     "schedules",
     "server_optimizers",
     "sharing",
+    "sharpness",
     "simulate",
     "summaries",
     "timing",

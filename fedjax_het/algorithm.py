@@ -23,6 +23,7 @@ from fedjax_het.types import (
     Params,
     Problem,
     PyTree,
+    ServerState,
     ServerView,
     Trained,
     UpdateStack,
@@ -37,6 +38,22 @@ GradientRule = Callable[
 ]
 """((loss, new state), gradient) of one batch at (params, state)."""
 Measure = Callable[[Problem, ClientView], PyTree]
+
+
+class StatefulGradientRule(NamedTuple):
+    """A gradient rule with a state that goes from step to step of a round, such as a dual variable.
+
+    Args:
+        init: The view before training -> the state of the first step.
+        update: (its state, the arguments of a `GradientRule`) -> (what a `GradientRule` returns, its new state). The
+            last state of a round is `results["gradient"]` of the view after training, for memories and reports.
+    """
+
+    init: Callable[[ClientView], PyTree]
+    update: Callable[
+        [PyTree, Problem, Params, Variables, Batch, ClientView, Key],
+        tuple[tuple[tuple[Float[Array, ""], Variables], Params], PyTree],
+    ]
 
 
 class OfRun(NamedTuple):
@@ -96,12 +113,15 @@ class Aggregator(NamedTuple):
             sum_j C_ij u_j. Diagnostics read it.
         is_uniform_mean: Whether the update is the plain mean over the clients present, each with the same weight;
             stages of the uplink that act on sums need it.
+        extrapolation: Up to which multiple of an update that is the same for all clients the first aggregate of a run
+            may go; above 1 for rules that step beyond what clients agree on, such as FedDyn's.
     """
 
     init: Callable[[Variables, int], PyTree]  # (shared, num_clients)
     update: Callable[[Problem, PyTree, ServerView], tuple[Aggregate, PyTree]]
     gram_edit: Callable[[Gram, ServerView], Gram] | None = None
     is_uniform_mean: bool = False
+    extrapolation: float = 1.0
 
 
 class Weighting(NamedTuple):
@@ -205,6 +225,11 @@ def _identity(model: Model) -> Model:
     return model
 
 
+def shared_variables(server: ServerState) -> Variables:
+    """The shared variables as they are sent."""
+    return server.shared
+
+
 def _nothing() -> Mapping:
     return MappingProxyType({})
 
@@ -230,3 +255,4 @@ class Algorithm:
         default_factory=_nothing
     )  # keyed by the report or answer that is summarized
     uplink: tuple[Stage, ...] = ()  # applied in this order to every client's update
+    evaluated: Callable[[ServerState], Variables] = shared_variables  # which shared variables are tested and exported

@@ -127,11 +127,12 @@ def rounding_tolerance(name: str) -> float:
     """How far apart runs may end that differ in rounding alone.
 
     ROUNDING, or a few times as far as the last bit of some initial weights carries where that is more: FedAdagrad's
-    steps eta D / (sqrt(v) + tau) multiply an error of D by eta / tau = 100 where D is small.
+    steps eta D / (sqrt(v) + tau) multiply an error of D by eta / tau = 100 where D is small. One choice of weights
+    in six may carry a tenth as far as another (FedGAMMA, SCAFFOLD), so that the farthest of several counts.
     """
 
-    def nudged(state: State) -> State:
-        rng = np.random.default_rng(0)
+    def nudged(seed: int, state: State) -> State:
+        rng = np.random.default_rng(seed)
 
         def next_up(leaf: jax.Array) -> np.ndarray:
             values = np.asarray(leaf)
@@ -140,7 +141,8 @@ def rounding_tolerance(name: str) -> float:
         shared = state.server.shared | {"params": jax.tree.map(next_up, state.server.shared["params"])}
         return state._replace(server=state.server._replace(shared=shared))
 
-    return max(ROUNDING, 4 * difference(reference_run(name)[0], run(plain_round(name), change=nudged)[0]))
+    ends = (run(plain_round(name), change=functools.partial(nudged, seed))[0] for seed in range(5))
+    return max(ROUNDING, *(4 * difference(reference_run(name)[0], end) for end in ends))
 
 
 def task_loss(round: Round, state: State) -> float:

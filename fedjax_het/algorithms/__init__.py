@@ -6,30 +6,45 @@ ALGORITHMS has each by the name that a config uses.
 from collections.abc import Callable
 
 from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithms._fedacg import fedacg
 from fedjax_het.algorithms._fedavg import fedavg
 from fedjax_het.algorithms._fedbn import fedbn
-from fedjax_het.algorithms._fedcm import fedcm
+from fedjax_het.algorithms._fedcm import fedcm, mofedsam
+from fedjax_het.algorithms._feddecorr import feddecorr
+from fedjax_het.algorithms._feddisco import feddisco
+from fedjax_het.algorithms._feddyn import feddyn
+from fedjax_het.algorithms._fedetf import fedetf
+from fedjax_het.algorithms._fedexp import fedexp
 from fedjax_het.algorithms._fedga import fedga
 from fedjax_het.algorithms._fedgh import fedgh
 from fedjax_het.algorithms._fediir import fediir
+from fedjax_het.algorithms._fedlc import fedlc
 from fedjax_het.algorithms._fedld import fedld
 from fedjax_het.algorithms._fedmgc import fedavg_dgc, fedmgc, fedprox_dgc
 from fedjax_het.algorithms._fednova import fednova
+from fedjax_het.algorithms._fedntd import fedntd
 from fedjax_het.algorithms._fedopt import fedadagrad, fedadam, fedavgm, fedyogi
 from fedjax_het.algorithms._fedpac import fedpac
+from fedjax_het.algorithms._fedproto import fedproto
 from fedjax_het.algorithms._fedprox import fedprox
 from fedjax_het.algorithms._fedrd import fedrd
+from fedjax_het.algorithms._fedrs import fedrs
+from fedjax_het.algorithms._fedsam import fedasam, fedsam
+from fedjax_het.algorithms._fedspeed import fedsmoo, fedspeed
 from fedjax_het.algorithms._fedsr import fedl2r, fedsr
 from fedjax_het.algorithms._harmofl import harmofl
 from fedjax_het.algorithms._hierarchical import hierarchical
 from fedjax_het.algorithms._moon import moon
-from fedjax_het.algorithms._scaffold import scaffold
+from fedjax_het.algorithms._scaffold import fedgamma, scaffold
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     algorithm.__name__: algorithm
     for algorithm in (
         *(fedavg, fedprox, scaffold, fedbn, fedld, harmofl, fednova, fedcm, fedavgm, fedadagrad, fedadam, fedyogi),
         *(fedmgc, fedavg_dgc, fedprox_dgc, fedgh, hierarchical, fedsr, fedl2r, fediir, fedrd, fedga, moon, fedpac),
+        *(feddyn, fedexp, fedacg, fedlc, fedrs, fedntd, feddecorr, feddisco),
+        *(fedproto, fedetf),
+        *(fedsam, fedasam, mofedsam, fedgamma, fedspeed, fedsmoo),
     )
 }
 

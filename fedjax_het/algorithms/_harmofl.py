@@ -6,14 +6,14 @@ from typing import Unpack
 import optax
 
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.client.gradients import PerturbationNorm, plain_gradient, sharpness_aware
 from fedjax_het.client.local_updates import Training, pop_optimizer, sgd
 from fedjax_het.client.memories import optimizer_state
 from fedjax_het.client.objectives import cross_entropy
+from fedjax_het.client.sharpness import PerturbationNorm, sharpness_aware
 from fedjax_het.models import Band, FirstAverage, amplitude_normalised
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import WeightingOrName
-from fedjax_het.validation import Count, Fraction, NonNegative, Preset, may_be_nonzero, validate_arguments, with_presets
+from fedjax_het.validation import Count, Fraction, NonNegative, Preset, validate_arguments, with_presets
 
 
 @with_presets(released={"decay": 0.0, "band": "dc"})
@@ -72,7 +72,7 @@ def harmofl(
     local_update = sgd(
         **settings,
         optimizer=optimizer,
-        gradient=sharpness_aware(alpha, norm) if may_be_nonzero(alpha) else plain_gradient,
+        gradient=sharpness_aware(alpha, norm, only=settings.get("only")),
         keep_optimizer=not reset_optimizer,
     )
     algorithm = Algorithm(

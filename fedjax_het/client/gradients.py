@@ -1,14 +1,14 @@
 """Gradient rules: from a batch to the gradient that the local optimizer is fed."""
 
-from typing import Literal
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
-from fedjax_het.algorithm import GradientRule, Problem
-from fedjax_het.types import Array, Batch, ClientView, Key, Params, Variables
-from fedjax_het.validation import NonNegative, Positive, PositiveFraction, validate_arguments
+from fedjax_het.algorithm import GradientRule, Problem, StatefulGradientRule
+from fedjax_het.types import Array, Batch, ClientView, Key, Params, PyTree, Variables
+from fedjax_het.validation import Positive, PositiveFraction, validate_arguments
 
 LossAndState = tuple[Array, Variables]
 
@@ -20,64 +20,34 @@ def plain_gradient(
     return problem.value_and_grad(params, state, batch, view, key)
 
 
-def control_variate_gradient(
-    problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
-) -> tuple[LossAndState, Params]:
+def control_variate_gradient(gradient: GradientRule = plain_gradient) -> GradientRule:
     """SCAFFOLD's gradient, corrected by the client's own control variate and that of the server.
 
         g(y) - c_i + c
 
     Reads: memory["control"] (c_i), published["control"] (c, shared leaves; personal ones are left uncorrected).
 
+    Args:
+        gradient: The rule that gives g, see `momentum_gradient`.
+
     References:
         Karimireddy et al., SCAFFOLD, ICML 2020. arXiv:1910.06378
-    """
-    loss_and_state, gradient = problem.value_and_grad(params, state, batch, view, key)
-    average = tree.merge(tree.zeros_like(params), view.received.published["control"])
-    return loss_and_state, tree.add(tree.subtract(gradient, view.memory["control"]), average)
-
-
-PerturbationNorm = Literal["whole", "tensor"]
-
-
-def perturbation(gradient: Params, radius: float = 0.05, norm: PerturbationNorm = "whole") -> Params:
-    """delta = radius g / (||g|| + 1e-12), the norm over all parameters or tensor by tensor; 0 where g is."""
-    if norm == "tensor":
-        return jax.tree.map(lambda leaf: perturbation(leaf, radius), gradient)
-    return tree.scale(radius / (tree.norm(gradient) + 1e-12), gradient)
-
-
-@validate_arguments
-def sharpness_aware(radius: NonNegative = 0.05, norm: PerturbationNorm = "whole") -> GradientRule:
-    """The gradient at the worst nearby weights, so that training ends in a flat optimum.
-
-        grad l(w + delta),   delta = perturbation(grad l(w))
-
-    Both passes see the batch alike: they start from the same state, and the state that stays is the first pass's, so
-    running statistics are updated once per step. The weights are never changed and changed back, so there is no
-    rounding residue as in the authors' code.
-
-    Args:
-        radius: HarmoFL's α, 0.05.
-        norm: Over the "whole" model, or "tensor" by tensor.
-
-    References:
-        Jiang et al., HarmoFL, AAAI 2022, Eqs. 6 and 7; official code med-air/HarmoFL, utils/weight_perturbation.py.
     """
 
     def rule(
         problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
     ) -> tuple[LossAndState, Params]:
-        loss_and_state, gradient = problem.value_and_grad(params, state, batch, view, key)
-        nearby = tree.add(params, perturbation(gradient, radius, norm))
-        _, gradient = problem.value_and_grad(nearby, state, batch, view, key)
-        return loss_and_state, gradient
+        loss_and_state, step = gradient(problem, params, state, batch, view, key)
+        average = tree.merge(tree.zeros_like(params), view.received.published["control"])
+        return loss_and_state, tree.add(tree.subtract(step, view.memory["control"]), average)
 
     return rule
 
 
 @validate_arguments
-def momentum_gradient(alpha: PositiveFraction = 0.1, clip: Positive | None = None) -> GradientRule:
+def momentum_gradient(
+    alpha: PositiveFraction = 0.1, clip: Positive | None = None, gradient: GradientRule = plain_gradient
+) -> GradientRule:
     """FedCM's step along the server's direction, the client's own gradient being a part of it.
 
         v = alpha g(y) + (1 - alpha) Delta,   then, with clip, v min(1, clip / (||v|| + 1e-6))
@@ -87,6 +57,8 @@ def momentum_gradient(alpha: PositiveFraction = 0.1, clip: Positive | None = Non
     Args:
         alpha: In (0, 1], the paper's α, .1; 1 is the gradient alone.
         clip: FL-Simulator's 10; None in the paper.
+        gradient: The rule that gives g. The momentum is added to its result, so that it enters no perturbation of a
+            sharpness-aware rule.
 
     Raises:
         InputError: An alpha outside (0, 1], or a clip that is not above 0.
@@ -98,14 +70,108 @@ def momentum_gradient(alpha: PositiveFraction = 0.1, clip: Positive | None = Non
     def rule(
         problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
     ) -> tuple[LossAndState, Params]:
-        loss_and_state, gradient = problem.value_and_grad(params, state, batch, view, key)
-        direction = tree.merge(gradient, view.received.published["momentum"])
-        step = tree.add(tree.scale(alpha, gradient), tree.scale(1 - alpha, direction))
+        loss_and_state, own = gradient(problem, params, state, batch, view, key)
+        direction = tree.merge(own, view.received.published["momentum"])
+        step = tree.add(tree.scale(alpha, own), tree.scale(1 - alpha, direction))
         if clip is not None:
-            step = tree.scale(jnp.minimum(1, clip / (tree.norm(step) + 1e-6)), step)
+            step = _clip(step, clip)
         return loss_and_state, step
 
     return rule
+
+
+@validate_arguments
+def dynamic_gradient(
+    alpha: Positive = 0.1,
+    mean_examples: Positive | None = None,
+    clip: Positive | None = None,
+    gradient: GradientRule = plain_gradient,
+) -> GradientRule:
+    """FedDyn's gradient, drawn towards where the client's own stationary point and the received model agree.
+
+        g(w) + a_i h_i + a_i (w - x),   a_i = alpha, or alpha nbar / n_i;   x: the received model
+
+    With clip the vector v = g(w) + a_i (h_i - x) becomes v min(1, clip / (||v|| + 1e-6)) before a_i w is added, as in
+    the authors' code, whose optimizer adds a_i w as weight decay; so clipping depends on the origin of the weights.
+    Reads: memory["displacement"] (h_i, `memories.total_displacement`), view.start. Personal leaves follow g alone.
+
+    Args:
+        alpha: FedDyn's α, above 0.
+        mean_examples: nbar, the mean number of training examples over all clients; None gives all the same a_i.
+        clip: The authors' 10; None in the paper.
+        gradient: The rule that gives g(w), of the task alone: the terms are added to its result, so that they enter
+            no perturbation.
+
+    Raises:
+        InputError: A number that is not above 0.
+
+    References:
+        Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021. arXiv:2111.04263
+    """
+
+    def rule(
+        problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
+    ) -> tuple[LossAndState, Params]:
+        loss_and_state, step = gradient(problem, params, state, batch, view, key)
+        num_examples = jnp.maximum(view.data.train.count, 1)
+        own_alpha = alpha if mean_examples is None else alpha * mean_examples / num_examples
+        history, start, own = (
+            tree.partition_like(each, view.received.shared["params"])[1]
+            for each in (view.memory["displacement"], view.start["params"], params)
+        )
+        if clip is None:
+            return loss_and_state, _add_scaled(step, own_alpha, tree.add(history, tree.subtract(own, start)))
+        step = _clip(_add_scaled(step, own_alpha, tree.subtract(history, start)), clip)
+        return loss_and_state, _add_scaled(step, own_alpha, own)
+
+    return rule
+
+
+def _add_scaled(gradient: Params, factor: float | Array, direction: Params) -> Params:
+    """gradient + factor direction, for those leaves that the direction has."""
+    _, part = tree.partition_like(gradient, direction)
+    return tree.merge(gradient, tree.add(part, tree.scale(factor, direction)))
+
+
+@validate_arguments
+def clipped_gradient(norm: Positive = 10.0, gradient: GradientRule = plain_gradient) -> GradientRule:
+    """A gradient that is cut to a largest norm: g min(1, norm / (||g|| + 1e-6)), as PyTorch's clip_grad_norm_ does.
+
+    Args:
+        norm: Over all parameters.
+        gradient: The rule whose gradient is cut; that of the whole objective.
+    """
+
+    def rule(
+        problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
+    ) -> tuple[LossAndState, Params]:
+        loss_and_state, direction = gradient(problem, params, state, batch, view, key)
+        return loss_and_state, _clip(direction, norm)
+
+    return rule
+
+
+def _clip(gradient: Params, norm: float | Array) -> Params:
+    return tree.scale(jnp.minimum(1, norm / (tree.norm(gradient) + 1e-6)), gradient)
+
+
+def wrapped_rule(rule: StatefulGradientRule, wrapper: Callable[[GradientRule], GradientRule]) -> StatefulGradientRule:
+    """A stateful rule whose gradient goes through a rule that is made of another.
+
+        wrapped_rule(rule, lambda gradient: dynamic_gradient(0.1, gradient=gradient))
+
+    Args:
+        rule: The stateful rule.
+        wrapper: From a rule to the rule around it.
+    """
+
+    def update(
+        own: PyTree, problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
+    ) -> tuple[tuple[LossAndState, Params], PyTree]:
+        result, own = rule.update(own, problem, params, state, batch, view, key)
+        return wrapper(lambda *arguments: result)(problem, params, state, batch, view, key), own
+
+    return StatefulGradientRule(rule.init, update)
 
 
 def full_gradient(problem: Problem, view: ClientView, batch_size: int) -> Params:

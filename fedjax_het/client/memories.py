@@ -24,9 +24,27 @@ def control_variate(change: Measure) -> Memory:
     return Memory(lambda variables: tree.zeros_like(variables["params"]), update)
 
 
+def total_displacement() -> Memory:
+    """FedDyn's h_i: the sum of the client's displacements w_i - w over its rounds, from zero; 0 for personal leaves."""
+
+    def update(problem: Problem, view: ClientView) -> Params:
+        moved = tree.subtract(view.local["params"], view.start["params"])
+        _, shared = tree.partition_like(moved, view.received.shared["params"])
+        return tree.add(view.memory["displacement"], tree.merge(tree.zeros_like(moved), shared))
+
+    return Memory(lambda variables: tree.zeros_like(variables["params"]), update)
+
+
 def optimizer_state(optimizer: optax.GradientTransformation) -> Memory:
     """The local optimizer's state (momentum, moments), so that it goes on where the client's last round ended."""
     return Memory(lambda variables: optimizer.init(variables["params"]), lambda problem, view: view.optimizer)
+
+
+def gradient_state() -> Memory:
+    """The last state of a stateful gradient rule, a tree like the parameters, from zero."""
+    return Memory(
+        lambda variables: tree.zeros_like(variables["params"]), lambda problem, view: view.results["gradient"]
+    )
 
 
 def last(measure: Measure, empty: Callable[[Variables], PyTree] = lambda variables: jnp.zeros((), float)) -> Memory:

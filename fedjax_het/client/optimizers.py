@@ -74,18 +74,33 @@ def trainable_only(optimizer: optax.GradientTransformation, only: str | None) ->
     """
     if only is None:
         return optimizer
-    pattern, is_trained = only.removeprefix("!"), not only.startswith("!")
 
     def groups(params: Params) -> PyTree:
-        matches = {path: fnmatchcase(path, pattern) for path in tree.paths({"params": params})}
-        if not any(matches.values()):
-            raise InputError(f"only: no parameter of the model matches '{pattern}'. {nearest(pattern, matches)}")
-        if not any(is_match == is_trained for is_match in matches.values()):
-            raise InputError(f"only: '{only}' leaves no parameter to train. Name fewer layers after the '!'.")
-        frozen, trained = tree.partition(params, lambda path: matches[f"params/{path}"] == is_trained)
+        frozen, trained = partition_trained(params, only)
         return tree.merge(jax.tree.map(lambda _: "frozen", frozen), jax.tree.map(lambda _: "trained", trained))
 
     return optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, groups)
+
+
+def partition_trained(params: Params, only: str | None) -> tuple[Params, Params]:
+    """Split parameters, or a gradient, into (those that stay as they are, those that are trained).
+
+    Args:
+        params: The parameters.
+        only: A pattern as in `trainable_only`.
+
+    Raises:
+        InputError: The pattern matches nothing or leaves nothing to train.
+    """
+    if only is None:
+        return {}, params
+    pattern, is_trained = only.removeprefix("!"), not only.startswith("!")
+    matches = {path: fnmatchcase(path, pattern) for path in tree.paths({"params": params})}
+    if not any(matches.values()):
+        raise InputError(f"only: no parameter of the model matches '{pattern}'. {nearest(pattern, matches)}")
+    if not any(is_match == is_trained for is_match in matches.values()):
+        raise InputError(f"only: '{only}' leaves no parameter to train. Name fewer layers after the '!'.")
+    return tree.partition(params, lambda path: matches[f"params/{path}"] == is_trained)
 
 
 def _decay(weight_decay: float) -> list[Optimizer]:

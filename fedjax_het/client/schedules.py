@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.typing import ArrayLike
 
 from fedjax_het.algorithm import OfRun
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ClientView
-from fedjax_het.validation import Count, NonNegative, Positive, validate_arguments
+from fedjax_het.validation import Count, CountOrZero, NonNegative, Positive, validate_arguments
 
 Schedule = optax.Schedule
 _CHECKED_ROUNDS = 1024
@@ -108,4 +109,36 @@ def warm_up(rounds: Count = 5, first: NonNegative = 0.0) -> Schedule:
     return lambda round: first + (1 - first) * jnp.minimum(round / rounds, 1.0)
 
 
-SCHEDULES = {"constant": constant, "steps": steps, "exponential": exponential, "cosine": cosine, "warm_up": warm_up}
+@validate_arguments
+def cyclic(start: CountOrZero, period: Count = 10, final: NonNegative = 0.01) -> Schedule:
+    """From round `start` on, down to `final` again and again.
+
+        1 - t (1 - final),   t = (round mod period + 1) / period
+
+    The rates between which `with_model_average` takes models (SWA); cycles begin at multiples of the period.
+
+    Args:
+        start: The first round with a cycle; before it the factor is 1.
+        period: Rounds per cycle; 1 is the factor 1 throughout, as in FedASAM's code.
+        final: The last factor of a cycle: FedASAM's 1e-4 of a rate of .01.
+
+    Raises:
+        InputError: A number is out of range.
+    """
+
+    def factor(round: ArrayLike) -> Array:
+        round = jnp.asarray(round)
+        share = (round % period + 1) / period
+        return jnp.where((round >= start) & (period > 1), 1 - share * (1 - final), 1.0)
+
+    return factor
+
+
+SCHEDULES = {
+    "constant": constant,
+    "steps": steps,
+    "exponential": exponential,
+    "cosine": cosine,
+    "warm_up": warm_up,
+    "cyclic": cyclic,
+}

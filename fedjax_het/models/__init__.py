@@ -1,6 +1,12 @@
 """Networks: a feature extractor and a head, as pure functions."""
 
-from fedjax_het.models._adaptations import computed_in, probabilistic, projected, with_feature_shape
+from fedjax_het.models._adaptations import (
+    computed_in,
+    probabilistic,
+    projected,
+    with_empty_parameter,
+    with_feature_shape,
+)
 from fedjax_het.models._amplitude import Band, FirstAverage, amplitude_normalised
 from fedjax_het.models._cnn import cnn, lenet
 from fedjax_het.models._conv_impl import CONV_IMPLS, select_conv_impl
@@ -11,6 +17,7 @@ from fedjax_het.models._model import from_flax
 from fedjax_het.models._norms import NORMS, norm
 from fedjax_het.models._pretrained import Naming, read_state_dict, save_state_dict, starting_from, unnamed_leaves
 from fedjax_het.models._resnet import RESNET_NAMES, resnet18, resnet50
+from fedjax_het.models._simplex_frame import framed
 from fedjax_het.models._unet import UNET_NAMES, unet
 
 MODELS = {model.__name__: model for model in (mlp, lenet, cnn, resnet18, resnet50, densenet121, harmofl_densenet, unet)}
@@ -36,6 +43,7 @@ __all__ = [
     "cnn",
     "computed_in",
     "densenet121",
+    "framed",
     "from_flax",
     "harmofl_densenet",
     "lenet",
@@ -52,5 +60,6 @@ __all__ = [
     "starting_from",
     "unet",
     "unnamed_leaves",
+    "with_empty_parameter",
     "with_feature_shape",
 ]

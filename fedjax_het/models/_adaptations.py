@@ -205,6 +205,23 @@ def with_feature_shape(model: Model) -> Model:
     return Model(init, encode, model.classify, model.layers)
 
 
+def with_empty_parameter(model: Model) -> Model:
+    """Add the parameter params/nothing/empty, of shape [0].
+
+    Where every other parameter is personal, it is what clients and server send each other, and keeps its structure.
+    """
+
+    def init(key: Key, inputs: Array) -> Variables:
+        variables = model.init(key, inputs)
+        return variables | {"params": {**variables["params"], "nothing": {"empty": jnp.zeros(0)}}}
+
+    def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
+        params = {name: leaves for name, leaves in variables["params"].items() if name != "nothing"}
+        return model.encode({**variables, "params": params}, inputs, context)
+
+    return Model(init, encode, model.classify, model.layers)
+
+
 Precision = Literal["float32", "bfloat16", "float16"]
 DTYPES: dict[Precision, type] = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
 

@@ -1,4 +1,4 @@
-"""Server optimizers as published: FedAvgM, FedAdagrad, FedAdam and FedYogi.
+"""Server optimizers as published: FedAvgM, FedAdagrad, FedAdam, FedYogi, and FedACG's lookahead.
 
 The pseudo-gradient g is minus the combined update, D = -g. For each coordinate
 
@@ -23,7 +23,8 @@ import optax
 from jaxtyping import Int
 
 from fedjax_het import tree
-from fedjax_het.types import Array, Params, PyTree
+from fedjax_het.errors import InputError
+from fedjax_het.types import Array, Params, PyTree, ServerState, Variables
 from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, validate_arguments
 
 
@@ -64,6 +65,41 @@ def fedavgm(
         return tree.scale(-learning_rate, velocity), Momentum(velocity)
 
     return optax.GradientTransformation(lambda params: Momentum(tree.zeros_like(params)), update)
+
+
+class Lookahead(NamedTuple):
+    step: Params  # lam m, by which the model that is sent is ahead of the server's own
+
+
+@validate_arguments
+def lookahead_momentum(momentum: FractionBelowOne = 0.85) -> optax.GradientTransformation:
+    """FedACG's server: m <- momentum m + D;  x <- z + D;  z <- x + momentum m.
+
+    The weights are z, which is sent; `without_lookahead` gives x. z moves as under Nesterov's momentum at rate 1.
+
+    Args:
+        momentum: The paper's lambda, .85.
+    """
+
+    def update(updates: Params, state: PyTree, params: Params | None = None) -> tuple[Params, Lookahead]:
+        ahead = tree.scale(momentum, tree.subtract(state.step, updates))
+        return tree.subtract(ahead, updates), Lookahead(ahead)
+
+    return optax.GradientTransformation(lambda params: Lookahead(tree.zeros_like(params)), update)
+
+
+def without_lookahead(server: ServerState) -> Variables:
+    """The shared variables of a server with `lookahead_momentum`, with the parameters x in place of z, which is sent.
+
+    Raises:
+        InputError: The server has another optimizer.
+    """
+    if not isinstance(server.optimizer, Lookahead):
+        raise InputError(
+            "server_optimizer: the model that is tested is the one before the lookahead of `lookahead_momentum`, and "
+            "this is another optimizer. Set evaluated=algorithm.shared_variables beside it."
+        )
+    return server.shared | {"params": tree.subtract(server.shared["params"], server.optimizer.step)}
 
 
 @validate_arguments

@@ -12,7 +12,7 @@ from fedjax_het.algorithm import Problem, Summary, Weighting
 from fedjax_het.errors import InputError
 from fedjax_het.server.weightings import WeightingName, normalise, resolve_weighting
 from fedjax_het.types import Array, Params, PyTree, ServerView, UpdateStack, Variables
-from fedjax_het.validation import Fraction, validate_arguments
+from fedjax_het.validation import Fraction, NonNegative, validate_arguments
 
 
 def accumulate_change() -> Summary:
@@ -109,6 +109,27 @@ def mean_direction(
         path = view.updates.select(tree.is_parameter)
         path = path.weighted_sum(coefficient(weights, reach), per_client)["params"]
         return tree.scale(-1 / tree.positive_or_one(mean_reach), path)
+
+    return Summary(lambda problem, shared, num_clients, cohort_size: tree.zeros_like(shared["params"]), update)
+
+
+@validate_arguments
+def mean_of_length(length: NonNegative, epsilon: NonNegative = 1e-12) -> Summary:
+    """The mean of what the clients of the round report, scaled to a given length, from zero (FedSMOO's s).
+
+        v = 1/|S| sum_S v_i,   s <- length v / (||v|| + epsilon)
+
+    Args:
+        length: The norm of s; s is 0 where v is.
+        epsilon: Added to the norm of v.
+
+    Raises:
+        InputError: A negative number.
+    """
+
+    def update(old: PyTree, reports: UpdateStack, view: ServerView) -> PyTree:
+        mean = tree.scale(1 / jnp.maximum(jnp.sum(view.is_present), 1), _total(reports, view))
+        return tree.scale(length / tree.positive_or_one(tree.norm(mean) + epsilon), mean)
 
     return Summary(lambda problem, shared, num_clients, cohort_size: tree.zeros_like(shared["params"]), update)
 

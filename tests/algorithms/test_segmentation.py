@@ -13,7 +13,8 @@ from fedjax_het.models._norms import norm
 from tests.harness import every_algorithm_slowly
 
 FEDERATION = data.toy(num_clients=3, num_classes=2, image=(16, 16, 1), masks=True, examples_per_client=(12, 16))
-OF_CLASSES = {"fedpac", "fedsr"}  # prototypes, and a distribution of the features for each class
+# Prototypes, a distribution for each class, correlations of features, a frame.
+OF_CLASSES = {"fedpac", "fedsr", "fedproto", "feddecorr", "fedetf"}
 
 
 class PixelClassifier(nn.Module):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedjax_het.client.schedules import SCHEDULES, cosine, exponential, steps, warm_up
+from fedjax_het.client.schedules import SCHEDULES, cosine, cyclic, exponential, steps, warm_up
 from fedjax_het.errors import InputError
 
 
@@ -13,6 +13,8 @@ from fedjax_het.errors import InputError
         (steps((2, 4), 0.1), [1, 1, 0.1, 0.1, 0.01, 0.01]),
         (exponential(0.5, every=2), [1, 1, 0.5, 0.5, 0.25, 0.25]),
         (cosine(4, final=0.2), [1, 0.2 + 0.4 * (1 + 0.5**0.5), 0.6, 0.2 + 0.4 * (1 - 0.5**0.5), 0.2, 0.2]),
+        (cyclic(2, period=4, final=0.2), [1, 1, 0.4, 0.2, 0.8, 0.6]),
+        (cyclic(2, period=1), [1, 1, 1, 1, 1, 1]),
         (warm_up(4), [0, 0.25, 0.5, 0.75, 1, 1]),
         (warm_up(2, first=0.5), [0.5, 0.75, 1, 1, 1, 1]),
     ],

@@ -88,6 +88,21 @@ class Case:
         """
         return self._held(name, ours, part(self[name]), tolerance, scale)
 
+    def refute(
+        self,
+        name: str,
+        ours,
+        at_least: float = 1e-6,
+        part: Callable[[np.ndarray], np.ndarray] = lambda array: array,
+    ) -> Comparison:
+        """Our value has to differ from (a part of) an array that a known wrong implementation gives, by this much."""
+        held = self._held(name, ours, part(self[name]), np.inf, 0.0)
+        is_unlike = held.error > at_least
+        complaint = held.complaint or (
+            "" if is_unlike else f"as the wrong implementation gives it, to {held.error:.0e}"
+        )
+        return held._replace(error=0.0, complaint=complaint)
+
     def contain(
         self, name: str, ours, expected, fault: str, held_to: str, tolerance: float | None = None, scale: float = 0.0
     ) -> Comparison:

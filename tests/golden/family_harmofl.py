@@ -9,9 +9,9 @@ import optax
 
 from fedjax_het.algorithm import Algorithm, Weighting
 from fedjax_het.algorithms import harmofl
-from fedjax_het.client.gradients import perturbation, sharpness_aware
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.client.objectives._supervised import soft_dice
+from fedjax_het.client.sharpness import perturbation, sharpness_aware
 from fedjax_het.diagnostics import drift
 from fedjax_het.engine.round import participation
 from fedjax_het.engine.round.problem import LocalProblem

@@ -1,15 +1,17 @@
 """Replay of stored numbers through an aggregator alone, or through a whole compiled round."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory
+from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, Term
 from fedjax_het.client.optimizers import torch_sgd
+from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import server_step
 from fedjax_het.engine.round.participation import Participation
@@ -28,6 +30,7 @@ from fedjax_het.types import (
     Upload,
     Variables,
 )
+from tests.golden.cases import Case
 
 
 def aggregate(aggregator: Aggregator, stack: PyTree, num_examples=None, reports=None, round: int = 0, state=None):
@@ -137,15 +140,123 @@ def replay_gradients(
     """The states after each round in which client selected[r, s] meets the gradients tapes[r, s] [steps, d], one by
     one. The recipe keeps its own objective behind the tape in place of the task loss, its first term."""
     algorithm = replace(algorithm, objective=(linear_objective, *algorithm.objective[1:]))
-    model, state, states = vector_model(start), None, []
-    for tape, cohort in zip(tapes, selected, strict=True):
-        everyones = np.zeros((num_clients, *tape.shape[1:]))
-        everyones[cohort] = tape
-        steps = tape.shape[1]
-        inputs = everyones.reshape(-1, tape.shape[-1]) if steps else np.zeros((1, tape.shape[-1]))
-        data = client_data(inputs, np.zeros(len(inputs)), [steps] * num_clients)
-        round = make_round(algorithm, model, num_clients, participation=fixed_cohort(cohort))
-        state = round.init(jax.random.key(0), data) if state is None else state
-        state, _ = jax.jit(round.step)(state, data, jax.random.key(0))
+    return replay_rounds(algorithm, vector_model(start), tapes, np.zeros(tapes.shape[:3]), selected, num_clients)[0]
+
+
+class Replay(NamedTuple):
+    """What came of some rounds: the states after each, and the models that its participants ended with."""
+
+    states: list[State]
+    trained: list[Variables]  # leaves [cohort, ...]
+
+    def weights(self) -> np.ndarray:
+        """The server's parameters "w" after each round."""
+        return np.stack([state.server.shared["params"]["w"] for state in self.states])
+
+    def local(self) -> np.ndarray:
+        """The participants' parameters "w", [rounds, cohort, ...]."""
+        return np.stack([variables["params"]["w"] for variables in self.trained])
+
+
+def rate_decay(factor: float) -> optax.Schedule:
+    """factor^round, in the precision of the case; optax computes its schedules in float32."""
+    return lambda number: jnp.asarray(factor, float) ** number
+
+
+def quadratic_objective(forward: ForwardPass):
+    """w.H w / 2 + t.w, for a batch of one example that holds t [d] and H [d, d] in a row."""
+    weights = forward.params["w"]
+    size = weights.shape[0]
+    linear, hessian = forward.batch.inputs[0, :size], forward.batch.inputs[0, size:].reshape(size, size)
+    return forward.batch.mask[0] * (weights @ hessian @ weights / 2 + linear @ weights)
+
+
+def softmax_objective(num_classes: int) -> Callable[[ForwardPass], jax.Array]:
+    """The mean cross-entropy of X W^T + b, where the weights are W [class, input], row by row, and then b."""
+
+    def loss(forward: ForwardPass):
+        weights = forward.params["w"]
+        matrix, bias = weights[:-num_classes], weights[-num_classes:]
+        logits = forward.batch.inputs @ matrix.reshape(num_classes, -1).T + bias
+        return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, forward.batch.labels))
+
+    return loss
+
+
+class StoredLosses(NamedTuple):
+    """The losses of all steps of a case."""
+
+    objective: Term
+    inputs: np.ndarray  # [rounds, cohort, examples, ...]
+    labels: np.ndarray
+    steps: int
+    batch_size: int
+
+
+def stored_losses(case: Case) -> StoredLosses:
+    """The losses that a case stores, as feddyn's README says: tapes, tapes with hessians, or inputs with labels."""
+    if "inputs" in case:
+        rounds, cohort, steps, size, _ = case["inputs"].shape
+        inputs, labels = (case[name].reshape(rounds, cohort, steps * size, *case[name].shape[4:]) for name in
+                          ("inputs", "labels"))  # fmt: skip
+        return StoredLosses(softmax_objective(int(case["num_classes"])), inputs, labels, steps, size)
+    inputs, objective = case["tapes"], linear_objective
+    if "hessians" in case:
+        hessians = case["hessians"].reshape(*inputs.shape[:3], -1)
+        inputs, objective = np.concatenate([inputs, hessians], axis=-1), quadratic_objective
+    return StoredLosses(objective, inputs, np.zeros(inputs.shape[:3]), inputs.shape[2], 1)
+
+
+def replay_case(case: Case, build: Callable[..., Algorithm], counts: np.ndarray | None = None) -> Replay:
+    """The replay of a case that stores the losses of all steps.
+
+    Args:
+        case: The case: x0, n_clients, selected, and what `stored_losses` reads.
+        build: The algorithm from the settings of its local training: batch_size, steps, shuffle.
+        counts: How many examples each client has, at least as many as it takes steps; None is one a step.
+    """
+    objective, inputs, labels, steps, size = stored_losses(case)
+    algorithm = build(batch_size=size, shuffle=False, **({} if counts is None else {"steps": steps}))
+    algorithm = replace(algorithm, objective=(objective, *algorithm.objective[1:]))
+    model, num_clients = vector_model(case["x0"]), int(case["n_clients"])
+    return replay_rounds(algorithm, model, inputs, labels, case["selected"], num_clients, counts)
+
+
+def replay_rounds(
+    algorithm: Algorithm,
+    model: Model,
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    selected: np.ndarray,
+    num_clients: int,
+    counts: np.ndarray | None = None,
+    layout: Layout = vmapped,
+) -> Replay:
+    """Run rounds in which client selected[r, s] has the examples inputs[r, s], labels[r, s].
+
+    All rounds are one program. Counts that are given are what clients say that they have; no step may read beyond the
+    examples that are stored.
+    """
+    stored = inputs.shape[2]
+    counts = np.full(num_clients, stored) if counts is None else np.asarray(counts, int)
+    index = stored * np.arange(num_clients)[:, None] + np.minimum(np.arange(max([*counts, 1])), max(stored - 1, 0))
+    table, nothing = Rows(index.astype(np.int32), counts.astype(np.int32)), rows([0] * num_clients)
+
+    @jax.jit
+    def step(state: State, data: ClientData, cohort):
+        round = make_round(algorithm, model, num_clients, participation=fixed_cohort(cohort), layout=layout)
+        state, _, said = round.step_with_messages(state, data, jax.random.key(0))
+        return state, jax.tree.map(jnp.add, said.received.shared, said.uploads.update)
+
+    state, states, trained = None, [], []
+    for number, cohort in enumerate(selected):
+        everyones = np.zeros((num_clients, *inputs.shape[2:])), np.zeros((num_clients, *labels.shape[2:]))
+        everyones[0][cohort], everyones[1][cohort] = inputs[number], labels[number]
+        flat = [each.reshape(-1, *each.shape[2:]) if stored else each[:, :0].sum(1) for each in everyones]
+        data = ClientData(Examples(jnp.asarray(flat[0]), jnp.asarray(flat[1], jnp.int32)), table, nothing, nothing)
+        if state is None:
+            state = make_round(algorithm, model, num_clients).init(jax.random.key(0), data)
+        state, models = step(state, data, jnp.asarray(cohort))
         states.append(state)
-    return states
+        trained.append(models)
+    return Replay(states, trained)

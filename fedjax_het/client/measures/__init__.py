@@ -10,13 +10,23 @@ from fedjax_het.client.measures._losses import (
     training_gain,
     training_loss,
 )
-from fedjax_het.client.measures._statistics import class_statistics, head_statistics, own_head, prototypes
+from fedjax_het.client.measures._statistics import (
+    class_counts,
+    class_moments,
+    class_statistics,
+    head_statistics,
+    own_head,
+    prototypes,
+)
 from fedjax_het.client.measures._updates import (
     CoefficientRule,
     Control,
     change_of_control,
     coefficient_norm,
+    displacement,
     effective_learning_rate,
+    shared_gradient_state,
+    squared_norm,
 )
 
 __all__ = [
@@ -26,8 +36,11 @@ __all__ = [
     "Metric",
     "Moment",
     "change_of_control",
+    "class_counts",
+    "class_moments",
     "class_statistics",
     "coefficient_norm",
+    "displacement",
     "effective_learning_rate",
     "generalization_gap",
     "head_gradient",
@@ -35,6 +48,8 @@ __all__ = [
     "mean_loss",
     "own_head",
     "prototypes",
+    "shared_gradient_state",
+    "squared_norm",
     "training_gain",
     "training_loss",
 ]

@@ -1,4 +1,4 @@
-"""Statistics of a client's features by class, and what it sends of its head (FedPAC)."""
+"""Statistics of a client's features by class, and what it sends of its head (FedPAC); counts of its classes."""
 
 from typing import NamedTuple
 
@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Measure, Problem
+from fedjax_het.client.objectives._supervised import count_classes
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Batch, ClientView, Named, Variables
 
@@ -46,6 +47,65 @@ def prototypes(batch_size: int = 50) -> Measure:
         return {"means": classes.means, "counts": classes.counts}
 
     return measure
+
+
+def class_moments(batch_size: int = 50) -> Measure:
+    """{"counts" [class], "means" [class, feature], "covariances" [class, feature, feature]} of the training examples.
+
+    They are what CCVR asks for. Features are those of view.local in evaluation mode. Covariances have the divisor
+    n - 1, and are 0 for classes with fewer than two examples; means are 0 for classes without any. Two passes over the
+    examples.
+
+    Args:
+        batch_size: How many at a time, nothing else.
+
+    Raises:
+        InputError: Where examples have not one label each, or the covariances of a client have more than 2^28 entries.
+
+    References:
+        Luo et al., No Fear of Heterogeneity: Classifier Calibration for Federated Learning with Non-IID Data, NeurIPS
+        2021. arXiv:2106.05001
+    """
+
+    def measure(problem: Problem, view: ClientView) -> Named:
+        classes = _measure_classes(problem, view, view.local, batch_size)
+        num_classes, num_features = classes.means.shape
+        if num_classes * num_features**2 > 2**28:
+            raise InputError(
+                f"class moments: {num_classes} covariances of {num_features} features each are more than 2^28 numbers "
+                "for a client. Take a model with fewer features, such as models.projected."
+            )
+        params, state = tree.split_params(view.local)
+
+        def add(total: Array, batch: Batch, number: Array) -> Array:
+            forward = problem.forward(params, state, batch, view, jax.random.key(0), is_training=False)
+            apart = forward.outputs.features - classes.means[batch.labels]
+            return total + scatter_by_class(apart, batch.labels, batch.mask, num_classes)
+
+        nothing = jnp.zeros((num_classes, num_features, num_features), classes.means.dtype)
+        total = problem.fold(view.data, view.data.train, batch_size, add, nothing)
+        covariances = total / jnp.maximum(classes.counts - 1, 1)[:, None, None]
+        return {"counts": classes.counts, "means": classes.means, "covariances": covariances}
+
+    return measure
+
+
+def scatter_by_class(apart: Array, labels: Array, mask: Array, num_classes: int) -> Array:
+    """[class, feature, feature]: sums of v v^T over vectors [batch, feature] of each class; masked ones are zero."""
+    apart = jnp.where(mask[:, None] > 0, apart, 0)
+    member = mask[:, None] * jax.nn.one_hot(labels, num_classes, dtype=apart.dtype)
+    return jnp.einsum("bc,bd,be->cde", member, apart, apart, precision=jax.lax.Precision.HIGHEST)
+
+
+def class_counts(problem: Problem, view: ClientView) -> Array:
+    """[class]: the client's training examples of each class, or their pixels where labels are masks (FedDisco)."""
+    rows, (params, state) = view.data.train, tree.split_params(view.start)
+
+    def logits() -> Array:
+        batch = problem.batch(view.data, rows.index, rows.count, 0, 1)
+        return problem.forward(params, state, batch, view, jax.random.key(0), is_training=False).outputs.logits
+
+    return count_classes(view.data, jax.eval_shape(logits).shape[-1])
 
 
 def _measure_classes(problem: Problem, view: ClientView, variables: Variables, batch_size: int) -> ClassStatistics:

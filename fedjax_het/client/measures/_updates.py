@@ -155,6 +155,29 @@ def _shared(params: Params, view: ClientView) -> Params:
     return tree.partition_like(params, view.received.shared["params"])[1]
 
 
+def squared_norm(problem: Problem, view: ClientView) -> Array:
+    """[]: |w_i - w|^2 over the shared parameters, which FedExP's server compares with that of the mean.
+
+    References:
+        Jhunjhunwala, Wang and Joshi, FedExP, ICLR 2023. arXiv:2301.09604
+    """
+    return tree.squared_norm(_shared(tree.subtract(view.local["params"], view.start["params"]), view)).astype(float)
+
+
+def displacement(problem: Problem, view: ClientView) -> Params:
+    """h_i, how far the client has moved in all its rounds, this one included; shared leaves only.
+
+    Reads: view.start, view.local, memory["displacement"] (see `memories.total_displacement`).
+    """
+    moved = tree.subtract(view.local["params"], view.start["params"])
+    return _shared(tree.add(view.memory["displacement"], moved), view)
+
+
+def shared_gradient_state(problem: Problem, view: ClientView) -> Params:
+    """The last state of a stateful gradient rule, a tree like the parameters; shared leaves only."""
+    return _shared(view.results["gradient"], view)
+
+
 def effective_learning_rate(learning_rate: float, schedule: Schedule | None = None) -> Measure:
     """K_i lr: an update of plain SGD divided by it is minus the mean direction along the path.
 

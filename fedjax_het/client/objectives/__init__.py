@@ -2,28 +2,58 @@
 
 from fedjax_het.client.objectives._contrastive import contrastive
 from fedjax_het.client.objectives._debiased import Divergence, Divisor, LambdaTime, debiased_cross_entropy
-from fedjax_het.client.objectives._regularizers import MarginForm, ProximalForm, alignment, invariance, margin, proximal
-from fedjax_het.client.objectives._representation import conditional_information, l2_representation
+from fedjax_het.client.objectives._label_skew import (
+    CalibrationForm,
+    RestrictionScale,
+    balanced_cross_entropy,
+    calibrated_cross_entropy,
+    not_true_distillation,
+    restricted_cross_entropy,
+)
+from fedjax_het.client.objectives._regularizers import (
+    MarginForm,
+    ProximalForm,
+    alignment,
+    invariance,
+    margin,
+    prototype_distance,
+    proximal,
+)
+from fedjax_het.client.objectives._representation import (
+    DecorrelationForm,
+    conditional_information,
+    decorrelation,
+    l2_representation,
+)
 from fedjax_het.client.objectives._supervised import TASK_LOSSES, TaskLoss, cross_entropy, dice, focal, with_task_loss
 
 __all__ = [
     "TASK_LOSSES",
+    "CalibrationForm",
+    "DecorrelationForm",
     "Divergence",
     "Divisor",
     "LambdaTime",
     "MarginForm",
     "ProximalForm",
+    "RestrictionScale",
     "TaskLoss",
     "alignment",
+    "balanced_cross_entropy",
+    "calibrated_cross_entropy",
     "conditional_information",
     "contrastive",
     "cross_entropy",
     "debiased_cross_entropy",
+    "decorrelation",
     "dice",
     "focal",
     "invariance",
     "l2_representation",
     "margin",
+    "not_true_distillation",
+    "prototype_distance",
     "proximal",
+    "restricted_cross_entropy",
     "with_task_loss",
 ]

@@ -10,6 +10,7 @@ import optax
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Term
+from fedjax_het.client.objectives._supervised import count_classes
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ClientData, ForwardPass, Params
 from fedjax_het.validation import CountOrZero, Fraction, validate_arguments
@@ -78,10 +79,7 @@ def debiased_cross_entropy(
 
 def few_shot_classes(data: ClientData, num_classes: int, share: float = 0.5) -> Array:
     """[class] bool: the classes that the client has, but less than `share` of its mean number per class it has."""
-    labels = data.examples.labels[data.train.index]
-    is_example = jnp.arange(labels.shape[0]) < data.train.count
-    each = jnp.broadcast_to(tree.add_axes(is_example, labels.ndim), labels.shape)
-    counts = jnp.zeros(num_classes, float).at[labels.ravel()].add(each.ravel().astype(float))
+    counts = count_classes(data, num_classes)
     has = counts > 0
     return has & (counts < share * jnp.sum(counts) / jnp.maximum(jnp.sum(has), 1))
 

@@ -1,4 +1,4 @@
-"""Regularizers of the representation: its length, and its information beyond the class (FedSR)."""
+"""Regularizers of the representation: length and information beyond the class (FedSR), correlations (FedDecorr)."""
 
 from typing import Literal
 
@@ -12,6 +12,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ForwardPass
 from fedjax_het.validation import NonNegative, Positive, validate_arguments
 
+DecorrelationForm = Literal["released", "printed"]
 LENGTHS = {1: tree.safe_sqrt, 2: lambda squared: squared}
 
 
@@ -90,3 +91,54 @@ def _distributions(forward: ForwardPass) -> tuple[Array, Array, dict]:
 
 def _at_least(floor: float, values: Array) -> Array:
     return jnp.where(values > floor, values, floor)
+
+
+@validate_arguments
+def decorrelation(beta: NonNegative = 0.1, form: DecorrelationForm = "released") -> Term:
+    """Keep the features of a batch uncorrelated, so that they do not collapse to few dimensions (FedDecorr).
+
+        X: features [N, d] of the batch, standardized by mean and unbiased variance + 1e-8,   K = X^T X / (N - 1)
+        released:  beta 1/(d (d - 1)) sum_{i != j} (X^T X)_ij^2 / N             printed:  beta |K|_F^2 / d^2
+
+    The gradient goes through mean and variance. 0 for a batch of one example, and where there is one feature.
+    Shapes: features [batch, feature]; padding takes no part.
+    Reads: outputs.features.
+
+    Args:
+        beta: The paper's β, .1.
+        form: "released", or "printed", which is smaller by about the number of examples in the batch.
+
+    Raises:
+        InputError: Features that are maps.
+
+    References:
+        Shi et al., Towards Understanding and Mitigating Dimensional Collapse in Heterogeneous Federated Learning, ICLR
+        2023. arXiv:2210.00226; code bytedance/FedDecorr.
+    """
+
+    def decorrelation(forward: ForwardPass) -> Array:
+        features = forward.outputs.features
+        if features.ndim != 2:
+            raise InputError(
+                f"decorrelation: features have shape {features.shape[1:]} per example; they need to be vectors. Take "
+                "a model and a data set for classification."
+            )
+        return beta * correlation(features, forward.batch.mask, form)
+
+    return decorrelation
+
+
+def correlation(features: Array, mask: Array, form: DecorrelationForm = "released") -> Array:
+    """[]: how correlated features [batch, feature] are among the examples that are not masked; see `decorrelation`."""
+    num_features, count = features.shape[1], jnp.sum(mask)
+    others = jnp.maximum(count - 1, 1)
+    is_example = mask[:, None] > 0
+    mean = jnp.sum(jnp.where(is_example, features, 0), axis=0) / jnp.maximum(count, 1)
+    centred = jnp.where(is_example, features - mean, 0)
+    variance = jnp.sum(jnp.square(centred), axis=0) / others
+    standard = centred / jnp.sqrt(variance + 1e-8)
+    products = jnp.matmul(standard.T, standard, precision=jax.lax.Precision.HIGHEST)
+    if form == "printed":
+        return jnp.sum(jnp.square(products / others)) / num_features**2
+    apart = jnp.where(jnp.eye(num_features, dtype=bool), 0, products)
+    return jnp.sum(jnp.square(apart)) / (max(num_features * (num_features - 1), 1) * jnp.maximum(count, 1))

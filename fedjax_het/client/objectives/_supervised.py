@@ -10,7 +10,7 @@ import optax
 from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, ForwardPass
+from fedjax_het.types import Array, ClientData, ForwardPass
 from fedjax_het.validation import NonNegative, validate_arguments
 
 
@@ -46,6 +46,14 @@ def masked_mean(values: Array, mask: Array) -> Array:
     """Mean over the examples that are not padding, and over all further axes; 0 where there is no example."""
     per_example = values.reshape(values.shape[0], -1).mean(axis=1)
     return jnp.sum(mask * per_example) / jnp.maximum(jnp.sum(mask), 1)
+
+
+def count_classes(data: ClientData, num_classes: int) -> Array:
+    """[class]: the client's training examples of each class, or their pixels where labels are masks."""
+    labels = data.examples.labels[data.train.index]
+    is_example = jnp.arange(labels.shape[0]) < data.train.count
+    each = jnp.broadcast_to(tree.add_axes(is_example, labels.ndim), labels.shape)
+    return jnp.zeros(num_classes, float).at[labels.ravel()].add(each.ravel().astype(float))
 
 
 def focal_losses(logits: Array, labels: Array, gamma: float, beta: float) -> Array:

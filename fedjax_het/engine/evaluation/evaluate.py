@@ -15,7 +15,7 @@ from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, ClientState, Examples, HostArray, Rows, State
+from fedjax_het.types import Array, ClientState, Examples, HostArray, Rows, State, Variables
 
 BATCH = 256
 _MIN_PADDING_SAVED = 4096  # padding slots: computing fewer is faster than compiling another program
@@ -168,17 +168,22 @@ def make_evaluation(
         server, clients = state.server, state.clients
         num_clients = tables["personal"].count.shape[0]
         size = at_a_time or layout.round_up(num_clients)
-        variables = tree.merge(server.shared, scoring.mean_personal_variables(clients, num_clients, size))
+        shared = problem.evaluated(server)
+        variables = tree.merge(shared, scoring.mean_personal_variables(clients, num_clients, size))
         num_segments = sum(size for _, size in groups) + 1  # the last one is padding
         zeros = jnp.zeros((num_segments, len(scoring.score_names(examples.labels))), float)
         totals = scoring.add_batches(problem, variables, server.round, examples, zeros, held)
         own = tables if has_personal(clients) else {}
         return collect_scores(
-            groups, totals, {name: own_models(state, examples, rows, num_clients, size) for name, rows in own.items()}
+            groups,
+            totals,
+            {name: own_models(shared, state, examples, rows, num_clients, size) for name, rows in own.items()},
         )
 
-    def own_models(state: State, examples: Examples, rows: Rows, num_clients: int, size: int) -> Array:
-        common = (state.server.shared, state.server.round, examples)
+    def own_models(
+        shared: Variables, state: State, examples: Examples, rows: Rows, num_clients: int, size: int
+    ) -> Array:
+        common = (shared, state.server.round, examples)
 
         def score_block(number: Array) -> Array:
             ids, is_client = scoring.client_block(number, size, num_clients)

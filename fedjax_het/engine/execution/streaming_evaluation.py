@@ -63,15 +63,14 @@ class StreamedEvaluation:
     def __call__(self, state: State, pool: Executor) -> Evaluation:
         """Evaluate a state; the results are NumPy arrays. The pool loads the next piece."""
         server, totals, own = state.server, self._zeros(self._total_shapes), {}
+        shared = self._evaluated(server)
         mean_personal = self._mean_personal(state.clients, pool) if self._is_personal else {}
         inputs = prefetch(pool, self._load_piece, self._pieces)
         for (table, _), piece in zip(self._pieces, inputs, strict=True):
             # Waiting keeps pieces from accumulating on the device.
-            totals = jax.block_until_ready(
-                self._score[table](server.shared, mean_personal, server.round, totals, *piece)
-            )
+            totals = jax.block_until_ready(self._score[table](shared, mean_personal, server.round, totals, *piece))
         if self._is_personal:
-            own = {name: self._score_personal(name, state, pool) for name in self._personal_rows}
+            own = {name: self._score_personal(name, shared, state, pool) for name in self._personal_rows}
         return collect_scores(self._groups, np.asarray(totals), own)
 
     @property
@@ -82,10 +81,10 @@ class StreamedEvaluation:
         sizes = [cost.temporary_bytes(program) + 2 * tree.num_bytes(inputs) for program, inputs in self._program_inputs]
         return max(sizes) - tree.num_bytes(self._prefetcher.shapes)
 
-    def _score_personal(self, name: str, state: State, pool: Executor) -> np.ndarray:
+    def _score_personal(self, name: str, shared: Variables, state: State, pool: Executor) -> np.ndarray:
         server, numbers = state.server, range(self._num_blocks)
         blocks = prefetch(pool, lambda number: self._load_block(state.clients, name, number), numbers)
-        parts = [np.asarray(self._score_own[name](server.shared, server.round, *block)) for block in blocks]
+        parts = [np.asarray(self._score_own[name](shared, server.round, *block)) for block in blocks]
         return np.concatenate(parts, axis=1)[:, : self._traced.spec.num_clients]
 
     def _mean_personal(self, clients: Clients, pool: Executor) -> Variables:
@@ -155,6 +154,7 @@ class StreamedEvaluation:
     def _compile(self, state: State) -> None:
         COMPILATION_LOG.info("compiling evaluation, %s", self._layout)
         spec, problem, layout, server = self._traced.spec, self._traced.round.problem, self._layout, state.server
+        self._evaluated = jax.jit(spec.map_over_runs(problem.evaluated, (0,)))
         num_scores = len(scoring.score_names(spec.federation.examples.labels))
         self._total_shapes = ShapeDtypeStruct((spec.num_runs, self._num_segments, num_scores), _float_dtype())
         self._mean_shapes = _with_leading_axes((spec.num_runs,), state.clients.personal)

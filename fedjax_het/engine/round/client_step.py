@@ -134,7 +134,11 @@ def train_client(
     except MissingSlotError as error:
         raise InputError(f"the local update {error}") from None
     after = before._replace(
-        local=trained.variables, optimizer=trained.optimizer, metrics=trained.metrics, num_steps=trained.num_steps
+        local=trained.variables,
+        optimizer=trained.optimizer,
+        metrics=trained.metrics,
+        num_steps=trained.num_steps,
+        results=SlotView("results", trained.results),
     )
 
     personal, shared = tree.partition_like(trained.variables, common.received.shared)
@@ -201,6 +205,7 @@ def _make_view(common: Common, member: CohortMember) -> ClientView:
         metrics=SlotView("metrics", {}),
         num_steps=jnp.zeros((), float),
         client=jnp.asarray(member.client),
+        results=SlotView("results", {}),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 
+from fedjax_het.algorithm import shared_variables
 from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.errors import InputError
 from fedjax_het.types import (
@@ -23,6 +24,7 @@ from fedjax_het.types import (
     Params,
     PyTree,
     Rows,
+    ServerState,
     Variables,
 )
 
@@ -71,12 +73,16 @@ HIDDEN_TEST_ROWS = cast(Rows, HiddenTestRows())
 
 
 class LocalProblem(NamedTuple):
-    """A model, an objective, and how stored examples become batches; the `Problem` of fedjax_het.algorithm."""
+    """A model, an objective, and how stored examples become batches; the `Problem` of fedjax_het.algorithm.
+
+    `evaluated` chooses, from the state of the server, the shared variables that are tested.
+    """
 
     model: Model
     objective: tuple[Callable[[ForwardPass], Array], ...]
     prepare: Callable[[Array], Array]  # stored inputs -> inputs of the model; runs inside the training step
     augment: Augmentation | None = None  # of stored inputs and labels, to both as trained on; None: as `prepare`
+    evaluated: Callable[[ServerState], Variables] = shared_variables
 
     def batch(
         self,
@@ -157,22 +163,22 @@ class LocalProblem(NamedTuple):
         return ForwardPass(self, params, state, outputs, batch, view, key)
 
     def loss(
-        self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
+        self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key, terms: slice = slice(None)
     ) -> tuple[Array, Variables]:
-        """The sum of the objective's terms in a training pass, and the new state.
+        """The sum of the objective's terms, or of some of them, in a training pass, and the new state.
 
         Raises:
             InputError: A term reads a quantity that no slot fills.
         """
         forward = self.forward(params, state, batch, view, key)
-        first, *others = (_evaluate(term, forward) for term in self.objective)
+        first, *others = (_evaluate(term, forward) for term in self.objective[terms])
         return sum(others, start=first), forward.state
 
     def value_and_grad(
-        self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
+        self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key, terms: slice = slice(None)
     ) -> tuple[tuple[Array, Variables], Params]:
         """((loss, new state), gradient of the loss in the parameters) of a training pass."""
-        return jax.value_and_grad(self.loss, has_aux=True)(params, state, batch, view, key)
+        return jax.value_and_grad(self.loss, has_aux=True)(params, state, batch, view, key, terms)
 
 
 def _evaluate(term: Callable[[ForwardPass], Array], forward: ForwardPass) -> Array:

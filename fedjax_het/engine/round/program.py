@@ -127,7 +127,7 @@ def make_round(
     participation = participation or full()
     cohort_size = participation.size(num_clients)
     num_training = num_clients if num_training is None else num_training
-    problem = LocalProblem(algorithm.adapt(model), algorithm.objective, prepare, augment)
+    problem = LocalProblem(algorithm.adapt(model), algorithm.objective, prepare, augment, algorithm.evaluated)
     survey_client = partial(client_step.run_survey, algorithm, problem)
     initial_state = partial(
         initialization.initial_state, algorithm, problem, num_clients, cohort_size, timing is not None

@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 from fedjax_het.algorithm import Aggregator
 from fedjax_het.server.aggregators._collaboration import collaborative_heads
 from fedjax_het.server.aggregators._conflict import dominant_correction, harmonized_mean
+from fedjax_het.server.aggregators._extrapolation import Displaced, displaced_mean, extrapolated_mean, mean_of_last_two
 from fedjax_het.server.aggregators._gram_space import GramEdit, gram_space_mean
 from fedjax_het.server.aggregators._hierarchical import hierarchical_mean
 from fedjax_het.server.aggregators._mean import mean, normalized_mean, sum_of_models
+from fedjax_het.server.aggregators._model_average import averaged_model, with_model_average
 from fedjax_het.server.aggregators._principal import principal_directions
 from fedjax_het.server.aggregators._robust_centres import centred_clipping, geometric_median
 from fedjax_het.server.aggregators._robust_coordinates import coordinate_median, mean_around_median, trimmed_mean
@@ -44,12 +46,16 @@ AGGREGATORS: Mapping[str, Callable[..., Aggregator]] = {
 
 __all__ = [
     "AGGREGATORS",
+    "Displaced",
     "GramEdit",
     "Preparation",
+    "averaged_model",
     "centred_clipping",
     "collaborative_heads",
     "coordinate_median",
+    "displaced_mean",
     "dominant_correction",
+    "extrapolated_mean",
     "fltrust",
     "geometric_median",
     "gram_space_mean",
@@ -58,6 +64,7 @@ __all__ = [
     "krum",
     "mean",
     "mean_around_median",
+    "mean_of_last_two",
     "minimum_diameter_mean",
     "multi_krum",
     "norm_bounded_mean",
@@ -65,4 +72,5 @@ __all__ = [
     "principal_directions",
     "sum_of_models",
     "trimmed_mean",
+    "with_model_average",
 ]

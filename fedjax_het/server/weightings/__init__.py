@@ -1,5 +1,6 @@
 """Weightings: how much each client's update counts; they sum to one over the clients that are present."""
 
+from fedjax_het.server.weightings._discrepancy import Discrepancy, discrepancy_aware
 from fedjax_het.server.weightings._generalization_adjustment import StepSchedule, generalization_adjustment
 from fedjax_het.server.weightings._parameter_guided import Distance, low_layer, parameter_guided
 from fedjax_het.server.weightings._shares import (
@@ -15,11 +16,13 @@ from fedjax_het.server.weightings._shares import (
 
 __all__ = [
     "WEIGHTINGS",
+    "Discrepancy",
     "Distance",
     "StepSchedule",
     "WeightingName",
     "WeightingOrName",
     "by_examples",
+    "discrepancy_aware",
     "generalization_adjustment",
     "low_layer",
     "normalise",

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_het import data, models
+from fedjax_het import data, models, tree
 from fedjax_het.engine.evaluation.evaluate import held_out_batches, make_evaluation, personal_rows
 from fedjax_het.engine.parallel.layout import vmapped
 from fedjax_het.engine.round.problem import LocalProblem
@@ -16,7 +16,7 @@ from fedjax_het.models._densenet import DenseNet
 from fedjax_het.models._norms import NORMS
 from fedjax_het.models._resnet import ResNet
 from fedjax_het.types import ClientState, Context, Rows, RunCounters, ServerState, State
-from tests.harness import map_rows
+from tests.harness import is_equal, map_rows
 
 BATCH = 8  # so that clients have several batches, of several sizes
 NETWORKS = {
@@ -34,9 +34,9 @@ def federation():
     return data.toy(num_clients=3, image=(16, 16, 3), feature_shift=3.0, **sizes)
 
 
-def evaluate(network, variables, federation):
+def evaluate(network, variables, federation, **parts):
     held, groups = held_out_batches(federation, BATCH)
-    problem, num_clients = LocalProblem(network, (), federation.prepare), federation.num_clients
+    problem, num_clients = LocalProblem(network, (), federation.prepare, **parts), federation.num_clients
     zero = jnp.int32(0)
     state = State(
         ServerState(zero, variables, (), (), {}),
@@ -90,6 +90,15 @@ def test_batches_are_even_and_hold_one_client_only(federation):
         assert len(parts) == num_batches and max(map(len, parts)) <= BATCH
         losses = np.concatenate([losses_of(network, variables, federation, part) for part in parts])
         assert metrics.loss[client] == pytest.approx(losses.mean(), rel=1e-5)
+
+
+def test_the_variables_that_an_algorithm_chooses_are_tested(federation):
+    network = NETWORKS["mlp"]("none")
+    variables = network.init(jax.random.key(0), federation.prepare(federation.examples.inputs[:1]))
+    half = tree.scale(0.5, variables)
+    chosen = evaluate(network, variables, federation, evaluated=lambda server: tree.scale(0.5, server.shared))
+    assert is_equal(chosen, evaluate(network, half, federation))
+    assert not is_equal(chosen.clients, evaluate(network, variables, federation).clients)
 
 
 def losses_of(network, variables, federation, part):

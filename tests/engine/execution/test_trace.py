@@ -39,7 +39,7 @@ def test_a_term_that_reads_a_missing_memory_is_refused_with_the_slot_to_add():
 
 def test_a_gradient_rule_that_reads_an_unpublished_value_is_refused():
     with pytest.raises(InputError, match=r"the local update reads published\['control'\]"):
-        build({"local_update": sgd(gradient=control_variate_gradient)})
+        build({"local_update": sgd(gradient=control_variate_gradient())})
 
 
 def test_a_report_that_reads_a_missing_answer_is_refused():

@@ -30,7 +30,10 @@ OF_ITS_OWN = [
     pytest.param("harmofl", "alpha", (0.05, 0.5), marks=pytest.mark.slow),
     pytest.param("fedadam", "server_learning_rate", (0.01, 0.1), marks=pytest.mark.slow),
 ]
-UNUSED = {"scaffold": ("momentum", "weight_decay"), "fedcm": ("momentum",)}  # options that these refuse
+UNUSED = {  # options that these refuse
+    **dict.fromkeys(("scaffold", "fedgamma"), ("momentum", "weight_decay")),
+    **dict.fromkeys(("fedcm", "mofedsam"), ("momentum",)),
+}
 
 
 def branching(mu):

@@ -1,0 +1,59 @@
+"""Measures of a finished model on the clients of a federation, outside rounds."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Measure
+from fedjax_het.engine.round.problem import HIDDEN_TEST_ROWS, LocalProblem, SlotView
+from fedjax_het.types import Array, Broadcast, ClientData, ClientView, PyTree, Variables
+
+Total = TypeVar("Total", bound=PyTree)
+
+
+def fold_clients(
+    problem: LocalProblem,
+    variables: Variables,
+    round: Array,
+    data: ClientData,
+    measure: Measure,
+    add: Callable[[Total, PyTree], Total],
+    start: Total,
+) -> Total:
+    """Measure a model, the same for all, at one client after the other, so that memory does not grow with their number.
+
+    Args:
+        problem: The learning problem.
+        variables: All variables of the model, which clients see as received, before and after training.
+        round: The number of rounds that it was trained, [] int32.
+        data: The data of all clients; measures see no test examples.
+        measure: What each client reports. It can read no memory, no published quantity and no answers.
+        add: (total, what one client reports) -> the new total.
+        start: The first total.
+
+    Returns:
+        The last total.
+    """
+    num_clients = data.train.count.shape[0]
+
+    def step(client: Array, total: Total) -> Total:
+        train, valid = tree.take((data.train, data.valid), client)
+        empty = {name: SlotView(name, {}) for name in ("published", "memory", "answers", "metrics")}
+        view = ClientView(
+            received=Broadcast(round, variables, empty["published"]),
+            memory=empty["memory"],
+            answers=empty["answers"],
+            data=ClientData(data.examples, train, valid, HIDDEN_TEST_ROWS),
+            start=variables,
+            local=variables,
+            optimizer=(),
+            metrics=empty["metrics"],
+            num_steps=jnp.zeros((), float),
+            client=client,
+        )
+        return add(total, measure(problem, view))
+
+    return jax.lax.fori_loop(0, num_clients, step, start)

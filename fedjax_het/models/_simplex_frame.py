@@ -1,0 +1,102 @@
+"""A classifier that is a fixed simplex equiangular tight frame (FedETF)."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from fedjax_het.errors import InputError
+from fedjax_het.models._adaptations import _dense, _layer, _output_shapes
+from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
+from fedjax_het.validation import Count, Positive, Seed, validate_arguments
+
+
+@validate_arguments
+def framed(width: Count | None = None, scale: Positive = 10.0, seed: Seed = 0) -> Callable[[Model], Model]:
+    """Replace the classifier by a projection and a fixed frame, the same for all clients, to which features turn.
+
+        g = P h + q,   z = s V^T g / |g|,   V = sqrt(C / (C - 1)) Q (I - 11^T / C)
+
+    h [batch, feature] are the model's features, g [batch, D] what counts as features then. V [D, C] has unit columns
+    that are as far apart as C vectors can be; Q has orthonormal columns, from a uniform matrix of the seed in float64,
+    and is no part of the variables. Where g is 0 the logits are, and so is their gradient.
+
+    Adds params/projection/{kernel,bias}; in place of the head params/classifier/scale (s) and params/classifier/classes
+    [0, C], which has no number, but tells C.
+
+    Args:
+        width: D, at least C; None is the larger one of the numbers of features and of classes.
+        scale: First value of s, which is trained, decayed and averaged; 10.
+        seed: Of the frame.
+
+    Raises:
+        InputError: When initialized: features that are maps, fewer than two classes, or a width below their number.
+
+    References:
+        Li et al., No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning with Synthetic and Fixed
+        Classifier, ICCV 2023. arXiv:2303.10058; code ZexiLee/ICCV-2023-FedETF.
+    """
+
+    def adapt(model: Model) -> Model:
+        def init(key: Key, inputs: Array) -> Variables:
+            variables = model.init(key, inputs)
+            features, logits = _output_shapes(model, variables, inputs)
+            if features.ndim != 2:
+                raise InputError(
+                    f"frame: features have shape {features.shape[1:]} per example; they need to be vectors. Take a "
+                    "model that classifies whole examples."
+                )
+            (_, inside), num_classes, dtype = features.shape, logits.shape[-1], features.dtype
+            outside = width or max(inside, num_classes)
+            if not 2 <= num_classes <= outside:
+                raise InputError(
+                    f"width: {outside} dimensions hold frames of 2 to {outside} vectors, not {num_classes}."
+                )
+            kernel = nn.initializers.lecun_normal()(jax.random.fold_in(key, 1), (inside, outside), dtype)
+            head = {"scale": jnp.asarray(scale, dtype), "classes": jnp.zeros((0, num_classes), dtype)}
+            params = {**variables["params"], "projection": _layer(kernel), "classifier": head}
+            return variables | {"params": params}
+
+        def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
+            params = dict(variables["params"])
+            layer = params.pop("projection")
+            params.pop("classifier", None)
+            (features, extras), state = model.encode({**variables, "params": params}, inputs, context)
+            return (_dense(layer, features), extras), state
+
+        def classify(params: Params, features: Array) -> Array:
+            head = params["classifier"]
+            frame = jnp.asarray(_seeded_frame(features.shape[-1], head["classes"].shape[-1], seed), features.dtype)
+            return framed_logits(features, frame, head["scale"])
+
+        def layers(inputs: Array) -> Mapping[str, type]:
+            return {**model.layers(inputs), "projection": nn.Dense}
+
+        return Model(init, encode, classify, layers)
+
+    return adapt
+
+
+def framed_logits(features: Array, frame: Array, scale: Array | float) -> Array:
+    """s V^T g / |g| for features g [batch, D] and a frame V [D, class]; 0 with gradient 0 where g is 0."""
+    squared = jnp.sum(jnp.square(features), axis=-1, keepdims=True)
+    is_long = squared > 1e-24  # the released code divides shorter ones by 1e-12
+    direction = jnp.where(is_long, features / jnp.sqrt(jnp.where(is_long, squared, 1)), 0)
+    return scale * jnp.matmul(direction, frame, precision=jax.lax.Precision.HIGHEST)
+
+
+def simplex_frame(uniform: np.ndarray) -> np.ndarray:
+    """V [D, class] from a matrix [D, class] of full rank whose columns are made orthonormal."""
+    num_classes = uniform.shape[1]
+    orthonormal, _ = np.linalg.qr(uniform)
+    centred = np.eye(num_classes) - 1 / num_classes
+    return math.sqrt(num_classes / (num_classes - 1)) * orthonormal @ centred
+
+
+@functools.lru_cache(maxsize=8)
+def _seeded_frame(width: int, num_classes: int, seed: int) -> np.ndarray:
+    return simplex_frame(np.random.default_rng(seed).uniform(size=(width, num_classes)))

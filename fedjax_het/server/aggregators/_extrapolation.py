@@ -1,0 +1,118 @@
+"""Means that step beyond the updates of a cohort: FedDyn's by the history of all clients, FedExP's by how
+much the clients differ."""
+
+from typing import Literal, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Float
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Aggregator, Problem
+from fedjax_het.server.weightings import WeightingOrName, resolve_weighting, uniform
+from fedjax_het.types import Aggregate, Array, Params, PyTree, ServerState, ServerView, Variables
+from fedjax_het.validation import NonNegative, PositiveFraction, validate_arguments
+
+Displaced = Literal["all", "participants"]
+
+
+@validate_arguments
+def displaced_mean(over: Displaced = "all") -> Aggregator:
+    """The uniform mean of the cohort's updates, and the mean of what clients have moved in all their rounds.
+
+        all:            h <- h + 1/N sum_S u_i,   u = 1/|S| sum_S u_i + h
+        participants:   u = 1/|S| sum_S (u_i + h_i),   h_i: the sum of client i's updates
+
+    So that the server's model minimizes the mean of the clients' losses, however different these are (FedDyn). Other
+    collections than the parameters take the plain mean. State of "all": h, from zero, the size of the shared
+    parameters. "participants" reads reports["displacement"] (h_i, see client.measures.displacement).
+
+    Args:
+        over: "all" clients, so that h stays the mean of all h_i, or the "participants" of the round (FedSpeed's paper);
+            these are the same if everybody takes part.
+
+    Raises:
+        InputError: Another option.
+
+    References:
+        Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021. arXiv:2111.04263
+    """
+    is_total = over == "all"
+
+    def init(shared: Variables, num_clients: int) -> PyTree:
+        return tree.zeros_like(shared["params"]) if is_total else ()
+
+    def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
+        weights, _ = uniform.update((), view)
+        mean = view.updates.weighted_sum(weights, uniform.per_client)
+        if is_total:
+            share = jnp.sum(view.is_present) / view.num_clients
+            state = history = tree.add(state, tree.scale(share, mean["params"]))
+        else:
+            history = tree.weighted_sum(view.uploads.reports["displacement"], weights)
+        return Aggregate(mean | {"params": tree.add(mean["params"], history)}, {}), state
+
+    return Aggregator(init, update, extrapolation=2.0)
+
+
+class Extrapolation(NamedTuple):
+    """The state of `extrapolated_mean`."""
+
+    previous: Params  # the server's shared parameters before the last round
+    rate: Float[Array, ""]  # eta_g of the last round
+
+
+@validate_arguments
+def extrapolated_mean(
+    epsilon: NonNegative = 1e-3,
+    weighting: WeightingOrName = "samples",
+    *,
+    epsilon_per_client: bool = False,
+    epsilon_decay: PositiveFraction = 1.0,
+) -> Aggregator:
+    """The mean of the updates, times the more the longer they are than their mean (FedExP).
+
+        u = eta sum_i p_i u_i,   eta = max(1, sum_i p_i |u_i|^2 / (2 (|sum_i p_i u_i|^2 + epsilon)))
+
+    Norms are over the parameters; other collections take the weighted mean itself, since a variance could become
+    negative. eta is 1 where the mean and epsilon are both 0.
+    Reads: reports["squared_norm"] (see client.measures.squared_norm).
+
+    Args:
+        epsilon: Keeps eta from growing without bound where the updates cancel, 1e-3.
+        weighting: Of p_i, as in `mean`.
+        epsilon_per_client: Whether epsilon is multiplied by the number of clients present (released code).
+        epsilon_decay: epsilon is multiplied by it once more in every round, the first included; 1 in the paper, .998^2
+            in the released code.
+
+    References:
+        Jhunjhunwala, Wang and Joshi, FedExP: Speeding up Federated Averaging via Extrapolation, ICLR 2023.
+        arXiv:2301.09604
+    """
+    weighting = resolve_weighting(weighting)
+
+    def init(shared: Variables, num_clients: int) -> PyTree:
+        start = Extrapolation(tree.scale(1.0, shared["params"]), jnp.ones((), float))
+        return weighting.init(shared, num_clients), start
+
+    def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
+        weights, inner = weighting.update(state[0], view)
+        mean = view.updates.weighted_sum(weights, weighting.per_client)
+        mean_of_squares = jnp.sum(weights * view.uploads.reports["squared_norm"])
+        floor = jnp.asarray(epsilon, float) * jnp.asarray(epsilon_decay, float) ** (view.received.round + 1)
+        floor = floor * jnp.sum(view.is_present) if epsilon_per_client else floor
+        square_of_mean = tree.squared_norm(mean["params"]) + floor
+        rate = jnp.where(square_of_mean > 0, mean_of_squares / (2 * tree.positive_or_one(square_of_mean)), 1)
+        rate = jnp.maximum(rate, 1)
+        kept = Extrapolation(view.received.shared["params"], rate)
+        return Aggregate(mean | {"params": tree.scale(rate, mean["params"])}, {}), (inner, kept)
+
+    return Aggregator(init, update)
+
+
+def mean_of_last_two(server: ServerState) -> Variables:
+    """The shared variables after `extrapolated_mean`, with the mean of the last two models' parameters.
+
+    FedExP's iterates oscillate, and their mean is tested; after the first round, the model itself.
+    """
+    old, new = server.aggregator[1].previous, server.shared["params"]
+    return server.shared | {"params": tree.where(server.round > 1, tree.scale(0.5, tree.add(old, new)), new)}

@@ -1,0 +1,121 @@
+"""FedProto: the authors' aggregation, local training and rounds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_het.algorithms import fedproto
+from fedjax_het.engine.parallel.update_stack import StackedUpdates
+from fedjax_het.engine.round.program import make_round
+from fedjax_het.server.summaries import class_weighted_mean
+from tests.golden.cases import Case, Comparison, covers
+from tests.golden.family_fedpac import server_view
+from tests.golden.replay import client_data
+from tests.golden.toy_network import (
+    class_counts,
+    examples,
+    initial_weights,
+    nested,
+    network,
+    training_settings,
+)
+
+DURING = "collected in the last epoch while the model moved, which is not reproduced; ours are measured after it"
+
+
+def prototypes_of(means: np.ndarray, counts: np.ndarray, weighting: str = "uniform") -> dict:
+    """What the server publishes after the clients' class means [clients, class, feature], NaN where there is none."""
+    reports = {"means": jnp.asarray(np.nan_to_num(means)), "counts": jnp.asarray(counts, float)}
+    return class_weighted_mean(weighting).update(_published(np.full(means.shape[1:], np.nan)),
+                                                 StackedUpdates(reports), server_view({}, len(means)))  # fmt: skip
+
+
+def _published(means: np.ndarray) -> dict:
+    return {"means": jnp.asarray(np.nan_to_num(means)), "is_known": jnp.asarray(~np.isnan(means).any(axis=-1))}
+
+
+def _but_absent(case: Case, name: str, ours, is_known, part=lambda stored: stored) -> Comparison:
+    if not np.array_equal(np.isnan(part(case[name])).any(axis=-1), ~np.asarray(is_known)):
+        raise ValueError(f"'{name}' has NaN for other classes than those without a prototype here")
+    return case.compare(name, ours, part=lambda stored: np.nan_to_num(part(stored)))
+
+
+@covers("fedproto", "agg_*")
+def aggregation(case: Case):
+    for name, weighting in (("official_global", "uniform"), ("weighted_global", "samples")):
+        ours = prototypes_of(case["protos"], case["counts"], weighting)
+        yield _but_absent(case, name, ours["means"], ours["is_known"])
+        is_divided = np.sum(case["counts"] > 0, axis=0) > 1  # once more, by the number of clients
+        part = lambda values, kept=is_divided: np.asarray(values)[kept]  # noqa: E731
+        if is_divided.any():
+            yield case.refute("printed_global", part(ours["means"]), part=part)
+        else:
+            yield _but_absent(case, "printed_global", ours["means"], ours["is_known"])
+
+
+def _start(case: Case, weights: dict, inputs: np.ndarray, labels: np.ndarray, counts: np.ndarray):
+    """A compiled round of all clients, its data and its first state; weights [clients, ...]."""
+    algorithm = fedproto(case.meta["lam"], **training_settings(case))
+    num_clients, stored = labels.shape
+    data = client_data(inputs.reshape(-1, inputs.shape[-1]), labels.reshape(-1), [stored] * num_clients)
+    data = data._replace(train=data.train._replace(count=np.asarray(counts, np.int32)))
+    round = make_round(algorithm, network({name: values[0] for name, values in weights.items()}), num_clients)
+    state = round.init(jax.random.key(0), data)
+    state = state._replace(clients=state.clients._replace(personal=nested(weights)))
+    return jax.jit(round.step_with_messages), data, state
+
+
+def _knowing(state, means: np.ndarray):
+    return state._replace(server=state.server._replace(published={"prototypes": _published(means)}))
+
+
+def _weights_of(personal: dict, name: str):
+    return personal["params"]["classifier" if name in ("W2", "b2") else "body"][name]
+
+
+@covers("fedproto", "local_*")
+def local_training(case: Case):
+    weights = {name: values[None] for name, values in initial_weights(case).items()}
+    inputs, labels = case["X"].reshape(1, -1, case["X"].shape[-1]), case["Y"].reshape(1, -1)
+    step, data, state = _start(case, weights, inputs, labels, np.array([labels.size]))
+    state, metrics, told = step(_knowing(state, case["global_protos"]), data, jax.random.key(0))
+    for name in weights:
+        yield case.compare(f"out__{name}", _weights_of(state.clients.personal, name)[0])
+    yield case.compare("loss_total", metrics.loss)
+    report = jax.tree.map(lambda leaf: leaf[0], told.uploads.reports["prototypes"])
+    yield case.compare("local_counts", report["counts"])
+    yield _but_absent(case, "protos_after", report["means"], report["counts"] > 0)
+    case.excuse("local_protos", DURING)
+    case.excuse("loss_?[er]*", "the parts of loss_total, which is held")
+
+
+@covers("fedproto", "rounds_*")
+def rounds(case: Case):
+    """Where the release measures in the last epoch, our clients are given its prototypes before each round."""
+    weights, (inputs, labels) = initial_weights(case), examples(case)
+    counts, is_during = np.sum(case["Y"] >= 0, axis=(1, 2)), case.meta["prototypes_measured"] == "during"
+    by_class = class_counts(case, case["counts"].shape[1])
+    yield case.compare("counts", by_class)
+    step, data, state = _start(case, weights, inputs, labels, counts)
+    for number, sent in enumerate(case["global_protos"][:-1]):
+        state = _knowing(state, sent) if is_during else state
+        state, _, told = step(state, data, jax.random.key(0))
+        this = lambda stored, number=number: stored[number]  # noqa: E731
+        for name in weights:
+            yield case.compare(f"client__{name}", _weights_of(state.clients.personal, name), part=this)
+        report = told.uploads.reports["prototypes"]
+        published = state.server.published["prototypes"]
+        if is_during:
+            published = prototypes_of(case["local_protos"][number], by_class)
+        else:
+            yield _but_absent(case, "local_protos", report["means"], report["counts"] > 0, this)
+        after = lambda stored, number=number: stored[number + 1]  # noqa: E731
+        yield _but_absent(case, "global_protos", published["means"], published["is_known"], after)
+    body, head = state.clients.personal["params"]["body"], state.clients.personal["params"]["classifier"]
+    features = np.tanh(case["x_test"] @ np.swapaxes(body["W1"], 1, 2) + np.asarray(body["b1"])[:, None])
+    logits = features @ np.swapaxes(head["W2"], 1, 2) + np.asarray(head["b2"])[:, None]
+    yield case.compare("pred_head", np.argmax(logits, axis=-1))
+    case.excuse("pred_proto", "prediction by the nearest prototype, which is not offered")
+    case.excuse("official_acc_*", "running totals over users and over both predictors, by an oversight")
+    case.excuse("y_test", "the labels of those accuracies")
+    case.excuse("losses", "means over batches of unequal sizes; ours are over examples")
