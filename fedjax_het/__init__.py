@@ -2,7 +2,7 @@
 
 from fedjax_het import algorithms, data, diagnostics, models, sharing, tree, types, uplink
 from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, Summary, Weighting
-from fedjax_het.client import gradients, local_updates, measures, memories, objectives, schedules
+from fedjax_het.client import gradients, local_updates, measures, memories, objectives, personalization, schedules
 from fedjax_het.engine import History, Simulation, Sweep, simulate
 from fedjax_het.engine.parallel import layout
 from fedjax_het.engine.round import participation, timing
@@ -36,6 +36,7 @@ __all__ = [
     "models",
     "objectives",
     "participation",
+    "personalization",
     "schedules",
     "server_optimizers",
     "sharing",

@@ -37,6 +37,8 @@ GradientRule = Callable[
 ]
 """((loss, new state), gradient) of one batch at (params, state)."""
 Measure = Callable[[Problem, ClientView], PyTree]
+Personalization = Callable[[Problem, ClientView, Key], Variables]
+"""A client's view between rounds, as it would be asked next -> the variables that are evaluated as its own model."""
 
 
 class OfRun(NamedTuple):
@@ -227,3 +229,4 @@ class Algorithm:
         default_factory=_nothing
     )  # keyed by the report or answer that is summarized
     uplink: tuple[Stage, ...] = ()  # applied in this order to every client's update
+    personalize: Personalization | None = None  # None evaluates the shared leaves with the client's own personal leaves

@@ -147,6 +147,7 @@ class ClientView(NamedTuple):
     num_steps: Float[Array, ""]  # 0 before training
     client: Int[Array, ""] | int = 0  # its id
     max_steps: Int[Array, ""] | None = None  # steps that it has time for in this round; None is no limit
+    results: Named = {}  # {} before training, `Trained.results` after
 
 
 class UpdateStack(Protocol):
@@ -159,15 +160,12 @@ class UpdateStack(Protocol):
     def weighted_sum(
         self, weights: Float[Array, "cohort"], per_client: Callable[[Upload], Float[Array, ""]] | None = None
     ) -> PyTree:
-        """Return sum_i weights_i u_i.
+        """Return sum_i weights_i u_i, a tree like one client's.
 
         Args:
             weights: 0 for absent clients.
             per_client: One client's upload -> a number >= 0 that its weight is proportional to. It runs while clients
                 train, and must not read the view. None stacks the updates.
-
-        Returns:
-            A tree like one client's.
         """
 
     def gram(self) -> Gram:
@@ -221,6 +219,7 @@ class Trained(NamedTuple):
     num_steps: Float[Array, ""]
     optimizer: PyTree
     metrics: Mapping[str, Float[Array, ""]]  # of this client's training; "loss" is its mean over the round
+    results: Named = {}  # what else was trained, such as a model of the client's own, for its memory
 
 
 class Context(NamedTuple):

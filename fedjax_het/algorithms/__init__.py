@@ -17,8 +17,10 @@ from fedjax_het.algorithms._fedmgc import fedavg_dgc, fedmgc, fedprox_dgc
 from fedjax_het.algorithms._fednova import fednova
 from fedjax_het.algorithms._fedopt import fedadagrad, fedadam, fedavgm, fedyogi
 from fedjax_het.algorithms._fedpac import fedpac
+from fedjax_het.algorithms._fedper import fedper, lgfedavg
 from fedjax_het.algorithms._fedprox import fedprox
 from fedjax_het.algorithms._fedrd import fedrd
+from fedjax_het.algorithms._fedrep import fedbabu, fedrep
 from fedjax_het.algorithms._fedsr import fedl2r, fedsr
 from fedjax_het.algorithms._harmofl import harmofl
 from fedjax_het.algorithms._hierarchical import hierarchical
@@ -30,6 +32,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     for algorithm in (
         *(fedavg, fedprox, scaffold, fedbn, fedld, harmofl, fednova, fedcm, fedavgm, fedadagrad, fedadam, fedyogi),
         *(fedmgc, fedavg_dgc, fedprox_dgc, fedgh, hierarchical, fedsr, fedl2r, fediir, fedrd, fedga, moon, fedpac),
+        *(fedper, lgfedavg, fedrep, fedbabu),
     )
 }
 

@@ -5,7 +5,18 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 # Keys that tell where a file comes from, not what is to be computed. `dtype` is read by `Case.compare`.
-DESCRIPTIVE = ("provenance", "kind", "dtype", "note", "notes", "model", "check*", "max_abs_diff_*", "rel_diff_*")
+DESCRIPTIVE = (
+    "provenance",
+    "kind",
+    "dtype",
+    "note",
+    "notes",
+    "model",
+    "check*",
+    "agrees_with_*",
+    "max_abs_diff_*",
+    "rel_diff_*",
+)
 
 
 class Metadata(Mapping[str, Any]):

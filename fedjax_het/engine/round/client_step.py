@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
 from fedjax_het import tree
-from fedjax_het.algorithm import Algorithm, Measure
+from fedjax_het.algorithm import Algorithm, Measure, Personalization
 from fedjax_het.engine.round import uplink
 from fedjax_het.engine.round.problem import HIDDEN_TEST_ROWS, LocalProblem, MissingSlotError, SlotView
 from fedjax_het.engine.round.timing import Timing
@@ -26,6 +26,7 @@ from fedjax_het.types import (
     Named,
     Rows,
     Upload,
+    Variables,
 )
 
 
@@ -134,7 +135,11 @@ def train_client(
     except MissingSlotError as error:
         raise InputError(f"the local update {error}") from None
     after = before._replace(
-        local=trained.variables, optimizer=trained.optimizer, metrics=trained.metrics, num_steps=trained.num_steps
+        local=trained.variables,
+        optimizer=trained.optimizer,
+        metrics=trained.metrics,
+        num_steps=trained.num_steps,
+        results=SlotView("results", trained.results),
     )
 
     personal, shared = tree.partition_like(trained.variables, common.received.shared)
@@ -187,6 +192,29 @@ def train_client(
     return result, Sums(stream_sums(plan, upload, is_present), sides)
 
 
+def personal_variables(
+    personalize: Personalization | None, problem: LocalProblem, common: Common, member: CohortMember
+) -> Variables:
+    """The variables of a client's own model between rounds.
+
+    Args:
+        personalize: The algorithm's rule; None is the shared leaves with the client's own personal leaves.
+        problem: The client's learning problem.
+        common: What it would be sent, and all examples.
+        member: The client.
+
+    Raises:
+        InputError: The rule reads a quantity that no slot fills.
+    """
+    view = _make_view(common, member)
+    if personalize is None:
+        return view.start
+    try:
+        return personalize(problem, view, member.key)
+    except MissingSlotError as error:
+        raise InputError(f"the personalization {error}") from None
+
+
 def _make_view(common: Common, member: CohortMember) -> ClientView:
     received, examples = common.received, common.examples
     start = tree.merge(received.shared, member.state.personal)
@@ -201,6 +229,7 @@ def _make_view(common: Common, member: CohortMember) -> ClientView:
         metrics=SlotView("metrics", {}),
         num_steps=jnp.zeros((), float),
         client=jnp.asarray(member.client),
+        results=SlotView("results", {}),
     )
 
 
