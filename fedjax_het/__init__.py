@@ -1,7 +1,7 @@
 """A simulator for heterogeneous federated learning in which a whole round is one XLA program."""
 
 from fedjax_het import algorithms, data, diagnostics, models, sharing, tree, types, uplink
-from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, Summary, Weighting
+from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, OutputMixture, Summary, Weighting
 from fedjax_het.client import gradients, local_updates, measures, memories, objectives, personalization, schedules
 from fedjax_het.engine import History, Simulation, Sweep, simulate
 from fedjax_het.engine.parallel import layout
@@ -19,6 +19,7 @@ __all__ = [
     "InputError",
     "LocalUpdate",
     "Memory",
+    "OutputMixture",
     "Simulation",
     "Summary",
     "Sweep",

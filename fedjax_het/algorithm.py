@@ -37,8 +37,33 @@ GradientRule = Callable[
 ]
 """((loss, new state), gradient) of one batch at (params, state)."""
 Measure = Callable[[Problem, ClientView], PyTree]
-Personalization = Callable[[Problem, ClientView, Key], Variables]
-"""A client's view between rounds, as it would be asked next -> the variables that are evaluated as its own model."""
+
+
+class OutputMixture(NamedTuple):
+    """Models of the same network whose logits are mixed, in place of the variables of a single one."""
+
+    models: tuple[Variables, ...]
+    weights: tuple[Float[Array, "*clients"], ...]
+
+
+Personalization = Callable[[Problem, ClientView, Key], Variables | OutputMixture]
+"""A client's view between rounds, as it would be asked next -> what is evaluated as its own model."""
+
+
+class StatefulGradientRule(NamedTuple):
+    """A gradient rule with a state that goes from step to step of a round, such as a dual variable.
+
+    Args:
+        init: The view before training -> the state of the first step.
+        update: (its state, the arguments of a `GradientRule`) -> (what a `GradientRule` returns, its new state). The
+            last state of a round is `results["gradient"]` of the view after training, for memories and reports.
+    """
+
+    init: Callable[[ClientView], PyTree]
+    update: Callable[
+        [PyTree, Problem, Params, Variables, Batch, ClientView, Key],
+        tuple[tuple[tuple[Float[Array, ""], Variables], Params], PyTree],
+    ]
 
 
 class OfRun(NamedTuple):

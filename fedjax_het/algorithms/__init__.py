@@ -6,6 +6,8 @@ ALGORITHMS has each by the name that a config uses.
 from collections.abc import Callable
 
 from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithms._apfl import apfl
+from fedjax_het.algorithms._ditto import ditto
 from fedjax_het.algorithms._fedavg import fedavg
 from fedjax_het.algorithms._fedbn import fedbn
 from fedjax_het.algorithms._fedcm import fedcm
@@ -25,6 +27,7 @@ from fedjax_het.algorithms._fedsr import fedl2r, fedsr
 from fedjax_het.algorithms._harmofl import harmofl
 from fedjax_het.algorithms._hierarchical import hierarchical
 from fedjax_het.algorithms._moon import moon
+from fedjax_het.algorithms._pfedme import pfedme
 from fedjax_het.algorithms._scaffold import scaffold
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
@@ -32,7 +35,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     for algorithm in (
         *(fedavg, fedprox, scaffold, fedbn, fedld, harmofl, fednova, fedcm, fedavgm, fedadagrad, fedadam, fedyogi),
         *(fedmgc, fedavg_dgc, fedprox_dgc, fedgh, hierarchical, fedsr, fedl2r, fediir, fedrd, fedga, moon, fedpac),
-        *(fedper, lgfedavg, fedrep, fedbabu),
+        *(fedper, lgfedavg, fedrep, fedbabu, ditto, pfedme, apfl),
     )
 }
 

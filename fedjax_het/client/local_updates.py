@@ -11,15 +11,16 @@ import optax
 from jaxtyping import Float
 
 from fedjax_het import tree
-from fedjax_het.algorithm import GradientRule, LocalUpdate, Problem
+from fedjax_het.algorithm import GradientRule, LocalUpdate, Problem, StatefulGradientRule
 from fedjax_het.client.gradients import plain_gradient
 from fedjax_het.client.optimizers import Betas, local_optimizer, trainable_only
 from fedjax_het.client.schedules import Schedule, check_schedule, rate
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, ClientView, HostArray, Key, Params, PyTree, Rows, Trained, Variables
+from fedjax_het.types import Array, Batch, ClientView, HostArray, Key, Params, PyTree, Rows, Trained, Variables
 from fedjax_het.validation import Count, FractionBelowOne, NonNegative, validate_arguments
 
 _AUGMENTING = 1 << 16  # far from the small numbers that a step's key is split into
+_OWN = 1 << 17
 
 
 class TrainingWithoutMomentum(TypedDict, total=False):
@@ -66,6 +67,7 @@ class _Progress(NamedTuple):
     loss: Float[Array, "2"]  # summed over the examples of the round, and of this epoch
     num_examples: Float[Array, "2"]  # how many those are
     drift: Float[Array, ""] | None  # summed over the steps, where a diagnostic asks for it
+    gradient: PyTree  # the state of a stateful gradient rule, or ()
 
 
 @validate_arguments
@@ -82,7 +84,7 @@ def sgd(
     betas: Betas | None = None,
     learning_rate_schedule: Schedule | None = None,
     only: str | None = None,
-    gradient: GradientRule = plain_gradient,
+    gradient: GradientRule | StatefulGradientRule = plain_gradient,
     keep_optimizer: bool = False,
 ) -> LocalUpdate:
     """Mini-batch training in PyTorch's order: g <- g + decay w;  b <- momentum b + g;  w <- w - lr b.
@@ -106,7 +108,7 @@ def sgd(
         learning_rate_schedule: Round -> what the rate is multiplied by, whatever the optimizer; see `schedules`. None
             is 1.
         only: A pattern for the parameters that are trained, see `optimizers.trainable_only`.
-        gradient: The rule that feeds the optimizer.
+        gradient: The rule that feeds the optimizer. The last state of a stateful one is `results["gradient"]`.
         keep_optimizer: Whether training goes on with memory["optimizer"] instead of starting afresh each round, see
             `memories.optimizer_state`.
 
@@ -124,7 +126,8 @@ def sgd(
     if keep_optimizer and only is not None:
         raise InputError("only: the optimizer is kept between rounds here. Restrict it yourself, where it is kept too.")
     optimizer = trainable_only(local_optimizer(optimizer, learning_rate, momentum, weight_decay, betas), only)
-    step = _build_step(optimizer, gradient, batch_size, learning_rate_schedule)
+    rule = gradient if isinstance(gradient, StatefulGradientRule) else _without_state(gradient)
+    step = _build_step(optimizer, rule, batch_size, learning_rate_schedule)
 
     def train(problem: Problem, view: ClientView, key: Key, with_drift: bool = False) -> Trained:
         rows = view.data.train
@@ -146,8 +149,10 @@ def sgd(
         opt_state = view.memory["optimizer"] if keep_optimizer else optimizer.init(view.local["params"])
         num_epochs = -(-num_steps // jnp.maximum(num_batches, 1))
         with jax.named_scope("epochs"):
-            progress = jax.lax.fori_loop(0, num_epochs, epoch, _start_training(view, opt_state, with_drift))
-        return _finish_training(progress, num_steps)
+            start = _start_training(view, opt_state, rule.init(view), with_drift)
+            progress = jax.lax.fori_loop(0, num_epochs, epoch, start)
+        trained = _finish_training(progress, num_steps)
+        return trained._replace(results={"gradient": progress.gradient}) if rule is gradient else trained
 
     def count_steps(num_examples: Any) -> Any:
         count = np.asarray(num_examples).astype(np.int64)
@@ -181,7 +186,8 @@ def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
             for name in ("loss", "drift")
             if name in middle.metrics
         }
-        return end._replace(num_steps=num_steps, metrics={**end.metrics, **means})
+        results = {**middle.results, **end.results}
+        return end._replace(num_steps=num_steps, metrics={**end.metrics, **means}, results=results)
 
     both = LocalUpdate(
         partial(train, train_first=first.train, train_second=second.train),
@@ -194,10 +200,38 @@ def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
     return both._replace(train_with_drift=with_drift)
 
 
-def _start_training(view: ClientView, opt_state: PyTree, with_drift: bool) -> _Progress:
+def with_own_model(common: LocalUpdate, own: LocalUpdate) -> LocalUpdate:
+    """Train the received model by one local update, and then the client's own model by another.
+
+    The server is sent what the first made; its steps, metrics and optimizer are those of the round. The second starts
+    from memory["own"], all variables of a model, see `memories.result`, and what it makes is results["own"]. Both have
+    the view's start, and keys of their own, so that neither changes the other.
+
+    Args:
+        common: The local update of the received model.
+        own: The local update of the client's own model.
+    """
+
+    def train(problem: Problem, view: ClientView, key: Key, train_common: Callable) -> Trained:
+        trained = train_common(problem, view, key)
+        own_key = jax.random.fold_in(key, _OWN)
+        own_model = own.train(problem, view._replace(local=view.memory["own"]), own_key).variables
+        return trained._replace(results={**trained.results, "own": own_model})
+
+    both = LocalUpdate(
+        partial(train, train_common=common.train),
+        lambda num_examples: common.num_steps(num_examples) + own.num_steps(num_examples),
+        min(common.batch_size, own.batch_size),
+    )
+    if common.train_with_drift is None:
+        return both
+    return both._replace(train_with_drift=partial(train, train_common=common.train_with_drift))
+
+
+def _start_training(view: ClientView, opt_state: PyTree, gradient: PyTree, with_drift: bool) -> _Progress:
     params, state = tree.split_params(view.local)
     zero = jnp.zeros(2, float)
-    return _Progress(params, state, opt_state, zero, zero, jnp.zeros((), float) if with_drift else None)
+    return _Progress(params, state, opt_state, zero, zero, jnp.zeros((), float) if with_drift else None, gradient)
 
 
 def _finish_training(done: _Progress, num_steps: HostArray) -> Trained:
@@ -208,22 +242,34 @@ def _finish_training(done: _Progress, num_steps: HostArray) -> Trained:
     return Trained({"params": done.params, **done.state}, jnp.asarray(num_steps, float), done.optimizer, metrics)
 
 
+def _without_state(rule: GradientRule) -> StatefulGradientRule:
+    def update(
+        own: PyTree, problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
+    ) -> tuple:
+        return rule(problem, params, state, batch, view, key), own
+
+    return StatefulGradientRule(lambda view: (), update)
+
+
 def _build_step(
-    optimizer: optax.GradientTransformation, gradient: GradientRule, batch_size: int, schedule: Schedule | None
+    optimizer: optax.GradientTransformation, rule: StatefulGradientRule, batch_size: int, schedule: Schedule | None
 ) -> Callable:
     def step(problem: Problem, view: ClientView, order: Array, key: Key, index: Array, progress: _Progress):
         rows = view.data.train
         key = jax.random.fold_in(key, index)
         augmenting = jax.random.fold_in(key, _AUGMENTING)
         batch = problem.batch(view.data, order, rows.count, index * batch_size, batch_size, augmenting)
-        (loss, state), direction = gradient(problem, progress.params, progress.state, batch, view, key)
+        ((loss, state), direction), own = rule.update(
+            progress.gradient, problem, progress.params, progress.state, batch, view, key
+        )
         updates, opt_state = optimizer.update(direction, progress.optimizer, progress.params)
         if schedule:
             updates = tree.scale(rate(1.0, schedule, view), updates)
         count, drift, params = jnp.sum(batch.mask), progress.drift, optax.apply_updates(progress.params, updates)
         if drift is not None:
             drift = drift + tree.squared_norm(tree.subtract(params, view.start["params"]))
-        return _Progress(params, state, opt_state, progress.loss + loss * count, progress.num_examples + count, drift)
+        losses, num_examples = progress.loss + loss * count, progress.num_examples + count
+        return _Progress(params, state, opt_state, losses, num_examples, drift, own)
 
     return step
 

@@ -13,7 +13,7 @@ import optax
 from jaxtyping import Int
 
 from fedjax_het import tree
-from fedjax_het.algorithm import Personalization
+from fedjax_het.algorithm import OutputMixture, Personalization
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS, overlap_metrics
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.round.client_step import Cohort, CohortMember, Common, cohort_members, personal_variables
@@ -124,7 +124,7 @@ def score_own_models(
         variables = personal_variables(personalize, problem, common, member)
         return {name: score_rows(common, variables, own) for name, own in own_tables.items()}
 
-    def score_rows(common: Common, variables: Variables, own: Rows) -> Array:
+    def score_rows(common: Common, variables: Variables | OutputMixture, own: Rows) -> Array:
         received, examples, size = common.received, common.examples, own.even_batch_size(batch_size)
 
         def add_batch(number: Array, totals: Array) -> Array:
@@ -183,13 +183,27 @@ def client_block(number: Array | int, size: int, num_clients: int) -> tuple[Arra
 
 
 def _sum_scores(
-    problem: LocalProblem, variables: Variables, round: Array, examples: Examples, index: HostArray, is_example: Array
+    problem: LocalProblem,
+    variables: Variables | OutputMixture,
+    round: Array,
+    examples: Examples,
+    index: HostArray,
+    is_example: Array,
 ) -> Array:
     """Sum the scores of the examples of a batch, [scores]; loss and accuracy of a mask are means over its pixels."""
     inputs = problem.prepare(examples.inputs[index])
     context = Context(is_example.astype(inputs.dtype), round, jax.random.key(0), False)
-    (features, _), _ = problem.model.encode(variables, inputs, context)
-    logits, labels = problem.model.classify(variables["params"], features), examples.labels[index]
+
+    def compute_logits(variables: Variables) -> Array:
+        (features, _), _ = problem.model.encode(variables, inputs, context)
+        return problem.model.classify(variables["params"], features)
+
+    if isinstance(variables, OutputMixture):
+        first, *others = (w * compute_logits(each) for w, each in zip(variables.weights, variables.models, strict=True))
+        logits = sum(others, start=first)
+    else:
+        logits = compute_logits(variables)
+    labels = examples.labels[index]
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     predicted = jnp.argmax(logits, -1)
     correct = (predicted == labels).astype(losses.dtype)

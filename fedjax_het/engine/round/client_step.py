@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
 from fedjax_het import tree
-from fedjax_het.algorithm import Algorithm, Measure, Personalization
+from fedjax_het.algorithm import Algorithm, Measure, OutputMixture, Personalization
 from fedjax_het.engine.round import uplink
 from fedjax_het.engine.round.problem import HIDDEN_TEST_ROWS, LocalProblem, MissingSlotError, SlotView
 from fedjax_het.engine.round.timing import Timing
@@ -194,7 +194,7 @@ def train_client(
 
 def personal_variables(
     personalize: Personalization | None, problem: LocalProblem, common: Common, member: CohortMember
-) -> Variables:
+) -> Variables | OutputMixture:
     """The variables of a client's own model between rounds.
 
     Args:
