@@ -29,7 +29,7 @@ def apfl(
     preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """APFL: each client uses a mixture of a model of its own and the common one.
+    """APFL: each client mixes a model of its own with the common one.
 
         each step:  w_i <- w_i - lr g(w_i);   v_i <- v_i - lr alpha_i g(m),   m = alpha_i v_i + (1 - alpha_i) w_i before
         first step of a round:  alpha_i <- alpha_i - lr <v_i - w_i, g(m)>, cut to [0, 1]

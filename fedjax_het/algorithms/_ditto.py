@@ -27,7 +27,7 @@ def ditto(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """Ditto: each client trains a whole model of its own, drawn to the common one.
+    """Ditto: each client trains a model of its own, drawn to the common one.
 
         y_i = SGD(F_i, start at w),   w <- w + eta_g sum_i p_i (y_i - w),   p_i = n_i / sum_j n_j
         v <- v - eta_v (g_i(v) + lam (v - w)),   from the client's last v_i, w as it was received

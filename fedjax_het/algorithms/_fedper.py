@@ -55,7 +55,7 @@ def lgfedavg(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """LG-FedAvg: a shared head on each client's own body, its local representation.
+    """LG-FedAvg: a shared head on each client's own body.
 
         (b_i, h_i) = SGD(F_i, start at (b_i, h)),   h <- h + eta_g sum_i p_i (h_i - h),   p_i = n_i / sum_j n_j
 

@@ -92,7 +92,7 @@ def fedbabu(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedBABU: only the body is trained, under a random head that nobody changes; clients fine-tune at the end.
+    """FedBABU: the body is trained under a fixed random head, clients fine-tune.
 
         b_i = SGD on b from the received b, head h_0 fixed;   b <- b + eta_g sum_i p_i (b_i - b)
         own model of client i:  (b, h)_i = fine_tune_epochs of SGD from (b, h_0)

@@ -28,7 +28,7 @@ def pfedme(
     weighting: WeightingOrName = "samples",
     **training: Unpack[TrainingWithoutRate],
 ) -> Algorithm:
-    """pFedMe: a client's own model stays near the common one, which follows the own models.
+    """pFedMe: own models stay near the common one, which follows them.
 
         each local step, on one batch:
             theta <- theta - rho (g(theta) + lam (theta - l)), personal_steps times;   l <- l - lr lam (l - theta)
