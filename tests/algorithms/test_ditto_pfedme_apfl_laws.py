@@ -124,16 +124,18 @@ def test_apfls_alpha_stays_until_the_models_differ_and_then_moves_within_0_and_1
     assert np.all((np.asarray(alphas[1]) >= 0) & (np.asarray(alphas[1]) <= 1)) and np.ptp(alphas[1]) > 0.01
 
 
-def test_apfl_mixes_outputs_and_parameters_alike_in_a_linear_model_alone():
+@pytest.mark.parametrize(
+    ("hidden", "is_alike"), [((), True), pytest.param((8,), False, marks=pytest.mark.slow)], ids=["linear", "hidden"]
+)
+def test_apfl_mixes_outputs_and_parameters_alike_in_a_linear_model_alone(hidden, is_alike):
     """The own models, and the scores of the mixtures."""
-    for hidden, is_alike in (((), True), ((8,), False)):
-        states, scores = [], []
-        for mix in ("parameters", "outputs"):
-            built = algorithm("apfl", mix=mix, adaptive=False, shuffle=False)
-            network = models.mlp(3, hidden=hidden, norm="none")
-            simulation = Simulation(built, network, federation(), rounds=2, evaluate_every=2)
-            state, _ = simulation.advance(simulation.start(), 2)
-            states.append(own_params(state))
-            scores.append(simulation.evaluate(state).personal)
-        assert (difference(*states) < 1e-5) == is_alike
-        assert np.allclose(scores[0].loss, scores[1].loss, rtol=1e-5) == is_alike
+    states, scores = [], []
+    for mix in ("parameters", "outputs"):
+        built = algorithm("apfl", mix=mix, adaptive=False, shuffle=False)
+        network = models.mlp(3, hidden=hidden, norm="none")
+        simulation = Simulation(built, network, federation(), rounds=2, evaluate_every=2)
+        state, _ = simulation.advance(simulation.start(), 2)
+        states.append(own_params(state))
+        scores.append(simulation.evaluate(state).personal)
+    assert (difference(*states) < 1e-5) == is_alike
+    assert np.allclose(scores[0].loss, scores[1].loss, rtol=1e-5) == is_alike
