@@ -1,8 +1,17 @@
 """A simulator for heterogeneous federated learning in which a whole round is one XLA program."""
 
 from fedjax_het import algorithms, data, diagnostics, models, sharing, tree, types, uplink
-from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, Summary, Weighting
-from fedjax_het.client import gradients, local_updates, measures, memories, objectives, schedules, sharpness
+from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, OutputMixture, Summary, Weighting
+from fedjax_het.client import (
+    gradients,
+    local_updates,
+    measures,
+    memories,
+    objectives,
+    personalization,
+    schedules,
+    sharpness,
+)
 from fedjax_het.engine import History, Simulation, Sweep, simulate
 from fedjax_het.engine.parallel import layout
 from fedjax_het.engine.round import participation, timing
@@ -19,6 +28,7 @@ __all__ = [
     "InputError",
     "LocalUpdate",
     "Memory",
+    "OutputMixture",
     "Simulation",
     "Summary",
     "Sweep",
@@ -36,6 +46,7 @@ __all__ = [
     "models",
     "objectives",
     "participation",
+    "personalization",
     "schedules",
     "server_optimizers",
     "sharing",

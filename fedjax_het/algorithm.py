@@ -40,6 +40,17 @@ GradientRule = Callable[
 Measure = Callable[[Problem, ClientView], PyTree]
 
 
+class OutputMixture(NamedTuple):
+    """Models of the same network whose logits are mixed, in place of the variables of a single one."""
+
+    models: tuple[Variables, ...]
+    weights: tuple[Float[Array, "*clients"], ...]
+
+
+Personalization = Callable[[Problem, ClientView, Key], Variables | OutputMixture]
+"""A client's view between rounds, as it would be asked next -> what is evaluated as its own model."""
+
+
 class StatefulGradientRule(NamedTuple):
     """A gradient rule with a state that goes from step to step of a round, such as a dual variable.
 
@@ -256,3 +267,4 @@ class Algorithm:
     )  # keyed by the report or answer that is summarized
     uplink: tuple[Stage, ...] = ()  # applied in this order to every client's update
     evaluated: Callable[[ServerState], Variables] = shared_variables  # which shared variables are tested and exported
+    personalize: Personalization | None = None  # None evaluates the shared leaves with the client's own personal leaves

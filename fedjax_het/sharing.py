@@ -28,6 +28,8 @@ class Leaf(NamedTuple):
 
 Sharing = Callable[[Leaf], bool]
 """leaf -> whether it is personal."""
+HEAD = "params/classifier/*"
+"""The pattern of the head's leaves, by which methods split a model into head and body; `f"!{HEAD}"` is the body."""
 
 
 class _PathRule(NamedTuple):
@@ -38,6 +40,16 @@ class _PathRule(NamedTuple):
 
     def __repr__(self) -> str:
         return f"personal({', '.join(map(repr, self.patterns))})"
+
+
+class _ExceptRule(NamedTuple):
+    patterns: tuple[str, ...]
+
+    def __call__(self, leaf: Leaf) -> bool:
+        return not any(fnmatchcase(leaf.path, pattern) for pattern in self.patterns)
+
+    def __repr__(self) -> str:
+        return f"share_only({', '.join(map(repr, self.patterns))})"
 
 
 class _LayerRule(NamedTuple):
@@ -61,6 +73,16 @@ def personal(*patterns: str) -> Sharing:
     """
 
     return _PathRule(patterns)
+
+
+def share_only(*patterns: str) -> Sharing:
+    """The leaves whose path matches one of the patterns are shared, all others are personal.
+
+    Args:
+        patterns: Patterns of the shell: share_only("params/classifier/*").
+    """
+
+    return _ExceptRule(patterns)
 
 
 def personal_layers(*classes: type) -> Sharing:

@@ -75,3 +75,7 @@ def test_the_error_names_layers_without_leaves():
 
 def test_a_custom_rule_chooses_leaves():
     assert chosen_paths(lambda leaf: leaf.path.endswith("/bias")) == {PATHS[-1]}
+
+
+def test_share_only_keeps_all_other_leaves_personal():
+    assert chosen_paths(sharing.share_only("params/classifier/*", "params/group/*")) == set(PATHS[:4])

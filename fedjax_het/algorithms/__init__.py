@@ -6,6 +6,8 @@ ALGORITHMS has each by the name that a config uses.
 from collections.abc import Callable
 
 from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithms._apfl import apfl
+from fedjax_het.algorithms._ditto import ditto
 from fedjax_het.algorithms._fedacg import fedacg
 from fedjax_het.algorithms._fedavg import fedavg
 from fedjax_het.algorithms._fedbn import fedbn
@@ -25,9 +27,11 @@ from fedjax_het.algorithms._fednova import fednova
 from fedjax_het.algorithms._fedntd import fedntd
 from fedjax_het.algorithms._fedopt import fedadagrad, fedadam, fedavgm, fedyogi
 from fedjax_het.algorithms._fedpac import fedpac
+from fedjax_het.algorithms._fedper import fedper, lgfedavg
 from fedjax_het.algorithms._fedproto import fedproto
 from fedjax_het.algorithms._fedprox import fedprox
 from fedjax_het.algorithms._fedrd import fedrd
+from fedjax_het.algorithms._fedrep import fedbabu, fedrep
 from fedjax_het.algorithms._fedrs import fedrs
 from fedjax_het.algorithms._fedsam import fedasam, fedsam
 from fedjax_het.algorithms._fedspeed import fedsmoo, fedspeed
@@ -35,6 +39,7 @@ from fedjax_het.algorithms._fedsr import fedl2r, fedsr
 from fedjax_het.algorithms._harmofl import harmofl
 from fedjax_het.algorithms._hierarchical import hierarchical
 from fedjax_het.algorithms._moon import moon
+from fedjax_het.algorithms._pfedme import pfedme
 from fedjax_het.algorithms._scaffold import fedgamma, scaffold
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
@@ -45,6 +50,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
         *(feddyn, fedexp, fedacg, fedlc, fedrs, fedntd, feddecorr, feddisco),
         *(fedproto, fedetf),
         *(fedsam, fedasam, mofedsam, fedgamma, fedspeed, fedsmoo),
+        *(fedper, lgfedavg, fedrep, fedbabu, ditto, pfedme, apfl),
     )
 }
 

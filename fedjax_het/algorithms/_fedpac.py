@@ -13,10 +13,8 @@ from fedjax_het.models import with_feature_shape
 from fedjax_het.server.aggregators import collaborative_heads, mean
 from fedjax_het.server.summaries import class_weighted_mean
 from fedjax_het.server.weightings import WeightingName, WeightingOrName
-from fedjax_het.sharing import personal
+from fedjax_het.sharing import HEAD, personal
 from fedjax_het.validation import Count, Fraction, NonNegative, validate_arguments
-
-HEAD = "params/classifier/*"
 
 
 @validate_arguments

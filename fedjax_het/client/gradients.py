@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import GradientRule, Problem, StatefulGradientRule
 from fedjax_het.types import Array, Batch, ClientView, Key, Params, PyTree, Variables
-from fedjax_het.validation import Positive, PositiveFraction, validate_arguments
+from fedjax_het.validation import NonNegative, Positive, PositiveFraction, validate_arguments
 
 LossAndState = tuple[Array, Variables]
 
@@ -172,6 +172,31 @@ def wrapped_rule(rule: StatefulGradientRule, wrapper: Callable[[GradientRule], G
         return wrapper(lambda *arguments: result)(problem, params, state, batch, view, key), own
 
     return StatefulGradientRule(rule.init, update)
+
+
+@validate_arguments
+def proximal_gradient(lam: NonNegative = 1.0) -> GradientRule:
+    """The gradient of the objective and of lam/2 ||v - w||^2, which pulls an own model v to the received one.
+
+        g(v) + lam (v - w)
+
+    Reads: view.start (w).
+
+    Args:
+        lam: Ditto's λ, 0.1 to 2; 0 is the gradient alone.
+
+    References:
+        Li et al., Ditto, ICML 2021. arXiv:2012.04221
+    """
+
+    def rule(
+        problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
+    ) -> tuple[LossAndState, Params]:
+        loss_and_state, gradient = problem.value_and_grad(params, state, batch, view, key)
+        pull = tree.scale(lam, tree.subtract(params, view.start["params"]))
+        return loss_and_state, tree.add(gradient, pull)
+
+    return rule
 
 
 def full_gradient(problem: Problem, view: ClientView, batch_size: int) -> Params:

@@ -20,6 +20,7 @@ from fedjax_het.types import Array, Batch, ClientView, HostArray, Key, Params, P
 from fedjax_het.validation import Count, FractionBelowOne, NonNegative, validate_arguments
 
 _AUGMENTING = 1 << 16  # far from the small numbers that a step's key is split into
+_OWN = 1 << 17
 
 
 class TrainingWithoutMomentum(TypedDict, total=False):
@@ -176,8 +177,8 @@ def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
     def train(problem: Problem, view: ClientView, key: Key, train_first: Callable, train_second: Callable) -> Trained:
         first_key, second_key = jax.random.split(key)
         middle = train_first(problem, view, first_key)
-        left = None if view.max_steps is None else view.max_steps - middle.num_steps.astype(jnp.int32)
-        end = train_second(problem, view._replace(local=middle.variables, max_steps=left), second_key)
+        second_view = view._replace(local=middle.variables, max_steps=_count_steps_left(view, middle))
+        end = train_second(problem, second_view, second_key)
         num_steps = middle.num_steps + end.num_steps
         share = middle.num_steps / jnp.maximum(num_steps, 1)
         means = {
@@ -197,6 +198,40 @@ def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
         return both
     with_drift = partial(train, train_first=first.train_with_drift, train_second=second.train_with_drift)
     return both._replace(train_with_drift=with_drift)
+
+
+def with_own_model(common: LocalUpdate, own: LocalUpdate) -> LocalUpdate:
+    """Train the received model by one local update, and then the client's own model by another.
+
+    The server is sent what the first made; its metrics and its optimizer are those of the round. The second starts from
+    memory["own"], all variables of a model, see `memories.result`, and what it makes is results["own"]. Steps add up.
+    Each has keys of its own, and view.start stays where the round began, so that neither changes the other.
+
+    Args:
+        common: The local update of the received model.
+        own: The local update of the client's own model.
+    """
+
+    def train(problem: Problem, view: ClientView, key: Key, train_common: Callable) -> Trained:
+        trained = train_common(problem, view, key)
+        own_view = view._replace(local=view.memory["own"], max_steps=_count_steps_left(view, trained))
+        own_model = own.train(problem, own_view, jax.random.fold_in(key, _OWN))
+        results = {**trained.results, "own": own_model.variables}
+        return trained._replace(num_steps=trained.num_steps + own_model.num_steps, results=results)
+
+    both = LocalUpdate(
+        partial(train, train_common=common.train),
+        lambda num_examples: common.num_steps(num_examples) + own.num_steps(num_examples),
+        min(common.batch_size, own.batch_size),
+    )
+    if common.train_with_drift is None:
+        return both
+    return both._replace(train_with_drift=partial(train, train_common=common.train_with_drift))
+
+
+def _count_steps_left(view: ClientView, done: Trained) -> Array | None:
+    """The steps that a client has time for after the first part of its round; None is no limit."""
+    return None if view.max_steps is None else view.max_steps - done.num_steps.astype(jnp.int32)
 
 
 def _start_training(view: ClientView, opt_state: PyTree, gradient: PyTree, with_drift: bool) -> _Progress:

@@ -35,6 +35,16 @@ def total_displacement() -> Memory:
     return Memory(lambda variables: tree.zeros_like(variables["params"]), update)
 
 
+def result(name: str, init: Callable[[Variables], PyTree] = lambda variables: variables) -> Memory:
+    """What the client's last training made besides the model that is sent, view.results[name].
+
+    Args:
+        name: Its name among the results, "own" or "gradient".
+        init: Initial variables -> the value before the client's first round; by default those, a model of its own.
+    """
+    return Memory(init, lambda problem, view: view.results[name])
+
+
 def optimizer_state(optimizer: optax.GradientTransformation) -> Memory:
     """The local optimizer's state (momentum, moments), so that it goes on where the client's last round ended."""
     return Memory(lambda variables: optimizer.init(variables["params"]), lambda problem, view: view.optimizer)
@@ -42,9 +52,7 @@ def optimizer_state(optimizer: optax.GradientTransformation) -> Memory:
 
 def gradient_state() -> Memory:
     """The last state of a stateful gradient rule, a tree like the parameters, from zero."""
-    return Memory(
-        lambda variables: tree.zeros_like(variables["params"]), lambda problem, view: view.results["gradient"]
-    )
+    return result("gradient", lambda variables: tree.zeros_like(variables["params"]))
 
 
 def last(measure: Measure, empty: Callable[[Variables], PyTree] = lambda variables: jnp.zeros((), float)) -> Memory:

@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.diagnose import Diagnostic, DiagnosticValues, compile_diagnostics
-from fedjax_het.engine.evaluation.evaluate import Evaluation, has_personal
+from fedjax_het.engine.evaluation.evaluate import Evaluation, has_own_models
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.run_spec import AUTO, OffloadPolicy, RunSpec
 from fedjax_het.engine.parallel.layout import Layout, vmapped
@@ -131,8 +131,9 @@ class Simulation:
 
     @property
     def has_personal(self) -> bool:
-        """Whether a part of the model stays with its client."""
-        return has_personal(self.executor.traced.shapes.state.clients)
+        """Whether clients have models of their own: a part of the model stays with its client, or a rule makes them."""
+        traced = self.executor.traced
+        return has_own_models(traced.shapes.state.clients, traced.round.personalize)
 
     # ---- running -----------------------------------------------------------------------------------------------------
     def start(self) -> State:

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from fedjax_het.client import local_updates
-from fedjax_het.client.local_updates import Training, sequential, sgd
+from fedjax_het.client.local_updates import Training, sequential, sgd, with_own_model
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
@@ -164,3 +164,17 @@ def test_an_update_with_only_trains_the_matching_parameters():
 def test_only_together_with_keep_optimizer_is_refused():
     with pytest.raises(InputError, match="only: the optimizer is kept"):
         sgd(only="params/w", keep_optimizer=True)
+
+
+def test_an_own_model_is_trained_after_the_common_one_in_the_steps_that_are_left():
+    """Of its own start, at its own rate; without a limit both take their two steps."""
+    batches, settings = [np.arange(5), np.arange(5, 10)], {"steps": 2, "batch_size": 5, "shuffle": False}
+    update = with_own_model(sgd(0.3, **settings), sgd(0.1, **settings))
+    start = view(np.arange(10), 10, {"own": {"params": {"w": 2 * WEIGHTS["w"]}}})
+    train_once = jax.jit(lambda v: update.train(PROBLEM, v, jax.random.key(0)))
+    for limit, own_batches in ((None, batches), (3, batches[:1])):
+        out = train_once(start._replace(max_steps=None if limit is None else jnp.asarray(limit)))
+        np.testing.assert_allclose(out.variables["params"]["w"], by_hand(batches, 0.3), atol=1e-5)
+        wanted = by_hand(own_batches, 0.1, start=2 * WEIGHTS["w"])
+        np.testing.assert_allclose(out.results["own"]["params"]["w"], wanted, atol=1e-5)
+        assert float(out.num_steps) == (limit or update.num_steps(10))

@@ -17,6 +17,7 @@ DESCRIPTIVE = (
     "rel_diff_*",
     "transcription_error",
     "independent_diff",
+    "agrees_with_*",
 )
 
 

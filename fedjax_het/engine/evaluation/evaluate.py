@@ -8,14 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het import tree
+from fedjax_het.algorithm import Personalization
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.evaluation import scoring
 from fedjax_het.engine.evaluation.scoring import Batches, HeldOut
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS
 from fedjax_het.engine.parallel.layout import Layout
+from fedjax_het.engine.round.client_step import Cohort, cohort_data
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, ClientState, Examples, HostArray, Rows, State, Variables
+from fedjax_het.types import Array, ClientData, ClientState, HostArray, Key, Rows, State
 
 BATCH = 256
 _MIN_PADDING_SAVED = 4096  # padding slots: computing fewer is faster than compiling another program
@@ -146,8 +148,13 @@ def _make_table(rows: Rows) -> Rows:
 
 
 def make_evaluation(
-    problem: LocalProblem, groups: Groups, layout: Layout, batch_size: int, at_a_time: int | None = None
-) -> Callable[[State, Examples, HeldOut, dict[str, Rows]], Evaluation]:
+    problem: LocalProblem,
+    groups: Groups,
+    layout: Layout,
+    batch_size: int,
+    at_a_time: int | None = None,
+    personalize: Personalization | None = None,
+) -> Callable[[State, ClientData, HeldOut, dict[str, Rows], Key], Evaluation]:
     """Build the function that evaluates a state.
 
     Personal leaves of the server's model are their mean over the clients that have trained (over all clients before the
@@ -159,48 +166,41 @@ def make_evaluation(
         layout: The layout of the client axis.
         batch_size: The most examples per batch of a personal model.
         at_a_time: The number of personal models that are scored at the same time, a `Layout.round_up`; None is all.
+        personalize: The rule for the clients' own models, see `Algorithm`.
 
     Returns:
-        (state, examples, held-out examples, `personal_rows`) -> Evaluation.
+        (state, data of all clients, held-out examples, `personal_rows`, key of the run) -> Evaluation.
     """
 
-    def evaluate(state: State, examples: Examples, held: HeldOut, tables: dict[str, Rows]) -> Evaluation:
+    def evaluate(state: State, data: ClientData, held: HeldOut, tables: dict[str, Rows], key: Key) -> Evaluation:
         server, clients = state.server, state.clients
         num_clients = tables["personal"].count.shape[0]
         size = at_a_time or layout.round_up(num_clients)
         shared = problem.evaluated(server)
         variables = tree.merge(shared, scoring.mean_personal_variables(clients, num_clients, size))
         num_segments = sum(size for _, size in groups) + 1  # the last one is padding
-        zeros = jnp.zeros((num_segments, len(scoring.score_names(examples.labels))), float)
-        totals = scoring.add_batches(problem, variables, server.round, examples, zeros, held)
-        own = tables if has_personal(clients) else {}
-        return collect_scores(
-            groups,
-            totals,
-            {name: own_models(shared, state, examples, rows, num_clients, size) for name, rows in own.items()},
-        )
+        zeros = jnp.zeros((num_segments, len(scoring.score_names(data.examples.labels))), float)
+        totals = scoring.add_batches(problem, variables, server.round, data.examples, zeros, held)
 
-    def own_models(
-        shared: Variables, state: State, examples: Examples, rows: Rows, num_clients: int, size: int
-    ) -> Array:
-        common = (shared, state.server.round, examples)
+        def score_block(number: Array) -> dict[str, Array]:
+            block = Cohort(*scoring.client_block(number, size, num_clients))
+            own_rows = {name: scoring.rows_of_block(rows, block) for name, rows in tables.items()}
+            of_block = tree.take(clients, block.ids), cohort_data(data, block), own_rows, block, key
+            tested = server._replace(shared=shared)
+            return scoring.score_own_models(problem, personalize, layout, batch_size, tested, *of_block)
 
-        def score_block(number: Array) -> Array:
-            ids, is_client = scoring.client_block(number, size, num_clients)
-            of = ids % rows.count.shape[0]
-            own = Rows(rows.index[of], jnp.where(is_client, rows.count[of], 0))
-            personal = tree.take(state.clients.personal, ids)
-            return scoring.score_personal_models(problem, layout, batch_size, common, personal, own)
-
-        num_blocks = -(-num_clients // size)
-        return jax.lax.map(score_block, jnp.arange(num_blocks)).reshape(num_blocks * size, -1)[:num_clients]
+        own = {}
+        if has_own_models(clients, personalize):
+            scores = jax.lax.map(score_block, jnp.arange(-(-num_clients // size)))
+            own = {name: sums.reshape(-1, sums.shape[-1])[:num_clients] for name, sums in scores.items()}
+        return collect_scores(groups, totals, own)
 
     return evaluate
 
 
-def has_personal(clients: ClientState) -> bool:
-    """Whether any leaves of the model are personal."""
-    return bool(jax.tree.leaves(clients.personal))
+def has_own_models(clients: ClientState, personalize: Personalization | None) -> bool:
+    """Whether clients have models of their own: some leaves are personal, or a rule makes them."""
+    return personalize is not None or bool(jax.tree.leaves(clients.personal))
 
 
 def collect_scores(groups: Groups, totals: HostArray, own: Mapping[str, HostArray]) -> Evaluation:

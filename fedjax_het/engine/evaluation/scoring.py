@@ -4,6 +4,7 @@ Scores are summed in the same order however the pieces are divided, so that an e
 examples and client states are on the device or streamed.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -12,10 +13,26 @@ import optax
 from jaxtyping import Int
 
 from fedjax_het import tree
+from fedjax_het.algorithm import OutputMixture, Personalization
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS, overlap_metrics
 from fedjax_het.engine.parallel.layout import Layout
+from fedjax_het.engine.round.client_step import Cohort, CohortMember, Common, cohort_members, personal_variables
 from fedjax_het.engine.round.problem import LocalProblem
-from fedjax_het.types import Array, ClientState, Context, Examples, HostArray, Rows, Variables
+from fedjax_het.types import (
+    Array,
+    Broadcast,
+    ClientData,
+    ClientState,
+    Context,
+    Examples,
+    HostArray,
+    Key,
+    Rows,
+    ServerState,
+    Variables,
+)
+
+_PERSONALIZING = 2  # a round's key is split into 0 and 1 for its cohort and its clients
 
 
 class Batches(NamedTuple):
@@ -68,44 +85,65 @@ def add_batches(
     return totals
 
 
-def score_personal_models(
+def score_own_models(
     problem: LocalProblem,
+    personalize: Personalization | None,
     layout: Layout,
     batch_size: int,
-    common: tuple[Variables, Array, Examples],
-    personal: Variables,
-    rows: Rows,
-) -> Array:
-    """Sum the scores of personal models, each on its own rows.
+    server: ServerState,
+    clients: ClientState,
+    data: ClientData,
+    tables: Mapping[str, Rows],
+    block: Cohort,
+    key: Key,
+) -> dict[str, Array]:
+    """Sum the scores of the own models of a block of clients, each on its own rows.
 
     Args:
         problem: The learning problem.
+        personalize: See `client_step.personal_variables`. Without it, neither memory nor `data.train` is read.
         layout: The layout of the client axis.
         batch_size: The most examples per batch.
-        common: (Shared variables, round, examples.)
-        personal: Personal variables, leaves [clients, ...]; the number of clients is a `Layout.round_up`.
-        rows: The rows of each client.
+        server: The server's state between rounds.
+        clients: The states of the block, leaves [slots, ...]; their number is a `Layout.round_up`.
+        data: All examples, and the training and validation rows of the block.
+        tables: The rows of the block that are scored, by the name of the table.
+        block: The ids, and which of them are no padding.
+        key: The key of the run; that of a client is a function of the round and its id.
 
     Returns:
-        Sums, [clients, scores].
+        Sums by the name of the table, [slots, scores].
     """
+    if personalize is None:
+        clients = clients._replace(memory={})
+    common = Common(Broadcast(server.round, server.shared, server.published), data.examples)
+    round_key = jax.random.fold_in(jax.random.fold_in(key, server.round), _PERSONALIZING)
 
-    def score_client(common: tuple[Variables, Array, Examples], client: tuple[Variables, Rows]) -> Array:
-        shared, round, examples = common
-        personal, own = client
-        variables, size = tree.merge(shared, personal), own.even_batch_size(batch_size)
+    def score_client(common: Common, client: tuple[CohortMember, dict[str, Rows]]) -> dict[str, Array]:
+        member, own_tables = client
+        variables = personal_variables(personalize, problem, common, member)
+        return {name: score_rows(common, variables, own) for name, own in own_tables.items()}
+
+    def score_rows(common: Common, variables: Variables | OutputMixture, own: Rows) -> Array:
+        received, examples, size = common.received, common.examples, own.even_batch_size(batch_size)
 
         def add_batch(number: Array, totals: Array) -> Array:
             places = number * size + jnp.arange(batch_size)
             index = own.index[jnp.minimum(places, own.index.shape[0] - 1)]
             is_example = places < jnp.minimum(own.count, (number + 1) * size)
-            return totals + _sum_scores(problem, variables, round, examples, index, is_example)
+            return totals + _sum_scores(problem, variables, received.round, examples, index, is_example)
 
         zeros = jnp.zeros(len(score_names(examples.labels)), float)
         with jax.named_scope("batches"):
             return jax.lax.fori_loop(0, -(-own.count // batch_size), add_batch, zeros)
 
-    return layout.map(score_client, common, (personal, rows))
+    return layout.map(score_client, common, (cohort_members(clients, data, block, round_key), dict(tables)))
+
+
+def rows_of_block(rows: Rows, block: Cohort) -> Rows:
+    """The rows of a block of clients, from a table with a row for each client or with a single one for all."""
+    of = block.ids % rows.count.shape[0]
+    return Rows(rows.index[of], jnp.where(block.is_here, rows.count[of], 0))
 
 
 def trained_client_weights(rounds: Array) -> Array:
@@ -145,13 +183,27 @@ def client_block(number: Array | int, size: int, num_clients: int) -> tuple[Arra
 
 
 def _sum_scores(
-    problem: LocalProblem, variables: Variables, round: Array, examples: Examples, index: HostArray, is_example: Array
+    problem: LocalProblem,
+    variables: Variables | OutputMixture,
+    round: Array,
+    examples: Examples,
+    index: HostArray,
+    is_example: Array,
 ) -> Array:
     """Sum the scores of the examples of a batch, [scores]; loss and accuracy of a mask are means over its pixels."""
     inputs = problem.prepare(examples.inputs[index])
     context = Context(is_example.astype(inputs.dtype), round, jax.random.key(0), False)
-    (features, _), _ = problem.model.encode(variables, inputs, context)
-    logits, labels = problem.model.classify(variables["params"], features), examples.labels[index]
+
+    def compute_logits(variables: Variables) -> Array:
+        (features, _), _ = problem.model.encode(variables, inputs, context)
+        return problem.model.classify(variables["params"], features)
+
+    if isinstance(variables, OutputMixture):
+        first, *others = (w * compute_logits(each) for w, each in zip(variables.weights, variables.models, strict=True))
+        logits = sum(others, start=first)
+    else:
+        logits = compute_logits(variables)
+    labels = examples.labels[index]
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     predicted = jnp.argmax(logits, -1)
     correct = (predicted == labels).astype(losses.dtype)

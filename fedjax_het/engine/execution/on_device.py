@@ -45,9 +45,8 @@ class OnDeviceExecutor(Executor):
         return state, jax.tree.map(lambda x: np.asarray(x)[:, :num_rounds], metrics)
 
     def evaluate(self, state: State) -> Evaluation:
-        program, data = self._evaluation, self._data
-        evaluation = program(self._hyper_parameters, state, data.examples, self._held_out, self._personal_rows)
-        return jax.tree.map(np.asarray, evaluation)
+        arguments = self._data, self._held_out, self._personal_rows, self._keys
+        return jax.tree.map(np.asarray, self._evaluation(self._hyper_parameters, state, *arguments))
 
     def compile_measures(
         self, measure: Callable[[Mapping[str, Array], State, ClientData, Key], PyTree]

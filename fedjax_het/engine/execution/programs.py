@@ -69,22 +69,22 @@ class RunPrograms:
         return self._program("rounds", self._run_rounds, (0, 0, None, 0, None), arguments, results, donate=(1,))
 
     def evaluation(self) -> Program:
-        """(hyper-parameters, state, examples, held-out batches, rows of personal models) -> Evaluation."""
+        """(hyper-parameters, state, data, held-out batches, rows of personal models, keys) -> Evaluation."""
         traced, spec = self.traced, self.traced.spec
         held_out, groups = held_out_batches(spec.federation, BATCH)
         own = personal_rows(spec.federation, spec.personal_on_test)
         slots = traced.layout.round_up(traced.round.cohort_size)
 
         def evaluate(hyper_parameters: Mapping[str, Array], *arguments: PyTree) -> Evaluation:
-            problem = traced.with_hyper_parameters(hyper_parameters).round.problem
-            return make_evaluation(problem, groups, traced.layout, BATCH, slots)(*arguments)
+            round = traced.with_hyper_parameters(hyper_parameters).round
+            return make_evaluation(round.problem, groups, traced.layout, BATCH, slots, round.personalize)(*arguments)
 
         tables = replicated_shapes((held_out, own), traced.layout)
         return self._program(
             "evaluation",
             evaluate,
-            (0, 0, None, None, None),
-            (self.hyper_parameters, self.state, self.data.examples, *tables),
+            (0, 0, None, None, None, 0),
+            (self.hyper_parameters, self.state, self.data, *tables, self.keys),
             is_rare=True,
         )
 

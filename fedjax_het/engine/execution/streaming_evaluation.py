@@ -15,7 +15,7 @@ from fedjax_het.engine.evaluation.evaluate import (
     BATCH,
     Evaluation,
     collect_scores,
-    has_personal,
+    has_own_models,
     held_out_batches,
     personal_rows,
 )
@@ -24,11 +24,27 @@ from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.prefetch import ExamplePrefetcher, prefetch, select_rows
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.parallel.compilation import COMPILATION_LOG, compile_program, replicated_shapes
+from fedjax_het.engine.round.client_step import Cohort
+from fedjax_het.engine.round.problem import HIDDEN_TEST_ROWS
 from fedjax_het.engine.storage.client_store import ClientStore
-from fedjax_het.types import ClientState, Examples, PyTree, Rows, State, Variables
+from fedjax_het.types import (
+    Array,
+    ClientData,
+    ClientState,
+    Examples,
+    HostArray,
+    Key,
+    PyTree,
+    Rows,
+    ServerState,
+    State,
+    Variables,
+)
 
 Clients = ClientState | ClientStore
 _compile_rare = partial(compile_program, is_rare=True)
+Tables = dict[str, Rows]
+_TRAINING = ("train", "valid")
 
 
 class StreamedEvaluation:
@@ -57,20 +73,25 @@ class StreamedEvaluation:
         self._personal_rows = personal_rows(spec.federation, spec.personal_on_test)
         self._block = self._layout.round_up(spec.cohort_size)  # clients at a time
         self._num_blocks = -(-spec.num_clients // self._block)
-        self._is_personal = has_personal(state.clients)
+        self._is_made = traced.round.personalize is not None
+        self._has_personal_leaves = has_own_models(state.clients, None)
+        self._has_own_models = has_own_models(state.clients, traced.round.personalize)
+        self._keys = self._layout.replicate(spec.keys())
         self._compile(state)
 
     def __call__(self, state: State, pool: Executor) -> Evaluation:
         """Evaluate a state; the results are NumPy arrays. The pool loads the next piece."""
         server, totals, own = state.server, self._zeros(self._total_shapes), {}
-        shared = self._evaluated(server)
-        mean_personal = self._mean_personal(state.clients, pool) if self._is_personal else {}
+        tested = server._replace(shared=self._evaluated(server))
+        mean_personal = self._mean_personal(state.clients, pool) if self._has_personal_leaves else {}
         inputs = prefetch(pool, self._load_piece, self._pieces)
         for (table, _), piece in zip(self._pieces, inputs, strict=True):
             # Waiting keeps pieces from accumulating on the device.
-            totals = jax.block_until_ready(self._score[table](shared, mean_personal, server.round, totals, *piece))
-        if self._is_personal:
-            own = {name: self._score_personal(name, shared, state, pool) for name in self._personal_rows}
+            totals = jax.block_until_ready(
+                self._score[table](tested.shared, mean_personal, server.round, totals, *piece)
+            )
+        if self._has_own_models:
+            own = self._score_personal(state._replace(server=tested), pool)
         return collect_scores(self._groups, np.asarray(totals), own)
 
     @property
@@ -81,11 +102,11 @@ class StreamedEvaluation:
         sizes = [cost.temporary_bytes(program) + 2 * tree.num_bytes(inputs) for program, inputs in self._program_inputs]
         return max(sizes) - tree.num_bytes(self._prefetcher.shapes)
 
-    def _score_personal(self, name: str, shared: Variables, state: State, pool: Executor) -> np.ndarray:
-        server, numbers = state.server, range(self._num_blocks)
-        blocks = prefetch(pool, lambda number: self._load_block(state.clients, name, number), numbers)
-        parts = [np.asarray(self._score_own[name](shared, server.round, *block)) for block in blocks]
-        return np.concatenate(parts, axis=1)[:, : self._traced.spec.num_clients]
+    def _score_personal(self, state: State, pool: Executor) -> dict[str, np.ndarray]:
+        blocks = prefetch(pool, lambda number: self._load_block(state.clients, number), range(self._num_blocks))
+        parts = [jax.tree.map(np.asarray, self._score_own(state.server, *block, self._keys)) for block in blocks]
+        joined = jax.tree.map(lambda *each: np.concatenate(each, axis=1), *parts)
+        return {name: sums[:, : self._traced.spec.num_clients] for name, sums in joined.items()}
 
     def _mean_personal(self, clients: Clients, pool: Executor) -> Variables:
         """`scoring.mean_personal_variables`; blocks without a trained client, which would add zeros, are skipped."""
@@ -94,7 +115,7 @@ class StreamedEvaluation:
         ids, is_client = self._client_ids(np.arange(self._num_blocks)[:, None])
         shares = np.where(is_client, shares[:, ids], 0).astype(shares.dtype)  # [seeds, blocks, block]
         nonempty, total = np.flatnonzero(shares.any(axis=(0, 2))).tolist(), self._zeros(self._mean_shapes)
-        personal = prefetch(pool, lambda number: self._personal_of(clients, ids[number]), nonempty)
+        personal = prefetch(pool, lambda number: self._states_of(clients, ids[number], False).personal, nonempty)
         for number, block in zip(nonempty, personal, strict=True):
             total = jax.block_until_ready(self._add_shares(total, block, self._layout.replicate(shares[:, number])))
         return total
@@ -117,19 +138,22 @@ class StreamedEvaluation:
         examples, (rows,) = self._prefetcher.load_examples((rows,), index.size + 1)
         return examples, (Batches(rows.index.reshape(index.shape), *self._layout.replicate((count, segment))),)
 
-    def _load_block(self, clients: Clients, name: str, number: int) -> tuple[Variables, Examples, Rows]:
-        ids, is_client = self._client_ids(number)
-        rows = self._personal_rows[name]
-        if self._has_row_per_client(rows):
-            rows = select_rows(rows, ids, is_client)
-        examples, (rows,) = self._prefetcher.load_examples((rows,), self._num_example_slots(self._personal_rows[name]))
-        return self._personal_of(clients, ids), examples, rows
+    def _load_block(self, clients: Clients, number: int) -> tuple[ClientState, Cohort, Examples, Tables]:
+        block = Cohort(*self._client_ids(number))
+        tables = {
+            name: select_rows(rows, *block) if self._has_row_per_client(rows) else rows
+            for name, rows in self._tables.items()
+        }
+        examples, loaded = self._prefetcher.load_examples(tuple(tables.values()), self._num_example_slots)
+        states = self._states_of(clients, block.ids, self._is_made)
+        return states, self._layout.replicate(block), examples, dict(zip(tables, loaded, strict=True))
 
-    def _personal_of(self, clients: Clients, ids: np.ndarray) -> Variables:
-        if isinstance(clients, ClientStore):
-            seed_ids = np.broadcast_to(ids, (self._traced.spec.num_runs, self._block))
-            return self._layout.replicate(clients.take(seed_ids).personal)
-        return self._take(clients.personal, self._layout.replicate(ids))
+    def _states_of(self, clients: Clients, ids: HostArray, with_memory: bool) -> ClientState:
+        is_stored = isinstance(clients, ClientStore)
+        states = clients.take(np.broadcast_to(ids, (self._traced.spec.num_runs, len(ids)))) if is_stored else clients
+        states = states if with_memory else states._replace(memory={})
+        replicate = self._layout.replicate
+        return replicate(states) if is_stored else self._take[with_memory](states, replicate(ids))
 
     def _client_ids(self, number: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(Ids of a block of clients; False for padding.)"""
@@ -140,12 +164,24 @@ class StreamedEvaluation:
         """Whether each client has its own row; else all share a single one."""
         return len(rows.count) == self._traced.spec.num_clients
 
-    def _num_example_slots(self, rows: Rows) -> int:
+    @property
+    def _tables(self) -> Tables:
+        """The index tables of what own models are scored on, and, where a rule makes them, of what it trains on."""
+        data = self._traced.spec.federation.data
+        training = dict(zip(_TRAINING, (data.train, data.valid), strict=True)) if self._is_made else {}
+        return {**self._personal_rows, **training}
+
+    @property
+    def _num_example_slots(self) -> int:
         """Slots for the examples of any block of clients, and one for padding."""
-        if not self._has_row_per_client(rows):
-            return 1 + int(rows.count.sum())
-        counts = np.pad(rows.count, (0, self._num_blocks * self._block - len(rows.count)))
-        return 1 + int(counts.reshape(self._num_blocks, -1).sum(axis=1).max())
+        total = np.ones(self._num_blocks, int)
+        for rows in self._tables.values():
+            if self._has_row_per_client(rows):
+                counts = np.pad(rows.count, (0, self._num_blocks * self._block - len(rows.count)))
+                total += counts.reshape(self._num_blocks, -1).sum(axis=1)
+            else:
+                total += rows.count.sum()
+        return int(total.max())
 
     def _zeros(self, shapes: PyTree) -> PyTree:
         return self._layout.replicate(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes))
@@ -174,36 +210,56 @@ class StreamedEvaluation:
             )
             self._score.append(program)
             self._program_inputs.append((program, arguments[4:]))
-        if self._is_personal:
-            self._compile_personal(state)
+        ids = replicated_shapes(ShapeDtypeStruct((self._block,), np.int32), layout)
+        take = spec.map_over_runs(tree.take, (0, None))
+        needed = {False: state.clients._replace(memory={}), True: state.clients}  # with memory or without
+        if self._has_own_models:
+            self._take = {key: compile_program(take, layout, needed[key], ids) for key in {False, self._is_made}}
+            self._compile_own_models(state.server, needed[self._is_made])
+        if self._has_personal_leaves:
+            self._compile_mean_personal(state.clients.personal)
 
-    def _compile_personal(self, state: State) -> None:
-        spec, problem, layout, server = self._traced.spec, self._traced.round.problem, self._layout, state.server
-        seeds, personal = spec.num_runs, state.clients.personal
-        block, self._score_own = _with_leading_axes((seeds, self._block), personal), {}
+    def _compile_own_models(self, server: ServerState, clients: ClientState) -> None:
+        spec, round, layout, size = self._traced.spec, self._traced.round, self._layout, self._block
+        no_rows = Rows(np.zeros((size, 1), np.int32), np.zeros(size, np.int32))
 
-        def score_own(shared, round, personal, examples, rows):
-            rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (self._block, *x.shape[1:])), rows)
-            return scoring.score_personal_models(problem, layout, BATCH, (shared, round, examples), personal, rows)
+        def score_own(
+            server: ServerState,
+            clients: ClientState,
+            block: Cohort,
+            examples: Examples,
+            rows: Tables,
+            key: Key,
+        ) -> dict[str, Array]:
+            places = block._replace(ids=jnp.arange(size))
+            tables = {name: scoring.rows_of_block(each, places) for name, each in rows.items()}
+            train, valid = (tables.pop(name, no_rows) for name in _TRAINING)
+            data = ClientData(examples, train, valid, HIDDEN_TEST_ROWS)
+            of_block = clients, data, tables, block, key
+            return scoring.score_own_models(round.problem, round.personalize, layout, BATCH, server, *of_block)
 
-        for name, rows in self._personal_rows.items():
-            num = self._block if self._has_row_per_client(rows) else 1
-            inputs = jax.tree.map(lambda x, num=num: ShapeDtypeStruct((num, *x.shape[1:]), np.int32), rows)
-            examples = self._prefetcher.shapes_of_examples(self._num_example_slots(rows))
-            arguments = replicated_shapes((server.shared, server.round, block, examples, inputs), layout)
-            self._score_own[name] = _compile_rare(
-                spec.map_over_runs(score_own, (0, 0, 0, None, None)), layout, *arguments
-            )
-            self._program_inputs.append((self._score_own[name], arguments[2:]))
+        def shape_of_rows(rows: Rows) -> Rows:
+            num = size if self._has_row_per_client(rows) else 1
+            return jax.tree.map(lambda x: ShapeDtypeStruct((num, *x.shape[1:]), np.int32), rows)
+
+        block = jax.eval_shape(lambda: Cohort(jnp.zeros(size, jnp.int32), jnp.zeros(size, bool)))
+        states = _with_leading_axes((spec.num_runs, size), clients)
+        examples = self._prefetcher.shapes_of_examples(self._num_example_slots)
+        rows = {name: shape_of_rows(each) for name, each in self._tables.items()}
+        arguments = replicated_shapes((server, states, block, examples, rows), layout)
+        axes = (0, 0, None, None, None, 0)
+        self._score_own = _compile_rare(spec.map_over_runs(score_own, axes), layout, *arguments, self._keys)
+        self._program_inputs.append((self._score_own, arguments[1:]))
+
+    def _compile_mean_personal(self, personal: Variables) -> None:
+        spec, layout, seeds = self._traced.spec, self._layout, self._traced.spec.num_runs
         rounds = replicated_shapes(ShapeDtypeStruct((seeds, spec.num_clients), np.int32), layout)
         self._shares = _compile_rare(spec.map_over_runs(scoring.trained_client_weights, (0,)), layout, rounds)
-        arguments = replicated_shapes(
-            (self._mean_shapes, block, ShapeDtypeStruct((seeds, self._block), _float_dtype())), layout
-        )
+        block = _with_leading_axes((seeds, self._block), personal)
+        shares = ShapeDtypeStruct((seeds, self._block), _float_dtype())
+        arguments = replicated_shapes((self._mean_shapes, block, shares), layout)
         add_shares = spec.map_over_runs(scoring.add_weighted, (0, 0, 0))
         self._add_shares = _compile_rare(add_shares, layout, *arguments, donate=(0,))
-        ids = replicated_shapes(ShapeDtypeStruct((self._block,), np.int32), layout)
-        self._take = _compile_rare(spec.map_over_runs(tree.take, (0, None)), layout, personal, ids)
 
 
 def _float_dtype() -> np.dtype:
@@ -211,6 +267,6 @@ def _float_dtype() -> np.dtype:
     return jax.dtypes.canonicalize_dtype(float)
 
 
-def _with_leading_axes(axes: tuple[int, ...], personal: Variables) -> Variables:
-    """The shapes of personal leaves [seeds, clients, ...] with other leading axes."""
-    return jax.tree.map(lambda x: ShapeDtypeStruct((*axes, *x.shape[2:]), x.dtype), personal)
+def _with_leading_axes(axes: tuple[int, ...], states: PyTree) -> PyTree:
+    """The shapes of leaves [seeds, clients, ...] with other leading axes."""
+    return jax.tree.map(lambda x: ShapeDtypeStruct((*axes, *x.shape[2:]), x.dtype), states)

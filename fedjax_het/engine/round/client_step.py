@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
 from fedjax_het import tree
-from fedjax_het.algorithm import Algorithm, Measure
+from fedjax_het.algorithm import Algorithm, Measure, OutputMixture, Personalization
 from fedjax_het.engine.round import uplink
 from fedjax_het.engine.round.problem import HIDDEN_TEST_ROWS, LocalProblem, MissingSlotError, SlotView
 from fedjax_het.engine.round.timing import Timing
@@ -26,6 +26,7 @@ from fedjax_het.types import (
     Named,
     Rows,
     Upload,
+    Variables,
 )
 
 
@@ -189,6 +190,29 @@ def train_client(
         seconds,
     )
     return result, Sums(stream_sums(plan, upload, is_present), sides)
+
+
+def personal_variables(
+    personalize: Personalization | None, problem: LocalProblem, common: Common, member: CohortMember
+) -> Variables | OutputMixture:
+    """The variables of a client's own model between rounds.
+
+    Args:
+        personalize: The algorithm's rule; None is the shared leaves with the client's own personal leaves.
+        problem: The client's learning problem.
+        common: What it would be sent, and all examples.
+        member: The client.
+
+    Raises:
+        InputError: The rule reads a quantity that no slot fills.
+    """
+    view = _make_view(common, member)
+    if personalize is None:
+        return view.start
+    try:
+        return personalize(problem, view, member.key)
+    except MissingSlotError as error:
+        raise InputError(f"the personalization {error}") from None
 
 
 def _make_view(common: Common, member: CohortMember) -> ClientView:

@@ -6,6 +6,7 @@ from fedjax_het import sharing, tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.round import uplink
 from fedjax_het.engine.round.problem import LocalProblem
+from fedjax_het.errors import InputError
 from fedjax_het.types import ClientState, HostArray, Key, RunCounters, ServerState, State
 
 
@@ -33,12 +34,14 @@ def initial_state(
         The state; its `clients` have no leading axis.
 
     Raises:
-        InputError: A sharing rule other than `share_all` chooses no leaf.
+        InputError: A sharing rule other than `share_all` chooses no leaf, or every parameter.
     """
     example = problem.prepare(jnp.asarray(inputs[:1]))
     variables = problem.model.init(key, example)
     chosen = sharing.personal_paths(algorithm.sharing, tree.paths(variables), problem.model.layers(example))
     shared, personal = tree.partition(variables, chosen.__contains__)
+    if "params" not in shared:
+        raise InputError("sharing: the rule keeps every parameter of the model personal. Let it share at least one.")
     memory = {name: kept.init(variables) for name, kept in algorithm.memory.items()}
     memory |= uplink.initial_memory(algorithm.uplink, shared)
     zero = jnp.zeros((), jnp.int32)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
 from fedjax_het import tree
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, Personalization
 from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
@@ -72,6 +72,7 @@ class Round(NamedTuple):
     [cohort, ...] after, and so are its data, leaves [slots, ...].
     init, step, step_with_messages: the same for a state and data of all clients; `step` draws and trains, and
     `step_with_messages` also returns the messages.
+    personalize: the algorithm's rule for the models that are evaluated as the clients' own.
     """
 
     problem: LocalProblem
@@ -82,6 +83,7 @@ class Round(NamedTuple):
     init: Callable[[Key, ClientData], State]
     step: Callable[[State, ClientData, Key], tuple[State, RoundMetrics]]
     step_with_messages: Callable[[State, ClientData, Key], tuple[State, RoundMetrics, RoundMessages]]
+    personalize: Personalization | None = None
 
 
 def make_round(
@@ -236,4 +238,6 @@ def make_round(
     def step(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics]:
         return step_with_messages(state, data, key)[:2]
 
-    return Round(problem, cohort_size, initial_state, draw, train, init, step, step_with_messages)
+    return Round(
+        problem, cohort_size, initial_state, draw, train, init, step, step_with_messages, algorithm.personalize
+    )

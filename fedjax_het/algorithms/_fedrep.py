@@ -1,0 +1,141 @@
+"""FedRep and FedBABU: body and head are trained apart."""
+
+from typing import Literal, Unpack
+
+import optax
+
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.client.local_updates import Training, sequential, sgd
+from fedjax_het.client.objectives import cross_entropy
+from fedjax_het.client.personalization import fine_tuned
+from fedjax_het.errors import InputError
+from fedjax_het.server.aggregators import mean
+from fedjax_het.server.weightings import WeightingOrName
+from fedjax_het.sharing import HEAD, personal, share_only
+from fedjax_het.validation import CountOrZero, NonNegative, validate_arguments
+
+BODY = f"!{HEAD}"
+PARTS = {"full": None, "head": HEAD, "body": BODY}
+
+
+@validate_arguments
+def fedrep(
+    head_epochs: CountOrZero = 10,
+    head_learning_rate: NonNegative | None = None,
+    fine_tune_epochs: CountOrZero = 0,
+    *,
+    server_learning_rate: NonNegative = 1.0,
+    weighting: WeightingOrName = "samples",
+    **training: Unpack[Training],
+) -> Algorithm:
+    """FedRep: first each client's own head, then the shared body.
+
+        h_i <- head_epochs of SGD on h, body b fixed;   b_i <- SGD on b from the received b, head h_i fixed
+        b <- b + eta_g sum_i p_i (b_i - b),   p_i = n_i / sum_j n_j
+
+    Wire: down b, up b_i - b and n_i. Kept by a client: its head, the common initial one until the client is first
+    asked. Its own model is the server's present b with its own h_i. The settings of local training are the body's; the
+    head takes them too, but for its own epochs and rate. Each part has its own optimizer state, fresh each round, and a
+    part that is not trained is not touched: no momentum, no decay. Batch statistics follow the layer that owns them,
+    and move in both phases.
+
+    Setting: SGD .01, momentum .5, batch 10, 10 head epochs and 1 body epoch (CIFAR-10, two classes per client), or 10
+    and 5; 100 rounds, 10 of 100 clients. With head_epochs 0 and a common head it is `fedbabu` without fine-tuning.
+    Deviations from the code, none of which is reproduced: there a client that was never asked has the mean head of the
+    last cohort, since it shares that storage; with PyTorch before 2 the fixed head still moves by momentum and decay.
+
+    Args:
+        head_epochs: Of the head, before the body; 0 trains no head.
+        head_learning_rate: Of the head; None is that of the body.
+        fine_tune_epochs: Epochs of the head alone before a client's own model is evaluated, which nobody keeps; the
+            authors' script: 10 after the last round.
+        server_learning_rate: eta_g, by which the mean of the updates is multiplied, 1.
+        weighting: "samples" or "uniform" (the authors' CIFAR script).
+        training: Settings of local training of the body, see `local_updates.sgd`.
+
+    Raises:
+        InputError: `only` is given, a rate of the head stands beside another optimizer, or a number is out of range.
+
+    References:
+        Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021.
+        arXiv:2102.07078; code lgcollins/FedRep.
+    """
+    _refuse_only("FedRep trains the head and then the body", training)
+    head: Training = {**training, "epochs": head_epochs, "only": HEAD}
+    head.pop("steps", None)
+    if head_learning_rate is not None:
+        if isinstance(head.get("optimizer"), optax.GradientTransformation):
+            raise InputError("head_learning_rate: the optimizer that is given has its own rate. Leave one of them out.")
+        head["learning_rate"] = head_learning_rate
+    last_head: Training = {**head, "epochs": fine_tune_epochs}
+    local_update = sgd(**training, only=BODY)
+    if head_epochs:
+        local_update = sequential(sgd(**head), local_update)
+    return Algorithm(
+        objective=(cross_entropy(),),
+        local_update=local_update,
+        aggregator=mean(weighting),
+        sharing=personal(HEAD),
+        server_optimizer=optax.sgd(server_learning_rate),
+        personalize=fine_tuned(sgd(**last_head)) if fine_tune_epochs else None,
+    )
+
+
+@validate_arguments
+def fedbabu(
+    part: Literal["body", "head"] = "body",
+    fine_tune_epochs: CountOrZero = 5,
+    fine_tune_learning_rate: NonNegative = 1e-3,
+    fine_tune_part: Literal["full", "head", "body"] = "full",
+    *,
+    server_learning_rate: NonNegative = 1.0,
+    weighting: WeightingOrName = "samples",
+    **training: Unpack[Training],
+) -> Algorithm:
+    """FedBABU: the body is trained under a fixed random head, clients fine-tune.
+
+        b_i = SGD on b from the received b, head h_0 fixed;   b <- b + eta_g sum_i p_i (b_i - b)
+        own model of client i:  (b, h)_i = fine_tune_epochs of SGD from (b, h_0)
+
+    Wire: down b, up b_i - b and n_i. Nothing is kept: a client's own model is made anew for every evaluation. The fixed
+    head rests: no momentum, no decay.
+
+    Setting: MobileNet on CIFAR-100, SGD .1, momentum .9, batch 50; 320 rounds of 1 epoch, 80 of 4 or 32 of 10; a tenth
+    of the rate after a half and three quarters of the rounds, learning_rate_schedule=steps((160, 240)) of 320.
+    Deviations from the code: clients count by their examples ("uniform" there), and the model that is fine-tuned is the
+    last, not the one of the best round by test accuracy. Its server that trains on data of its own is left out.
+
+    Args:
+        part: What is trained and sent: "body", or "head" (an ablation in the authors' code).
+        fine_tune_epochs: Epochs before a client's own model is evaluated, 5; 0 evaluates the common model.
+        fine_tune_learning_rate: Its rate, 1e-3; momentum, weight decay, batch size and shuffle are those of training.
+        fine_tune_part: "full", "head" or "body".
+        server_learning_rate: eta_g, by which the mean of the updates is multiplied, 1.
+        weighting: "samples" or "uniform" (the authors' code).
+        training: Settings of local training, see `local_updates.sgd`.
+
+    Raises:
+        InputError: `only` is given, or a number is out of range.
+
+    References:
+        Oh, Kim and Yun, FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022.
+        arXiv:2106.06042; code jhoon-oh/FedBABU.
+    """
+    _refuse_only(f"FedBABU trains the {part}", training)
+    fine_tuning: Training = {**training, "learning_rate": fine_tune_learning_rate}
+    fine_tuning |= {"epochs": fine_tune_epochs, "only": PARTS[fine_tune_part]}
+    for setting in ("steps", "optimizer", "betas", "learning_rate_schedule"):
+        fine_tuning.pop(setting, None)
+    return Algorithm(
+        objective=(cross_entropy(),),
+        local_update=sgd(**training, only=PARTS[part]),
+        aggregator=mean(weighting),
+        sharing=personal(HEAD) if part == "body" else share_only(HEAD),
+        server_optimizer=optax.sgd(server_learning_rate),
+        personalize=fine_tuned(sgd(**fine_tuning)) if fine_tune_epochs else None,
+    )
+
+
+def _refuse_only(reason: str, training: Training) -> None:
+    if training.pop("only", None) is not None:
+        raise InputError(f"only: {reason}. Leave `only` out.")

@@ -1,0 +1,216 @@
+"""Models of a client's own: rules that train them beside the common model, and that make them for the evaluation."""
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Float
+
+from fedjax_het import tree
+from fedjax_het.algorithm import LocalUpdate, Memory, OutputMixture, Personalization, Problem, StatefulGradientRule
+from fedjax_het.client.schedules import Schedule, rate
+from fedjax_het.types import Array, Batch, ClientView, Key, Params, PyTree, Variables
+from fedjax_het.validation import Count, NonNegative, may_be_nonzero, validate_arguments
+
+Mix = Literal["parameters", "outputs"]
+Order = Literal["before", "after"]
+AlphaRule = Literal["gradient", "released"]
+
+
+def fine_tuned(local_update: LocalUpdate) -> Personalization:
+    """The client's model after further local training, which neither the client nor the server keeps.
+
+        replace(fedavg(), personalize=fine_tuned(sgd(0.01, epochs=10, only="params/classifier/*")))
+
+    Training starts from the server's present model with the client's own personal leaves.
+
+    Args:
+        local_update: The training. It minimizes the algorithm's objective on the client's training examples.
+    """
+
+    def personalize(problem: Problem, view: ClientView, key: Key) -> Variables:
+        return local_update.train(problem, view, key).variables
+
+    return personalize
+
+
+def kept_model(problem: Problem, view: ClientView, key: Key) -> Variables:
+    """The model that the client keeps, memory["own"], at first the initial one."""
+    del problem, key
+    return view.memory["own"]
+
+
+@validate_arguments
+def moreau_gradient(
+    lam: NonNegative = 15.0,
+    learning_rate: NonNegative = 0.1,
+    steps: Count = 5,
+    weight_decay: NonNegative = 0.0,
+    *,
+    restart: bool = False,
+) -> StatefulGradientRule:
+    """pFedMe's gradient of the Moreau envelope: how far a model of the client's own goes when it is drawn to l.
+
+        `steps` times on one batch:  theta <- theta - lr (g(theta) + lam (theta - l) + decay theta)
+        gradient in l:  lam (l - theta)
+
+    theta begins a round at the received model and goes on from step to step. Its state is theta, all variables of a
+    model; batch statistics are those of the last pass.
+
+    Args:
+        lam: The paper's λ, 15 to 30.
+        learning_rate: Of theta, the authors' personal rate, .09 or .1.
+        steps: The paper's K, 5.
+        weight_decay: Of theta; the authors' optimizer has .001.
+        restart: Whether theta begins at l in every local step.
+
+    References:
+        Dinh, Tran and Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020. arXiv:2006.08848
+    """
+
+    def update(
+        own: Variables, problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
+    ) -> tuple:
+        def step(index: Array, carry: tuple) -> tuple:
+            theta, state, _ = carry
+            step_key = jax.random.fold_in(key, index)
+            (loss, state), gradient = problem.value_and_grad(theta, state, batch, view, step_key)
+            direction = tree.add(gradient, tree.scale(lam, tree.subtract(theta, params)))
+            if may_be_nonzero(weight_decay):
+                direction = tree.add(direction, tree.scale(weight_decay, theta))
+            return tree.subtract(theta, tree.scale(learning_rate, direction)), state, jnp.asarray(loss, float)
+
+        first = params if restart else own["params"]
+        theta, state, loss = jax.lax.fori_loop(0, steps, step, (first, state, jnp.zeros((), float)))
+        gradient = tree.scale(lam, tree.subtract(params, theta))
+        return ((loss, state), gradient), {"params": theta, **state}
+
+    return StatefulGradientRule(lambda view: view.local, update)
+
+
+class MixedModel(NamedTuple):
+    """A client's own model v, which counts alpha in its mixture with the common one, and what their training keeps."""
+
+    model: Variables
+    alpha: Float[Array, "*clients"]
+    optimizer: PyTree  # the state of the own model's
+    common_optimizer: PyTree  # the state of the common copy's, () unless it goes on from round to round
+
+
+def mixed_model(alpha: float, optimizer: optax.GradientTransformation, *, keep_common: bool = False) -> Memory:
+    """The MixedModel that a client keeps, memory["own"]; before its first round v is the initial model.
+
+    Args:
+        alpha: Its first alpha.
+        optimizer: As in `mixture_training`.
+        keep_common: As in `mixture_training`.
+    """
+
+    def init(variables: Variables) -> MixedModel:
+        state = optimizer.init(variables["params"])
+        return MixedModel(variables, jnp.asarray(alpha, float), state, state if keep_common else ())
+
+    def update(problem: Problem, view: ClientView) -> MixedModel:
+        own: MixedModel = view.results["gradient"]["own"]
+        return own if keep_common else own._replace(common_optimizer=())
+
+    return Memory(init, update)
+
+
+@validate_arguments
+def mixture_training(
+    optimizer: optax.GradientTransformation,
+    alpha_rate: NonNegative = 0.0,
+    mix: Mix = "parameters",
+    order: Order = "before",
+    alpha_rule: AlphaRule = "gradient",
+    *,
+    keep_common: bool = False,
+    schedule: Schedule | None = None,
+) -> StatefulGradientRule:
+    """APFL's steps of the common copy w and of the own model v, whose mixture the client uses.
+
+        w' = w - lr g(w);   v' = v - lr dL/dv,   L: the objective of alpha v + (1 - alpha) w
+        once a round, at its first step:  alpha' = alpha - rate dL/dalpha, in [0, 1]
+
+    dL/dv = alpha g(mixture), and dL/dalpha = <v - w, g(mixture)>. The result is the whole step of w, so that the local
+    update's optimizer has to be `optax.scale(-1.0)`. Its state is the MixedModel that the client keeps, in
+    memory["own"]; batch statistics of v are those of the mixture's last pass.
+
+    Args:
+        optimizer: Of w and of v, with a state for each.
+        alpha_rate: The rate of alpha; 0 keeps it.
+        mix: "parameters", or "outputs": the objective of alpha f(v) + (1 - alpha) f(w).
+        order: w in the mixture "before" or "after" its step.
+        alpha_rule: "gradient", or "released": alpha' = alpha - rate (<v' - w', alpha dL/dv + (1 - alpha) dL/dw> + .02
+            alpha).
+        keep_common: Whether the optimizer's state of w, too, goes on from the client's last round.
+        schedule: Round -> what the optimizer's steps and the rate of alpha are multiplied by.
+
+    References:
+        Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, 2020. arXiv:2003.13461
+    """
+
+    def init(view: ClientView) -> PyTree:
+        own: MixedModel = view.memory["own"]
+        if not keep_common:
+            own = own._replace(common_optimizer=optimizer.init(view.local["params"]))
+        return {"own": own, "is_first": jnp.ones((), bool)}
+
+    def update(
+        carried: PyTree, problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
+    ) -> tuple:
+        own: MixedModel = carried["own"]
+        alpha, factor = own.alpha, rate(1.0, schedule, view)
+        v, v_state = tree.split_params(own.model)
+        (loss, new_state), gradient = problem.value_and_grad(params, state, batch, view, key)
+        step, of_common = optimizer.update(gradient, own.common_optimizer, params)
+        step = tree.scale(factor, step)
+        after = optax.apply_updates(params, step)
+        partner = {"params": after, **new_state} if order == "after" else {"params": params, **state}
+
+        def mixture_loss(v: Params, w: Params, alpha: Array) -> tuple[Array, Variables]:
+            models = {"params": v, **v_state}, {**partner, "params": w}
+            if mix == "parameters":
+                w_params, w_state = tree.split_params(_mixed(alpha, *models))
+                forward = problem.forward(w_params, w_state, batch, view, key)
+            else:
+                forward, other = (problem.forward(*tree.split_params(each), batch, view, key) for each in models)
+                forward = forward._replace(outputs=_mixed(alpha, forward.outputs, other.outputs))
+            return sum((term(forward) for term in problem.objective), jnp.zeros(())), forward.state
+
+        gradients, mixed_state = jax.grad(mixture_loss, (0, 1, 2), has_aux=True)(v, partner["params"], alpha)
+        v_step, of_own = optimizer.update(gradients[0], own.optimizer, v)
+        v_after = optax.apply_updates(v, tree.scale(factor, v_step))
+        slope = gradients[2]
+        if alpha_rule == "released":
+            along = _mixed(alpha, gradients[0], gradients[1])
+            products = jax.tree.map(jnp.vdot, tree.subtract(v_after, after), along)
+            slope = sum(jax.tree.leaves(products), 0.02 * alpha)
+        moved = jnp.clip(alpha - alpha_rate * factor * slope, 0, 1)
+        alpha = jnp.where(carried["is_first"], moved, alpha).astype(alpha.dtype)
+        own = MixedModel({"params": v_after, **mixed_state}, alpha, of_own, of_common)
+        return ((loss, new_state), tree.scale(-1.0, step)), {"own": own, "is_first": jnp.zeros((), bool)}
+
+    return StatefulGradientRule(init, update)
+
+
+def mixture(mix: Mix = "parameters") -> Personalization:
+    """The mixture of the client's own model with the server's present one, alpha v + (1 - alpha) w.
+
+    Args:
+        mix: Of "parameters", or of "outputs".
+    """
+
+    def personalize(problem: Problem, view: ClientView, key: Key) -> Variables | OutputMixture:
+        own: MixedModel = view.memory["own"]
+        if mix == "parameters":
+            return _mixed(own.alpha, own.model, view.start)
+        return OutputMixture((own.model, view.start), (own.alpha, 1 - own.alpha))
+
+    return personalize
+
+
+def _mixed(alpha: Array, own: PyTree, other: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: (alpha * a + (1 - alpha) * b).astype(a.dtype), own, other)

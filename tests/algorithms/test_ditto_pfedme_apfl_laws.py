@@ -1,0 +1,141 @@
+"""Laws of Ditto, pFedMe and APFL."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from fedjax_het import models, tree
+from fedjax_het.engine import Simulation
+from fedjax_het.engine.round import participation
+from tests.harness import algorithm, compose, difference, federation, is_equal, run
+
+
+@functools.cache
+def train(name: str, rounds: int = 2, cohort: int = 5, **options):
+    """The state after some rounds of so many clients each."""
+    round = compose(name, norm="none", participation=participation.uniform(cohort), options=options)
+    return run(round, rounds=rounds)[0]
+
+
+def start(name: str):
+    return compose(name, norm="none").init(jax.random.key(0), federation().data)
+
+
+def own_params(state):
+    """The parameters of the clients' own models, leaves [clients, ...]."""
+    own = state.clients.memory["own"]
+    return getattr(own, "model", own)["params"]
+
+
+def moved(name: str, rounds: int = 1, **options):
+    return tree.subtract(train(name, rounds, **options).server.shared, start(name).server.shared)
+
+
+# ---- Ditto -----------------------------------------------------------------------------------------------------------
+def test_dittos_common_model_is_fedavgs_whatever_lam_is():
+    shared = train("ditto").server.shared
+    assert is_equal(shared, train("ditto", lam=0.0, personal_learning_rate=0.2).server.shared)
+    assert difference(shared, train("fedavg").server.shared) < 1e-6
+
+
+def test_dittos_own_models_depend_on_others_through_lam_alone():
+    alone, drawn = (
+        [train("ditto", lam=lam, learning_rate=rate, personal_learning_rate=0.05) for rate in (0.05, 0.2)]
+        for lam in (0.0, 1.0)
+    )
+    assert is_equal(*map(own_params, alone))
+    assert difference(*map(own_params, drawn)) > 1e-4
+
+
+@pytest.mark.parametrize("name", ["ditto", "pfedme", "apfl"])
+def test_own_models_rest_where_nobody_asks_and_are_never_sent(name):
+    round = compose(name, norm="none", participation=participation.uniform(2))
+    key, data, before = jax.random.key(0), federation().data, start(name)
+    after, metrics, said = jax.jit(round.step_with_messages)(before, data, key)
+    asked = set(metrics.cohort.tolist())
+    for client in range(5):
+        own = [tree.take(own_params(state), client) for state in (before, after)]
+        assert is_equal(*own) == (client not in asked)
+    assert tree.num_bytes(said.uploads.update) == 2 * tree.num_bytes(before.server.shared)
+    assert not said.uploads.reports and not said.received.published
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("ditto", {"lam": 45.0}, "lam: lam times the rate of the own models is 2.25; from 2 on they diverge"),
+        ("pfedme", {"personal_learning_rate": 0.2}, "lam: lam times personal_learning_rate is 3; from 2 on"),
+    ],
+)
+def test_steps_that_overshoot_are_warned_of(name, options, message):
+    with pytest.warns(UserWarning, match=message):
+        algorithm(name, **options)
+
+
+# ---- pFedMe ----------------------------------------------------------------------------------------------------------
+def test_pfedme_without_lam_moves_own_models_alone():
+    state = train("pfedme", 1, lam=0.0)
+    assert is_equal(state.server.shared, start("pfedme").server.shared)
+    assert difference(own_params(start("pfedme")), own_params(state)) > 1e-3
+
+
+def test_pfedme_with_single_steps_is_fedavg_at_the_product_of_its_rates():
+    """w moves by -eta lam rho mean(g)."""
+    single = {"steps": 1, "shuffle": False, "weighting": "uniform"}
+    rates = {"learning_rate": 0.05, "lam": 2.0, "personal_learning_rate": 0.5, "personal_steps": 1}
+    assert difference(moved("fedavg", learning_rate=0.05, **single), moved("pfedme", **rates, **single)) < 1e-4
+
+
+def test_pfedmes_server_rate_scales_the_round():
+    half, whole = (moved("pfedme", server_learning_rate=beta) for beta in (0.5, 1.0))
+    assert difference(tree.scale(0.5, whole), half) < 1e-4
+
+
+def test_pfedmes_own_model_may_be_the_local_one():
+    personal, local = (train("pfedme", 1, cohort=1, evaluated=evaluated) for evaluated in ("personal", "local"))
+    assert is_equal(personal.server.shared, local.server.shared)
+    client = int(np.argmax(local.clients.rounds))
+    assert difference(tree.take(own_params(local), client), local.server.shared["params"]) < 1e-5
+    assert difference(own_params(local), own_params(personal)) > 1e-4
+
+
+# ---- APFL ------------------------------------------------------------------------------------------------------------
+def test_apfls_common_model_is_fedavgs_whatever_alpha_is():
+    plain = train("fedavg", weighting="uniform").server.shared
+    for options in ({}, {"alpha": 0.9, "adaptive": False, "mix": "outputs", "order": "after"}):
+        assert difference(plain, train("apfl", **options).server.shared) < 1e-6
+
+
+def test_apfl_with_alpha_0_keeps_own_models_and_with_1_trains_them_alone():
+    fixed = {"adaptive": False, "alpha": 0.0}
+    assert is_equal(own_params(start("apfl")), own_params(train("apfl", **fixed)))
+    alone = train("apfl", 1, alpha=1.0, adaptive=False)
+    average = tree.weighted_sum(own_params(alone), np.full(5, 0.2, np.float32))
+    assert difference(average, alone.server.shared["params"]) < 1e-5
+
+
+def test_apfls_alpha_stays_until_the_models_differ_and_then_moves_within_0_and_1():
+    alphas = [
+        train("apfl", rounds, learning_rate=rate).clients.memory["own"].alpha for rounds, rate in ((1, 1.0), (3, 1.0))
+    ]
+    assert np.all(np.asarray(alphas[0]) == 0.5)
+    assert np.all((np.asarray(alphas[1]) >= 0) & (np.asarray(alphas[1]) <= 1)) and np.ptp(alphas[1]) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("hidden", "is_alike"), [((), True), pytest.param((8,), False, marks=pytest.mark.slow)], ids=["linear", "hidden"]
+)
+def test_apfl_mixes_outputs_and_parameters_alike_in_a_linear_model_alone(hidden, is_alike):
+    """The own models, and the scores of the mixtures."""
+    states, scores = [], []
+    for mix in ("parameters", "outputs"):
+        built = algorithm("apfl", mix=mix, adaptive=False, shuffle=False)
+        network = models.mlp(3, hidden=hidden, norm="none")
+        simulation = Simulation(built, network, federation(), rounds=2, evaluate_every=2)
+        state, _ = simulation.advance(simulation.start(), 2)
+        states.append(own_params(state))
+        scores.append(simulation.evaluate(state).personal)
+    assert (difference(*states) < 1e-5) == is_alike
+    assert np.allclose(scores[0].loss, scores[1].loss, rtol=1e-5) == is_alike
