@@ -153,6 +153,7 @@ class ReceiveView(NamedTuple):
     state: PyTree  # the state of the stage
     key: Key  # of (seed, round, stage), apart from all keys of clients
     num_clients: int  # all clients of the run, with training examples or without
+    expected_clients: float  # of a round, the same whoever came
 
 
 @dataclass(frozen=True, kw_only=True)

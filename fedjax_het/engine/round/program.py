@@ -68,6 +68,7 @@ class Round(NamedTuple):
 
     initial_state: (key, stored inputs) -> the state before the first round, with `clients` of a single client.
     draw: (key, round number) -> the cohort, which depends on nothing else and can be drawn ahead of time.
+    overflow: (key, round number) -> how many clients were drawn for whom the cohort had no place; None: never any.
     train: the round of a cohort. The clients of its state are the cohort's alone, leaves [slots, ...] before and
     [cohort, ...] after, and so are its data, leaves [slots, ...].
     init, step, step_with_messages: the same for a state and data of all clients; `step` draws and trains, and
@@ -78,6 +79,7 @@ class Round(NamedTuple):
     cohort_size: int
     initial_state: Callable[[Key, HostArray], State]
     draw: Callable[[Key, Array], Cohort]
+    overflow: Callable[[Key, Array], Array] | None
     train: Callable[[State, Cohort, ClientData, Key], tuple[State, RoundMetrics, RoundMessages]]
     init: Callable[[Key, ClientData], State]
     step: Callable[[State, ClientData, Key], tuple[State, RoundMetrics]]
@@ -142,6 +144,9 @@ def make_round(
         drawn = participation.draw(keys(key, number)[0], num_clients, number)
         return Cohort(*(jnp.pad(x, (0, num_padding)) for x in drawn))
 
+    def overflow(key: Key, number: Array) -> Array:
+        return participation.overflow(keys(key, number)[0], num_clients)
+
     def train(state: State, cohort: Cohort, data: ClientData, key: Key) -> tuple[State, RoundMetrics, RoundMessages]:
         server, ids = state.server, jnp.asarray(cohort.ids[:cohort_size])
         clients_key = keys(key, server.round)[1]
@@ -179,7 +184,14 @@ def make_round(
             algorithm.aggregator, problem, server.aggregator, view, sums.updates
         )
         update, uplink_state = uplink.receive(
-            stages, aggregate.update, sums.sides, view, server, num_clients, server_key
+            stages,
+            aggregate.update,
+            sums.sides,
+            view,
+            server,
+            num_clients,
+            server_key,
+            participation.expected_size(num_clients),
         )
         shared, optimizer = server_step.apply_server_optimizer(algorithm.server_optimizer, server, update)
         published = server_step.update_published(
@@ -236,4 +248,5 @@ def make_round(
     def step(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics]:
         return step_with_messages(state, data, key)[:2]
 
-    return Round(problem, cohort_size, initial_state, draw, train, init, step, step_with_messages)
+    left_out = overflow if participation.overflow else None
+    return Round(problem, cohort_size, initial_state, draw, left_out, train, init, step, step_with_messages)
