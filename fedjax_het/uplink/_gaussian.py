@@ -75,7 +75,9 @@ def gaussian_mechanism(
         McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018. arXiv:1710.06963
         Andrew et al., Differentially Private Learning with Adaptive Clipping, NeurIPS 2021. arXiv:1905.03871
     """
-    is_central, is_adaptive, z = noise_at == "server", target_quantile is not None, noise_multiplier
+    is_central, is_adaptive = noise_at == "server", target_quantile is not None
+    z = 0.0 if noise_multiplier is None else noise_multiplier
+    gamma = 0.0 if target_quantile is None else target_quantile
     if is_adaptive and (per_layer or not is_central):
         other = "per_layer" if per_layer else "noise_at='clients'"
         raise InputError(f"target_quantile: there is no rule for it with {other}. Leave one of the two out.")
@@ -84,7 +86,7 @@ def gaussian_mechanism(
         place = [stage.check for stage in algorithm.uplink].index(check)
         before, after = algorithm.uplink[:place], algorithm.uplink[place + 1 :]
         _check_measured(algorithm)
-        if z is None:
+        if noise_multiplier is None:
             raise InputError("noise_multiplier: not set. Give one, or a budget, config.privacy.epsilon=2.")
         if is_central and not algorithm.aggregator.is_uniform_mean:
             raise InputError(
@@ -134,15 +136,12 @@ def gaussian_mechanism(
         of_sum, of_count = jax.random.split(key)
         if not is_adaptive:
             return mean | _add_noise(vector(mean), z * norm / expected, of_sum), ()
-        sigma = count_noise
-        if sigma is None:
-            sigma = _COUNT_NOISE * expected if may_be_nonzero(z) else 0.0
-        bound = view.state
+        sigma, bound = count_deviation(z, count_noise, expected), view.state
         noisy = _add_noise(vector(mean), split_noise(z, sigma) * bound / expected, of_sum)
         count = _add_noise(view.side["count"], sigma, of_count)
         fraction = count / expected + 0.5
         fraction = jnp.clip(fraction, 0, 1) if bounded_fraction else fraction
-        adapted = bound * jnp.exp(-quantile_rate * (fraction - target_quantile))
+        adapted = bound * jnp.exp(-quantile_rate * (fraction - gamma))
         return mean | noisy, jnp.maximum(adapted, _SMALLEST * norm)
 
     def bits(entering: float, shapes: Variables) -> float:
@@ -162,6 +161,13 @@ def gaussian_mechanism(
         check=check,
         steps_without_reports=is_central,
     )
+
+
+def count_deviation(noise_multiplier: float, count_noise: float | None, expected_clients: float) -> float:
+    """The standard deviation of the noise on the count, as given, or .05 per expected client; 0 without noise."""
+    if count_noise is not None:
+        return count_noise
+    return _COUNT_NOISE * expected_clients if may_be_nonzero(noise_multiplier) else 0.0
 
 
 def split_noise(noise_multiplier: float, count_noise: float) -> float:

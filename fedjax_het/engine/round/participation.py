@@ -132,13 +132,17 @@ def poisson(probability: PositiveFraction, slots: Count | None = None) -> Partic
 
 def least_slots(num_clients: int, probability: float, most_overflow: float) -> int:
     """The least number of places that Poisson sampling exceeds with at most this probability in a round."""
-    drawn = scipy.stats.binom(num_clients, probability)
-    slots = int(drawn.isf(most_overflow))
-    while drawn.sf(slots) > most_overflow:
+    slots = int(scipy.stats.binom.isf(most_overflow, num_clients, probability))
+    while overflow_probability(num_clients, probability, slots) > most_overflow:
         slots += 1
-    while slots > 1 and drawn.sf(slots - 1) <= most_overflow:
+    while slots > 1 and overflow_probability(num_clients, probability, slots - 1) <= most_overflow:
         slots -= 1
     return max(slots, 1)
+
+
+def overflow_probability(num_clients: int, probability: float, slots: int) -> float:
+    """The probability that Poisson sampling draws more clients in a round than there are places."""
+    return float(scipy.stats.binom.sf(slots, num_clients, probability))
 
 
 def _draw_binomial(key: Key, num_trials: int, probability: float) -> Array:

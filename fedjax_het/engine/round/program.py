@@ -144,9 +144,6 @@ def make_round(
         drawn = participation.draw(keys(key, number)[0], num_clients, number)
         return Cohort(*(jnp.pad(x, (0, num_padding)) for x in drawn))
 
-    def overflow(key: Key, number: Array) -> Array:
-        return participation.overflow(keys(key, number)[0], num_clients)
-
     def train(state: State, cohort: Cohort, data: ClientData, key: Key) -> tuple[State, RoundMetrics, RoundMessages]:
         server, ids = state.server, jnp.asarray(cohort.ids[:cohort_size])
         clients_key = keys(key, server.round)[1]
@@ -248,5 +245,6 @@ def make_round(
     def step(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics]:
         return step_with_messages(state, data, key)[:2]
 
-    left_out = overflow if participation.overflow else None
-    return Round(problem, cohort_size, initial_state, draw, left_out, train, init, step, step_with_messages)
+    count_overflow = participation.overflow
+    overflow = count_overflow and (lambda key, number: count_overflow(keys(key, number)[0], num_clients))
+    return Round(problem, cohort_size, initial_state, draw, overflow, train, init, step, step_with_messages)
