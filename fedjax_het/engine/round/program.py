@@ -245,6 +245,8 @@ def make_round(
     def step(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics]:
         return step_with_messages(state, data, key)[:2]
 
-    count_overflow = participation.overflow
-    overflow = count_overflow and (lambda key, number: count_overflow(keys(key, number)[0], num_clients))
+    def in_round(count: Callable[[Key, int], Array]) -> Callable[[Key, Array], Array]:
+        return lambda key, number: count(keys(key, number)[0], num_clients)
+
+    overflow = in_round(participation.overflow) if participation.overflow else None
     return Round(problem, cohort_size, initial_state, draw, overflow, train, init, step, step_with_messages)
