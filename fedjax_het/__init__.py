@@ -1,6 +1,6 @@
 """A simulator for heterogeneous federated learning in which a whole round is one XLA program."""
 
-from fedjax_het import algorithms, data, diagnostics, models, sharing, tree, types, uplink
+from fedjax_het import algorithms, data, diagnostics, models, privacy, sharing, tree, types, uplink
 from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, Summary, Weighting
 from fedjax_het.client import gradients, local_updates, measures, memories, objectives, schedules
 from fedjax_het.engine import History, Simulation, Sweep, simulate
@@ -36,6 +36,7 @@ __all__ = [
     "models",
     "objectives",
     "participation",
+    "privacy",
     "schedules",
     "server_optimizers",
     "sharing",

@@ -161,6 +161,7 @@ def gaussian_mechanism(
         receive=receive if is_central else None,
         bits=bits,
         check=check,
+        hides_examples=True,
         steps_without_reports=is_central,
     )
 

@@ -119,11 +119,9 @@ def test_the_noise_does_not_depend_on_who_came():
 
 
 def test_noise_at_clients_serves_an_aggregator_of_another_kind():
-    state, (metrics,) = run(
-        private(0.5, 0.1, name="fedld", options={}, noise_at="clients", layout=chunked(2)), rounds=1
-    )
+    state, (metrics,) = run(private(0.5, 0.1, name="fedld", noise_at="clients", layout=chunked(2)), rounds=1)
     assert metrics.num_reporting == 5 and not metrics.is_nonfinite.any()
-    plain, _ = run(private(0.5, 0.0, name="fedld", options={}, noise_at="clients"), rounds=1)
+    plain, _ = run(private(0.5, 0.0, name="fedld", noise_at="clients"), rounds=1)
     assert difference(plain.server.shared, state.server.shared) > 1e-3
 
 
@@ -218,10 +216,13 @@ def test_a_missing_multiplier_and_unprotected_statistics_are_refused():
         private(1.0)
     with pytest.raises(InputError, match="buffers: the model has batch_stats"):
         run(private(1.0, 1.0, norm="batch"), rounds=0)
+    for name in ("fedavg", "fedld"):
+        with pytest.raises(InputError, match=r"the aggregator reads clients' numbers of examples.*weighting='uniform'"):
+            run(private(1.0, 1.0, name=name, options={}, noise_at="clients"), rounds=1)
     with pytest.raises(InputError, match="expects no client"):
         run(private(1.0, 1.0, participation=bernoulli(0.0)), rounds=1)
 
 
 def test_a_clip_before_the_mechanism_and_further_stages_after_local_noise_are_allowed():
     private(1.0, 1.0, before=(clip(2.0),), after=(RECEIVES,))
-    private(1.0, 1.0, noise_at="clients", after=(SENDS,), options={})
+    private(1.0, 1.0, noise_at="clients", after=(SENDS,))

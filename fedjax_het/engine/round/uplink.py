@@ -161,6 +161,11 @@ def is_stacked(stages: Sequence[Stage]) -> bool:
     return any(stage.corrupt is not None for stage in stages)
 
 
+def hides_examples(stages: Sequence[Stage]) -> bool:
+    """Whether a stage keeps clients' numbers of examples from the server."""
+    return any(stage.hides_examples for stage in stages)
+
+
 def count_bits(stages: Sequence[Stage], upload: Upload) -> float:
     """Count the bits of one client's upload: the update as the stages send it, and all else as it is.
 
