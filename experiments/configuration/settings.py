@@ -139,7 +139,7 @@ def complete_settings(
         tables.setdefault(where, {})
     specs = {where: _find_spec(where) for where in tables if where}
     for where, table in specs.items():
-        name = overrides.pop(f"{where}.name", None)
+        name = overrides.pop(f"{where}.name", None) if table.registry else None
         if name is not None and name != tables[where].get("name"):
             notes += _rename(tables[where], table, name, f"config.{where}")
         if f"{where}.preset" in overrides and hasattr(table.registry.get(tables[where].get("name", "")), "presets"):
