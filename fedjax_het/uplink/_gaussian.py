@@ -43,9 +43,9 @@ def gaussian_mechanism(
         noise_at="server":   u = (sum_i u_i min(1, C / |u_i|) + N(0, (z C)^2)) / (q N)
         noise_at="clients":  u_i <- u_i min(1, C / |u_i|) + N(0, (z C)^2), then the algorithm's own aggregator
 
-    At the server the aggregator must be the plain mean, and the noise is added in every round, whoever came: q N, the
-    expected number of clients, is a constant of the participation. At the clients every message is private by itself,
-    and all that follows cannot weaken the guarantee. It is the last stage that clients apply.
+    At the server the aggregator must be the plain mean, no later stage may change what clients send, and the noise is
+    added in every round, whoever came: q N, the expected number of clients, is a constant of the participation. At the
+    clients every message is private by itself, and nothing that follows can weaken the guarantee.
     With a target quantile gamma the bound follows the norms of the updates, with the count of b_i = [|u_i| <= C]:
 
         b = (sum_i (b_i - 1/2) + N(0, sigma_b^2)) / (q N) + 1/2,   C <- C exp(-eta (b - gamma)),
@@ -54,7 +54,7 @@ def gaussian_mechanism(
     Floating-point samplers of the Gaussian leak in theory; this one is no exception.
 
     Args:
-        norm: C, or its first value; 0.1 to 1 is usual. No client may see how it was chosen from others' updates.
+        norm: C, or its first value; 0.1 to 1 is usual. It must not be chosen by looking at these clients' updates.
         noise_multiplier: z, in units of C. None leaves it to config.privacy, which finds it from epsilon.
         noise_at: Who adds the noise.
         per_layer: Whether each of the l tensors is clipped by itself to C / sqrt(l).

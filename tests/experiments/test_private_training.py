@@ -7,6 +7,8 @@ import pytest
 
 from experiments import train
 from experiments.configuration import privacy, settings
+from experiments.report import costs, curves
+from experiments.report.rows import Row
 from experiments.runs.run_directory import RunDirectory
 from fedjax_het.errors import InputError
 from fedjax_het.privacy import FixedSizeSampling, LocalNoise, PoissonSampling
@@ -108,17 +110,19 @@ def test_no_guarantee_is_claimed_for_traces():
         privacy.make_sampling(given | {"participation": {"name": "trace"}}, 50)
 
 
-def test_learning_curves_are_drawn_against_epsilon(tmp_path):
-    from experiments.report import curves
-    from experiments.report.rows import Row
-
+def test_the_report_draws_curves_against_epsilon_and_tabulates_it():
     class Lines:
         lines = [
             {"round": r, "seed": 0, "seconds": r, "test/accuracy": 0.5, "privacy/epsilon": e}
             for r, e in ((1, 2.0), (2, 3.0))
         ]
-        summary = None
+        summary, done = None, 2
 
-    figure = curves.make_figure([Row("private", 0, [Lines()])], "accuracy", "accuracy")
+    rows = [Row("private", 0, [Lines()])]
+    figure = curves.make_figure(rows, "accuracy", "accuracy")
     (view,) = [view for view in figure.views if view.name == "by epsilon"]
     assert view.panels[0].marks[0].x == [2.0, 3.0] and np.isfinite(view.panels[0].marks[0].y).all()
+    table = costs.make_table(rows)
+    assert table.rows[0][1][table.columns.index(costs.EPSILON)].mean == 3.0
+    Lines.lines = [{name: value for name, value in line.items() if "/eps" not in name} for line in Lines.lines]
+    assert costs.EPSILON not in costs.make_table(rows).columns
