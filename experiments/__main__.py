@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "report": ("report.__main__", "write one HTML page that compares runs"),
         "export": ("export", "write a run's model as a PyTorch state dict"),
         "calibrate": ("calibrate", "calibrate the head of a run's model on virtual features (CCVR)"),
+        "privacy": ("account_privacy", "compute epsilon from noise, or noise from epsilon, without training"),
         "check-data": ("check_data", "read, check and distribute the data of a config without training"),
         "list": ("list_algorithms", "list the algorithms and the configs, or show all of one algorithm"),
         **{

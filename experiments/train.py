@@ -127,7 +127,7 @@ def train_together(runs: Sequence[Run], resolved: Mapping[str, Any], processes: 
         if processes.is_first:
             trackers.check(trackers.names(first["live"]))
         parts = build.build_parts(first, resolved, processes)
-        runs = [each._replace(settings=build.resolve_auto(each.settings, parts.federation)) for each in runs]
+        runs = [each._replace(settings=build.resolve_auto(each.settings, parts.federation, resolved)) for each in runs]
         for each in runs:
             each.directory.check_settings(each.settings)
             each.directory.check_partition(parts.federation.fingerprint)
@@ -140,7 +140,7 @@ def train_together(runs: Sequence[Run], resolved: Mapping[str, Any], processes: 
     # -> simulation
     with terminal.show_compilation(), processes.barrier("simulation"):
         simulation = build.build_simulation(parts, all_settings, directory.path)
-    resolved = build.describe_resolved(parts, simulation, names)
+    resolved = build.describe_resolved(parts, simulation, all_settings[0], names)
     print(terminal.describe_costs(simulation, all_settings[0], resolved, directory.path), flush=True)
     if names:
         print(f"trained in one program: {', '.join(names)}", flush=True)

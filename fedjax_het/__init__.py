@@ -1,6 +1,6 @@
 """A simulator for heterogeneous federated learning in which a whole round is one XLA program."""
 
-from fedjax_het import algorithms, data, diagnostics, models, sharing, tree, types, uplink
+from fedjax_het import algorithms, data, diagnostics, models, privacy, sharing, tree, types, uplink
 from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, OutputMixture, Summary, Weighting
 from fedjax_het.client import (
     gradients,
@@ -47,6 +47,7 @@ __all__ = [
     "objectives",
     "participation",
     "personalization",
+    "privacy",
     "schedules",
     "server_optimizers",
     "sharing",

@@ -184,6 +184,7 @@ class ReceiveView(NamedTuple):
     state: PyTree  # the state of the stage
     key: Key  # of (seed, round, stage), apart from all keys of clients
     num_clients: int  # all clients of the run, with training examples or without
+    expected_clients: float  # of a round, the same whoever came
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +206,8 @@ class Stage:
         bits: (bits of one client's update as it enters, the update's shapes) -> bits as it leaves.
         attackers: (client ids, number of clients of the run) -> which of them lie in this stage; diagnostics read it.
         check: Raises InputError for algorithms that the stage cannot serve.
+        hides_examples: Whether clients' numbers of examples are kept from the server. Aggregators that read them are
+            refused.
         steps_without_reports: Whether the server steps in rounds in which no client reported, too.
     """
 
@@ -218,6 +221,7 @@ class Stage:
     bits: Callable[[float, Variables], float] = lambda bits, shapes: bits
     attackers: Callable[[Array, int], Array] | None = None
     check: Callable[["Algorithm"], None] = lambda algorithm: None
+    hides_examples: bool = False
     steps_without_reports: bool = False
 
 

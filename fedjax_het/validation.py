@@ -72,6 +72,7 @@ Positive = Annotated[float, Range(0, excludes_low=True)]
 Fraction = Annotated[float, Range(0, 1)]
 PositiveFraction = Annotated[float, Range(0, 1, excludes_low=True)]
 FractionBelowOne = Annotated[float, Range(0, 1, excludes_high=True)]
+OpenFraction = Annotated[float, Range(0, 1, excludes_low=True, excludes_high=True)]
 Count = Annotated[int, Range(1, LARGEST_COUNT, is_whole=True)]
 CountOrZero = Annotated[int, Range(0, LARGEST_COUNT, is_whole=True)]
 Seed = CountOrZero

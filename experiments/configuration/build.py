@@ -1,5 +1,6 @@
 """Construction of the data, model, algorithm and compiled simulation that settings describe."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,7 +26,7 @@ from ..distributed import cpu_devices
 from ..distributed.collectives import SINGLE, Processes
 from ..runs.run_directory import describe_differences
 from ..runs.setting_text import parse_layout, parse_names, parse_size
-from . import calls
+from . import calls, privacy
 from .settings import SCHEDULE, TABLES, UPLINK
 
 
@@ -138,8 +139,17 @@ def build_sweep(runs: Sequence[Mapping[str, Any]]) -> Sweep:
     return Sweep(partial(build_algorithm, runs[0]), {key: each for key, each in values.items() if len(set(each)) > 1})
 
 
-def resolve_auto(settings: Mapping[str, Any], federation: Federation) -> dict[str, Any]:
-    """Replace "auto" by the value that the data determine."""
+def resolve_auto(
+    settings: Mapping[str, Any], federation: Federation, resolved: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Replace "auto" by the value that the data determine, and a privacy budget's noise by what it asks for.
+
+    Args:
+        settings: complete settings.
+        federation: the data.
+        resolved: the record of resolved.json of an earlier start.
+    """
+    settings = privacy.resolve_noise(settings, federation.num_clients, resolved)
     data, on_test = dict(settings["data"]), settings["personal_on_test"]
     if data["client_test_fraction"] == engine.simulation.AUTO:
         data["client_test_fraction"] = federation.fractions.client_test or 0.0
@@ -177,7 +187,9 @@ def build_simulation(parts: RunParts, runs: Sequence[Mapping[str, Any]], folder:
     )
 
 
-def describe_resolved(parts: RunParts, simulation: engine.Simulation, names: Sequence[str] = ()) -> dict[str, Any]:
+def describe_resolved(
+    parts: RunParts, simulation: engine.Simulation, settings: Mapping[str, Any], names: Sequence[str] = ()
+) -> dict[str, Any]:
     """Make the record of resolved.json: the values that "auto" was resolved to, and the reason.
 
     The bits of the results depend on them, and on the runs that are trained in the same program, so a resumed run uses
@@ -186,6 +198,7 @@ def describe_resolved(parts: RunParts, simulation: engine.Simulation, names: Seq
     Args:
         parts: of the run.
         simulation: its compiled simulation.
+        settings: the resolved settings of the run.
         names: those of all runs in the program, if there are several.
     """
     timings = simulation.choice.timings if simulation.choice else []
@@ -196,6 +209,7 @@ def describe_resolved(parts: RunParts, simulation: engine.Simulation, names: Seq
         "conv": parts.conv,
         "devices": _describe_devices(),
     }
+    record |= privacy.describe_noise(settings)
     return record | dict(parts.resolved) | simulation.offload._asdict() | {"beside": list(names)}
 
 
@@ -246,7 +260,12 @@ def _build_participation(settings: Mapping[str, Any], num_clients: int) -> Any:
         )
     if table := settings.get("participation"):
         rules = participation.PARTICIPATIONS
-        among = calls.build_from_table(table, rules, "config.participation", cohort_size=size)
+        rule = calls.choose_factory(table, rules, "config.participation")
+        takes_size = "cohort_size" in inspect.signature(rule).parameters
+        if size and not takes_size:
+            raise InputError(f"config.cohort_size: '{table['name']}' draws no fixed number of clients. Leave it at 0.")
+        given = {"cohort_size": size} if takes_size else {}
+        among = calls.build_from_table(table, rules, "config.participation", **given)
     else:
         among = participation.uniform(size) if size else participation.full()
     return among if availability == 1 else participation.bernoulli(availability, among=among)

@@ -23,6 +23,7 @@ from fedjax_het.validation import Count, CountOrZero, Fraction, Seed, check_cons
 from .. import trackers
 from ..runs import setting_text
 from . import calls
+from .privacy import PrivacyBudget
 
 Settings = dict[str, Any]
 SCHEDULE = "learning_rate_schedule"
@@ -62,13 +63,15 @@ class RunSettings:
 
 # ---- the tables of a config ------------------------------------------------------------------------------------------
 class TableSpec(NamedTuple):
-    """The origin of a table's options: the factory that it names, and `fixed` options that it always has."""
+    """The origin of a table's options: the factory that it names, if any, and `fixed` options that it always has."""
 
     registry: calls.Registry
     given: tuple[str, ...] = ()
     fixed: Mapping[str, calls.Setting] = MappingProxyType({})
 
     def schema(self, table: Mapping[str, Any], where: str) -> dict[str, calls.Setting]:
+        if not self.registry:
+            return dict(self.fixed)
         factory = calls.choose_factory(table, self.registry, where)
         own = calls.read_signature(factory, self.given, table.get("preset"))
         return {"name": calls.Setting(str)} | own | dict(self.fixed)
@@ -90,6 +93,7 @@ OPTIONAL_TABLES = {
     "timing": TableSpec(TIMINGS),
     "aggregator": TableSpec(AGGREGATORS),
     "poison": TableSpec(POISONINGS),
+    "privacy": TableSpec({}, fixed=calls.read_signature(PrivacyBudget)),
 }
 """Tables that stand in the settings of a run only if its config or command line gives them."""
 UPLINK = TableSpec(STAGES)
@@ -135,7 +139,7 @@ def complete_settings(
         tables.setdefault(where, {})
     specs = {where: _find_spec(where) for where in tables if where}
     for where, table in specs.items():
-        name = overrides.pop(f"{where}.name", None)
+        name = overrides.pop(f"{where}.name", None) if table.registry else None
         if name is not None and name != tables[where].get("name"):
             notes += _rename(tables[where], table, name, f"config.{where}")
         if f"{where}.preset" in overrides and hasattr(table.registry.get(tables[where].get("name", "")), "presets"):
@@ -149,6 +153,8 @@ def complete_settings(
         followed = {name: tables[""][option.of_run] for name, option in schema.items() if option.of_run}
         tables[where] = calls.check_table(followed | tables[where], schema, _location(where))
     calls.call_factory(RunSettings, tables[""], "config")
+    if "privacy" in tables:
+        calls.call_factory(PrivacyBudget, tables["privacy"], "config.privacy")
     return _join_tables(tables), notes
 
 
@@ -212,7 +218,8 @@ def _override(tables: dict[str, Settings], schemas: Mapping[str, Mapping[str, ca
         tables[outer][inner] = dict(tables[outer].get(inner, {}))
         tables, schemas = {where: tables[outer][inner]}, {where: option.table}
     if key in TABLES or key in OPTIONAL_TABLES:
-        raise InputError(f"--config.{key} is a table. Set --config.{key}.name={text}")
+        first = "name" if _find_spec(key).registry else next(iter(schemas[key]))
+        raise InputError(f"--config.{key} is a table. Set --config.{key}.{first}={text}")
     if key == "uplink":
         raise InputError("--config.uplink is a list of tables. Give it in a file; set one: --config.uplink.0.norm=1")
     if where not in schemas:

@@ -8,6 +8,8 @@ from ..runs.results import RunResults
 from ..runs.tables import ColumnFormat, Table, Value
 from .rows import Row
 
+EPSILON = "epsilon"
+"""The column of what runs have cost in privacy; it is there if any run has."""
 _TRAFFIC = ("traffic/down", "traffic/up")
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _NOTE = (
@@ -79,15 +81,22 @@ _COLUMNS: dict[str, tuple[ColumnFormat, Callable[[RunResults], float | None]]] =
     "down per client": (_BYTES, _fact("bytes_down")),
     "up per client": (_BYTES, _fact("bytes_up")),
     "traffic": (ColumnFormat(format_bytes), lambda run: count_traffic(run, run.done) if run.lines else None),
+    EPSILON: (
+        ColumnFormat(lambda value: f"{value:.3g}", min),
+        lambda run: run.lines[-1].get("privacy/epsilon") if run.lines else None,
+    ),
     "dropped uploads": (_COUNT, lambda run: sum(run.summary.get("dropped_uploads", ())) if run.summary else None),
 }
 
 
 def make_table(rows: Sequence[Row]) -> Table:
     """Tabulate the means over the runs of each row."""
-    body = [(row.label, [_mean(row, read) for _, read in _COLUMNS.values()]) for row in rows]
-    formats = {name: form for name, (form, _) in _COLUMNS.items()}
-    return Table("costs", "Time, memory, traffic", list(_COLUMNS), body, formats, _NOTE)
+    shown = dict(_COLUMNS)
+    if not any(_mean(row, shown[EPSILON][1]) for row in rows):
+        del shown[EPSILON]
+    body = [(row.label, [_mean(row, read) for _, read in shown.values()]) for row in rows]
+    formats = {name: form for name, (form, _) in shown.items()}
+    return Table("costs", "Time, memory, traffic", list(shown), body, formats, _NOTE)
 
 
 def _mean(row: Row, read: Callable[[RunResults], float | None]) -> Value | None:

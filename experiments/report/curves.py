@@ -6,15 +6,17 @@ import numpy as np
 
 from ..runs.figures import Curve, Figure, Panel, View, group_titles, mean_curve
 from ..runs.results import RunResults
+from ..runs.run_files import Json
 from . import costs
 from .rows import Row, figure_names
 
 _Position = Callable[[RunResults, int], float | None]
 _AXES: dict[str, tuple[str, _Position]] = {
     "by rounds": ("round", lambda run, round: round),
-    "by seconds": ("seconds", lambda run, round: next(line["seconds"] for line in run.lines if line["round"] == round)),
+    "by seconds": ("seconds", lambda run, round: _line(run, round)["seconds"]),
     "by bytes": ("MB of traffic", lambda run, round: _megabytes(run, round)),
-    "by virtual seconds": ("seconds on the virtual clock", lambda run, round: _virtual_seconds(run, round)),
+    "by epsilon": ("epsilon", lambda run, round: _line(run, round).get("privacy/epsilon")),
+    "by virtual seconds": ("seconds on the virtual clock", lambda run, round: _line(run, round).get("virtual_seconds")),
 }
 _CAPTION = (
     "The mean over seeds, and a band from the lowest to the highest. Seconds compare runs of the same machine only; "
@@ -61,8 +63,8 @@ def _make_curve(row: Row, name: str, position: _Position) -> Curve | None:
     return mean_curve(row.label, row.number, [float(np.mean(np.array(each, float))) for each in x], seeds)
 
 
-def _virtual_seconds(run: RunResults, round: int) -> float | None:
-    return next(line for line in run.lines if line["round"] == round).get("virtual_seconds")
+def _line(run: RunResults, round: int) -> Json:
+    return next(line for line in run.lines if line["round"] == round)
 
 
 def _megabytes(run: RunResults, round: int) -> float | None:

@@ -162,6 +162,15 @@ def _resolve_auto_from(settings: dict[str, Any], before: Mapping[str, Any], part
         settings = settings | {"data": data | {"client_test_fraction": fraction}}
     if settings.get("personal_on_test") == AUTO and "personal_on_test" in before:
         settings = settings | {"personal_on_test": before["personal_on_test"]}
+    stages = settings.get("uplink", ())
+    if "privacy" in settings and len(stages) == len(before.get("uplink", ())):
+        found = [each.get("noise_multiplier") for each in before["uplink"]]
+        named = [("noise_multiplier" in each and each["noise_multiplier"] is None) for each in stages]
+        stages = [
+            each | {"noise_multiplier": z} if is_open else each
+            for each, z, is_open in zip(stages, found, named, strict=True)
+        ]
+        settings = settings | {"uplink": stages}
     return settings
 
 

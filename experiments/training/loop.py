@@ -12,6 +12,7 @@ from fedjax_het import engine
 from fedjax_het.types import State
 
 from .. import trackers
+from ..configuration import privacy
 from ..distributed.collectives import SINGLE, Processes
 from ..runs import diagnostics_log
 from . import terminal
@@ -34,7 +35,7 @@ class TrainingLoop:
             processes: those that train together.
         """
         self.simulation, self.recorders, self.processes = simulation, recorders, processes
-        settings = recorders[0].settings
+        self.settings = settings = recorders[0].settings
         self.rounds = settings["rounds"]
         self.every = settings["checkpoint_every"] or self.rounds
         self.schedule = diagnostics_log.DiagnosticsSchedule(
@@ -109,9 +110,17 @@ class TrainingLoop:
                 f"{num_rejected} of rounds {done + 1} to {stop} had no effect: the server's result of finite uploads "
                 "was not finite"
             )
+        if (overflow := self.simulation.count_overflow(done, stop)) is not None and overflow.any():
+            progress.warn(
+                f"{int(overflow.sum())} clients that were drawn in rounds {done + 1} to {stop} found no place; more "
+                "config.participation.slots would give them one, and a smaller epsilon"
+            )
         if self.simulation.is_evaluated(stop):
             evaluation = self.simulation.evaluate(state)
             figures |= engine.flatten_evaluation(evaluation)
+            if "privacy" in self.settings:
+                spent = privacy.epsilon_after(self.settings, self.simulation.federation.num_clients, stop)
+                figures[privacy.FIGURE] = np.full(len(figures["num_dropped"]), spent)
             for each in self.recorders if self.processes.is_first else []:
                 each.add(stop, time.perf_counter() - self._began, figures, evaluation)
         progress.show(stop, figures, seconds_per_round)

@@ -27,6 +27,8 @@ from rich.table import Table
 from fedjax_het.engine import RunCost, Simulation
 from fedjax_het.engine.parallel.compilation import COMPILATION_LOG
 
+from ..configuration import privacy
+from ..configuration.privacy import FIGURE
 from ..runs import data_usage, records
 
 _MOST_FIGURES = 40
@@ -56,6 +58,7 @@ def describe_costs(
         "model": f"{settings['model']['name']}, {facts.num_parameters:,} parameters",
         "local steps": f"{steps} per client and round",
         "traffic": f"{_size(facts.bytes_down)} down, {_size(facts.bytes_up)} up, per client and round",
+        **({"privacy": privacy.describe(settings, federation.num_clients)} if "privacy" in settings else {}),
         "layout": "\n".join(_describe_layout(resolved)),
         "compiled in": f"{facts.compile_seconds:.1f} s",
         "memory": "\n".join(_describe_memory(facts, resolved)),
@@ -114,7 +117,8 @@ class ProgressDisplay:
         self._progress, self._rounds = progress, rounds
 
     def show(self, round: int, figures: Mapping[str, np.ndarray], seconds: float) -> None:
-        text = "  ".join(f"{name} {np.mean(figures[name]):.4f}" for name in format_headline(figures))
+        names = [*format_headline(figures), *({FIGURE} & figures.keys())]
+        text = "  ".join(f"{name} {np.mean(figures[name]):.4f}" for name in names)
         text += f"  {seconds:.3f} s per round"
         if self._progress is None:
             print(f"round {round}/{self._rounds}  {text}", flush=True)

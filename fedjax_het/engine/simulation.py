@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
+import jax
 import numpy as np
 
 from fedjax_het.algorithm import Algorithm
@@ -175,6 +176,19 @@ class Simulation:
         if self._diagnose is None:
             raise ValueError("this simulation has no diagnostics: give it some, Simulation(..., diagnostics={...})")
         return self._diagnose(state)
+
+    def count_overflow(self, first: int, end: int) -> np.ndarray | None:
+        """How many clients of the rounds from `first` to before `end` were drawn and found no place.
+
+        Returns:
+            [runs]; None where the participation leaves no client out.
+        """
+        traced = self.executor.traced
+        if (overflow := traced.round.overflow) is None:
+            return None
+        of_run = jax.vmap(overflow, in_axes=(None, 0))
+        counts = jax.jit(jax.vmap(of_run, in_axes=(0, None)))(traced.spec.keys(), np.arange(first, end))
+        return np.asarray(counts).sum(axis=1)
 
     def stops(self, done: int = 0, *also_every: int) -> Iterator[int]:
         """Yield the numbers of rounds after which a run pauses: multiples of each interval, and the end.

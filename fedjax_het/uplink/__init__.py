@@ -13,9 +13,10 @@ from fedjax_het.uplink._attacks import (
     attack_sign_flip,
 )
 from fedjax_het.uplink._clipping import clip
+from fedjax_het.uplink._gaussian import gaussian_mechanism
 
 _ATTACKS = (attack_sign_flip, attack_gaussian, attack_inner_product, attack_little_is_enough, attack_mimic)
-STAGES = {stage.__name__: stage for stage in (clip, *_ATTACKS)}
+STAGES = {stage.__name__: stage for stage in (clip, gaussian_mechanism, *_ATTACKS)}
 """The stages by name."""
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "attack_mimic",
     "attack_sign_flip",
     "clip",
+    "gaussian_mechanism",
 ]

@@ -6,15 +6,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.stats
 from jaxtyping import Bool, Int
 
 from fedjax_het._internal.number_table import read_number_table
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key
-from fedjax_het.validation import LARGEST_COUNT, Count, CountOrZero, Fraction, validate_arguments
+from fedjax_het.validation import LARGEST_COUNT, Count, CountOrZero, Fraction, PositiveFraction, validate_arguments
 
 _MAX_SHUFFLED = 1 << 10  # clients
 _FEISTEL_ROUNDS = 8  # twice the rounds in the theorem of Luby and Rackoff
+_MOST_OVERFLOW = 1e-10  # the probability in a round that more clients are drawn than have a place
 
 
 class Participation(NamedTuple):
@@ -24,6 +26,13 @@ class Participation(NamedTuple):
     # (key, number of clients, number of the round) -> (ids; is_available)
     draw: Callable[[Key, int, Array], tuple[Int[Array, "cohort"], Bool[Array, "cohort"]]]
     is_everyone: bool = False  # the cohort is all clients in their order, so that no states are gathered
+    mean_size: Callable[[int], float] | None = None  # number of clients -> how many take part on average; None: size
+    # (the key of `draw`, number of clients) -> how many were drawn and left out, because the cohort was full
+    overflow: Callable[[Key, int], Int[Array, ""]] | None = None
+
+    def expected_size(self, num_clients: int) -> float:
+        """The number of clients that take part in a round on average."""
+        return float((self.mean_size or self.size)(num_clients))
 
 
 def full() -> Participation:
@@ -77,7 +86,80 @@ def bernoulli(probability: Fraction, among: Participation | None = None) -> Part
         reports = jax.vmap(lambda client: jax.random.bernoulli(jax.random.fold_in(answer, client), probability))(cohort)
         return cohort, is_available & reports
 
-    return Participation(among.size, draw, among.is_everyone)
+    overflow = among.overflow
+    return Participation(
+        among.size,
+        draw,
+        among.is_everyone,
+        lambda num_clients: probability * among.expected_size(num_clients),
+        overflow and (lambda key, num_clients: overflow(jax.random.split(key)[0], num_clients)),
+    )
+
+
+@validate_arguments
+def poisson(probability: PositiveFraction, slots: Count | None = None) -> Participation:
+    """Each client takes part with a given probability, independently of all others: Poisson sampling.
+
+    A round has a fixed number of places. Where more clients are drawn, some of them are left out at random; the
+    privacy of the run is then that of truncated Poisson sampling, see `fedjax_het.privacy`.
+
+    Args:
+        probability: The probability q of each client in each round.
+        slots: The number of places. None is the least number that all clients drawn fit into, but for one round in
+            10^10: about q N + 6 sqrt(q N).
+    """
+
+    def size(num_clients: int) -> int:
+        return min(slots or least_slots(num_clients, probability, _MOST_OVERFLOW), num_clients)
+
+    def draw(key: Key, num_clients: int, number: Array) -> tuple[Array, Array]:
+        if probability == 1 and size(num_clients) == num_clients:
+            return _all_present(jnp.arange(num_clients))
+        of_count, of_order = jax.random.split(key)
+        count, places = _draw_binomial(of_count, num_clients, probability), size(num_clients)
+        cohort = draw_without_replacement(of_order, num_clients, places)
+        # Clients are left out by their place in the random order, and sorted after that: by id, large ids would be.
+        is_drawn, by_id = jnp.arange(places) < count, jnp.argsort(cohort)
+        return cohort[by_id], is_drawn[by_id]
+
+    def overflow(key: Key, num_clients: int) -> Array:
+        number = _draw_binomial(jax.random.split(key)[0], num_clients, probability)
+        return jnp.maximum(number - size(num_clients), 0)
+
+    is_everyone = probability == 1 and slots is None
+    return Participation(size, draw, is_everyone, lambda num_clients: probability * num_clients, overflow)
+
+
+def least_slots(num_clients: int, probability: float, most_overflow: float) -> int:
+    """The least number of places that Poisson sampling exceeds with at most this probability in a round."""
+    slots = int(scipy.stats.binom.isf(most_overflow, num_clients, probability))
+    while overflow_probability(num_clients, probability, slots) > most_overflow:
+        slots += 1
+    while slots > 1 and overflow_probability(num_clients, probability, slots - 1) <= most_overflow:
+        slots -= 1
+    return max(slots, 1)
+
+
+def overflow_probability(num_clients: int, probability: float, slots: int) -> float:
+    """The probability that Poisson sampling draws more clients in a round than there are places."""
+    return float(scipy.stats.binom.sf(slots, num_clients, probability))
+
+
+def _draw_binomial(key: Key, num_trials: int, probability: float) -> Array:
+    """Draw a binomial number exactly, by comparing 64 random bits with its distribution function.
+
+    The number is that of all k with V < P(K > k) for a uniform V; those k for which this is sure are not looked at.
+    """
+    if probability == 1:
+        return jnp.int32(num_trials)
+    mean, spread = num_trials * probability, 12 * (num_trials * probability * (1 - probability)) ** 0.5 + 50
+    first, last = max(0, int(mean - spread)), min(num_trials, int(mean + spread))
+    exceeds = scipy.stats.binom.sf(np.arange(first, last), num_trials, probability)
+    bounds = [min(int(each * 2**64), 2**64 - 1) for each in exceeds.tolist()]
+    high, low = (np.array(part, np.uint32) for part in zip(*(divmod(each, 2**32) for each in bounds), strict=True))
+    value = jax.random.bits(key, (2,), "uint32")
+    is_below = (value[0] < high) | ((value[0] == high) & (value[1] < low))
+    return first + jnp.sum(is_below, dtype=jnp.int32)
 
 
 @validate_arguments
@@ -117,7 +199,7 @@ def trace(path: str, cohort_size: CountOrZero = 0, period: Count | None = None) 
     return Participation(size, draw, not cohort_size)
 
 
-PARTICIPATIONS = {"trace": trace}
+PARTICIPATIONS = {"trace": trace, "poisson": poisson}
 """Rules that a config names; without one, `uniform` and `bernoulli` follow from cohort_size and availability."""
 
 

@@ -72,6 +72,20 @@ class HiddenTestRows:
 HIDDEN_TEST_ROWS = cast(Rows, HiddenTestRows())
 
 
+@jax.tree_util.register_static
+class HiddenExampleCounts:
+    """Takes the place of clients' numbers of examples that the server is not told: computing with them fails."""
+
+    def __jax_array__(self) -> Array:
+        raise MissingSlotError(
+            "reads clients' numbers of examples, which a stage of the uplink keeps from the server. Set "
+            "weighting='uniform', or take an aggregator that does not weigh by them."
+        )
+
+
+HIDDEN_EXAMPLE_COUNTS = cast(Array, HiddenExampleCounts())
+
+
 class LocalProblem(NamedTuple):
     """A model, an objective, and how stored examples become batches; the `Problem` of fedjax_het.algorithm.
 

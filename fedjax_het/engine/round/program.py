@@ -68,6 +68,7 @@ class Round(NamedTuple):
 
     initial_state: (key, stored inputs) -> the state before the first round, with `clients` of a single client.
     draw: (key, round number) -> the cohort, which depends on nothing else and can be drawn ahead of time.
+    overflow: (key, round number) -> how many clients were drawn for whom the cohort had no place; None: never any.
     train: the round of a cohort. The clients of its state are the cohort's alone, leaves [slots, ...] before and
     [cohort, ...] after, and so are its data, leaves [slots, ...].
     init, step, step_with_messages: the same for a state and data of all clients; `step` draws and trains, and
@@ -79,6 +80,7 @@ class Round(NamedTuple):
     cohort_size: int
     initial_state: Callable[[Key, HostArray], State]
     draw: Callable[[Key, Array], Cohort]
+    overflow: Callable[[Key, Array], Array] | None
     train: Callable[[State, Cohort, ClientData, Key], tuple[State, RoundMetrics, RoundMessages]]
     init: Callable[[Key, ClientData], State]
     step: Callable[[State, ClientData, Key], tuple[State, RoundMetrics]]
@@ -181,7 +183,14 @@ def make_round(
             algorithm.aggregator, problem, server.aggregator, view, sums.updates
         )
         update, uplink_state = uplink.receive(
-            stages, aggregate.update, sums.sides, view, server, num_clients, server_key
+            stages,
+            aggregate.update,
+            sums.sides,
+            view,
+            server,
+            num_clients,
+            server_key,
+            participation.expected_size(num_clients),
         )
         shared, optimizer = server_step.apply_server_optimizer(algorithm.server_optimizer, server, update)
         published = server_step.update_published(
@@ -238,6 +247,19 @@ def make_round(
     def step(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics]:
         return step_with_messages(state, data, key)[:2]
 
+    def in_round(count: Callable[[Key, int], Array]) -> Callable[[Key, Array], Array]:
+        return lambda key, number: count(keys(key, number)[0], num_clients)
+
+    overflow = in_round(participation.overflow) if participation.overflow else None
     return Round(
-        problem, cohort_size, initial_state, draw, train, init, step, step_with_messages, algorithm.personalize
+        problem,
+        cohort_size,
+        initial_state,
+        draw,
+        overflow,
+        train,
+        init,
+        step,
+        step_with_messages,
+        algorithm.personalize,
     )

@@ -20,8 +20,8 @@ from fedjax_het import tree
 from fedjax_het._internal.float64 import require_float64, run_in_required_precision
 from fedjax_het.algorithm import Algorithm, Problem
 from fedjax_het.engine.parallel.update_stack import pack, unpack
-from fedjax_het.engine.round.problem import MissingSlotError, SlotView
-from fedjax_het.engine.round.uplink import is_stacked
+from fedjax_het.engine.round.problem import HIDDEN_EXAMPLE_COUNTS, MissingSlotError, SlotView
+from fedjax_het.engine.round.uplink import hides_examples, is_stacked
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Broadcast, PyTree, ServerState, ServerView, Upload, Variables
 
@@ -111,6 +111,8 @@ def _trace_plan(algorithm: Algorithm, problem: Problem, num_clients: int, shapes
 
     def trace(server: ServerState, received: Broadcast, uploads: Upload, cohort: Array, is_present: Array) -> None:
         without_update = uploads._replace(update={}, reports=SlotView("reports", uploads.reports))
+        if hides_examples(algorithm.uplink):
+            without_update = without_update._replace(num_examples=HIDDEN_EXAMPLE_COUNTS)
         paths = traverse_util.unflatten_dict({path: path for path in tree.paths(uploads.update)}, sep="/")
 
         def view(key: str) -> ServerView:

@@ -122,6 +122,7 @@ def receive(
     server: ServerState,
     num_clients: int,
     key: Key,
+    expected_clients: float,
 ) -> tuple[Variables, tuple[PyTree, ...]]:
     """Let the stages act on the combined update, in their order.
 
@@ -133,6 +134,7 @@ def receive(
         server: The state of the server.
         num_clients: The number of clients of the run.
         key: The server's key of the round.
+        expected_clients: The expected number of clients of a round.
 
     Returns:
         (The update for the server optimizer, the new state of each stage.)
@@ -141,7 +143,8 @@ def receive(
     for number, stage in enumerate(stages):
         if stage.receive is None:
             continue
-        known = ReceiveView(view, sides[number], states[number], jax.random.fold_in(key, number), num_clients)
+        own_key = jax.random.fold_in(key, number)
+        known = ReceiveView(view, sides[number], states[number], own_key, num_clients, expected_clients)
         changed, states[number] = stage.receive(_seen(stage, update), known)
         update = update | changed
     return update, tuple(states)
@@ -156,6 +159,11 @@ def check_stages(algorithm: Algorithm) -> None:
 def is_stacked(stages: Sequence[Stage]) -> bool:
     """Whether a stage needs the updates of the whole cohort at once."""
     return any(stage.corrupt is not None for stage in stages)
+
+
+def hides_examples(stages: Sequence[Stage]) -> bool:
+    """Whether a stage keeps clients' numbers of examples from the server."""
+    return any(stage.hides_examples for stage in stages)
 
 
 def count_bits(stages: Sequence[Stage], upload: Upload) -> float:

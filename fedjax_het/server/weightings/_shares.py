@@ -39,7 +39,7 @@ def weight_per_client(per_client: Callable[[Upload], Array]) -> Weighting:
 
 by_examples = weight_per_client(lambda upload: upload.num_examples)
 """p_i = n_i / sum n over the clients of the round that are present."""
-uniform = weight_per_client(lambda upload: jnp.ones_like(upload.num_examples))
+uniform = weight_per_client(lambda upload: jnp.ones_like(upload.num_steps))
 """1/m over the m clients that are present."""
 
 WEIGHTINGS: dict[WeightingName, Weighting] = {"samples": by_examples, "uniform": uniform}

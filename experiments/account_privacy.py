@@ -1,0 +1,80 @@
+"""Privacy accounting without training: python -m experiments.account_privacy --probability=0.1 --rounds=512 ...
+
+With --noise_multiplier it prints the epsilon, with --epsilon the least noise multiplier. Exit status: 0, or 2 for an
+input error, printed on stderr.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import get_args
+
+from fedjax_het.errors import InputError
+from fedjax_het.privacy import (
+    Accountant,
+    FixedSizeSampling,
+    LocalNoise,
+    PoissonSampling,
+    Sampling,
+    epsilon,
+    noise_multiplier,
+    resolve_accountant,
+)
+
+from . import PROGRAM
+from .configuration.command_line import with_exit_status
+
+
+def read_sampling(flags: argparse.Namespace) -> Sampling:
+    """The way in which clients are drawn.
+
+    Raises:
+        InputError: The flags describe none, or more than one.
+    """
+    if flags.noise_at == "clients":
+        return LocalNoise()
+    if (flags.probability is None) == (flags.cohort_size is None):
+        raise InputError(
+            "give --probability for Poisson sampling, or --cohort_size and --num_clients for cohorts of one size."
+        )
+    if flags.probability is not None:
+        if not 0 < flags.probability <= 1:
+            raise InputError(f"--probability={flags.probability:g}: must be above 0 and at most 1.")
+        if flags.slots is not None and flags.num_clients is None:
+            raise InputError("--slots: the accounting of a fixed number of places needs --num_clients, too.")
+        return PoissonSampling(flags.probability, flags.num_clients, flags.slots)
+    if flags.num_clients is None or not 1 <= flags.cohort_size <= flags.num_clients:
+        raise InputError(f"--cohort_size={flags.cohort_size}: must be from 1 to --num_clients, which must be given.")
+    return FixedSizeSampling(flags.num_clients, flags.cohort_size)
+
+
+@with_exit_status()
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog=f"{PROGRAM} privacy", description="Compute epsilon from noise, or noise from epsilon.", allow_abbrev=False
+    )
+    wanted = parser.add_mutually_exclusive_group(required=True)
+    wanted.add_argument("--noise_multiplier", type=float, help="the noise on the sum of updates over their bound")
+    wanted.add_argument("--epsilon", type=float, help="the epsilon that all rounds together may cost")
+    parser.add_argument("--rounds", type=int, required=True, help="the number of rounds")
+    parser.add_argument("--delta", type=float, required=True, help="well below one over the number of clients")
+    parser.add_argument("--probability", type=float, help="Poisson sampling: of each client in each round")
+    parser.add_argument("--slots", type=int, help="Poisson sampling: the places of a round (default: enough)")
+    parser.add_argument("--num_clients", type=int, help="all clients")
+    parser.add_argument("--cohort_size", type=int, help="a fixed number of clients per round")
+    parser.add_argument("--noise_at", choices=("server", "clients"), default="server", help="who adds the noise")
+    parser.add_argument("--accountant", choices=get_args(Accountant), default="auto", help="default: the tighter one")
+    flags = parser.parse_args(argv)
+    sampling, rest = read_sampling(flags), (flags.rounds, flags.delta, flags.accountant)
+    if flags.epsilon is None:
+        value, z = epsilon(flags.noise_multiplier, sampling, *rest), flags.noise_multiplier
+    else:
+        value, z = flags.epsilon, noise_multiplier(flags.epsilon, sampling, *rest)
+    print(f"epsilon {value:.5g} at delta {flags.delta:g} after {flags.rounds} rounds, to {sampling.neighbors}")
+    print(f"noise multiplier {z:.6g}, {sampling}; {resolve_accountant(sampling, flags.accountant).upper()} accountant")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,136 @@
+"""Privacy of the runs of a config: the noise that its budget asks for, and the epsilon after every round."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedjax_het import participation
+from fedjax_het.errors import InputError
+from fedjax_het.privacy import (
+    Accountant,
+    FixedSizeSampling,
+    LocalNoise,
+    PoissonSampling,
+    Sampling,
+    epsilon,
+    noise_multiplier,
+    resolve_accountant,
+)
+from fedjax_het.uplink import gaussian_mechanism
+from fedjax_het.validation import OpenFraction, Positive, check_constraints, constraints
+
+Settings = Mapping[str, Any]
+MULTIPLIER = "noise_multiplier"
+FIGURE = "privacy/epsilon"
+"""The name of epsilon in metrics.jsonl."""
+_OUTSIDE = "training losses, evaluations, diagnostics, numbers of examples, and the draws of clients"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyBudget:
+    """The settings of config.privacy.
+
+    Args:
+        delta: Of the guarantee; well below one over the number of clients.
+        epsilon: After the last round; the noise multiplier follows. None: it is given, and epsilon follows.
+        accountant: "pld", "rdp", or "auto", the tighter that there is for the way in which clients are drawn.
+    """
+
+    delta: OpenFraction
+    epsilon: Positive | None = None
+    accountant: Accountant = "auto"
+
+    def __post_init__(self):
+        check_constraints(constraints(PrivacyBudget), vars(self))
+
+
+def resolve_noise(settings: Settings, num_clients: int, resolved: Settings) -> Settings:
+    """Set the noise multiplier of settings with an epsilon to the least that keeps it.
+
+    Args:
+        settings: complete settings.
+        num_clients: the number of clients.
+        resolved: the record of resolved.json, whose noise multiplier is used again.
+
+    Raises:
+        InputError: There is no noise, too much is given, or no guarantee is known for the way in which clients are
+            drawn; or dp-accounting is missing.
+    """
+    if "privacy" not in settings:
+        return settings
+    budget, (place, table) = settings["privacy"], _find_mechanism(settings)
+    sampling, given = make_sampling(settings, num_clients), table[MULTIPLIER]
+    if (given is None) == (budget["epsilon"] is None):
+        problem = "neither is set" if given is None else "both are set"
+        raise InputError(
+            f"config.privacy.epsilon: {problem}, it and config.uplink.{place}.{MULTIPLIER}, and one follows from the "
+            "other. Set one of the two."
+        )
+    rest = settings["rounds"], budget["delta"], budget["accountant"]
+    if given is not None:
+        epsilon(given, sampling, *rest)  # refused now rather than at the first evaluation
+        return settings
+    found = resolved.get(MULTIPLIER) or noise_multiplier(budget["epsilon"], sampling, *rest)
+    stages = list(settings["uplink"])
+    stages[place] = {**table, MULTIPLIER: found}
+    return {**settings, "uplink": stages}
+
+
+def describe_noise(settings: Settings) -> dict[str, float]:
+    """What resolved.json records of settings with a budget: the noise multiplier, {} without one."""
+    return {MULTIPLIER: _find_mechanism(settings)[1][MULTIPLIER]} if "privacy" in settings else {}
+
+
+def epsilon_after(settings: Settings, num_clients: int, rounds: int) -> float:
+    """The epsilon of the first rounds of a run with a resolved noise multiplier."""
+    budget, (_, table) = settings["privacy"], _find_mechanism(settings)
+    sampling = make_sampling(settings, num_clients)
+    return epsilon(table[MULTIPLIER], sampling, rounds, budget["delta"], budget["accountant"])
+
+
+def describe(settings: Settings, num_clients: int) -> str:
+    """Describe the guarantee of a whole run, for whom it is, and what it does not cover."""
+    _, table = _find_mechanism(settings)
+    sampling, budget = make_sampling(settings, num_clients), settings["privacy"]
+    total = epsilon_after(settings, num_clients, settings["rounds"])
+    kind = resolve_accountant(sampling, budget["accountant"]).upper()
+    return (
+        f"epsilon {total:.4g} at delta {budget['delta']:g} after {settings['rounds']} rounds, to {sampling.neighbors}\n"
+        f"noise multiplier {table[MULTIPLIER]:.6g}, {sampling}; {kind} accountant\n"
+        f"outside of the guarantee: {_OUTSIDE}"
+    )
+
+
+def make_sampling(settings: Settings, num_clients: int) -> Sampling:
+    """The way in which the clients of a run are drawn, as far as its accounting goes.
+
+    Clients that do not report count as if they had: an absent client adds zeros.
+
+    Raises:
+        InputError: No guarantee is known for it.
+    """
+    _, table = _find_mechanism(settings)
+    if table["noise_at"] == "clients":
+        return LocalNoise()
+    rule, size = settings.get("participation"), settings["cohort_size"]
+    if rule is None:
+        return FixedSizeSampling(num_clients, size) if size else PoissonSampling(settings["availability"] or 1.0)
+    if rule["name"] != participation.poisson.__name__:
+        raise InputError(
+            f"config.privacy: no guarantee is known for clients that are drawn by '{rule['name']}'. Take 'poisson', or "
+            "leave config.participation out."
+        )
+    probability = rule["probability"]
+    slots = participation.poisson(probability, rule["slots"]).size(num_clients)
+    return PoissonSampling(probability, num_clients, slots)
+
+
+def _find_mechanism(settings: Settings) -> tuple[int, Settings]:
+    """(The place in config.uplink, the table) of the stage that adds noise."""
+    name = gaussian_mechanism.__name__
+    for place, table in enumerate(settings.get("uplink", ())):
+        if table["name"] == name:
+            return place, table
+    raise InputError(
+        f"config.privacy: no noise is added. Add a stage to config.uplink: {{'name': '{name}', 'norm': 1.0}}."
+    )

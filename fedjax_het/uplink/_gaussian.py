@@ -1,0 +1,217 @@
+"""Differential privacy of clients: clipping and Gaussian noise."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Algorithm, ReceiveView, Sent, Stage, StageView
+from fedjax_het.errors import InputError
+from fedjax_het.types import Array, Key, PyTree, Variables
+from fedjax_het.uplink._clipping import clip_layers, clip_norm
+from fedjax_het.validation import (
+    FractionBelowOne,
+    NonNegative,
+    Positive,
+    Seed,
+    may_be_nonzero,
+    validate_arguments,
+)
+
+Buffers = Literal["in_vector", "keep_server"]
+_COUNT_NOISE = 0.05  # sigma_b per expected client, where none is given
+_SMALLEST = 1e-6  # of the initial bound, below which an adaptive bound does not fall
+
+
+@validate_arguments
+def gaussian_mechanism(
+    norm: Positive,
+    noise_multiplier: NonNegative | None = None,
+    *,
+    noise_at: Literal["server", "clients"] = "server",
+    per_layer: bool = False,
+    buffers: Buffers | None = None,
+    target_quantile: FractionBelowOne | None = None,
+    quantile_rate: Positive = 0.2,
+    count_noise: NonNegative | None = None,
+    bounded_fraction: bool = False,
+    noise_seed: Seed | None = None,
+) -> Stage:
+    """Clip every update, and add Gaussian noise so that what the server releases hardly depends on any one client.
+
+        noise_at="server":   u = (sum_i u_i min(1, C / |u_i|) + N(0, (z C)^2)) / (q N)
+        noise_at="clients":  u_i <- u_i min(1, C / |u_i|) + N(0, (z C)^2), then the algorithm's own aggregator
+
+    At the server the aggregator must be the plain mean, no later stage may change what clients send, and the noise is
+    added in every round, whoever came: q N, the expected number of clients, is a constant of the participation. At the
+    clients every message is private by itself, and nothing that follows can weaken the guarantee.
+    With a target quantile gamma the bound follows the norms of the updates, with the count of b_i = [|u_i| <= C]:
+
+        b = (sum_i (b_i - 1/2) + N(0, sigma_b^2)) / (q N) + 1/2,   C <- C exp(-eta (b - gamma)),
+        with z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2) in the place of z for the updates, so that both cost z together
+
+    Floating-point samplers of the Gaussian leak in theory; this one is no exception.
+
+    Args:
+        norm: C, or its first value; 0.1 to 1 is usual. It must not be chosen by looking at these clients' updates.
+        noise_multiplier: z, in units of C. None leaves it to config.privacy, which finds it from epsilon.
+        noise_at: Who adds the noise.
+        per_layer: Whether each of the l tensors is clipped by itself to C / sqrt(l).
+        buffers: What becomes of collections besides the parameters (batch statistics): "in_vector" clips them together
+            with the parameters and adds noise to them, "keep_server" does not send them, so that the server keeps its
+            own. None refuses models that have any.
+        target_quantile: gamma, .5; None keeps the bound as it is.
+        quantile_rate: eta.
+        count_noise: sigma_b; None is .05 q N.
+        bounded_fraction: Whether b is forced into [0, 1], as TensorFlow Privacy does; the paper does not.
+        noise_seed: A number that only the holder of the run knows, for noise that does not follow from the run's seed
+            alone.
+
+    Raises:
+        InputError: An argument is out of range, or, when a round is built, the guarantee would not hold.
+
+    References:
+        McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018. arXiv:1710.06963
+        Andrew et al., Differentially Private Learning with Adaptive Clipping, NeurIPS 2021. arXiv:1905.03871
+    """
+    is_central, is_adaptive = noise_at == "server", target_quantile is not None
+    z = 0.0 if noise_multiplier is None else noise_multiplier
+    gamma = 0.0 if target_quantile is None else target_quantile
+    if is_adaptive and (per_layer or not is_central):
+        other = "per_layer" if per_layer else "noise_at='clients'"
+        raise InputError(f"target_quantile: there is no rule for it with {other}. Leave one of the two out.")
+
+    def check(algorithm: Algorithm) -> None:
+        place = [stage.check for stage in algorithm.uplink].index(check)
+        before, after = algorithm.uplink[:place], algorithm.uplink[place + 1 :]
+        _check_measured(algorithm)
+        if noise_multiplier is None:
+            raise InputError("noise_multiplier: not set. Give one, or a budget, config.privacy.epsilon=2.")
+        if is_central and not algorithm.aggregator.is_uniform_mean:
+            raise InputError(
+                "noise_at: noise at the server needs a plain mean, and this aggregator is none: with weights by "
+                "examples, or another rule, one client can move the result further than norm. Set the algorithm's "
+                "weighting='uniform', or noise_at='clients'."
+            )
+        if any(stage.corrupt for stage in algorithm.uplink):
+            raise InputError(
+                "gaussian_mechanism: attackers who know all updates send what follows from them, without a bound. "
+                "Leave the attack out, or take one by which attackers change their own update only."
+            )
+        if any(stage.receive for stage in before):
+            raise InputError(
+                "gaussian_mechanism: a stage before it acts on the server's sum, too, as EF21 does, whose server adds "
+                "up the noise of all rounds. Leave one of the two out."
+            )
+        if is_central and any(stage.send for stage in after):
+            raise InputError(
+                "gaussian_mechanism: a stage after it changes what clients send, so that the bound does not hold. Put "
+                "it last."
+            )
+
+    def init_server(shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
+        if (others := shared.keys() - {"params"}) and buffers is None:
+            raise InputError(
+                f"buffers: the model has {', '.join(sorted(others))}, which clients would send in the clear. Choose "
+                "'in_vector' or 'keep_server', or a model without, such as norm='group'."
+            )
+        return jnp.asarray(norm, float) if is_adaptive else ()
+
+    def vector(update: Variables) -> Variables:
+        return update if buffers == "in_vector" else {"params": update["params"]}
+
+    def send(update: Variables, view: StageView) -> Sent:
+        bound, private = view.public if is_adaptive else norm, vector(update)
+        sent = clip_layers(private, bound) if per_layer else clip_norm(private, bound)
+        if not is_central:
+            sent = _add_noise(sent, z * norm, _fold(view.key))
+        side = {"count": jnp.where(tree.norm(private) <= bound, 0.5, -0.5)} if is_adaptive else {}
+        return Sent(tree.zeros_like(update) | sent, side=side)
+
+    def receive(update: Variables, view: ReceiveView) -> tuple[Variables, PyTree]:
+        expected, key = view.expected_clients, _fold(view.key)
+        if not expected:
+            raise InputError("gaussian_mechanism: the participation expects no client. Raise its probability.")
+        # With as many clients as expected the factor is 1, so that the mean keeps its bits.
+        mean = tree.scale(jnp.sum(view.server.is_present, dtype=float) / expected, update)
+        of_sum, of_count = jax.random.split(key)
+        if not is_adaptive:
+            return mean | _add_noise(vector(mean), z * norm / expected, of_sum), ()
+        sigma, bound = count_deviation(z, count_noise, expected), view.state
+        noisy = _add_noise(vector(mean), split_noise(z, sigma) * bound / expected, of_sum)
+        count = _add_noise(view.side["count"], sigma, of_count)
+        fraction = count / expected + 0.5
+        fraction = jnp.clip(fraction, 0, 1) if bounded_fraction else fraction
+        adapted = bound * jnp.exp(-quantile_rate * (fraction - gamma))
+        return mean | noisy, jnp.maximum(adapted, _SMALLEST * norm)
+
+    def bits(entering: float, shapes: Variables) -> float:
+        unsent = 8 * tree.num_bytes({name: leaves for name, leaves in shapes.items() if name not in vector(shapes)})
+        return entering - unsent + is_adaptive
+
+    def _fold(key: Key) -> Key:
+        return key if noise_seed is None else jax.random.fold_in(key, noise_seed)
+
+    return Stage(
+        send=send,
+        collections="all",
+        init_server=init_server,
+        publish=lambda state: state,
+        receive=receive if is_central else None,
+        bits=bits,
+        check=check,
+        hides_examples=True,
+        steps_without_reports=is_central,
+    )
+
+
+def count_deviation(noise_multiplier: float, count_noise: float | None, expected_clients: float) -> float:
+    """The standard deviation of the noise on the count, as given, or .05 per expected client; 0 without noise."""
+    if count_noise is not None:
+        return count_noise
+    return _COUNT_NOISE * expected_clients if may_be_nonzero(noise_multiplier) else 0.0
+
+
+def split_noise(noise_multiplier: float, count_noise: float) -> float:
+    """The noise multiplier of the updates, so that they and a count with noise of its own cost what was asked for.
+
+    Args:
+        noise_multiplier: z of both releases together.
+        count_noise: The standard deviation of the noise on the sum of b_i - 1/2.
+
+    Raises:
+        InputError: The count alone costs more.
+    """
+    if not may_be_nonzero(noise_multiplier):
+        return 0.0
+    if not isinstance(noise_multiplier, jax.Array) and noise_multiplier >= 2 * count_noise:
+        raise InputError(
+            f"count_noise: {count_noise:g} is too little for a noise_multiplier of {noise_multiplier:g}: it must be "
+            "more than half of that. Raise it, or take more clients per round."
+        )
+    return (noise_multiplier**-2 - (2 * count_noise) ** -2) ** -0.5
+
+
+def draw_normals(key: Key, like: PyTree) -> PyTree:
+    """Draw independent standard normals of the shapes and dtypes of a tree."""
+    leaves, structure = jax.tree.flatten(like)
+    keys = jax.random.split(key, len(leaves))
+    return structure.unflatten([jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)])
+
+
+def _add_noise(values: PyTree, deviation: float | Array, key: Key) -> PyTree:
+    """Add noise of this standard deviation; values keep their bits where it is known to be 0."""
+    return tree.add(values, tree.scale(deviation, draw_normals(key, values))) if may_be_nonzero(deviation) else values
+
+
+def _check_measured(algorithm: Algorithm) -> None:
+    """Raise InputError for an algorithm whose clients send measurements of their data."""
+    for kind, measures in (("reports", algorithm.reports), ("survey", algorithm.survey)):
+        if measures:
+            names = ", ".join(measures)
+            raise InputError(
+                f"gaussian_mechanism: the algorithm's clients send {kind} ({names}) beside their updates, in the clear "
+                "and without a bound, so that no guarantee would hold. Take an algorithm whose clients send their "
+                "updates alone, such as fedavg or fedprox."
+            )
