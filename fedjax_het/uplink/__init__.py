@@ -6,8 +6,30 @@ config names them, `config.uplink = ({"name": "clip", "norm": 1.0},)`.
 
 from fedjax_het.algorithm import Sent, Stage, StageView
 from fedjax_het.uplink._clipping import clip
+from fedjax_het.uplink._compression import Compressor, compression_stage
+from fedjax_het.uplink._quantization import drive, qsgd, quantize, terngrad
+from fedjax_het.uplink._signs import majority_vote, sign
+from fedjax_het.uplink._sparsification import random_k, top_k
 
-STAGES = {stage.__name__: stage for stage in (clip,)}
+STAGES = {
+    stage.__name__: stage for stage in (clip, quantize, drive, terngrad, qsgd, top_k, random_k, sign, majority_vote)
+}
 """The stages by name."""
 
-__all__ = ["STAGES", "Sent", "Stage", "StageView", "clip"]
+__all__ = [
+    "STAGES",
+    "Compressor",
+    "Sent",
+    "Stage",
+    "StageView",
+    "clip",
+    "compression_stage",
+    "drive",
+    "majority_vote",
+    "qsgd",
+    "quantize",
+    "random_k",
+    "sign",
+    "terngrad",
+    "top_k",
+]
