@@ -57,7 +57,7 @@ def draws(stage):
     """What the server decodes of UPDATE under 10,000 keys, [keys, 12]."""
 
     def send(seed):
-        update = stage.send(as_tree(UPDATE), view(own=seed, common=seed)).update["params"]
+        update = stage.send(as_tree(UPDATE), view(own=seed, common=seed + 10_000)).update["params"]
         return jnp.concatenate([update["w"].ravel(), update["b"]])
 
     return np.asarray(jax.jit(jax.vmap(send))(jnp.arange(10_000)), np.float64)
