@@ -226,17 +226,15 @@ def rotate_back(rotated: Array, signs: Array, size: int) -> Array:
 def _transform(vector: Array) -> Array:
     """H x / sqrt(d), the Walsh-Hadamard transform.
 
-    H of d = 2^p is a Kronecker product of small Hadamard matrices, each of which acts on one axis of the reshaped
-    vector.
+    H of d = 2^p is a Kronecker product of small Hadamard matrices. Each acts on the last axis of the reshaped vector,
+    which becomes the first, so that all axes end where they began.
     """
-    sizes, rest = [], vector.size
+    values, rest = vector, vector.size
     while rest > 1:
-        sizes.append(min(rest, _FACTOR))
-        rest //= sizes[-1]
-    values = vector.reshape(sizes)
-    for axis, size in enumerate(sizes):
+        size = min(rest, _FACTOR)
+        rest //= size
         matrix = jnp.asarray(_hadamard(size), vector.dtype)
-        values = jnp.moveaxis(jnp.tensordot(matrix, values, (1, axis), precision=jax.lax.Precision.HIGHEST), 0, axis)
+        values = jnp.tensordot(matrix, values.reshape(-1, size), (1, 1), precision=jax.lax.Precision.HIGHEST)
     return values.ravel() / vector.size**0.5
 
 

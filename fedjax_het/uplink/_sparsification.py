@@ -65,7 +65,7 @@ def random_k(
 
     def decode(vector: Array, own: Key, common: Key) -> Array:
         kept = count_kept(vector.size, fraction)
-        _, places = jax.lax.top_k(jax.random.bits(own, vector.shape, "uint32"), kept)
+        _, places = jax.lax.top_k(jax.random.uniform(own, vector.shape, "float32"), kept)
         return keep_places(vector, places) * (vector.size / kept)
 
     compressor = Compressor(
