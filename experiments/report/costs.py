@@ -53,6 +53,14 @@ def count_traffic(run: RunResults, round: int) -> float | None:
     return float(round * (facts["cohort_size"] * facts["bytes_down"] + reporting * facts["bytes_up"]))
 
 
+def count_bits_up(run: RunResults, round: int) -> float | None:
+    """Count the bits that all clients of one seed have sent up to an evaluation; None for runs that have not."""
+    lines = [line for line in run.lines if line["round"] == round]
+    if not lines or not all("traffic/up" in line for line in lines):
+        return None
+    return float(np.mean([line.get("traffic/bits_up", 8 * line["traffic/up"]) for line in lines]))
+
+
 def seconds_per_round(run: RunResults) -> float | None:
     """Measure from the first to the last evaluation; with a single one, from the start to it."""
     if not run.lines:

@@ -1,4 +1,4 @@
-"""Learning curves of the rows: scores and losses against rounds, seconds and bytes."""
+"""Learning curves of the rows: scores and losses against rounds, seconds, bytes, and bits sent through an uplink."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,14 +14,18 @@ _Position = Callable[[RunResults, int], float | None]
 _AXES: dict[str, tuple[str, _Position]] = {
     "by rounds": ("round", lambda run, round: round),
     "by seconds": ("seconds", lambda run, round: _line(run, round)["seconds"]),
-    "by bytes": ("MB of traffic", lambda run, round: _megabytes(run, round)),
+    "by bytes": ("MB of traffic", lambda run, round: _millions(costs.count_traffic(run, round))),
     "by epsilon": ("epsilon", lambda run, round: _line(run, round).get("privacy/epsilon")),
     "by virtual seconds": ("seconds on the virtual clock", lambda run, round: _line(run, round).get("virtual_seconds")),
+}
+_BITS: dict[str, tuple[str, _Position]] = {
+    "by bits": ("Mbit sent by clients", lambda run, round: _millions(costs.count_bits_up(run, round))),
 }
 _CAPTION = (
     "The mean over seeds, and a band from the lowest to the highest. Seconds compare runs of the same machine only; "
     "bytes are those of all clients of one seed, down and up; the virtual clock counts what clients would take."
 )
+_CAPTION_OF_BITS = " Bits are those that these clients have sent, as the stages of the uplink send them."
 
 
 def make_figure(rows: Sequence[Row], score: str, title: str) -> Figure | None:
@@ -39,7 +43,8 @@ def make_figure(rows: Sequence[Row], score: str, title: str) -> Figure | None:
             known = [name for name in (f"{group}/{kind}", f"{group}/{kind}_mean") if name in names]
             selected += [(name, f"{group_title}: {title if kind == score else 'loss'}", kind) for name in known[:1]]
     views = []
-    for view, (x_label, position) in _AXES.items():
+    has_uplink = any("traffic/bits_up" in line for row in rows for run in row.runs for line in run.lines)
+    for view, (x_label, position) in (_AXES | (_BITS if has_uplink else {})).items():
         panels = []
         for name, panel_title, kind in selected:
             curves = list(filter(None, (_make_curve(row, name, position) for row in rows)))
@@ -47,7 +52,8 @@ def make_figure(rows: Sequence[Row], score: str, title: str) -> Figure | None:
             panels.append(Panel(panel_title, x_label, y_label, curves, y_range))
         if view == "by rounds" or any(panel.marks for panel in panels):
             views.append(View(view, panels))
-    return Figure("curves", "Learning curves", _CAPTION, views) if selected else None
+    caption = _CAPTION + _CAPTION_OF_BITS * has_uplink
+    return Figure("curves", "Learning curves", caption, views) if selected else None
 
 
 def _make_curve(row: Row, name: str, position: _Position) -> Curve | None:
@@ -67,6 +73,5 @@ def _line(run: RunResults, round: int) -> Json:
     return next(line for line in run.lines if line["round"] == round)
 
 
-def _megabytes(run: RunResults, round: int) -> float | None:
-    num_bytes = costs.count_traffic(run, round)
-    return None if num_bytes is None else num_bytes / 1e6
+def _millions(count: float | None) -> float | None:
+    return None if count is None else count / 1e6

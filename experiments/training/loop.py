@@ -136,7 +136,12 @@ class TrainingLoop:
                 each.add_snapshot(done, *snapshot)
 
     def _count_traffic(self, state: State) -> dict[str, np.ndarray]:
-        """Count the bytes that all clients have received and sent since the first round, dropped updates included."""
+        """Count the bytes that all clients have received and sent since the first round, dropped updates included.
+
+        With an uplink, the bits of what they have sent too: messages of quantized entries end within a byte.
+        """
         num_uploads = np.asarray(state.counters.reports, np.int64) + np.asarray(state.counters.nonfinite)
         facts = self.simulation.cost
-        return {"traffic/down": num_uploads * facts.bytes_down, "traffic/up": num_uploads * facts.bytes_up}
+        traffic = {"traffic/down": num_uploads * facts.bytes_down, "traffic/up": num_uploads * facts.bytes_up}
+        has_uplink = bool(self.recorders[0].settings.get("uplink"))
+        return traffic | ({"traffic/bits_up": num_uploads * facts.bits_up} if has_uplink else {})

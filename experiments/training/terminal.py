@@ -50,6 +50,7 @@ def describe_costs(
     least, most = facts.steps_per_client
     steps = f"{least}" if least == most else f"{least} to {most}"
     num_examples = len(federation.examples.labels)
+    bits = f" ({facts.bits_up:,.0f} bits)" if settings.get("uplink") else ""
     rows = {
         "data": f"{federation.name}, {num_examples:,} examples, {federation.num_classes} classes",
         "clients": f"{facts.num_clients}, of which {facts.cohort_size} per round",
@@ -57,7 +58,7 @@ def describe_costs(
         "algorithm": settings["algorithm"]["name"],
         "model": f"{settings['model']['name']}, {facts.num_parameters:,} parameters",
         "local steps": f"{steps} per client and round",
-        "traffic": f"{_size(facts.bytes_down)} down, {_size(facts.bytes_up)} up, per client and round",
+        "traffic": f"{_size(facts.bytes_down)} down, {_size(facts.bytes_up)} up{bits}, per client and round",
         **({"privacy": privacy.describe(settings, federation.num_clients)} if "privacy" in settings else {}),
         "layout": "\n".join(_describe_layout(resolved)),
         "compiled in": f"{facts.compile_seconds:.1f} s",
@@ -221,6 +222,8 @@ def tabulate_results(summary: Mapping[str, Any]) -> Table:
 
 
 def _format_value(name: str, mean: float | None, std: float | None) -> str:
+    if name == "traffic/bits_up":
+        return "unknown" if mean is None else f"{mean:,.0f} bits"
     if name.startswith("traffic/"):
         return _size(mean)
     if mean is None:

@@ -13,14 +13,20 @@ from fedjax_het.uplink._attacks import (
     attack_sign_flip,
 )
 from fedjax_het.uplink._clipping import clip
+from fedjax_het.uplink._compression import Compressor, compression_stage
 from fedjax_het.uplink._gaussian import gaussian_mechanism
+from fedjax_het.uplink._quantization import drive, qsgd, quantize, terngrad
+from fedjax_het.uplink._signs import majority_vote, sign
+from fedjax_het.uplink._sparsification import random_k, top_k
 
+_COMPRESSORS = (quantize, drive, terngrad, qsgd, top_k, random_k, sign, majority_vote)
 _ATTACKS = (attack_sign_flip, attack_gaussian, attack_inner_product, attack_little_is_enough, attack_mimic)
-STAGES = {stage.__name__: stage for stage in (clip, gaussian_mechanism, *_ATTACKS)}
+STAGES = {stage.__name__: stage for stage in (clip, *_COMPRESSORS, gaussian_mechanism, *_ATTACKS)}
 """The stages by name."""
 
 __all__ = [
     "STAGES",
+    "Compressor",
     "Sent",
     "Stage",
     "StageView",
@@ -30,5 +36,14 @@ __all__ = [
     "attack_mimic",
     "attack_sign_flip",
     "clip",
+    "compression_stage",
+    "drive",
     "gaussian_mechanism",
+    "majority_vote",
+    "qsgd",
+    "quantize",
+    "random_k",
+    "sign",
+    "terngrad",
+    "top_k",
 ]

@@ -135,6 +135,7 @@ def test_the_cost_of_a_run_is_computed_from_its_shapes(simulation):
     assert facts.num_parameters == num_shared + num_personal
     assert facts.bytes_down == 4 * num_shared + 4  # and the round's number
     assert facts.bytes_up == 4 * num_shared + 8  # and the counts of examples and steps
+    assert facts.bits_up == 8 * facts.bytes_up
     held = facts.held_bytes
     assert facts.peak_bytes > sum(held.values()) > 0 and facts.compile_seconds > 0
     assert held["examples"] == federation().examples.inputs.nbytes + federation().examples.labels.nbytes

@@ -230,6 +230,21 @@ def test_an_unknown_flag_exits_with_status_2(arguments, capsys):
 DIVERGING = ["--config.algorithm.learning_rate=1e30", "--config.num_seeds=1", "--config.rounds=3"]
 
 
+def test_bits_of_a_compressed_upload_are_printed_and_counted(config, tmp_path, capsys):
+    """A linear model of 64 inputs and 10 classes, 4 bits an entry, two scales for each of two tensors."""
+    path = tmp_path / "compressed.py"
+    stages = [{"name": "clip", "norm": 10.0}, {"name": "quantize"}]
+    path.write_text(FILE.replace("rounds=4", f"uplink={stages}, layout='chunked(1)', rounds=4"))
+    workdir = tmp_path / "compressed"
+    assert train.main([f"--config={path}", f"--workdir={workdir}", "--config.uplink.1.levels=16"]) == 0
+    bits = 4 * 650 + 2 * 64 + 64
+    assert f"up ({bits:,} bits)" in capsys.readouterr().out
+    facts = json.loads((workdir / "summary.json").read_text())["facts"]
+    assert facts["bits_up"] == bits and facts["bytes_up"] == bits / 8
+    line = json.loads((workdir / "metrics.jsonl").read_text().splitlines()[-1])
+    assert line["traffic/bits_up"] == 8 * line["traffic/up"] == 4 * 2 * bits
+
+
 def test_dropped_uploads_are_counted_with_a_warning(config, tmp_path, capsys):
     assert train.main([f"--config={config}", f"--workdir={tmp_path / 'run'}", *DIVERGING]) == 0
     assert "warning: " in capsys.readouterr().out

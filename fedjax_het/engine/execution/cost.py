@@ -1,7 +1,7 @@
 """Cost of a run in steps, messages and memory, known before its first round."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,11 +9,13 @@ import numpy as np
 from jax.stages import Compiled
 
 from fedjax_het import tree
+from fedjax_het.algorithm import Stage
 from fedjax_het.engine.evaluation.evaluate import BATCH, held_out_batches, personal_rows
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE, OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.round.program import RoundMessages
 from fedjax_het.engine.round.update_plan import plan_stack
+from fedjax_het.engine.round.uplink import count_bits
 
 
 class RunCost(NamedTuple):
@@ -25,6 +27,7 @@ class RunCost(NamedTuple):
     steps_per_client: tuple[int, int]  # (fewest, most) per round, of any run
     bytes_down: int  # per client and round
     bytes_up: int
+    bits_up: float  # the same as bytes_up before it is rounded up to bytes; see `uplink.count_bits`
     compile_seconds: float  # rounds and evaluation
     held_bytes: Mapping[str, int]  # what must be on each device: {name: bytes}
     peak_bytes: int  # the peak on each device: held_bytes and temporary arrays of the programs
@@ -36,14 +39,16 @@ def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int
     counts = np.asarray(spec.federation.data.train.count)
     steps = np.stack([algorithm.local_update.num_steps(counts) for algorithm in spec.sweep.algorithms])
     own = tree.num_entries(state.clients.personal.get("params", {})) // spec.num_clients
-    down, up = bytes_per_client(messages)
+    down, _ = bytes_per_client(messages)
+    bits_up = bits_per_upload(messages, spec.algorithm.uplink)
     return RunCost(
         num_clients=spec.num_clients,
         cohort_size=spec.cohort_size,
         num_parameters=tree.num_entries(state.server.shared["params"]) + own,
         steps_per_client=(int(steps.min()), int(steps.max())),
         bytes_down=down,
-        bytes_up=up,
+        bytes_up=math.ceil(bits_up / 8),
+        bits_up=bits_up,
         compile_seconds=compile_seconds,
         held_bytes=held_bytes,
         peak_bytes=peak_bytes,
@@ -51,10 +56,20 @@ def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int
 
 
 def bytes_per_client(messages: RoundMessages) -> tuple[int, int]:
-    """(Download, upload): the bytes that one client receives and sends per round, from the shapes of the messages."""
+    """(Download, upload): the bytes that one client receives and sends per round, from the shapes of the messages.
+
+    Uploads are counted as arrays; `bits_per_upload` counts what the stages of an uplink make of them.
+    """
     cohort_size = messages.uploads.num_examples.shape[0]
     down = tree.num_bytes(messages.received) + tree.num_bytes(messages.replies) // cohort_size
     return down, tree.num_bytes((messages.answers, messages.uploads)) // cohort_size
+
+
+def bits_per_upload(messages: RoundMessages, stages: Sequence[Stage]) -> float:
+    """The bits that one client sends per round, its answers to the survey included, as the stages send its update."""
+    cohort_size = messages.uploads.num_examples.shape[0]
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), messages.uploads)
+    return 8 * tree.num_bytes(messages.answers) // cohort_size + count_bits(stages, one)
 
 
 # ---- memory of a device ----------------------------------------------------------------------------------------------

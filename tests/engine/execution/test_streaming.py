@@ -3,16 +3,19 @@
 import functools
 import gc
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
 
 from fedjax_het import data, models
+from fedjax_het.algorithm import Stage
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.engine import ClientStore, Layout, Simulation, chunked, sharded, vmapped
 from fedjax_het.engine.round import participation
 from fedjax_het.types import Model, State
+from fedjax_het.uplink import quantize, top_k
 from tests.compilation import HAS_EMITTERS_FLAG
 from tests.harness import algorithm, is_equal, model, without_padding
 
@@ -55,13 +58,15 @@ def build(
     examples: str = "device",
     network: Model | None = None,
     shuffle: bool = True,
+    uplink: tuple[Stage, ...] = (),
     **options,
 ) -> Simulation:
     """Few clients, some away: one that was there a round ago, or two rounds ago, is often there again."""
     options = {"layout": chunked(1), "participation": participation.bernoulli(0.7, participation.uniform(3))} | options
     options |= {"rounds": 9, "evaluate_every": 5, "client_states": client_states, "examples": examples}
     options["personal_on_test"] = True
-    return Simulation(algorithm(name, shuffle=shuffle), network or model(), federation(), **options)
+    built = replace(algorithm(name, shuffle=shuffle), uplink=uplink)
+    return Simulation(built, network or model(), federation(), **options)
 
 
 def with_all_client_states(state: State) -> State:
@@ -112,6 +117,14 @@ def test_a_streaming_run_equals_one_on_the_device_bit_for_bit(name, options, lay
 def test_several_streaming_seeds_equal_those_on_the_device_bit_for_bit(residence):
     options = {"num_seeds": 2, "seed": 3}
     assert is_equal(run(build("fedbn", **options)), run(build("fedbn", *residence, **options)))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("full_optimization")
+@pytest.mark.parametrize("residence", [("host", "stream"), ("disk", "device")], ids=str)
+def test_a_streaming_run_with_error_feedback_equals_one_on_the_device_bit_for_bit(residence):
+    options = quick_options() | {"uplink": (top_k(0.1, feedback="classic"), quantize(16, rotated=True))}
+    assert is_equal(run(build("fedavg", **options)), run(build("fedavg", *residence, **options)))
 
 
 # ---- how it comes about ----------------------------------------------------------------------------------------------

@@ -131,6 +131,22 @@ def test_curves_are_means_with_a_band_over_seeds(run_rows):
     assert [mark.label for mark in by_bytes.panels[0].marks] == ["fedavg"]  # a running run has not said its bytes
 
 
+def test_curves_over_bits_are_drawn_where_a_run_has_an_uplink(tmp_path):
+    """Runs without one send whole bytes."""
+    runs = [sample_runs.write_run(tmp_path / name) for name in ("plain", "compressed")]
+    for folder, figures in zip(runs, ({}, {"traffic/bits_up": 5e6}), strict=True):
+        lines = [
+            json.loads(line) | {"traffic/down": 70, "traffic/up": 1e6} | figures
+            for line in (folder / "metrics.jsonl").read_text().splitlines()
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert len(curves.make_figure(make_rows([read_run(runs[0])]), "accuracy", "accuracy").views) == 3
+    found = make_rows([read_run(folder) for folder in runs])
+    (*_, by_bits) = curves.make_figure(found, "accuracy", "accuracy").views
+    assert by_bits.name == "by bits"
+    assert sorted(x for mark in by_bits.panels[0].marks for x in mark.x) == [5, 5, 8, 8]
+
+
 def test_the_scores_figure_has_one_point_per_client(run_rows):
     by_client, ordered = clients.make_scores_figure(run_rows, "accuracy", "accuracy").views
     (points,) = by_client.panels[0].marks

@@ -32,9 +32,9 @@ SMALL = {
 }
 
 
-def start(workdir: Path, overrides: dict[str, str]) -> subprocess.Popen:
+def start(workdir: Path, overrides: dict[str, str], uplink: Sequence[dict] = ()) -> subprocess.Popen:
     config = workdir.parent / "config.py"
-    config.write_text("def get_config():\n    return {}\n")
+    config.write_text(f"def get_config():\n    return {{'uplink': {list(uplink)}}}\n")
     command = [sys.executable, "-m", "experiments.train", f"--config={config}", f"--workdir={workdir}"]
     command += [f"--config.{key}={value}" for key, value in overrides.items()]
     # The compiled programs of the first run serve the others.
@@ -76,14 +76,16 @@ def lines(workdir: Path) -> list[dict]:
     return [line | {"seconds": None} for line in MetricLines(workdir / "metrics.jsonl").read()]
 
 
-def check_kill_and_resume(tmp_path: Path, overrides: dict[str, str], kills: Sequence[tuple[int, float]]) -> None:
+def check_kill_and_resume(
+    tmp_path: Path, overrides: dict[str, str], kills: Sequence[tuple[int, float]], uplink: Sequence[dict] = ()
+) -> None:
     """Run once through, run once with a SIGKILL at every (round, seconds later), and compare everything but times."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    finish(start(whole, overrides))
+    finish(start(whole, overrides, uplink))
     for round, seconds in kills:
-        kill_after(start(broken, overrides), broken, round, seconds)
+        kill_after(start(broken, overrides, uplink), broken, round, seconds)
         assert not (broken / "summary.json").exists()
-    finish(start(broken, overrides))
+    finish(start(broken, overrides, uplink))
     assert lines(broken) == lines(whole) and len(lines(whole)) > 0
     assert (broken / "per_client.csv").read_bytes() == (whole / "per_client.csv").read_bytes()
     assert RunDirectory(broken).read("summary.json")["final"] == RunDirectory(whole).read("summary.json")["final"]
@@ -103,6 +105,14 @@ def test_every_algorithm_resumes_after_being_killed_several_times(tmp_path, name
     kills = [(1, 0.0), (4, 0.0), (4, 0.02), (9, 0.005), (15, 0.05), (20, 0.01)]
     of_each = {"rounds": "60", "algorithm.name": name, "model.norm": "batch"}  # FedBN needs norms to keep
     check_kill_and_resume(tmp_path, SMALL | of_each, kills)
+
+
+@pytest.mark.slow
+def test_a_killed_run_with_error_feedback_resumes_bit_for_bit(tmp_path):
+    """What clients keep of their compressors' errors, and the server's mean of EF21, are in the checkpoint."""
+    stages = [{"name": "quantize", "rotated": True, "feedback": "classic"}, {"name": "top_k", "feedback": "ef21"}]
+    options = {"algorithm.weighting": "uniform", "uplink.1.fraction": "0.1"}
+    check_kill_and_resume(tmp_path, SMALL | options, kills=[(5, 0.0), (13, 0.01)], uplink=stages)
 
 
 @pytest.mark.slow

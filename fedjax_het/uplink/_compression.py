@@ -1,0 +1,150 @@
+"""Stages that compress updates: the messages of an update, error feedback, and the bits of what is sent."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Algorithm, ReceiveView, Sent, Stage, StageView
+from fedjax_het.errors import InputError
+from fedjax_het.types import Array, Key, PyTree, Variables
+from fedjax_het.uplink._clipping import Collections
+
+Scope = Literal["tensor", "model"]
+"""Whether each tensor of an update is a message of its own, or all of them are one vector."""
+Feedback = Literal["none", "classic", "ef21", "ef21+"]
+"""What a client keeps of the error of its compressor, see `compression_stage`."""
+
+
+class Compressor(NamedTuple):
+    """A rule that compresses one vector.
+
+    Args:
+        decode: (vector [d], a key of the client's own, a key that all clients and the server share) -> what the server
+            decodes.
+        bits: d -> bits of the message.
+        variance: d -> a number w with E|C(x) - x|^2 <= w |x|^2, for unbiased rules whose error may be larger than x.
+    """
+
+    decode: Callable[[Array, Key, Key], Array]
+    bits: Callable[[int], float]
+    variance: Callable[[int], float] = lambda size: 0.0
+
+
+def compression_stage(compressor: Compressor, scope: Scope, feedback: Feedback, collections: Collections) -> Stage:
+    """Compress each message of an update.
+
+    Error feedback, where u is the client's update of the round, C the compressor, and absent clients keep what they
+    have:
+
+        classic   p = e + u;  sent: C(p);  e <- p - C(p)
+        ef21      sent: c = C(u - h);  h <- h + c;  the server steps by H <- H + (1/N) sum over the present of c
+        ef21+     as ef21, but h <- the nearer to u of h + C(u - h) and C(u)
+
+    e holds what the compressor took alone: what a later clip takes is forgotten, or the memory of a client that is
+    always clipped would grow for ever. h begins at zero, so that the first message is as small as the others. Feedback
+    needs compressors whose error is smaller than their input. Unbiased ones with a known variance w are therefore
+    divided by 1 + w, C(x) / (1 + w).
+
+    Args:
+        compressor: The compressor.
+        scope: "tensor" or "model".
+        feedback: "none", "classic", "ef21" or "ef21+".
+        collections: The collections that are compressed; the others are sent as they are, and counted so.
+
+    Returns:
+        The stage.
+
+    References:
+        Seide et al., 1-Bit Stochastic Gradient Descent, Interspeech 2014.
+        Karimireddy et al., Error Feedback Fixes SignSGD and Other Gradient Compression Schemes, ICML 2019.
+        Richtarik et al., EF21: A New, Simpler, Theoretically Better, and Practically Faster Error Feedback, NeurIPS
+        2021. arXiv:2106.05203
+    """
+
+    def compress(update: Variables, view: StageView) -> Variables:
+        vectors, join = _messages(update, scope)
+        decoded = []
+        for number, vector in enumerate(vectors):
+            keys = (jax.random.fold_in(key, number) for key in (view.key, view.round_key))
+            divisor = 1.0 if feedback == "none" else 1 + compressor.variance(vector.size)
+            decoded.append(compressor.decode(vector, *keys) / divisor)
+        return join(decoded)
+
+    def count_bits(_: float, shapes: Variables) -> float:
+        sizes = [leaf.size for leaf in jax.tree.leaves(shapes)]
+        bits = math.fsum(map(compressor.bits, sizes if scope == "tensor" else [sum(sizes)]))
+        return bits + (feedback == "ef21+")  # which of the two it is
+
+    def send_plainly(update: Variables, view: StageView) -> Sent:
+        return Sent(compress(update, view))
+
+    def send_with_error(update: Variables, view: StageView) -> Sent:
+        wanted = tree.add(view.memory, update)
+        sent = compress(wanted, view)
+        return Sent(sent, tree.subtract(wanted, sent))
+
+    def send_difference(update: Variables, view: StageView) -> Sent:
+        kept = tree.add(view.memory, compress(tree.subtract(update, view.memory), view))
+        if feedback == "ef21+":
+            direct = compress(update, view)
+            errors = [tree.squared_norm(tree.subtract(each, update)) for each in (direct, kept)]
+            kept = tree.where(errors[0] < errors[1], direct, kept)
+        return Sent(tree.subtract(kept, view.memory), kept)
+
+    zeros = lambda shared: tree.zeros_like(shared if collections == "all" else {"params": shared["params"]})  # noqa: E731
+    if feedback == "none":
+        return Stage(send=send_plainly, bits=count_bits, collections=collections)
+    if feedback == "classic":
+        return Stage(send=send_with_error, bits=count_bits, collections=collections, init=zeros)
+    return Stage(
+        send=send_difference,
+        bits=count_bits,
+        collections=collections,
+        init=zeros,
+        init_server=lambda shared, num_clients, cohort_size: zeros(shared),
+        receive=_add_to_mean,
+        check=_check_mean_of_all,
+    )
+
+
+def _add_to_mean(update: Variables, view: ReceiveView) -> tuple[Variables, PyTree]:
+    """H <- H + (1/N) sum over the present of c, from their mean."""
+    mean = tree.add(view.state, tree.scale(num_present(view) / view.server.num_clients, update))
+    return mean, mean
+
+
+def _check_mean_of_all(algorithm: Algorithm) -> None:
+    check_uniform_mean(algorithm, "feedback='ef21' keeps the mean of what all clients have sent")
+
+
+def check_uniform_mean(algorithm: Algorithm, reason: str) -> None:
+    """Raise InputError unless the server takes the plain mean over the clients present."""
+    if not algorithm.aggregator.is_uniform_mean:
+        raise InputError(
+            f"uplink: {reason}, which needs the sum of what arrives. Take an algorithm whose server takes the plain "
+            "mean, such as FedAvg with weighting='uniform', or leave this out."
+        )
+
+
+def num_present(view: ReceiveView) -> Array:
+    """The number of clients whose updates the server has combined."""
+    return jnp.sum(view.server.is_present)
+
+
+def _messages(update: Variables, scope: Scope) -> tuple[list[Array], Callable[[Sequence[Array]], Variables]]:
+    """(The vectors that are compressed one by one, the function that makes an update of them again.)"""
+    if scope == "model":
+        vector, to_update = ravel_pytree(update)
+        return [vector], lambda vectors: to_update(vectors[0])
+    leaves, structure = jax.tree.flatten(update)
+
+    def join(vectors: Sequence[Array]) -> Variables:
+        pairs = zip(vectors, leaves, strict=True)
+        return jax.tree.unflatten(structure, [vector.reshape(leaf.shape) for vector, leaf in pairs])
+
+    return [leaf.ravel() for leaf in leaves], join
