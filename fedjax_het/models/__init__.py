@@ -9,7 +9,8 @@ from fedjax_het.models._adaptations import (
 )
 from fedjax_het.models._amplitude import Band, FirstAverage, amplitude_normalised
 from fedjax_het.models._cnn import cnn, lenet
-from fedjax_het.models._conv_impl import CONV_IMPLS, select_conv_impl
+from fedjax_het.models._conv_choice import find_conv_candidates, with_conv
+from fedjax_het.models._conv_impl import CONV_IMPLS, UNDECIDED_CONVS, select_conv_impl
 from fedjax_het.models._densenet import DENSENET_NAMES, densenet121, harmofl_densenet
 from fedjax_het.models._layers import Conv, UpConv, avg_pool, max_pool
 from fedjax_het.models._mlp import mlp
@@ -33,6 +34,7 @@ __all__ = [
     "MODELS",
     "NORMS",
     "TORCH_NAMES",
+    "UNDECIDED_CONVS",
     "Band",
     "Conv",
     "FirstAverage",
@@ -43,6 +45,7 @@ __all__ = [
     "cnn",
     "computed_in",
     "densenet121",
+    "find_conv_candidates",
     "framed",
     "from_flax",
     "harmofl_densenet",
@@ -60,6 +63,7 @@ __all__ = [
     "starting_from",
     "unet",
     "unnamed_leaves",
+    "with_conv",
     "with_empty_parameter",
     "with_feature_shape",
 ]

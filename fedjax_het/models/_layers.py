@@ -52,7 +52,7 @@ def to_pads(layer: str, image: Array, window: tuple[int, int], strides: tuple[in
 class Conv(nn.Module):
     """A two-dimensional convolution, [batch, height, width, channel] -> [batch, height', width', features].
 
-    `impl` says how it is computed, never what: "auto", "lax", "im2col" or "native", see `_conv_impl`.
+    `impl` says how it is computed, never what: "auto", "lax", "im2col" and so on, see `_conv_impl`.
 
     kernel [height, width, channel, features] and bias [features] are named and shaped as in `flax.linen.Conv`.
     `padding` is "SAME", "VALID", one count for every side, or ((top, bottom), (left, right)).
@@ -272,7 +272,7 @@ Args:
     norm: After each convolution, see `norm`.
     stem: "imagenet", or "small" for images of 32 and 64 pixels, see `Stem`.
     width: Multiplies every count of channels.
-    conv: How convolutions are computed: "auto", "lax", "im2col" or "native".
+    conv: How convolutions are computed: "auto", "timed", "lax", "im2col", "shifts" or "native".
     pretrained: A .safetensors or .npz file with the state dict of the network in PyTorch.
 
 Returns:
