@@ -1,12 +1,6 @@
 """Networks: a feature extractor and a head, as pure functions."""
 
-from fedjax_het.models._adaptations import (
-    computed_in,
-    probabilistic,
-    projected,
-    with_empty_parameter,
-    with_feature_shape,
-)
+from fedjax_het.models._adaptations import probabilistic, projected, with_empty_parameter, with_feature_shape
 from fedjax_het.models._amplitude import Band, FirstAverage, amplitude_normalised
 from fedjax_het.models._cnn import cnn, lenet
 from fedjax_het.models._conv_choice import find_conv_candidates, with_conv
@@ -16,6 +10,7 @@ from fedjax_het.models._layers import Conv, UpConv, avg_pool, max_pool
 from fedjax_het.models._mlp import mlp
 from fedjax_het.models._model import from_flax
 from fedjax_het.models._norms import NORMS, norm
+from fedjax_het.models._precision import Precision, computed_in
 from fedjax_het.models._pretrained import Naming, read_state_dict, save_state_dict, starting_from, unnamed_leaves
 from fedjax_het.models._resnet import RESNET_NAMES, resnet18, resnet50
 from fedjax_het.models._simplex_frame import framed
@@ -39,6 +34,7 @@ __all__ = [
     "Conv",
     "FirstAverage",
     "Naming",
+    "Precision",
     "UpConv",
     "amplitude_normalised",
     "avg_pool",

@@ -51,7 +51,9 @@ def with_conv(name: str) -> Callable[[Model], Model]:
     return (lambda model: model) if name in UNDECIDED_CONVS else adapt
 
 
-def find_conv_candidates(model: Model, inputs: Array, *, is_layout_given: bool) -> tuple[str, ...]:
+def find_conv_candidates(
+    model: Model, inputs: Array | jax.ShapeDtypeStruct, *, is_layout_given: bool
+) -> tuple[str, ...]:
     """The implementations worth timing for the convolutions that a model leaves undecided.
 
     "auto" is timed off the CPU, together with the layout; "timed" always is.

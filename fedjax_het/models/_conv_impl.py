@@ -25,6 +25,7 @@ from jax.typing import DTypeLike
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models._native import convolution
+from fedjax_het.models._precision import add_bias
 from fedjax_het.types import Array
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
@@ -53,7 +54,7 @@ def convolve(
     y = CONV_IMPLS[name](x, kernel, strides, pads)
     if bias is None:
         return y
-    return y + (convolution.broadcast_bias(bias, y.shape) if name == "native" else bias)
+    return y + convolution.broadcast_bias(bias, y.shape) if name == "native" else add_bias(y, bias)
 
 
 @contextmanager
@@ -98,15 +99,21 @@ def _with_lax(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> 
 
 
 def _with_im2col(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> Array:
-    height, width, channels, features = kernel.shape
-    x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
+    (height, width, channels, features), dtype = kernel.shape, x.dtype
+    x = jnp.pad(x.astype(_sum_dtype(dtype)), ((0, 0), *pads, (0, 0)))
     rows = partial(_shifts, axis=1, size=height, stride=strides[0])
     columns = partial(_shifts, axis=2, size=width, stride=strides[1])
     if channels < _FEW:
         windows = rows(jnp.concatenate(columns(x), axis=-1))
     else:
         windows = [shifted for row in rows(x) for shifted in columns(row)]
-    return jnp.concatenate(windows, axis=-1) @ kernel.reshape(height * width * channels, features)
+    return jnp.concatenate(windows, axis=-1).astype(dtype) @ kernel.reshape(height * width * channels, features)
+
+
+def _sum_dtype(dtype: DTypeLike) -> DTypeLike:
+    """What products in bfloat16 are summed in. As the dtype of a padded image it is also that in which the gradients of
+    all windows are summed."""
+    return jnp.promote_types(dtype, jnp.float32)
 
 
 def _shifts(x: Array, axis: int, size: int, stride: int) -> list[Array]:
@@ -117,8 +124,7 @@ def _shifts(x: Array, axis: int, size: int, stride: int) -> list[Array]:
 
 def _with_shifts(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> Array:
     (height, width, *_), dtype = kernel.shape, x.dtype
-    # Products in bfloat16 are summed in float32, those of the gradient too.
-    exact = jnp.promote_types(dtype, jnp.float32)
+    exact = _sum_dtype(dtype)
     x = jnp.pad(x.astype(exact), ((0, 0), *pads, (0, 0)))
     rows = _shifts(x, 1, height, strides[0])
     shifted = [_shifts(row, 2, width, strides[1]) for row in rows]

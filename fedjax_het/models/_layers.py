@@ -15,6 +15,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.models._conv_impl import Pads, check_conv_impl, convolve
 from fedjax_het.models._model import NumClasses, from_flax
 from fedjax_het.models._norms import NormKind, norm
+from fedjax_het.models._precision import add_bias
 from fedjax_het.models._pretrained import Naming, starting_from
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Positive, validate_arguments
@@ -103,7 +104,7 @@ class UpConv(nn.Module):
         product = kernel.transpose(3, 0, 1, 2).reshape(1, 1, channels, -1)
         y = convolve(self.impl, x, product, (1, 1), ((0, 0), (0, 0)))
         y = y.reshape(*batch, height, width, scale, scale, self.features).swapaxes(-4, -3)
-        return y.reshape(*batch, scale * height, scale * width, self.features) + bias
+        return add_bias(y.reshape(*batch, scale * height, scale * width, self.features), bias)
 
 
 def max_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: Padding = "VALID") -> Array:
