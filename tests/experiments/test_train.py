@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments import train
-from experiments.configuration import build, settings
+from experiments.configuration import build, config_files, settings
 from experiments.distributed.initialization import DistributedConfig
 from experiments.runs import json_files
 from experiments.runs.run_directory import RunDirectory
@@ -146,7 +146,7 @@ def test_a_resumed_run_keeps_the_resolved_values_of_auto(config, finished, monke
 
 def test_a_resumed_run_keeps_the_convolution_that_was_timed(config):
     changes = {"model.name": "cnn", "model.conv": "timed", "layout": "vmapped", "rounds": "2"}
-    run_settings, _ = settings.complete_settings(settings.load_settings(config), changes)
+    run_settings, _ = settings.complete_settings(config_files.load_config(config), changes)
     parts = build.build_parts(run_settings)
     assert parts.conv == "timed"
     simulation = build.build_simulation(parts, [run_settings], Path())
@@ -160,7 +160,7 @@ def test_a_resumed_run_keeps_the_convolution_that_was_timed(config):
 def test_on_an_accelerator_auto_is_timed_with_the_layout(config):
     def conv(**changes):
         of_model = {"model.name": "cnn", **{key.replace("_", "."): value for key, value in changes.items()}}
-        return build.build_parts(settings.complete_settings(settings.load_settings(config), of_model)[0]).conv
+        return build.build_parts(settings.complete_settings(config_files.load_config(config), of_model)[0]).conv
 
     with tracing_for("gpu"):
         assert conv() == "auto" and conv(layout="vmapped") == "lax" and conv(model_conv="im2col") == "im2col"
