@@ -92,6 +92,7 @@ def rounds(
         before = ours.measure_peak_device_mb() or 0
         try:
             simulation = build_simulation(Setting(*setting), layout, conv, block)
+            choice = simulation.choice
             facts, times = simulation.cost, autotune.time_rounds(simulation.executor, num, seconds, block)
         except jax.errors.JaxRuntimeError as error:  # mostly for want of memory; other variants may fit
             yield {"name": name, "error": str(error).strip().splitlines()[0][:300]}
@@ -100,7 +101,8 @@ def rounds(
         yield {
             "name": name,
             "layout": str(simulation.layout),
-            "conv": conv,
+            "conv": choice.conv if choice else conv,
+            **({"reason": choice.reason} if choice else {}),
             **spread(times),
             "compile_s": facts.compile_seconds,
             "planned_mb": facts.peak_bytes / 1e6,
