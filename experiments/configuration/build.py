@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 from fedjax_het import engine, participation
+from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.objectives import with_task_loss
 from fedjax_het.data import POISONINGS, Dataset, Federation, federate
@@ -18,7 +19,7 @@ from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import OffloadPolicy, Sweep
 from fedjax_het.engine.round.timing import TIMINGS
 from fedjax_het.errors import InputError
-from fedjax_het.models import computed_in, select_conv_impl
+from fedjax_het.models import UNDECIDED_CONVS, computed_in, select_conv_impl
 from fedjax_het.server.aggregators import AGGREGATORS
 from fedjax_het.types import Array, Model
 
@@ -41,7 +42,7 @@ class RunParts(NamedTuple):
     offload: OffloadPolicy  # of client states and examples
     participation: Any
     timing: Any  # of clients on the virtual clock; None without one
-    conv: str | None  # how convolutions are computed, where the model has any
+    conv: str | None  # how convolutions are computed, where the model has any; "auto" and "timed" if it is to be timed
     resolved: Mapping[str, Any]  # values of an earlier start that are used again; {} if there are none for the devices
 
 
@@ -71,10 +72,11 @@ def build_parts(
     participation = _build_participation(settings, federation.num_clients)
     timing = calls.build_from_table(table, TIMINGS, "config.timing") if (table := settings.get("timing")) else None
     table = dict(settings["model"])
-    if table.get("conv") == "auto":
+    if (asked := table.get("conv")) in UNDECIDED_CONVS:
         earlier = resolved.get("conv")
         earlier = "im2col" if earlier == "patches" else earlier  # as earlier versions wrote it
-        table["conv"] = earlier or _choose_conv_impl(settings["precision"], processes)
+        is_timed = asked == "timed" or (layout == engine.simulation.AUTO and target_platform() != "cpu")
+        table["conv"] = earlier or _choose_conv_impl(settings["precision"], processes, asked if is_timed else None)
     model = calls.build_from_table(table, TABLES["model"].registry, "config.model", num_classes=federation.num_classes)
     model = computed_in(settings["precision"])(model)
     algorithm, auto = build_algorithm(settings), engine.simulation.AUTO
@@ -201,12 +203,12 @@ def describe_resolved(
         settings: the resolved settings of the run.
         names: those of all runs in the program, if there are several.
     """
-    timings = simulation.choice.timings if simulation.choice else []
+    choice = simulation.choice
     record = {
         "layout": str(simulation.layout),
-        "reason": simulation.choice.reason if simulation.choice else "as the config says",
-        "seconds_a_round": {str(timing.layout): timing.seconds for timing in timings},
-        "conv": parts.conv,
+        "reason": choice.reason if choice else "as the config says",
+        "seconds_a_round": {str(timing.candidate): timing.seconds for timing in choice.timings} if choice else {},
+        "conv": choice.conv if choice and choice.conv else parts.conv,
         "devices": _describe_devices(),
     }
     record |= privacy.describe_noise(settings)
@@ -218,10 +220,13 @@ def _describe_devices() -> str:
     return f"{jax.device_count()} x {jax.devices()[0].device_kind}{several}"
 
 
-def _choose_conv_impl(precision: str, processes: Processes) -> str:
-    """Choose one implementation of convolutions for all processes, which one host without a compiler may determine."""
+def _choose_conv_impl(precision: str, processes: Processes, timed: str | None = None) -> str:
+    """Choose one implementation of convolutions for all processes, which one host without a compiler may determine.
+
+    Otherwise `timed`, "auto" or "timed", stays as it is: the simulation times them.
+    """
     names = set(processes.all_gather("conv", select_conv_impl(precision)))
-    return names.pop() if len(names) == 1 else "im2col"
+    return (timed or names.pop()) if len(names) == 1 else "im2col"
 
 
 def read_dataset(table: Mapping[str, Any]) -> Dataset:

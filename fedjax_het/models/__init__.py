@@ -1,20 +1,16 @@
 """Networks: a feature extractor and a head, as pure functions."""
 
-from fedjax_het.models._adaptations import (
-    computed_in,
-    probabilistic,
-    projected,
-    with_empty_parameter,
-    with_feature_shape,
-)
+from fedjax_het.models._adaptations import probabilistic, projected, with_empty_parameter, with_feature_shape
 from fedjax_het.models._amplitude import Band, FirstAverage, amplitude_normalised
 from fedjax_het.models._cnn import cnn, lenet
-from fedjax_het.models._conv_impl import CONV_IMPLS, select_conv_impl
+from fedjax_het.models._conv_choice import find_conv_candidates, with_conv
+from fedjax_het.models._conv_impl import CONV_IMPLS, UNDECIDED_CONVS, select_conv_impl
 from fedjax_het.models._densenet import DENSENET_NAMES, densenet121, harmofl_densenet
 from fedjax_het.models._layers import Conv, UpConv, avg_pool, max_pool
 from fedjax_het.models._mlp import mlp
 from fedjax_het.models._model import from_flax
 from fedjax_het.models._norms import NORMS, norm
+from fedjax_het.models._precision import Precision, computed_in
 from fedjax_het.models._pretrained import Naming, read_state_dict, save_state_dict, starting_from, unnamed_leaves
 from fedjax_het.models._resnet import RESNET_NAMES, resnet18, resnet50
 from fedjax_het.models._simplex_frame import framed
@@ -33,16 +29,19 @@ __all__ = [
     "MODELS",
     "NORMS",
     "TORCH_NAMES",
+    "UNDECIDED_CONVS",
     "Band",
     "Conv",
     "FirstAverage",
     "Naming",
+    "Precision",
     "UpConv",
     "amplitude_normalised",
     "avg_pool",
     "cnn",
     "computed_in",
     "densenet121",
+    "find_conv_candidates",
     "framed",
     "from_flax",
     "harmofl_densenet",
@@ -60,6 +59,7 @@ __all__ = [
     "starting_from",
     "unet",
     "unnamed_leaves",
+    "with_conv",
     "with_empty_parameter",
     "with_feature_shape",
 ]

@@ -1,13 +1,13 @@
-"""Adaptations of models: a projection head, a probabilistic representation, a feature shape, mixed precision."""
+"""Adaptations of models: a projection head, a probabilistic representation, a feature shape."""
 
 from collections.abc import Callable, Mapping
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het.errors import InputError
+from fedjax_het.models._precision import add_bias
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
 from fedjax_het.validation import Count, CountOrZero, validate_arguments
 
@@ -69,7 +69,7 @@ def _layer(kernel: Array) -> Params:
 
 
 def _dense(layer: Params, inputs: Array) -> Array:
-    return inputs @ layer["kernel"] + layer["bias"]
+    return add_bias(inputs @ layer["kernel"], layer["bias"])
 
 
 @validate_arguments
@@ -220,37 +220,3 @@ def with_empty_parameter(model: Model) -> Model:
         return model.encode({**variables, "params": params}, inputs, context)
 
     return Model(init, encode, model.classify, model.layers)
-
-
-Precision = Literal["float32", "bfloat16", "float16"]
-DTYPES: dict[Precision, type] = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
-
-
-@validate_arguments
-def computed_in(dtype: Precision) -> Callable[[Model], Model]:
-    """Compute forward and backward passes in `dtype`; weights, statistics, losses and updates stay in float32.
-
-    Parameters and inputs are cast where they enter the network, features and logits cast back where they leave it, so
-    objectives, optimizers and aggregators see float32. "float32" is the model itself.
-
-    Raises:
-        InputError: An unknown dtype.
-    """
-    chosen = DTYPES[dtype]
-
-    def adapt(model: Model) -> Model:
-        def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
-            cast = {**variables, "params": _cast(variables["params"], chosen)}
-            (features, extras), state = model.encode(cast, inputs.astype(chosen), context)
-            return (_cast(features, jnp.float32), _cast(extras, jnp.float32)), state
-
-        def classify(params: Params, features: Array) -> Array:
-            return model.classify(_cast(params, chosen), features.astype(chosen)).astype(jnp.float32)
-
-        return Model(model.init, encode, classify, model.layers)
-
-    return (lambda model: model) if dtype == "float32" else adapt
-
-
-def _cast(tree, dtype):
-    return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)

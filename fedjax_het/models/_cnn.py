@@ -10,6 +10,7 @@ from fedjax_het.models._conv_impl import check_conv_impl
 from fedjax_het.models._layers import Conv, max_pool
 from fedjax_het.models._model import Network, NumClasses, check_images, from_flax, scale_widths
 from fedjax_het.models._norms import NormKind, norm
+from fedjax_het.models._precision import Dense
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, Positive, validate_arguments
 
@@ -37,7 +38,7 @@ class CNN(Network):
             x = nn.relu(max_pool(x, 2))
         x = x.reshape(x.shape[0], -1)
         for index, num_units in enumerate(self.hidden):
-            x = nn.relu(nn.Dense(num_units, kernel_init=nn.initializers.he_normal(), name=f"dense_{index}")(x))
+            x = nn.relu(Dense(num_units, kernel_init=nn.initializers.he_normal(), name=f"dense_{index}")(x))
         return x
 
     def _check_images(self, shape: tuple[int, ...]) -> None:
@@ -78,7 +79,7 @@ def cnn(
         kernel: Side of the convolutions' kernels.
         padding: "SAME" keeps the size, "VALID" does not pad.
         norm: After each convolution, see `norm`.
-        conv: How convolutions are computed: "auto", "lax", "im2col" or "native".
+        conv: How convolutions are computed: "auto", "timed", "lax", "im2col", "shifts" or "native".
         width: Multiplies every entry of `channels` and `hidden`.
 
     Raises:

@@ -15,6 +15,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.models._conv_impl import Pads, check_conv_impl, convolve
 from fedjax_het.models._model import NumClasses, from_flax
 from fedjax_het.models._norms import NormKind, norm
+from fedjax_het.models._precision import add_bias
 from fedjax_het.models._pretrained import Naming, starting_from
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Positive, validate_arguments
@@ -52,7 +53,7 @@ def to_pads(layer: str, image: Array, window: tuple[int, int], strides: tuple[in
 class Conv(nn.Module):
     """A two-dimensional convolution, [batch, height, width, channel] -> [batch, height', width', features].
 
-    `impl` says how it is computed, never what: "auto", "lax", "im2col" or "native", see `_conv_impl`.
+    `impl` says how it is computed, never what: "auto", "lax", "im2col" and so on, see `_conv_impl`.
 
     kernel [height, width, channel, features] and bias [features] are named and shaped as in `flax.linen.Conv`.
     `padding` is "SAME", "VALID", one count for every side, or ((top, bottom), (left, right)).
@@ -103,7 +104,7 @@ class UpConv(nn.Module):
         product = kernel.transpose(3, 0, 1, 2).reshape(1, 1, channels, -1)
         y = convolve(self.impl, x, product, (1, 1), ((0, 0), (0, 0)))
         y = y.reshape(*batch, height, width, scale, scale, self.features).swapaxes(-4, -3)
-        return y.reshape(*batch, scale * height, scale * width, self.features) + bias
+        return add_bias(y.reshape(*batch, scale * height, scale * width, self.features), bias)
 
 
 def max_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: Padding = "VALID") -> Array:
@@ -272,7 +273,7 @@ Args:
     norm: After each convolution, see `norm`.
     stem: "imagenet", or "small" for images of 32 and 64 pixels, see `Stem`.
     width: Multiplies every count of channels.
-    conv: How convolutions are computed: "auto", "lax", "im2col" or "native".
+    conv: How convolutions are computed: "auto", "timed", "lax", "im2col", "shifts" or "native".
     pretrained: A .safetensors or .npz file with the state dict of the network in PyTorch.
 
 Returns:

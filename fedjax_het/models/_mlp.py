@@ -6,6 +6,7 @@ from flax import linen as nn
 
 from fedjax_het.models._model import Network, NumClasses, from_flax, scale_widths
 from fedjax_het.models._norms import NormKind, norm
+from fedjax_het.models._precision import Dense
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, FractionBelowOne, Positive, validate_arguments
 
@@ -21,7 +22,7 @@ class MLP(Network):
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
         x = x.reshape(x.shape[0], -1)
         for index, num_units in enumerate(self.hidden):
-            x = nn.Dense(num_units, kernel_init=nn.initializers.he_normal(), name=f"dense_{index}")(x)
+            x = Dense(num_units, kernel_init=nn.initializers.he_normal(), name=f"dense_{index}")(x)
             x = nn.relu(norm(self.norm, name=f"norm_{index}")(x, mask, is_training))
             x = nn.Dropout(self.dropout, deterministic=not is_training)(x)
         return x

@@ -9,6 +9,7 @@ from flax import linen as nn
 
 from fedjax_het import tree
 from fedjax_het.errors import InputError
+from fedjax_het.models._precision import Dense
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
 from fedjax_het.validation import LARGEST_COUNT, Range
 
@@ -21,7 +22,7 @@ class Network(nn.Module):
     num_classes: int
 
     def setup(self):
-        self.classifier = nn.Dense(self.num_classes)
+        self.classifier = Dense(self.num_classes)
 
     def classify(self, features: Array) -> Array:
         return self.classifier(features)

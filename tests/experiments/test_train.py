@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 from experiments import train
-from experiments.configuration import build
+from experiments.configuration import build, config_files, settings
 from experiments.distributed.initialization import DistributedConfig
 from experiments.runs import json_files
 from experiments.runs.run_directory import RunDirectory
 from experiments.training.recorder import WRITTEN
+from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.engine import OffloadPolicy, chunked
 from fedjax_het.errors import InputError
+from fedjax_het.models import select_conv_impl
 from tests.shared import ROOT
 
 FILE = """
@@ -140,6 +142,29 @@ def test_a_resumed_run_keeps_the_resolved_values_of_auto(config, finished, monke
         (tmp_path / "resolved.json").write_text(json.dumps(choices | {"devices": devices}))
         assert train.main([f"--config={config}", f"--workdir={tmp_path}"]) == 2
         assert seen.pop() == kept
+
+
+def test_a_resumed_run_keeps_the_convolution_that_was_timed(config):
+    changes = {"model.name": "cnn", "model.conv": "timed", "layout": "vmapped", "rounds": "2"}
+    run_settings, _ = settings.complete_settings(config_files.load_config(config), changes)
+    parts = build.build_parts(run_settings)
+    assert parts.conv == "timed"
+    simulation = build.build_simulation(parts, [run_settings], Path())
+    resolved = build.describe_resolved(parts, simulation)
+    assert resolved["conv"] == select_conv_impl() and resolved["reason"].startswith(f"vmapped with {resolved['conv']}")
+    assert resolved["seconds_a_round"].keys() == {f"vmapped with {resolved['conv']}"}
+    again = build.build_parts(run_settings, resolved | {"conv": "shifts"})
+    assert again.conv == "shifts" and again.resolved["reason"] == resolved["reason"]
+
+
+def test_on_an_accelerator_auto_is_timed_with_the_layout(config):
+    def conv(**changes):
+        of_model = {"model.name": "cnn", **{key.replace("_", "."): value for key, value in changes.items()}}
+        return build.build_parts(settings.complete_settings(config_files.load_config(config), of_model)[0]).conv
+
+    with tracing_for("gpu"):
+        assert conv() == "auto" and conv(layout="vmapped") == "lax" and conv(model_conv="im2col") == "im2col"
+    assert conv() == select_conv_impl()
 
 
 def test_another_config_in_the_directory_is_refused_with_the_difference(config, finished, capsys):

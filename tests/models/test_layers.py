@@ -37,15 +37,17 @@ def values_and_gradients(impl, case, dtype):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 1e-5)])
 @pytest.mark.parametrize("case", CASES)
-def test_im2col_gives_the_values_and_gradients_of_lax(case, dtype, tolerance):
+def test_all_ways_give_the_values_and_gradients_of_lax(case, dtype, tolerance):
     with jax.enable_x64(dtype == "float64"):
-        expected = values_and_gradients("lax", case, dtype)
-        found = values_and_gradients("im2col", case, dtype)
+        expected, *found = (values_and_gradients(impl, case, dtype) for impl in ("lax", "im2col", "shifts"))
     scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * scale), found, expected)
+    for each in found:
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * scale), each, expected
+        )
 
 
-@pytest.mark.parametrize("impl", ["lax", "im2col", "auto"])
+@pytest.mark.parametrize("impl", ["lax", "im2col", "shifts", "auto"])
 def test_conv_has_the_leaves_and_values_of_flax(impl):
     x = jax.random.normal(KEY, (2, 6, 6, 3))
     variables = nn.Conv(4, (3, 3)).init(KEY, x)
@@ -54,7 +56,7 @@ def test_conv_has_the_leaves_and_values_of_flax(impl):
     np.testing.assert_allclose(ours.apply(variables, x), nn.Conv(4, (3, 3)).apply(variables, x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("impl", ["lax", "im2col", "auto"])
+@pytest.mark.parametrize("impl", ["lax", "im2col", "shifts", "auto"])
 def test_a_transposed_convolution_has_the_leaves_and_values_of_flax(impl):
     x = jax.random.normal(KEY, (2, 3, 5, 6))
     theirs = nn.ConvTranspose(4, (2, 2), (2, 2), padding="VALID", transpose_kernel=True)

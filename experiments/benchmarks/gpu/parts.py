@@ -94,13 +94,13 @@ class Plan(NamedTuple):
 
 # ---- the parts -------------------------------------------------------------------------------------------------------
 def variants(plan: Plan) -> Iterator[Piece]:
-    """Variants on w1 and w2 with 100 clients per round; all in the first precision, the promising ones in others."""
+    """Variants on w1 and w2 with 100 clients per round, what "auto" takes, and the promising ones in all precisions."""
     few = [("vmapped", "lax"), ("vmapped", "im2col"), ("vmapped", "shifts"), ("chunked(1)", "lax")]
-    more = [("chunked(10)", "lax"), ("chunked(10)", "im2col"), ("chunked(10)", "shifts")]
+    more = [("chunked(10)", "lax"), ("chunked(10)", "im2col"), ("chunked(10)", "shifts"), ("auto", "timed")]
     for i, precision in enumerate(plan.precisions):
         for model in ("w2",) if plan.is_tiny else ("w1", "w2"):
             setting = plan.setting(model, 100, 100, WORKLOADS[model].num_examples, 1, precision)
-            chosen = few[2:] if plan.is_tiny else few + more if i == 0 else few
+            chosen = [few[2], more[-1]] if plan.is_tiny else few + more if i == 0 else few
             yield _rounds_piece("variants", setting, chosen, 240)
 
 

@@ -12,21 +12,18 @@ import json
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
-from jax import lax
 
 from fedjax_het import algorithms, engine, models
 from fedjax_het.engine.parallel.layout import vmapped
 from fedjax_het.engine.planning import autotune
-from fedjax_het.models import CONV_IMPLS
-from fedjax_het.types import Array, Model
+from fedjax_het.types import Model
 
 from ...configuration.build import read_layout
 from ..aggregators import measure as measure_edits
@@ -39,26 +36,6 @@ Task = Callable[..., Iterator[Record]]
 _STEMS = {"resnet18": "small", "resnet18_imagenet": "imagenet"}
 PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "flax", "optax", "numpy", "torch")
 PACKAGES += ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cublas")
-
-
-def shifted_products(x: Array, kernel: Array, strides: tuple[int, int], pads: Sequence[tuple[int, int]]) -> Array:
-    """A convolution as one matrix product per entry of the kernel, each with a shifted image.
-
-    Unlike "im2col" it copies nothing, but it adds to the result once per entry of the kernel.
-    """
-    x, (height, width, *_) = jnp.pad(x, ((0, 0), *pads, (0, 0))), kernel.shape
-    rows, columns = ((n - k) // s + 1 for n, k, s in zip(x.shape[1:3], (height, width), strides, strict=True))
-    last = (rows - 1) * strides[0] + 1, (columns - 1) * strides[1] + 1
-
-    def shifted_image(i: int, j: int) -> Array:
-        end = (x.shape[0], i + last[0], j + last[1], x.shape[3])
-        return lax.slice(x, (0, i, j, 0), end, (1, *strides, 1))
-
-    products = [shifted_image(i, j) @ kernel[i, j] for i in range(height) for j in range(width)]
-    return sum(products[1:], products[0])
-
-
-CONV_IMPLS["shifts"] = shifted_products  # an experiment, offered to users only if it is the fastest somewhere
 
 
 class Setting(NamedTuple):
@@ -115,6 +92,7 @@ def rounds(
         before = ours.measure_peak_device_mb() or 0
         try:
             simulation = build_simulation(Setting(*setting), layout, conv, block)
+            choice = simulation.choice
             facts, times = simulation.cost, autotune.time_rounds(simulation.executor, num, seconds, block)
         except jax.errors.JaxRuntimeError as error:  # mostly for want of memory; other variants may fit
             yield {"name": name, "error": str(error).strip().splitlines()[0][:300]}
@@ -123,7 +101,8 @@ def rounds(
         yield {
             "name": name,
             "layout": str(simulation.layout),
-            "conv": conv,
+            "conv": choice.conv if choice else conv,
+            **({"reason": choice.reason} if choice else {}),
             **spread(times),
             "compile_s": facts.compile_seconds,
             "planned_mb": facts.peak_bytes / 1e6,

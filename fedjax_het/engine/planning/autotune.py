@@ -1,4 +1,4 @@
-"""Choice of the fastest layout by a short timing of the actual rounds before a run begins."""
+"""Choice of the fastest layout and convolution by a short timing of the actual rounds before a run begins."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,43 +10,66 @@ from jax.experimental import multihost_utils
 
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.engine.execution.executor import Executor
+from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.parallel.layout import Layout, sharded
 from fedjax_het.errors import MemoryBudgetError
+from fedjax_het.models import with_conv
 
 _DEFAULT_CHUNK = 10  # clients at a time, where neither one nor all may be fastest
 _MAX_TIMED_ROUNDS, _MAX_TIMED_SECONDS = 5, 1.0  # timing ends at the first of both
 
 
-class Timing(NamedTuple):
-    """The timing of a layout."""
+class Candidate(NamedTuple):
+    """A layout, and the implementation of the convolutions that the model leaves undecided; None is its own choice."""
 
     layout: Layout
+    conv: str | None = None
+
+    def adapt(self, spec: RunSpec) -> RunSpec:
+        """The run with the convolutions of this candidate."""
+        return replace(spec, model=with_conv(self.conv)(spec.model)) if self.conv else spec
+
+    def __str__(self) -> str:
+        return f"{self.layout} with {self.conv}" if self.conv else str(self.layout)
+
+
+class Timing(NamedTuple):
+    """The timing of a candidate."""
+
+    candidate: Candidate
     seconds: float  # per round: the fastest of a few after the first
     compile_seconds: float
 
 
 class LayoutChoice(NamedTuple):
-    """The layout that was chosen, and why."""
+    """The layout that was chosen, with its convolution, and why."""
 
     layout: Layout
+    conv: str | None  # None where convolutions were not timed
     timings: list[Timing]
     reason: str
 
 
-def candidates(cohort_size: int) -> list[Layout]:
+def candidates(cohort_size: int, convs: Sequence[str] = ()) -> list[Layout]:
     """The layouts worth timing on the present devices, the likely fastest first; several processes use all devices.
 
     The first is, on a CPU, one client after another on each core, which takes only the steps that each client has and
-    keeps its model in the cache; on an accelerator, all clients at once on all devices.
+    keeps its model in the cache; on an accelerator, all clients at once on all devices. Where convolutions are timed,
+    one client after another is worth it there too, since its convolutions are not grouped.
     """
     is_single_process = jax.process_count() == 1
     devices = min(jax.device_count(), cohort_size) if is_single_process else jax.device_count()
     per_device = -(-cohort_size // devices)
     on_cpu = target_platform() == "cpu"
-    chunks = [1, None, _DEFAULT_CHUNK] if on_cpu else [None, _DEFAULT_CHUNK]
+    chunks = [1, None, _DEFAULT_CHUNK] if on_cpu else [None, _DEFAULT_CHUNK, *([1] if convs else [])]
     chunks = [chunk for chunk in chunks if chunk is None or chunk < per_device or chunk == 1]
     layouts = [Layout(chunk) if devices == 1 else sharded(devices, chunk) for chunk in chunks]
     return [*layouts, Layout()] if on_cpu and devices > 1 and is_single_process else layouts
+
+
+def pair_up(layouts: Sequence[Layout], convs: Sequence[str]) -> list[Candidate]:
+    """Every layout with every convolution, those of a layout next to each other."""
+    return [Candidate(layout, conv) for layout in layouts for conv in convs or (None,)]
 
 
 def smaller_layouts(layouts: Sequence[Layout], cohort_size: int) -> Iterator[Layout]:
@@ -60,54 +83,64 @@ def smaller_layouts(layouts: Sequence[Layout], cohort_size: int) -> Iterator[Lay
 
 
 def find_fastest(
-    layouts: Sequence[Layout], build: Callable[[Layout], Executor], rounds: int
+    candidates: Sequence[Candidate], build: Callable[[Candidate], Executor], rounds: int
 ) -> tuple[Executor, LayoutChoice]:
-    """Build and time one layout after the other, and choose the fastest.
+    """Build and time one candidate after the other, and choose the fastest.
 
-    It ends early where the whole run takes less time than compiling another layout. Timings depend on the machine and
+    All convolutions are timed in the first layout that fits, and the fastest of them in the other layouts, apart from
+    one client after another: its convolutions are not grouped, and it takes the first of the candidates. The search
+    ends early where the whole run takes less time than compiling another candidate. Timings depend on the machine and
     the moment: store the choice with a run that may be resumed. Only one executor at a time has data on the device.
 
     Args:
-        layouts: The candidates.
-        build: Compiles a layout, or raises MemoryBudgetError if it is too large.
+        candidates: See `pair_up`.
+        build: Compiles a candidate, or raises MemoryBudgetError if it is too large.
         rounds: The number of rounds of the run.
 
     Returns:
-        (The executor of the fastest layout, the choice.)
+        (The executor of the fastest candidate, the choice.)
 
     Raises:
         MemoryBudgetError: All candidates are too large.
     """
-    timings, too_large, best = [], {}, None
-    for layout in layouts:
+    timings, too_large, best, rest = [], {}, None, list(candidates)
+    while rest:
+        candidate, *rest = rest
         try:
-            executor = build(layout)
+            executor = build(candidate)
         except MemoryBudgetError as error:
-            too_large[layout] = error
+            too_large[candidate] = error
             continue
         seconds = min(time_rounds(executor, _MAX_TIMED_ROUNDS, _MAX_TIMED_SECONDS))
-        timings.append(Timing(layout, seconds, _broadcast_timing(executor.compile_seconds)))
+        timings.append(timing := Timing(candidate, seconds, _broadcast_timing(executor.compile_seconds)))
         executor.release()
-        if timings[-1] is (fastest := min(timings, key=lambda timing: timing.seconds)):
-            best = executor
-        if rounds * fastest.seconds < timings[0].compile_seconds:
+        if best is None or seconds < best[0].seconds:
+            best = timing, executor
+        if not rest or rest[0].layout != candidate.layout:
+            rest = [each for each in rest if each.conv == _expected_conv(each.layout, best[0], candidates)]
+        if rounds * best[0].seconds < timings[0].compile_seconds:
             break
     if best is None:
         raise list(too_large.values())[-1]
-    return best, LayoutChoice(
-        fastest.layout, timings, "\n".join(_explain_choice(layouts, timings, fastest, list(too_large)))
-    )
+    fastest, executor = best
+    reason = "\n".join(_explain_choice(timings, fastest, list(too_large), rest))
+    return executor, LayoutChoice(fastest.candidate.layout, fastest.candidate.conv, timings, reason)
+
+
+def _expected_conv(layout: Layout, fastest: Timing, candidates: Sequence[Candidate]) -> str | None:
+    """The convolution with which a layout is timed once all convolutions have been in another."""
+    return candidates[0].conv if layout.chunk == 1 else fastest.candidate.conv
 
 
 def _explain_choice(
-    layouts: Sequence[Layout], timings: list[Timing], best: Timing, too_large: Sequence[Layout]
+    timings: list[Timing], best: Timing, too_large: Sequence[Candidate], rest: Sequence[Candidate]
 ) -> Iterator[str]:
-    others = ", ".join(f"{timing.layout} {timing.seconds:.3g}" for timing in timings if timing is not best)
-    yield f"{best.layout}: {best.seconds:.3g} s per round" + (f", against {others}" if others else "")
+    others = ", ".join(f"{timing.candidate} {timing.seconds:.3g}" for timing in timings if timing is not best)
+    yield f"{best.candidate}: {best.seconds:.3g} s per round" + (f", against {others}" if others else "")
     if too_large:
         yield f"{', '.join(map(str, too_large))} not tried: too large for the memory"
-    if rest := layouts[len(timings) + len(too_large) :]:
-        yield f"{', '.join(map(str, rest))} not tried: compiling another layout would take longer than the run"
+    if rest:
+        yield f"{', '.join(map(str, rest))} not tried: compiling another would take longer than the run"
 
 
 def time_rounds(executor: Executor, num: int, max_seconds: float = float("inf"), block: int = 1) -> list[float]:

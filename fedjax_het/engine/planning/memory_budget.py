@@ -1,7 +1,7 @@
 """Choice of layout and offloading so that a run fits into a memory budget, made before anything runs."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, product
 from pathlib import Path
 
@@ -19,9 +19,10 @@ from fedjax_het.engine.execution.streaming import StreamingExecutor
 from fedjax_het.engine.execution.trace import TracedRound, trace_round
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.planning import autotune
-from fedjax_het.engine.planning.autotune import LayoutChoice
+from fedjax_het.engine.planning.autotune import Candidate, LayoutChoice
 from fedjax_het.engine.storage.records import nearest_existing_folder
 from fedjax_het.errors import InputError, MemoryBudgetError
+from fedjax_het.models import find_conv_candidates
 
 _ON_DEVICES = " Several {} keep everything on their devices."
 
@@ -33,26 +34,31 @@ def build_executor(
 
     Args:
         spec: The run.
-        layout: The layout; "auto" chooses the fastest that fits.
+        layout: The layout; "auto" chooses the fastest that fits, with the fastest convolution off the CPU.
         requested_offload: Where client states and examples are kept; "auto" leaves the device only if memory is short.
         budget: Bytes on each device; None is what the device has.
         folder: The folder for client states on disk.
 
     Returns:
-        (The executor, the choice of the layout; None where the layout was given.)
+        (The executor, the choice of layout and convolution; None where nothing was timed.)
 
     Raises:
         InputError: Nothing fits; the message tells what each possibility takes. Without a budget: the run clearly
             exceeds the memory of the devices.
     """
     requested_offload = _check_offload(requested_offload, len(spec.seeds))
-    layouts = [layout] if isinstance(layout, Layout) else autotune.candidates(spec.cohort_size)
+    given = layout if isinstance(layout, Layout) else None
+    convs = _conv_candidates(spec, is_layout_given=bool(given))
+    layouts = [given] if given else autotune.candidates(spec.cohort_size, convs)
     first, refusals = trace_round(spec, layouts[0]), []
     capacity = device_capacity(spec, layouts[0])
     limit = capacity if budget is None else min(budget, capacity)
 
-    def build(layout: Layout) -> Executor:
-        traced = first if layout is layouts[0] else trace_round(spec, layout)
+    def build(candidate: Candidate) -> Executor:
+        layout = candidate.layout
+        # Undecided convolutions are traced as the first of the candidates.
+        is_first = layout is layouts[0] and candidate.conv in (None, *convs[:1])
+        traced = first if is_first else trace_round(candidate.adapt(spec), layout)
         executor = compile_executor(traced, offload, folder)
         # `peak_bytes` compiles the evaluation, which without a budget only the chosen layout needs.
         peak = executor.round_bytes if budget is None else executor.peak_bytes
@@ -68,9 +74,11 @@ def build_executor(
         try:
             if sum(held.values()) > limit:
                 raise MemoryBudgetError(_describe_plan(layouts[0], offload, held))
-            executor, choice = (
-                (build(layout), None) if isinstance(layout, Layout) else _build_fastest(layouts, build, spec)
-            )
+            if given and not convs:
+                executor, choice = build(Candidate(given)), None
+            else:
+                smaller = [] if given else autotune.smaller_layouts(layouts, spec.cohort_size)
+                executor, choice = _build_fastest(layouts, smaller, convs, build, spec.rounds)
             if (peak := executor.peak_bytes) > device_capacity(spec, executor.traced.layout):
                 raise MemoryBudgetError(_describe_plan(executor.traced.layout, offload, {"with evaluation": peak}))
             return executor, choice
@@ -127,12 +135,19 @@ def compile_executor(traced: TracedRound, offload: OffloadPolicy, folder: Path) 
     return OnDeviceExecutor(traced) if offload == ALL_ON_DEVICE else StreamingExecutor(traced, offload, folder)
 
 
-def _build_fastest(layouts: list[Layout], build, spec: RunSpec) -> tuple[Executor, LayoutChoice]:
-    """The fastest candidate; if all are too large, the first that fits of layouts with fewer clients at a time."""
+def _conv_candidates(spec: RunSpec, *, is_layout_given: bool) -> tuple[str, ...]:
+    inputs = jax.eval_shape(lambda inputs: spec.federation.prepare(inputs[:1]), spec.federation.examples.inputs)
+    return find_conv_candidates(spec.model, inputs, is_layout_given=is_layout_given)
+
+
+def _build_fastest(
+    layouts: Sequence[Layout], smaller: Iterable[Layout], convs: Sequence[str], build, rounds: int
+) -> tuple[Executor, LayoutChoice]:
+    """The fastest candidate; if all are too large, the fastest of the first of the smaller layouts that fits."""
     refusals = []
-    for candidates in chain([layouts], ([layout] for layout in autotune.smaller_layouts(layouts, spec.cohort_size))):
+    for among in chain([layouts], ([layout] for layout in smaller)):
         try:
-            return autotune.find_fastest(candidates, build, spec.rounds)
+            return autotune.find_fastest(autotune.pair_up(among, convs), build, rounds)
         except MemoryBudgetError as error:
             refusals.append(error)
     raise refusals[-1]

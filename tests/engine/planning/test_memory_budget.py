@@ -83,7 +83,7 @@ def test_a_requested_offload_is_kept_for_any_budget(select):
 
 
 def test_layout_auto_trains_fewer_clients_at_a_time_within_the_budget(select, monkeypatch):
-    monkeypatch.setattr(autotune, "candidates", lambda cohort_size: [vmapped, chunked(5)])
+    monkeypatch.setattr(autotune, "candidates", lambda *_: [vmapped, chunked(5)])
     _, layout, choice = select("auto", select.held("device", "device") + 210, OffloadPolicy("device", "device"))
     assert layout == chunked(2) and choice.layout == layout
 

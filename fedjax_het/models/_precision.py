@@ -1,0 +1,64 @@
+"""Mixed precision: products in bfloat16 or float16, parameters and sums in float32."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import lax
+
+from fedjax_het.types import Array, Context, Model, Named, Params, Variables
+from fedjax_het.validation import validate_arguments
+
+Precision = Literal["float32", "bfloat16", "float16"]
+DTYPES: dict[Precision, type] = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
+
+
+@validate_arguments
+def computed_in(dtype: Precision) -> Callable[[Model], Model]:
+    """Compute forward and backward passes in `dtype`; weights, statistics, losses and updates stay in float32.
+
+    Parameters and inputs are cast where they enter the network, features and logits cast back where they leave it, so
+    objectives, optimizers and aggregators see float32. Inside, products are in `dtype` and sums in float32: those of
+    convolutions, norms, and of gradients over the examples, which in bfloat16 stop growing at a few hundred terms of
+    equal size. "float32" is the model itself.
+
+    Raises:
+        InputError: An unknown dtype.
+    """
+    chosen = DTYPES[dtype]
+
+    def adapt(model: Model) -> Model:
+        def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
+            cast = {**variables, "params": _cast(variables["params"], chosen)}
+            (features, extras), state = model.encode(cast, inputs.astype(chosen), context)
+            return (_cast(features, jnp.float32), _cast(extras, jnp.float32)), state
+
+        def classify(params: Params, features: Array) -> Array:
+            return model.classify(_cast(params, chosen), features.astype(chosen)).astype(jnp.float32)
+
+        return Model(model.init, encode, classify, model.layers)
+
+    return (lambda model: model) if dtype == "float32" else adapt
+
+
+def _cast(tree, dtype):
+    return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
+
+
+def add_bias(y: Array, bias: Array) -> Array:
+    """y [..., feature] + bias [feature]; the gradient of the bias, a sum over all examples, is summed in float32."""
+    exact = jnp.promote_types(y.dtype, jnp.float32)
+    return (y.astype(exact) + bias.astype(exact)).astype(y.dtype)
+
+
+class Dense(nn.Dense):
+    """`flax.linen.Dense` with `add_bias`."""
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        kernel = self.param("kernel", self.kernel_init, (inputs.shape[-1], self.features), self.param_dtype)
+        bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype)
+        inputs, kernel, bias = nn.dtypes.promote_dtype(inputs, kernel, bias, dtype=self.dtype)
+        return add_bias(lax.dot_general(inputs, kernel, (((inputs.ndim - 1,), (0,)), ((), ()))), bias)
