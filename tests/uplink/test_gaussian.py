@@ -144,7 +144,7 @@ def run_stage_state(stage: Stage, norms: np.ndarray, bound):
     server = ServerView(
         Broadcast(jnp.asarray(0), like, {}), Upload({}, {}, None, None), None, present, len(norms), None
     )
-    view = ReceiveView(server, {"count": below}, bound, jax.random.key(0), float(len(norms)))
+    view = ReceiveView(server, {"count": below}, bound, jax.random.key(0), len(norms), float(len(norms)))
     return stage.receive(like, view)[1]
 
 
