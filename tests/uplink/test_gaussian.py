@@ -37,7 +37,7 @@ def receive(stage: Stage, like, key, expected: float = 4.0):
         2,
         None,
     )
-    return stage.receive(tree.zeros_like(like), ReceiveView(nobody, {}, (), key, expected))[0]
+    return stage.receive(tree.zeros_like(like), ReceiveView(nobody, {}, (), key, 2, expected))[0]
 
 
 # ---- the bound -------------------------------------------------------------------------------------------------------
