@@ -101,8 +101,8 @@ def gaussian_mechanism(
             )
         if any(stage.receive for stage in before):
             raise InputError(
-                "gaussian_mechanism: a stage before it acts on the server's sum, too, as EF21 does, whose server adds "
-                "up the noise of all rounds. Leave one of the two out."
+                "gaussian_mechanism: a stage before it acts on the server's sum, too: an attack by those who know it, "
+                "or EF21, whose server adds up the noise of all rounds. Leave one of the two out."
             )
         if is_central and any(stage.send for stage in after):
             raise InputError(

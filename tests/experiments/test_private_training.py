@@ -21,10 +21,13 @@ def get_config():
         data=dict(name="digits", num_clients=4, partition=dict(name="iid")),
         uplink=({"name": "gaussian_mechanism", "norm": 0.5},),
         participation=dict(name="poisson", probability=0.5, slots=1),
-        privacy=dict(epsilon=8.0, delta=1e-3),
+        privacy=dict(epsilon=1.0, delta=1e-3),
         rounds=4, evaluate_every=2, checkpoint_every=2, layout="vmapped",
     )
 """
+
+
+GIVEN = ["--config.privacy.epsilon=none", "--config.uplink.0.noise_multiplier=4"]
 
 
 @pytest.fixture
@@ -44,12 +47,12 @@ def start(tmp_path, capsys):
 def test_a_budget_finds_the_noise_and_epsilon_is_written_after_every_evaluation(start, tmp_path):
     status, out = start()
     assert status == 0
-    assert "epsilon 8 at delta 0.001 after 4 rounds, to add or remove one client" in " ".join(out.split())
+    assert "epsilon 1 at delta 0.001 after 4 rounds, to add or remove one client" in " ".join(out.split())
     assert "found no place" in out  # one place for two expected clients
     directory = tmp_path / "run"
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     first, last = (line["privacy/epsilon"] for line in lines)
-    assert 0 < first < last == pytest.approx(8.0, rel=1e-3)
+    assert 0 < first < last == pytest.approx(1.0, rel=1e-3)
     assert f"privacy/epsilon {last:.4f}" in out
     found = json.loads((directory / "config.json").read_text())["uplink"][0]["noise_multiplier"]
     assert json.loads((directory / "resolved.json").read_text())["noise_multiplier"] == found
@@ -58,7 +61,7 @@ def test_a_budget_finds_the_noise_and_epsilon_is_written_after_every_evaluation(
     RunDirectory(directory).check_settings(complete)
     assert privacy.resolve_noise(complete, 4, {"noise_multiplier": 7.5})["uplink"][0]["noise_multiplier"] == 7.5
     status, message = start("--config.privacy.epsilon=4")
-    assert status == 2 and "config.privacy.epsilon: 8.0 / 4.0" in message
+    assert status == 2 and "config.privacy.epsilon: 1.0 / 4.0" in message
 
 
 def settings_of(folder) -> dict:
@@ -76,8 +79,8 @@ def settings_of(folder) -> dict:
         (["--config.privacy.delta=1"], "config.privacy.delta"),
         (["--config.privacy.accountant=rdp"], "fixed number of places"),
         (["--config.cohort_size=2"], "config.cohort_size: 'poisson' draws no fixed number"),
-        (["--config.algorithm.weighting=samples"], "plain mean"),
-        (["--config.model.norm=batch", "--config.model.hidden=4,"], "buffers: the model has batch_stats"),
+        (["--config.algorithm.weighting=samples", *GIVEN], "plain mean"),
+        (["--config.model.norm=batch", "--config.model.hidden=4,", *GIVEN], "buffers: the model has batch_stats"),
     ],
 )
 def test_what_breaks_the_guarantee_is_refused_before_anything_is_written(start, tmp_path, overrides, message):

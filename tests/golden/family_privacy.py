@@ -48,7 +48,7 @@ def run_stage(
         return variables(normals) if isinstance(like, dict) else jnp.asarray(count_normal)
 
     with mock.patch.object(_gaussian, "draw_normals", draw):
-        update, state = stage.receive(mean, ReceiveView(server, sides, state, key, expected))
+        update, state = stage.receive(mean, ReceiveView(server, sides, state, key, num_clients, expected))
     return np.concatenate([np.asarray(x).ravel() for x in jax.tree.leaves(update)]), state
 
 

@@ -37,7 +37,7 @@ def receive(stage: Stage, like, key, expected: float = 4.0):
         2,
         None,
     )
-    return stage.receive(tree.zeros_like(like), ReceiveView(nobody, {}, (), key, expected))[0]
+    return stage.receive(tree.zeros_like(like), ReceiveView(nobody, {}, (), key, 2, expected))[0]
 
 
 # ---- the bound -------------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def run_stage_state(stage: Stage, norms: np.ndarray, bound):
     server = ServerView(
         Broadcast(jnp.asarray(0), like, {}), Upload({}, {}, None, None), None, present, len(norms), None
     )
-    view = ReceiveView(server, {"count": below}, bound, jax.random.key(0), float(len(norms)))
+    view = ReceiveView(server, {"count": below}, bound, jax.random.key(0), len(norms), float(len(norms)))
     return stage.receive(like, view)[1]
 
 
