@@ -124,6 +124,7 @@ class Aggregator(NamedTuple):
             sum_j C_ij u_j. Diagnostics read it.
         is_uniform_mean: Whether the update is the plain mean over the clients present, each with the same weight;
             stages of the uplink that act on sums need it.
+        is_selective: Whether the updates of some of the clients present are left out whole; error feedback warns of it.
         extrapolation: Up to which multiple of an update that is the same for all clients the first aggregate of a run
             may go; above 1 for rules that step beyond what clients agree on, such as FedDyn's.
     """
@@ -132,6 +133,7 @@ class Aggregator(NamedTuple):
     update: Callable[[Problem, PyTree, ServerView], tuple[Aggregate, PyTree]]
     gram_edit: Callable[[Gram, ServerView], Gram] | None = None
     is_uniform_mean: bool = False
+    is_selective: bool = False
     extrapolation: float = 1.0
 
 

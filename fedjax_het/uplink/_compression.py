@@ -1,6 +1,7 @@
 """Stages that compress updates: the messages of an update, error feedback, and the bits of what is sent."""
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
@@ -100,7 +101,9 @@ def compression_stage(compressor: Compressor, scope: Scope, feedback: Feedback, 
     if feedback == "none":
         return Stage(send=send_plainly, bits=count_bits, collections=collections)
     if feedback == "classic":
-        return Stage(send=send_with_error, bits=count_bits, collections=collections, init=zeros)
+        return Stage(
+            send=send_with_error, bits=count_bits, collections=collections, init=zeros, check=_warn_of_selection
+        )
     return Stage(
         send=send_difference,
         bits=count_bits,
@@ -116,6 +119,15 @@ def _add_to_mean(update: Variables, view: ReceiveView) -> tuple[Variables, PyTre
     """H <- H + (1/N) sum over the present of c, from their mean."""
     mean = tree.add(view.state, tree.scale(num_present(view) / view.server.num_clients, update))
     return mean, mean
+
+
+def _warn_of_selection(algorithm: Algorithm) -> None:
+    if algorithm.aggregator.is_selective:
+        warnings.warn(
+            "feedback: this aggregator leaves out whole updates, and a client's memory takes for granted that what it "
+            "sent was used. Take a rule that uses all clients, or feedback='none'.",
+            stacklevel=2,
+        )
 
 
 def _check_mean_of_all(algorithm: Algorithm) -> None:

@@ -1,5 +1,7 @@
 """Rounds whose updates are compressed."""
 
+import warnings
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from fedjax_het.engine.parallel.layout import chunked, sharded
 from fedjax_het.engine.round.participation import bernoulli
 from fedjax_het.errors import InputError
+from fedjax_het.server.aggregators import coordinate_median, krum, minimum_diameter_mean, multi_krum
 from fedjax_het.uplink import drive, majority_vote, quantize, sign, top_k
 from tests.harness import compose, difference, is_equal, reference_run, run
 
@@ -59,6 +62,16 @@ def test_stages_that_need_the_plain_mean_refuse_other_servers(stage):
     for name in ("fedavg", "fedld"):
         with pytest.raises(InputError, match="plain mean"):
             compose(name, change={"uplink": (stage,)})
+
+
+def test_feedback_warns_of_rules_that_leave_out_whole_updates():
+    stages = {"uplink": (top_k(feedback="classic"),)}
+    for rule in (krum(), multi_krum(), minimum_diameter_mean()):
+        with pytest.warns(UserWarning, match="leaves out whole updates"):
+            compose("fedavg", change={"aggregator": rule} | stages)
+    with warnings.catch_warnings(action="error"):
+        compose("fedavg", change={"aggregator": coordinate_median()} | stages)
+        compose("fedavg", change={"aggregator": krum(), "uplink": (top_k(),)})
 
 
 @pytest.mark.slow

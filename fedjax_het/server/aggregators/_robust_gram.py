@@ -39,6 +39,8 @@ def gram_rule(
     num_attackers: int,
     preparation: Preparation,
     least: Callable[[int], int] = lambda num_attackers: 1,
+    *,
+    is_selective: bool = False,
 ) -> Aggregator:
     """A rule that is a combination of the updates, or of what the steps before it make of them.
 
@@ -48,6 +50,7 @@ def gram_rule(
         num_attackers: f.
         preparation: The steps before it, and other shared options.
         least: f -> the fewest rows that the rule needs; with fewer the model stays as it is.
+        is_selective: See `Aggregator`.
     """
     steps = prepare(name, num_attackers, preparation)
 
@@ -59,7 +62,7 @@ def gram_rule(
         weights = jnp.where(is_usable, weigh(members.gram, members.is_member), 0)
         return steps.decide(updates.combine(weights @ members.coefficients), view, is_usable), state
 
-    return Aggregator(lambda shared, num_clients: (), update)
+    return Aggregator(lambda shared, num_clients: (), update, is_selective=is_selective)
 
 
 # ---- Krum ------------------------------------------------------------------------------------------------------------
@@ -104,7 +107,7 @@ def krum(
         scores = krum_scores(gram, is_member, num_attackers, neighbours)
         return jnp.arange(len(gram)) == jnp.argmin(scores)
 
-    return gram_rule("krum", weigh, num_attackers, preparation, _least_for_krum(neighbours))
+    return gram_rule("krum", weigh, num_attackers, preparation, _least_for_krum(neighbours), is_selective=True)
 
 
 @validate_arguments
@@ -134,7 +137,7 @@ def multi_krum(
         size = num_members - num_attackers if num_selected is None else jnp.minimum(num_selected, num_members)
         return ((ranks(scores, is_member) < size) & is_member) / jnp.maximum(size, 1)
 
-    return gram_rule("multi_krum", weigh, num_attackers, preparation, _least_for_krum(neighbours))
+    return gram_rule("multi_krum", weigh, num_attackers, preparation, _least_for_krum(neighbours), is_selective=True)
 
 
 # ---- minimum diameter ------------------------------------------------------------------------------------------------
@@ -192,7 +195,7 @@ def minimum_diameter_mean(num_attackers: CountOrZero = 1, **preparation: Unpack[
         is_kept = subset_of_minimum_diameter(gram, is_member, num_attackers)
         return is_kept / jnp.maximum(count(is_kept), 1)
 
-    return gram_rule("minimum_diameter_mean", weigh, num_attackers, preparation)
+    return gram_rule("minimum_diameter_mean", weigh, num_attackers, preparation, is_selective=True)
 
 
 # ---- bounded norms ---------------------------------------------------------------------------------------------------
