@@ -52,6 +52,7 @@ def test_replacing_a_client_costs_twice_the_sensitivity_with_either_accountant()
     assert epsilon(4.0, LocalNoise(), 10, DELTA) == pytest.approx(epsilon(2.0, PoissonSampling(1.0), 10, DELTA), 1e-3)
 
 
+@pytest.mark.slow
 def test_the_noise_for_an_epsilon_gives_that_epsilon():
     for sampling in (PoissonSampling(0.2), FixedSizeSampling(50, 10)):
         z = noise_multiplier(3.0, sampling, 10, DELTA, "rdp")

@@ -44,6 +44,7 @@ def start(tmp_path, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_a_budget_finds_the_noise_and_epsilon_is_written_after_every_evaluation(start, tmp_path):
     status, out = start()
     assert status == 0

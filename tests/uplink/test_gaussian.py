@@ -110,6 +110,7 @@ def test_a_round_without_reports_steps_by_the_noise_which_no_layout_changes():
     assert values.std() == pytest.approx(2.0 / 5 * 2**0.5, rel=0.2)
 
 
+@pytest.mark.slow
 def test_the_noise_does_not_depend_on_who_came():
     silent, noisy = (run(private(1e-3, z), rounds=1)[0].server.shared for z in (0.0, 50.0))
     alone = run(private(1e-3, 50.0, participation=NOBODY), rounds=1)[0].server.shared
