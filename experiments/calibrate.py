@@ -121,7 +121,8 @@ def evaluate(model: TrainedModel) -> dict[str, np.ndarray]:
         ClientState({}, {}, jnp.zeros(federation.num_clients, int)),
         RunCounters(zero, zero),
     )
-    return flatten_evaluation(evaluation(state, federation.examples, held, personal_rows(federation, False)))
+    tables, key = personal_rows(federation, False), jax.random.key(0)  # no client has a model of its own
+    return flatten_evaluation(evaluation(state, federation.data, held, tables, key))
 
 
 @with_exit_status()

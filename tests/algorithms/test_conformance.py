@@ -39,7 +39,7 @@ def test_a_round_keeps_structure_shapes_and_dtypes(name):
     assert bool(tree.is_finite(after))
 
 
-@every_algorithm
+@every_algorithm_slowly
 @pytest.mark.parametrize(
     "layout",
     [

@@ -150,7 +150,7 @@ def test_a_resumed_run_keeps_the_convolution_that_was_timed(config):
     parts = build.build_parts(run_settings)
     assert parts.conv == "timed"
     simulation = build.build_simulation(parts, [run_settings], Path())
-    resolved = build.describe_resolved(parts, simulation)
+    resolved = build.describe_resolved(parts, simulation, run_settings)
     assert resolved["conv"] == select_conv_impl() and resolved["reason"].startswith(f"vmapped with {resolved['conv']}")
     assert resolved["seconds_a_round"].keys() == {f"vmapped with {resolved['conv']}"}
     again = build.build_parts(run_settings, resolved | {"conv": "shifts"})
