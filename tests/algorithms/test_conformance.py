@@ -54,7 +54,8 @@ def test_layouts_give_equal_results(name, layout):
     assert difference(reference_run(name)[0], state) < rounding_tolerance(name)
 
 
-@every_algorithm_slowly
+@pytest.mark.slow
+@every_algorithm
 def test_a_layout_sharded_in_chunks_gives_equal_results(name):
     state, _ = run(compose(name, layout=sharded(2, 2)))
     assert difference(reference_run(name)[0], state) < rounding_tolerance(name)
