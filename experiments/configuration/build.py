@@ -14,13 +14,11 @@ from fedjax_het import engine, participation
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.objectives import with_task_loss
-from fedjax_het.data import POISONINGS, Dataset, Federation, federate
+from fedjax_het.data import Dataset, Federation, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import OffloadPolicy, Sweep
-from fedjax_het.engine.round.timing import TIMINGS
 from fedjax_het.errors import InputError
 from fedjax_het.models import UNDECIDED_CONVS, computed_in, select_conv_impl
-from fedjax_het.server.aggregators import AGGREGATORS
 from fedjax_het.types import Array, Model
 
 from ..distributed import cpu_devices
@@ -28,7 +26,7 @@ from ..distributed.collectives import SINGLE, Processes
 from ..runs.run_directory import describe_differences
 from ..runs.setting_text import parse_layout, parse_names, parse_size
 from . import calls, privacy
-from .settings import SCHEDULE, TABLES, UPLINK
+from .settings import OPTIONAL_TABLES, SCHEDULE, TABLES, UPLINK
 
 
 class RunParts(NamedTuple):
@@ -66,11 +64,10 @@ def build_parts(
     if is_auto and resolved:
         layout = read_layout(resolved["layout"], processes)
     dataset, federation = build_federation(settings["data"])
-    if table := settings.get("poison"):
-        poison = calls.build_from_table(table, POISONINGS, "config.poison")
+    if poison := _build_optional(settings, "poison"):
         federation = calls.call_factory(poison, {}, "config.poison", federation=federation)
     participation = _build_participation(settings, federation.num_clients)
-    timing = calls.build_from_table(table, TIMINGS, "config.timing") if (table := settings.get("timing")) else None
+    timing = _build_optional(settings, "timing")
     table = dict(settings["model"])
     if (asked := table.get("conv")) in UNDECIDED_CONVS:
         earlier = resolved.get("conv")
@@ -107,8 +104,8 @@ def build_algorithm(settings: Mapping[str, Any], **hyper_parameters: float | Arr
         calls.build_from_table(table, UPLINK.registry, f"config.uplink.{number}")
         for number, table in enumerate(settings.get("uplink", ()))
     )
-    if table := settings.get("aggregator"):
-        algorithm = replace(algorithm, aggregator=calls.build_from_table(table, AGGREGATORS, "config.aggregator"))
+    if aggregator := _build_optional(settings, "aggregator"):
+        algorithm = replace(algorithm, aggregator=aggregator)
     return replace(algorithm, objective=with_task_loss(algorithm.objective, settings["task_loss"]), uplink=uplink)
 
 
@@ -256,6 +253,12 @@ def _federate(unseen: str, **options: Any) -> Federation:
     return federate(unseen_domains=[name.strip() for name in unseen.split(",") if name.strip()], **options)
 
 
+def _build_optional(settings: Mapping[str, Any], where: str, **given: Any) -> Any:
+    """Build what one of the optional tables describes; None where the settings do not have it."""
+    table = settings.get(where)
+    return calls.build_from_table(table, OPTIONAL_TABLES[where].registry, f"config.{where}", **given) if table else None
+
+
 def _build_participation(settings: Mapping[str, Any], num_clients: int) -> Any:
     size, availability = settings["cohort_size"], settings["availability"]
     if size > num_clients:
@@ -264,13 +267,11 @@ def _build_participation(settings: Mapping[str, Any], num_clients: int) -> Any:
             f" Set it to {num_clients} or less (0 = all), or raise config.data.num_clients."
         )
     if table := settings.get("participation"):
-        rules = participation.PARTICIPATIONS
-        rule = calls.choose_factory(table, rules, "config.participation")
+        rule = calls.choose_factory(table, OPTIONAL_TABLES["participation"].registry, "config.participation")
         takes_size = "cohort_size" in inspect.signature(rule).parameters
         if size and not takes_size:
             raise InputError(f"config.cohort_size: '{table['name']}' draws no fixed number of clients. Leave it at 0.")
-        given = {"cohort_size": size} if takes_size else {}
-        among = calls.build_from_table(table, rules, "config.participation", **given)
+        among = _build_optional(settings, "participation", **({"cohort_size": size} if takes_size else {}))
     else:
         among = participation.uniform(size) if size else participation.full()
     return among if availability == 1 else participation.bernoulli(availability, among=among)

@@ -10,6 +10,7 @@ from fedjax_het.algorithm import Algorithm, ReceiveView, Sent, Stage, StageView
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key, PyTree, Variables
 from fedjax_het.uplink._clipping import clip_layers, clip_norm
+from fedjax_het.uplink._compression import num_present
 from fedjax_het.validation import (
     FractionBelowOne,
     NonNegative,
@@ -134,7 +135,7 @@ def gaussian_mechanism(
         if not expected:
             raise InputError("gaussian_mechanism: the participation expects no client. Raise its probability.")
         # With as many clients as expected the factor is 1, so that the mean keeps its bits.
-        mean = tree.scale(jnp.sum(view.server.is_present, dtype=float) / expected, update)
+        mean = tree.scale(num_present(view) / expected, update)
         of_sum, of_count = jax.random.split(key)
         if not is_adaptive:
             return mean | _add_noise(vector(mean), z * norm / expected, of_sum), ()
