@@ -14,7 +14,7 @@ from fedjax_het.client import (
 )
 from fedjax_het.engine import History, Simulation, Sweep, simulate
 from fedjax_het.engine.parallel import layout
-from fedjax_het.engine.round import participation, timing
+from fedjax_het.engine.round import asynchronous, participation, timing
 from fedjax_het.errors import InputError
 from fedjax_het.server import aggregators, summaries, weightings
 from fedjax_het.server import optimizers as server_optimizers
@@ -36,6 +36,7 @@ __all__ = [
     "__version__",
     "aggregators",
     "algorithms",
+    "asynchronous",
     "data",
     "diagnostics",
     "gradients",

@@ -112,6 +112,7 @@ class ServerState(NamedTuple):
     aggregator: PyTree
     published: Named
     uplink: tuple[PyTree, ...] = ()  # the state of each stage of the uplink; () without stages
+    history: PyTree = ()  # the last broadcasts, leaves [versions, ...], if clients may start from older ones; else ()
 
 
 class RunCounters(NamedTuple):

@@ -40,6 +40,7 @@ class RunParts(NamedTuple):
     offload: OffloadPolicy  # of client states and examples
     participation: Any
     timing: Any  # of clients on the virtual clock; None without one
+    asynchronous: Any  # the rule of asynchronous rounds; None waits for every client
     conv: str | None  # how convolutions are computed, where the model has any; "auto" and "timed" if it is to be timed
     resolved: Mapping[str, Any]  # values of an earlier start that are used again; {} if there are none for the devices
 
@@ -68,6 +69,7 @@ def build_parts(
         federation = calls.call_factory(poison, {}, "config.poison", federation=federation)
     participation = _build_participation(settings, federation.num_clients)
     timing = _build_optional(settings, "timing")
+    asynchronous = _build_optional(settings, "asynchronous")
     table = dict(settings["model"])
     if (asked := table.get("conv")) in UNDECIDED_CONVS:
         earlier = resolved.get("conv")
@@ -80,7 +82,8 @@ def build_parts(
     requested = [(name, settings[name]) for name in OffloadPolicy._fields]
     offload = OffloadPolicy(*(resolved.get(name, auto) if value == auto else value for name, value in requested))
     conv = table.get("conv")
-    return RunParts(dataset, federation, model, algorithm, layout, offload, participation, timing, conv, resolved)
+    rules = participation, timing, asynchronous
+    return RunParts(dataset, federation, model, algorithm, layout, offload, *rules, conv, resolved)
 
 
 def build_algorithm(settings: Mapping[str, Any], **hyper_parameters: float | Array) -> Algorithm:
@@ -176,6 +179,7 @@ def build_simulation(parts: RunParts, runs: Sequence[Mapping[str, Any]], folder:
         parts.federation,
         participation=parts.participation,
         timing=parts.timing,
+        asynchronous=parts.asynchronous,
         layout=parts.layout,
         memory_budget=parse_size("memory_budget", settings["memory_budget"]),
         diagnostics={name: DIAGNOSTICS[name] for name in diagnostics},

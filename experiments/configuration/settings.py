@@ -13,6 +13,7 @@ from fedjax_het.client.schedules import SCHEDULES
 from fedjax_het.data import AUGMENTATIONS, PARTITIONS, POISONINGS, SOURCES, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine.round import participation
+from fedjax_het.engine.round.asynchronous import ASYNCHRONOUS
 from fedjax_het.engine.round.timing import TIMINGS
 from fedjax_het.errors import InputError, nearest, shorten
 from fedjax_het.models import MODELS
@@ -91,6 +92,7 @@ TABLES = {
 OPTIONAL_TABLES = {
     "participation": TableSpec(participation.PARTICIPATIONS, given=("cohort_size",)),
     "timing": TableSpec(TIMINGS),
+    "asynchronous": TableSpec(ASYNCHRONOUS),
     "aggregator": TableSpec(AGGREGATORS),
     "poison": TableSpec(POISONINGS),
     "privacy": TableSpec({}, fixed=calls.read_signature(PrivacyBudget)),

@@ -102,6 +102,8 @@ class TrainingLoop:
                 "num_late": np.asarray(rounds.num_late)[:, -1],
                 "virtual_seconds": np.asarray(state.counters.seconds),
             }
+        if rounds.staleness is not None:
+            figures["staleness"] = np.asarray(rounds.staleness).mean(axis=(1, 2))
         seconds_per_round = (time.perf_counter() - before) / (stop - done)
         if num_dropped := int(np.sum(figures["num_dropped"] - dropped)):
             progress.warn(f"{num_dropped} uploads of rounds {done + 1} to {stop} were not finite and were dropped")

@@ -53,7 +53,7 @@ def describe_costs(
     bits = f" ({facts.bits_up:,.0f} bits)" if settings.get("uplink") else ""
     rows = {
         "data": f"{federation.name}, {num_examples:,} examples, {federation.num_classes} classes",
-        "clients": f"{facts.num_clients}, of which {facts.cohort_size} per round",
+        "clients": f"{facts.num_clients}, of which {_describe_cohort(facts, settings)}",
         **usage,
         "algorithm": settings["algorithm"]["name"],
         "model": f"{settings['model']['name']}, {facts.num_parameters:,} parameters",
@@ -71,6 +71,12 @@ def describe_costs(
 def describe_data_usage(partition: Mapping[str, Any], groups: Sequence[str]) -> str:
     """Describe the examples that a run trains on and that groups of its figures are measured on."""
     return _in_two_columns(data_usage.describe_groups(partition, groups))
+
+
+def _describe_cohort(facts: RunCost, settings: Mapping[str, Any]) -> str:
+    if rule := settings.get("asynchronous"):
+        return f"up to {rule['concurrency']} train at a time; the server steps after {facts.cohort_size} updates"
+    return f"{facts.cohort_size} per round"
 
 
 def _in_two_columns(rows: Mapping[str, str]) -> str:

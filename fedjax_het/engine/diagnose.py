@@ -18,6 +18,7 @@ from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import client_step
+from fedjax_het.engine.round.event_schedule import EventSchedule
 from fedjax_het.engine.round.population import gather_cohort
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
@@ -60,7 +61,7 @@ def compile_diagnostics(
 
 def make_diagnosis(
     spec: RunSpec, layout: Layout, diagnostics: Mapping[str, Diagnostic]
-) -> Callable[[Mapping[str, Array], State, ClientData, Key], DiagnosticValues]:
+) -> Callable[..., DiagnosticValues]:
     """Build the function that diagnoses the next round: the same cohort, batches and noise.
 
     The models of all clients of the cohort are in memory at once. Updates are in the precision in which they are sent.
@@ -71,14 +72,21 @@ def make_diagnosis(
         diagnostics: The diagnostics by name.
 
     Returns:
-        (Hyper-parameters, state, data of all clients, key of the run) -> the values of each diagnostic.
+        (Hyper-parameters, state, data of all clients, key of the run, its schedule or None) -> the values of each
+        diagnostic.
     """
     is_everyone, has_tests = spec.participation.is_everyone, bool(np.any(spec.federation.data.test.count))
 
-    def measure(hyper_parameters: Mapping[str, Array], state: State, data: ClientData, key: Key) -> DiagnosticValues:
+    def measure(
+        hyper_parameters: Mapping[str, Array],
+        state: State,
+        data: ClientData,
+        key: Key,
+        schedule: EventSchedule | None,
+    ) -> DiagnosticValues:
         algorithm = _report_drift(spec.sweep.build(hyper_parameters))
         round = spec.round(layout, algorithm)
-        cohort = round.draw(key, state.server.round)
+        cohort = round.draw(key, state.server.round, schedule)
         cohort_data = client_step.cohort_data(data, cohort)
         clients = gather_cohort(state.clients, cohort.ids, is_everyone)
         test = tree.take(data.test, cohort.ids) if has_tests else None

@@ -17,6 +17,7 @@ from fedjax_het.engine.execution.run_spec import AUTO, OffloadPolicy, RunSpec
 from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.parallel.runs import Sweep
 from fedjax_het.engine.planning.memory_budget import build_executor
+from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.participation import Participation, full, uniform
 from fedjax_het.engine.round.program import RoundMetrics
 from fedjax_het.engine.round.timing import Timing
@@ -55,6 +56,7 @@ class Simulation:
         cohort_size: Count | None = None,
         participation: Participation | None = None,
         timing: Timing | None = None,
+        asynchronous: Asynchronous | None = None,
         layout: Layout | str = vmapped,
         seed: Seed | Sequence[Seed] = 0,
         num_seeds: Count = 1,
@@ -78,6 +80,8 @@ class Simulation:
             cohort_size: The number of clients per round, drawn uniformly; None is all clients.
             participation: Any other rule that draws cohorts, in place of `cohort_size`.
             timing: How long clients take on a virtual clock, and the deadline of a round; None has no clock.
+            asynchronous: The rule of asynchronous rounds, see `fedjax_het.asynchronous`; a round is then a step of the
+                server, and `cohort_size` the clients that start together. None waits for the clients of each round.
             layout: The layout of the client axis; "auto" times several and chooses the fastest.
             seed: The seed of the first run. A list has one per value of the sweep, or, for a single algorithm, starts
                 as many groups of runs.
@@ -116,6 +120,7 @@ class Simulation:
         spec = RunSpec(
             sweep, model, federation, participation, rounds, block, seeds, num_seeds, personal_on_test, timing
         )
+        spec = spec.with_events(asynchronous) if asynchronous else spec
         folder = Path(folder or tempfile.gettempdir())
         self.federation, self.num_seeds, self.on_nonfinite = federation, num_seeds, on_nonfinite
         self.rounds, self.evaluate_every = rounds, evaluate_every

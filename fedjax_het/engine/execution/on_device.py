@@ -1,7 +1,7 @@
 """Execution of rounds with everything on the device: the rounds between two evaluations are one program."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 
 import jax
@@ -16,7 +16,7 @@ from fedjax_het.engine.execution.programs import RunPrograms
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.round.program import RoundMetrics
-from fedjax_het.types import Array, ClientData, Key, PyTree, Rows, State
+from fedjax_het.types import ClientData, PyTree, Rows, State
 
 
 class OnDeviceExecutor(Executor):
@@ -33,6 +33,7 @@ class OnDeviceExecutor(Executor):
         self._programs = RunPrograms(traced)
         self._hyper_parameters = self._programs.hyper_parameters
         self._keys = traced.layout.replicate(traced.spec.keys())
+        self._schedule = traced.layout.replicate(traced.spec.schedule)
         self.program = self._programs.rounds().compile()
         self.compile_seconds = time.perf_counter() - start_time
 
@@ -41,20 +42,19 @@ class OnDeviceExecutor(Executor):
 
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
         number = self.traced.layout.replicate(np.int32(num_rounds))
-        state, metrics = self.program(self._hyper_parameters, state, self._data, self._keys, number)
+        arguments = self._data, self._keys, self._schedule, number
+        state, metrics = self.program(self._hyper_parameters, state, *arguments)
         return state, jax.tree.map(lambda x: np.asarray(x)[:, :num_rounds], metrics)
 
     def evaluate(self, state: State) -> Evaluation:
         arguments = self._data, self._held_out, self._personal_rows, self._keys
         return jax.tree.map(np.asarray, self._evaluation(self._hyper_parameters, state, *arguments))
 
-    def compile_measures(
-        self, measure: Callable[[Mapping[str, Array], State, ClientData, Key], PyTree]
-    ) -> tuple[Callable[[State], PyTree], int]:
+    def compile_measures(self, measure: Callable[..., PyTree]) -> tuple[Callable[[State], PyTree], int]:
         """Compile a function that reads the state, and does not consume it.
 
         Args:
-            measure: (hyper-parameters, state, data, key) of one run -> what is measured.
+            measure: (hyper-parameters, state, data, key, schedule or None) of one run -> what is measured.
 
         Returns:
             (A function of the state, whose results are NumPy arrays [runs, ...]; its peak bytes on one device.)
@@ -62,7 +62,7 @@ class OnDeviceExecutor(Executor):
         program, hyper_parameters = self._programs.measures(measure).compile(), self._hyper_parameters
 
         def measure_state(state: State) -> PyTree:
-            return jax.tree.map(np.asarray, program(hyper_parameters, state, self._data, self._keys))
+            return jax.tree.map(np.asarray, program(hyper_parameters, state, self._data, self._keys, self._schedule))
 
         return measure_state, self._peak_bytes(cost.temporary_bytes(program))
 

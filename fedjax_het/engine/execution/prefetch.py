@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import ShapeDtypeStruct
 
+from fedjax_het import tree
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.parallel.compilation import compile_program
 from fedjax_het.engine.round.client_step import Cohort
+from fedjax_het.engine.round.event_schedule import EventSchedule
 from fedjax_het.types import Array, Examples, HostArray, Key, Rows
 
 
@@ -84,20 +86,19 @@ class ExamplePrefetcher:
         self.is_streaming, self._traced, spec = is_streaming, traced, traced.spec
         self._layout, self._data = traced.layout, spec.federation.data
         self.num_slots = 1 + spec.most_examples  # for the examples of any round, and one for padding
-        self._keys = self._layout.replicate(spec.keys())
-        self._draw = compile_program(
-            spec.map_over_runs(self._draw_cohorts, (0, None)), self._layout, self._keys, self._number(0)
-        )
+        self._arguments = self._layout.replicate((spec.keys(), spec.schedule))
+        self._draw_all = spec.map_over_runs(self._draw_cohorts, (0, 0, None))
+        self._draw = compile_program(self._draw_all, self._layout, *self._arguments, self._number(0))
 
     def draw_cohorts(self, first: int) -> list[Cohort]:
         """Draw the cohorts of a block of rounds from `first` on, and of one round more, as NumPy arrays."""
-        drawn = self._draw(self._keys, self._number(first))
-        ids, is_here = (np.asarray(x).swapaxes(0, 1) for x in drawn)
-        return [Cohort(*each) for each in zip(ids, is_here, strict=True)]
+        drawn = self._draw(*self._arguments, self._number(first))
+        by_round = jax.tree.map(lambda x: np.asarray(x).swapaxes(0, 1), drawn)
+        return [tree.take(by_round, number) for number in range(len(by_round.ids))]
 
     def prefetch(self, cohort: Cohort) -> PrefetchedCohort:
         """Copy to the device what a cohort trains on."""
-        tables = tuple(select_rows(part, *cohort) for part in (self._data.train, self._data.valid))
+        tables = tuple(select_rows(part, cohort.ids, cohort.is_here) for part in (self._data.train, self._data.valid))
         examples, (train, valid) = self.load_examples(tables, self.num_slots)
         return CohortBatch(self._layout.replicate(cohort), train, valid), examples
 
@@ -114,7 +115,10 @@ class ExamplePrefetcher:
         def row_shapes(part: Rows) -> Rows:
             return jax.tree.map(lambda x: ShapeDtypeStruct((*axes, *x.shape[1:]), np.int32), part)
 
-        cohort = jax.eval_shape(lambda: Cohort(jnp.zeros(axes, jnp.int32), jnp.zeros(axes, bool)))
+        cohort = jax.tree.map(
+            lambda x: ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype),
+            jax.eval_shape(self._draw_all, *self._arguments, self._number(0)),
+        )
         batch = CohortBatch(cohort, row_shapes(self._data.train), row_shapes(self._data.valid))
         return batch, self.shapes_of_examples(self.num_slots)
 
@@ -132,6 +136,6 @@ class ExamplePrefetcher:
     def _number(self, value: int) -> Array:
         return self._layout.replicate(np.int32(value))
 
-    def _draw_cohorts(self, key: Key, first: Array) -> Cohort:
+    def _draw_cohorts(self, key: Key, schedule: EventSchedule | None, first: Array) -> Cohort:
         numbers = first + jnp.arange(self._traced.spec.block + 1)
-        return jax.lax.map(lambda number: self._traced.round.draw(key, number), numbers)
+        return jax.lax.map(lambda number: self._traced.round.draw(key, number, schedule), numbers)

@@ -18,6 +18,7 @@ from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.parallel import sharding
 from fedjax_het.engine.parallel.compilation import COMPILATION_LOG, jit_initializer, jit_program, replicated_shapes
 from fedjax_het.engine.round import client_step
+from fedjax_het.engine.round.event_schedule import EventSchedule
 from fedjax_het.engine.round.program import RoundMetrics
 from fedjax_het.types import Array, ClientData, Key, PyTree, State
 
@@ -41,6 +42,7 @@ class RunPrograms:
         init: (hyper-parameters, keys, data) -> the state before the first round.
         state: The shapes of the state, with shardings.
         data: The shapes of the clients' data.
+        schedule: The shapes of the events of asynchronous rounds; None in synchronous ones.
         hyper_parameters: The hyper-parameters of a sweep, weakly typed arrays; {} for a single algorithm.
         keys: The shape of the keys.
     """
@@ -51,6 +53,7 @@ class RunPrograms:
         self._state_shardings = sharding.state_shardings(layout)
         self.data = replicated_shapes(spec.federation.data, layout)
         self.keys = replicated_shapes(jax.eval_shape(spec.keys), layout)
+        self.schedule = replicated_shapes(spec.schedule, layout)
         self.hyper_parameters = layout.jit(spec.hyper_parameters, layout.sharding)() if spec.sweep.values else {}
         self.init = jit_initializer(
             spec.map_over_runs(self._initial_state, (0, 0, None)), layout, self._state_shardings
@@ -59,14 +62,14 @@ class RunPrograms:
         self.state = sharding.with_shardings(state, layout)
 
     def rounds(self) -> Program:
-        """(hyper-parameters, state, data, keys, number of rounds) -> (state, metrics [runs, block, ...]).
+        """(hyper-parameters, state, data, keys, schedule, number of rounds) -> (state, metrics [runs, block, ...]).
 
         The memory of the state is reused.
         """
         number = replicated_shapes(np.int32(1), self.traced.layout)
         results = self._state_shardings and (self._state_shardings, self.traced.layout.sharding)
-        arguments = self.hyper_parameters, self.state, self.data, self.keys, number
-        return self._program("rounds", self._run_rounds, (0, 0, None, 0, None), arguments, results, donate=(1,))
+        arguments = self.hyper_parameters, self.state, self.data, self.keys, self.schedule, number
+        return self._program("rounds", self._run_rounds, (0, 0, None, 0, 0, None), arguments, results, donate=(1,))
 
     def evaluation(self) -> Program:
         """(hyper-parameters, state, data, held-out batches, rows of personal models, keys) -> Evaluation."""
@@ -88,13 +91,13 @@ class RunPrograms:
             is_rare=True,
         )
 
-    def measures(self, measure: Callable[[Mapping[str, Array], State, ClientData, Key], PyTree]) -> Program:
-        """(hyper-parameters, state, data, keys) -> what `measure` measures in each run."""
+    def measures(self, measure: Callable[..., PyTree]) -> Program:
+        """(hyper-parameters, state, data, keys, schedule) -> what `measure` measures in each run."""
         return self._program(
             "diagnostics",
             measure,
-            (0, 0, None, 0),
-            (self.hyper_parameters, self.state, self.data, self.keys),
+            (0, 0, None, 0, 0),
+            (self.hyper_parameters, self.state, self.data, self.keys, self.schedule),
             is_rare=True,
         )
 
@@ -118,7 +121,13 @@ class RunPrograms:
         return sharding.initialize_with_padding(traced.round.init, traced.layout)(key, data)
 
     def _run_rounds(
-        self, hyper_parameters: Mapping[str, Array], state: State, data: ClientData, key: Key, num_rounds: Array
+        self,
+        hyper_parameters: Mapping[str, Array],
+        state: State,
+        data: ClientData,
+        key: Key,
+        schedule: EventSchedule | None,
+        num_rounds: Array,
     ) -> tuple[State, RoundMetrics]:
         """Run `num_rounds` rounds in a loop; the metrics have room for the longest block."""
         traced = self.traced.with_hyper_parameters(hyper_parameters)
@@ -126,7 +135,7 @@ class RunPrograms:
         opaque_one = jnp.minimum(num_rounds, 1)  # see TracedRound.cohort_only
 
         def run_round(index: Array, carry: tuple[State, RoundMetrics]) -> tuple[State, RoundMetrics]:
-            cohort = traced.round.draw(key, carry[0].server.round)
+            cohort = traced.round.draw(key, carry[0].server.round, schedule)
             state, metrics = traced.with_population(
                 carry[0], cohort, client_step.cohort_data(data, cohort), key, opaque_one
             )

@@ -1,7 +1,7 @@
 """Specification of a run: algorithm, model, federation and seeds, and where its data are kept between rounds."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
@@ -13,6 +13,8 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.runs import Axes, Sweep, map_over_runs
+from fedjax_het.engine.round.asynchronous import Asynchronous
+from fedjax_het.engine.round.event_schedule import EventSchedule, make_schedule
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.program import Round, make_round
 from fedjax_het.engine.round.timing import Timing
@@ -52,6 +54,8 @@ class RunSpec:
         num_seeds: The number of seeds of each value.
         personal_on_test: Whether personal models are scored on the common test set.
         timing: How long clients take; None has no clock.
+        asynchronous: The rule of asynchronous rounds; None waits for the clients of each round.
+        schedule: The events of asynchronous rounds, leaves [num_runs, rounds, ...].
     """
 
     sweep: Sweep
@@ -64,6 +68,8 @@ class RunSpec:
     num_seeds: int = 1
     personal_on_test: bool = False
     timing: Timing | None = None
+    asynchronous: Asynchronous | None = None
+    schedule: EventSchedule | None = None
 
     @property
     def algorithm(self) -> Algorithm:
@@ -115,11 +121,37 @@ class RunSpec:
             self.num_clients,
             num_training=int(np.count_nonzero(self.federation.data.train.count)),
             participation=self.participation,
-            timing=self.timing,
+            timing=None if self.asynchronous else self.timing,
+            asynchronous=self.asynchronous,
             layout=layout,
             prepare=self.federation.prepare,
             augment=self.federation.augment,
         )
+
+    def with_events(self, asynchronous: Asynchronous) -> "RunSpec":
+        """The same runs with asynchronous rounds, whose clients `participation` draws.
+
+        Raises:
+            InputError: Asynchronous rounds cannot work with what the runs consist of.
+        """
+        train_counts = np.asarray(self.federation.data.train.count, np.int64)
+        num_training = int(np.count_nonzero(train_counts))
+        asynchronous.check(self.algorithm, self.participation, self.timing, self.num_clients, num_training)
+        assert self.timing is not None
+        timing, num_clients, schedules = self.timing, self.num_clients, []
+        measure = jax.vmap(lambda client, num_steps: timing.measure(client, num_clients, num_steps))
+        for number, key in enumerate(self.keys()):
+            algorithm = self.sweep.algorithms[number // self.num_seeds if self.sweep.values else 0]
+            num_steps = jnp.asarray(algorithm.local_update.num_steps(train_counts))
+            durations = np.array(measure(jnp.arange(num_clients), num_steps), float)
+            durations[train_counts == 0] = np.inf
+            schedules.append(make_schedule(asynchronous, self.participation, key, num_clients, durations, self.rounds))
+        schedule = jax.tree.map(lambda *leaves: np.stack(leaves), *schedules)
+        if asynchronous.max_staleness is None:
+            oldest = np.max(np.arange(self.rounds)[:, None] - schedule.start)
+            asynchronous = asynchronous._replace(max_staleness=int(oldest))
+        participation = asynchronous.arrivals(self.participation)
+        return replace(self, participation=participation, asynchronous=asynchronous, schedule=schedule)
 
     def map_over_runs(self, function: Callable, axes: Axes) -> Callable:
         """See `runs.map_over_runs`."""

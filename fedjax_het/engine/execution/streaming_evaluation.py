@@ -141,7 +141,7 @@ class StreamedEvaluation:
     def _load_block(self, clients: Clients, number: int) -> tuple[ClientState, Cohort, Examples, Tables]:
         block = Cohort(*self._client_ids(number))
         tables = {
-            name: select_rows(rows, *block) if self._has_row_per_client(rows) else rows
+            name: select_rows(rows, block.ids, block.is_here) if self._has_row_per_client(rows) else rows
             for name, rows in self._tables.items()
         }
         examples, loaded = self._prefetcher.load_examples(tuple(tables.values()), self._num_example_slots)

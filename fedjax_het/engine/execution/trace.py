@@ -161,7 +161,8 @@ def _trace(spec: RunSpec, layout: Layout, round: Round) -> tuple[Callable, State
 
     @without_dtype_warnings
     def trace(runs: Mapping[str, Array], state: State, data: ClientData) -> RoundShapes:
-        cohort = round.draw(key, state.server.round)
+        events = jax.tree.map(lambda x: x[0], spec.schedule)
+        cohort = round.draw(key, state.server.round, events)
         with_everyone = with_population(partial(train, first(runs)), spec.participation.is_everyone)
         return RoundShapes(*with_everyone(state, cohort, client_step.cohort_data(data, cohort), key))
 

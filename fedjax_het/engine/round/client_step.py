@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm, Measure, OutputMixture, Personalization
 from fedjax_het.engine.round import uplink
+from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.problem import HIDDEN_TEST_ROWS, LocalProblem, MissingSlotError, SlotView
 from fedjax_het.engine.round.timing import Timing
 from fedjax_het.engine.round.update_plan import StackPlan, UpdateSums, pack_for, stream_sums
@@ -35,6 +36,10 @@ class Cohort(NamedTuple):
 
     ids: Int[HostArray, "slots"]
     is_here: Bool[HostArray, "slots"]  # False: the client has dropped out, or is padding; it takes no step
+    start: Int[HostArray, "slots"] | None = None  # the round whose broadcast it started from; None: this one
+    draw: Int[HostArray, "slots"] | None = None  # the number of the draw that it was in; None: the round
+    num_late: Int[HostArray, ""] | None = None  # updates that were too old; None in synchronous rounds
+    seconds: Float[HostArray, ""] | None = None  # since the step before; None in synchronous rounds
 
 
 class CohortMember(NamedTuple):
@@ -46,6 +51,7 @@ class CohortMember(NamedTuple):
     key: Key
     is_here: Bool[HostArray, "*slots"]
     client: Int[HostArray, "*slots"]  # its id
+    start: Int[HostArray, "*slots"] | None = None  # the round whose broadcast it started from; None: this one
 
 
 class ClientResult(NamedTuple):
@@ -66,6 +72,7 @@ class Common(NamedTuple):
     received: Broadcast
     examples: Examples
     round_key: Key | None = None  # the key that clients and server share; None without an uplink
+    history: Broadcast | None = None  # the last broadcasts, leaves [versions, ...]; None in synchronous rounds
 
 
 class Sums(NamedTuple):
@@ -84,11 +91,11 @@ def cohort_data(data: ClientData, cohort: Cohort) -> ClientData:
 def cohort_members(clients: ClientState, data: ClientData, cohort: Cohort, key: Key) -> CohortMember:
     """Assemble the members of a cohort from its client states and data, leaves [slots, ...].
 
-    Keys are folded from client ids, not from positions.
+    Keys are folded from client ids, not from positions. `key` is that of the round's clients, or, [slots], of each.
     """
     train, valid = (part._replace(count=jnp.where(cohort.is_here, part.count, 0)) for part in (data.train, data.valid))
-    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, cohort.ids)
-    return CohortMember(clients, (train, valid), {}, keys, cohort.is_here, cohort.ids)
+    keys = jax.vmap(jax.random.fold_in, in_axes=(0 if key.ndim else None, 0))(key, cohort.ids)
+    return CohortMember(clients, (train, valid), {}, keys, cohort.is_here, cohort.ids, cohort.start)
 
 
 def run_survey(algorithm: Algorithm, problem: LocalProblem, common: Common, member: CohortMember) -> Named:
@@ -101,6 +108,7 @@ def train_client(
     problem: LocalProblem,
     num_clients: int,
     timing: Timing | None,
+    asynchronous: Asynchronous | None,
     plan_for: Callable[[Upload], StackPlan],
     common: Common,
     member: CohortMember,
@@ -114,6 +122,7 @@ def train_client(
         problem: The client's learning problem.
         num_clients: The number of clients of the run.
         timing: How long clients take; None has no clock.
+        asynchronous: What becomes of updates of clients that started earlier; None in synchronous rounds.
         plan_for: The shapes of one upload -> how the server will read the updates.
         common: What all clients share.
         member: The client.
@@ -124,6 +133,10 @@ def train_client(
     Raises:
         InputError: A slot of the algorithm reads a quantity that no slot fills.
     """
+    now = common.received
+    if asynchronous and asynchronous.num_versions > 1:
+        started = tree.take(common.history, jnp.asarray(member.start) % asynchronous.num_versions)
+        common = common._replace(received=started)
     before = _make_view(common, member)
     steps_in_time = jnp.zeros((), jnp.int32)
     if timing:
@@ -179,6 +192,9 @@ def train_client(
         upload = tree.where(is_present, upload._replace(update=sent), tree.zeros_like(upload))
         state = state._replace(memory=state.memory | kept)
         sides = tree.where(is_present, sides, tree.zeros_like(sides))
+    if asynchronous:
+        arrived = asynchronous.receive(upload.update, common.received, now)
+        upload = upload._replace(update=tree.where(is_present, arrived, tree.zeros_like(arrived)))
     plan = plan_for(upload)
     result = ClientResult(
         tree.where(is_present, state, member.state),

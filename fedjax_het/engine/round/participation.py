@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 
 from fedjax_het._internal.number_table import read_number_table
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, Key
+from fedjax_het.types import Array, HostArray, Key
 from fedjax_het.validation import LARGEST_COUNT, Count, CountOrZero, Fraction, PositiveFraction, validate_arguments
 
 _MAX_SHUFFLED = 1 << 10  # clients
@@ -29,10 +29,16 @@ class Participation(NamedTuple):
     mean_size: Callable[[int], float] | None = None  # number of clients -> how many take part on average; None: size
     # (the key of `draw`, number of clients) -> how many were drawn and left out, because the cohort was full
     overflow: Callable[[Key, int], Int[Array, ""]] | None = None
+    depends_on_round: bool = False  # `draw` reads the number of the round, beside its key
 
     def expected_size(self, num_clients: int) -> float:
         """The number of clients that take part in a round on average."""
         return float((self.mean_size or self.size)(num_clients))
+
+
+def derive_keys(key: Key, number: HostArray) -> Key:
+    """Derive (the key that draws the cohort of a round, the key of its clients) from the key of the run, [2]."""
+    return jax.random.split(jax.random.fold_in(key, number))
 
 
 def full() -> Participation:
@@ -93,6 +99,7 @@ def bernoulli(probability: Fraction, among: Participation | None = None) -> Part
         among.is_everyone,
         lambda num_clients: probability * among.expected_size(num_clients),
         overflow and (lambda key, num_clients: overflow(jax.random.split(key)[0], num_clients)),
+        among.depends_on_round,
     )
 
 
@@ -196,7 +203,7 @@ def trace(path: str, cohort_size: CountOrZero = 0, period: Count | None = None) 
         cohort = jnp.sort(jax.lax.top_k(jnp.where(is_available, draws, -1.0), size(num_clients))[1])
         return cohort, is_available[cohort]
 
-    return Participation(size, draw, not cohort_size)
+    return Participation(size, draw, not cohort_size, depends_on_round=True)
 
 
 PARTICIPATIONS = {"trace": trace, "poisson": poisson}

@@ -18,8 +18,10 @@ from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import client_step, initialization, server_step, uplink
+from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.client_step import Cohort, Common
-from fedjax_het.engine.round.participation import Participation, full
+from fedjax_het.engine.round.event_schedule import EventSchedule
+from fedjax_het.engine.round.participation import Participation, derive_keys, full
 from fedjax_het.engine.round.population import with_population
 from fedjax_het.engine.round.problem import LocalProblem, SlotView
 from fedjax_het.engine.round.timing import Timing
@@ -52,6 +54,7 @@ class RoundMetrics(NamedTuple):
     is_rejected: Bool[Array, ""]  # the uploads were finite, but what the server made of them was not: all were dropped
     num_late: Int[Array, ""] | None = None  # clients that the deadline was too short for; None without a timing
     seconds: Float[Array, ""] | None = None  # of this round on the virtual clock
+    staleness: Int[Array, "cohort"] | None = None  # steps of the server since a client began; None if synchronous
 
 
 class RoundMessages(NamedTuple):
@@ -67,24 +70,25 @@ class Round(NamedTuple):
     """One algorithm's round.
 
     initial_state: (key, stored inputs) -> the state before the first round, with `clients` of a single client.
-    draw: (key, round number) -> the cohort, which depends on nothing else and can be drawn ahead of time.
+    draw: (key, round number, schedule of the run if it is asynchronous) -> the cohort, which depends on nothing else
+        and can be drawn ahead of time.
     overflow: (key, round number) -> how many clients were drawn for whom the cohort had no place; None: never any.
     train: the round of a cohort. The clients of its state are the cohort's alone, leaves [slots, ...] before and
     [cohort, ...] after, and so are its data, leaves [slots, ...].
-    init, step, step_with_messages: the same for a state and data of all clients; `step` draws and trains, and
-    `step_with_messages` also returns the messages.
+    init, step, step_with_messages: the same for a state and data of all clients; `step`, (state, data, key, schedule or
+    None), draws and trains, and `step_with_messages` also returns the messages.
     personalize: the algorithm's rule for the models that are evaluated as the clients' own.
     """
 
     problem: LocalProblem
     cohort_size: int
     initial_state: Callable[[Key, HostArray], State]
-    draw: Callable[[Key, Array], Cohort]
+    draw: Callable[[Key, Array, EventSchedule | None], Cohort]
     overflow: Callable[[Key, Array], Array] | None
     train: Callable[[State, Cohort, ClientData, Key], tuple[State, RoundMetrics, RoundMessages]]
     init: Callable[[Key, ClientData], State]
-    step: Callable[[State, ClientData, Key], tuple[State, RoundMetrics]]
-    step_with_messages: Callable[[State, ClientData, Key], tuple[State, RoundMetrics, RoundMessages]]
+    step: Callable[..., tuple[State, RoundMetrics]]
+    step_with_messages: Callable[..., tuple[State, RoundMetrics, RoundMessages]]
     personalize: Personalization | None = None
 
 
@@ -96,6 +100,7 @@ def make_round(
     num_training: int | None = None,
     participation: Participation | None = None,
     timing: Timing | None = None,
+    asynchronous: Asynchronous | None = None,
     layout: Layout = vmapped,
     prepare: Callable[[Array], Array] = lambda inputs: inputs,
     augment: Augmentation | None = None,
@@ -112,7 +117,9 @@ def make_round(
         num_training: The number of clients that have training examples, the papers' N; clients without take no part in
             means over all clients. None is all.
         participation: The rule that draws cohorts; None is all clients in every round.
-        timing: How long clients take, and the deadline of a round; None has no clock.
+        timing: How long clients take, and the deadline of a round; None has no clock, and so have asynchronous rounds,
+            whose schedule keeps it.
+        asynchronous: The rule of asynchronous rounds; `participation` is then that of a step of the server.
         layout: The layout of the client axis on devices.
         prepare: Stored inputs [batch, ...] -> inputs of the model; it runs inside the step that reads them.
         augment: (key, stored inputs, labels) -> inputs of the model and labels in training; None trains on `prepare`.
@@ -133,26 +140,38 @@ def make_round(
     num_training = num_clients if num_training is None else num_training
     problem = LocalProblem(algorithm.adapt(model), algorithm.objective, prepare, augment, algorithm.evaluated)
     survey_client = partial(client_step.run_survey, algorithm, problem)
-    initial_state = partial(
-        initialization.initial_state, algorithm, problem, num_clients, cohort_size, timing is not None
-    )
+    num_versions = asynchronous.num_versions if asynchronous else 1
+    has_clock = timing is not None or asynchronous is not None
 
-    def keys(key: Key, number: Array) -> Array:
-        """[2]: the key that draws the cohort, and the key of its clients."""
-        return jax.random.split(jax.random.fold_in(key, number))
+    def initial_state(key: Key, inputs: HostArray) -> State:
+        state = initialization.initial_state(algorithm, problem, num_clients, cohort_size, has_clock, key, inputs)
+        if num_versions > 1:
+            history = tree.broadcast(broadcast(state.server), num_versions)
+            state = state._replace(server=state.server._replace(history=history))
+        return state
 
-    def draw(key: Key, number: Array) -> Cohort:
+    def broadcast(server: ServerState) -> Broadcast:
+        return Broadcast(server.round, server.shared, server.published, uplink.publish(stages, server))
+
+    def draw(key: Key, number: Array, schedule: EventSchedule | None = None) -> Cohort:
         num_padding = layout.round_up(cohort_size) - cohort_size
-        drawn = participation.draw(keys(key, number)[0], num_clients, number)
-        return Cohort(*(jnp.pad(x, (0, num_padding)) for x in drawn))
+        padded = lambda x: jnp.pad(x, (0, num_padding))  # noqa: E731
+        if schedule is None:
+            return Cohort(*map(padded, participation.draw(derive_keys(key, number)[0], num_clients, number)))
+        events = schedule.step(number)
+        is_here = padded(jnp.ones(cohort_size, bool))
+        slots = padded(events.clients), is_here, padded(events.start), padded(events.draw)
+        return Cohort(*slots, events.num_late, events.seconds)
 
     def train(state: State, cohort: Cohort, data: ClientData, key: Key) -> tuple[State, RoundMetrics, RoundMessages]:
         server, ids = state.server, jnp.asarray(cohort.ids[:cohort_size])
-        clients_key = keys(key, server.round)[1]
-        members = client_step.cohort_members(state.clients, data, cohort, clients_key)
+        clients_key = derive_keys(key, server.round)[1]
+        own_keys = clients_key if cohort.draw is None else jax.vmap(derive_keys, (None, 0))(key, cohort.draw)[:, 1]
+        members = client_step.cohort_members(state.clients, data, cohort, own_keys)
+        history, server = server.history, server._replace(history=())
         round_key, server_key = uplink.round_keys(clients_key) if stages else (None, clients_key)
 
-        received = Broadcast(server.round, server.shared, server.published, uplink.publish(stages, server))
+        received = broadcast(server)
         if algorithm.survey:
             answers = layout.map(survey_client, Common(received, data.examples), members)
             members = members._replace(answers=answers)
@@ -165,8 +184,11 @@ def make_round(
                 plans.append(plan_stack(algorithm, problem, server, received, upload, ids, num_training))
             return plans[0]
 
-        train_client = partial(client_step.train_client, algorithm, problem, num_clients, timing, plan_for)
-        results, sums = layout.map_and_sum(train_client, Common(received, data.examples, round_key), members)
+        train_client = partial(
+            client_step.train_client, algorithm, problem, num_clients, timing, asynchronous, plan_for
+        )
+        common = Common(received, data.examples, round_key, history if num_versions > 1 else None)
+        results, sums = layout.map_and_sum(train_client, common, members)
         results = unpadded(results)
         updates = StackedUpdates(results.upload.update, layout)
         uploads = results.upload._replace(update={}, reports=SlotView("reports", results.upload.reports))
@@ -221,7 +243,15 @@ def make_round(
             seconds = timing.duration(results.seconds, results.is_late)
             metrics = metrics._replace(num_late=jnp.sum(results.is_late, dtype=jnp.int32), seconds=seconds)
             counters = counters._replace(seconds=state.counters.seconds + seconds)  # pyrefly: ignore[unsupported-operation]
-        after = State(server._replace(round=state.server.round + 1), clients, counters)
+        server = server._replace(round=state.server.round + 1)
+        if asynchronous:
+            staleness = state.server.round - jnp.asarray(cohort.start)[:cohort_size]
+            seconds = jnp.asarray(cohort.seconds)
+            metrics = metrics._replace(num_late=jnp.asarray(cohort.num_late), seconds=seconds, staleness=staleness)
+            counters = counters._replace(seconds=state.counters.seconds + seconds)  # pyrefly: ignore[unsupported-operation]
+        if num_versions > 1:
+            server = server._replace(history=tree.put(history, server.round % num_versions, broadcast(server)))
+        after = State(server, clients, counters)
         return after, metrics, RoundMessages(received, unpadded(members.answers), results.upload, aggregate.replies)
 
     def publish(received: Broadcast, answers: dict, members: client_step.CohortMember, ids: Array) -> dict:
@@ -239,16 +269,20 @@ def make_round(
     def init(key: Key, data: ClientData) -> State:
         return initialization.broadcast_clients(initial_state(key, data.examples.inputs), num_clients)
 
-    def step_with_messages(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics, RoundMessages]:
-        cohort = draw(key, state.server.round)
+    def step_with_messages(
+        state: State, data: ClientData, key: Key, schedule: EventSchedule | None = None
+    ) -> tuple[State, RoundMetrics, RoundMessages]:
+        cohort = draw(key, state.server.round, schedule)
         train_population = with_population(train, participation.is_everyone)
         return train_population(state, cohort, client_step.cohort_data(data, cohort), key)
 
-    def step(state: State, data: ClientData, key: Key) -> tuple[State, RoundMetrics]:
-        return step_with_messages(state, data, key)[:2]
+    def step(
+        state: State, data: ClientData, key: Key, schedule: EventSchedule | None = None
+    ) -> tuple[State, RoundMetrics]:
+        return step_with_messages(state, data, key, schedule)[:2]
 
     def in_round(count: Callable[[Key, int], Array]) -> Callable[[Key, Array], Array]:
-        return lambda key, number: count(keys(key, number)[0], num_clients)
+        return lambda key, number: count(derive_keys(key, number)[0], num_clients)
 
     overflow = in_round(participation.overflow) if participation.overflow else None
     return Round(

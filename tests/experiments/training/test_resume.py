@@ -116,6 +116,13 @@ def test_a_killed_run_with_error_feedback_resumes_bit_for_bit(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_killed_asynchronous_run_resumes_bit_for_bit(tmp_path):
+    options = {"algorithm.name": "scaffold", "cohort_size": "1", "timing.name": "log_normal"}
+    options |= {"asynchronous.name": "fedbuff", "asynchronous.concurrency": "4", "asynchronous.buffer_size": "2"}
+    check_kill_and_resume(tmp_path, SMALL | options, kills=[(5, 0.0), (13, 0.01)])
+
+
+@pytest.mark.slow
 def test_a_killed_streaming_run_resumes_bit_for_bit(tmp_path):
     """FedBN's own models, in per_client.csv, are in the store."""
     elsewhere = {"algorithm.name": "fedbn", "model.norm": "batch", "client_states": "disk", "examples": "stream"}

@@ -1,0 +1,198 @@
+"""Asynchronous rounds: the server steps as soon as some updates have arrived, and clients train on older models.
+
+Durations do not depend on weights, so all events are known beforehand (`event_schedule.py`); a round is one step of the
+server, and its cohort the clients whose updates have arrived.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Float, Int
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.engine.round.participation import Participation
+from fedjax_het.engine.round.timing import Timing
+from fedjax_het.errors import InputError
+from fedjax_het.types import Array, Broadcast, Variables
+from fedjax_het.validation import Count, CountOrZero, NonNegative, Positive, PositiveFraction, validate_arguments
+
+
+class Asynchronous(NamedTuple):
+    """How clients and server work without waiting for each other.
+
+    At most `concurrency` clients train at any time. As soon as a whole cohort has room among them, one is drawn by the
+    participation of the run, and its clients start from the server's model of that moment; those that are still
+    busy, or whose update the server has not used yet, are passed over. The server steps whenever `buffer_size` updates
+    have arrived, with the algorithm's aggregator. Of clients and server that act at the same instant, the server
+    is first, so that with one number as cohort size, buffer and concurrency the run is the synchronous one.
+
+    The staleness of an update is the number of steps that the server has taken since the client started.
+
+    Args:
+        concurrency: The largest number of clients that train at the same time, the papers' M.
+        buffer_size: The number of updates per step of the server, the papers' K.
+        weight: The staleness of an update -> the factor that it is multiplied by when it arrives.
+        mixes_models: Whether what arrives counts as a model, of which the update is the difference to the model that
+            the server has now, instead of that to the model that the client started from.
+        max_staleness: Updates that are older are dropped. None drops none.
+    """
+
+    concurrency: int
+    buffer_size: int
+    weight: Callable[[Int[Array, ""]], Float[Array, ""]]
+    mixes_models: bool = False
+    max_staleness: int | None = None
+
+    @property
+    def num_versions(self) -> int:
+        """The number of the server's last broadcasts that clients may have started from."""
+        assert self.max_staleness is not None, "the schedule determines it"
+        return self.max_staleness + 1
+
+    def arrivals(self, participation: Participation) -> Participation:
+        """The participation of a server step: the clients whose updates have arrived."""
+        return participation._replace(size=lambda num_clients: self.buffer_size, is_everyone=False, mean_size=None)
+
+    def receive(self, update: Variables, started: Broadcast, now: Broadcast) -> Variables:
+        """What an update counts for in the step that it has arrived for.
+
+        Args:
+            update: The update as the client sent it.
+            started: The broadcast that the client started from.
+            now: That of the step.
+        """
+        if self.mixes_models:
+            update = tree.add(update, tree.subtract(started.shared, now.shared))
+        return tree.scale(self.weight(now.round - started.round), update)
+
+    def check(
+        self,
+        algorithm: Algorithm,
+        participation: Participation,
+        timing: Timing | None,
+        num_clients: int,
+        num_training: int,
+    ) -> None:
+        """Raise InputError where asynchronous rounds cannot work so.
+
+        Args:
+            algorithm: The algorithm.
+            participation: The rule that draws the clients that start together.
+            timing: How long clients take.
+            num_clients: The number of clients.
+            num_training: The number of clients that have training examples.
+        """
+        if timing is None:
+            raise InputError(
+                "asynchronous: when updates arrive follows from how long clients take. Give a timing, log_normal say."
+            )
+        if timing.deadline is not None:
+            raise InputError(
+                "asynchronous: nobody waits, so a deadline has no effect. Leave timing.deadline out; max_staleness "
+                "drops updates that are too old."
+            )
+        if algorithm.survey:
+            raise InputError(
+                f"asynchronous: this algorithm asks its clients a question before they train "
+                f"({', '.join(algorithm.survey)}), which all must answer first. Take another, or train synchronously."
+            )
+        if participation.overflow or participation.depends_on_round:
+            raise InputError(
+                "asynchronous: there are no rounds to draw clients for, which this participation does. Take uniform "
+                "(cohort_size), all clients or bernoulli (availability)."
+            )
+        if self.buffer_size > self.concurrency:
+            raise InputError(
+                f"asynchronous: buffer_size is {self.buffer_size} and concurrency {self.concurrency}. No more updates "
+                "can be waited for than clients train."
+            )
+        if self.concurrency > num_training:
+            raise InputError(
+                f"asynchronous: concurrency is {self.concurrency}, and {num_training} clients have training examples. "
+                "Lower it."
+            )
+        if (size := participation.size(num_clients)) > self.concurrency:
+            raise InputError(
+                f"asynchronous: {size} clients would start together, and concurrency is {self.concurrency}. Lower "
+                "cohort_size, 1 say, which replaces each client as soon as it has finished."
+            )
+
+
+@validate_arguments
+def fedbuff(
+    concurrency: Count, buffer_size: Count = 10, exponent: NonNegative = 0.5, max_staleness: CountOrZero | None = None
+) -> Asynchronous:
+    """Buffered asynchronous aggregation, FedBuff: the server steps when K updates have arrived.
+
+        w <- w + eta_g A({s(tau_i) u_i}),    s(tau) = (1 + tau)^-a
+
+    with the aggregator A and the server's rate eta_g of the algorithm; the paper's A is the plain mean,
+    weighting="uniform". Replace each client as soon as it has finished with cohort_size=1, as the paper does.
+
+    Args:
+        concurrency: The largest number of clients that train at the same time, the paper's M.
+        buffer_size: The number of updates per step, the paper's K; it recommends 10.
+        exponent: a; the paper's is 0.5, and 0 ignores the staleness.
+        max_staleness: Updates that are older are dropped; None drops none.
+
+    Raises:
+        InputError: A number is out of range.
+
+    References:
+        Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation, AISTATS 2022.
+    """
+    return Asynchronous(concurrency, buffer_size, _polynomial(exponent), False, max_staleness)
+
+
+@validate_arguments
+def fedasync(
+    concurrency: Count,
+    mixing: PositiveFraction = 0.6,
+    staleness: Literal["constant", "polynomial", "hinge"] = "polynomial",
+    a: Positive | None = None,
+    b: CountOrZero | None = None,
+    max_staleness: CountOrZero | None = None,
+) -> Asynchronous:
+    """Asynchronous federated optimization, FedAsync: the server mixes every model that arrives into its own.
+
+        w <- (1 - alpha s(tau)) w + alpha s(tau) w_i
+
+        constant: s(tau) = 1;  polynomial: (1 + tau)^-a;  hinge: 1 if tau <= b, else 1 / (a (tau - b) + 1)
+
+    This is the step for an algorithm whose aggregator is a mean and whose server optimizer is plain; the paper's
+    clients train with FedProx's proximal term.
+
+    Args:
+        concurrency: The largest number of clients that train at the same time.
+        mixing: alpha; the paper's is 0.6.
+        staleness: s.
+        a: None is the paper's 0.5 for "polynomial", and 10 for "hinge".
+        b: None is the paper's 4; for "hinge" alone.
+        max_staleness: Updates that are older are dropped, in the paper beyond 4 or 16; None drops none.
+
+    Raises:
+        InputError: A number is out of range, or has no effect.
+
+    References:
+        Xie, Koyejo, Gupta, Asynchronous Federated Optimization, 2019.
+    """
+    if (a is not None and staleness == "constant") or (b is not None and staleness != "hinge"):
+        name = "b" if b is not None else "a"
+        raise InputError(f"asynchronous.{name} has no effect with staleness='{staleness}'. Leave it out.")
+    weights = {"constant": _polynomial(0.0), "polynomial": _polynomial(0.5 if a is None else a)}
+    weight = weights.get(staleness) or _hinge(10.0 if a is None else a, 4 if b is None else b)
+    return Asynchronous(concurrency, 1, lambda age: mixing * weight(age), True, max_staleness)
+
+
+ASYNCHRONOUS = {"fedbuff": fedbuff, "fedasync": fedasync}
+"""Rules of asynchronous rounds by the names of a config."""
+
+
+def _polynomial(exponent: float) -> Callable[[Array], Array]:
+    return lambda age: (1.0 + age) ** -exponent
+
+
+def _hinge(slope: float, delay: int) -> Callable[[Array], Array]:
+    return lambda age: 1 / (slope * jnp.maximum(age - delay, 0) + 1)
