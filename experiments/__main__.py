@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "train": ("train", "train from a config, or resume a run"),
         "compare": ("compare", "train a grid of settings and tabulate the results"),
+        "study": ("study.__main__", "compare methods, each with its best of equally many trials"),
         "report": ("report.__main__", "write one HTML page that compares runs"),
         "export": ("export", "write a run's model as a PyTorch state dict"),
         "calibrate": ("calibrate", "calibrate the head of a run's model on virtual features (CCVR)"),

@@ -76,6 +76,28 @@ class OfRun(NamedTuple):
     setting: str
 
 
+class Uniform(NamedTuple):
+    """Annotation of an argument that a study searches: numbers drawn uniformly between two."""
+
+    low: float
+    high: float
+
+    def draw(self, share: float) -> float:
+        """The number that this share of the draws, from 0 to 1, is below."""
+        return self.low + share * (self.high - self.low)
+
+
+class LogUniform(NamedTuple):
+    """Annotation of an argument that a study searches: numbers whose logarithm is drawn uniformly between two."""
+
+    low: float
+    high: float
+
+    def draw(self, share: float) -> float:
+        """The number that this share of the draws, from 0 to 1, is below."""
+        return self.low * (self.high / self.low) ** share
+
+
 class LocalUpdate(NamedTuple):
     """The training of a client.
 

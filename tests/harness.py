@@ -105,10 +105,8 @@ REPRESENTATIVE = (
     "fedpac",
     "fedld",
     "fedmgc",
-    "fedga",
     "harmofl",
     "fedsr",
-    "hierarchical",
 )
 every_algorithm_slowly = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in REPRESENTATIVE else pytest.mark.slow) for name in ALGORITHMS]

@@ -12,7 +12,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedjax_het.algorithm import OfRun
+from fedjax_het.algorithm import LogUniform, OfRun, Uniform
 from fedjax_het.errors import InputError, nearest, shorten
 from fedjax_het.validation import keywords_of, unknown_option
 
@@ -32,6 +32,7 @@ class Setting(NamedTuple):
     of_run: str | None = None  # the setting of the run that is its default, see `algorithm.OfRun`
     table: Mapping[str, Any] | None = None  # the Settings of a nested table, see `validation.KeywordsOf`
     function: Callable[..., Any] | None = None  # the function that the nested table is passed to
+    search: Uniform | LogUniform | None = None  # the space that a study draws it from; None leaves it as it is
 
 
 def read_signature(factory: Callable[..., Any], given: Iterable[str] = (), preset: Any = None) -> dict[str, Setting]:
@@ -58,7 +59,8 @@ def read_signature(factory: Callable[..., Any], given: Iterable[str] = (), prese
         elif _is_plain(kind):
             marks = getattr(marked.get(name), "__metadata__", ())
             of_run = next((mark.setting for mark in marks if isinstance(mark, OfRun)), None)
-            options[name] = Setting(kind, argument.default, argument.default is _MISSING, of_run)
+            is_required = argument.default is _MISSING
+            options[name] = Setting(kind, argument.default, is_required, of_run, search=_search(marked[name]))
     chosen = getattr(factory, "presets", {}).get(preset, {}) if isinstance(preset, str) else {}
     return {name: option._replace(default=chosen.get(name, option.default)) for name, option in options.items()}
 
@@ -68,8 +70,16 @@ def _keys(kind: Any) -> dict[str, Setting]:
         return {}
     (keys,) = typing.get_args(kind)
     required = keys.__required_keys__
-    hints = typing.get_type_hints(keys)
-    return {name: Setting(hint, is_required=name in required) for name, hint in hints.items() if _is_plain(hint)}
+    hints, marked = typing.get_type_hints(keys), typing.get_type_hints(keys, include_extras=True)
+    return {
+        name: Setting(hint, is_required=name in required, search=_search(marked[name]))
+        for name, hint in hints.items()
+        if _is_plain(hint)
+    }
+
+
+def _search(marked: Any) -> Uniform | LogUniform | None:
+    return next((mark for mark in getattr(marked, "__metadata__", ()) if isinstance(mark, Uniform | LogUniform)), None)
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:

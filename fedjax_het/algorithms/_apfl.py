@@ -1,10 +1,10 @@
 """APFL."""
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, Uniform
 from fedjax_het.client.local_updates import Training, pop_optimizer, sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.client.optimizers import trainable_only
@@ -17,7 +17,7 @@ from fedjax_het.validation import Fraction, NonNegative, Preset, validate_argume
 @with_presets(released={"mix": "outputs", "order": "after", "alpha_rule": "released", "keep_momentum": True})
 @validate_arguments
 def apfl(
-    alpha: Fraction = 0.5,
+    alpha: Annotated[Fraction, Uniform(0.0, 1.0)] = 0.5,
     adaptive: bool = True,
     *,
     mix: Mix = "parameters",

@@ -1,11 +1,11 @@
 """Ditto."""
 
 import warnings
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, LogUniform
 from fedjax_het.client.gradients import proximal_gradient
 from fedjax_het.client.local_updates import Training, sgd, with_own_model
 from fedjax_het.client.memories import result
@@ -19,7 +19,7 @@ from fedjax_het.validation import Count, NonNegative, validate_arguments
 
 @validate_arguments
 def ditto(
-    lam: NonNegative = 1.0,
+    lam: Annotated[NonNegative, LogUniform(0.01, 10.0)] = 1.0,
     personal_learning_rate: NonNegative | None = None,
     personal_epochs: Count | None = None,
     *,

@@ -1,8 +1,8 @@
 """FedACG."""
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, LogUniform, Uniform
 from fedjax_het.client.gradients import clipped_gradient, plain_gradient
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy, proximal
@@ -14,8 +14,8 @@ from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, valid
 
 @validate_arguments
 def fedacg(
-    lam: FractionBelowOne = 0.85,
-    beta: NonNegative = 0.002,
+    lam: Annotated[FractionBelowOne, Uniform(0.5, 0.95)] = 0.85,
+    beta: Annotated[NonNegative, LogUniform(1e-4, 0.1)] = 0.002,
     *,
     clip: Positive | None = None,
     weighting: WeightingOrName = "uniform",

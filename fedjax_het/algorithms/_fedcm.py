@@ -1,12 +1,12 @@
 """FedCM and MoFedSAM."""
 
-from typing import Literal, Unpack
+from typing import Annotated, Literal, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm, GradientRule
+from fedjax_het.algorithm import Algorithm, GradientRule, LogUniform
 from fedjax_het.client.gradients import momentum_gradient
-from fedjax_het.client.local_updates import TrainingWithoutRate, sgd
+from fedjax_het.client.local_updates import LearningRate, TrainingWithoutRate, sgd
 from fedjax_het.client.measures import effective_learning_rate
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.client.sharpness import sharpness_aware
@@ -19,8 +19,8 @@ from fedjax_het.validation import NonNegative, Positive, PositiveFraction, valid
 
 @validate_arguments
 def fedcm(
-    learning_rate: NonNegative = 0.1,
-    alpha: PositiveFraction = 0.1,
+    learning_rate: LearningRate = 0.1,
+    alpha: Annotated[PositiveFraction, LogUniform(0.01, 1.0)] = 0.1,
     *,
     server_learning_rate: NonNegative = 1.0,
     weighting: WeightingOrName = "uniform",
@@ -61,9 +61,9 @@ def fedcm(
 
 @validate_arguments
 def mofedsam(
-    learning_rate: NonNegative = 0.1,
-    alpha: PositiveFraction = 0.1,
-    rho: NonNegative = 0.1,
+    learning_rate: LearningRate = 0.1,
+    alpha: Annotated[PositiveFraction, LogUniform(0.01, 1.0)] = 0.1,
+    rho: Annotated[NonNegative, LogUniform(1e-3, 1.0)] = 0.1,
     *,
     epsilon: NonNegative = 1e-12,
     server_learning_rate: NonNegative = 1.0,

@@ -1,10 +1,10 @@
 """FedDecorr."""
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, LogUniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import DecorrelationForm, cross_entropy, decorrelation
 from fedjax_het.server.aggregators import mean
@@ -14,7 +14,7 @@ from fedjax_het.validation import NonNegative, may_be_nonzero, validate_argument
 
 @validate_arguments
 def feddecorr(
-    beta: NonNegative = 0.1,
+    beta: Annotated[NonNegative, LogUniform(0.01, 1.0)] = 0.1,
     form: DecorrelationForm = "released",
     *,
     server_learning_rate: NonNegative = 1.0,

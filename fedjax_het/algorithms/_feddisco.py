@@ -1,9 +1,9 @@
 """FedDisco."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Annotated, Unpack
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, Uniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import class_counts
 from fedjax_het.client.objectives import cross_entropy
@@ -15,7 +15,7 @@ from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, valid
 
 @validate_arguments
 def feddisco(
-    a: NonNegative = 0.5,
+    a: Annotated[NonNegative, Uniform(0.1, 1.0)] = 0.5,
     b: NonNegative = 0.1,
     metric: Discrepancy = "kl",
     *,

@@ -1,8 +1,8 @@
 """FedDyn."""
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, LogUniform
 from fedjax_het.client.gradients import dynamic_gradient
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.memories import total_displacement
@@ -13,7 +13,7 @@ from fedjax_het.validation import Positive, validate_arguments
 
 @validate_arguments
 def feddyn(
-    alpha: Positive = 0.1,
+    alpha: Annotated[Positive, LogUniform(1e-3, 1.0)] = 0.1,
     *,
     mean_examples: Positive | None = None,
     clip: Positive | None = None,

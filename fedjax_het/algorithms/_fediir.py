@@ -1,10 +1,10 @@
 """FedIIR."""
 
-from typing import Literal, Unpack
+from typing import Annotated, Literal, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, LogUniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import head_gradient
 from fedjax_het.client.objectives import cross_entropy, invariance
@@ -16,7 +16,7 @@ from fedjax_het.validation import Fraction, NonNegative, may_be_nonzero, validat
 
 @validate_arguments
 def fediir(
-    gamma: NonNegative = 0.001,
+    gamma: Annotated[NonNegative, LogUniform(1e-5, 0.1)] = 0.001,
     decay: Fraction = 0.95,
     *,
     per: Literal["batch", "sample", "client"] = "batch",

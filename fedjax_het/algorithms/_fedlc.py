@@ -1,10 +1,10 @@
 """FedLC."""
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, LogUniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import CalibrationForm, calibrated_cross_entropy
 from fedjax_het.server.aggregators import mean
@@ -14,7 +14,7 @@ from fedjax_het.validation import NonNegative, Positive, validate_arguments
 
 @validate_arguments
 def fedlc(
-    tau: NonNegative = 0.5,
+    tau: Annotated[NonNegative, LogUniform(0.05, 2.0)] = 0.5,
     form: CalibrationForm = "inclusive",
     floor: Positive | None = None,
     *,

@@ -5,7 +5,7 @@ from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, LogUniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import MarginForm, cross_entropy, margin
 from fedjax_het.server.aggregators import mean, principal_directions
@@ -30,7 +30,7 @@ from fedjax_het.validation import (
 )
 @validate_arguments
 def fedld(
-    lam: NonNegative = 0.03,
+    lam: Annotated[NonNegative, LogUniform(1e-3, 1.0)] = 0.03,
     fraction: PositiveFraction = 0.8,
     *,
     margin_form: MarginForm = "logits_mean",

@@ -6,7 +6,7 @@ from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, LogUniform, Uniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import Moment, training_loss
 from fedjax_het.client.objectives import cross_entropy, focal, proximal
@@ -17,8 +17,8 @@ from fedjax_het.validation import Keywords, KeywordsOf, NonNegative, PositiveFra
 
 @validate_arguments
 def fedmgc(
-    gamma: NonNegative = 0.5,
-    beta: NonNegative = 1.5,
+    gamma: Annotated[NonNegative, Uniform(0.1, 2.0)] = 0.5,
+    beta: Annotated[NonNegative, Uniform(0.5, 2.0)] = 1.5,
     fraction: PositiveFraction = 0.5,
     *,
     dominant: bool = True,
@@ -95,7 +95,7 @@ def fedavg_dgc(
 
 @validate_arguments
 def fedprox_dgc(
-    mu: NonNegative = 0.01,
+    mu: Annotated[NonNegative, LogUniform(1e-4, 1.0)] = 0.01,
     fraction: PositiveFraction = 0.5,
     weighting: WeightingOrName = "uniform",
     **training: Unpack[Training],

@@ -3,7 +3,7 @@
 from typing import Literal, Unpack
 
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.client.local_updates import TrainingWithoutMomentum, sgd
+from fedjax_het.client.local_updates import LearningRate, TrainingWithoutMomentum, sgd
 from fedjax_het.client.measures import CoefficientRule, coefficient_norm
 from fedjax_het.client.objectives import cross_entropy, proximal
 from fedjax_het.errors import InputError
@@ -24,7 +24,7 @@ from fedjax_het.validation import (
 @with_presets(released={"a_norm": "released", "tau_eff": "released"})
 @validate_arguments
 def fednova(
-    learning_rate: NonNegative = 0.1,
+    learning_rate: LearningRate = 0.1,
     momentum: FractionBelowOne = 0.0,
     mu: NonNegative = 0.0,
     *,

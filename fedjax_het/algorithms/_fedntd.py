@@ -1,10 +1,10 @@
 """FedNTD."""
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, LogUniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy, not_true_distillation
 from fedjax_het.server.aggregators import mean
@@ -14,7 +14,7 @@ from fedjax_het.validation import NonNegative, Positive, may_be_nonzero, validat
 
 @validate_arguments
 def fedntd(
-    beta: NonNegative = 1.0,
+    beta: Annotated[NonNegative, LogUniform(0.1, 10.0)] = 1.0,
     tau: Positive = 1.0,
     *,
     tau_squared: bool = True,

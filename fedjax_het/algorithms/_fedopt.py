@@ -1,10 +1,10 @@
 """Optimizers on the server: FedAvgM, FedAdagrad, FedAdam and FedYogi."""
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, LogUniform, Uniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.server import optimizers
@@ -17,7 +17,7 @@ from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, Prese
 @validate_arguments
 def fedavgm(
     server_learning_rate: NonNegative = 1.0,
-    server_momentum: FractionBelowOne = 0.9,
+    server_momentum: Annotated[FractionBelowOne, Uniform(0.0, 0.99)] = 0.9,
     momentum_damping: bool = False,
     *,
     weighting: WeightingOrName = "samples",
@@ -51,8 +51,8 @@ def fedavgm(
 
 @validate_arguments
 def fedadagrad(
-    server_learning_rate: NonNegative = 0.1,
-    tau: Positive = 1e-3,
+    server_learning_rate: Annotated[NonNegative, LogUniform(1e-3, 1.0)] = 0.1,
+    tau: Annotated[Positive, LogUniform(1e-5, 0.1)] = 1e-3,
     v0: InitialMoment = 0.0,
     *,
     weighting: WeightingOrName = "samples",
@@ -85,10 +85,10 @@ def fedadagrad(
 @with_presets(released={"bias_correction": "adam"})
 @validate_arguments
 def fedadam(
-    server_learning_rate: NonNegative = 0.01,
+    server_learning_rate: Annotated[NonNegative, LogUniform(1e-3, 1.0)] = 0.01,
     b1: FractionBelowOne = 0.9,
     b2: FractionBelowOne = 0.99,
-    tau: Positive = 1e-3,
+    tau: Annotated[Positive, LogUniform(1e-5, 0.1)] = 1e-3,
     *,
     v0: InitialMoment = 0.0,
     bias_correction: BiasCorrection | None = None,
@@ -129,10 +129,10 @@ def fedadam(
 @with_presets(released={"bias_correction": "adam"})
 @validate_arguments
 def fedyogi(
-    server_learning_rate: NonNegative = 0.01,
+    server_learning_rate: Annotated[NonNegative, LogUniform(1e-3, 1.0)] = 0.01,
     b1: FractionBelowOne = 0.9,
     b2: FractionBelowOne = 0.99,
-    tau: Positive = 1e-3,
+    tau: Annotated[Positive, LogUniform(1e-5, 0.1)] = 1e-3,
     *,
     v0: InitialMoment = 0.0,
     bias_correction: BiasCorrection | None = None,

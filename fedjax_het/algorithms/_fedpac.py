@@ -1,11 +1,11 @@
 """FedPAC."""
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm
-from fedjax_het.client.local_updates import Training, sequential, sgd
+from fedjax_het.algorithm import Algorithm, LogUniform
+from fedjax_het.client.local_updates import LearningRate, Training, sequential, sgd
 from fedjax_het.client.measures import class_statistics, head_statistics, own_head, prototypes
 from fedjax_het.client.objectives import alignment, cross_entropy
 from fedjax_het.errors import InputError
@@ -19,8 +19,8 @@ from fedjax_het.validation import Count, Fraction, NonNegative, validate_argumen
 
 @validate_arguments
 def fedpac(
-    lam: NonNegative = 1.0,
-    head_learning_rate: NonNegative = 0.1,
+    lam: Annotated[NonNegative, LogUniform(0.1, 10.0)] = 1.0,
+    head_learning_rate: LearningRate = 0.1,
     head_epochs: Count = 1,
     *,
     threshold: Fraction = 1e-3,

@@ -1,8 +1,8 @@
 """FedProto."""
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, LogUniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import prototypes
 from fedjax_het.client.objectives import cross_entropy, prototype_distance
@@ -17,7 +17,10 @@ from fedjax_het.validation import NonNegative, validate_arguments
 
 @validate_arguments
 def fedproto(
-    lam: NonNegative = 1.0, *, prototype_weighting: WeightingName = "uniform", **training: Unpack[Training]
+    lam: Annotated[NonNegative, LogUniform(0.1, 10.0)] = 1.0,
+    *,
+    prototype_weighting: WeightingName = "uniform",
+    **training: Unpack[Training],
 ) -> Algorithm:
     """FedProto: own models, pulled together by shared class prototypes.
 

@@ -1,10 +1,10 @@
 """FedProx."""
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, LogUniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import ProximalForm, cross_entropy, proximal
 from fedjax_het.server.aggregators import mean
@@ -14,7 +14,7 @@ from fedjax_het.validation import NonNegative, validate_arguments
 
 @validate_arguments
 def fedprox(
-    mu: NonNegative = 0.01,
+    mu: Annotated[NonNegative, LogUniform(1e-4, 1.0)] = 0.01,
     form: ProximalForm = "squared",
     server_learning_rate: NonNegative = 1.0,
     weighting: WeightingOrName = "samples",

@@ -1,10 +1,10 @@
 """FedRS."""
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, Uniform
 from fedjax_het.client.gradients import clipped_gradient, plain_gradient
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import RestrictionScale, restricted_cross_entropy
@@ -16,7 +16,7 @@ from fedjax_het.validation import Fraction, NonNegative, Positive, Preset, valid
 @with_presets(released={"scaling": "share", "clip": 100.0})
 @validate_arguments
 def fedrs(
-    alpha: Fraction = 0.5,
+    alpha: Annotated[Fraction, Uniform(0.0, 1.0)] = 0.5,
     scaling: RestrictionScale = "missing",
     *,
     clip: Positive | None = None,

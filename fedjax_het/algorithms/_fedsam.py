@@ -1,11 +1,11 @@
 """FedSAM and FedASAM."""
 
 from dataclasses import replace
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm, GradientRule
+from fedjax_het.algorithm import Algorithm, GradientRule, LogUniform
 from fedjax_het.client.gradients import clipped_gradient
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy
@@ -17,7 +17,7 @@ from fedjax_het.validation import Count, CountOrZero, NonNegative, Positive, val
 
 @validate_arguments
 def fedsam(
-    rho: NonNegative = 0.1,
+    rho: Annotated[NonNegative, LogUniform(1e-3, 1.0)] = 0.1,
     *,
     epsilon: NonNegative = 1e-12,
     clip: Positive | None = None,
@@ -67,7 +67,7 @@ def fedsam(
 
 @validate_arguments
 def fedasam(
-    rho: NonNegative = 0.7,
+    rho: Annotated[NonNegative, LogUniform(0.01, 5.0)] = 0.7,
     eta: NonNegative = 0.2,
     *,
     adaptive: AdaptiveParameters = "weights",

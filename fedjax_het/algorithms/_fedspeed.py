@@ -1,8 +1,8 @@
 """FedSpeed and FedSMOO."""
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, LogUniform
 from fedjax_het.client.gradients import dynamic_gradient, wrapped_rule
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import displacement, shared_gradient_state
@@ -16,8 +16,8 @@ from fedjax_het.validation import Fraction, NonNegative, Positive, validate_argu
 
 @validate_arguments
 def fedspeed(
-    lamb: Positive = 0.1,
-    rho: NonNegative = 0.1,
+    lamb: Annotated[Positive, LogUniform(0.01, 10.0)] = 0.1,
+    rho: Annotated[NonNegative, LogUniform(1e-3, 1.0)] = 0.1,
     *,
     mix: Fraction = 1.0,
     normalised: bool = True,
@@ -72,8 +72,8 @@ def fedspeed(
 
 @validate_arguments
 def fedsmoo(
-    lamb: Positive = 0.1,
-    rho: NonNegative = 0.1,
+    lamb: Annotated[Positive, LogUniform(0.01, 10.0)] = 0.1,
+    rho: Annotated[NonNegative, LogUniform(1e-3, 1.0)] = 0.1,
     *,
     epsilon: NonNegative = 1e-12,
     clip: Positive | None = None,

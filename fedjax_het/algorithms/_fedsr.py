@@ -1,11 +1,11 @@
 """FedSR, and its ablation without noise."""
 
 from dataclasses import replace
-from typing import Literal, Unpack
+from typing import Annotated, Literal, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, LogUniform
 from fedjax_het.client.local_updates import Training, pop_optimizer, sgd
 from fedjax_het.client.memories import optimizer_state
 from fedjax_het.client.objectives import conditional_information, cross_entropy, l2_representation
@@ -27,8 +27,8 @@ from fedjax_het.validation import (
 @with_presets(released={"l2r_power": 1, "learn_scale": True, "reset_optimizer": False, "weighting": "uniform"})
 @validate_arguments
 def fedsr(
-    l2r: NonNegative = 0.01,
-    cmi: NonNegative = 0.001,
+    l2r: Annotated[NonNegative, LogUniform(1e-4, 0.1)] = 0.01,
+    cmi: Annotated[NonNegative, LogUniform(1e-5, 0.01)] = 0.001,
     num_samples: CountOrZero = 20,
     *,
     num_features: Count | None = None,
@@ -91,7 +91,7 @@ def fedsr(
 
 @validate_arguments
 def fedl2r(
-    l2r: NonNegative = 0.01,
+    l2r: Annotated[NonNegative, LogUniform(1e-4, 0.1)] = 0.01,
     l2r_power: Literal[1, 2] = 1,
     *,
     reset_optimizer: bool = False,

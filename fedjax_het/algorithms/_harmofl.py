@@ -1,11 +1,11 @@
 """HarmoFL."""
 
 from dataclasses import replace
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, LogUniform
 from fedjax_het.client.local_updates import Training, pop_optimizer, sgd
 from fedjax_het.client.memories import optimizer_state
 from fedjax_het.client.objectives import cross_entropy
@@ -19,7 +19,7 @@ from fedjax_het.validation import Count, Fraction, NonNegative, Preset, validate
 @with_presets(released={"decay": 0.0, "band": "dc"})
 @validate_arguments
 def harmofl(
-    alpha: NonNegative = 0.05,
+    alpha: Annotated[NonNegative, LogUniform(1e-3, 1.0)] = 0.05,
     decay: Fraction = 0.1,
     band: Band | None = "full",
     *,

@@ -1,9 +1,9 @@
 """MOON."""
 
 from dataclasses import replace
-from typing import Literal, Unpack
+from typing import Annotated, Literal, Unpack
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, LogUniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.memories import previous_models
 from fedjax_het.client.objectives import contrastive, cross_entropy
@@ -16,7 +16,7 @@ from fedjax_het.validation import Count, FractionBelowOne, NonNegative, Positive
 
 @validate_arguments
 def moon(
-    mu: NonNegative = 1.0,
+    mu: Annotated[NonNegative, LogUniform(0.1, 10.0)] = 1.0,
     temperature: Positive = 0.5,
     buffer: Count = 1,
     *,

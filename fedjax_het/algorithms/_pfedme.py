@@ -1,11 +1,11 @@
 """pFedMe."""
 
 import warnings
-from typing import Literal, Unpack
+from typing import Annotated, Literal, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm, Memory
+from fedjax_het.algorithm import Algorithm, LogUniform, Memory
 from fedjax_het.client.local_updates import TrainingWithoutRate, sgd
 from fedjax_het.client.memories import result
 from fedjax_het.client.objectives import cross_entropy
@@ -17,8 +17,8 @@ from fedjax_het.validation import Count, NonNegative, validate_arguments
 
 @validate_arguments
 def pfedme(
-    learning_rate: NonNegative = 0.005,
-    lam: NonNegative = 15.0,
+    learning_rate: Annotated[NonNegative, LogUniform(1e-4, 0.1)] = 0.005,
+    lam: Annotated[NonNegative, LogUniform(1.0, 15.0)] = 15.0,
     personal_learning_rate: NonNegative = 0.1,
     personal_steps: Count = 5,
     *,

@@ -1,12 +1,12 @@
 """SCAFFOLD and FedGAMMA."""
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm, GradientRule
+from fedjax_het.algorithm import Algorithm, GradientRule, LogUniform
 from fedjax_het.client.gradients import clipped_gradient, control_variate_gradient
-from fedjax_het.client.local_updates import TrainingWithoutRate, sgd
+from fedjax_het.client.local_updates import LearningRate, TrainingWithoutRate, sgd
 from fedjax_het.client.measures import Control, change_of_control
 from fedjax_het.client.memories import control_variate
 from fedjax_het.client.objectives import cross_entropy
@@ -20,7 +20,7 @@ from fedjax_het.validation import NonNegative, Positive, validate_arguments
 
 @validate_arguments
 def scaffold(
-    learning_rate: NonNegative = 0.1,
+    learning_rate: LearningRate = 0.1,
     server_learning_rate: NonNegative = 1.0,
     control: Control = "path",
     weighting: WeightingOrName = "uniform",
@@ -57,9 +57,9 @@ def scaffold(
 
 @validate_arguments
 def fedgamma(
-    learning_rate: NonNegative = 0.1,
+    learning_rate: LearningRate = 0.1,
     server_learning_rate: NonNegative = 1.0,
-    rho: NonNegative = 0.01,
+    rho: Annotated[NonNegative, LogUniform(1e-3, 1.0)] = 0.01,
     *,
     epsilon: NonNegative = 1e-12,
     clip: Positive | None = None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Float
 
 from fedjax_het import tree
-from fedjax_het.algorithm import GradientRule, LocalUpdate, Problem, StatefulGradientRule
+from fedjax_het.algorithm import GradientRule, LocalUpdate, LogUniform, Problem, StatefulGradientRule
 from fedjax_het.client.gradients import plain_gradient
 from fedjax_het.client.optimizers import Betas, local_optimizer, trainable_only
 from fedjax_het.client.schedules import Schedule, check_schedule, rate
@@ -21,6 +21,9 @@ from fedjax_het.validation import Count, FractionBelowOne, NonNegative, validate
 
 _AUGMENTING = 1 << 16  # far from the small numbers that a step's key is split into
 _OWN = 1 << 17
+
+
+LearningRate = Annotated[NonNegative, LogUniform(1e-3, 1.0)]
 
 
 class TrainingWithoutMomentum(TypedDict, total=False):
@@ -46,7 +49,7 @@ class TrainingWithoutRate(TrainingWithoutMomentum, total=False):
 class Training(TrainingWithoutRate, total=False):
     """The settings of local training that every algorithm hands on to `sgd`, which documents them."""
 
-    learning_rate: NonNegative
+    learning_rate: LearningRate
 
 
 def pop_optimizer(training: Training) -> optax.GradientTransformation:

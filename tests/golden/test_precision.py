@@ -62,6 +62,7 @@ def aggregate_vectors(name: str, updates: np.ndarray, dtype: type, **options) ->
     return np.asarray(aggregate(aggregator, update, reports=losses)[0]["params"]["w"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregator", sorted(AGGREGATORS.keys() - {"mean", "hierarchical"}))
 @pytest.mark.parametrize("name", stacks())
 def test_bfloat16_is_within_1e_2_of_float64(name, aggregator):

@@ -78,6 +78,7 @@ def check_same(a: Path, b: Path, tolerance: float) -> None:
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_two_processes_equal_one_and_resume_after_a_kill_on_other_devices(place, tmp_path):
     scaffold = {"algorithm.name": "scaffold"}
     two, four, one = (tmp_path / name for name in ("two", "four", "one"))

@@ -1,0 +1,74 @@
+"""Selection of a trial by its figures on validation examples. Only what is called so is shown to the rules."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from fedjax_het.errors import InputError
+
+from ..runs.results import RunResults, score_name
+
+_SHOWN = {"server": ("valid",), "clients": ("personal_valid", "valid")}
+SCORES = {"server": ("personal_test/{}_mean", "test/{}"), "clients": ("personal/{}_mean", "clients/{}_mean")}
+"""{what is compared: the first of these figures that a run has}."""
+DESCRIPTIONS = {
+    "server": "score on the common test set, of the server's model or the mean of clients' own",
+    "clients": "mean over clients of the score on their own test examples",
+}
+ORACLE = "oracle"
+"""The selection on the test examples themselves, an upper bound."""
+
+Selector = Callable[[Mapping[str, float], str], float]
+"""(validation figures without their group, the name of the score) -> the larger the better."""
+
+SELECTORS: Mapping[str, Selector] = {
+    "mean_client": lambda figures, score: figures[f"{score}_mean"],
+    "worst_client": lambda figures, score: figures[f"{score}_min"],
+    "training_domains": lambda figures, score: figures[f"{score}_weighted"],
+}
+"""Rules by name: the mean over clients, the worst client, and the validation examples of all clients together."""
+
+
+def read_score(run: RunResults, scope: str) -> list[float]:
+    """The score of a finished run on test examples after its last round, one per seed.
+
+    Args:
+        run: the run.
+        scope: "server", on the common test set, where clients' own models count by their mean; or "clients", the mean
+            over clients on their own test examples.
+
+    Raises:
+        InputError: The run has no such score.
+    """
+    names = [name.format(score_name(run.final)) for name in SCORES[scope]]
+    for name in names:
+        if name in run.final:
+            return list(run.final[name]["seeds"])
+    raise InputError(f"--score={scope}: {run.directory} has no {' or '.join(names)}. Hold out such examples.")
+
+
+def rate_trial(run: RunResults, select: str, scope: str) -> float:
+    """Rate a finished trial by a rule; NaN, the worst, for one that diverged.
+
+    Args:
+        run: the trial.
+        select: the name of the rule, or `ORACLE`.
+        scope: as in `read_score`; own models are validated by themselves where clients are compared.
+    """
+    if select == ORACLE:
+        return float(np.mean(read_score(run, scope)))
+    shown = validation_figures(run, scope)
+    return SELECTORS[select](shown, score_name(shown))
+
+
+def validation_figures(run: RunResults, scope: str) -> dict[str, float]:
+    """The figures on validation examples after the last round, means over seeds, without the name of their group.
+
+    Raises:
+        InputError: There are none.
+    """
+    for group in _SHOWN[scope]:
+        prefix = f"{group}/"
+        if shown := {n.removeprefix(prefix): f["mean"] for n, f in run.final.items() if n.startswith(prefix)}:
+            return shown
+    raise InputError(f"{run.directory}: no client has validation examples. Set data.valid_fraction and begin anew.")
