@@ -144,5 +144,7 @@ def test_a_method_that_is_fedavg_under_another_name_ties_with_it(tmp_path, capsy
     capsys.readouterr()
     assert study.main(flags) == 0
     said = capsys.readouterr().out
-    assert "done, " not in said and said.count("was done") == 12 + 6 + len({row["chosen"] for row in record["methods"]})
+    assert "done, " not in said and said.count("was done") == 12 + 6 + len(
+        {(row["method"], row["chosen"]) for row in record["methods"]}
+    )
     assert (tmp_path / "study.csv").read_text() == before
