@@ -13,6 +13,7 @@ from fedjax_het.algorithms._fedavg import fedavg
 from fedjax_het.algorithms._fedbn import fedbn
 from fedjax_het.algorithms._fedcm import fedcm, mofedsam
 from fedjax_het.algorithms._feddecorr import feddecorr
+from fedjax_het.algorithms._feddg import feddg
 from fedjax_het.algorithms._feddisco import feddisco
 from fedjax_het.algorithms._feddyn import feddyn
 from fedjax_het.algorithms._fedetf import fedetf
@@ -46,7 +47,21 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     algorithm.__name__: algorithm
     for algorithm in (
         *(fedavg, fedprox, scaffold, fedbn, fedld, harmofl, fednova, fedcm, fedavgm, fedadagrad, fedadam, fedyogi),
-        *(fedmgc, fedavg_dgc, fedprox_dgc, fedgh, hierarchical, fedsr, fedl2r, fediir, fedrd, fedga, moon, fedpac),
+        *(
+            fedmgc,
+            fedavg_dgc,
+            fedprox_dgc,
+            fedgh,
+            hierarchical,
+            fedsr,
+            fedl2r,
+            fediir,
+            fedrd,
+            fedga,
+            feddg,
+            moon,
+            fedpac,
+        ),
         *(feddyn, fedexp, fedacg, fedlc, fedrs, fedntd, feddecorr, feddisco),
         *(fedproto, fedetf),
         *(fedsam, fedasam, mofedsam, fedgamma, fedspeed, fedsmoo),

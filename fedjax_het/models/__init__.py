@@ -1,6 +1,12 @@
 """Networks: a feature extractor and a head, as pure functions."""
 
-from fedjax_het.models._adaptations import probabilistic, projected, with_empty_parameter, with_feature_shape
+from fedjax_het.models._adaptations import (
+    probabilistic,
+    projected,
+    with_empty_parameter,
+    with_feature_shape,
+    with_image_shape,
+)
 from fedjax_het.models._amplitude import Band, FirstAverage, amplitude_normalised
 from fedjax_het.models._cnn import cnn, lenet
 from fedjax_het.models._conv_choice import find_conv_candidates, with_conv
@@ -62,4 +68,5 @@ __all__ = [
     "with_conv",
     "with_empty_parameter",
     "with_feature_shape",
+    "with_image_shape",
 ]

@@ -188,19 +188,44 @@ def with_feature_shape(model: Model) -> Model:
         InputError: Features that are maps.
     """
 
-    def init(key: Key, inputs: Array) -> Variables:
-        variables = model.init(key, inputs)
+    def outline(variables: Variables, inputs: Array) -> Array:
         features, logits = _output_shapes(model, variables, inputs)
         if features.ndim != 2:
             raise InputError(f"prototypes: features are {features.shape[1:]} an example; they need to be vectors.")
-        outline = jnp.zeros((0, logits.shape[-1], features.shape[-1]), features.dtype)
-        return variables | {"outline": {"prototypes": outline}}
+        return jnp.zeros((0, logits.shape[-1], features.shape[-1]), features.dtype)
+
+    return _with_outline(model, "prototypes", outline)
+
+
+def with_image_shape(model: Model) -> Model:
+    """Add the shared leaf outline/images, of shape [0, height, width, channel], for summaries of images' amplitudes.
+
+    Raises:
+        InputError: Inputs that are no images.
+    """
+
+    def outline(variables: Variables, inputs: Array) -> Array:
+        if inputs.ndim != 4:
+            raise InputError(
+                f"amplitude: inputs have shape {inputs.shape}; amplitudes need images [batch, height, width, channel]."
+            )
+        return jnp.zeros((0, *inputs.shape[1:]), jnp.promote_types(inputs.dtype, jnp.float32))
+
+    return _with_outline(model, "images", outline)
+
+
+def _with_outline(model: Model, name: str, outline: Callable[[Variables, Array], Array]) -> Model:
+    """Add the shared leaf outline/`name`, which the model does not read."""
+
+    def init(key: Key, inputs: Array) -> Variables:
+        variables = model.init(key, inputs)
+        return variables | {"outline": {**variables.get("outline", {}), name: outline(variables, inputs)}}
 
     def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
         rest = dict(variables)
-        outline = {"outline": rest.pop("outline")} if "outline" in rest else {}
+        shapes = {"outline": rest.pop("outline")} if "outline" in rest else {}
         outputs, state = model.encode(rest, inputs, context)
-        return outputs, state | outline
+        return outputs, state | shapes
 
     return Model(init, encode, model.classify, model.layers)
 

@@ -1,4 +1,4 @@
-"""Amplitude spectra of images, and the normalisation that gives images the federation's average amplitude (HarmoFL).
+"""The normalisation that gives images the federation's average amplitude (HarmoFL).
 
     A(x) = |DFT(x)|, P(x) = angle DFT(x), per channel, unnormalised
     average <- (1 - v) average + v mean_m A(x_m)
@@ -18,21 +18,14 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 
-from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.errors import InputError
+from fedjax_het.spectra import directions, fourier_transform, low_frequencies, real_inverse
 from fedjax_het.types import Array, Context, Key, Model, Named, Variables
 from fedjax_het.validation import Count, Fraction, NonNegative, may_be_nonzero, validate_arguments
 
 Band = Literal["full", "dc"] | Fraction
 FirstAverage = Literal["first", "zero", "debias"]
-
-
-def spectrum(images: Array) -> tuple[Array, Array]:
-    """(amplitude, phase in (-pi, pi]) of each image and channel, both [batch, height, width, channel]."""
-    transform = _transform(images)
-    return jnp.abs(transform), jnp.angle(transform)
 
 
 @validate_arguments
@@ -44,18 +37,12 @@ def normalise(images: Array, amplitude: Array, *, band: Band = "full", phase_tol
             authors' code does: it shifts each image and channel by a constant. A number L replaces the centred square
             of frequencies up to floor(min(height, width) L). Data centred around zero need "full": elsewhere the mean's
             sign is that of noise.
-        phase_tolerance: Bins whose amplitude is at most this part of the channel's largest hold rounding noise, and get
-            phase 0; 1e-12 in float64 and 1e-6 in float32 unless given.
+        phase_tolerance: See `spectra.directions`.
     """
-    transform = _transform(images)
-    size = jnp.abs(transform)
-    if phase_tolerance is None:
-        phase_tolerance = 1e-12 if size.dtype == jnp.float64 else 1e-6
-    is_noise = size <= phase_tolerance * size.max((1, 2), keepdims=True)
-    direction = jnp.where(is_noise, 1, transform / jnp.where(is_noise, 1, size))
+    transform = fourier_transform(images)
     is_replaced = _in_band((images.shape[1], images.shape[2]), band)[..., None]
-    mixed = jnp.where(is_replaced, amplitude.astype(size.dtype) * direction, transform)
-    return _invert(mixed)
+    replaced = amplitude.astype(transform.real.dtype) * directions(transform, phase_tolerance)
+    return real_inverse(jnp.where(is_replaced, replaced, transform))
 
 
 @validate_arguments
@@ -73,7 +60,7 @@ def update_average(
     """
     is_example = mask != 0
     num_examples = jnp.sum(is_example)
-    total = jnp.sum(jnp.abs(_transform(images)), 0, where=is_example[:, None, None, None])
+    total = jnp.sum(jnp.abs(fourier_transform(images)), 0, where=is_example[:, None, None, None])
     batch_mean, is_empty = total / jnp.maximum(num_examples, 1), num_examples == 0
     rate = {
         "first": lambda: jnp.where(count == 0, 1.0, decay),
@@ -85,48 +72,14 @@ def update_average(
     return jnp.where(is_empty, average, new.astype(average.dtype)), jnp.where(is_empty, count, count + 1)
 
 
-def _transform(images: Array) -> Array:
-    images = images.astype(jnp.promote_types(images.dtype, jnp.float32))
-    if target_platform() != "tpu":
-        return jnp.fft.fft2(images, axes=(1, 2))
-    rows, columns = (_waves(size, images.dtype) for size in images.shape[1:3])
-    along = _multiply("jvw,nhwc->jnhvc", columns, images)
-    both = _multiply("kgh,jnhvc->kjngvc", rows, along)
-    return jax.lax.complex(both[0, 0] - both[1, 1], both[0, 1] + both[1, 0])
-
-
-def _invert(transform: Array) -> Array:
-    """The real part of the inverse transform."""
-    if target_platform() != "tpu":
-        return jnp.fft.ifft2(transform, axes=(1, 2)).real
-    # Re IDFT(z) = Re DFT(conj z) / size.
-    parts = jnp.stack([transform.real, -transform.imag])
-    rows, columns = (_waves(size, parts.dtype) / size for size in transform.shape[1:3])
-    both = _multiply("kvw,jnhwc->kjnhvc", columns, parts)
-    along = jnp.stack([both[0, 0] - both[1, 1], -both[0, 1] - both[1, 0]])
-    return _multiply("kgh,knhvc->ngvc", rows, along)
-
-
-def _waves(size: int, dtype: DTypeLike) -> np.ndarray:
-    """[2, size, size]: real and imaginary parts of exp(-2 pi i j k / size).
-
-    A TPU compiles products with them in a fraction of the time that its Fourier transforms take.
-    """
-    number = np.arange(size)
-    angle = 2 * np.pi / size * (np.outer(number, number) % size)
-    return np.stack([np.cos(angle), -np.sin(angle)]).astype(dtype)
-
-
-_multiply = partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
-
-
 def _in_band(size: tuple[int, int], band: Band) -> np.ndarray:
     """[height, width]: whether a bin is replaced."""
     if band == "full":
         return np.ones(size, bool)
-    half = 0 if band == "dc" else int(min(size) * band)
-    row, column = (np.abs(np.rint(np.fft.fftfreq(n) * n)) <= half for n in size)
-    return np.logical_and.outer(row, column)
+    rows, columns = low_frequencies(size, 0.0 if band == "dc" else band)
+    is_inside = np.zeros(size, bool)
+    is_inside[np.ix_(rows, columns)] = True
+    return is_inside
 
 
 @validate_arguments

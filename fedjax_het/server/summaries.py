@@ -175,3 +175,22 @@ def class_weighted_mean(weighting: WeightingName = "samples") -> Summary:
         }
 
     return Summary(init, update)
+
+
+def latest_of_clients(like: Callable[[Variables], PyTree]) -> Summary:
+    """What each client reported last: {"latest": leaves [clients, ...], "is_known" [clients]}; at first nobody's.
+
+    Args:
+        like: From the shared variables to a tree of one report's shapes.
+    """
+
+    def update(old: PyTree, reports: UpdateStack, view: ServerView) -> PyTree:
+        before = tree.take(old, view.cohort)
+        now = {"latest": reports.tensors(), "is_known": jnp.ones_like(view.is_present)}
+        return tree.put(old, view.cohort, tree.where(view.is_present, now, before))
+
+    def init(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
+        latest = tree.broadcast(tree.zeros_like(like(shared)), num_clients)
+        return {"latest": latest, "is_known": jnp.zeros(num_clients, bool)}
+
+    return Summary(init, update)

@@ -11,7 +11,8 @@ from hypothesis.extra import numpy as hnp
 from fedjax_het import tree
 from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.errors import InputError
-from fedjax_het.models._amplitude import normalise, spectrum, update_average
+from fedjax_het.models._amplitude import normalise, update_average
+from fedjax_het.spectra import spectrum
 from tests.shared import shared_path
 
 OFFICIAL = [

@@ -1,5 +1,6 @@
 """Measures: what a client computes for the server or for its own memory, from a ClientView."""
 
+from fedjax_het.client.measures._amplitudes import low_frequency_amplitudes
 from fedjax_het.client.measures._head_gradient import head_gradient
 from fedjax_het.client.measures._losses import (
     Examples,
@@ -45,6 +46,7 @@ __all__ = [
     "generalization_gap",
     "head_gradient",
     "head_statistics",
+    "low_frequency_amplitudes",
     "mean_loss",
     "own_head",
     "prototypes",

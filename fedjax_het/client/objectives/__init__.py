@@ -1,5 +1,6 @@
 """Objectives: the terms that a client minimises, each made by a factory."""
 
+from fedjax_het.client.objectives._boundary import PairTerm, boundary_contrast
 from fedjax_het.client.objectives._contrastive import contrastive
 from fedjax_het.client.objectives._debiased import Divergence, Divisor, LambdaTime, debiased_cross_entropy
 from fedjax_het.client.objectives._label_skew import (
@@ -35,11 +36,13 @@ __all__ = [
     "Divisor",
     "LambdaTime",
     "MarginForm",
+    "PairTerm",
     "ProximalForm",
     "RestrictionScale",
     "TaskLoss",
     "alignment",
     "balanced_cross_entropy",
+    "boundary_contrast",
     "calibrated_cross_entropy",
     "conditional_information",
     "contrastive",

@@ -1,4 +1,4 @@
-"""The model-contrastive loss (MOON)."""
+"""Contrastive losses: of the features of several models (MOON), and of vectors with labels (FedDG)."""
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,25 @@ def model_contrast(
 def cosine(a: Array, b: Array) -> Array:
     """The cosine of the angle between vectors [..., feature]; 0 where one of them is zero."""
     return jnp.sum(_direction(a) * _direction(b), axis=-1)
+
+
+def supervised_contrast(vectors: Array, labels: Array, is_used: Array, temperature: float | Array = 0.05) -> Array:
+    """The NT-Xent loss of vectors with labels, averaged over all ordered pairs (a, p) of vectors of the same label.
+
+        -log( e^{s_ap} / (e^{s_ap} + sum_n e^{s_an}) ),   s = cosine / temperature,   n: all vectors of another label
+
+    Shapes: vectors [n, feature], labels [n], is_used [n] -> []. Vectors that are not used are in no pair; without a
+    pair the loss and its gradient are exactly 0.
+    """
+    unit = _direction(vectors)
+    similarity = jnp.matmul(unit, unit.T, precision=jax.lax.Precision.HIGHEST) / temperature
+    is_pair = is_used[:, None] & is_used
+    is_alike = labels[:, None] == labels
+    never = jnp.finfo(similarity.dtype).min / 2  # finite, so that no gradient is NaN
+    others = jax.nn.logsumexp(jnp.where(is_pair & ~is_alike, similarity, never), axis=1, keepdims=True)
+    is_positive = is_pair & is_alike & ~jnp.eye(len(labels), dtype=bool)
+    losses = jnp.where(is_positive, jax.nn.softplus(others - similarity), 0)
+    return jnp.sum(losses) / jnp.maximum(jnp.sum(is_positive), 1)
 
 
 @validate_arguments

@@ -105,9 +105,14 @@ def soft_dice(logits: Array, labels: Array, mask: Array, smooth: float = 1e-5) -
     Shapes: logits [batch, height, width, class], labels [batch, height, width], mask [batch]. Background counts.
     """
     weight = tree.add_axes(mask, logits.ndim)
-    probability = weight * jax.nn.softmax(logits)
-    truth = weight * jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
-    axes = tuple(range(logits.ndim - 1))
+    return dice_loss(
+        weight * jax.nn.softmax(logits), weight * jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype), smooth
+    )
+
+
+def dice_loss(probability: Array, truth: Array, smooth: float = 1e-5) -> Array:
+    """1 - mean over classes of (2 sum p t + s) / (sum p + sum t + s), both [..., class]."""
+    axes = tuple(range(probability.ndim - 1))
     overlap = jnp.sum(probability * truth, axis=axes)
     total = jnp.sum(probability, axis=axes) + jnp.sum(truth, axis=axes)
     return 1.0 - jnp.mean((2.0 * overlap + smooth) / (total + smooth))

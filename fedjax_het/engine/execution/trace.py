@@ -221,9 +221,9 @@ def _check_batch_norm(algorithm: Algorithm, problem: LocalProblem, federation: F
 
 
 def _check_amplitude(shared: Variables, federation: Federation) -> None:
-    """Amplitude normalization keeps the phase, and the sign of an image's mean is phase: where the means have both
+    """What replaces amplitudes keeps the phase, and the sign of an image's mean is phase: where the means have both
     signs, it makes them +a and -a instead of equal."""
-    if "amplitude" not in shared:
+    if "amplitude" not in shared and "images" not in shared.get("outline", {}):
         return
     rows = federation.data.train
     positions = np.concatenate([index[:count] for index, count in zip(rows.index, rows.count, strict=True)])
@@ -232,8 +232,8 @@ def _check_amplitude(shared: Variables, federation: Federation) -> None:
         if federation.prepare.moments is not None:
             which, mend = "standardised images have means of both signs", "Set standardise=False: pixels in 0..1"
         raise InputError(
-            f"standardise: {which}, and amplitude normalisation, which keeps phases, cannot make them equal. {mend}, "
-            "or take an algorithm without amplitude normalisation, such as harmofl with band=None."
+            f"standardise: {which}, and what replaces amplitudes keeps phases, so that it cannot make them equal. "
+            f"{mend}, or take an algorithm that leaves amplitudes as they are, such as harmofl with band=None."
         )
 
 

@@ -1,0 +1,176 @@
+"""FedDG: the authors' images, boundary masks, contrast, Dice, episodic steps and weights."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fedjax_het.client.episodes import episodic_gradient
+from fedjax_het.client.objectives._boundary import boundary_masks, contrast_of_masks, mean_over
+from fedjax_het.client.objectives._contrastive import supervised_contrast
+from fedjax_het.client.objectives._supervised import dice_loss
+from fedjax_het.engine.round.problem import LocalProblem
+from fedjax_het.server.weightings import by_examples
+from fedjax_het.spectra import interpolate_amplitudes, low_frequencies, spectrum
+from fedjax_het.types import Batch, Broadcast, ClientView, ForwardPass, Model
+from tests.golden.cases import Case, covers
+from tests.golden.family_fedpac import server_view
+from tests.golden.family_harmofl import nchw, nhwc
+from tests.golden.replay import torch_optimizer
+
+STRUCTURES = ("disc", "cup")
+
+
+def _interpolate(image: np.ndarray, amplitude: np.ndarray, rates, band: float):
+    """One image [height, width, channel] at all rates, towards a whole amplitude spectrum."""
+    images = jnp.repeat(jnp.asarray(image)[None], len(rates), axis=0)
+    rows, columns = low_frequencies(image.shape[:2], band)
+    return interpolate_amplitudes(images, jnp.asarray(amplitude[np.ix_(rows, columns)]), jnp.asarray(rates), band)
+
+
+@covers("feddg", "amp_*")
+def interpolation(case: Case):
+    x, band = nhwc(case["x"]), case.meta["L"]
+    case.meta.confirm(half_width=len(low_frequencies(x.shape[:2], band)[0]) // 2)
+    ours = _interpolate(x, nhwc(case["target_amplitude"]), case["rates"], band)
+    yield case.compare("y", nchw(ours))
+    yield case.compare("amplitude", nchw(spectrum(ours)[0]))
+    if np.any(x):
+        yield case.refute("y_formula_as_printed", nchw(ours), 0.1)
+    else:  # a black image has nothing that the misprint could darken
+        yield case.compare("y_formula_as_printed", nchw(ours))
+
+
+@covers("feddg", "loader_*")
+def released_images(case: Case):
+    ours = _interpolate(case["x"], nhwc(case["target_amplitude"]), [case.meta["rate"]], case.meta["L"])[0]
+    yield case.compare("y", ours)
+    yield case.compare("clipped", jnp.clip(ours, 0, 255))
+
+
+@covers("feddg", "contour_*")
+def masks(case: Case):
+    for number, structure in enumerate(STRUCTURES):
+        contour, background = boundary_masks(jnp.asarray(case["masks"][:, number]) > 0)
+        yield case.compare(f"{structure}_contour", contour[:, None])
+        yield case.compare(f"{structure}_background", background[:, None])
+
+
+@covers("feddg", "contrast_*")
+def contrast(case: Case):
+    temperature, num_examples = case.meta["temperature"], len(case["embedding_inner"])
+    case.meta.confirm(batch=num_examples)
+    regions = [jnp.asarray(case[f"{name}_{kind}"][:, 0]) for name in STRUCTURES for kind in ("contour", "background")]
+    features = [jnp.asarray(nhwc(case[f"embedding_{name}"])) for name in ("inner", "outer")]
+    for name, each in zip(("inner", "outer"), features, strict=True):
+        yield case.compare(f"pooled_{name}", np.stack([mean_over(each, region) for region in regions]))
+
+    def losses(inner, outer):
+        return [_contrast(inner, outer, temperature, *pair) for pair in (regions[:2], regions[2:])]
+
+    for name, loss in zip(STRUCTURES, losses(*features), strict=True):
+        yield case.compare(f"{name}_loss", loss)
+        vectors, labels = jnp.asarray(case[f"{name}_vectors"]), jnp.asarray(case["labels"])
+        of_vectors = jax.grad(lambda v, y=labels: supervised_contrast(v, y, jnp.ones(len(y), bool), temperature))
+        yield case.compare(f"grad_{name}_vectors", of_vectors(vectors))
+    yield case.compare("loss", sum(losses(*features)))
+    gradients = jax.grad(lambda inner, outer: sum(losses(inner, outer)), argnums=(0, 1))(*features)
+    for name, gradient in zip(("inner", "outer"), gradients, strict=True):
+        yield case.compare(f"grad_{name}", nchw(gradient))
+
+
+def _contrast(first, second, temperature: float, contour, background) -> jax.Array:
+    """Of one structure, which no example lacks."""
+    return contrast_of_masks(first, second, contour > 0, background > 0, jnp.ones(len(first), bool), temperature)
+
+
+@covers("feddg", "dice_*")
+def overlap(case: Case):
+    loss, gradient = jax.value_and_grad(dice_loss)(jnp.asarray(nhwc(case["score"])), jnp.asarray(nhwc(case["target"])))
+    yield case.compare("loss", loss)
+    yield case.compare("grad", nchw(gradient))
+
+
+def _leaves(vector: jax.Array, sizes: tuple[int, int, int]) -> dict:
+    """Inputs to features to outputs, weights [out, in] row by row, each before its bias."""
+    params, rest = {}, jnp.asarray(vector)
+    for name, inside, outside in (("body", *sizes[:2]), ("classifier", *sizes[1:])):
+        weight, bias, rest = jnp.split(rest, [outside * inside, outside * (inside + 1)])
+        params[name] = {"weight": weight.reshape(outside, inside), "bias": bias}
+    return params
+
+
+def _vector(params: dict) -> np.ndarray:
+    return np.concatenate([np.ravel(params[name][leaf]) for name in ("body", "classifier")
+                           for leaf in ("weight", "bias")])  # fmt: skip
+
+
+def _layer(layer: dict, inputs: jax.Array) -> jax.Array:
+    return inputs @ layer["weight"].T + layer["bias"]
+
+
+def _score_dice(forward: ForwardPass) -> jax.Array:
+    return dice_loss(jax.nn.sigmoid(forward.outputs.logits), forward.batch.labels)
+
+
+def _pixel_network(sizes: tuple[int, int, int]) -> Model:
+    """Its state is the weights of the last pass."""
+
+    def encode(variables, inputs, context):
+        weights = variables["params"]
+        return (jnp.tanh(_layer(weights["body"], inputs)), {}), {"weights": weights}
+
+    return Model(lambda key, inputs: {}, encode, lambda p, features: _layer(p["classifier"], features), lambda _: {})
+
+
+@covers("feddg", "step_*")
+def steps(case: Case):
+    settings, (raw, transformed, labels) = case.meta, (nhwc(case[n]) for n in ("raw", "transformed", "label"))
+    inside, outside = raw.shape[-1], labels.shape[-1]
+    sizes = (inside, (case["w0"].size - outside) // (inside + 1 + outside), outside)
+    settings.confirm(steps=len(raw))
+    problem = LocalProblem(_pixel_network(sizes), (_score_dice,), lambda inputs: inputs)
+    optimizer = torch_optimizer(settings["optimizer"], settings["learning_rate"])
+    options = {"inner_step": settings["inner_step"], "inner_clip": settings["clip"]}
+    view = ClientView(Broadcast(jnp.zeros((), int), {}, {}), {}, {}, None, {}, {}, (), {}, jnp.zeros(()))
+    everyone, key = jnp.ones(raw.shape[1]), jax.random.key(0)
+    params = _leaves(case["w0"], sizes)
+    state, found = optimizer.init(params), []
+    for images, altered, label, masks in zip(raw, transformed, labels, case["masks"][:, :, :, 0], strict=True):
+
+        def contrast(first: ForwardPass, second: ForwardPass, masks=jnp.asarray(masks)) -> jax.Array:
+            features = first.outputs.features, second.outputs.features, settings["temperature"]
+            return sum(_contrast(*features, *pair) for pair in (masks[:2], masks[2:]))
+
+        def weighted(first: ForwardPass, second: ForwardPass, contrast=contrast) -> jax.Array:
+            return settings["gamma"] * contrast(first, second)
+
+        batch, other = (Batch(jnp.asarray(each), jnp.asarray(label), everyone) for each in (images, altered))
+        gradients = []
+        for order in ("second", "first"):
+            rule = episodic_gradient(lambda *_, other=other: other.inputs, weighted, order=order, **options)
+            (loss, after), gradient = rule(problem, params, {}, batch, view, key)
+            gradients.append(_vector(gradient))
+        passes = [problem.forward(*each, view, key) for each in ((params, {}, batch), (after["weights"], {}, other))]
+        losses = [*map(_score_dice, passes), contrast(*passes), loss]
+        updates, state = optimizer.update(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+        found.append((_vector(after["weights"]), *gradients, losses, _vector(params)))
+    names = ("fast", "grad_second_order", "grad", "losses", "w")
+    for name, values in zip(names, zip(*found, strict=True), strict=True):
+        yield case.compare(name, np.stack(values))
+    if (difference := settings["second_order_differs"]) > 0:
+        yield case.refute("grad_second_order", np.stack([gradients[2] for gradients in found]), difference / 10)
+
+
+@covers("feddg", "weights_*")
+def weights(case: Case):
+    counts = jnp.asarray(case["n_samples"], float)
+    ours = []
+    for unseen in range(len(counts)):  # it takes no part
+        view = server_view({}, len(counts))
+        uploads = view.uploads._replace(num_examples=counts)
+        is_present = jnp.arange(len(counts)) != unseen
+        ours.append(by_examples.update((), view._replace(uploads=uploads, is_present=is_present))[0])
+    yield case.compare("exact", np.stack(ours))
+    yield case.refute("weights", np.stack(ours), 1e-3)
