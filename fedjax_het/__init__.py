@@ -3,6 +3,7 @@
 from fedjax_het import algorithms, data, diagnostics, models, privacy, sharing, tree, types, uplink
 from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, OutputMixture, Summary, Weighting
 from fedjax_het.client import (
+    episodes,
     gradients,
     local_updates,
     measures,
@@ -39,6 +40,7 @@ __all__ = [
     "asynchronous",
     "data",
     "diagnostics",
+    "episodes",
     "gradients",
     "layout",
     "local_updates",

@@ -60,18 +60,20 @@ def feddg(
     step. L_boundary holds the mean features at the contour of each structure apart from those around it, over both
     passes, see `objectives.boundary_contrast`; with labels of whole images it is 0.
 
-    Wire: as FedAvg; up, before training, the amplitudes of num_images images inside M alone; down those of all clients,
-    [clients, num_images, row, column, channel]. Kept by a client: its optimizer's state; by the server: the amplitudes.
+    Wire: as FedAvg; up, before training, the amplitudes of num_images images, inside M alone; down those of all
+    clients, [clients, num_images, row, column, channel]. They never change, so that sending them once would do. Kept by
+    a client: its optimizer's state; by the server: the amplitudes.
 
     Images whose means have both signs, as standardised ones have, are refused: the sign is phase.
     Setting: optimizer "adam", rate 1e-3, task_loss "dice", batch 5, 1 epoch, 100 rounds on fundus images of 384 pixels;
     for classification (PACS, by FedGA's authors) band .1.
     Deviations: the equation as printed, (1 - l) A (1 - M) + l A' M, is a misprint by its authors' word. The released
     training never interpolates: its window is the mean alone and its rate 1, so that images get another mean and are
-    cut to their range; preset="released" has that. It cuts each client's amplitudes to a random eighth; here a client's
-    images take turns. Weights are exact shares, and not rounded to two decimals. The Dice loss is of a softmax with the
-    background, and each class is a structure of its own, where the code has a sigmoid for discs that contain cups. An
-    example where a structure is absent is left out of that structure's L_boundary, where the code has NaN.
+    cut to their range; preset="released" has that. It cuts each client's amplitudes to a random eighth; here num_images
+    are spread evenly over its examples. Weights are exact shares, and not rounded to two decimals. The Dice loss is of
+    a softmax with the background, and each class is a structure of its own, where the code has a sigmoid for discs that
+    contain cups. An example where a structure is absent is left out of that structure's L_boundary, where the code has
+    NaN.
 
     Args:
         gamma: The paper's γ, .1 (boundary term).
@@ -79,7 +81,7 @@ def feddg(
             replaced.
         rate: l, "uniform" or a number for all; 0 leaves images as they are.
         clip: The range to which altered images are cut; None is none.
-        num_images: Images whose amplitudes a client sends in a round.
+        num_images: Images whose amplitudes a client sends, the same in every round.
         inner_step: s, the code's 1e-3; 0 has w' = w.
         inner_clip: c, the code's 100; None is no clamp.
         order: "first" (code), or "second", which differentiates through the inner step, the paper read literally.

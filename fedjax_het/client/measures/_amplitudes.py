@@ -12,9 +12,8 @@ from fedjax_het.validation import Count, Fraction, validate_arguments
 def low_frequency_amplitudes(band: Fraction = 0.01, num_images: Count = 8) -> Measure:
     """{"amplitudes" [num_images, row, column, channel], "count" []}: those of so many training images, one by one.
 
-    From round to round a client's next images have their turn, in the order of its table, until all have had it. With
-    fewer images than `num_images` it has them all every time; behind `count`, entries mean nothing. Images are those
-    that the model is given, without augmentation.
+    They are spread evenly over the client's table, and the same in every round; a client with fewer sends them all.
+    Behind `count`, entries mean nothing. Images are those that the model is given, without augmentation.
 
     Args:
         band: The frequencies, see `spectra.low_frequencies`; their share of the larger half of the spectrum.
@@ -24,8 +23,8 @@ def low_frequency_amplitudes(band: Fraction = 0.01, num_images: Count = 8) -> Me
     def measure(problem: Problem, view: ClientView) -> Named:
         rows = view.data.train
         count = jnp.minimum(rows.count, num_images)
-        turn = view.received.round * count + jnp.arange(num_images)
-        index = rows.index[turn % jnp.maximum(rows.count, 1)]
+        spread = jnp.arange(num_images) * rows.count // jnp.maximum(count, 1)
+        index = rows.index[jnp.minimum(spread, jnp.maximum(rows.count - 1, 0))]
         batch = problem.batch(view.data, index, count, 0, num_images)
         return {"amplitudes": low_amplitudes(batch.inputs, band), "count": count.astype(float)}
 
