@@ -1,5 +1,7 @@
 """Laws of FedDG: interpolation of amplitudes, whose amplitudes those are, the contrast of boundaries, the episodes."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,7 +61,7 @@ def test_amplitudes_are_those_of_other_known_clients_each_as_likely():
     latest = {"amplitudes": jnp.asarray(amplitudes), "count": jnp.asarray([2.0, 4, 3, 4, 1])}
     is_known = jnp.array([True, True, False, True, True])
     batch = Batch(jnp.ones((600, 2, 2, 1)), jnp.zeros(600, int), jnp.ones(600))
-    alter = interpolated_amplitudes(0.0, rate=1.0)
+    alter = jax.jit(interpolated_amplitudes(0.0, rate=1.0))
 
     def draws(is_known):
         view = view_of(1, {"amplitudes": {"latest": latest, "is_known": is_known}})
@@ -76,12 +78,14 @@ def test_amplitudes_are_those_of_other_known_clients_each_as_likely():
 def test_a_client_sends_amplitudes_of_images_from_all_over_its_table(num_images):
     problem, client = LocalProblem(model(), (), federation().prepare), 4
     count = int(federation().data.train.count[client])
-    answer = low_frequency_amplitudes(BAND, num_images)(problem, view_of(client))
+    answer = jax.jit(partial(low_frequency_amplitudes(BAND, num_images), problem))(view_of(client))
     assert answer["count"] == min(count, num_images)
     positions = [0, count // 3, 2 * count // 3] if num_images == 3 else np.arange(count)
     rows = federation().data.train.index[client, positions]
-    expected = low_amplitudes(federation().prepare(federation().data.examples.inputs[rows]), BAND)
-    assert expected.shape[1:] == (5, 5, 1) and len(answer["amplitudes"]) == num_images
+    transform = np.fft.fft2(federation().prepare(federation().data.examples.inputs[rows]), axes=(1, 2))
+    low = np.array([0, 1, 2, 4, 5])  # all but frequency -3
+    expected = np.abs(transform)[:, low][:, :, low]
+    assert len(answer["amplitudes"]) == num_images
     np.testing.assert_allclose(answer["amplitudes"][: len(rows)], expected, rtol=1e-4, atol=1e-4)
 
 
@@ -100,8 +104,6 @@ def test_without_transformation_inner_step_and_boundary_it_is_fedavg_at_twice_th
     plain = {"rate": 0.0, "inner_step": 0.0, "gamma": 0.0, "learning_rate": 0.025}
     average, ours = train("fedavg")["params"], train("feddg", **plain)["params"]
     assert difference(average, ours) < 1e-6
-    altered = train("feddg", **plain | {"rate": 1.0})["params"]
-    assert difference(average, altered) > 1e-3
 
 
 def masks_of_boxes(num: int) -> np.ndarray:
@@ -142,11 +144,11 @@ def test_the_boundary_contrast_of_maps_of_another_size_is_refused():
 
 def test_the_supervised_contrast_reads_directions_alone_and_is_small_where_labels_are_apart():
     vectors, labels, every = RNG.normal(size=(6, 3)), jnp.array([1, 1, 1, 0, 0, 0]), jnp.ones(6, bool)
-    loss = supervised_contrast(jnp.asarray(vectors), labels, every)
-    scaled = supervised_contrast(jnp.asarray(vectors * RNG.uniform(0.1, 9, (6, 1))), labels, every)
+    value = jax.jit(supervised_contrast)
+    loss, scaled = (value(jnp.asarray(vectors * size), labels, every) for size in (1.0, RNG.uniform(0.1, 9, (6, 1))))
     np.testing.assert_allclose(loss, scaled, rtol=1e-4)
     apart = jnp.asarray(np.where(labels[:, None] == 1, 1.0, -1.0) * np.ones(3))
-    assert 0 <= supervised_contrast(apart, labels, every) < 1e-6 < loss
+    assert 0 <= value(apart, labels, every) < 1e-6 < loss
 
 
 def test_inputs_that_are_no_images_and_standardised_images_are_refused():
