@@ -3,10 +3,11 @@
     A(x) = |DFT(x)|, P(x) = angle DFT(x), per channel, unnormalised
 
 Images are [batch, height, width, channel]. The low frequencies of a band are the centred square up to
-floor(min(height, width) band) along both axes, in the order of `numpy.fft.fftfreq`.
+floor(min(height, width) band) along both axes, in the order of `numpy.fft.fftfreq`; "dc" is the mean alone.
 """
 
 from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,9 @@ from jax.typing import DTypeLike
 
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.types import Array
+from fedjax_het.validation import Fraction
+
+SquareBand = Literal["dc"] | Fraction
 
 
 def spectrum(images: Array) -> tuple[Array, Array]:
@@ -55,20 +59,20 @@ def directions(transform: Array, tolerance: float | None = None) -> Array:
     return jnp.where(is_noise, 1, transform / jnp.where(is_noise, 1, size))
 
 
-def low_frequencies(size: tuple[int, int], band: float) -> tuple[np.ndarray, np.ndarray]:
+def low_frequencies(size: tuple[int, int], band: SquareBand) -> tuple[np.ndarray, np.ndarray]:
     """The rows and the columns of a spectrum of this (height, width) that are in the band."""
-    half = int(min(size) * band)
+    half = 0 if isinstance(band, str) else int(min(size) * band)
     rows, columns = (np.flatnonzero(np.abs(np.rint(np.fft.fftfreq(n) * n)) <= half) for n in size)
     return rows, columns
 
 
-def low_amplitudes(images: Array, band: float) -> Array:
+def low_amplitudes(images: Array, band: SquareBand) -> Array:
     """The amplitudes of the band's frequencies, [batch, row, column, channel]; no other is computed."""
     images = _as_float(images)
     return jnp.abs(_transform(images, *_low_waves(images, band)))
 
 
-def interpolate_amplitudes(images: Array, amplitudes: Array, rates: Array, band: float) -> Array:
+def interpolate_amplitudes(images: Array, amplitudes: Array, rates: Array, band: SquareBand) -> Array:
     """Draw the amplitudes of the band's frequencies towards others, and keep the phases (FedDG).
 
         Re IDFT(((1 - rate) A(x) + rate A') exp(i P(x)))   in the band, A(x) outside
@@ -97,7 +101,7 @@ def _as_float(images: Array) -> Array:
     return images.astype(jnp.promote_types(images.dtype, jnp.float32))
 
 
-def _low_waves(images: Array, band: float) -> tuple[np.ndarray, np.ndarray]:
+def _low_waves(images: Array, band: SquareBand) -> tuple[np.ndarray, np.ndarray]:
     kept = low_frequencies((images.shape[1], images.shape[2]), band)
     rows, columns = (_waves(n, images.dtype)[:, own] for n, own in zip(images.shape[1:3], kept, strict=True))
     return rows, columns

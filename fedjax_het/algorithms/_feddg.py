@@ -16,7 +16,7 @@ from fedjax_het.models import with_image_shape
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.summaries import latest_of_clients
 from fedjax_het.server.weightings import WeightingOrName
-from fedjax_het.spectra import low_frequencies
+from fedjax_het.spectra import SquareBand, low_frequencies
 from fedjax_het.types import Named, Variables
 from fedjax_het.validation import (
     Count,
@@ -31,11 +31,11 @@ from fedjax_het.validation import (
 )
 
 
-@with_presets(released={"band": 0.0, "rate": 1.0, "clip": (0.0, 1.0)})
+@with_presets(released={"band": "dc", "rate": 1.0, "clip": (0.0, 1.0)})
 @validate_arguments
 def feddg(
     gamma: NonNegative = 0.1,
-    band: Fraction = 0.01,
+    band: SquareBand = 0.01,
     *,
     rate: Literal["uniform"] | Fraction = "uniform",
     clip: tuple[Finite, Finite] | None = None,
@@ -77,8 +77,8 @@ def feddg(
 
     Args:
         gamma: The paper's γ, .1 (boundary term).
-        band: The paper's α of M, .01 (.003 in the demonstration); below 1 / min(height, width) only the mean is
-            replaced.
+        band: The paper's α of M, .01 (.003 in the demonstration); "dc", or a number below 1 / min(height, width), is
+            the mean alone.
         rate: l, "uniform" or a number for all; 0 leaves images as they are.
         clip: The range to which altered images are cut; None is none.
         num_images: Images whose amplitudes a client sends, the same in every round.
@@ -89,7 +89,7 @@ def feddg(
         reset_optimizer: Whether the local optimizer starts afresh each round, as in most other algorithms.
         weighting: "samples" or "uniform".
         server_learning_rate: By which the mean of the updates is multiplied, 1.
-        preset: "released" has the public code's images: band=0, rate=1, clip=(0, 1).
+        preset: "released" has the public code's images: band="dc", rate=1, clip=(0, 1).
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:
@@ -120,7 +120,7 @@ def feddg(
     )
 
 
-def _answer_shapes(band: float, num_images: int, shared: Variables) -> Named:
+def _answer_shapes(band: SquareBand, num_images: int, shared: Variables) -> Named:
     _, height, width, channels = (outline := shared["outline"]["images"]).shape
     rows, columns = low_frequencies((height, width), band)
     amplitudes = jnp.zeros((num_images, len(rows), len(columns), channels), outline.dtype)

@@ -11,7 +11,7 @@ from fedjax_het.algorithm import GradientRule, Problem
 from fedjax_het.client.gradients import LossAndState
 from fedjax_het.client.objectives import PairTerm
 from fedjax_het.client.optimizers import partition_trained
-from fedjax_het.spectra import interpolate_amplitudes
+from fedjax_het.spectra import SquareBand, interpolate_amplitudes
 from fedjax_het.types import Array, Batch, ClientView, ForwardPass, Key, Params, Variables
 from fedjax_het.validation import Finite, Fraction, NonNegative, Positive, may_be_nonzero, validate_arguments
 
@@ -89,7 +89,7 @@ def _sum_of_terms(forward: ForwardPass) -> Array:
 
 @validate_arguments
 def interpolated_amplitudes(
-    band: Fraction = 0.01, rate: Literal["uniform"] | Fraction = "uniform", clip: tuple[Finite, Finite] | None = None
+    band: SquareBand = 0.01, rate: Literal["uniform"] | Fraction = "uniform", clip: tuple[Finite, Finite] | None = None
 ) -> Alteration:
     """Images whose low frequencies have amplitudes between their own and those of an image of another client.
 

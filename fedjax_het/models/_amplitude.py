@@ -76,7 +76,7 @@ def _in_band(size: tuple[int, int], band: Band) -> np.ndarray:
     """[height, width]: whether a bin is replaced."""
     if band == "full":
         return np.ones(size, bool)
-    rows, columns = low_frequencies(size, 0.0 if band == "dc" else band)
+    rows, columns = low_frequencies(size, band)
     is_inside = np.zeros(size, bool)
     is_inside[np.ix_(rows, columns)] = True
     return is_inside

@@ -3,13 +3,13 @@
 import jax.numpy as jnp
 
 from fedjax_het.algorithm import Measure, Problem
-from fedjax_het.spectra import low_amplitudes
+from fedjax_het.spectra import SquareBand, low_amplitudes
 from fedjax_het.types import ClientView, Named
-from fedjax_het.validation import Count, Fraction, validate_arguments
+from fedjax_het.validation import Count, validate_arguments
 
 
 @validate_arguments
-def low_frequency_amplitudes(band: Fraction = 0.01, num_images: Count = 8) -> Measure:
+def low_frequency_amplitudes(band: SquareBand = 0.01, num_images: Count = 8) -> Measure:
     """{"amplitudes" [num_images, row, column, channel], "count" []}: those of so many training images, one by one.
 
     They are spread evenly over the client's table, and the same in every round; a client with fewer sends them all.
