@@ -23,6 +23,7 @@ from fedjax_het.types import Array, Model
 
 from ..distributed import cpu_devices
 from ..distributed.collectives import SINGLE, Processes
+from ..runs import data_usage, records
 from ..runs.run_directory import describe_differences
 from ..runs.setting_text import parse_layout, parse_names, parse_size
 from . import calls, privacy
@@ -211,6 +212,9 @@ def describe_resolved(
         "seconds_a_round": {str(timing.candidate): timing.seconds for timing in choice.timings} if choice else {},
         "conv": choice.conv if choice and choice.conv else parts.conv,
         "devices": _describe_devices(),
+        "data_usage": data_usage.describe_run(
+            records.describe_partition(simulation.federation), simulation.has_personal, settings["personal_on_test"]
+        ),
     }
     record |= privacy.describe_noise(settings)
     return record | dict(parts.resolved) | simulation.offload._asdict() | {"beside": list(names)}

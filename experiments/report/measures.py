@@ -109,5 +109,5 @@ def make_table(rows: Sequence[Row], stars: Mapping[tuple[str, str, str], str], n
 def _describe_data(rows: Sequence[Row]) -> str:
     """Describe the examples that each row is trained on and measured on."""
     runs = [(row.label, left_out(run), run.partition) for row in rows for run in row.runs if run.partition]
-    groups = data_usage.groups_of(figure_names(rows))
-    return data_usage.describe_runs(runs, [group for group in groups if not group.startswith("unseen/")])
+    groups = [group.partition("/")[0] for group in data_usage.groups_of(figure_names(rows))]
+    return data_usage.describe_runs(runs, list(dict.fromkeys(groups)))

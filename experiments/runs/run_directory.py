@@ -158,7 +158,7 @@ def _resolve_auto_from(settings: dict[str, Any], before: Mapping[str, Any], part
     if data.get("client_test_fraction") == AUTO and "client_test_fraction" in data_before:
         fraction = data_before["client_test_fraction"]
         if isinstance(partition, dict) and (fractions := partition.get("fractions")) is not None:
-            fraction = default_client_test_fraction(None in (fractions["test"], fractions["client_test"]))
+            fraction = default_client_test_fraction(fractions["client_test"] is None or fractions["test"] != 0)
         settings = settings | {"data": data | {"client_test_fraction": fraction}}
     if settings.get("personal_on_test") == AUTO and "personal_on_test" in before:
         settings = settings | {"personal_on_test": before["personal_on_test"]}

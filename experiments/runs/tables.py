@@ -243,7 +243,7 @@ def _describe_data(runs: Sequence[LabeledRun], kind: str, figures: Figures) -> s
         for label, results, left_out in runs
         if label in figures and results.partition
     ]
-    return data_usage.describe_runs(known, [] if kind == "unseen" else [kind])
+    return data_usage.describe_runs(known, [kind])
 
 
 def _make_table(name: str, title: str, figures: Figures, note: str) -> Table:

@@ -29,7 +29,7 @@ from fedjax_het.engine.parallel.compilation import COMPILATION_LOG
 
 from ..configuration import privacy
 from ..configuration.privacy import FIGURE
-from ..runs import data_usage, records
+from ..runs import data_usage
 
 _MOST_FIGURES = 40
 _DETAILS = ("_weighted", "_min", "_max")
@@ -41,11 +41,9 @@ def describe_costs(
 ) -> str:
     """Describe a run before it begins: its parts, the examples that it is measured on, and its costs."""
     facts, federation = simulation.cost, simulation.federation
-    partition, has_personal = records.describe_partition(federation), simulation.has_personal
-    groups = data_usage.measured_groups(partition, has_personal, settings["personal_on_test"])
-    usage = data_usage.describe_groups(partition, groups)
-    if "personal_test" in groups:
-        predictions = f"{facts.num_clients:,} x {partition['test']:,} predictions per evaluation"
+    usage = dict(resolved["data_usage"])
+    if "personal_test/" in usage and federation.test is not None:
+        predictions = f"{facts.num_clients:,} x {int(federation.test.count):,} predictions per evaluation"
         usage["personal_test/"] += f" ({predictions}; personal_on_test=False does without)"
     least, most = facts.steps_per_client
     steps = f"{least}" if least == most else f"{least} to {most}"
