@@ -73,7 +73,7 @@ def toy(
         domains=clients,
         domain_names=[f"client_{i:03d}" for i in range(num_all)],
     )
-    options = {"client_test_fraction": 0.2} | options
+    options.setdefault("client_test_fraction", 0.2)
     return federate(dataset, _partition_by_domain, num_clients, seed=seed, **options)
 
 
