@@ -16,7 +16,7 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.objectives import with_task_loss
 from fedjax_het.data import Dataset, Federation, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
-from fedjax_het.engine import OffloadPolicy, Sweep
+from fedjax_het.engine import METRICS, OffloadPolicy, Sweep
 from fedjax_het.errors import InputError
 from fedjax_het.models import UNDECIDED_CONVS, computed_in, select_conv_impl
 from fedjax_het.types import Array, Model
@@ -183,6 +183,7 @@ def build_simulation(parts: RunParts, runs: Sequence[Mapping[str, Any]], folder:
         asynchronous=parts.asynchronous,
         layout=parts.layout,
         memory_budget=parse_size("memory_budget", settings["memory_budget"]),
+        metrics=parse_names("metrics", settings["metrics"], METRICS),
         diagnostics={name: DIAGNOSTICS[name] for name in diagnostics},
         folder=folder,
         seed=[each["seed"] for each in runs],

@@ -34,6 +34,8 @@ def describe_measurement(partition: Partition, group: str) -> str:
     if kind == "unseen":
         num = (partition.get("unseen") or {}).get(name)
         return f"{name}, a domain that no client has" + (f": {num:,} examples" if num is not None else "")
+    if kind == "domains":
+        return "the domains that no client has, each by itself"
     split = "valid" if kind in ("valid", "personal_valid") else "test"
     clients = _clients(partition, is_newcomer=kind == "newcomers")
     num = _sum(clients, split)
@@ -76,7 +78,8 @@ def measured_groups(partition: Partition, has_personal: bool, is_personal_on_tes
     if _sum(clients, "valid"):
         groups += ["valid", "personal_valid"] if has_personal else ["valid"]
     groups += ["newcomers"] if _sum(_clients(partition, is_newcomer=True), "test") else []
-    return [*groups, *(f"unseen/{name}" for name in partition["unseen"])]
+    unseen = [f"unseen/{name}" for name in partition["unseen"]]
+    return [*groups, *unseen, *(["domains"] if len(unseen) > 1 else [])]
 
 
 def groups_of(figures: Iterable[str]) -> list[str]:
@@ -130,6 +133,8 @@ def describe_runs(runs: Sequence[tuple[str, str, Partition]], groups: Sequence[s
 
 
 def _expand_unseen(partition: Partition, group: str) -> list[str]:
+    if group == "domains":  # statistics over unseen domains
+        return []
     return [f"unseen/{name}" for name in partition.get("unseen") or {}] if group == "unseen" else [group]
 
 

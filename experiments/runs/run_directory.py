@@ -144,8 +144,12 @@ class RunDirectory:
 
 
 def run_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that identify a run: all but those of the machine and of trackers, which may change."""
-    return {key: value for key, value in settings.items() if key not in _NOT_OF_IDENTITY}
+    """Return the settings that identify a run: all but those of the machine and of trackers, which may change.
+
+    A run without metrics is one of older versions, which had no such setting.
+    """
+    without_metrics = () if settings.get("metrics") else ("metrics",)
+    return {key: value for key, value in settings.items() if key not in (*_NOT_OF_IDENTITY, *without_metrics)}
 
 
 def _resolve_auto_from(settings: dict[str, Any], before: Mapping[str, Any], partition: Any) -> dict[str, Any]:

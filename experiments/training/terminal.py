@@ -22,9 +22,9 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 
-from fedjax_het.engine import RunCost, Simulation
+from fedjax_het.engine import METRICS, RunCost, Simulation
 from fedjax_het.engine.parallel.compilation import COMPILATION_LOG
 
 from ..configuration import privacy
@@ -211,9 +211,10 @@ def tabulate_results(summary: Mapping[str, Any]) -> Table:
     Mean ± standard deviation over several seeds. If there are many figures, details are left out.
     """
     names = list(summary["final"])
-    table = Table("figure", f"after round {summary['rounds']}")
+    table = Table(Column("figure", overflow="fold"), f"after round {summary['rounds']}")
     if len(names) > _MOST_FIGURES:
-        names = [name for name in names if not (name.endswith(_DETAILS) or "/iou" in name)]
+        details = (*_DETAILS, *(f"/{metric}_gini" for metric in METRICS))
+        names = [name for name in names if not (name.endswith(details) or "/iou" in name)]
         table.caption = f"all {len(summary['final'])} figures: summary.json"
     columns = [summary["final"]]
     if selected := summary.get("selected"):
