@@ -124,7 +124,17 @@ class Simulation:
         participation = participation or (full() if cohort_size is None else uniform(cohort_size))
         block, requested_offload = min(evaluate_every, rounds), OffloadPolicy(client_states, examples)
         spec = RunSpec(
-            sweep, model, federation, participation, rounds, block, seeds, num_seeds, personal_on_test, timing, metrics
+            sweep,
+            model,
+            federation,
+            participation,
+            rounds,
+            block,
+            seeds,
+            num_seeds,
+            personal_on_test,
+            timing,
+            metrics=metrics,
         )
         spec = spec.with_events(asynchronous) if asynchronous else spec
         folder = Path(folder or tempfile.gettempdir())
