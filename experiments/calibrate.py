@@ -122,7 +122,7 @@ def evaluate(model: TrainedModel) -> dict[str, np.ndarray]:
         RunCounters(zero, zero),
     )
     tables, key = personal_rows(federation, False), jax.random.key(0)  # no client has a model of its own
-    return flatten_evaluation(evaluation(state, federation.data, held, tables, key))
+    return flatten_evaluation(evaluation(state, federation.data, held, tables, key)[0])
 
 
 @with_exit_status()

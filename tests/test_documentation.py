@@ -19,6 +19,7 @@ from experiments.training.recorder import WRITTEN
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.data import PARTITIONS, POISONINGS, SOURCES
 from fedjax_het.diagnostics import DIAGNOSTICS
+from fedjax_het.engine import METRICS
 from fedjax_het.models import MODELS
 from fedjax_het.server.aggregators import AGGREGATORS
 from fedjax_het.server.aggregators._robust_steps import STEPS
@@ -154,7 +155,7 @@ def test_readme_has_at_most_6_kilobytes():
             "docs/robust.md",
             [*AGGREGATORS, *STEPS, *POISONINGS, *(name for name in STAGES if name.startswith("attack_"))],
         ),
-        ("docs/evaluation.md", DIAGNOSTICS),
+        ("docs/evaluation.md", [*DIAGNOSTICS, *METRICS]),
         ("docs/accelerators.md", PARTS),
         ("docs/benchmarks.md", WORKLOADS),
         ("docs/command_line.md", [*(field.name for field in fields(settings.RunSettings)), *WRITTEN]),

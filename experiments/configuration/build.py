@@ -16,13 +16,14 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.objectives import with_task_loss
 from fedjax_het.data import Dataset, Federation, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
-from fedjax_het.engine import OffloadPolicy, Sweep
+from fedjax_het.engine import METRICS, OffloadPolicy, Sweep
 from fedjax_het.errors import InputError
 from fedjax_het.models import UNDECIDED_CONVS, computed_in, select_conv_impl
 from fedjax_het.types import Array, Model
 
 from ..distributed import cpu_devices
 from ..distributed.collectives import SINGLE, Processes
+from ..runs import data_usage, records
 from ..runs.run_directory import describe_differences
 from ..runs.setting_text import parse_layout, parse_names, parse_size
 from . import calls, privacy
@@ -182,6 +183,7 @@ def build_simulation(parts: RunParts, runs: Sequence[Mapping[str, Any]], folder:
         asynchronous=parts.asynchronous,
         layout=parts.layout,
         memory_budget=parse_size("memory_budget", settings["memory_budget"]),
+        metrics=parse_names("metrics", settings["metrics"], METRICS),
         diagnostics={name: DIAGNOSTICS[name] for name in diagnostics},
         folder=folder,
         seed=[each["seed"] for each in runs],
@@ -211,6 +213,9 @@ def describe_resolved(
         "seconds_a_round": {str(timing.candidate): timing.seconds for timing in choice.timings} if choice else {},
         "conv": choice.conv if choice and choice.conv else parts.conv,
         "devices": _describe_devices(),
+        "data_usage": data_usage.describe_run(
+            records.describe_partition(simulation.federation), simulation.has_personal, settings["personal_on_test"]
+        ),
     }
     record |= privacy.describe_noise(settings)
     return record | dict(parts.resolved) | simulation.offload._asdict() | {"beside": list(names)}

@@ -12,6 +12,7 @@ from fedjax_het.client.objectives import TaskLoss
 from fedjax_het.client.schedules import SCHEDULES
 from fedjax_het.data import AUGMENTATIONS, PARTITIONS, POISONINGS, SOURCES, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
+from fedjax_het.engine import METRICS
 from fedjax_het.engine.round import participation
 from fedjax_het.engine.round.asynchronous import ASYNCHRONOUS
 from fedjax_het.engine.round.timing import TIMINGS
@@ -46,6 +47,7 @@ class RunSettings:
     checkpoint_every: CountOrZero = 10  # and after the last round; 0 = only then
     personal_on_test: bool | Literal["auto"] = "auto"  # whether personal models are also evaluated on the common test
     # set; auto: if clients have no test examples of their own
+    metrics: str = ""  # besides loss and accuracy; names separated by commas, see engine.METRICS
     diagnostics: str = ""  # names separated by commas, see fedjax_het/diagnostics
     diagnose_every: Count = 10  # rounds; and before the first
     live: str = ""  # trackers, names separated by commas, see experiments/trackers
@@ -57,6 +59,7 @@ class RunSettings:
     def __post_init__(self):
         check_constraints(constraints(RunSettings), vars(self))
         setting_text.parse_layout(self.layout)
+        setting_text.parse_names("metrics", self.metrics, METRICS)
         setting_text.parse_names("diagnostics", self.diagnostics, DIAGNOSTICS)
         trackers.names(self.live)
         setting_text.parse_size("memory_budget", self.memory_budget)

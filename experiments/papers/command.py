@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from fedjax_het.models import MODELS
 from .. import PROGRAM, ROOT
 from ..configuration import calls
 from ..configuration.command_line import split_overrides, with_exit_status
-from ..runs import json_files, plots
+from ..runs import data_usage, json_files, plots
 from ..runs.results import RunResults
 from ..runs.run_directory import run_identity
 from ..sweep import grid
@@ -75,7 +76,7 @@ def run(
     results = {each.run.name: RunResults(each.directory) for each in results if each.is_done}
     runs = {place: results[each.name] for place, each in run_of_place.items() if each.name in results}
     entries = _read_entries(experiment, experiment.scales[scale], run_of_place, runs)
-    text = to_markdown(experiment, scale, entries, common)
+    text = to_markdown(experiment, scale, entries, common, runs)
     json_files.write(workdir / f"{what}-{scale}.md", text)
     json_files.write(workdir / f"{what}-{scale}.csv", to_csv(entries))
     if experiment.draw:
@@ -158,18 +159,33 @@ def _average_columns(entries: Sequence[Entry]) -> list[float]:
     return [sum(values) / len(values) for values in zip(*seeds, strict=True)] if all(seeds) else []
 
 
-def to_markdown(experiment: Experiment, scale: str, entries: Sequence[Entry], common: Settings = {}) -> str:  # noqa: B006
-    """Write one table per measure, what was reduced, what the user set (`common`), and the caveats."""
+def to_markdown(
+    experiment: Experiment,
+    scale: str,
+    entries: Sequence[Entry],
+    common: Settings = MappingProxyType({}),
+    runs: Runs = MappingProxyType({}),
+) -> str:
+    """Write one table per measure, what the runs are measured on, what was reduced, what the user set (`common`), and
+    the caveats."""
     parts = [f"# {experiment.title}\n"]
     for measure in experiment.measures:
         of_measure = [entry for entry in entries if entry.measure == measure]
         parts.append(_make_table(measure, experiment, of_measure))
+    parts += [f"{text}\n" for text in [_describe_data(runs)] if text]
     parts.append(_describe_setting(experiment.scales[scale], common))
     if experiment.caveats:
         is_paper = not experiment.scales[scale].reduction
         about = "Caveats" if is_paper else "Caveats of the paper, and the choices made at --scale=paper"
         parts.append(f"{about}:\n\n" + "".join(f"- {caveat}\n" for caveat in experiment.caveats))
     return "\n".join(parts)
+
+
+def _describe_data(runs: Runs) -> str:
+    """Describe the examples that the runs of each column are trained on and measured on."""
+    groups = [group.partition("/")[0] for each in runs.values() for group in data_usage.groups_of(each.final)]
+    known = [(column, "", each.partition) for (_, column), each in runs.items() if each.partition]
+    return data_usage.describe_runs(known, list(dict.fromkeys(groups)))
 
 
 def _describe_setting(scale: Scale, common: Settings) -> str:

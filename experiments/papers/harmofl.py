@@ -44,7 +44,7 @@ _REDUCTION = (
 _CAMELYON = {"data.path": "{camelyon}", "num_seeds": "3", "evaluate_every": "1"}
 _DIGITS = flatten(
     {
-        "data": {"num_clients": "3", "valid_fraction": "0.16"},
+        "data": {"num_clients": "3", "valid_fraction": "0.16", "client_test_fraction": "0.2"},
         "model": {"name": "cnn", "channels": "(4,)", "hidden": "(8,)", "norm": "batch"},
     }
 )

@@ -41,6 +41,7 @@ STROKES = flatten(
             "domains": "True",
             "num_clients": "4",
             "valid_fraction": "0.16",
+            "client_test_fraction": "0.2",
             "test_fraction": "0.0",
         },
         "data.partition.name": "by_domain",

@@ -11,6 +11,7 @@ from ..runs.results import RunResults
 from ..runs.run_files import Json
 from .spec import Measure
 
+_HELD_OUT_HINT = "Hold some out: data.client_test_fraction of each client's, or data.test_fraction of all."
 LineValue = Callable[[Json], float]
 """A line of diagnostics.jsonl -> a number."""
 
@@ -27,7 +28,10 @@ def read_final(*names: str, is_selected: bool = False) -> Measure:
 
     def measure(run: RunResults, column: str) -> list[float]:
         figures = run.selected["figures"] if is_selected else run.final
-        return [100 * value for value in next(figures[name] for name in names if name in figures)["seeds"]]
+        name = next((name for name in names if name in figures), None)
+        if name is None:
+            raise InputError(f"{run.directory}: it has no {' and no '.join(names)}. {_HELD_OUT_HINT}")
+        return [100 * value for value in figures[name]["seeds"]]
 
     return measure
 
@@ -86,8 +90,11 @@ def read_client_score(score: str = "accuracy", *, is_selected: bool = False) -> 
                 f"{run.directory}: no client for the column '{column}'; its clients are {', '.join(names)}."
             )
         of_client = [row for row in rows if row["client"] == name]
-        scores = [(row[f"personal_{score}"], row[score]) for row in of_client]
-        return [100 * float(server if own in ("", None) else own) for own, server in scores]
+        pairs = [(row[f"personal_{score}"], row[score]) for row in of_client]
+        scores = [server if own in ("", None) else own for own, server in pairs]
+        if any(value in ("", None) for value in scores):
+            raise InputError(f"{run.directory}: client '{name}' has no test examples of its own. {_HELD_OUT_HINT}")
+        return [100 * float(value) for value in scores]
 
     return measure
 

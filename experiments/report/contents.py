@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..runs.figures import Figure
 from ..runs.results import MissingRun, RunResults
-from ..runs.tables import LabeledRun, Table, Value, client_tables
+from ..runs.tables import LabeledRun, Table, Value, client_tables, score_title
 from . import clients, comparisons, costs, curves, diagnostics, images, measures, targets
 from .images import Picture
 from .rows import Row, group_by_data, left_out, make_rows, tabulate_runs, tabulate_settings, tabulate_versions
@@ -78,7 +78,7 @@ def make_contents(
 def _make_sections(group: Sequence[Row], scores_to_reach: Sequence[float]) -> tuple[list[Section], list[str]]:
     """Return (the sections of the rows of one data set, the sentences of their summary)."""
     score = measures.find_score(group)
-    title = measures.score_title(score)
+    title = score_title(score)
     compared = comparisons.compare_with_baseline(group)
     final = measures.make_table(group, comparisons.significance_stars(compared), comparisons.describe_stars(compared))
     tests = _non_empty(comparisons.make_table(compared))
@@ -89,7 +89,7 @@ def _make_sections(group: Sequence[Row], scores_to_reach: Sequence[float]) -> tu
     by_client = [clients.make_scores_figure(group, score, title)]
     partitions = [clients.make_partition_figure(group, "pixels" if score == "dice" else "examples")]
     sections = [
-        Section("results", "Results", [*_non_empty(final), *shown], folded=folded),
+        Section("results", "Results", [*_non_empty(final, *measures.make_metric_tables(group)), *shown], folded=folded),
         Section("learning", "Learning", list(filter(None, reached)), list(filter(None, learning))),
         Section("clients", "Clients", fairness, list(filter(None, by_client)), folded=_tabulate_clients(group)),
         Section("data", "Data", figures=list(filter(None, partitions))),

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..runs import data_usage, records
-from ..runs.results import score_name
+from ..runs.results import requested_metrics, score_name
 from ..runs.run_files import Json
-from ..runs.tables import Table, Value
+from ..runs.tables import PER_CENT, ColumnFormat, Table, Value, score_format, score_title
 from .rows import Row, figure_names, left_out
 
 Seeds = dict[int, float]
@@ -20,6 +20,7 @@ _COLUMNS = (
     ("personal_test", "_mean", "own models on the test set"),
     ("newcomers", "_mean", "newcomers"),
 )
+_OVER_DOMAINS = ("unseen, mean", "unseen, deviation", "unseen, worst")
 _NOTE = (
     "The server's model unless own models are named. Mean ± population standard deviation over seeds; clients: mean "
     "over clients; weighted: by their test examples."
@@ -35,17 +36,13 @@ def find_score(rows: Sequence[Row]) -> str:
     return score_name(figure_names(rows))
 
 
-def score_title(score: str) -> str:
-    return {"dice": "Dice", "accuracy": "accuracy"}[score]
-
-
 def read_figures(row: Row, when: str, score: str) -> dict[str, Seeds]:
     """Return {column: {seed: value}}; where domains are left out in turn, the mean of the runs that have the figure.
 
     Args:
         row: the row.
         when: `LAST` or `SELECTED`.
-        score: "accuracy" or "dice".
+        score: "accuracy", "dice", or a requested metric.
     """
     values: dict[str, dict[int, list[float]]] = {}
     for run in row.runs:
@@ -57,7 +54,8 @@ def read_figures(row: Row, when: str, score: str) -> dict[str, Seeds]:
     unseen = [column for column in means if column.startswith("unseen ")]
     if len(unseen) > 1:
         everywhere = set.intersection(*(set(means[column]) for column in unseen))
-        for name, over in (("unseen, mean", np.mean), ("unseen, worst", np.min)):
+        worst = np.min if score_format(score).best is max else np.max
+        for name, over in zip(_OVER_DOMAINS, (np.mean, np.std, worst), strict=True):
             means[name] = {seed: float(over([means[column][seed] for column in unseen])) for seed in sorted(everywhere)}
     return means
 
@@ -77,20 +75,29 @@ def _columns_of_figures(figures: Mapping, score: str) -> dict[str, str]:
 
 
 def order_columns(names: Sequence[str]) -> list[str]:
-    """Order columns: the unseen domains first, then their mean and worst, then the others."""
-    known = ["unseen, mean", "unseen, worst", *(column for _, _, column in _COLUMNS)]
+    """Order columns: the unseen domains first, then their mean, deviation and worst, then the others."""
+    known = [*_OVER_DOMAINS, *(column for _, _, column in _COLUMNS)]
     return sorted(dict.fromkeys(names), key=lambda name: known.index(name) if name in known else -1)
 
 
-def make_table(rows: Sequence[Row], stars: Mapping[tuple[str, str, str], str], note: str) -> Table:
+def make_metric_tables(rows: Sequence[Row]) -> list[Table]:
+    """Tabulate each requested metric as `make_table` does accuracy, without stars."""
+    return [make_table(rows, {}, "", metric) for metric in requested_metrics(figure_names(rows))]
+
+
+def make_table(
+    rows: Sequence[Row], stars: Mapping[tuple[str, str, str], str], note: str, metric: str | None = None
+) -> Table:
     """Tabulate the final figures after the last round, and of the selected round where any row has one.
 
     Args:
         rows: the rows of one data set.
         stars: {(label, column, when): "*"} of significant differences.
         note: what the stars mean.
+        metric: a requested metric; None is accuracy or Dice.
     """
-    score = find_score(rows)
+    score = metric or find_score(rows)
+    form = score_format(score)
     figures = {when: [read_figures(row, when, score) for row in rows] for when in (LAST, SELECTED)}
     columns = {}
     for name in order_columns([name for each in figures[LAST] for name in each]):
@@ -103,11 +110,14 @@ def make_table(rows: Sequence[Row], stars: Mapping[tuple[str, str, str], str], n
         marks = [stars.get((row.label, *place), "") for place in columns.values()]
         body.append((row.label, [Value.of(*each) if each[0] else None for each in zip(seeds, marks, strict=True)]))
     note = " ".join(filter(None, [_NOTE + (_WHEN if any(figures[SELECTED]) else ""), _describe_data(rows), note]))
-    return Table("results", f"Final figures: {score_title(score)} in per cent", list(columns), body, note=note)
+    title = f"Final figures: {score_title(score)}{' in per cent' if form.text is PER_CENT.text else ''}"
+    deviations = [column for column, (name, _) in columns.items() if name == _OVER_DOMAINS[1]]
+    formats = dict.fromkeys(columns, form) | dict.fromkeys(deviations, ColumnFormat(form.text))
+    return Table(f"results_{metric}" if metric else "results", title, list(columns), body, formats, note)
 
 
 def _describe_data(rows: Sequence[Row]) -> str:
     """Describe the examples that each row is trained on and measured on."""
     runs = [(row.label, left_out(run), run.partition) for row in rows for run in row.runs if run.partition]
-    groups = data_usage.groups_of(figure_names(rows))
-    return data_usage.describe_runs(runs, [group for group in groups if not group.startswith("unseen/")])
+    groups = [group.partition("/")[0] for group in data_usage.groups_of(figure_names(rows))]
+    return data_usage.describe_runs(runs, list(dict.fromkeys(groups)))

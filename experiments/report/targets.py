@@ -1,4 +1,4 @@
-"""The table of what it took to reach a score: rounds, seconds, bytes, and seconds on the virtual clock."""
+"""The table of what it took to reach a score: rounds, seconds, bytes, bits, and seconds on the virtual clock."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,9 +6,8 @@ import numpy as np
 
 from ..runs.results import RunResults
 from ..runs.run_files import Json
-from ..runs.tables import ColumnFormat, Table, Value
+from ..runs.tables import ColumnFormat, Table, Value, score_title
 from . import costs
-from .measures import score_title
 from .rows import Row, figure_names
 
 _FIGURES = ("test/{}", "clients/{}_mean", "personal/{}_mean")
@@ -20,8 +19,8 @@ _TITLES = {
 _NOTE = (
     "The first evaluated round at which a seed's score is at least {target:.4g} %, {where}; nothing is known "
     "between evaluations. Means over the seeds that got there, whose number is in the first column. Bytes: of all "
-    "clients, down and up. Seconds are those of the machine, evaluation included; the virtual clock counts what "
-    "clients would take."
+    "clients, down and up; bits: what the stages of an uplink send. Seconds are those of the machine, evaluation "
+    "included; the virtual clock counts what clients would take."
 )
 
 
@@ -64,7 +63,10 @@ def _first_lines(run: RunResults, figure: str, target: float) -> list[Json]:
     for line in run.lines:
         value = line.get(figure)
         if value is not None and value >= target:
-            first.setdefault(line["seed"], line | {"traffic": costs.count_traffic(run, line["round"])})
+            sent = {"traffic": costs.count_traffic(run, line["round"])}
+            if "traffic/bits_up" in line:
+                sent["bits"] = costs.count_bits_up(run, line["round"])
+            first.setdefault(line["seed"], line | sent)
     return list(first.values())
 
 
@@ -81,5 +83,6 @@ _COLUMNS: dict[str, tuple[ColumnFormat, Callable[[Json], float | None]]] = {
     "rounds": (ColumnFormat(lambda value: f"{value:.4g}", min), lambda line: line["round"]),
     "seconds": (ColumnFormat(costs.format_seconds, min), lambda line: line["seconds"]),
     "traffic": (ColumnFormat(costs.format_bytes, min), lambda line: line["traffic"]),
+    "bits sent": (ColumnFormat(lambda value: f"{value:.3g}", min), lambda line: line.get("bits")),
     "virtual seconds": (ColumnFormat(costs.format_seconds, min), lambda line: line.get("virtual_seconds")),
 }

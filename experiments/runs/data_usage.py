@@ -21,8 +21,9 @@ def describe_training(partition: Partition) -> str:
     least, most = min(counts, default=0), max(counts, default=0)
     each = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     text = f"{sum(counts):,} examples of {_number_of_clients(clients)} ({each} each)"
-    is_whole = not _sum(clients, "valid") and not _sum(clients, "test")
-    return f"{text}, none of theirs held out" if is_whole else text
+    held_out = {noun: _sum(clients, split) for split, noun in (("valid", "validation"), ("test", "test"))}
+    held_out_text = " and ".join(f"{num:,} for {noun}" for noun, num in held_out.items() if num)
+    return f"{text}, {held_out_text or 'none'} of theirs held out"
 
 
 def describe_measurement(partition: Partition, group: str) -> str:
@@ -33,6 +34,8 @@ def describe_measurement(partition: Partition, group: str) -> str:
     if kind == "unseen":
         num = (partition.get("unseen") or {}).get(name)
         return f"{name}, a domain that no client has" + (f": {num:,} examples" if num is not None else "")
+    if kind == "domains":
+        return "the domains that no client has, each by itself"
     split = "valid" if kind in ("valid", "personal_valid") else "test"
     clients = _clients(partition, is_newcomer=kind == "newcomers")
     num = _sum(clients, split)
@@ -75,13 +78,28 @@ def measured_groups(partition: Partition, has_personal: bool, is_personal_on_tes
     if _sum(clients, "valid"):
         groups += ["valid", "personal_valid"] if has_personal else ["valid"]
     groups += ["newcomers"] if _sum(_clients(partition, is_newcomer=True), "test") else []
-    return [*groups, *(f"unseen/{name}" for name in partition["unseen"])]
+    unseen = [f"unseen/{name}" for name in partition["unseen"]]
+    return [*groups, *unseen, *(["domains"] if len(unseen) > 1 else [])]
 
 
 def groups_of(figures: Iterable[str]) -> list[str]:
     """List the groups that figures by these names belong to: "unseen/sketch" for "unseen/sketch/accuracy"."""
     groups = dict.fromkeys(name.rpartition("/")[0] for name in figures)
     return [name for name in groups if name not in ("", "train", "traffic")]
+
+
+def describe_run(partition: Partition, has_personal: bool, is_personal_on_test: bool) -> dict[str, str]:
+    """Describe, before a run, what it will train on and be measured on; see `describe_groups`.
+
+    Args:
+        partition: the record of partition.json.
+        has_personal: whether clients have models of their own.
+        is_personal_on_test: whether these are measured on the common test set, too.
+    """
+    groups = measured_groups(partition, has_personal, is_personal_on_test)
+    rows = describe_groups(partition, groups)
+    is_unmeasured = has_personal and not set(_OWN_MODELS) & set(groups)
+    return rows | ({"personal/": NOT_MEASURED} if is_unmeasured else {})
 
 
 def describe_groups(partition: Partition, groups: Sequence[str]) -> dict[str, str]:
@@ -98,19 +116,26 @@ def describe_runs(runs: Sequence[tuple[str, str, Partition]], groups: Sequence[s
 
     Args:
         runs: (label, the domain left out or "", partition) of each run; labels are named where the runs differ.
-        groups: as of `describe_measurement`.
+        groups: as of `describe_measurement`; "unseen" is all domains that a run's clients do not have.
     """
     runs_of_text: dict[str, list[tuple[str, str]]] = {}
     for label, left_out, partition in runs:
-        parts = [f"{group}: {describe_measurement(partition, group)}" for group in groups]
-        if len(groups) == 1:
-            parts = [f"measured on {describe_measurement(partition, *groups)}"]
+        own_groups = [each for group in groups for each in _expand_unseen(partition, group)]
+        parts = [f"{group}: {describe_measurement(partition, group)}" for group in own_groups]
+        if len(own_groups) == 1:
+            parts = [f"measured on {describe_measurement(partition, *own_groups)}"]
         text = "; ".join([f"trained on {describe_training(partition)}", *parts])
         runs_of_text.setdefault(text, []).append((label, left_out))
     if len(runs_of_text) <= 1:
         return "".join(f"{text[0].upper()}{text[1:]}." for text in runs_of_text)
     names = _distinct_names(list(runs_of_text.values()))
     return " ".join(f"{name}: {text}." for name, text in zip(names, runs_of_text, strict=True))
+
+
+def _expand_unseen(partition: Partition, group: str) -> list[str]:
+    if group == "domains":  # statistics over unseen domains
+        return []
+    return [f"unseen/{name}" for name in partition.get("unseen") or {}] if group == "unseen" else [group]
 
 
 def _distinct_names(sets: Sequence[Sequence[tuple[str, str]]]) -> list[str]:

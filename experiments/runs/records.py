@@ -75,7 +75,7 @@ _HEADER = ["seed", "client", "is_newcomer", "num_train", "num_valid", "num_test"
 def client_rows(evaluation: engine.Evaluation, federation: Federation, seeds: Iterable[int]) -> list[Json]:
     """Make one row per seed and client, newcomers last: numbers of examples and figures, None where it has none."""
     rows = []
-    scores = ["loss", "accuracy", *(evaluation.clients.overlap or {})]
+    scores = ["loss", "accuracy", *(evaluation.clients.overlap or {}), *(evaluation.clients.requested or {})]
     own = {"personal": evaluation.personal}
     if evaluation.personal_test is not None:
         own["personal_test"] = evaluation.personal_test
@@ -100,12 +100,14 @@ def client_csv(evaluation: engine.Evaluation, federation: Federation, seeds: Ite
 
 
 def _figures(metrics: engine.Metrics | None, seed: int, client: int, num_scores: int) -> list[float | None]:
-    """Return loss, accuracy and overlaps; None where there is no example or nothing was measured."""
+    """Return loss, accuracy, overlaps and requested metrics; None where there is no example or nothing was measured."""
     if metrics is None:
         return [None] * num_scores
     scores = [metrics.loss, metrics.accuracy, *(metrics.overlap or {}).values()]
     is_measured = metrics.num_examples[seed, client] > 0
-    return [float(score[seed, client]) if is_measured else None for score in scores]
+    figures = [float(score[seed, client]) if is_measured else None for score in scores]
+    requested = [float(values[seed, client]) for values in (metrics.requested or {}).values()]
+    return figures + [None if np.isnan(value) else value for value in requested]
 
 
 def describe_partition(federation: Federation) -> Json:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_het import engine
 from fedjax_het.errors import InputError
 
 from . import run_files
@@ -253,6 +254,12 @@ def score_name(figures: Iterable[str]) -> str:
     return "dice" if any(name.rpartition("/")[2].startswith("dice") for name in figures) else "accuracy"
 
 
+def requested_metrics(figures: Iterable[str]) -> list[str]:
+    """List the metrics that were requested, in the order of `engine.METRICS`, by the names of figures or of columns."""
+    found = {name.rpartition("/")[2] for name in figures}
+    return [name for name in engine.METRICS if found & {name, f"{name}_mean"}]
+
+
 def client_scores(runs: Iterable[RunResults], kind: str, score: str) -> dict[str, dict[int, float]]:
     """Collect {client: {seed: score}} after the last round, without newcomers and clients without test examples.
 
@@ -261,7 +268,7 @@ def client_scores(runs: Iterable[RunResults], kind: str, score: str) -> dict[str
     Args:
         runs: those of one row.
         kind: "clients" (the server's model), "personal" or "personal_test".
-        score: "accuracy" or "dice".
+        score: "accuracy", "dice", or a requested metric.
     """
     column = score if kind == "clients" else f"{kind}_{score}"
     values: dict[str, dict[int, list[float]]] = {}

@@ -144,8 +144,12 @@ class RunDirectory:
 
 
 def run_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that identify a run: all but those of the machine and of trackers, which may change."""
-    return {key: value for key, value in settings.items() if key not in _NOT_OF_IDENTITY}
+    """Return the settings that identify a run: all but those of the machine and of trackers, which may change.
+
+    A run without metrics is one of older versions, which had no such setting.
+    """
+    without_metrics = () if settings.get("metrics") else ("metrics",)
+    return {key: value for key, value in settings.items() if key not in (*_NOT_OF_IDENTITY, *without_metrics)}
 
 
 def _resolve_auto_from(settings: dict[str, Any], before: Mapping[str, Any], partition: Any) -> dict[str, Any]:
@@ -158,7 +162,7 @@ def _resolve_auto_from(settings: dict[str, Any], before: Mapping[str, Any], part
     if data.get("client_test_fraction") == AUTO and "client_test_fraction" in data_before:
         fraction = data_before["client_test_fraction"]
         if isinstance(partition, dict) and (fractions := partition.get("fractions")) is not None:
-            fraction = default_client_test_fraction(None in (fractions["test"], fractions["client_test"]))
+            fraction = default_client_test_fraction(fractions["client_test"] is None or fractions["test"] != 0)
         settings = settings | {"data": data | {"client_test_fraction": fraction}}
     if settings.get("personal_on_test") == AUTO and "personal_on_test" in before:
         settings = settings | {"personal_on_test": before["personal_on_test"]}

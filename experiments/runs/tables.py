@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_het.engine import METRICS
 from fedjax_het.errors import InputError
 
 from . import data_usage, json_files
-from .results import CLIENTS_HINT, RunResults, client_scores, score_name
+from .results import CLIENTS_HINT, RunResults, client_scores, requested_metrics, score_name
 from .run_files import PER_CLIENT
 
 
@@ -39,6 +40,22 @@ class ColumnFormat(NamedTuple):
 PER_CENT = ColumnFormat(lambda value: f"{100 * value:.1f}", max)
 
 
+def score_format(score: str) -> ColumnFormat:
+    """Return the format of "accuracy", "dice" or a requested metric: in per cent, or in pixels."""
+    if score not in METRICS:
+        return PER_CENT
+    metric = METRICS[score]
+    text = PER_CENT.text if metric.is_fraction else lambda value: f"{value:.2f}"
+    return ColumnFormat(text, max if metric.is_larger_better else min)
+
+
+def score_title(score: str) -> str:
+    """Return the title of "accuracy", "dice" or a requested metric, with its unit where it has one."""
+    if score in METRICS:
+        return METRICS[score].title + ("" if METRICS[score].is_fraction else " in pixels")
+    return {"dice": "Dice", "accuracy": "accuracy"}[score]
+
+
 class Table(NamedTuple):
     """rows: (label, a value or a text for each column, None where it was not measured)."""
 
@@ -56,7 +73,7 @@ class Cell(NamedTuple):
     key: float | None = None  # the number that a column is sorted by
 
 
-SUMMARIES = ("mean", "worst")
+SUMMARIES = ("mean", "deviation", "worst")
 """The last columns, which summarize the columns before them."""
 
 
@@ -189,51 +206,63 @@ class LabeledRun(NamedTuple):
 
 def result_tables(runs: Sequence[LabeledRun]) -> list[Table]:
     """Tabulate all scores that the runs have: after the last round, and of the selected round where there is one."""
-    tables = [_tabulate_server_scores(runs, kind, when) for when in _WHEN for kind in ("unseen", "test")]
+    scores = [None, *requested_metrics(name for run in runs for name in run.results.final)]
+    tables = [
+        _tabulate_server_scores(runs, kind, when, score)
+        for score in scores
+        for when in _WHEN
+        for kind in ("unseen", "test")
+    ]
     return [table for table in tables + client_tables(runs) if table.columns]
 
 
 def client_tables(runs: Sequence[LabeledRun]) -> list[Table]:
     """Tabulate the scores of the clients: one column per client."""
-    return [_tabulate_client_scores(runs, kind) for kind in ("clients", "personal", "personal_test")]
+    scores = [None, *requested_metrics(name for run in runs for name in run.results.final)]
+    kinds = ("clients", "personal", "personal_test")
+    return [_tabulate_client_scores(runs, kind, score) for score in scores for kind in kinds]
 
 
-def _tabulate_server_scores(runs: Sequence[LabeledRun], kind: str, when: str) -> Table:
+def _tabulate_server_scores(runs: Sequence[LabeledRun], kind: str, when: str, requested: str | None) -> Table:
+    """Tabulate the requested metric, or else accuracy or Dice."""
     figures: Figures = defaultdict(dict)
-    score = "accuracy"
+    score = requested or "accuracy"
     for label, results, left_out in runs:
         part = (results.summary or {}).get(when) or {}
         part = part.get("figures", part)
-        score = score_name(part)
+        score = requested or score_name(part)
         for name, figure in part.items():
             group, _, rest = name.partition("/")
             place, _, what = rest.rpartition("/")
             if group == kind and what == score:
                 column = place or (f"without {left_out}" if left_out else kind)
                 figures[label].setdefault(column, []).extend(figure["seeds"])
-    name = kind if when == "final" else f"{kind}_{when}"
-    title = f"{_score_title(score)} of {_TITLES[kind]}, {_WHEN[when]}"
-    return _make_table(name, title, figures, _describe_data(runs, kind, figures))
+    name = "_".join([kind, *([] if when == "final" else [when]), *([requested] if requested else [])])
+    title = f"{capitalize(score_title(score))} of {_TITLES[kind]}, {_WHEN[when]}"
+    return _make_table(name, title, score, figures, _describe_data(runs, kind, figures))
 
 
-def _tabulate_client_scores(runs: Sequence[LabeledRun], kind: str) -> Table:
+def _tabulate_client_scores(runs: Sequence[LabeledRun], kind: str, requested: str | None) -> Table:
+    """Tabulate the requested metric, or else accuracy or Dice."""
     by_row: dict[str, list[RunResults]] = {}
     for label, results, _ in runs:
         if not results.clients:
             raise InputError(f"{results.directory / PER_CLIENT}: it is gone. {CLIENTS_HINT}")
         by_row.setdefault(label, []).append(results)
-    score = score_name(name for _, results, _ in runs for name in results.clients[0])
+    score = requested or score_name(name for _, results, _ in runs for name in results.clients[0])
     scores = {label: client_scores(of_row, kind, score) for label, of_row in by_row.items()}
     figures = {
         label: {client: list(seeds.values()) for client, seeds in row.items()} for label, row in scores.items() if row
     }
     over = ", mean over the other domains left out" if any(run.left_out for run in runs) else ""
-    title = f"{_score_title(score)} of {_TITLES[kind]}, {_WHEN['final']}{over}"
-    return _make_table(kind, title, figures, _describe_data(runs, kind, figures))
+    title = f"{capitalize(score_title(score))} of {_TITLES[kind]}, {_WHEN['final']}{over}"
+    name = f"{kind}_{requested}" if requested else kind
+    return _make_table(name, title, score, figures, _describe_data(runs, kind, figures))
 
 
-def _score_title(score: str) -> str:
-    return {"dice": "Dice coefficient", "accuracy": "Accuracy"}[score]
+def capitalize(text: str) -> str:
+    """Capitalize the first letter alone: "macro F1" -> "Macro F1"."""
+    return text[:1].upper() + text[1:]
 
 
 def _describe_data(runs: Sequence[LabeledRun], kind: str, figures: Figures) -> str:
@@ -243,11 +272,13 @@ def _describe_data(runs: Sequence[LabeledRun], kind: str, figures: Figures) -> s
         for label, results, left_out in runs
         if label in figures and results.partition
     ]
-    return data_usage.describe_runs(known, [] if kind == "unseen" else [kind])
+    return data_usage.describe_runs(known, [kind])
 
 
-def _make_table(name: str, title: str, figures: Figures, note: str) -> Table:
-    """Make a table with the mean and the worst over the columns, seed by seed."""
+def _make_table(name: str, title: str, score: str, figures: Figures, note: str) -> Table:
+    """Make a table with mean, population standard deviation and worst over the columns, seed by seed."""
+    form = score_format(score)
+    worst = np.min if form.best is max else np.max
     columns = list(dict.fromkeys(column for row in figures.values() for column in row))
     rows = []
     for label, row in figures.items():
@@ -255,7 +286,9 @@ def _make_table(name: str, title: str, figures: Figures, note: str) -> Table:
         if len(columns) > 1:
             is_whole = len(row) == len(columns) and len({len(seeds) for seeds in row.values()}) == 1
             stack = np.array([row[column] for column in columns]) if is_whole else None
-            values += [None, None] if stack is None else [Value.of(stack.mean(axis=0)), Value.of(stack.min(axis=0))]
+            over = (np.mean, np.std, worst)
+            values += [None if stack is None else Value.of(each(stack, axis=0)) for each in over]
         rows.append((label, values))
     extra = list(SUMMARIES) if len(columns) > 1 else []
-    return Table(name, title, columns + extra, rows, note=note)
+    formats = dict.fromkeys(columns + extra, form) | {"deviation": ColumnFormat(form.text)}
+    return Table(name, title, columns + extra, rows, formats, note)

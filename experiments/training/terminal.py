@@ -22,14 +22,14 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 
-from fedjax_het.engine import RunCost, Simulation
+from fedjax_het.engine import METRICS, RunCost, Simulation
 from fedjax_het.engine.parallel.compilation import COMPILATION_LOG
 
 from ..configuration import privacy
 from ..configuration.privacy import FIGURE
-from ..runs import data_usage, records
+from ..runs import data_usage
 
 _MOST_FIGURES = 40
 _DETAILS = ("_weighted", "_min", "_max")
@@ -41,11 +41,9 @@ def describe_costs(
 ) -> str:
     """Describe a run before it begins: its parts, the examples that it is measured on, and its costs."""
     facts, federation = simulation.cost, simulation.federation
-    partition, has_personal = records.describe_partition(federation), simulation.has_personal
-    groups = data_usage.measured_groups(partition, has_personal, settings["personal_on_test"])
-    usage = data_usage.describe_groups(partition, groups)
-    if "personal_test" in groups:
-        predictions = f"{facts.num_clients:,} x {partition['test']:,} predictions per evaluation"
+    usage = dict(resolved["data_usage"])
+    if "personal_test/" in usage and federation.test is not None:
+        predictions = f"{facts.num_clients:,} x {int(federation.test.count):,} predictions per evaluation"
         usage["personal_test/"] += f" ({predictions}; personal_on_test=False does without)"
     least, most = facts.steps_per_client
     steps = f"{least}" if least == most else f"{least} to {most}"
@@ -213,9 +211,10 @@ def tabulate_results(summary: Mapping[str, Any]) -> Table:
     Mean ± standard deviation over several seeds. If there are many figures, details are left out.
     """
     names = list(summary["final"])
-    table = Table("figure", f"after round {summary['rounds']}")
+    table = Table(Column("figure", overflow="fold"), f"after round {summary['rounds']}")
     if len(names) > _MOST_FIGURES:
-        names = [name for name in names if not (name.endswith(_DETAILS) or "/iou" in name)]
+        details = (*_DETAILS, *(f"/{metric}_gini" for metric in METRICS))
+        names = [name for name in names if not (name.endswith(details) or "/iou" in name)]
         table.caption = f"all {len(summary['final'])} figures: summary.json"
     columns = [summary["final"]]
     if selected := summary.get("selected"):

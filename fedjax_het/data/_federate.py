@@ -54,8 +54,8 @@ def federate(
         num_clients: The number of clients that train.
         seed: The seed of all random choices.
         valid_fraction: The fraction of each client's examples for validation.
-        client_test_fraction: The fraction of each client's examples for its test set. "auto": 0 where the data set is
-            published with a test split, else 0.2. Where it is 0, all examples of newcomers are test examples.
+        client_test_fraction: The fraction of each client's examples for its test set. "auto": 0 where there is a common
+            test set, published or drawn, else 0.2. Where it is 0, all examples of newcomers are test examples.
         test_fraction: The fraction of all examples for the common test set; 0: there is none.
         unseen_domains: The names of the domains that no client has, or one name.
         unseen_clients: The number of clients that never train.
@@ -73,8 +73,8 @@ def federate(
     """
     unseen = splitting.find_unseen_domains(dataset, unseen_domains)
     if client_test_fraction == splitting.AUTO:
-        has_own_test = splitting.has_own_split(dataset.is_test, dataset, unseen)
-        client_test_fraction = splitting.default_client_test_fraction(has_own_test)
+        has_common_test = test_fraction > 0 or splitting.has_own_split(dataset.is_test, dataset, unseen)
+        client_test_fraction = splitting.default_client_test_fraction(has_common_test)
     if valid_fraction + client_test_fraction >= 1:
         raise InputError(
             f"valid_fraction: {valid_fraction} and client_test_fraction: {client_test_fraction} leave nothing to train "

@@ -79,10 +79,10 @@ def find_unseen_domains(dataset: Dataset, names: Sequence[str]) -> dict[str, np.
     return {name: np.flatnonzero(dataset.domains == dataset.domain_names.index(name)) for name in names}
 
 
-def default_client_test_fraction(has_own_test: bool) -> float:
-    """The fraction that AUTO means: 0 where the data set is published with a test split, so that clients train on all
-    other examples."""
-    return 0.0 if has_own_test else _USUAL_FRACTION
+def default_client_test_fraction(has_common_test: bool) -> float:
+    """The fraction that AUTO means: 0 where there is a common test set, published or drawn, so that clients train on
+    all other examples; else 0.2."""
+    return 0.0 if has_common_test else _USUAL_FRACTION
 
 
 def has_own_split(is_split: np.ndarray, dataset: Dataset, unseen: dict[str, np.ndarray]) -> bool:

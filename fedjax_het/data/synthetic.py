@@ -47,7 +47,8 @@ def toy(
         masks: Labels are masks [n, height, width]: the class of the example in a box of half the image's height and
             width, class 0 around it. A class has the same mean in all pixels.
         seed: The seed of the examples and of `federate`.
-        options: Further settings of `federate`.
+        options: Further settings of `federate`. Here `client_test_fraction` is 0.2 unless it is given: a toy problem
+            has a common test set and test examples of its clients.
 
     Raises:
         InputError: A shift is out of range, masks are requested without images, or `federate` refuses the settings.
@@ -72,6 +73,7 @@ def toy(
         domains=clients,
         domain_names=[f"client_{i:03d}" for i in range(num_all)],
     )
+    options.setdefault("client_test_fraction", 0.2)
     return federate(dataset, _partition_by_domain, num_clients, seed=seed, **options)
 
 

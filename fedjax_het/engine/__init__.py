@@ -3,6 +3,7 @@
 from fedjax_het.engine.diagnose import DiagnosticValues
 from fedjax_het.engine.evaluation.client_statistics import flatten_evaluation, summarize_clients
 from fedjax_het.engine.evaluation.evaluate import Evaluation, Metrics
+from fedjax_het.engine.evaluation.metrics import METRICS, PredictionMetric, check_metrics
 from fedjax_het.engine.execution.cost import RunCost
 from fedjax_het.engine.execution.run_spec import OffloadPolicy
 from fedjax_het.engine.history import History, simulate
@@ -15,6 +16,7 @@ from fedjax_het.engine.storage.checkpoint import Checkpoints, SavedCheckpoint, i
 from fedjax_het.engine.storage.client_store import ClientStore
 
 __all__ = [
+    "METRICS",
     "Checkpoints",
     "ClientStore",
     "DiagnosticValues",
@@ -24,12 +26,14 @@ __all__ = [
     "LayoutChoice",
     "Metrics",
     "OffloadPolicy",
+    "PredictionMetric",
     "Round",
     "RoundMetrics",
     "RunCost",
     "SavedCheckpoint",
     "Simulation",
     "Sweep",
+    "check_metrics",
     "chunked",
     "flatten_evaluation",
     "inspect_checkpoints",

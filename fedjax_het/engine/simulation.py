@@ -12,6 +12,7 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.diagnose import Diagnostic, DiagnosticValues, compile_diagnostics
 from fedjax_het.engine.evaluation.evaluate import Evaluation, has_own_models
+from fedjax_het.engine.evaluation.metrics import check_metrics
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.run_spec import AUTO, OffloadPolicy, RunSpec
 from fedjax_het.engine.parallel.layout import Layout, vmapped
@@ -63,6 +64,7 @@ class Simulation:
         evaluate_every: Count = 10,
         on_nonfinite: Literal["drop", "raise"] = "drop",
         personal_on_test: bool | Literal["auto"] = "auto",
+        metrics: Sequence[str] = (),
         diagnostics: Mapping[str, Diagnostic] | None = None,
         memory_budget: Bytes | None = None,
         client_states: Literal["auto", "device", "host", "disk"] = AUTO,
@@ -90,6 +92,8 @@ class Simulation:
             on_nonfinite: "drop" leaves out uploads with NaN or infinity, "raise" stops at the first.
             personal_on_test: Whether each client's own model is also scored on the common test set, which takes as many
                 evaluations as there are clients. "auto" does so where clients have no test examples of their own.
+            metrics: Metrics that evaluations compute besides loss and accuracy, see `METRICS`. Evaluations then bring
+                what is predicted for each held-out example to the host: a number per class, or per pixel of a mask.
             diagnostics: The diagnostics of `diagnose` by name; see `fedjax_het.diagnostics`.
             memory_budget: Bytes on each device; None is what the device has.
             client_states: "device", "host" (its memory) or "disk" (a file in `folder`); "auto" leaves the device only
@@ -115,10 +119,22 @@ class Simulation:
             raise InputError(
                 "personal_on_test: there is no common test set. Hold one out (test_fraction), or do not set it."
             )
+        names = (metrics,) if isinstance(metrics, str) else metrics
+        metrics = check_metrics(names, has_masks=federation.examples.labels.ndim > 1)
         participation = participation or (full() if cohort_size is None else uniform(cohort_size))
         block, requested_offload = min(evaluate_every, rounds), OffloadPolicy(client_states, examples)
         spec = RunSpec(
-            sweep, model, federation, participation, rounds, block, seeds, num_seeds, personal_on_test, timing
+            sweep,
+            model,
+            federation,
+            participation,
+            rounds,
+            block,
+            seeds,
+            num_seeds,
+            personal_on_test,
+            timing,
+            metrics=metrics,
         )
         spec = spec.with_events(asynchronous) if asynchronous else spec
         folder = Path(folder or tempfile.gettempdir())

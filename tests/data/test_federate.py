@@ -103,12 +103,17 @@ def test_with_a_published_test_split_clients_train_on_the_rest_unless_more_is_he
     assert written.fingerprint == usual.fingerprint
 
 
-def test_without_a_published_test_split_clients_hold_out_a_fifth():
+def test_clients_hold_out_a_fifth_only_where_there_is_no_common_test_set():
     federation = federate(dataset(), iid(), 4)
-    assert federation.fractions == (0.2, 0.2, 0.0)
-    assert federation.data.test.count.tolist() == [4, 4, 4, 4] and federation.test.count == 18
+    assert federation.fractions == (0.2, 0.0, 0.0)
+    assert (federation.test.count, federation.data.train.count.sum(), federation.data.test.count.sum()) == (18, 72, 0)
+    alone = federate(dataset(), iid(), 4, test_fraction=0.0)
+    assert alone.fractions == (0.0, 0.2, 0.0)
+    assert alone.test is None and alone.data.test.count.sum() == 18
     of_unseen = replace(dataset(), is_test=np.arange(90) % 3 == 0)  # a test split of a domain that nobody has
-    assert federate(of_unseen, by_domain(), 2, unseen_domains="art").fractions == (0.2, 0.2, 0.0)
+    left_out = {"unseen_domains": "art", "partition": by_domain(), "num_clients": 2}
+    assert federate(of_unseen, **left_out).fractions == (0.2, 0.0, 0.0)
+    assert federate(of_unseen, **left_out, test_fraction=0.0).fractions == (0.0, 0.2, 0.0)
     assert federate(dataset(own_test=True), by_domain(), 3, local_test=True).fractions == (0.0, None, 0.0)
     assert federate(dataset(own_valid=True), iid(), 4, valid_fraction=0.3).fractions.client_valid is None
 

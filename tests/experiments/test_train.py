@@ -26,7 +26,9 @@ def get_config():
     return dict(
         algorithm=dict(name="fedprox", mu=0.01, batch_size=20),
         model=dict(name="mlp", hidden=()),
-        data=dict(name="digits", num_clients=4, unseen_clients=1, partition=dict(name="iid")),
+        data=dict(
+            name="digits", num_clients=4, unseen_clients=1, client_test_fraction=0.2, partition=dict(name="iid")
+        ),
         rounds=4, cohort_size=2, num_seeds=2, evaluate_every=2, checkpoint_every=3,
     )
 """

@@ -1,8 +1,11 @@
 """Statistics of metrics over clients."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedjax_het.engine.evaluation.evaluate import Evaluation, Metrics
+from fedjax_het.engine.evaluation.metrics import METRICS
 
 _BY_CLIENT = ("clients", "personal", "personal_test", "personal_valid", "newcomers", "valid")
 
@@ -18,29 +21,55 @@ def summarize_clients(metrics: Metrics) -> dict[str, np.ndarray]:
         accuracy_weighted: mean over examples; accuracy_std: population standard deviation over clients;
         accuracy_worst10: mean over the worst tenth of the clients (at least one); accuracy_min, accuracy_max;
         accuracy_gini: half the mean difference of two clients divided by the mean, 0 if all are equal; the same of each
-        overlap of masks; loss_mean.
+        overlap of masks and of each requested metric, over the clients for which it is defined; loss_mean.
     """
     count, numbers = np.asarray(metrics.num_examples, np.float64), {}
     for name, values in _scores(metrics).items():
-        numbers |= {f"{name}_{key}": value for key, value in _statistics_over_clients(values, count).items()}
+        # An undefined metric of a client with examples is no score; a loss or an accuracy that is NaN is.
+        of_defined = np.where(np.isnan(values), 0, count) if name in METRICS else count
+        statistics = _statistics_over_clients(values, of_defined, is_larger_better(name))
+        numbers |= {f"{name}_{key}": value for key, value in statistics.items()}
     return numbers | {"loss_mean": _statistics_over_clients(np.asarray(metrics.loss, np.float64), count)["mean"]}
 
 
+def summarize_domains(domains: Sequence[Metrics]) -> dict[str, np.ndarray]:
+    """Summarize metrics over domains: mean, population standard deviation and worst of each score, and the mean loss.
+
+    Returns:
+        {"accuracy_mean", "accuracy_std", "accuracy_worst", ..., "loss_mean": array of the axes of the metrics (seeds)}.
+    """
+    numbers = {}
+    for name in _scores(domains[0]):
+        values = np.stack([_scores(each)[name] for each in domains])
+        worst = values.min(axis=0) if is_larger_better(name) else values.max(axis=0)
+        statistics = {"mean": values.mean(axis=0), "std": values.std(axis=0), "worst": worst}
+        numbers |= {f"{name}_{key}": value for key, value in statistics.items()}
+    return numbers | {"loss_mean": np.mean([np.asarray(each.loss, np.float64) for each in domains], axis=0)}
+
+
+def is_larger_better(score: str) -> bool:
+    """Whether larger values of a score, "accuracy" or "auroc", are better."""
+    return score not in METRICS or METRICS[score].is_larger_better
+
+
 def _scores(metrics: Metrics) -> dict[str, np.ndarray]:
-    """The metrics of which larger values are better."""
-    scores = {"accuracy": metrics.accuracy} | (metrics.overlap or {})
+    """All metrics but the loss."""
+    scores = {"accuracy": metrics.accuracy} | (metrics.overlap or {}) | (metrics.requested or {})
     return {name: np.asarray(values, np.float64) for name, values in scores.items()}
 
 
-def _statistics_over_clients(values: np.ndarray, count: np.ndarray) -> dict[str, np.ndarray]:
+def _statistics_over_clients(
+    values: np.ndarray, count: np.ndarray, is_larger_better: bool = True
+) -> dict[str, np.ndarray]:
     has_examples = count > 0
     values = np.where(has_examples, values, np.nan)
     num = has_examples.sum(axis=-1)
     ranked = np.sort(values, axis=-1)  # NaN, the clients without examples, last
+    from_worst = ranked if is_larger_better else -np.sort(-values, axis=-1)
     num_worst = np.ceil(num / 10)[..., None]
     positions = 2 * np.arange(1, ranked.shape[-1] + 1) - num[..., None] - 1
     apart, total = _sum_where(positions * ranked, ~np.isnan(ranked)), _sum_where(values, has_examples)
-    worst = np.where(np.arange(ranked.shape[-1]) < num_worst, ranked, 0).sum(axis=-1)
+    worst = np.where(np.arange(ranked.shape[-1]) < num_worst, from_worst, 0).sum(axis=-1)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = total / num
         return {
@@ -55,7 +84,10 @@ def _statistics_over_clients(values: np.ndarray, count: np.ndarray) -> dict[str,
 
 
 def flatten_evaluation(evaluation: Evaluation) -> dict[str, np.ndarray]:
-    """Flatten an evaluation into named numbers: "test/accuracy", "clients/accuracy_mean", "unseen/sketch/loss", ..."""
+    """Flatten an evaluation into named numbers: "test/accuracy", "clients/accuracy_mean", "unseen/sketch/loss", ...
+
+    Statistics over several unseen domains are "domains/accuracy_mean", "domains/accuracy_worst", ...
+    """
     singles = {"test": evaluation.test} | {f"unseen/{name}": part for name, part in evaluation.unseen.items()}
     groups = {name: getattr(evaluation, name) for name in _BY_CLIENT}
     numbers = {}
@@ -66,7 +98,9 @@ def flatten_evaluation(evaluation: Evaluation) -> dict[str, np.ndarray]:
     for name, part in groups.items():
         if part is not None and np.any(np.asarray(part.num_examples) > 0):
             numbers |= {f"{name}/{key}": value for key, value in summarize_clients(part).items()}
-    return numbers
+    domains = list(evaluation.unseen.values())
+    over_domains = summarize_domains(domains) if len(domains) > 1 else {}
+    return numbers | {f"domains/{key}": value for key, value in over_domains.items()}
 
 
 def _sum_where(values: np.ndarray, where: np.ndarray) -> np.ndarray:

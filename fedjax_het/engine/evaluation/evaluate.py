@@ -1,6 +1,6 @@
 """Evaluation of the server's model on all held-out examples, and of personal models."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -11,6 +11,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Personalization
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.evaluation import scoring
+from fedjax_het.engine.evaluation.metrics import measure_rows, measure_segments
 from fedjax_het.engine.evaluation.scoring import Batches, HeldOut
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS
 from fedjax_het.engine.parallel.layout import Layout
@@ -24,12 +25,13 @@ _MIN_PADDING_SAVED = 4096  # padding slots: computing fewer is faster than compi
 
 
 class Metrics(NamedTuple):
-    """Means over examples; 0 where there are no examples."""
+    """Means over examples, 0 where there are no examples; and the metrics that were requested, NaN where undefined."""
 
     loss: HostArray
     accuracy: HostArray
     num_examples: HostArray
     overlap: dict[str, HostArray] | None = None  # of masks: "dice", "iou", "dice_foreground", "iou_foreground"
+    requested: dict[str, HostArray] | None = None  # by the names of `metrics.METRICS`
 
 
 class Evaluation(NamedTuple):
@@ -47,6 +49,13 @@ class Evaluation(NamedTuple):
     valid: Metrics | None = None  # the server's model on each client's validation examples, where there are any
     personal_test: Metrics | None = None  # each client's own model on the common test set, where requested
     personal_valid: Metrics | None = None  # each client's own model on its validation examples, where there are any
+
+
+class Predictions(NamedTuple):
+    """What is predicted for each example that is scored, see `scoring.add_batches` and `scoring.score_own_models`."""
+
+    held: tuple[HostArray, ...]  # for each entry of the held-out batches, [steps, batches, size, ...]
+    own: dict[str, HostArray]  # {field of Evaluation: [clients, capacity, ...]}
 
 
 Groups = list[tuple[str, int]]
@@ -154,7 +163,8 @@ def make_evaluation(
     batch_size: int,
     at_a_time: int | None = None,
     personalize: Personalization | None = None,
-) -> Callable[[State, ClientData, HeldOut, dict[str, Rows], Key], Evaluation]:
+    with_predictions: bool = False,
+) -> Callable[[State, ClientData, HeldOut, dict[str, Rows], Key], tuple[Evaluation, Predictions | None]]:
     """Build the function that evaluates a state.
 
     Personal leaves of the server's model are their mean over the clients that have trained (over all clients before the
@@ -167,12 +177,16 @@ def make_evaluation(
         batch_size: The most examples per batch of a personal model.
         at_a_time: The number of personal models that are scored at the same time, a `Layout.round_up`; None is all.
         personalize: The rule for the clients' own models, see `Algorithm`.
+        with_predictions: Whether `add_metrics` will need the predictions.
 
     Returns:
-        (state, data of all clients, held-out examples, `personal_rows`, key of the run) -> Evaluation.
+        (state, data of all clients, held-out examples, `personal_rows`, key of the run) -> (Evaluation, Predictions, or
+        None).
     """
 
-    def evaluate(state: State, data: ClientData, held: HeldOut, tables: dict[str, Rows], key: Key) -> Evaluation:
+    def evaluate(
+        state: State, data: ClientData, held: HeldOut, tables: dict[str, Rows], key: Key
+    ) -> tuple[Evaluation, Predictions | None]:
         server, clients = state.server, state.clients
         num_clients = tables["personal"].count.shape[0]
         size = at_a_time or layout.round_up(num_clients)
@@ -180,20 +194,27 @@ def make_evaluation(
         variables = tree.merge(shared, scoring.mean_personal_variables(clients, num_clients, size))
         num_segments = sum(size for _, size in groups) + 1  # the last one is padding
         zeros = jnp.zeros((num_segments, len(scoring.score_names(data.examples.labels))), float)
-        totals = scoring.add_batches(problem, variables, server.round, data.examples, zeros, held)
+        totals, predictions = scoring.add_batches(
+            problem, variables, server.round, data.examples, zeros, held, with_predictions
+        )
 
-        def score_block(number: Array) -> dict[str, Array]:
+        def score_block(number: Array) -> dict[str, tuple[Array, Array | None]]:
             block = Cohort(*scoring.client_block(number, size, num_clients))
             own_rows = {name: scoring.rows_of_block(rows, block) for name, rows in tables.items()}
             of_block = tree.take(clients, block.ids), cohort_data(data, block), own_rows, block, key
             tested = server._replace(shared=shared)
-            return scoring.score_own_models(problem, personalize, layout, batch_size, tested, *of_block)
+            return scoring.score_own_models(
+                problem, personalize, layout, batch_size, tested, *of_block, with_predictions
+            )
 
-        own = {}
+        own, own_predictions = {}, {}
         if has_own_models(clients, personalize):
-            scores = jax.lax.map(score_block, jnp.arange(-(-num_clients // size)))
-            own = {name: sums.reshape(-1, sums.shape[-1])[:num_clients] for name, sums in scores.items()}
-        return collect_scores(groups, totals, own)
+            blocks = jax.lax.map(score_block, jnp.arange(-(-num_clients // size)))
+            by_client = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:num_clients], blocks)
+            own = {name: sums for name, (sums, _) in by_client.items()}
+            own_predictions = {name: predicted for name, (_, predicted) in by_client.items()}
+        evaluation = collect_scores(groups, totals, own)
+        return evaluation, Predictions(predictions, own_predictions) if with_predictions else None
 
     return evaluate
 
@@ -233,3 +254,42 @@ def _mean_scores(totals: HostArray) -> Metrics:
     count = totals[..., 0]
     loss, accuracy, *overlaps = (totals[..., i] / (count + (count == 0)) for i in range(1, totals.shape[-1]))
     return Metrics(loss, accuracy, count, dict(zip(OVERLAP_METRICS, overlaps, strict=True)) if overlaps else None)
+
+
+def add_metrics(
+    evaluation: Evaluation,
+    predictions: Predictions | None,
+    names: Sequence[str],
+    federation: Federation,
+    personal_on_test: bool,
+) -> Evaluation:
+    """Add the requested metrics to an evaluation of all runs, on the host.
+
+    Args:
+        evaluation: The evaluation, NumPy arrays [runs, ...].
+        predictions: NumPy arrays [runs, ...], in batches of `BATCH`; None without requested metrics.
+        names: The names of the metrics.
+        federation: The federation.
+        personal_on_test: That of `personal_rows`.
+    """
+    if predictions is None:
+        return evaluation
+    labels, (held, groups) = federation.examples.labels, held_out_batches(federation, BATCH)
+    tables = personal_rows(federation, personal_on_test)
+    values = measure_segments(names, labels, held, sum(size for _, size in groups), predictions.held)
+    bounds = np.cumsum([0] + [size for _, size in groups])
+    parts = {
+        name: {metric: each[:, a:b] for metric, each in values.items()}
+        for (name, _), a, b in zip(groups, bounds, bounds[1:], strict=False)
+    }
+    parts |= {name: measure_rows(names, labels, tables[name], each) for name, each in predictions.own.items()}
+
+    def complete(name: str, metrics: Metrics) -> Metrics:
+        is_single = np.ndim(metrics.loss) == 1
+        return metrics._replace(
+            requested={metric: each[:, 0] if is_single else each for metric, each in parts[name].items()}
+        )
+
+    unseen = {name: complete(f"unseen/{name}", each) for name, each in evaluation.unseen.items()}
+    by_field = {name: complete(name, each) for name, each in evaluation._asdict().items() if isinstance(each, Metrics)}
+    return evaluation._replace(**by_field, unseen=unseen)

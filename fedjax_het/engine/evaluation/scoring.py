@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Int
 
@@ -56,8 +57,14 @@ def score_names(labels: HostArray) -> tuple[str, ...]:
 
 
 def add_batches(
-    problem: LocalProblem, variables: Variables, round: Array, examples: Examples, totals: Array, held: HeldOut
-) -> Array:
+    problem: LocalProblem,
+    variables: Variables,
+    round: Array,
+    examples: Examples,
+    totals: Array,
+    held: HeldOut,
+    with_predictions: bool = False,
+) -> tuple[Array, tuple[Array, ...]]:
     """Add the scores of some batches to sums over segments.
 
     Args:
@@ -67,22 +74,29 @@ def add_batches(
         examples: The examples.
         totals: The sums so far, [segments, scores], see `score_names`.
         held: The batches.
+        with_predictions: Whether to return what is predicted for each example, too.
 
     Returns:
-        The new sums.
+        The new sums, and for each entry of `held` the predictions [steps, batches, size, ...], see `_score_batch`; ()
+        without predictions.
     """
 
-    def sums(index: HostArray, count: HostArray) -> Array:
-        return _sum_scores(problem, variables, round, examples, index, jnp.arange(len(index)) < count)
+    def score(index: HostArray, count: HostArray) -> tuple[Array, Array | None]:
+        is_example = jnp.arange(len(index)) < count
+        return _score_batch(problem, variables, round, examples, index, is_example, with_predictions)
 
-    def add(totals: Array, step: Batches) -> tuple[Array, None]:
+    def add(totals: Array, step: Batches) -> tuple[Array, Array | None]:
         if len(step.count) == 1:
-            return totals.at[step.segment[0]].add(sums(step.index[0], step.count[0])), None
-        return totals.at[step.segment].add(jax.vmap(sums)(step.index, step.count)), None
+            sums, predictions = score(step.index[0], step.count[0])
+            return totals.at[step.segment[0]].add(sums), None if predictions is None else predictions[None]
+        sums, predictions = jax.vmap(score)(step.index, step.count)
+        return totals.at[step.segment].add(sums), predictions
 
+    predictions = []
     for batches in held:
-        totals, _ = jax.lax.scan(add, totals, batches)
-    return totals
+        totals, predicted = jax.lax.scan(add, totals, batches)
+        predictions += [] if predicted is None else [predicted]
+    return totals, tuple(predictions)
 
 
 def score_own_models(
@@ -96,7 +110,8 @@ def score_own_models(
     tables: Mapping[str, Rows],
     block: Cohort,
     key: Key,
-) -> dict[str, Array]:
+    with_predictions: bool = False,
+) -> dict[str, tuple[Array, Array | None]]:
     """Sum the scores of the own models of a block of clients, each on its own rows.
 
     Args:
@@ -110,32 +125,47 @@ def score_own_models(
         tables: The rows of the block that are scored, by the name of the table.
         block: The ids, and which of them are no padding.
         key: The key of the run; that of a client is a function of the round and its id.
+        with_predictions: Whether to return what is predicted for each example, too.
 
     Returns:
-        Sums by the name of the table, [slots, scores].
+        By the name of the table, sums [slots, scores] and the predictions for its rows [slots, capacity, ...], see
+        `_score_batch`, or None.
     """
     if personalize is None:
         clients = clients._replace(memory={})
     common = Common(Broadcast(server.round, server.shared, server.published), data.examples)
     round_key = jax.random.fold_in(jax.random.fold_in(key, server.round), _PERSONALIZING)
 
-    def score_client(common: Common, client: tuple[CohortMember, dict[str, Rows]]) -> dict[str, Array]:
+    def score_client(
+        common: Common, client: tuple[CohortMember, dict[str, Rows]]
+    ) -> dict[str, tuple[Array, Array | None]]:
         member, own_tables = client
         variables = personal_variables(personalize, problem, common, member)
         return {name: score_rows(common, variables, own) for name, own in own_tables.items()}
 
-    def score_rows(common: Common, variables: Variables | OutputMixture, own: Rows) -> Array:
+    def score_rows(common: Common, variables: Variables | OutputMixture, own: Rows) -> tuple[Array, Array | None]:
         received, examples, size = common.received, common.examples, own.even_batch_size(batch_size)
+        capacity = own.index.shape[0]
 
-        def add_batch(number: Array, totals: Array) -> Array:
+        def score(places: Array, is_example: Array) -> tuple[Array, Array | None]:
+            index = own.index[jnp.minimum(places, capacity - 1)]
+            return _score_batch(problem, variables, received.round, examples, index, is_example, with_predictions)
+
+        def add_batch(number: Array, carry: tuple[Array, Array | None]) -> tuple[Array, Array | None]:
+            totals, predictions = carry
             places = number * size + jnp.arange(batch_size)
-            index = own.index[jnp.minimum(places, own.index.shape[0] - 1)]
             is_example = places < jnp.minimum(own.count, (number + 1) * size)
-            return totals + _sum_scores(problem, variables, received.round, examples, index, is_example)
+            sums, predicted = score(places, is_example)
+            if predictions is not None:
+                predictions = predictions.at[jnp.where(is_example, places, capacity)].set(predicted, mode="drop")
+            return totals + sums, predictions
 
-        zeros = jnp.zeros(len(score_names(examples.labels)), float)
+        zeros, predictions = jnp.zeros(len(score_names(examples.labels)), float), None
+        if with_predictions:
+            _, one = jax.eval_shape(score, jnp.zeros(batch_size, int), jnp.zeros(batch_size, bool))
+            predictions = jnp.zeros((capacity, *one.shape[1:]), one.dtype)
         with jax.named_scope("batches"):
-            return jax.lax.fori_loop(0, -(-own.count // batch_size), add_batch, zeros)
+            return jax.lax.fori_loop(0, -(-own.count // batch_size), add_batch, (zeros, predictions))
 
     return layout.map(score_client, common, (cohort_members(clients, data, block, round_key), dict(tables)))
 
@@ -182,15 +212,20 @@ def client_block(number: Array | int, size: int, num_clients: int) -> tuple[Arra
     return jnp.minimum(ids, num_clients - 1), ids < num_clients
 
 
-def _sum_scores(
+def _score_batch(
     problem: LocalProblem,
     variables: Variables | OutputMixture,
     round: Array,
     examples: Examples,
     index: HostArray,
     is_example: Array,
-) -> Array:
-    """Sum the scores of the examples of a batch, [scores]; loss and accuracy of a mask are means over its pixels."""
+    with_predictions: bool,
+) -> tuple[Array, Array | None]:
+    """Sum the scores of the examples of a batch, [scores]; loss and accuracy of a mask are means over its pixels.
+
+    The second result is None or what is predicted for each example, padding included: float32 logits [batch, classes],
+    or, of masks, the class of each pixel, [batch, *pixels], in the smallest integer type that holds all classes.
+    """
     inputs = problem.prepare(examples.inputs[index])
     context = Context(is_example.astype(inputs.dtype), round, jax.random.key(0), False)
 
@@ -211,4 +246,8 @@ def _sum_scores(
     if labels.ndim > 1:
         overlaps = overlap_metrics(predicted, labels, logits.shape[-1])
         scores += [overlaps[name] for name in OVERLAP_METRICS]
-    return jnp.sum(jnp.where(is_example[:, None], jnp.stack(scores, axis=-1).astype(float), 0), axis=0)
+    sums = jnp.sum(jnp.where(is_example[:, None], jnp.stack(scores, axis=-1).astype(float), 0), axis=0)
+    if not with_predictions:
+        return sums, None
+    is_mask = labels.ndim > 1
+    return sums, predicted.astype(np.min_scalar_type(logits.shape[-1])) if is_mask else logits.astype(jnp.float32)

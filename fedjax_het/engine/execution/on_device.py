@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.stages import Compiled
 
-from fedjax_het.engine.evaluation.evaluate import BATCH, Evaluation, held_out_batches, personal_rows
+from fedjax_het.engine.evaluation.evaluate import BATCH, Evaluation, add_metrics, held_out_batches, personal_rows
 from fedjax_het.engine.evaluation.scoring import HeldOut
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.executor import Executor
@@ -48,7 +48,9 @@ class OnDeviceExecutor(Executor):
 
     def evaluate(self, state: State) -> Evaluation:
         arguments = self._data, self._held_out, self._personal_rows, self._keys
-        return jax.tree.map(np.asarray, self._evaluation(self._hyper_parameters, state, *arguments))
+        results, spec = self._evaluation(self._hyper_parameters, state, *arguments), self.traced.spec
+        evaluation, predictions = jax.tree.map(np.asarray, results)
+        return add_metrics(evaluation, predictions, spec.metrics, spec.federation, spec.personal_on_test)
 
     def compile_measures(self, measure: Callable[..., PyTree]) -> tuple[Callable[[State], PyTree], int]:
         """Compile a function that reads the state, and does not consume it.

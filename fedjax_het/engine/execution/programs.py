@@ -13,7 +13,14 @@ import numpy as np
 from jax.stages import Compiled, Wrapped
 
 from fedjax_het import tree
-from fedjax_het.engine.evaluation.evaluate import BATCH, Evaluation, held_out_batches, make_evaluation, personal_rows
+from fedjax_het.engine.evaluation.evaluate import (
+    BATCH,
+    Evaluation,
+    Predictions,
+    held_out_batches,
+    make_evaluation,
+    personal_rows,
+)
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.parallel import sharding
 from fedjax_het.engine.parallel.compilation import COMPILATION_LOG, jit_initializer, jit_program, replicated_shapes
@@ -72,15 +79,18 @@ class RunPrograms:
         return self._program("rounds", self._run_rounds, (0, 0, None, 0, 0, None), arguments, results, donate=(1,))
 
     def evaluation(self) -> Program:
-        """(hyper-parameters, state, data, held-out batches, rows of personal models, keys) -> Evaluation."""
+        """(hyper-parameters, state, data, held-out batches, rows of personal models, keys) -> as `make_evaluation`."""
         traced, spec = self.traced, self.traced.spec
         held_out, groups = held_out_batches(spec.federation, BATCH)
         own = personal_rows(spec.federation, spec.personal_on_test)
         slots = traced.layout.round_up(traced.round.cohort_size)
 
-        def evaluate(hyper_parameters: Mapping[str, Array], *arguments: PyTree) -> Evaluation:
+        def evaluate(
+            hyper_parameters: Mapping[str, Array], *arguments: PyTree
+        ) -> tuple[Evaluation, Predictions | None]:
             round = traced.with_hyper_parameters(hyper_parameters).round
-            return make_evaluation(round.problem, groups, traced.layout, BATCH, slots, round.personalize)(*arguments)
+            options = slots, round.personalize, bool(spec.metrics)
+            return make_evaluation(round.problem, groups, traced.layout, BATCH, *options)(*arguments)
 
         tables = replicated_shapes((held_out, own), traced.layout)
         return self._program(

@@ -56,6 +56,7 @@ class RunSpec:
         timing: How long clients take; None has no clock.
         asynchronous: The rule of asynchronous rounds; None waits for the clients of each round.
         schedule: The events of asynchronous rounds, leaves [num_runs, rounds, ...].
+        metrics: The names of the metrics that evaluations compute besides loss, accuracy and overlaps.
     """
 
     sweep: Sweep
@@ -70,6 +71,7 @@ class RunSpec:
     timing: Timing | None = None
     asynchronous: Asynchronous | None = None
     schedule: EventSchedule | None = None
+    metrics: tuple[str, ...] = ()
 
     @property
     def algorithm(self) -> Algorithm:

@@ -14,6 +14,8 @@ from fedjax_het.engine.evaluation import scoring
 from fedjax_het.engine.evaluation.evaluate import (
     BATCH,
     Evaluation,
+    Predictions,
+    add_metrics,
     collect_scores,
     has_own_models,
     held_out_batches,
@@ -81,18 +83,28 @@ class StreamedEvaluation:
 
     def __call__(self, state: State, pool: Executor) -> Evaluation:
         """Evaluate a state; the results are NumPy arrays. The pool loads the next piece."""
-        server, totals, own = state.server, self._zeros(self._total_shapes), {}
+        spec, server, totals = self._traced.spec, state.server, self._zeros(self._total_shapes)
+        predicted: list[list[np.ndarray]] = [[] for _ in self._held]
+        own: dict[str, np.ndarray] = {}
+        own_predicted: dict[str, HostArray] = {}
         tested = server._replace(shared=self._evaluated(server))
         mean_personal = self._mean_personal(state.clients, pool) if self._has_personal_leaves else {}
         inputs = prefetch(pool, self._load_piece, self._pieces)
         for (table, _), piece in zip(self._pieces, inputs, strict=True):
             # Waiting keeps pieces from accumulating on the device.
-            totals = jax.block_until_ready(
+            totals, values = jax.block_until_ready(
                 self._score[table](tested.shared, mean_personal, server.round, totals, *piece)
             )
+            predicted[table] += map(np.asarray, values)
         if self._has_own_models:
-            own = self._score_personal(state._replace(server=tested), pool)
-        return collect_scores(self._groups, np.asarray(totals), own)
+            own, own_predicted = self._score_personal(state._replace(server=tested), pool)
+        evaluation = collect_scores(self._groups, np.asarray(totals), own)
+        if not spec.metrics:
+            return evaluation
+        pieces = zip(predicted, self._held, strict=True)
+        held = tuple(np.concatenate(parts, axis=1)[:, : len(batches.index)] for parts, batches in pieces)
+        predictions = Predictions(held, own_predicted)
+        return add_metrics(evaluation, predictions, spec.metrics, spec.federation, spec.personal_on_test)
 
     @property
     def extra_bytes(self) -> int:
@@ -102,11 +114,13 @@ class StreamedEvaluation:
         sizes = [cost.temporary_bytes(program) + 2 * tree.num_bytes(inputs) for program, inputs in self._program_inputs]
         return max(sizes) - tree.num_bytes(self._prefetcher.shapes)
 
-    def _score_personal(self, state: State, pool: Executor) -> dict[str, np.ndarray]:
+    def _score_personal(self, state: State, pool: Executor) -> tuple[dict[str, np.ndarray], dict[str, HostArray]]:
+        """(Sums, predictions) of the clients' own models; no predictions without requested metrics."""
         blocks = prefetch(pool, lambda number: self._load_block(state.clients, number), range(self._num_blocks))
         parts = [jax.tree.map(np.asarray, self._score_own(state.server, *block, self._keys)) for block in blocks]
-        joined = jax.tree.map(lambda *each: np.concatenate(each, axis=1), *parts)
-        return {name: sums[:, : self._traced.spec.num_clients] for name, sums in joined.items()}
+        num_clients = self._traced.spec.num_clients
+        joined = jax.tree.map(lambda *each: np.concatenate(each, axis=1)[:, :num_clients], *parts)
+        return {name: sums for name, (sums, _) in joined.items()}, {name: each for name, (_, each) in joined.items()}
 
     def _mean_personal(self, clients: Clients, pool: Executor) -> Variables:
         """`scoring.mean_personal_variables`; blocks without a trained client, which would add zeros, are skipped."""
@@ -196,7 +210,8 @@ class StreamedEvaluation:
         self._mean_shapes = _with_leading_axes((spec.num_runs,), state.clients.personal)
 
         def score(shared, mean_personal, round, totals, examples, held):
-            return scoring.add_batches(problem, tree.merge(shared, mean_personal), round, examples, totals, held)
+            variables = tree.merge(shared, mean_personal)
+            return scoring.add_batches(problem, variables, round, examples, totals, held, bool(spec.metrics))
 
         self._score, self._program_inputs = [], []
         for steps, batches in zip(self._steps, self._held, strict=True):
@@ -230,12 +245,12 @@ class StreamedEvaluation:
             examples: Examples,
             rows: Tables,
             key: Key,
-        ) -> dict[str, Array]:
+        ) -> dict[str, tuple[Array, Array | None]]:
             places = block._replace(ids=jnp.arange(size))
             tables = {name: scoring.rows_of_block(each, places) for name, each in rows.items()}
             train, valid = (tables.pop(name, no_rows) for name in _TRAINING)
             data = ClientData(examples, train, valid, HIDDEN_TEST_ROWS)
-            of_block = clients, data, tables, block, key
+            of_block = clients, data, tables, block, key, bool(spec.metrics)
             return scoring.score_own_models(round.problem, round.personalize, layout, BATCH, server, *of_block)
 
         def shape_of_rows(rows: Rows) -> Rows:

@@ -44,7 +44,7 @@ def evaluate(network, variables, federation, **parts):
         RunCounters(zero, zero),
     )
     evaluation = jax.jit(make_evaluation(problem, groups, vmapped, BATCH))
-    return evaluation(state, federation.data, held, personal_rows(federation, False), jax.random.key(0))
+    return evaluation(state, federation.data, held, personal_rows(federation, False), jax.random.key(0))[0]
 
 
 def with_masks(federation):

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -42,6 +43,19 @@ def test_markdown_has_printed_and_measured_values_side_by_side():
     assert "| FedAvg | 80 | 79.5 ± 0.5 | -0.50 | 70.5 | 71 ± 0 | +0.50 |" in lines
     assert "| FedLD | 81 | failed |  |  | 60.25 |  |" in lines
     assert "Reduced: less data." in lines and "- A misprint." in lines
+
+
+def test_markdown_says_what_the_runs_of_each_column_are_trained_and_measured_on():
+    def run(num_train):
+        clients = [{"client": "a", "is_newcomer": False, "train": num_train, "valid": 0, "test": 0}]
+        partition = {"test": 12, "unseen": {}, "fractions": {"test": None}, "clients": clients}
+        return SimpleNamespace(partition=partition, final={"test/accuracy": {}, "test/loss": {}, "train/loss": {}})
+
+    runs = {("FedAvg", "S1"): run(50), ("FedAvg", "S2"): run(60), ("FedLD", "S2"): run(60)}
+    text = command.to_markdown(TWO, "cpu", ENTRIES, runs=runs)
+    measured = "measured on 12 examples, the data set's own test split."
+    assert f"S1: trained on 50 examples of 1 client (50 each), none of theirs held out; {measured}" in text
+    assert f"S2: trained on 60 examples of 1 client (60 each), none of theirs held out; {measured}" in text
 
 
 def test_the_csv_has_all_digits():

@@ -242,6 +242,17 @@ def test_the_error_for_a_column_without_a_client_names_the_clients(tmp_path):
             measures.read_client_score()(RunResults(tmp_path), column)
 
 
+def test_a_run_that_holds_out_nothing_for_a_measure_is_named_with_the_remedy(tmp_path):
+    rows = "seed,client,is_newcomer,accuracy,personal_accuracy\n0,x,False,,\n"
+    (tmp_path / "per_client.csv").write_text(rows)
+    (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))
+    remedy = r"data\.client_test_fraction"
+    with pytest.raises(InputError, match=f"client 'x' has no test examples of its own.*{remedy}"):
+        measures.read_client_score()(RunResults(tmp_path), "x")
+    with pytest.raises(InputError, match=f"no personal/accuracy_mean and no clients/accuracy_mean.*{remedy}"):
+        measures.read_mean_client_score()(RunResults(tmp_path), "x")
+
+
 def distinct_experiments():
     """Every table and figure, but for those that at the smallest scale are another one's under another title."""
     there = []

@@ -14,7 +14,10 @@ def get_config():
     return dict(
         algorithm=dict(name="fedavg", batch_size=16, epochs=1),
         model=dict(name="mlp", hidden=(8,)),
-        data=dict(name="digits", num_clients=4, valid_fraction=0.2, partition=dict(name="dirichlet", alpha=0.5)),
+        data=dict(
+            name="digits", num_clients=4, valid_fraction=0.2, client_test_fraction=0.2,
+            partition=dict(name="dirichlet", alpha=0.5),
+        ),
         rounds=4, cohort_size=3, evaluate_every=2, num_seeds=2, layout="vmapped",
         diagnostics="conflict,norms,landscape", diagnose_every=2,
     )

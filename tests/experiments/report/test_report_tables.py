@@ -8,6 +8,7 @@ from experiments.report import clients, costs, curves, diagnostics, measures, ro
 from experiments.report.contents import make_contents
 from experiments.report.rows import make_rows
 from experiments.runs.results import MissingRun
+from experiments.runs.tables import make_cells
 from tests.experiments.report import sample_runs
 from tests.experiments.report.sample_runs import read_run
 
@@ -38,10 +39,23 @@ def test_left_out_domains_are_columns_with_their_mean_and_worst(tmp_path):
         text = (run / "metrics.jsonl").read_text().replace("test/accuracy", f"unseen/{domain}/accuracy")
         (run / "metrics.jsonl").write_text(text)
     table = measures.make_table(make_rows([read_run(tmp_path / "photo"), read_run(tmp_path / "sketch")]), {}, "")
-    assert table.columns[:4] == ["unseen photo", "unseen sketch", "unseen, mean", "unseen, worst"]
+    over_domains = ["unseen, mean", "unseen, deviation", "unseen, worst"]
+    assert table.columns[:5] == ["unseen photo", "unseen sketch", *over_domains]
     ((label, values),) = table.rows
-    assert label == "fedavg" and [value.mean for value in values[:4]] == pytest.approx([0.3, 0.3, 0.3, 0.2])
-    assert [value.std for value in values[2:4]] == pytest.approx([0, 0], abs=1e-12)
+    assert label == "fedavg" and [value.mean for value in values[:5]] == pytest.approx([0.3, 0.3, 0.3, 0.1, 0.2])
+    assert [value.std for value in values[2:5]] == pytest.approx([0, 0, 0], abs=1e-12)
+
+
+def test_requested_metrics_have_tables_in_which_the_smallest_error_is_best(tmp_path):
+    folders = [sample_runs.write_run(tmp_path / name, finals=finals) for name, finals in (("a", (0.2,)), ("b", (0.4,)))]
+    for folder in folders:
+        lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+        lines = [line | {"test/calibration_error": line["test/accuracy"]} for line in lines]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tables = measures.make_metric_tables(make_rows([read_run(each) for each in folders]))
+    assert [(table.name, table.columns) for table in tables] == [("results_calibration_error", ["test set"])]
+    assert tables[0].title == "Final figures: expected calibration error in per cent"
+    assert [(row[0].text, row[0].rank) for row in make_cells(tables[0])] == [("20.0", 0), ("40.0", 1)]
 
 
 def test_results_on_masks_are_scored_by_dice(tmp_path):

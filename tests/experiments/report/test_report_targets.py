@@ -39,6 +39,16 @@ def test_the_first_evaluation_of_each_seed_that_reaches_the_score_counts(run_row
         assert (virtual and virtual.mean) == (7.0 if label == "fedld" else None)
 
 
+def test_bits_are_counted_where_an_uplink_sends_them(tmp_path):
+    run = sample_runs.write_run(tmp_path / "one", finals=(0.5, 0.7))
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = [line | {"traffic/up": 10, "traffic/down": 10, "traffic/bits_up": 100.0 * line["round"]} for line in lines]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    table = targets.make_table(make_rows([read_run(run)]), "accuracy", 0.3)
+    ((_, values),) = table.rows
+    assert values[table.columns.index("bits sent")].mean == 750.0
+
+
 def test_a_score_that_no_seed_reaches_leaves_its_cells_empty(run_rows):
     table = targets.make_table(run_rows, "accuracy", 0.65)
     assert dict(table.rows)["fedld"] == ["0 of 2", None, None, None]

@@ -49,8 +49,7 @@ def dataset(own_test=False, own_valid=False):
 
 
 def rows(federation, has_personal=False, on_test=False):
-    partition = records.describe_partition(federation)
-    return data_usage.describe_groups(partition, data_usage.measured_groups(partition, has_personal, on_test))
+    return data_usage.describe_run(records.describe_partition(federation), has_personal, on_test)
 
 
 # ---- sentences -------------------------------------------------------------------------------------------------------
@@ -64,10 +63,12 @@ def test_with_a_published_test_split_clients_train_on_all_other_examples():
 
 
 def test_randomly_held_out_examples_are_described_with_their_fraction():
-    federation = federate(dataset(), by_domain(), 2, unseen_domains="sketch", unseen_clients=1, valid_fraction=0.25)
+    asked = {"unseen_clients": 1, "valid_fraction": 0.25, "client_test_fraction": 0.2}
+    federation = federate(dataset(), by_domain(), 2, unseen_domains="sketch", **asked)
     said = rows(federation, has_personal=True)
-    train, test = federation.data.train.count, federation.data.test.count
-    assert said["trains on"].startswith(f"{train.sum()} examples of 2 clients (") and "none" not in said["trains on"]
+    train, valid, test = (each.count for each in federation.data[1:])
+    assert said["trains on"].startswith(f"{train.sum()} examples of 2 clients (")
+    assert said["trains on"].endswith(f", {valid.sum()} for validation and {test.sum()} for test of theirs held out")
     assert said["test/"] == "the server's model on 12 examples, 20 %, held out at random before clients got theirs"
     own = f"each client's own test examples: {test.sum()} in all, 20 % of each client's, held out at random"
     assert (
@@ -86,8 +87,15 @@ def test_published_splits_of_clients_are_described_as_such():
     assert local["valid/"].endswith("18 in all, the data set's own validation split")
 
 
+def test_own_models_that_nothing_measures_are_named():
+    unmeasured = rows(federate(dataset(), iid(), 4), has_personal=True)
+    assert unmeasured["personal/"] == unmeasured["clients/"] == data_usage.NOT_MEASURED
+    by_validation = rows(federate(dataset(), iid(), 4, valid_fraction=0.25), has_personal=True)
+    assert "personal/" not in by_validation and "personal_valid/" in by_validation
+
+
 def test_a_partition_of_an_older_version_is_described_without_fractions():
-    partition = records.describe_partition(federate(dataset(), iid(), 3))
+    partition = records.describe_partition(federate(dataset(), iid(), 3, client_test_fraction=0.2))
     old = {key: partition[key] for key in ("fingerprint", "clients")}
     said = data_usage.describe_groups(old, ["test", "clients", "unseen/sketch"])
     assert said["test/"] == "the server's model on the common test set"
@@ -109,6 +117,15 @@ def test_descriptions_of_several_runs_name_those_that_differ():
     )
     crossed = data_usage.describe_runs([("a", "p", one), ("b", "p", other), ("a", "q", other)], [])
     assert "a without p: " in crossed and "b without p, a without q: " in crossed
+    by_domain_left_out = [
+        ("a", left_out, records.describe_partition(federate(dataset(), by_domain(), 2, unseen_domains=left_out)))
+        for left_out in ("art", "photo")
+    ]
+    assert data_usage.describe_runs(by_domain_left_out, ["unseen"]) == (
+        "without art: trained on 48 examples of 2 clients (24 each), none of theirs held out; measured on art, a "
+        "domain that no client has: 30 examples. without photo: trained on 48 examples of 2 clients (24 each), none of "
+        "theirs held out; measured on photo, a domain that no client has: 30 examples."
+    )
 
 
 def test_personal_on_test_auto_is_true_only_without_local_test_examples():
@@ -156,6 +173,12 @@ def test_the_header_and_the_end_describe_training_and_measured_examples(finished
 def test_config_json_holds_the_resolved_values_of_auto(finished):
     config, partition = read(finished[0] / "config.json"), read(finished[0] / "partition.json")
     assert config["data"]["client_test_fraction"] == 0.0 and config["personal_on_test"] is True
+    assert read(finished[0] / "resolved.json")["data_usage"] == {
+        "trains on": "48 examples of 3 clients (16 each), none of theirs held out",
+        "test/": "the server's model on 12 examples, the data set's own test split",
+        "personal_test/": "each client's own model on 12 examples, the data set's own test split",
+        "clients/": data_usage.NOT_MEASURED,
+    }
     assert (partition["test"], partition["unseen"]) == (12, {})
     assert partition["fractions"] == {"test": None, "client_test": 0.0, "client_valid": 0.0}
 
@@ -231,6 +254,6 @@ def test_an_older_run_resumes_only_if_auto_has_its_old_value(finished, command, 
     assert train.main([*again, *asked]) == 2 and seen.pop() == (0.2, False)
     path = tmp_path / "no_split.npz"
     np.savez(path, **dict(zip(KINDS, images(60), strict=True)))
-    begun = write_older_run(finished, tmp_path / "no_split", path=str(path))
-    arguments = [command[0], f"--config.data.path={path}", f"--workdir={begun}"]
+    begun = write_older_run(finished, tmp_path / "no_split", path=str(path), test_fraction=0.0)
+    arguments = [command[0], f"--config.data.path={path}", "--config.data.test_fraction=0", f"--workdir={begun}"]
     assert train.main(arguments) == 2 and seen.pop() == (0.2, False)

@@ -14,7 +14,9 @@ def get_config():
     return dict(
         algorithm=dict(name="fedavg", batch_size=4),
         model=dict(name="mlp", hidden=(4,)),
-        data=dict(name="pacs", num_clients=2, partition=dict(name="by_domain"), unseen="sketch"),
+        data=dict(
+            name="pacs", num_clients=2, client_test_fraction=0.2, partition=dict(name="by_domain"), unseen="sketch"
+        ),
         rounds=1, layout="vmapped",
     )
 """

@@ -17,7 +17,10 @@ def get_config():
     return dict(
         algorithm=dict(name="fedavg", batch_size=20),
         model=dict(name="mlp", hidden=()),
-        data=dict(name="arrays", path={path!r}, num_clients=3, partition=dict(name="by_domain"), unseen="[/x] $y^{{"),
+        data=dict(
+            name="arrays", path={path!r}, num_clients=3, client_test_fraction=0.2, partition=dict(name="by_domain"),
+            unseen="[/x] $y^{{",
+        ),
         rounds=2, evaluate_every=1, checkpoint_every=1, layout="vmapped",
     )
 """

@@ -89,10 +89,11 @@ def test_values_of_auto_are_compared_as_far_as_the_directory_records_them(direct
     open_settings = SETTINGS | {"data": {"client_test_fraction": "auto"}, "personal_on_test": "auto"}
     directory.check(open_settings)  # an older directory, whose partition does not tell
     partition = {"fingerprint": "abc", "clients": []}
-    directory.write("partition.json", partition | {"fractions": {"test": 0.2, "client_test": 0.2}})
+    directory.write("partition.json", partition | {"fractions": {"test": 0.0, "client_test": 0.2}})
     directory.check(open_settings)
-    for own_split in ({"test": None, "client_test": 0.2}, {"test": 0.0, "client_test": None}):
-        directory.write("partition.json", partition | {"fractions": own_split})
+    common_or_own = ({"test": None, "client_test": 0.2}, {"test": 0.2, "client_test": 0.2})
+    for fractions in (*common_or_own, {"test": 0.0, "client_test": None}):
+        directory.write("partition.json", partition | {"fractions": fractions})
         with pytest.raises(InputError, match=r"config\.data\.client_test_fraction: 0\.2 / 0\.0"):
             directory.check(open_settings)
     with pytest.raises(InputError, match="personal_on_test: False / True"):

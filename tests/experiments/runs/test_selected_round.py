@@ -19,7 +19,9 @@ def get_config():
     return dict(
         algorithm=dict(name="fedbn", batch_size=16, learning_rate=1.0),
         model=dict(name="mlp", hidden=(8,), norm="batch"),
-        data=dict(name="digits", num_clients=3, partition=dict(name="iid"), valid_fraction=0.2),
+        data=dict(
+            name="digits", num_clients=3, partition=dict(name="iid"), valid_fraction=0.2, client_test_fraction=0.2
+        ),
         rounds=8, num_seeds=2, evaluate_every=1, checkpoint_every=2, layout="vmapped",
     )
 """

@@ -77,10 +77,15 @@ def test_columns_can_prefer_small_values_or_none_and_hold_stars_and_text():
 
 
 def test_a_wide_table_is_reduced_to_its_summary_columns():
-    wide = Table("clients", "Accuracy", ["a", "b", "mean", "worst"], [("fedavg", [Value(0.1), None, Value(0.5), None])])
-    assert narrow(wide, 4) is wide
+    wide = Table(
+        "clients",
+        "Accuracy",
+        ["a", "b", "mean", "deviation", "worst"],
+        [("fedavg", [Value(0.1), None, Value(0.5), None, None])],
+    )
+    assert narrow(wide, 5) is wide
     result = narrow(wide, 3)
-    assert result.columns == ["mean", "worst"] and result.rows == [("fedavg", [Value(0.5), None])]
+    assert result.columns == ["mean", "deviation", "worst"] and result.rows == [("fedavg", [Value(0.5), None, None])]
     assert result.title == "Accuracy (all 2 columns: clients.md)"
     assert narrow(TABLE, 1) is TABLE  # it has no column of the worst
 

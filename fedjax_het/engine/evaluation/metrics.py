@@ -1,0 +1,233 @@
+"""Metrics of predictions: numbers that all examples of one client or one held-out set determine together.
+
+A run computes those that it is asked for. They are computed on the host, in float64, from what the model predicts for
+each example, so that no batch, layout or padding has a part in them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy import ndimage, special, stats
+
+from fedjax_het.engine.evaluation.scoring import HeldOut
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.types import HostArray, Rows
+
+_NUM_BINS = 15
+
+Logits = Float[np.ndarray, "examples classes"]
+Labels = Int[np.ndarray, " examples"]
+Masks = Int[np.ndarray, "examples *pixels"]
+
+
+class PredictionMetric(NamedTuple):
+    """A metric that a run can be asked for by name.
+
+    Attributes:
+        title: Its name in tables.
+        measure: (logits [examples, classes], labels [examples]) or, of masks, (predicted classes, true classes, both
+            [examples, *pixels]) of at least one example -> the value, NaN where it is not defined.
+        of_masks: Whether labels are masks.
+        is_larger_better: Whether larger values are better.
+        is_fraction: Whether it is in 0..1; else it is in pixels.
+    """
+
+    title: str
+    measure: Callable[[np.ndarray, np.ndarray], float]
+    of_masks: bool = False
+    is_larger_better: bool = True
+    is_fraction: bool = True
+
+
+# ---- of classes ------------------------------------------------------------------------------------------------------
+def balanced_accuracy(logits: Logits, labels: Labels) -> float:
+    """Mean recall over the classes that have examples."""
+    is_correct = logits.argmax(axis=1) == labels
+    num, num_correct = np.bincount(labels), np.bincount(labels[is_correct], minlength=labels.max() + 1)
+    return float(np.mean(num_correct[num > 0] / num[num > 0]))
+
+
+def macro_f1(logits: Logits, labels: Labels) -> float:
+    """Mean F1 over the classes that have examples or are predicted.
+
+    F1_c = 2 TP_c / (2 TP_c + FP_c + FN_c)
+    """
+    predicted, num_classes = logits.argmax(axis=1), logits.shape[1]
+    counts = [np.bincount(each, minlength=num_classes) for each in (predicted, labels, labels[predicted == labels])]
+    either = counts[0] + counts[1]
+    return float(np.mean(2 * counts[2][either > 0] / either[either > 0]))
+
+
+def auroc(logits: Logits, labels: Labels) -> float:
+    """Area under the ROC curve: of two classes the usual one, of more the mean over one-vs-rest areas.
+
+        AUROC_c = P(p_c(x) > p_c(x')) + P(p_c(x) = p_c(x')) / 2,   x of class c, x' of another one
+
+    It follows exactly from the ranks of all examples. They are ranked by the log-odds log p_c - log (1 - p_c), whose
+    order is that of p_c, and which keep apart what rounds to the same probability. The mean is over the classes that
+    some examples have and others have not; NaN where there is no such class.
+    """
+    num, num_classes = logits.shape
+    is_class = labels[:, None] == np.arange(num_classes)
+    positive = is_class.sum(axis=0)
+    is_defined = (positive > 0) & (positive < num)
+    if not is_defined.any():
+        return float("nan")
+    before = np.logaddexp.accumulate(logits, axis=1)
+    after = np.logaddexp.accumulate(logits[:, ::-1], axis=1)[:, ::-1]
+    edge = np.full((num, 1), -np.inf)
+    others = np.logaddexp(np.hstack([edge, before[:, :-1]]), np.hstack([after[:, 1:], edge]))
+    ranks = stats.rankdata((logits - others)[:, is_defined], axis=0)
+    positive, is_class = positive[is_defined], is_class[:, is_defined]
+    wins = np.sum(ranks * is_class, axis=0) - positive * (positive + 1) / 2
+    return float(np.mean(wins / (positive * (num - positive))))
+
+
+def calibration_error(logits: Logits, labels: Labels) -> float:
+    """Expected calibration error: mean distance of accuracy and confidence, in 15 bins of equal width.
+
+        ECE = sum_b n_b / n |accuracy_b - confidence_b|,   b: examples whose largest probability is in (b/15, (b+1)/15]
+
+    References:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017.
+    """
+    confidence = special.softmax(logits, axis=1).max(axis=1)
+    is_correct = logits.argmax(axis=1) == labels
+    bins = np.searchsorted(np.linspace(0, 1, _NUM_BINS + 1)[1:-1], confidence)
+    gaps = np.bincount(bins, weights=is_correct - confidence, minlength=_NUM_BINS)
+    return float(np.abs(gaps).sum() / len(labels))
+
+
+# ---- of masks --------------------------------------------------------------------------------------------------------
+def hausdorff(predicted: Masks, truth: Masks) -> float:
+    """Hausdorff distance of predicted and true boundaries in pixels, see `surface_distance`: its largest distance."""
+    return _mean_over_images(predicted, truth, lambda distances: distances.max())
+
+
+def surface_distance(predicted: Masks, truth: Masks) -> float:
+    """Average symmetric surface distance in pixels: from each boundary pixel of one mask to the nearest of the other.
+
+    The boundary of a class is its pixels beside a pixel that is not of it, or at the border of the image. The mean is
+    over the pixels of both boundaries, then over the classes but 0, the background, that are in the image or predicted
+    there, then over images; images without any do not count. Where a class is only in the image, or only predicted, its
+    distance is the image's diagonal. NaN where no image counts.
+    """
+    return _mean_over_images(predicted, truth, lambda distances: distances.mean())
+
+
+def _mean_over_images(predicted: Masks, truth: Masks, summarize: Callable[[np.ndarray], float]) -> float:
+    values = []
+    for one, other in zip(predicted, truth, strict=True):
+        classes = np.setdiff1d(np.union1d(one, other), [0])
+        if len(classes):
+            values.append(np.mean([summarize(_boundary_distances(one == c, other == c)) for c in classes]))
+    return float(np.mean(values)) if values else float("nan")
+
+
+def _boundary_distances(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """The distances of the boundary pixels of each mask from the other's boundary."""
+    if not (one.any() and other.any()):
+        return np.array([np.linalg.norm(np.array(one.shape) - 1)])
+    boundaries = [mask & ~ndimage.binary_erosion(mask) for mask in (one, other)]
+    to_one, to_other = (np.asarray(ndimage.distance_transform_edt(~boundary)) for boundary in boundaries)
+    return np.concatenate([to_other[boundaries[0]], to_one[boundaries[1]]])
+
+
+METRICS: dict[str, PredictionMetric] = {
+    "balanced_accuracy": PredictionMetric("balanced accuracy", balanced_accuracy),
+    "macro_f1": PredictionMetric("macro F1", macro_f1),
+    "auroc": PredictionMetric("AUROC", auroc),
+    "calibration_error": PredictionMetric("expected calibration error", calibration_error, is_larger_better=False),
+    "hausdorff": PredictionMetric(
+        "Hausdorff distance", hausdorff, of_masks=True, is_larger_better=False, is_fraction=False
+    ),
+    "surface_distance": PredictionMetric(
+        "average surface distance", surface_distance, of_masks=True, is_larger_better=False, is_fraction=False
+    ),
+}
+"""The metrics that a run can be asked for, besides loss, accuracy, and the overlaps of masks."""
+
+
+def check_metrics(names: Sequence[str], has_masks: bool) -> tuple[str, ...]:
+    """Return the names without repetition.
+
+    Args:
+        names: Of metrics.
+        has_masks: Whether the labels of the data set are masks.
+
+    Raises:
+        InputError: A name is unknown, or a metric does not fit the labels.
+    """
+    for name in names:
+        if name not in METRICS:
+            raise InputError(f"metrics: there is no metric '{name}'. {nearest(name, METRICS)}")
+        if METRICS[name].of_masks != has_masks:
+            kinds = ("masks", "classes") if has_masks else ("classes", "masks")
+            fitting = ", ".join(each for each, metric in METRICS.items() if metric.of_masks == has_masks)
+            raise InputError(
+                f"metrics: the labels are {kinds[0]}, and '{name}' is a metric of {kinds[1]}. Choose among {fitting}."
+            )
+    return tuple(dict.fromkeys(names))
+
+
+# ---- of many clients and held-out sets -------------------------------------------------------------------------------
+def measure_segments(
+    names: Sequence[str], labels: HostArray, held: HeldOut, num_segments: int, predictions: Sequence[HostArray]
+) -> dict[str, np.ndarray]:
+    """Measure a model on every segment: all examples of one client, or one held-out set.
+
+    Args:
+        names: Of metrics.
+        labels: Of all examples of the federation.
+        held: The batches of held-out examples.
+        num_segments: The number of segments.
+        predictions: For each entry of `held`, [runs, steps, batches, size, ...], see `scoring.add_batches`.
+
+    Returns:
+        {name: [runs, segments]}, NaN for segments without examples.
+    """
+    positions, segments, predicted = [], [], []
+    for batches, values in zip(held, predictions, strict=True):
+        is_example = np.arange(batches.index.shape[-1]) < np.asarray(batches.count)[..., None]
+        positions.append(np.asarray(batches.index)[is_example])
+        segments.append(np.broadcast_to(np.asarray(batches.segment)[..., None], is_example.shape)[is_example])
+        predicted.append(np.asarray(values)[:, is_example])
+    order = np.argsort(np.concatenate(segments), kind="stable")
+    counts = np.bincount(np.concatenate(segments), minlength=num_segments)[:num_segments]
+    bounds = np.cumsum(counts)[:-1]
+    parts = np.split(order, bounds) if num_segments else []
+    every_label = np.asarray(labels[np.concatenate(positions)])
+    every_prediction = np.concatenate(predicted, axis=1)
+    return _measure_parts(names, [(every_prediction[:, part], every_label[part]) for part in parts])
+
+
+def measure_rows(names: Sequence[str], labels: HostArray, rows: Rows, predictions: HostArray) -> dict[str, np.ndarray]:
+    """Measure each client's own model on its rows.
+
+    Args:
+        names: Of metrics.
+        labels: Of all examples of the federation.
+        rows: A row for each client, or a single one for all.
+        predictions: [runs, clients, capacity, ...], see `scoring.score_own_models`.
+
+    Returns:
+        {name: [runs, clients]}, NaN for clients without examples.
+    """
+    parts = []
+    for client in range(predictions.shape[1]):
+        index, count = rows.index[client % len(rows.count)], int(rows.count[client % len(rows.count)])
+        parts.append((np.asarray(predictions)[:, client, :count], np.asarray(labels[index[:count]])))
+    return _measure_parts(names, parts)
+
+
+def _measure_parts(names: Sequence[str], parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Measure (predictions [runs, examples, ...], labels [examples, ...]) of each part: {name: [runs, parts]}."""
+    values = {name: [] for name in names}
+    for predictions, labels in parts:
+        for name in names:
+            measure, of_masks = METRICS[name].measure, METRICS[name].of_masks
+            of_runs = predictions if of_masks else predictions.astype(np.float64)
+            values[name].append([measure(one, labels) if len(labels) else np.nan for one in of_runs])
+    return {name: np.array(each, np.float64).T for name, each in values.items()}

@@ -1,0 +1,262 @@
+"""Metrics of predictions: against scikit-learn and SciPy, and the same however examples are evaluated."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.spatial.distance import directed_hausdorff
+from scipy.special import softmax
+from sklearn import metrics as sklearn_metrics
+from sklearn.calibration import calibration_curve
+
+from fedjax_het import data, models, tree
+from fedjax_het.algorithms import fedavg, fedbn
+from fedjax_het.engine import (
+    METRICS,
+    Evaluation,
+    Metrics,
+    Simulation,
+    chunked,
+    flatten_evaluation,
+    sharded,
+    summarize_clients,
+    vmapped,
+)
+from fedjax_het.engine.evaluation import metrics
+from fedjax_het.engine.evaluation.evaluate import BATCH
+from fedjax_het.engine.evaluation.scoring import Batches, mean_personal_variables
+from fedjax_het.errors import InputError
+from fedjax_het.types import Context, Rows
+
+OF_CLASSES = tuple(name for name, each in METRICS.items() if not each.of_masks)
+OF_MASKS = tuple(name for name, each in METRICS.items() if each.of_masks)
+
+
+def draw(seed, num, num_classes, num_present=None, scale=2.0):
+    """Logits, float32 with ties, and labels of which only the first `num_present` classes occur."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(num, num_classes)).astype(np.float32) * scale
+    logits[num // 2 :] = logits[: num - num // 2]  # equal predictions
+    return logits.astype(np.float64), rng.integers(0, num_present or num_classes, num)
+
+
+CASES = [(0, 200, 5), (1, 57, 2), (2, 300, 10), (3, 12, 4), (4, 90, 6, 3), (5, 1, 3)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_balanced_accuracy_and_macro_f1_are_those_of_scikit_learn(case):
+    logits, labels = draw(*case)
+    predicted = logits.argmax(axis=1)
+    seen = [np.mean(predicted[labels == c] == c) for c in np.unique(labels)]  # scikit-learn's own where it warns not
+    assert metrics.balanced_accuracy(logits, labels) == pytest.approx(np.mean(seen), abs=1e-12)
+    if set(predicted) <= set(labels) and len(labels) > 1:
+        expected = sklearn_metrics.balanced_accuracy_score(labels, predicted)
+        assert metrics.balanced_accuracy(logits, labels) == pytest.approx(expected, abs=1e-12)
+    expected = sklearn_metrics.f1_score(labels, predicted, average="macro", zero_division=0.0)
+    assert metrics.macro_f1(logits, labels) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES[:4])
+def test_auroc_is_that_of_scikit_learn(case):
+    logits, labels = draw(*case)
+    probabilities = softmax(logits, axis=1)
+    if logits.shape[1] == 2:
+        expected = sklearn_metrics.roc_auc_score(labels, probabilities[:, 1])
+    else:
+        expected = sklearn_metrics.roc_auc_score(labels, probabilities, multi_class="ovr", average="macro")
+    assert metrics.auroc(logits, labels) == pytest.approx(expected, abs=1e-12)
+
+
+def test_auroc_is_over_the_classes_that_some_examples_have_and_others_have_not():
+    logits, labels = draw(4, 90, 6, 3)
+    probabilities = softmax(logits, axis=1)
+    expected = np.mean([sklearn_metrics.roc_auc_score(labels == c, probabilities[:, c]) for c in range(3)])
+    assert metrics.auroc(logits, labels) == pytest.approx(expected, abs=1e-12)
+    assert np.isnan(metrics.auroc(logits, np.full(90, 2)))
+
+
+def test_auroc_keeps_apart_examples_whose_probability_rounds_to_1():
+    logits = np.array([[0.0, 60.0], [0.0, 50.0], [0.0, 40.0]])
+    assert len(np.unique(softmax(logits, axis=1)[:, 1])) == 1
+    assert metrics.auroc(logits, np.array([1, 0, 0])) == 1.0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_calibration_error_is_that_of_scikit_learns_bins(case):
+    logits, labels = draw(*case)
+    confidence, is_correct = softmax(logits, axis=1).max(axis=1), logits.argmax(axis=1) == labels
+    accuracy, mean = calibration_curve(is_correct, confidence, n_bins=15, pos_label=True)
+    sizes = np.histogram(confidence, np.linspace(0, 1, 16))[0]
+    expected = np.sum(sizes[sizes > 0] * np.abs(accuracy - mean)) / len(labels)
+    assert metrics.calibration_error(logits, labels) == pytest.approx(expected, abs=1e-12)
+
+
+def boundary(mask):
+    """The pixels of a mask beside one that is not of it, by definition."""
+    padded = np.pad(mask, 1)
+    inside = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+    return np.argwhere(mask & ~inside)
+
+
+def test_distances_of_boundaries_are_those_of_all_pairs_of_pixels():
+    rng = np.random.default_rng(0)
+    truth, predicted = ((rng.random((4, 9, 12)) < 0.3).astype(np.uint8) * rng.integers(1, 3, (4, 1, 1)) for _ in "ab")
+    truth[1], predicted[2] = 0, 0  # a class that is only predicted, and one that is only there
+    predicted[3] = truth[3]
+    largest, mean = [], []
+    for one, other in zip(predicted, truth, strict=True):
+        both = [(boundary(one == c), boundary(other == c)) for c in (1, 2) if np.any(one == c) or np.any(other == c)]
+        diagonal = np.hypot(8, 11)
+        distances = [np.linalg.norm(a[:, None] - b, axis=-1) for a, b in both]
+        has_both = [len(a) > 0 and len(b) > 0 for a, b in both]
+        largest.append(
+            np.mean(
+                [
+                    max(directed_hausdorff(a, b)[0], directed_hausdorff(b, a)[0]) if each else diagonal
+                    for (a, b), each in zip(both, has_both, strict=True)
+                ]
+            )
+        )
+        mean.append(
+            np.mean(
+                [
+                    np.concatenate([d.min(axis=1), d.min(axis=0)]).mean() if each else diagonal
+                    for d, each in zip(distances, has_both, strict=True)
+                ]
+            )
+        )
+    assert mean[3] == 0 and mean[1] == np.hypot(8, 11)
+    assert metrics.hausdorff(predicted, truth) == pytest.approx(np.mean(largest), abs=1e-12)
+    assert metrics.surface_distance(predicted, truth) == pytest.approx(np.mean(mean), abs=1e-12)
+    assert np.isnan(metrics.surface_distance(truth[1:2], truth[1:2]))
+
+
+# ---- evaluations -----------------------------------------------------------------------------------------------------
+def evaluate(algorithm, federation, model, **options):
+    options = {"metrics": OF_CLASSES, "num_seeds": 2, "layout": vmapped, "personal_on_test": True} | options
+    simulation = Simulation(algorithm, model, federation, rounds=2, evaluate_every=2, **options)
+    state, _ = simulation.advance(simulation.start(), 2)
+    return simulation, state, simulation.evaluate(state)
+
+
+def of_personal_batch_norms(**options):
+    """FedBN on clients of 4 to 290 test examples: fewer than a batch, and more than one."""
+    sizes = {"examples_per_client": (12, 900), "client_test_fraction": 0.4, "valid_fraction": 0.1, "label_shift": 0.9}
+    federation = data.toy(num_clients=4, unseen_clients=1, **sizes)
+    model = models.mlp(3, hidden=(4,), norm="batch")
+    return federation, *evaluate(fedbn(batch_size=16), federation, model, **options)
+
+
+def compute_logits(simulation, variables, federation, index):
+    problem, inputs = simulation.executor.traced.round.problem, federation.examples.inputs[index]
+    context = Context(jnp.ones(len(index)), jnp.int32(0), jax.random.key(0), False)
+    (features, _), _ = problem.model.encode(variables, problem.prepare(inputs), context)
+    return np.asarray(problem.model.classify(variables["params"], features), np.float64)
+
+
+def test_metrics_of_each_client_and_held_out_set_are_of_all_its_examples_and_no_others():
+    federation, simulation, state, evaluation = of_personal_batch_norms()
+    assert federation.data.test.count.max() > BATCH > federation.data.test.count.min() and federation.test.count > BATCH
+    one = jax.tree.map(lambda x: x[1], state)  # of the second seed
+    mean = tree.merge(one.server.shared, mean_personal_variables(one.clients, 4))
+    own = [tree.merge(one.server.shared, jax.tree.map(lambda x, i=i: x[i], one.clients.personal)) for i in range(4)]
+    tables = {
+        "clients": (federation.data.test, [mean] * 4),
+        "valid": (federation.data.valid, [mean] * 4),
+        "newcomers": (federation.newcomers.test, [mean]),
+        "test": (Rows(federation.test.index[None], federation.test.count[None]), [mean]),
+        "personal": (federation.data.test, own),
+        "personal_valid": (federation.data.valid, own),
+        "personal_test": (Rows(*(np.stack([each] * 4) for each in federation.test)), own),
+    }
+    for field, (rows, every_variables) in tables.items():
+        requested = getattr(evaluation, field).requested
+        for i, variables in enumerate(every_variables):
+            index = rows.index[i][: rows.count[i]]
+            logits, labels = compute_logits(simulation, variables, federation, index), federation.examples.labels[index]
+            for name in OF_CLASSES:
+                expected, ours = METRICS[name].measure(logits, labels), np.ravel(requested[name][1])[i]
+                assert ours == pytest.approx(expected, abs=1e-6, nan_ok=True), (field, i, name)
+    figures = flatten_evaluation(evaluation)
+    assert np.array_equal(figures["test/auroc"], evaluation.test.requested["auroc"])
+    errors = evaluation.personal.requested["calibration_error"]
+    np.testing.assert_array_equal(figures["personal/calibration_error_worst10"], errors.max(axis=1))
+    np.testing.assert_array_equal(figures["personal/calibration_error_min"], errors.min(axis=1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [{"layout": sharded(2)}, {"layout": chunked(1)}, {"examples": "stream", "client_states": "host"}],
+    ids=["sharded", "chunked", "streamed"],
+)
+def test_metrics_do_not_depend_on_layout_and_streaming(options):
+    *_, there = of_personal_batch_norms()
+    *_, here = of_personal_batch_norms(**options)
+    for one, other in zip(jax.tree.leaves(here), jax.tree.leaves(there), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"examples": "stream"}], ids=["on device", "streamed"])
+def test_masks_have_distances_of_their_own_images(options):
+    federation = data.toy(num_clients=3, num_classes=2, image=(8, 8, 1), masks=True, examples_per_client=(12, 16))
+    model = models.unet(2, width=0.1, levels=1)
+    *_, evaluation = evaluate(
+        fedavg(batch_size=4), federation, model, metrics=OF_MASKS, personal_on_test=False, num_seeds=1, **options
+    )
+    assert evaluation.clients.requested["hausdorff"].shape == (1, 3)
+    largest, mean = (evaluation.test.requested[name] for name in ("hausdorff", "surface_distance"))
+    assert 0 <= mean[0] <= largest[0] <= np.hypot(7, 7)
+
+
+def test_predictions_in_batches_of_several_sizes_are_sorted_into_segments():
+    labels = np.random.default_rng(0).integers(0, 3, (40, 5, 5))
+    predicted = np.random.default_rng(1).integers(0, 3, (2, 40, 5, 5))
+    first = Batches(np.arange(24).reshape(2, 2, 6), np.array([[6, 3], [5, 0]]), np.array([[1, 0], [1, 3]]))
+    second = Batches(np.arange(24, 32).reshape(4, 1, 2), np.array([[2], [1], [2], [2]]), np.array([[2], [0], [1], [1]]))
+    values = metrics.measure_segments(
+        ["hausdorff"], labels, (first, second), 3, [predicted[:, each.index] for each in (first, second)]
+    )["hausdorff"]
+    members = ([6, 7, 8, 26], [*range(6), *range(12, 17), 28, 29, 30, 31], [24, 25])
+    expected = [[metrics.hausdorff(predicted[run, each], labels[each]) for each in members] for run in range(2)]
+    np.testing.assert_allclose(values, expected, rtol=1e-12)
+
+
+def test_statistics_leave_out_clients_for_which_a_metric_is_undefined():
+    ones = np.ones((1, 3))
+    area = {"auroc": np.array([[0.5, np.nan, 0.9]]), "calibration_error": np.array([[0.1, 0.2, 0.6]])}
+    statistics = summarize_clients(Metrics(ones, ones, 10 * ones, requested=area))
+    assert statistics["auroc_mean"] == statistics["auroc_weighted"] == 0.7 and statistics["auroc_min"] == 0.5
+    assert statistics["calibration_error_worst10"] == 0.6 and statistics["auroc_worst10"] == 0.5
+    nowhere = summarize_clients(Metrics(ones, ones, ones, requested={"auroc": np.nan * ones}))
+    assert np.isnan(nowhere["auroc_mean"]) and nowhere["accuracy_mean"] == 1
+
+
+def test_statistics_over_unseen_domains_are_mean_deviation_and_worst():
+    domains = {
+        name: Metrics(
+            np.array([loss]), np.array([accuracy]), np.ones(1), requested={"calibration_error": np.array([e])}
+        )
+        for name, loss, accuracy, e in (("a", 1.0, 0.5, 0.1), ("b", 2.0, 0.9, 0.3))
+    }
+    figures = flatten_evaluation(Evaluation(None, domains["a"], None, None, domains))
+    assert figures["domains/accuracy_mean"] == pytest.approx(0.7) and figures["domains/accuracy_worst"] == 0.5
+    assert figures["domains/accuracy_std"] == pytest.approx(0.2) and figures["domains/loss_mean"] == 1.5
+    assert figures["domains/calibration_error_worst"] == 0.3
+    one = flatten_evaluation(Evaluation(None, domains["a"], None, None, {"a": domains["a"]}))
+    assert not any(name.startswith("domains/") for name in one)
+
+
+@pytest.mark.parametrize(
+    ("names", "masks", "message"),
+    [
+        (("auroc",), True, "metrics: the labels are masks, and 'auroc' is a metric of classes. Choose among hausdorff"),
+        (("hausdorff",), False, "labels are classes, and 'hausdorff' is a metric of masks. Choose among balanced"),
+        (("auc",), False, "metrics: there is no metric 'auc'. .*'auroc'"),
+    ],
+)
+def test_a_metric_that_does_not_fit_is_refused_before_anything_compiles(names, masks, message):
+    federation = data.toy(num_clients=2, image=True, masks=masks)
+    with pytest.raises(InputError, match=message):
+        Simulation(fedavg(), models.mlp(3), federation, rounds=1, metrics=names)
