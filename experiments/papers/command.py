@@ -3,8 +3,9 @@
 import argparse
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,11 @@ from ..runs.results import RunResults
 from ..runs.run_directory import run_identity
 from ..sweep import grid
 from ..sweep.grid import GridRun
-from .spec import PRETRAINED, Entry, Experiment, Runs, Scale, Settings
+from .spec import PRETRAINED, Entry, Experiment, Scale, Settings
+
+Chosen = Mapping[tuple[str, str], tuple[RunResults, str]]
+"""{(row, column): (a finished run, the choice that it was trained with)}."""
+_MARGIN = 5.0  # per cent below the reference, for which a reason should be given
 
 
 @with_exit_status("stopped; the same command resumes")
@@ -66,20 +71,26 @@ def run(
         raise InputError(f"--scale={scale}: '{what}' exists at {', '.join(experiment.scales)}. Choose one of these.")
     paths = _parse_paths(experiment.scales[scale].data, data)
     _check_pretrained(experiment.scales[scale].pretrained, scale, common)
-    run_of_place = experiment.make_runs(scale, common, paths)
-    unique = list({each.name: each for each in run_of_place.values()}.values())
+    by_choice = {choice: experiment.make_runs(scale, common, paths, choice) for choice in experiment.choices}
+    places = next(iter(by_choice.values()))
+    unique = list({run.name: run for place in places for runs in by_choice.values() for run in [runs[place]]}.values())
     folder = runs_folder(unique[0], scale, workdir)
     grid.check_runs(unique, folder)
     _check_weights(unique)
-    results = grid.run_grid(unique, folder)
-    results = {each.run.name: RunResults(each.directory) for each in results if each.is_done}
-    runs = {place: results[each.name] for place, each in run_of_place.items() if each.name in results}
-    entries = _read_entries(experiment, experiment.scales[scale], run_of_place, runs)
-    text = to_markdown(experiment, scale, entries, common)
-    json_files.write(workdir / f"{what}-{scale}.md", text)
-    json_files.write(workdir / f"{what}-{scale}.csv", to_csv(entries))
+    done: dict[str, RunResults] = {}
+    failed: dict[str, str] = {}
+    workdir.mkdir(parents=True, exist_ok=True)
+    stem = workdir / f"{what}-{scale}"
+    chosen, entries, text = _write_tables(experiment, scale, common, by_choice, done, failed, stem)
+    for result in grid.run_grid(unique, folder):
+        if result.is_done:
+            done[result.run.name] = RunResults(result.directory)
+        else:
+            failed[result.run.name] = result.status
+        chosen, entries, text = _write_tables(experiment, scale, common, by_choice, done, failed, stem)
     if experiment.draw:
-        plots.write_drawing(workdir / f"{what}-{scale}.png", experiment.draw, entries, runs)
+        runs = {place: run for place, (run, _) in chosen.items()}
+        plots.write_drawing(stem.with_name(f"{stem.name}.png"), experiment.draw, entries, runs)
     return all(entry.seeds for entry in entries), text
 
 
@@ -126,44 +137,106 @@ def _parse_paths(needed: Mapping[str, str], given: Sequence[str]) -> dict[str, s
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------
+def _write_tables(
+    experiment: Experiment,
+    scale: str,
+    common: Settings,
+    by_choice: Mapping[str, Mapping[tuple[str, str], GridRun]],
+    done: Mapping[str, RunResults],
+    failed: Mapping[str, str],
+    stem: Path,
+) -> tuple[Chosen, list[Entry], str]:
+    """Write the tables of the runs so far, so that a command that is stopped leaves those of the finished runs."""
+    chosen = _choose_runs(experiment, by_choice, done, failed)
+    entries = _read_entries(experiment, experiment.scales[scale], next(iter(by_choice.values())), chosen)
+    text = to_markdown(experiment, scale, entries, common, failed)
+    json_files.write(stem.with_name(f"{stem.name}.md"), text)
+    json_files.write(stem.with_name(f"{stem.name}.csv"), to_csv(entries))
+    return chosen, entries, text
+
+
+def _choose_runs(
+    experiment: Experiment,
+    by_choice: Mapping[str, Mapping[tuple[str, str], GridRun]],
+    done: Mapping[str, RunResults],
+    failed: Mapping[str, str],
+) -> Chosen:
+    """Choose for each row and column, as soon as the runs of all choices have ended, the one that did best."""
+    chosen: dict[tuple[str, str], tuple[RunResults, str]] = {}
+    for place in next(iter(by_choice.values())):
+        names = {choice: runs[place].name for choice, runs in by_choice.items()}
+        candidates = [(done[name], choice) for choice, name in names.items() if name in done]
+        if not candidates or not all(name in done or name in failed for name in names.values()):
+            continue
+        chosen[place] = candidates[0]
+        if (measure := experiment.chosen_by) is not None:
+            chosen[place] = max(candidates, key=lambda each: _mean(measure(each[0], place[1])))
+    return chosen
+
+
 def _read_entries(
-    experiment: Experiment, scale: Scale, run_of_place: Mapping[tuple[str, str], GridRun], runs: Runs
+    experiment: Experiment, scale: Scale, places: Iterable[tuple[str, str]], chosen: Chosen
 ) -> list[Entry]:
     """Read every result and its printed value; a printed average stands only beside one over the paper's columns."""
     entries = []
-    is_whole = scale.columns.keys() == experiment.scales["paper"].columns.keys()
     for name, measure in experiment.measures.items():
         for row in experiment.rows:
             of_row = []
-            for place in (place for place in run_of_place if place[0] == row):
-                seeds = measure(runs[place], place[1]) if place in runs else []
-                of_row.append(_make_entry(experiment, (name, *place), seeds, scale.is_compared))
+            for place in (place for place in places if place[0] == row):
+                run, choice = chosen.get(place, (None, ""))
+                seeds = measure(run, place[1]) if run else []
+                of_row.append(_make_entry(experiment, (name, *place), seeds, scale.is_compared, choice))
             entries += of_row
             if experiment.average:
                 place = name, row, experiment.average
+                is_whole = scale.columns.keys() == experiment.scales["paper"].columns.keys()
                 is_compared = scale.is_compared and is_whole
                 entries.append(_make_entry(experiment, place, _average_columns(of_row), is_compared))
     return entries
 
 
-def _make_entry(experiment: Experiment, place: tuple[str, str, str], seeds: list[float], is_compared: bool) -> Entry:
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _make_entry(
+    experiment: Experiment, place: tuple[str, str, str], seeds: list[float], is_compared: bool, choice: str = ""
+) -> Entry:
     """place: (measure, row, column)."""
     value, deviation = experiment.printed_value(*place) if is_compared else (None, None)
-    return Entry(*place, value, seeds, deviation)
+    return Entry(*place, value, seeds, deviation, choice)
 
 
 def _average_columns(entries: Sequence[Entry]) -> list[float]:
     """Average over columns, seed by seed; empty if one of them failed."""
     seeds = [entry.seeds for entry in entries]
-    return [sum(values) / len(values) for values in zip(*seeds, strict=True)] if all(seeds) else []
+    return [_mean(values) for values in zip(*seeds, strict=True)] if all(seeds) else []
 
 
-def to_markdown(experiment: Experiment, scale: str, entries: Sequence[Entry], common: Settings = {}) -> str:  # noqa: B006
-    """Write one table per measure, what was reduced, what the user set (`common`), and the caveats."""
+def to_markdown(
+    experiment: Experiment,
+    scale: str,
+    entries: Sequence[Entry],
+    common: Settings = MappingProxyType({}),
+    failed: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Write one table per measure, what was reduced and what failed, and the caveats.
+
+    Args:
+        experiment: the table or figure.
+        scale: the name of the scale.
+        entries: the results.
+        common: what the user set.
+        failed: {name: error} of the runs that failed.
+    """
     parts = [f"# {experiment.title}\n"]
     for measure in experiment.measures:
         of_measure = [entry for entry in entries if entry.measure == measure]
         parts.append(_make_table(measure, experiment, of_measure))
+        if experiment.reference:
+            parts.append(_list_lower_rows(experiment.reference, of_measure))
+    if failed:
+        parts.append("Failed:\n\n" + "".join(f"- {name}: {status}\n" for name, status in failed.items()))
     parts.append(_describe_setting(experiment.scales[scale], common))
     if experiment.caveats:
         is_paper = not experiment.scales[scale].reduction
@@ -196,21 +269,33 @@ def _make_table(measure: str, experiment: Experiment, entries: Sequence[Entry]) 
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def _list_lower_rows(reference: str, entries: Sequence[Entry]) -> str:
+    """List the rows that are far below the reference in some column."""
+    means = {(entry.row, entry.column): entry.mean for entry in entries}
+    lower = []
+    for (row, column), mean in means.items():
+        expected = means[reference, column]
+        if mean is not None and expected is not None and expected - mean > _MARGIN:
+            lower.append(f"{row} ({column}: {mean - expected:.1f})")
+    return f"More than {_MARGIN:g} points below {reference}: {', '.join(lower) or 'none'}.\n"
+
+
 def _format_entry(entry: Entry) -> dict[str, str]:
-    here = "failed" if entry.mean is None else f"{entry.mean:.4g}"
+    here = "no result" if entry.mean is None else f"{entry.mean:.4g}"
+    here += "" if entry.std is None else f" ± {entry.std:.2g}"
     return {
         "paper": ("" if entry.printed is None else f"{entry.printed:g}")
         + ("" if entry.deviation is None else f" ± {entry.deviation:g}"),
-        "here": here if entry.std is None else f"{here} ± {entry.std:.2g}",
+        "here": f"{here} ({entry.choice})" if entry.choice else here,
         "difference": "" if entry.difference is None else f"{entry.difference:+.2f}",
     }
 
 
 def to_csv(entries: Sequence[Entry]) -> str:
     """Write one line per entry, with semicolons between the seeds."""
-    header = ("measure", "row", "column", "paper", "paper std", "mean", "std", "difference", "seeds")
+    header = ("measure", "row", "column", "paper", "paper std", "mean", "std", "difference", "seeds", "choice")
     rows = []
     for entry in entries:
         numbers = (entry.printed, entry.deviation, entry.mean, entry.std, entry.difference)
-        rows.append((*entry[:3], *numbers, ";".join(map(str, entry.seeds))))
+        rows.append((*entry[:3], *numbers, ";".join(map(str, entry.seeds)), entry.choice))
     return json_files.to_csv(header, rows)

@@ -40,7 +40,7 @@ def test_markdown_has_printed_and_measured_values_side_by_side():
     lines = command.to_markdown(TWO, "cpu", ENTRIES).splitlines()
     assert "| accuracy | S1 paper | S1 here | S1 difference | S2 paper | S2 here | S2 difference |" in lines
     assert "| FedAvg | 80 | 79.5 ± 0.5 | -0.50 | 70.5 | 71 ± 0 | +0.50 |" in lines
-    assert "| FedLD | 81 | failed |  |  | 60.25 |  |" in lines
+    assert "| FedLD | 81 | no result |  |  | 60.25 |  |" in lines
     assert "Reduced: less data." in lines and "- A misprint." in lines
 
 
