@@ -187,8 +187,8 @@ def _read_entries(
             entries += of_row
             if experiment.average:
                 place = name, row, experiment.average
-                is_whole = scale.columns.keys() == experiment.scales["paper"].columns.keys()
-                is_compared = scale.is_compared and is_whole
+                paper = experiment.scales.get("paper")
+                is_compared = scale.is_compared and paper is not None and scale.columns.keys() == paper.columns.keys()
                 entries.append(_make_entry(experiment, place, _average_columns(of_row), is_compared))
     return entries
 

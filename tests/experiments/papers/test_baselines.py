@@ -8,7 +8,7 @@ import pytest
 
 from experiments.papers import baselines, command, fl_simulator
 from fedjax_het import data, models
-from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 from fedjax_het.engine import make_round
 from fedjax_het.errors import InputError
 from tests.experiments.papers.test_facts import NUMBER
@@ -24,7 +24,7 @@ def trace(name):
     jax.eval_shape(round.step_with_messages, jax.eval_shape(round.init, key, federation.data), federation.data, key)
 
 
-@pytest.mark.parametrize("what", baselines.EXPERIMENTS)
+@pytest.mark.parametrize("what", ["fashion_mnist", "cifar10"])
 def test_every_algorithm_is_compared_or_said_to_be_unsuited(what):
     experiment = baselines.EXPERIMENTS[what]
     assert experiment.rows.keys() | baselines.UNSUITED.keys() == ALGORITHMS.keys()
@@ -53,6 +53,13 @@ def test_runs_of_one_algorithm_and_partition_differ_in_the_rate_alone():
         assert rates == [0.03, 0.1, 0.3] and settings[0] == settings[1] == settings[2]
         assert settings[0]["algorithm"]["epochs"] == 1 and settings[0]["num_seeds"] == 3
         assert settings[0]["data"]["valid_fraction"] > 0
+
+
+def test_every_algorithm_for_domain_shift_is_compared_on_pacs():
+    assert baselines.PACS.rows.keys() >= {algorithm.__name__ for algorithm in FAMILIES["Domain shift"]}
+    runs = baselines.PACS.make_runs("cpu", {}, {"pacs": "PACS"}, "0.1")
+    assert {run.settings()["data"]["unseen"] for run in runs.values()} == set(baselines.DOMAINS)
+    assert not any(run.settings()["data"]["standardise"] for run in runs.values())
 
 
 @pytest.mark.slow
