@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -79,13 +80,14 @@ def run(
     failed: dict[str, str] = {}
     workdir.mkdir(parents=True, exist_ok=True)
     stem = workdir / f"{what}-{scale}"
-    chosen, entries, text = _write_tables(experiment, scale, common, by_choice, done, failed, stem)
+    write = partial(_write_tables, experiment, scale, common, by_choice, done, failed, stem)
     for result in grid.run_grid(unique, folder):
         if result.is_done:
             done[result.run.name] = RunResults(result.directory)
         else:
             failed[result.run.name] = result.status
-        chosen, entries, text = _write_tables(experiment, scale, common, by_choice, done, failed, stem)
+        write()
+    chosen, entries, text = write()
     if experiment.draw:
         runs = {place: run for place, (run, _) in chosen.items()}
         plots.write_drawing(stem.with_name(f"{stem.name}.png"), experiment.draw, entries, runs)

@@ -16,7 +16,7 @@ from experiments.runs import plots
 from experiments.runs.results import RunResults
 from fedjax_het import sharing, tree
 from fedjax_het.errors import InputError
-from tests.experiments.papers.test_facts import PAPERS
+from tests.experiments.papers.test_facts import PAPERS, flat
 from tests.experiments.runs.test_results import FIGURE, SUMMARY
 
 IMAGES = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
@@ -49,8 +49,7 @@ def test_the_settings_of_every_run_are_valid(experiment, scale):
             assert row in experiment.rows
     for (row, column), chosen in read.items():
         for key, text in experiment.tuned.get((row, column), {}).items():
-            table, _, name = key.rpartition(".")
-            assert str(chosen[table][name]) == text
+            assert str(dict(flat(chosen))[key]) == text
         assert "{" not in str(chosen["data"].get("path"))
 
 
