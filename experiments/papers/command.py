@@ -70,6 +70,9 @@ def run(
         raise InputError(f"--scale={scale}: '{what}' exists at {', '.join(experiment.scales)}. Choose one of these.")
     paths = _parse_paths(experiment.scales[scale].data, data)
     _check_pretrained(experiment.scales[scale].pretrained, scale, common)
+    if key := next((key for settings in experiment.choices.values() for key in settings if key in common), None):
+        chosen_from = ", ".join(experiment.choices)
+        raise InputError(f"--config.{key}: it is chosen for each row, from {chosen_from}. Leave it out.")
     by_choice = {choice: experiment.make_runs(scale, common, paths, choice) for choice in experiment.choices}
     places = next(iter(by_choice.values()))
     unique = list({run.name: run for place in places for runs in by_choice.values() for run in [runs[place]]}.values())

@@ -191,6 +191,12 @@ def test_one_choice_is_made_on_validation_examples_alone(tmp_path, monkeypatch):
     ]
 
 
+def test_a_setting_that_is_chosen_for_each_row_cannot_be_given(tmp_path):
+    with pytest.raises(InputError, match=r"learning_rate: it is chosen for each row, from 0.1, 0.3\. Leave"):
+        command.run(CHOSEN, "cpu", [], {"algorithm.learning_rate": "0.2"}, tmp_path / "runs", "table")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_stopped_command_leaves_the_tables_of_the_rows_whose_choices_have_all_ended(tmp_path, monkeypatch):
     def train_three(runs, folder):
         for number, result in enumerate(train_as_scored(runs, folder)):
