@@ -1,8 +1,9 @@
-"""A hook of MkDocs that makes a page of each algorithm, whose contents mkdocstrings takes from the docstring."""
+"""A hook of MkDocs that makes the pages of algorithms from their docstrings: one of each, and the tables of all."""
 
+import algorithm_tables
 from mkdocs.structure.files import File
 
-from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 
 PAGE = """# {name}
 
@@ -12,11 +13,16 @@ PAGE = """# {name}
 `--config.algorithm.name={name}` selects this algorithm on the command line; in Python it is `fh.algorithms.{name}()`.
 The settings of local training are those of [`fh.local_updates.sgd`](../api/client.md#local-updates).
 """
+TABLES = {"algorithms": algorithm_tables.tabulate_algorithms, "references": algorithm_tables.tabulate_references}
+"""{table: the function that makes it}; a page has `<!-- table: NAME -->` in its place."""
 
 
 def on_config(config):
     (section,) = [entry for entry in config.nav if "Algorithms" in entry]
-    section["Algorithms"] = ["algorithms/index.md", *({name: f"algorithms/{name}.md"} for name in ALGORITHMS)]
+    section["Algorithms"] = ["algorithms/index.md"]
+    for family, algorithms in FAMILIES.items():
+        names = [algorithm.__name__ for algorithm in algorithms]
+        section["Algorithms"].append({family: [{name: f"algorithms/{name}.md"} for name in names]})
     return config
 
 
@@ -24,3 +30,10 @@ def on_files(files, config):
     for name in ALGORITHMS:
         files.append(File.generated(config, f"algorithms/{name}.md", content=PAGE.format(name=name)))
     return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    for name, tabulate in TABLES.items():
+        if (place := f"<!-- table: {name} -->") in markdown:
+            markdown = markdown.replace(place, tabulate())
+    return markdown

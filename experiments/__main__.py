@@ -29,6 +29,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             f"paper {name}": (f"papers.{name}", f"train a table or figure of the {title} paper, and compare")
             for name, title in {"fedld": "FedLD", "fedmgc": "FedMGC", "fedrd": "FedRD", "harmofl": "HarmoFL"}.items()
         },
+        "paper fl_simulator": ("papers.fl_simulator", "train FL-Simulator's table of CIFAR-10, and compare"),
+        "paper baselines": ("papers.baselines", "train all algorithms on real data with skewed classes, and compare"),
     }
 )
 """{command: (its module below this package, its description)}."""

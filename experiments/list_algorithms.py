@@ -8,11 +8,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import jax
 
 from fedjax_het import data, models
+from fedjax_het._internal.docstrings import parse_docstring
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.client.local_updates import Training, sgd
@@ -24,19 +24,6 @@ from . import PROGRAM
 from .configuration import calls, config_files
 from .configuration.command_line import with_exit_status
 
-_SECTION = re.compile(r"^(Args|Returns|Raises|References):\n((?:[ ]{4}.*\n|\n)*)", re.MULTILINE)
-_ENTRY = re.compile(r"^(\w+): ", re.MULTILINE)
-_WIRE = "Wire: "
-
-
-class ParsedDocstring(NamedTuple):
-    title: str
-    formula: list[str]
-    wire: str  # the paragraph on what is sent and kept
-    prose: list[str]  # the other paragraphs
-    arguments: dict[str, str]  # the description of each argument
-    references: str
-
 
 def measure_traffic(factory: Callable[..., Algorithm], federation: data.Federation) -> int:
     """Return the bytes down and up, per client and round, for a small convolutional network with batch norm."""
@@ -45,27 +32,6 @@ def measure_traffic(factory: Callable[..., Algorithm], federation: data.Federati
     key = jax.random.key(0)
     state = jax.eval_shape(round.init, key, federation.data)
     return sum(bytes_per_client(jax.eval_shape(round.step_with_messages, state, federation.data, key)[2]))
-
-
-def parse_docstring(function: Callable) -> ParsedDocstring:
-    """Parse a docstring with sections in Google's style.
-
-    The first line is the title, indented lines outside sections are the formula, and a paragraph that begins with
-    "Wire: " says what is sent.
-    """
-    title, _, rest = (inspect.getdoc(function) or "").partition("\n")
-    sections = {name: textwrap.dedent(body) for name, body in _SECTION.findall(f"{rest}\n")}
-    rest = _SECTION.sub("", f"{rest}\n")
-    formula = [line for line in rest.splitlines() if line.startswith("    ")]
-    plain = "\n".join(line for line in rest.splitlines() if not line.startswith("    "))
-    prose = [" ".join(paragraph.split()) for paragraph in re.split(r"(?<=\.)\n|\n\n", plain) if paragraph.strip()]
-    paragraphs = [" ".join(each.split()) for each in plain.split("\n\n") if each.strip()]
-    wire = next((each for each in paragraphs if each.startswith(_WIRE)), "")
-    prose = [each for each in prose if each not in wire]
-    _, *entries = _ENTRY.split(sections.get("Args", ""))
-    arguments = {name: " ".join(text.split()) for name, text in zip(entries[::2], entries[1::2], strict=True)}
-    references = " ".join(sections.get("References", "").split())
-    return ParsedDocstring(title, formula, wire.removeprefix(_WIRE), prose, arguments, references)
 
 
 # ---- printing -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from experiments.benchmarks.gpu.parts import PARTS
 from experiments.benchmarks.workloads import WORKLOADS
 from experiments.configuration import command_line, config_files, settings
 from experiments.training.recorder import WRITTEN
-from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 from fedjax_het.data import PARTITIONS, POISONINGS, SOURCES
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import METRICS
@@ -144,11 +144,36 @@ def test_readme_has_at_most_6_kilobytes():
     assert len((ROOT / "README.md").read_bytes()) <= 6000
 
 
+@pytest.fixture
+def tables(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return importlib.import_module("algorithm_tables")
+
+
+def test_the_table_of_readme_is_what_the_recipes_say(tables):
+    text = (ROOT / "README.md").read_text()
+    assert tables.update_readme(text) == text, "run python docs/algorithm_tables.py"
+    shortened = re.sub(r", `fedprox_dgc`", "", text)
+    assert shortened != text and tables.update_readme(shortened) == text
+    with pytest.raises(ValueError, match="there is no table"):
+        tables.update_readme("# fedjax_het")
+    files = re.findall(r"\]\((fedjax_het/algorithms/\w+\.py)\)", text)
+    assert files and all((ROOT / path).is_file() for path in files)
+
+
+def test_the_tables_of_the_site_have_every_algorithm_in_one_family(tables):
+    overview, references = tables.tabulate_algorithms(), tables.tabulate_references()
+    rows = re.findall(r"^\| \[`(\w+)`\]\((\w+)\.md\) \| ([^|]+) \| ([^|]+) \|", overview.replace(r"\|", "/"), re.M)
+    assert [name for name, *_ in rows] == [page for _, page, *_ in rows] == list(ALGORITHMS)
+    assert sum(map(len, FAMILIES.values())) == len(ALGORITHMS)
+    assert re.findall(r"^\| `(\w+)` \| \w", references, re.M) == list(ALGORITHMS)
+    text = (ROOT / "docs" / "algorithms" / "index.md").read_text()
+    assert re.findall(r"^<!-- table: (\w+) -->$", text, re.M) == ["algorithms", "references"]
+
+
 @pytest.mark.parametrize(
     ("page", "names"),
     [
-        ("README.md", ALGORITHMS),
-        ("docs/algorithms/index.md", ALGORITHMS),
         ("docs/data.md", [*SOURCES, *PARTITIONS]),
         ("docs/models.md", MODELS),
         (

@@ -3,9 +3,9 @@
 import argparse
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,15 @@ from fedjax_het.models import MODELS
 from .. import PROGRAM, ROOT
 from ..configuration import calls
 from ..configuration.command_line import split_overrides, with_exit_status
-from ..runs import data_usage, json_files, plots
+from ..runs import json_files, plots
 from ..runs.results import RunResults
-from ..runs.run_directory import run_identity
 from ..sweep import grid
 from ..sweep.grid import GridRun
-from .spec import PRETRAINED, Entry, Experiment, Runs, Scale, Settings
+from .spec import PRETRAINED, Entry, Experiment, Scale, Settings
+from .tables import to_csv, to_markdown
+
+Chosen = Mapping[tuple[str, str], tuple[RunResults, str]]
+"""{(row, column): (a finished run, the choice that it was trained with)}."""
 
 
 @with_exit_status("stopped; the same command resumes")
@@ -67,20 +70,30 @@ def run(
         raise InputError(f"--scale={scale}: '{what}' exists at {', '.join(experiment.scales)}. Choose one of these.")
     paths = _parse_paths(experiment.scales[scale].data, data)
     _check_pretrained(experiment.scales[scale].pretrained, scale, common)
-    run_of_place = experiment.make_runs(scale, common, paths)
-    unique = list({each.name: each for each in run_of_place.values()}.values())
+    if key := next((key for settings in experiment.choices.values() for key in settings if key in common), None):
+        chosen_from = ", ".join(experiment.choices)
+        raise InputError(f"--config.{key}: it is chosen for each row, from {chosen_from}. Leave it out.")
+    by_choice = {choice: experiment.make_runs(scale, common, paths, choice) for choice in experiment.choices}
+    places = next(iter(by_choice.values()))
+    unique = list({run.name: run for place in places for runs in by_choice.values() for run in [runs[place]]}.values())
     folder = runs_folder(unique[0], scale, workdir)
     grid.check_runs(unique, folder)
     _check_weights(unique)
-    results = grid.run_grid(unique, folder)
-    results = {each.run.name: RunResults(each.directory) for each in results if each.is_done}
-    runs = {place: results[each.name] for place, each in run_of_place.items() if each.name in results}
-    entries = _read_entries(experiment, experiment.scales[scale], run_of_place, runs)
-    text = to_markdown(experiment, scale, entries, common, runs)
-    json_files.write(workdir / f"{what}-{scale}.md", text)
-    json_files.write(workdir / f"{what}-{scale}.csv", to_csv(entries))
+    done: dict[str, RunResults] = {}
+    failed: dict[str, str] = {}
+    workdir.mkdir(parents=True, exist_ok=True)
+    stem = workdir / f"{what}-{scale}"
+    write = partial(_write_tables, experiment, scale, common, by_choice, done, failed, stem)
+    for result in grid.run_grid(unique, folder):
+        if result.is_done:
+            done[result.run.name] = RunResults(result.directory)
+        else:
+            failed[result.run.name] = result.status
+        write()
+    chosen, entries, text = write()
     if experiment.draw:
-        plots.write_drawing(workdir / f"{what}-{scale}.png", experiment.draw, entries, runs)
+        runs = {place: run for place, (run, _) in chosen.items()}
+        plots.write_drawing(stem.with_name(f"{stem.name}.png"), experiment.draw, entries, runs)
     return all(entry.seeds for entry in entries), text
 
 
@@ -127,106 +140,78 @@ def _parse_paths(needed: Mapping[str, str], given: Sequence[str]) -> dict[str, s
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------
+def _write_tables(
+    experiment: Experiment,
+    scale: str,
+    common: Settings,
+    by_choice: Mapping[str, Mapping[tuple[str, str], GridRun]],
+    done: Mapping[str, RunResults],
+    failed: Mapping[str, str],
+    stem: Path,
+) -> tuple[Chosen, list[Entry], str]:
+    """Write the tables of the runs so far, so that a command that is stopped leaves those of the finished runs."""
+    chosen = _choose_runs(experiment, by_choice, done, failed)
+    entries = _read_entries(experiment, experiment.scales[scale], next(iter(by_choice.values())), chosen)
+    runs = {place: run for place, (run, _) in chosen.items()}
+    text = to_markdown(experiment, scale, entries, common, failed, runs)
+    json_files.write(stem.with_name(f"{stem.name}.md"), text)
+    json_files.write(stem.with_name(f"{stem.name}.csv"), to_csv(entries))
+    return chosen, entries, text
+
+
+def _choose_runs(
+    experiment: Experiment,
+    by_choice: Mapping[str, Mapping[tuple[str, str], GridRun]],
+    done: Mapping[str, RunResults],
+    failed: Mapping[str, str],
+) -> Chosen:
+    """Choose for each row and column, as soon as the runs of all choices have ended, the one that did best."""
+    chosen: dict[tuple[str, str], tuple[RunResults, str]] = {}
+    for place in next(iter(by_choice.values())):
+        names = {choice: runs[place].name for choice, runs in by_choice.items()}
+        candidates = [(done[name], choice) for choice, name in names.items() if name in done]
+        if not candidates or not all(name in done or name in failed for name in names.values()):
+            continue
+        chosen[place] = candidates[0]
+        if (measure := experiment.chosen_by) is not None:
+            chosen[place] = max(candidates, key=lambda each: _mean(measure(each[0], place[1])))
+    return chosen
+
+
 def _read_entries(
-    experiment: Experiment, scale: Scale, run_of_place: Mapping[tuple[str, str], GridRun], runs: Runs
+    experiment: Experiment, scale: Scale, places: Iterable[tuple[str, str]], chosen: Chosen
 ) -> list[Entry]:
     """Read every result and its printed value; a printed average stands only beside one over the paper's columns."""
     entries = []
-    is_whole = scale.columns.keys() == experiment.scales["paper"].columns.keys()
     for name, measure in experiment.measures.items():
         for row in experiment.rows:
             of_row = []
-            for place in (place for place in run_of_place if place[0] == row):
-                seeds = measure(runs[place], place[1]) if place in runs else []
-                of_row.append(_make_entry(experiment, (name, *place), seeds, scale.is_compared))
+            for place in (place for place in places if place[0] == row):
+                run, choice = chosen.get(place, (None, ""))
+                seeds = measure(run, place[1]) if run else []
+                of_row.append(_make_entry(experiment, (name, *place), seeds, scale.is_compared, choice))
             entries += of_row
             if experiment.average:
                 place = name, row, experiment.average
-                is_compared = scale.is_compared and is_whole
+                paper = experiment.scales.get("paper")
+                is_compared = scale.is_compared and paper is not None and scale.columns.keys() == paper.columns.keys()
                 entries.append(_make_entry(experiment, place, _average_columns(of_row), is_compared))
     return entries
 
 
-def _make_entry(experiment: Experiment, place: tuple[str, str, str], seeds: list[float], is_compared: bool) -> Entry:
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _make_entry(
+    experiment: Experiment, place: tuple[str, str, str], seeds: list[float], is_compared: bool, choice: str = ""
+) -> Entry:
     """place: (measure, row, column)."""
     value, deviation = experiment.printed_value(*place) if is_compared else (None, None)
-    return Entry(*place, value, seeds, deviation)
+    return Entry(*place, value, seeds, deviation, choice)
 
 
 def _average_columns(entries: Sequence[Entry]) -> list[float]:
     """Average over columns, seed by seed; empty if one of them failed."""
     seeds = [entry.seeds for entry in entries]
-    return [sum(values) / len(values) for values in zip(*seeds, strict=True)] if all(seeds) else []
-
-
-def to_markdown(
-    experiment: Experiment,
-    scale: str,
-    entries: Sequence[Entry],
-    common: Settings = MappingProxyType({}),
-    runs: Runs = MappingProxyType({}),
-) -> str:
-    """Write one table per measure, what the runs are measured on, what was reduced, what the user set (`common`), and
-    the caveats."""
-    parts = [f"# {experiment.title}\n"]
-    for measure in experiment.measures:
-        of_measure = [entry for entry in entries if entry.measure == measure]
-        parts.append(_make_table(measure, experiment, of_measure))
-    parts += [f"{text}\n" for text in [_describe_data(runs)] if text]
-    parts.append(_describe_setting(experiment.scales[scale], common))
-    if experiment.caveats:
-        is_paper = not experiment.scales[scale].reduction
-        about = "Caveats" if is_paper else "Caveats of the paper, and the choices made at --scale=paper"
-        parts.append(f"{about}:\n\n" + "".join(f"- {caveat}\n" for caveat in experiment.caveats))
-    return "\n".join(parts)
-
-
-def _describe_data(runs: Runs) -> str:
-    """Describe the examples that the runs of each column are trained on and measured on."""
-    groups = [group.partition("/")[0] for each in runs.values() for group in data_usage.groups_of(each.final)]
-    known = [(column, "", each.partition) for (_, column), each in runs.items() if each.partition]
-    return data_usage.describe_runs(known, list(dict.fromkeys(groups)))
-
-
-def _describe_setting(scale: Scale, common: Settings) -> str:
-    """Describe the difference of the runs from the published setting."""
-    changed = dict(common)
-    text = f"Reduced: {scale.reduction}" if scale.reduction else "The published setting"
-    if scale.pretrained and calls.parse_text(changed.pop(PRETRAINED, "none"), str | None) is None:
-        text += f", but training starts from random weights, not from {scale.pretrained}"
-    relevant = [f"{key}={value}" for key, value in run_identity(changed).items() if key != "data.cache"]
-    return f"{text}.\n" + (f"\nSet on the command line: {', '.join(relevant)}.\n" if relevant else "")
-
-
-def _make_table(measure: str, experiment: Experiment, entries: Sequence[Entry]) -> str:
-    """Write paper, here and difference under each column; here alone where nothing is printed."""
-    columns = list(dict.fromkeys(entry.column for entry in entries))
-    is_compared = any(entry.printed is not None for entry in entries)
-    kinds = ("paper", "here", "difference") if is_compared else ("here",)
-    head = [measure, *(f"{column} {kind}" if is_compared else column for column in columns for kind in kinds)]
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1)]
-    for row in experiment.rows:
-        cells = {entry.column: entry for entry in entries if entry.row == row}
-        texts = [_format_entry(cells[column]) for column in columns]
-        lines.append([row, *(each[kind] for each in texts for kind in kinds)])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _format_entry(entry: Entry) -> dict[str, str]:
-    here = "failed" if entry.mean is None else f"{entry.mean:.4g}"
-    return {
-        "paper": ("" if entry.printed is None else f"{entry.printed:g}")
-        + ("" if entry.deviation is None else f" ± {entry.deviation:g}"),
-        "here": here if entry.std is None else f"{here} ± {entry.std:.2g}",
-        "difference": "" if entry.difference is None else f"{entry.difference:+.2f}",
-    }
-
-
-def to_csv(entries: Sequence[Entry]) -> str:
-    """Write one line per entry, with semicolons between the seeds."""
-    header = ("measure", "row", "column", "paper", "paper std", "mean", "std", "difference", "seeds")
-    rows = []
-    for entry in entries:
-        numbers = (entry.printed, entry.deviation, entry.mean, entry.std, entry.difference)
-        rows.append((*entry[:3], *numbers, ";".join(map(str, entry.seeds))))
-    return json_files.to_csv(header, rows)
+    return [_mean(values) for values in zip(*seeds, strict=True)] if all(seeds) else []

@@ -87,6 +87,9 @@ class Experiment(NamedTuple):
         printed: {measure: the paper's values}, in the order of its columns.
         deviations: the printed standard deviations, likewise.
         tuned: {(row, column): settings} of one row in one column alone.
+        choices: {name: settings}; a run is trained with each, and one is chosen for each row and column.
+        chosen_by: the measure that is largest for the choice, such as a score on validation examples.
+        reference: the row from which no other should be far, where there is one.
         average: the name of the mean over columns, where there is one.
         caveats: contradictions of the public record, and what it does not state ("Not in the paper: ...").
         draw: (entries, runs) -> the picture; see `figures`.
@@ -99,25 +102,31 @@ class Experiment(NamedTuple):
     printed: Mapping[str, Printed] = {}
     deviations: Mapping[str, Printed] = {}
     tuned: Mapping[tuple[str, str], Settings] = {}
+    choices: Mapping[str, Settings] = {"": {}}
+    chosen_by: Measure | None = None
+    reference: str = ""
     average: str = ""
     caveats: Sequence[str] = ()
     draw: Callable | None = None
 
-    def make_runs(self, scale: str, common: Settings, paths: Mapping[str, str]) -> dict[tuple[str, str], GridRun]:
+    def make_runs(
+        self, scale: str, common: Settings, paths: Mapping[str, str], choice: str = ""
+    ) -> dict[tuple[str, str], GridRun]:
         """Make the runs of a scale.
 
         Args:
             scale: its name.
             common: the user's settings for all runs, which take precedence.
             paths: {name: path} of the data.
+            choice: the name of one of `choices`.
 
         Returns:
-            {(row, column): run}.
+            {(row, column): run}, the rows of one column after another.
         """
         chosen, runs = self.scales[scale], {}
-        for row, of_row in self.rows.items():
-            for column, of_column in chosen.columns.items():
-                own = {**of_row, **of_column, **self.tuned.get((row, column), {})}
+        for column, of_column in chosen.columns.items():
+            for row, of_row in self.rows.items():
+                own = {**of_row, **of_column, **self.tuned.get((row, column), {}), **self.choices[choice]}
                 parts = {**chosen.common, **common}, {key: text for key, text in own.items() if key not in common}
                 filled = [{key: _fill_paths(text, paths) for key, text in part.items()} for part in parts]
                 runs[row, column] = GridRun(CONFIGS / chosen.config, *filled)
@@ -125,6 +134,8 @@ class Experiment(NamedTuple):
 
     def printed_value(self, measure: str, row: str, column: str) -> tuple[float | None, float | None]:
         """Return the value that the paper prints and its standard deviation; None where there is none."""
+        if measure not in self.printed:
+            return None, None
         columns = [*self.scales["paper"].columns, self.average]
         rows = [tables.get(measure, {}).get(row, ()) for tables in (self.printed, self.deviations)]
         value, deviation = (dict(zip(columns, values, strict=False)).get(column) for values in rows)
@@ -144,6 +155,7 @@ class Entry(NamedTuple):
         printed: the paper's value, or None.
         seeds: our values; empty if the run failed.
         deviation: the paper's standard deviation, or None.
+        choice: the one of the experiment's choices that the values are of.
     """
 
     measure: str
@@ -152,6 +164,7 @@ class Entry(NamedTuple):
     printed: float | None
     seeds: list[float]
     deviation: float | None = None
+    choice: str = ""
 
     @property
     def mean(self) -> float | None:

@@ -1,9 +1,10 @@
 """Algorithms: one factory per method.
 
-ALGORITHMS has each by the name that a config uses.
+ALGORITHMS has each by the name that a config uses, FAMILIES by what it addresses.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms._apfl import apfl
@@ -43,30 +44,21 @@ from fedjax_het.algorithms._moon import moon
 from fedjax_het.algorithms._pfedme import pfedme
 from fedjax_het.algorithms._scaffold import fedgamma, scaffold
 
+FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
+    {
+        "Averages and client drift": (fedavg, fedprox, scaffold, fednova, fedcm, feddyn, fedexp, fedacg),
+        "Server optimizers": (fedavgm, fedadagrad, fedadam, fedyogi),
+        "Flat optima": (fedsam, fedasam, mofedsam, fedgamma, fedspeed, fedsmoo),
+        "Conflicting updates": (fedld, fedgh, hierarchical, fedmgc, fedavg_dgc, fedprox_dgc),
+        "Label skew": (moon, fedlc, fedrs, fedntd, feddecorr, feddisco, fedetf),
+        "Personal models": (fedbn, fedper, lgfedavg, fedrep, fedbabu, fedpac, fedproto, ditto, pfedme, apfl),
+        "Domain shift": (harmofl, fedsr, fedl2r, fediir, fedrd, fedga, feddg),
+    }
+)
+"""{family: its algorithms}; README and the documentation list them so."""
+
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
-    algorithm.__name__: algorithm
-    for algorithm in (
-        *(fedavg, fedprox, scaffold, fedbn, fedld, harmofl, fednova, fedcm, fedavgm, fedadagrad, fedadam, fedyogi),
-        *(
-            fedmgc,
-            fedavg_dgc,
-            fedprox_dgc,
-            fedgh,
-            hierarchical,
-            fedsr,
-            fedl2r,
-            fediir,
-            fedrd,
-            fedga,
-            feddg,
-            moon,
-            fedpac,
-        ),
-        *(feddyn, fedexp, fedacg, fedlc, fedrs, fedntd, feddecorr, feddisco),
-        *(fedproto, fedetf),
-        *(fedsam, fedasam, mofedsam, fedgamma, fedspeed, fedsmoo),
-        *(fedper, lgfedavg, fedrep, fedbabu, ditto, pfedme, apfl),
-    )
+    algorithm.__name__: algorithm for family in FAMILIES.values() for algorithm in family
 }
 
-__all__ = ["ALGORITHMS", *ALGORITHMS]
+__all__ = ["ALGORITHMS", "FAMILIES", *ALGORITHMS]

@@ -59,7 +59,7 @@ def apfl(
 
     References:
         Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, 2020. arXiv:2003.13461; code
-        MLOPTPSU/FedTorch.
+        MLOPTPSU/FedTorch, litian96/ditto (a third party).
     """
     schedule, learning_rate = training.pop("learning_rate_schedule", None), training.get("learning_rate", 0.1)
     optimizer = trainable_only(pop_optimizer(training), training.pop("only", None))

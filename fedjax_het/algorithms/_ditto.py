@@ -56,7 +56,7 @@ def ditto(
 
     References:
         Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021. arXiv:2012.04221;
-        code litian96/ditto.
+        code litian96/ditto, PFLlib (a third party).
     """
     own: Training = {**training}
     if personal_learning_rate is not None:

@@ -43,7 +43,7 @@ def fedbn(
 
     References:
         Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021.
-        arXiv:2102.07623
+        arXiv:2102.07623; code med-air/FedBN.
     """
     return Algorithm(
         objective=(cross_entropy(),),

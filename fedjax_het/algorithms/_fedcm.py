@@ -53,7 +53,8 @@ def fedcm(
         InputError: Momentum or another optimizer is given, or a number is out of range.
 
     References:
-        Xu et al., FedCM: Federated Learning with Client-level Momentum, 2021. arXiv:2106.10874
+        Xu et al., FedCM: Federated Learning with Client-level Momentum, 2021. arXiv:2106.10874; code
+        woodenchild95/FL-Simulator (a third party).
     """
     rule = momentum_gradient(alpha, clip)
     return _with_rule("FedCM", rule, learning_rate, server_learning_rate, weighting, normalisation, training)

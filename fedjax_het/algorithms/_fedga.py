@@ -63,7 +63,7 @@ def fedga(
         training: Settings of local training, see `local_updates.sgd`.
 
     References:
-        Zhang et al., Federated Domain Generalization with Generalization Adjustment, CVPR 2023; official code
+        Zhang et al., Federated Domain Generalization with Generalization Adjustment, CVPR 2023; code
         MediaBrain-SJTU/FedDG-GA.
     """
     local_update = sgd(**training)

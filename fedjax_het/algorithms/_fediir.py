@@ -51,7 +51,7 @@ def fediir(
 
     References:
         Guo, Guo, Cao, Wu and Chang, Out-of-Distribution Generalization of Federated Learning via Implicit Invariant
-        Relationships, ICML 2023. Official code: YamingGuo98/FedIIR.
+        Relationships, ICML 2023; code YamingGuo98/FedIIR.
     """
     local_update = sgd(**training)
     # A term of weight 0 would still change how XLA rounds the others.

@@ -46,7 +46,7 @@ def fedlc(
 
     References:
         Zhang et al., Federated Learning with Label Distribution Skew via Logits Calibration, ICML 2022.
-        arXiv:2209.00189
+        arXiv:2209.00189; code bytedance/FedDecorr and others (third parties).
     """
     return Algorithm(
         objective=(calibrated_cross_entropy(tau, form, floor),),

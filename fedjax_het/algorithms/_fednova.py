@@ -65,7 +65,7 @@ def fednova(
 
     References:
         Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020.
-        arXiv:2007.07481. Official code JYWa/FedNova.
+        arXiv:2007.07481; code JYWa/FedNova, Xtra-Computing/NIID-Bench (a third party).
     """
     if training.get("optimizer"):
         raise InputError(

@@ -43,7 +43,7 @@ def fedavgm(
 
     References:
         Hsu et al., Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification, 2019.
-        arXiv:1909.06335
+        arXiv:1909.06335; code Flower (a third party).
     """
     optimizer = optimizers.fedavgm(server_learning_rate, server_momentum, momentum_damping=momentum_damping)
     return _on_server(optimizer, weighting, training)
@@ -76,7 +76,8 @@ def fedadagrad(
         training: Settings of local training, see `local_updates.sgd`.
 
     References:
-        Reddi et al., Adaptive Federated Optimization, ICLR 2021. arXiv:2003.00295
+        Reddi et al., Adaptive Federated Optimization, ICLR 2021. arXiv:2003.00295; code Flower, TensorFlow
+        Federated (third parties).
     """
     optimizer = optimizers.fedadagrad(server_learning_rate, tau, v0)
     return _on_server(optimizer, weighting, training)
@@ -120,7 +121,8 @@ def fedadam(
         training: Settings of local training, see `local_updates.sgd`.
 
     References:
-        Reddi et al., Adaptive Federated Optimization, ICLR 2021. arXiv:2003.00295
+        Reddi et al., Adaptive Federated Optimization, ICLR 2021. arXiv:2003.00295; code Flower, TensorFlow
+        Federated (third parties).
     """
     optimizer = optimizers.fedadam(server_learning_rate, b1, b2, tau, v0=v0, bias_correction=bias_correction)
     return _on_server(optimizer, weighting, training)
@@ -165,7 +167,8 @@ def fedyogi(
         training: Settings of local training, see `local_updates.sgd`.
 
     References:
-        Reddi et al., Adaptive Federated Optimization, ICLR 2021. arXiv:2003.00295
+        Reddi et al., Adaptive Federated Optimization, ICLR 2021. arXiv:2003.00295; code Flower, TensorFlow
+        Federated (third parties).
     """
     optimizer = optimizers.fedyogi(server_learning_rate, b1, b2, tau, v0=v0, bias_correction=bias_correction)
     return _on_server(optimizer, weighting, training)

@@ -37,7 +37,7 @@ def fedpac(
         head_i <- sum_j a_ij head_j,   a_i = argmin a^T P_i a on the simplex
 
     Wire: down the extractor, c and one's own mixture of heads; up extractor, head, class means with counts (after
-    training), V_i and H_i (class means times shares, at the received model). The head is personal.
+    training), V_i and H_i (class means times shares, at the received model). Kept by a client: its head.
 
     Setting: SGD .01 (.02 CIFAR), momentum .5, decay 5e-4, batch 50, 5 epochs, 20 clients, 200 rounds.
     The settings of local training are the body's; the head takes its momentum, weight_decay, batch_size and shuffle
@@ -62,7 +62,7 @@ def fedpac(
 
     References:
         Xu, Tong and Huang, Personalized Federated Learning with Feature Alignment and Classifier Collaboration, ICLR
-        2023. Official code: JianXu95/FedPAC.
+        2023; code JianXu95/FedPAC.
     """
     if training.pop("only", None) is not None:
         raise InputError("only: FedPAC trains the head and then the rest. Leave `only` out.")

@@ -43,7 +43,8 @@ def fedper(
         training: Settings of local training, see `local_updates.sgd`.
 
     References:
-        Arivazhagan et al., Federated Learning with Personalization Layers, 2019. arXiv:1912.00818
+        Arivazhagan et al., Federated Learning with Personalization Layers, 2019. arXiv:1912.00818; code
+        lgcollins/FedRep, jhoon-oh/FedBABU (third parties).
     """
     return _train_all(personal(*head), server_learning_rate, weighting, training)
 
@@ -78,7 +79,7 @@ def lgfedavg(
 
     References:
         Liang et al., Think Locally, Act Globally: Federated Learning with Local and Global Representations, 2020.
-        arXiv:2001.01523; code pliang279/LG-FedAvg.
+        arXiv:2001.01523; code pliang279/LG-FedAvg, lgcollins/FedRep (a third party).
     """
     return _train_all(share_only(*head), server_learning_rate, weighting, training)
 

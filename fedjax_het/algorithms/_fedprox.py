@@ -36,7 +36,8 @@ def fedprox(
         training: Settings of local training, see `local_updates.sgd`.
 
     References:
-        Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020. arXiv:1812.06127
+        Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020. arXiv:1812.06127; code
+        litian96/FedProx.
     """
     return Algorithm(
         objective=(cross_entropy(), proximal(mu, form)),

@@ -79,7 +79,7 @@ def fedrd(
 
     References:
         FedRD: Reducing Divergences for Generalized Federated Learning via Heterogeneity-aware Parameter Guidance;
-        official code Kailee-WANG/NeurIPS25-FedRD.
+        code Kailee-WANG/NeurIPS25-FedRD.
     """
     settings: Training = training if training.get("steps") else {"epochs": 5} | training
     local_update, memory = sgd(**settings), {}

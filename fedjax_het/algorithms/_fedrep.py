@@ -58,7 +58,7 @@ def fedrep(
 
     References:
         Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021.
-        arXiv:2102.07078; code lgcollins/FedRep.
+        arXiv:2102.07078; code lgcollins/FedRep, PFLlib (a third party).
     """
     _refuse_only("FedRep trains the head and then the body", training)
     head: Training = {**training, "epochs": head_epochs, "only": HEAD}

@@ -73,7 +73,7 @@ def fedsr(
 
     References:
         Nguyen, Torr and Lim, FedSR: A Simple and Effective Domain Generalization Method for Federated Learning, NeurIPS
-        2022. Official code: atuannguyen/FedSR.
+        2022; code atuannguyen/FedSR.
     """
     optimizer = pop_optimizer(training)
     has_reference = may_be_nonzero(cmi)
@@ -115,7 +115,7 @@ def fedl2r(
 
     References:
         Nguyen, Torr and Lim, FedSR: A Simple and Effective Domain Generalization Method for Federated Learning, NeurIPS
-        2022. Official code: atuannguyen/FedSR.
+        2022; code atuannguyen/FedSR.
     """
     whole = fedsr(
         reset_optimizer=reset_optimizer, weighting=weighting, server_learning_rate=server_learning_rate, **training

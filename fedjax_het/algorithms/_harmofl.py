@@ -65,7 +65,7 @@ def harmofl(
 
     References:
         Jiang et al., HarmoFL: Harmonizing Local and Global Drifts in Federated Learning on Heterogeneous Medical
-        Images, AAAI 2022. arXiv:2112.10775
+        Images, AAAI 2022. arXiv:2112.10775; code med-air/HarmoFL.
     """
     settings: Training = {"momentum": 0.9, "weight_decay": 1e-4, **training}
     optimizer = pop_optimizer(settings)

@@ -49,7 +49,8 @@ def scaffold(
         InputError: Momentum, weight decay or another optimizer is given, or a number is out of range.
 
     References:
-        Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging, ICML 2020. arXiv:1910.06378
+        Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging, ICML 2020. arXiv:1910.06378; code
+        Xtra-Computing/NIID-Bench (a third party).
     """
     rule = control_variate_gradient()
     return _with_rule("SCAFFOLD", rule, learning_rate, server_learning_rate, control, weighting, training)

@@ -10,6 +10,7 @@ import pytest
 from experiments import list_algorithms
 from experiments.configuration import calls
 from fedjax_het import data
+from fedjax_het._internal.docstrings import ParsedDocstring, parse_docstring
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.client.local_updates import Training
 from tests.shared import ROOT
@@ -27,14 +28,14 @@ def list_output(capsys, monkeypatch):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_has_a_title_formula_and_reference(name):
-    text = list_algorithms.parse_docstring(ALGORITHMS[name])
+    text = parse_docstring(ALGORITHMS[name])
     assert text.title.endswith(".") and len(text.title) > 20
     assert len(text.references) > 40 and text.wire and text.formula
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_option_of_an_algorithm_is_explained(name):
-    meanings = list_algorithms.parse_docstring(ALGORITHMS[name]).arguments
+    meanings = parse_docstring(ALGORITHMS[name]).arguments
     assert meanings.keys() == inspect.signature(ALGORITHMS[name]).parameters.keys()
     assert all(re.search(r"[a-z]", meaning, re.IGNORECASE) for meaning in meanings.values()), meanings
 
@@ -59,7 +60,7 @@ def test_one_algorithm_is_shown_completely_at_any_width(list_output, name, colum
     words = out.split()
     assert all(len(line) <= columns or " " not in line.strip() for line in out.splitlines())
     text = " ".join(words)
-    parts = list_algorithms.parse_docstring(ALGORITHMS[name])
+    parts = parse_docstring(ALGORITHMS[name])
     assert parts.title in text and parts.references in text and parts.wire[1:] in text
     for key, option in calls.read_signature(ALGORITHMS[name]).items():
         shown = f"{key} = as in the run (config.{option.of_run})" if option.of_run else f"{key} = {option.default!r}"
@@ -119,7 +120,7 @@ def test_a_docstring_is_parsed_into_its_parts():
             2020.
         """
 
-    assert list_algorithms.parse_docstring(factory) == list_algorithms.ParsedDocstring(
+    assert parse_docstring(factory) == ParsedDocstring(
         title="Title.",
         formula=["    w <- w + eta d"],
         wire="as usual, and more.",

@@ -1,6 +1,7 @@
 """Checkpoints of the whole state of a run, written through Orbax: a killed run leaves no partial checkpoint."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import ClientState, State
 
 FORMAT = 2  # 1: until the counters of a state were renamed
+_DELETED = "deleted"  # a checkpoint is moved there before it is deleted, so that a killed run leaves no part of one
 
 
 class SavedCheckpoint(NamedTuple):
@@ -85,9 +87,12 @@ class Checkpoints:
         self._directory, self._num_clients = Path(directory).absolute(), num_clients
         self._identity = json.loads(json.dumps(identity))
         self._segments = IncrementalCheckpoint(self._directory / "clients")
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep, enable_async_checkpointing=False, todelete_subdir=_DELETED
+        )
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
+            self._empty_deleted()
             self._manager = ocp.CheckpointManager(self._directory, options=options)
         except OSError as error:
             raise InputError(f"{directory}: checkpoints cannot be written there ({error.strerror}).") from error
@@ -108,6 +113,7 @@ class Checkpoints:
         self._manager.wait_until_finished()
         if jax.process_index() == 0:
             write_checksums(self._directory / str(round))
+        self._empty_deleted()
         if store is not None:
             self._segments.prune(each for kept in self._manager.all_steps() for each in self._about(kept)["segments"])
 
@@ -168,6 +174,12 @@ class Checkpoints:
         """Delete all checkpoints that are newer than this."""
         for step in [step for step in self._manager.all_steps() if step > round]:
             self._manager.delete(step)
+        self._empty_deleted()
+
+    def _empty_deleted(self) -> None:
+        """Delete what has been moved out of the way, also by a run that was killed meanwhile."""
+        if jax.process_index() == 0:
+            shutil.rmtree(self._directory / _DELETED, ignore_errors=True)
 
     def close(self) -> None:
         self._manager.close()

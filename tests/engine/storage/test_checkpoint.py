@@ -1,5 +1,7 @@
 import functools
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -131,6 +133,26 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path, saved):
     for round in (1, 2, 3):
         kept.save(round, simulation.start())
     assert sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()) == [2, 3]
+
+
+def test_a_run_killed_while_it_deletes_an_old_checkpoint_leaves_no_damaged_one(tmp_path, saved, monkeypatch):
+    simulation, _ = saved
+    kept, rmtree = Checkpoints(tmp_path, keep=2), shutil.rmtree
+
+    def delete_a_part(path, *_, **__):
+        for part in Path(path).glob("**/state"):
+            rmtree(part)
+            raise KeyboardInterrupt
+
+    for round in (1, 2):
+        kept.save(round, simulation.start())
+    monkeypatch.setattr(shutil, "rmtree", delete_a_part)
+    with pytest.raises(KeyboardInterrupt):
+        kept.save(3, simulation.start())
+    monkeypatch.undo()
+    assert [(each.round, each.damage) for each in checkpoint.inspect_checkpoints(tmp_path)] == [(2, None), (3, None)]
+    Checkpoints(tmp_path, keep=2).save(4, simulation.start())
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["3", "4"]
 
 
 def test_a_checkpoint_of_another_algorithm_is_refused(saved):

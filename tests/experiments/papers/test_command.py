@@ -2,16 +2,19 @@
 
 import csv
 import io
+import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from experiments.papers import command, fedld, fedrd
+from experiments.papers import command, fedld, fedrd, tables
 from experiments.papers.measures import read_final
 from experiments.papers.spec import Entry, Experiment, Scale
+from experiments.sweep.grid import GridResult
 from fedjax_het.errors import InputError
+from tests.experiments.runs.test_results import FIGURE, SUMMARY
 
 
 def make_entry(row, column, printed, seeds):
@@ -38,10 +41,10 @@ ENTRIES = [
 
 
 def test_markdown_has_printed_and_measured_values_side_by_side():
-    lines = command.to_markdown(TWO, "cpu", ENTRIES).splitlines()
+    lines = tables.to_markdown(TWO, "cpu", ENTRIES).splitlines()
     assert "| accuracy | S1 paper | S1 here | S1 difference | S2 paper | S2 here | S2 difference |" in lines
     assert "| FedAvg | 80 | 79.5 ± 0.5 | -0.50 | 70.5 | 71 ± 0 | +0.50 |" in lines
-    assert "| FedLD | 81 | failed |  |  | 60.25 |  |" in lines
+    assert "| FedLD | 81 | no result |  |  | 60.25 |  |" in lines
     assert "Reduced: less data." in lines and "- A misprint." in lines
 
 
@@ -52,24 +55,24 @@ def test_markdown_says_what_the_runs_of_each_column_are_trained_and_measured_on(
         return SimpleNamespace(partition=partition, final={"test/accuracy": {}, "test/loss": {}, "train/loss": {}})
 
     runs = {("FedAvg", "S1"): run(50), ("FedAvg", "S2"): run(60), ("FedLD", "S2"): run(60)}
-    text = command.to_markdown(TWO, "cpu", ENTRIES, runs=runs)
+    text = tables.to_markdown(TWO, "cpu", ENTRIES, runs=runs)
     measured = "measured on 12 examples, the data set's own test split."
     assert f"S1: trained on 50 examples of 1 client (50 each), none of theirs held out; {measured}" in text
     assert f"S2: trained on 60 examples of 1 client (60 each), none of theirs held out; {measured}" in text
 
 
 def test_the_csv_has_all_digits():
-    rows = list(csv.DictReader(io.StringIO(command.to_csv(ENTRIES))))
+    rows = list(csv.DictReader(io.StringIO(tables.to_csv(ENTRIES))))
     assert rows[0]["seeds"] == "79.0;80.0" and float(rows[0]["difference"]) == -0.5
     assert rows[2]["mean"] == rows[2]["std"] == rows[0]["paper std"] == ""
 
 
 def test_printed_deviations_are_shown_beside_printed_values():
     entry = make_entry("FedAvg", "S1", 80.0, [79.0])._replace(deviation=0.25)
-    assert "| FedAvg | 80 ± 0.25 | 79 | -1.00 |" in command.to_markdown(
+    assert "| FedAvg | 80 ± 0.25 | 79 | -1.00 |" in tables.to_markdown(
         TWO._replace(rows={"FedAvg": {}}), "paper", [entry]
     )
-    (row,) = csv.DictReader(io.StringIO(command.to_csv([entry])))
+    (row,) = csv.DictReader(io.StringIO(tables.to_csv([entry])))
     assert (row["paper"], row["paper std"]) == ("80.0", "0.25")
     table = fedrd.EXPERIMENTS["table2"]
     assert table.printed_value("accuracy", "FedRD", "P") == (89.98, 0.18)
@@ -99,7 +102,7 @@ def test_the_result_names_settings_given_on_the_command_line():
     asked = TWO._replace(scales={**TWO.scales, "paper": published})
 
     def describe(experiment, scale, **common):
-        return command.to_markdown(experiment, scale, ENTRIES, {key.replace("__", "."): x for key, x in common.items()})
+        return tables.to_markdown(experiment, scale, ENTRIES, {key.replace("__", "."): x for key, x in common.items()})
 
     assert "The published setting.\n" in describe(TWO, "paper") and "Set on" not in describe(
         TWO, "paper", layout="vmapped"
@@ -154,3 +157,70 @@ def test_the_error_for_a_missing_scale_names_the_existing_ones(tmp_path, capsys)
     arguments = ["--what=table3", "--scale=cpu", f"--workdir={tmp_path}"]
     assert command.main(arguments, "fedrd", fedrd.EXPERIMENTS) == 2
     assert "'table3' exists at smoke, paper" in capsys.readouterr().err
+
+
+RATES = {rate: {"algorithm.learning_rate": rate} for rate in ("0.1", "0.3")}
+CHOSEN = TWO._replace(
+    measures={"accuracy": read_final("test/accuracy")},
+    scales={"cpu": Scale("quickstart.py", {}, {"S1": {}}, "less data")},
+    printed={},
+    choices=RATES,
+    chosen_by=read_final("valid/accuracy_mean"),
+    reference="FedAvg",
+    rows={"FedAvg": {"algorithm.name": "fedavg"}, "FedLD": {"algorithm.name": "fedld"}},
+)
+SCORES = {
+    ("fedavg", "0.1"): (0.8, 0.6),
+    ("fedavg", "0.3"): (0.7, 0.9),
+    ("fedld", "0.1"): (0.5, 0.5),
+    ("fedld", "0.3"): "exit status 2: error: out of range",
+}
+"""{(algorithm, rate): (accuracy on validation, on test examples) or an error}."""
+
+
+def train_as_scored(runs, folder):
+    for run in runs:
+        score = SCORES[run.own["algorithm.name"], run.own["algorithm.learning_rate"]]
+        if not isinstance(score, str):
+            names = ("valid/accuracy_mean", "test/accuracy")
+            final = {name: FIGURE | {"seeds": [value]} for name, value in zip(names, score, strict=True)}
+            (folder / run.name).mkdir(parents=True)
+            (folder / run.name / "summary.json").write_text(json.dumps(SUMMARY | {"final": final}))
+        yield GridResult(run, folder / run.name, score if isinstance(score, str) else "done", 1.0)
+
+
+def test_one_choice_is_made_on_validation_examples_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(command.grid, "run_grid", train_as_scored)
+    is_done, text = command.run(CHOSEN, "cpu", [], {}, tmp_path, "table")
+    assert is_done
+    assert "| FedAvg | 60 (0.1) |" in text and "| FedLD | 50 (0.1) |" in text
+    assert "More than 5 points below FedAvg: FedLD (S1: -10.0)." in text
+    assert "Failed:\n\n- fedavg,name=fedld,learning_rate=0.3: exit status 2: error: out of range" in text.replace(
+        "quickstart,name", "fedavg,name"
+    )
+    rows = list(csv.DictReader((tmp_path / "table-cpu.csv").open(newline="")))
+    assert [(row["row"], row["seeds"], row["choice"]) for row in rows] == [
+        ("FedAvg", "60.0", "0.1"),
+        ("FedLD", "50.0", "0.1"),
+    ]
+
+
+def test_a_setting_that_is_chosen_for_each_row_cannot_be_given(tmp_path):
+    with pytest.raises(InputError, match=r"learning_rate: it is chosen for each row, from 0.1, 0.3\. Leave"):
+        command.run(CHOSEN, "cpu", [], {"algorithm.learning_rate": "0.2"}, tmp_path / "runs", "table")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_stopped_command_leaves_the_tables_of_the_rows_whose_choices_have_all_ended(tmp_path, monkeypatch):
+    def train_three(runs, folder):
+        for number, result in enumerate(train_as_scored(runs, folder)):
+            if number == 3:
+                raise KeyboardInterrupt
+            yield result
+
+    monkeypatch.setattr(command.grid, "run_grid", train_three)
+    with pytest.raises(KeyboardInterrupt):
+        command.run(CHOSEN, "cpu", [], {}, tmp_path, "table")
+    text = (tmp_path / "table-cpu.md").read_text()
+    assert "| FedAvg | 60 (0.1) |" in text and "| FedLD | no result |" in text
+    assert "More than 5 points below FedAvg: none." in text

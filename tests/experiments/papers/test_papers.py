@@ -10,19 +10,20 @@ import pytest
 
 from experiments.configuration import build, calls
 from experiments.configuration.settings import TABLES
-from experiments.papers import command, fedld, figures, harmofl, measures
+from experiments.papers import baselines, command, fedld, figures, fl_simulator, harmofl, measures
 from experiments.papers.spec import Entry
 from experiments.runs import plots
 from experiments.runs.results import RunResults
 from fedjax_het import sharing, tree
 from fedjax_het.errors import InputError
-from tests.experiments.papers.test_facts import PAPERS
+from tests.experiments.papers.test_facts import PAPERS, flat
 from tests.experiments.runs.test_results import FIGURE, SUMMARY
 
 IMAGES = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
+OTHERS = {"baselines": baselines.EXPERIMENTS, "fl_simulator": fl_simulator.EXPERIMENTS}
 ALL = [
     pytest.param(experiment, scale, id=f"{paper}-{what}-{scale}")
-    for paper, experiments in PAPERS.items()
+    for paper, experiments in {**PAPERS, **OTHERS}.items()
     for what, experiment in experiments.items()
     for scale in experiment.scales
 ]
@@ -37,7 +38,8 @@ def write_partition(folder, classes):
 
 @pytest.mark.parametrize(("experiment", "scale"), ALL)
 def test_the_settings_of_every_run_are_valid(experiment, scale):
-    cells = experiment.make_runs(scale, {}, dict.fromkeys(experiment.scales[scale].data, "somewhere"))
+    choice = next(iter(experiment.choices))
+    cells = experiment.make_runs(scale, {}, dict.fromkeys(experiment.scales[scale].data, "somewhere"), choice)
     read = {place: cell.settings() for place, cell in cells.items()}
     for chosen in read.values():
         build.build_algorithm(chosen)
@@ -47,8 +49,7 @@ def test_the_settings_of_every_run_are_valid(experiment, scale):
             assert row in experiment.rows
     for (row, column), chosen in read.items():
         for key, text in experiment.tuned.get((row, column), {}).items():
-            table, _, name = key.rpartition(".")
-            assert str(chosen[table][name]) == text
+            assert str(dict(flat(chosen))[key]) == text
         assert "{" not in str(chosen["data"].get("path"))
 
 

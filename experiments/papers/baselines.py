@@ -1,0 +1,121 @@
+"""A comparison of all algorithms on real data with skewed classes, each at the learning rate that suits it.
+
+python -m experiments.papers.baselines --what=fashion_mnist --scale=cpu --data=fashion_mnist.npz
+"""
+
+import sys
+from collections.abc import Iterable, Mapping
+
+from fedjax_het.algorithms import ALGORITHMS, FAMILIES
+
+from ..runs.records import flatten
+from .command import main
+from .fedrd import SMOKE
+from .measures import read_final, read_mean_client_score, read_unseen_score
+from .spec import Experiment, Scale, Settings, make_smoke_scale
+
+UNSUITED = {
+    "fedbn": "it keeps batch norms at the clients, and the networks have none",
+}
+"""{algorithm: why it does not take the networks}."""
+BUDGET: Mapping[str, Settings] = {"fedrep": {"algorithm.head_epochs": "1"}}
+"""{algorithm: settings without which it would train for longer than the others}."""
+VALIDATION = read_final("personal_valid/accuracy_mean", "valid/accuracy_mean")
+RATES = {rate: {"algorithm.learning_rate": rate} for rate in ("0.03", "0.1", "0.3")}
+_ALPHAS = {f"alpha {alpha}": {"data.partition.alpha": alpha} for alpha in ("0.1", "0.5")}
+_EQUAL_BUDGET = {"data.partition.equal_sizes": "True", "algorithm.epochs": "1", "num_seeds": "3"}
+_HELD_OUT = {"data.valid_fraction": "0.1", "data.client_test_fraction": "0.1"}
+_CPU = {
+    **_EQUAL_BUDGET,
+    **_HELD_OUT,
+    **flatten({"data.name": "arrays", "algorithm.batch_size": "50", "layout": "vmapped"}),
+    **flatten({"rounds": "100", "evaluate_every": "50"}),
+}
+_NETWORKS = {
+    "fashion_mnist": flatten({"model": {"name": "mlp", "hidden": "(64,)"}}),
+    "cifar10": flatten({"model": {"name": "cnn", "channels": "(16, 32)", "hidden": "(64,)"}}),
+}
+_REDUCTION = "{network}, 100 rounds of one local epoch in batches of 50, which is ten steps for every client"
+
+
+_CHOICE = (
+    f"Each algorithm is trained at the learning rates {', '.join(RATES)}; the one that is best in the last round on "
+    "the clients' validation examples is shown. All else are the defaults of the algorithm, but for one epoch of the "
+    "head in `fedrep`, before one of the body, as in `fedpac`."
+)
+
+
+def select_rows(names: Iterable[str]) -> dict[str, Settings]:
+    """Return {algorithm: its settings}."""
+    return {name: {"algorithm.name": name, **BUDGET.get(name, {})} for name in names}
+
+
+def make_experiment(dataset: str, title: str, network: str) -> Experiment:
+    """Make the comparison of all algorithms on one data set.
+
+    Args:
+        dataset: the name of the data set and of its folder in configs/.
+        title: its name in words.
+        network: in words.
+    """
+    common: Settings = {**_CPU, **_NETWORKS[dataset], "data.path": f"{{{dataset}}}"}
+    smoke = {**_EQUAL_BUDGET, **_HELD_OUT, "data.num_clients": "5", "num_seeds": "1"}
+    data = {dataset: f"{title}'s .npz file"}
+    return Experiment(
+        title=f"{title} among 100 clients, ten a round: accuracy in % (in brackets the learning rate)",
+        rows=select_rows(name for name in ALGORITHMS if name not in UNSUITED),
+        measures={
+            "the server's model, common test set": read_final("test/accuracy"),
+            "own model, own test examples": read_mean_client_score(),
+        },
+        scales={
+            "smoke": make_smoke_scale({"alpha 0.5": _ALPHAS["alpha 0.5"]}, smoke),
+            "cpu": Scale(f"{dataset}/fedavg.py", common, _ALPHAS, _REDUCTION.format(network=network), data),
+        },
+        choices=RATES,
+        chosen_by=VALIDATION,
+        reference="fedavg",
+        caveats=(
+            _CHOICE,
+            "Mean and standard deviation over three seeds of one partition, in which all clients have equally many "
+            "examples. A client without a model of its own is scored by the server's.",
+            *(f"`{name}` is left out: {reason}." for name, reason in UNSUITED.items()),
+        ),
+    )
+
+
+DOMAINS = {name: {"data.unseen": name} for name in ("art_painting", "cartoon", "photo", "sketch")}
+PACS = Experiment(
+    title="PACS, a domain left out in turn: accuracy on it in % (in brackets the learning rate)",
+    rows=select_rows(["fedavg", "fedbn", *(algorithm.__name__ for algorithm in FAMILIES["Domain shift"])]),
+    measures={"accuracy": read_unseen_score()},
+    scales={
+        "smoke": SMOKE,
+        "cpu": Scale(
+            "pacs/fedavg.py",
+            {
+                **_HELD_OUT,
+                **flatten({"data": {"name": "arrays", "path": "{pacs}", "size": "32", "standardise": "False"}}),
+                **flatten({"rounds": "40", "num_seeds": "3", "layout": "vmapped"}),
+            },
+            DOMAINS,
+            "images of 32 x 32 in 0 to 1, a network of three convolutions with batch norm, 40 rounds of one local "
+            "epoch, three clients of one domain each",
+            {"pacs": "the folder with an .npz file of images a domain"},
+        ),
+    },
+    average="mean",
+    choices=RATES,
+    chosen_by=VALIDATION,
+    reference="fedavg",
+    caveats=(_CHOICE, "Mean and standard deviation over three seeds."),
+)
+EXPERIMENTS: Mapping[str, Experiment] = {
+    "fashion_mnist": make_experiment("fashion_mnist", "Fashion-MNIST", "a perceptron with 64 hidden units"),
+    "cifar10": make_experiment("cifar10", "CIFAR-10", "a convolutional network with 16 and 32 channels"),
+    "pacs": PACS,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], "baselines", EXPERIMENTS))

@@ -1,0 +1,111 @@
+"""Tables of results beside the values that a paper prints, as Markdown and CSV."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from ..configuration import calls
+from ..runs import data_usage, json_files
+from ..runs.run_directory import run_identity
+from .spec import PRETRAINED, Entry, Experiment, Runs, Scale, Settings
+
+_MARGIN = 5.0  # per cent below the reference, for which a reason should be given
+
+
+def to_markdown(
+    experiment: Experiment,
+    scale: str,
+    entries: Sequence[Entry],
+    common: Settings = MappingProxyType({}),
+    failed: Mapping[str, str] = MappingProxyType({}),
+    runs: Runs = MappingProxyType({}),
+) -> str:
+    """Write one table per measure, what the runs are measured on, what was reduced and what failed, and the caveats.
+
+    Args:
+        experiment: the table or figure.
+        scale: the name of the scale.
+        entries: the results.
+        common: what the user set.
+        failed: {name: error} of the runs that failed.
+        runs: the finished runs.
+    """
+    parts = [f"# {experiment.title}\n"]
+    for measure in experiment.measures:
+        of_measure = [entry for entry in entries if entry.measure == measure]
+        parts.append(_make_table(measure, experiment, of_measure))
+        if experiment.reference:
+            parts.append(_list_lower_rows(experiment.reference, of_measure))
+    parts += [f"{text}\n" for text in [_describe_data(runs)] if text]
+    if failed:
+        parts.append("Failed:\n\n" + "".join(f"- {name}: {status}\n" for name, status in failed.items()))
+    parts.append(_describe_setting(experiment.scales[scale], common, is_reduced="paper" in experiment.scales))
+    if experiment.caveats:
+        is_published = "paper" not in experiment.scales or not experiment.scales[scale].reduction
+        about = "Caveats" if is_published else "Caveats of the paper, and the choices made at --scale=paper"
+        parts.append(f"{about}:\n\n" + "".join(f"- {caveat}\n" for caveat in experiment.caveats))
+    return "\n".join(parts)
+
+
+def _describe_data(runs: Runs) -> str:
+    """Describe the examples that the runs of each column are trained on and measured on."""
+    groups = [group.partition("/")[0] for each in runs.values() for group in data_usage.groups_of(each.final)]
+    known = [(column, "", each.partition) for (_, column), each in runs.items() if each.partition]
+    return data_usage.describe_runs(known, list(dict.fromkeys(groups)))
+
+
+def _describe_setting(scale: Scale, common: Settings, *, is_reduced: bool) -> str:
+    """Describe the difference of the runs from the published setting, or the setting where none is published."""
+    changed = dict(common)
+    text = (
+        f"{'Reduced' if is_reduced else 'Setting'}: {scale.reduction}" if scale.reduction else "The published setting"
+    )
+    if scale.pretrained and calls.parse_text(changed.pop(PRETRAINED, "none"), str | None) is None:
+        text += f", but training starts from random weights, not from {scale.pretrained}"
+    relevant = [f"{key}={value}" for key, value in run_identity(changed).items() if key != "data.cache"]
+    return f"{text}.\n" + (f"\nSet on the command line: {', '.join(relevant)}.\n" if relevant else "")
+
+
+def _make_table(measure: str, experiment: Experiment, entries: Sequence[Entry]) -> str:
+    """Write paper, here and difference under each column; here alone where nothing is printed."""
+    columns = list(dict.fromkeys(entry.column for entry in entries))
+    is_compared = any(entry.printed is not None for entry in entries)
+    kinds = ("paper", "here", "difference") if is_compared else ("here",)
+    head = [measure, *(f"{column} {kind}" if is_compared else column for column in columns for kind in kinds)]
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1)]
+    for row in experiment.rows:
+        cells = {entry.column: entry for entry in entries if entry.row == row}
+        texts = [_format_entry(cells[column]) for column in columns]
+        lines.append([row, *(each[kind] for each in texts for kind in kinds)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _list_lower_rows(reference: str, entries: Sequence[Entry]) -> str:
+    """List the rows that are far below the reference in some column."""
+    means = {(entry.row, entry.column): entry.mean for entry in entries}
+    lower = []
+    for (row, column), mean in means.items():
+        expected = means[reference, column]
+        if mean is not None and expected is not None and expected - mean > _MARGIN:
+            lower.append(f"{row} ({column}: {mean - expected:.1f})")
+    return f"More than {_MARGIN:g} points below {reference}: {', '.join(lower) or 'none'}.\n"
+
+
+def _format_entry(entry: Entry) -> dict[str, str]:
+    here = "no result" if entry.mean is None else f"{entry.mean:.4g}"
+    here += "" if entry.std is None else f" ± {entry.std:.2g}"
+    return {
+        "paper": ("" if entry.printed is None else f"{entry.printed:g}")
+        + ("" if entry.deviation is None else f" ± {entry.deviation:g}"),
+        "here": f"{here} ({entry.choice})" if entry.choice else here,
+        "difference": "" if entry.difference is None else f"{entry.difference:+.2f}",
+    }
+
+
+def to_csv(entries: Sequence[Entry]) -> str:
+    """Write one line per entry, with semicolons between the seeds."""
+    header = ("measure", "row", "column", "paper", "paper std", "mean", "std", "difference", "seeds", "choice")
+    rows = []
+    for entry in entries:
+        numbers = (entry.printed, entry.deviation, entry.mean, entry.std, entry.difference)
+        rows.append((*entry[:3], *numbers, ";".join(map(str, entry.seeds)), entry.choice))
+    return json_files.to_csv(header, rows)

@@ -1,0 +1,105 @@
+"""The comparison of all algorithms, and FL-Simulator's table."""
+
+import csv
+import re
+
+import jax
+import pytest
+
+from experiments.papers import baselines, command, fl_simulator
+from fedjax_het import data, models
+from fedjax_het.algorithms import ALGORITHMS, FAMILIES
+from fedjax_het.engine import make_round
+from fedjax_het.errors import InputError
+from tests.experiments.papers.test_facts import NUMBER
+from tests.shared import shared_path
+
+
+def trace(name):
+    """Trace a round of an algorithm with a network as in the comparison."""
+    federation = data.toy(num_clients=3, image=(12, 12, 1), valid_fraction=0.2)
+    network = models.mlp(federation.num_classes, hidden=(8,))
+    round = make_round(ALGORITHMS[name](), network, federation.num_clients, prepare=federation.prepare)
+    key = jax.random.key(0)
+    jax.eval_shape(round.step_with_messages, jax.eval_shape(round.init, key, federation.data), federation.data, key)
+
+
+@pytest.mark.parametrize("what", ["fashion_mnist", "cifar10"])
+def test_every_algorithm_is_compared_or_said_to_be_unsuited(what):
+    experiment = baselines.EXPERIMENTS[what]
+    assert experiment.rows.keys() | baselines.UNSUITED.keys() == ALGORITHMS.keys()
+    for name in baselines.UNSUITED:
+        assert any(f"`{name}` is left out" in caveat for caveat in experiment.caveats)
+
+
+@pytest.mark.parametrize("name", baselines.UNSUITED)
+def test_an_unsuited_algorithm_refuses_the_network(name):
+    with pytest.raises(InputError):
+        trace(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in baselines.UNSUITED])
+def test_every_other_algorithm_takes_the_network(name):
+    trace(name)
+
+
+def test_runs_of_one_algorithm_and_partition_differ_in_the_rate_alone():
+    experiment = baselines.EXPERIMENTS["fashion_mnist"]
+    runs = [experiment.make_runs("cpu", {}, {}, rate) for rate in experiment.choices]
+    for place in runs[0]:
+        settings = [each[place].settings() for each in runs]
+        rates = [each["algorithm"].pop("learning_rate") for each in settings]
+        assert rates == [0.03, 0.1, 0.3] and settings[0] == settings[1] == settings[2]
+        assert settings[0]["algorithm"]["epochs"] == 1 and settings[0]["num_seeds"] == 3
+        assert settings[0]["data"]["valid_fraction"] > 0
+
+
+def test_every_algorithm_for_domain_shift_is_compared_on_pacs():
+    assert baselines.PACS.rows.keys() >= {algorithm.__name__ for algorithm in FAMILIES["Domain shift"]}
+    runs = baselines.PACS.make_runs("cpu", {}, {"pacs": "PACS"}, "0.1")
+    assert {run.settings()["data"]["unseen"] for run in runs.values()} == set(baselines.DOMAINS)
+    assert not any(run.settings()["data"]["standardise"] for run in runs.values())
+
+
+@pytest.mark.slow
+def test_the_comparison_is_trained_at_the_smoke_scale(tmp_path, capsys):
+    two = {name: baselines.EXPERIMENTS["cifar10"].rows[name] for name in ("fedavg", "fedper")}
+    experiments = {"cifar10": baselines.EXPERIMENTS["cifar10"]._replace(rows=two)}
+    arguments = ["--what=cifar10", "--scale=smoke", f"--workdir={tmp_path}"]
+    assert command.main(arguments, "baselines", experiments) == 0
+    rows = list(csv.DictReader((tmp_path / "cifar10-smoke.csv").open(newline="")))
+    assert [row["row"] for row in rows] == ["fedavg", "fedper"] * 2
+    assert all(0 <= float(row["mean"]) <= 100 and row["choice"] in baselines.RATES for row in rows)
+    assert command.main(arguments, "baselines", experiments) == 0
+    assert capsys.readouterr().out.count("was done") == 6
+
+
+@pytest.mark.parametrize(("what", "place"), [("100_clients", 0), ("200_clients", 4)])
+def test_printed_values_of_fl_simulator_are_those_of_its_table(what, place):
+    text = (shared_path("specs") / "algorithms_c.md").read_text()
+    table = text.partition("## 9. Reported numbers")[2].partition("\n## ")[0].splitlines()
+    printed = fl_simulator.EXPERIMENTS[what].printed["accuracy"]
+    for row, values in printed.items():
+        (line,) = [line for line in table if line.startswith(f"| {row} |")]
+        assert [float(x) for x in re.findall(NUMBER, line)][place : place + 4] == values
+    assert set(fl_simulator.METHODS) - set(printed) == {"FedSAM"}
+
+
+def test_the_published_setting_of_fl_simulator():
+    for what, size in (("100_clients", 50), ("200_clients", 25)):
+        runs = fl_simulator.EXPERIMENTS[what].make_runs("paper", {}, {})
+        for (row, column), run in runs.items():
+            settings = run.settings()
+            algorithm, table = settings["algorithm"], settings["data"]
+            assert (settings["rounds"], settings["cohort_size"], algorithm["batch_size"]) == (1000, 10, size)
+            assert (algorithm["learning_rate"], algorithm["epochs"]) == (0.1, 5)
+            assert algorithm["weight_decay"] == (0.0 if row in ("SCAFFOLD", "FedGamma") else 0.001)
+            assert algorithm["learning_rate_schedule"]["factor"] == (0.9995 if row == "FedDyn" else 0.998)
+            assert algorithm.get("clip", 10.0) == 10.0 and algorithm.get("server_learning_rate", 1.0) == 1.0
+            assert (settings["model"]["name"], settings["model"]["norm"]) == ("resnet18", "group")
+            assert table["partition"]["name"] == ("iid" if column == "IID" else "dirichlet")
+            assert column == "IID" or table["partition"]["alpha"] == float(column.removeprefix("Dir "))
+            assert table["valid_fraction"] == table["client_test_fraction"] == 0
+    rho = {row: run.settings()["algorithm"].get("rho") for (row, _), run in runs.items()}
+    assert (rho["FedGamma"], rho["FedSAM"], rho["FedSMOO"]) == (0.01, 0.1, 0.1)
