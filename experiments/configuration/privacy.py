@@ -1,5 +1,6 @@
 """Privacy of the runs of a config: the noise that its budget asks for, and the epsilon after every round."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ Settings = Mapping[str, Any]
 MULTIPLIER = "noise_multiplier"
 FIGURE = "privacy/epsilon"
 """The name of epsilon in metrics.jsonl."""
+_epsilon = functools.cache(epsilon)  # seconds of work for truncated sampling, and asked several times
 _OUTSIDE = "training losses, evaluations, diagnostics, numbers of examples, and the draws of clients"
 
 
@@ -68,7 +70,7 @@ def resolve_noise(settings: Settings, num_clients: int, resolved: Settings) -> S
         )
     rest = settings["rounds"], budget["delta"], budget["accountant"]
     if given is not None:
-        epsilon(given, sampling, *rest)  # refused now rather than at the first evaluation
+        _epsilon(given, sampling, *rest)  # refused now rather than at the first evaluation
         return settings
     found = resolved.get(MULTIPLIER) or noise_multiplier(budget["epsilon"], sampling, *rest)
     stages = list(settings["uplink"])
@@ -85,7 +87,7 @@ def epsilon_after(settings: Settings, num_clients: int, rounds: int) -> float:
     """The epsilon of the first rounds of a run with a resolved noise multiplier."""
     budget, (_, table) = settings["privacy"], _find_mechanism(settings)
     sampling = make_sampling(settings, num_clients)
-    return epsilon(table[MULTIPLIER], sampling, rounds, budget["delta"], budget["accountant"])
+    return _epsilon(table[MULTIPLIER], sampling, rounds, budget["delta"], budget["accountant"])
 
 
 def describe(settings: Settings, num_clients: int) -> str:

@@ -131,7 +131,8 @@ def complete_settings(
     Args:
         settings: those of the config file.
         overrides: dotted keys and texts of the command line, {"algorithm.mu": "0.01"}. If one gives a table another
-            name, the options that the file has for the old name are dropped with a note.
+            name, the options that the file has for the old name are dropped with a note. "uplink.1.name" appends a
+            second stage to a file that has one.
 
     Returns:
         The complete settings, and the notes.
@@ -142,6 +143,8 @@ def complete_settings(
     tables, overrides, notes = _split_tables(settings), dict(overrides), []
     for where in {key.partition(".")[0] for key in overrides} & OPTIONAL_TABLES.keys():
         tables.setdefault(where, {})
+    while f"{(where := _next_stage(tables))}.name" in overrides:
+        tables[where] = {}
     specs = {where: _find_spec(where) for where in tables if where}
     for where, table in specs.items():
         name = overrides.pop(f"{where}.name", None) if table.registry else None
@@ -161,6 +164,11 @@ def complete_settings(
     if "privacy" in tables:
         calls.call_factory(PrivacyBudget, tables["privacy"], "config.privacy")
     return _join_tables(tables), notes
+
+
+def _next_stage(tables: Mapping[str, Settings]) -> str:
+    """The key of the table that would be appended to config.uplink: "uplink.1" after one stage."""
+    return f"uplink.{sum(where.startswith('uplink.') for where in tables)}"
 
 
 def _find_spec(where: str) -> TableSpec:

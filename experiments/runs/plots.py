@@ -102,12 +102,19 @@ def write_drawing(path: Path, draw: Callable[..., Drawing], *arguments: Any) -> 
         plt.close(drawing)
 
 
-def draw_view(view: View) -> Drawing:
-    """Draw the panels of a view: two side by side, wide ones below each other."""
+def draw_view(view: View, across: int = 2, size: tuple[float, float] | None = None) -> Drawing:
+    """Draw the panels of a view, wide ones below each other.
+
+    Args:
+        view: the view.
+        across: how many panels stand side by side.
+        size: of a panel in inches; None: 4.6 wide, and as high as its names need.
+    """
     is_wide = any(panel.is_wide for panel in view.panels)
-    across = 1 if is_wide else min(2, len(view.panels))
+    across = 1 if is_wide else min(across, len(view.panels))
     down = math.ceil(len(view.panels) / across)
-    size = (9 if is_wide else 4.6 * across, max(map(_height, view.panels)) * down)
+    width, height = size or (9 if is_wide else 4.6, max(map(_height, view.panels)))
+    size = width * across, height * down
     with plt.rc_context(STYLE):
         drawing, axes = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
         for axis, panel in zip(axes.flat, view.panels, strict=False):

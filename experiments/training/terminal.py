@@ -51,7 +51,7 @@ def describe_costs(
     bits = f" ({facts.bits_up:,.0f} bits)" if settings.get("uplink") else ""
     rows = {
         "data": f"{federation.name}, {num_examples:,} examples, {federation.num_classes} classes",
-        "clients": f"{facts.num_clients}, of which {_describe_cohort(facts, settings)}",
+        "clients": f"{facts.num_clients}, of which {describe_cohort(facts, settings)}",
         **usage,
         "algorithm": settings["algorithm"]["name"],
         "model": f"{settings['model']['name']}, {facts.num_parameters:,} parameters",
@@ -71,9 +71,12 @@ def describe_data_usage(partition: Mapping[str, Any], groups: Sequence[str]) -> 
     return _in_two_columns(data_usage.describe_groups(partition, groups))
 
 
-def _describe_cohort(facts: RunCost, settings: Mapping[str, Any]) -> str:
+def describe_cohort(facts: RunCost, settings: Mapping[str, Any]) -> str:
+    """Describe how many clients take part at a time; a cohort may have more places than clients."""
     if rule := settings.get("asynchronous"):
         return f"up to {rule['concurrency']} train at a time; the server steps after {facts.cohort_size} updates"
+    if facts.mean_cohort_size != facts.cohort_size:
+        return f"{facts.mean_cohort_size:g} per round on average, and at most {facts.cohort_size}"
     return f"{facts.cohort_size} per round"
 
 

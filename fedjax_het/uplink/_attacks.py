@@ -6,7 +6,9 @@ each coordinate over the honest clients that are present. With attackers take we
 examples is what it says.
 """
 
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, NamedTuple, Unpack
 
 import jax
@@ -15,7 +17,8 @@ from jaxtyping import Int
 
 from fedjax_het import tree
 from fedjax_het.algorithm import CorruptView, ReceiveView, Sent, Stage, StageView
-from fedjax_het.attackers import Attackers, check_attackers, is_attacker
+from fedjax_het.attackers import Attackers, check_attackers, choose_attackers, is_attacker
+from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key, PyTree, Variables
 from fedjax_het.uplink._clipping import Collections
 from fedjax_het.validation import Count, Finite, NonNegative, Positive, Seed, validate_arguments
@@ -116,13 +119,13 @@ def attack_little_is_enough(
 
     Args:
         z: 1.5, the authors', or "largest", the quantile at which they expect to stay hidden (`largest_z`). For less
-            than three attackers that is no attack: 0 or negative.
+            than three attackers that is no attack: refused if no round can have more, warned of if few have.
         sign: "minus" | "plus", mu + z s (ByzFL).
         deviation: s with m in the denominator, "population" (authors), or m - 1, "sample" (ByzFL and others).
         collections, attackers: See `attack_sign_flip`.
 
     Raises:
-        InputError: See `attack_sign_flip`.
+        InputError: See `attack_sign_flip`; or, when a round is built, the largest z is never positive.
 
     References:
         Baruch, Baruch and Goldberg, A Little Is Enough: Circumventing Defenses For Distributed Learning, NeurIPS 2019;
@@ -135,7 +138,18 @@ def attack_little_is_enough(
         spread = deviation_of(stack, is_honest, int(deviation == "sample"))
         return tree.add(mean_of(stack, is_honest), tree.scale(length if sign == "plus" else -length, spread))
 
-    return _common_lie(lie, collections, attackers)
+    def init_server(shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
+        lying = len(choose_attackers(num_clients, attackers)) if z == "largest" else 0
+        with jax.ensure_compile_time_eval():
+            lengths = largest_z(cohort_size, jnp.arange(min(lying, cohort_size) + 1))
+        if lying and lengths[usual := round(cohort_size * lying / num_clients)] <= 0:
+            text = f"z='largest' is no attack with {usual} of {cohort_size} clients of a round lying: 0 or negative."
+            if jnp.max(lengths) <= 0:
+                raise InputError(f"attack_little_is_enough: {text} Give a number such as z=1.5.")
+            warnings.warn(text, stacklevel=2)
+        return ()
+
+    return replace(_common_lie(lie, collections, attackers), init_server=init_server)
 
 
 def mean_of(stack: PyTree, is_honest: Array) -> PyTree:

@@ -84,6 +84,17 @@ def test_what_all_know_is_of_the_honest_who_are_present():
     np.testing.assert_array_equal(nobody[4:], 0)
 
 
+def test_a_largest_z_that_is_no_attack_is_refused_or_warned_of():
+    """Two attackers of ten clients have z = 0; of a hundred, one in five may be more than two in a round of ten."""
+    server = attack_little_is_enough("largest", fraction=0.2).init_server
+    with pytest.raises(InputError, match="z='largest' is no attack with 2 of 10 clients"):
+        server({}, 10, 10)
+    with pytest.warns(UserWarning, match="with 2 of 10 clients"):
+        server({}, 100, 10)
+    attack_little_is_enough("largest", fraction=0.3).init_server({}, 100, 10)
+    attack_little_is_enough(1.5, fraction=0.2).init_server({}, 10, 10)
+
+
 def test_mimics_send_what_one_honest_client_sends_and_stay_with_it():
     """In a run with absent clients: after the first round the target is an id, which the state holds."""
     stage = attack_mimic(clients=(3, 4))

@@ -22,7 +22,8 @@ class RunCost(NamedTuple):
     """The cost of a run."""
 
     num_clients: int
-    cohort_size: int
+    cohort_size: int  # places in a round
+    mean_cohort_size: float  # clients that take part in a round on average
     num_parameters: int
     steps_per_client: tuple[int, int]  # (fewest, most) per round, of any run
     bytes_down: int  # per client and round
@@ -44,6 +45,7 @@ def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int
     return RunCost(
         num_clients=spec.num_clients,
         cohort_size=spec.cohort_size,
+        mean_cohort_size=spec.participation.expected_size(spec.num_clients),
         num_parameters=tree.num_entries(state.server.shared["params"]) + own,
         steps_per_client=(int(steps.min()), int(steps.max())),
         bytes_down=down,

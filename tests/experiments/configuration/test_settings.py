@@ -287,6 +287,15 @@ def test_stages_of_the_uplink_are_tables_in_a_list_whose_options_the_command_lin
     assert "uplink" not in complete()[0]  # config.json of runs without an uplink stays as it was
 
 
+def test_a_stage_that_is_named_next_is_appended_to_the_uplink():
+    added = {"uplink.0.name": "clip", "uplink.0.norm": "0.5", "uplink.1.name": "sign"}
+    assert [stage["name"] for stage in complete(added)[0]["uplink"]] == ["clip", "sign"]
+    with pytest.raises(InputError, match=r"config\.uplink\.0\.norm is required"):
+        complete({"uplink.0.name": "clip"})
+    with pytest.raises(InputError, match=r"there is no table 'uplink\.1'"):  # no stage before it
+        complete({"uplink.1.name": "clip"})
+
+
 @pytest.mark.parametrize(
     ("overrides", "stages", "message"),
     [

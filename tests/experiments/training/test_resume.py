@@ -108,6 +108,23 @@ def test_every_algorithm_resumes_after_being_killed_several_times(tmp_path, name
 
 
 @pytest.mark.slow
+def test_a_private_run_resumes_with_its_noise_bound_and_epsilon(tmp_path):
+    private = {
+        "cohort_size": "0",
+        "participation.name": "poisson",
+        "participation.probability": "0.5",
+        "algorithm.weighting": "uniform",
+        "privacy.epsilon": "8",
+        "privacy.delta": "0.01",
+        "privacy.accountant": "rdp",
+    }
+    mechanism = {"name": "gaussian_mechanism", "norm": 0.5, "target_quantile": 0.5, "count_noise": 2.0}
+    check_kill_and_resume(tmp_path, SMALL | private, [(5, 0.0), (13, 0.01)], [mechanism])
+    spent = [line["privacy/epsilon"] for line in lines(tmp_path / "broken")]
+    assert spent == sorted(spent) and spent[-1] == pytest.approx(8, rel=1e-3)
+
+
+@pytest.mark.slow
 def test_a_killed_run_with_error_feedback_resumes_bit_for_bit(tmp_path):
     """What clients keep of their compressors' errors, and the server's mean of EF21, are in the checkpoint."""
     stages = [{"name": "quantize", "rotated": True, "feedback": "classic"}, {"name": "top_k", "feedback": "ef21"}]

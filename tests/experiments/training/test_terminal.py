@@ -2,7 +2,9 @@
 
 import io
 import time
+from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
 from experiments.training import terminal
@@ -19,6 +21,14 @@ def render(figures):
 def test_few_figures_are_all_printed():
     text = render(["train/loss", "clients/accuracy_min"])
     assert "after round 3" in text and "clients/accuracy_min" in text and "summary.json" not in text
+
+
+@pytest.mark.parametrize(
+    ("places", "mean", "text"), [(10, 10.0, "10 per round"), (24, 10.0, "10 per round on average, and at most 24")]
+)
+def test_places_of_a_cohort_are_not_taken_for_clients(places, mean, text):
+    facts = SimpleNamespace(cohort_size=places, mean_cohort_size=mean)
+    assert terminal.describe_cohort(facts, {}) == text
 
 
 def test_with_many_figures_details_are_left_out_with_a_reference():
