@@ -28,7 +28,7 @@ class Examples(NamedTuple):
     """All examples of a federation, stored once (images as uint8)."""
 
     inputs: Shaped[HostArray, "examples ..."]
-    labels: Integer[HostArray, "examples *pixels"]  # pixels: height and width for masks, none for classes
+    labels: Integer[HostArray, "examples *pixels"] | Float[HostArray, " examples"]  # see fedjax_het.labels
 
 
 class Rows(NamedTuple):
@@ -65,8 +65,8 @@ class ClientData(NamedTuple):
 class Batch(NamedTuple):
     """A batch of prepared examples."""
 
-    inputs: Float[Array, "batch ..."]  # as the model takes them
-    labels: Integer[Array, "batch *pixels"]
+    inputs: Float[Array, "batch ..."] | Int[Array, "batch length"]  # as the model takes them: numbers or tokens
+    labels: Integer[Array, "batch *pixels"] | Float[Array, " batch"]
     mask: Float[Array, "batch"]  # 1 = an example, 0 = padding
 
 

@@ -9,7 +9,7 @@ from tests.shared import ROOT
 
 PACKAGE = ROOT / "fedjax_het"
 FILES = sorted(PACKAGE.rglob("*.py"))
-BASE = {"types", "tree", "sharing", "errors", "geometry", "spectra", "validation", "attackers", "_internal"}
+BASE = {"types", "tree", "sharing", "errors", "geometry", "labels", "spectra", "validation", "attackers", "_internal"}
 PARTS = {"algorithm", "client", "server", "models", "data", "diagnostics", "uplink"}
 TOP = {"algorithms", "engine"}
 

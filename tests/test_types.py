@@ -10,10 +10,11 @@ from beartype.roar import BeartypeDoorHintViolation
 from jaxtyping import TypeCheckError
 
 from fedjax_het import aggregators, data, geometry
+from fedjax_het.client import objectives
 from fedjax_het.engine.round.client_step import cohort_data
 from fedjax_het.engine.round.participation import uniform
 from fedjax_het.engine.round.program import make_round
-from fedjax_het.models import unet
+from fedjax_het.models import lstm, mlp, unet
 from fedjax_het.server.weightings import WEIGHTINGS
 from fedjax_het.types import Batch, ClientData, Examples, Rows
 from tests.harness import algorithm, every_algorithm, federation, model
@@ -53,6 +54,18 @@ def test_records_of_masks_have_the_shapes_that_are_annotated(name):
     trace_checked(algorithm(name), unet(2, width=1 / 16), masks)
 
 
+def test_records_of_sequences_and_of_survival_have_the_shapes_that_are_annotated():
+    rng, labels = np.random.default_rng(0), {"every": np.full((30, 5), -1, np.int32), "last": np.zeros(30, np.int32)}
+    options = {"domains": np.arange(30) % 3, "domain_names": "abc"}
+    for outputs, each in labels.items():
+        tokens = data.assemble("x", rng.integers(0, 4, (30, 5)).astype(np.int8), each, class_names="abcd", **options)
+        federation = data.federate(tokens, data.by_domain(), 0)
+        trace_checked(algorithm("fedavg"), lstm(4, hidden=(3,), outputs=outputs), federation)
+    times = data.assemble("x", rng.normal(size=(30, 2)), np.full(30, 2.5, np.float32), class_names="ab", **options)
+    survival = replace(algorithm("fedavg"), objective=(objectives.cox(),))
+    trace_checked(survival, mlp(2, hidden=()), data.federate(times, data.by_domain(), 0))
+
+
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_weights_are_one_number_per_client_of_the_cohort(weighting):
     mean = aggregators.mean(with_checked_weights(WEIGHTINGS[weighting]))
@@ -63,7 +76,7 @@ def test_weights_are_one_number_per_client_of_the_cohort(weighting):
     ("record", "field"),
     [
         (Batch(jnp.ones((4, 3)), jnp.ones(4, int), jnp.ones(3)), "Batch.mask"),
-        (Batch(jnp.ones((4, 3)), jnp.ones(4), jnp.ones(4)), "Batch.labels"),
+        (Batch(jnp.ones((4, 3)), jnp.ones((4, 2)), jnp.ones(4)), "Batch.labels"),
         (Rows(np.zeros((5, 9), np.int32), np.zeros(4, np.int32)), "Rows.count"),
         (Examples(np.zeros((5, 2, 2, 1)), np.zeros((4, 2, 2), np.int32)), "Examples.labels"),
     ],

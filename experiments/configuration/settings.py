@@ -41,7 +41,7 @@ class RunSettings:
     seed: Seed = 0
     num_seeds: Count = 1  # trained together: seed, seed + 1, ...
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward and backward passes
-    task_loss: TaskLoss = "cross_entropy"  # or "dice", or "joint", the mean of both, for masks
+    task_loss: TaskLoss = "cross_entropy"  # or "dice", "joint" (their mean) for masks, "cox" for survival
     layout: str = "auto"  # or "vmapped", "chunked(4)", "sharded(2)", "sharded(2, 4)": devices, chunk
     evaluate_every: Count = 10  # and after the last round
     checkpoint_every: CountOrZero = 10  # and after the last round; 0 = only then

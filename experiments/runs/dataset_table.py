@@ -42,9 +42,8 @@ def dataset_table(dataset: Dataset, is_whole: bool = False) -> Table:
     if dataset.num_classes <= _MAX_CLASSES or is_whole:
         shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         for name, column, share in zip(dataset.class_names, counts.T, shares.T, strict=True):
-            rows.append(
-                [name, *([f"{each:.1f} %" for each in share] if dataset.is_segmentation else _format_counts(column))]
-            )
+            are_counts = dataset.has_label_per_example
+            rows.append([name, *(_format_counts(column) if are_counts else [f"{each:.1f} %" for each in share])])
     else:
         rows.append(["classes", *_format_counts(np.count_nonzero(counts, axis=1))])
         rows.append(["fewest of a class", *_format_counts([row[row > 0].min(initial=row.max()) for row in counts])])
@@ -82,7 +81,7 @@ def describe_dataset(dataset: Dataset) -> str:
     inputs = dataset.inputs
     size = f"{inputs.nbytes / 2**20:,.1f} MiB"
     place = f" mapped from {inputs.filename}" if isinstance(inputs, np.memmap) and inputs.filename else ""
-    kind = "masks of" if dataset.is_segmentation else "in"
+    kind = "in" if dataset.has_label_per_example else "masks of" if dataset.is_segmentation else "sequences of"
     return (
         f"{dataset.name}: {len(inputs):,} examples {' x '.join(map(str, inputs.shape[1:]))} {inputs.dtype}, {kind} "
         f"{dataset.num_classes} classes, {size}{place}"

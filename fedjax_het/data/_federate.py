@@ -14,7 +14,7 @@ from fedjax_het.data.partition import LabeledExamples, Partition
 from fedjax_het.data.preparation import Preparation, moments
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientData, Examples
-from fedjax_het.validation import Count, CountOrZero, FractionBelowOne, Seed, validate_arguments
+from fedjax_het.validation import CountOrZero, FractionBelowOne, Seed, validate_arguments
 
 # Each choice has its own random stream, so that changing one setting leaves the other choices as they were.
 _TEST, _PARTITION, _NEWCOMERS, _SPLIT, _EQUAL = range(5)
@@ -24,7 +24,7 @@ _TEST, _PARTITION, _NEWCOMERS, _SPLIT, _EQUAL = range(5)
 def federate(
     dataset: Dataset,
     partition: Partition,
-    num_clients: Count,
+    num_clients: CountOrZero,
     *,
     seed: Seed = 0,
     valid_fraction: FractionBelowOne = 0.0,
@@ -51,7 +51,8 @@ def federate(
     Args:
         dataset: The examples.
         partition: The rule that assigns examples to clients.
-        num_clients: The number of clients that train.
+        num_clients: The number of clients that train; 0: one for each domain that is not held out, less
+            `unseen_clients`, which with `by_domain` are the writers, roles or sites of the data set.
         seed: The seed of all random choices.
         valid_fraction: The fraction of each client's examples for validation.
         client_test_fraction: The fraction of each client's examples for its test set. "auto": 0 where there is a common
@@ -72,6 +73,8 @@ def federate(
         InputError: Settings contradict each other, a domain is unknown, or the partition cannot serve the clients.
     """
     unseen = splitting.find_unseen_domains(dataset, unseen_domains)
+    if standardise and dataset.has_tokens:
+        raise InputError(f"standardise: {dataset.name} has tokens, whose numbers are names. Set standardise=False.")
     if client_test_fraction == splitting.AUTO:
         has_common_test = test_fraction > 0 or splitting.has_own_split(dataset.is_test, dataset, unseen)
         client_test_fraction = splitting.default_client_test_fraction(has_common_test)
@@ -83,6 +86,7 @@ def federate(
     requested = Fractions(test_fraction, client_test_fraction, valid_fraction)
     fractions = splitting.resolve_fractions(dataset, unseen, requested, local_test)
     test, rest = splitting.hold_out(dataset, unseen, fractions, local_test, np.random.default_rng([seed, _TEST]))
+    num_clients = num_clients or _count_trained_domains(dataset, rest, unseen_clients)
     num_all = num_clients + unseen_clients
     parts = _distribute_examples(dataset, rest, partition, num_all, np.random.default_rng([seed, _PARTITION]))
     names = _name_clients(dataset, parts)
@@ -110,6 +114,17 @@ def federate(
     )
 
 
+def _count_trained_domains(dataset: Dataset, rest: np.ndarray, unseen_clients: int) -> int:
+    """The number of domains that have examples to distribute, less the clients that never train."""
+    num_domains = len(np.unique(dataset.domains[rest]))
+    if num_domains <= unseen_clients:
+        raise InputError(
+            f"num_clients: 0 means one client for each domain, and {dataset.name} has {num_domains} for "
+            f"{unseen_clients} unseen_clients. Give fewer unseen_clients, or a number of clients."
+        )
+    return num_domains - unseen_clients
+
+
 def _distribute_examples(
     dataset: Dataset, rest: np.ndarray, partition: Partition, num_clients: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
@@ -117,10 +132,10 @@ def _distribute_examples(
         raise InputError(
             f"{dataset.name}: all labels are of one class, '{dataset.class_names[0]}'. Give data of several."
         )
-    if dataset.is_segmentation:
-        examples = LabeledExamples(np.zeros(len(rest), np.int32), dataset.domains[rest], 0)
+    if dataset.has_label_per_example:
+        examples = LabeledExamples(dataset.classes[rest], dataset.domains[rest], dataset.num_classes)
     else:
-        examples = LabeledExamples(dataset.labels[rest], dataset.domains[rest], dataset.num_classes)
+        examples = LabeledExamples(np.zeros(len(rest), np.int32), dataset.domains[rest], 0)
     parts = partition(examples, num_clients, rng)
     given = np.sort(np.concatenate(parts)) if len(parts) else np.zeros(0, int)
     if len(parts) != num_clients or not np.array_equal(given, np.arange(len(rest))):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedjax_het.errors import InputError, shorten
+from fedjax_het.labels import are_times, are_tokens
 
 _CHUNK_BYTES = 1 << 28  # of inputs that are checked at a time
 _MAX_UNNAMED = 1 << 16  # classes or domains
@@ -20,8 +21,11 @@ class Dataset:
 
     Args:
         name: The name of the data set.
-        inputs: uint8 images [n, height, width, channel], or float32 arrays [n, ...].
-        labels: [n] int32, or for segmentation masks [n, height, width] uint8, the class of each pixel.
+        inputs: uint8 images [n, height, width, channel], float32 arrays [n, ...], or sequences of tokens [n, length],
+            integers from 0 as int8, int16 or int32.
+        labels: [n] int32; for segmentation masks [n, height, width] uint8, the class of each pixel; or for sequences
+            [n, length] int32, the class of each position, -1 where it is padding; or [n] float32, times of survival,
+            see `fedjax_het.labels`, whose classes are (no event, event).
         class_names: The name of each class.
         domains: [n] int32, the domain (site, style, hospital) of each example.
         domain_names: The name of each domain.
@@ -31,8 +35,8 @@ class Dataset:
 
     Raises:
         InputError: The data set has no examples, arrays differ in length, labels or domains are out of range, inputs
-            are not finite, images have no channel axis, a mask differs in size from its image, or an example is in two
-            splits.
+            are not finite, tokens are negative, images have no channel axis, a mask differs in size from its image, or
+            an example is in two splits.
     """
 
     name: str
@@ -48,7 +52,10 @@ class Dataset:
     def __post_init__(self) -> None:
         self._check_lengths()
         self._check_inputs()
-        self._check_indices("label", self.labels, self.class_names)
+        if are_times(self.labels):
+            self._check_times()
+        else:
+            self._check_indices("label", self.labels, self.class_names)
         self._check_indices("domain", self.domains, self.domain_names)
         for kind, names in (("class", self.class_names), ("domain", self.domain_names)):
             if repeated := next((name for name, count in Counter(names).items() if count > 1), None):
@@ -61,17 +68,35 @@ class Dataset:
     @property
     def is_segmentation(self) -> bool:
         """Whether the labels are masks."""
-        return self.labels.ndim > 1
+        return self.labels.ndim > 2
+
+    @property
+    def has_label_per_example(self) -> bool:
+        """Whether each example has one label, and not one for each of its pixels or positions."""
+        return self.labels.ndim == 1
+
+    @property
+    def classes(self) -> np.ndarray:
+        """The labels as classes: of times of survival, whether there was an event."""
+        return (self.labels > 0).astype(np.int32) if are_times(self.labels) else self.labels
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the inputs are sequences of tokens."""
+        return are_tokens(self.inputs)
 
     @property
     def class_counts(self) -> np.ndarray:
-        """[domain, class] int64: the number of examples, or of pixels where the labels are masks."""
+        """[domain, class] int64: the number of examples, or of the pixels or positions that are labelled."""
         counts = np.zeros((len(self.domain_names), self.num_classes), np.int64)
         if self.is_segmentation:
             for domain, mask in zip(self.domains, self.labels, strict=True):
                 counts[domain] += np.bincount(mask.reshape(-1), minlength=self.num_classes)
         else:
-            np.add.at(counts, (self.domains, self.labels), 1)
+            domains = self.domains.reshape(-1, *(1,) * (self.labels.ndim - 1))
+            classes = self.classes
+            is_counted = classes >= 0
+            np.add.at(counts, (np.broadcast_to(domains, classes.shape)[is_counted], classes[is_counted]), 1)
         return counts
 
     @property
@@ -86,12 +111,12 @@ class Dataset:
         if 0 in self.inputs.shape:
             raise InputError(f"{self.name}: inputs of shape {self.inputs.shape} are empty. Give each a pixel.")
         for field in ("labels", "domains", "is_valid", "is_test"):
-            is_masks = field == "labels" and self.is_segmentation
-            shape = (num, *self.inputs.shape[1:3]) if is_masks else (num,)
+            is_dense = field == "labels" and not self.has_label_per_example
+            shape = (num, *self.inputs.shape[1:3]) if is_dense else (num,)
             if (given := getattr(self, field).shape) != shape:
                 raise InputError(
                     f"{self.name}: {num} inputs but {field} of shape {given}, not {shape}. Give every "
-                    f"{'pixel' if is_masks else 'example'} one."
+                    f"{('position' if self.has_tokens else 'pixel') if is_dense else 'example'} one."
                 )
         if (both := self.is_valid & self.is_test).any():
             raise InputError(
@@ -105,10 +130,13 @@ class Dataset:
                     f"{self.name}: uint8 images of shape {self.inputs.shape}. Give [n, height, width, channel], or "
                     "float32 for arrays that are not images."
                 )
+        elif self.has_tokens and self.inputs.ndim == 2 and self.inputs.itemsize <= 4:
+            if (least := int(self.inputs.min())) < 0:
+                raise InputError(f"{self.name}: the inputs hold the token {least}. Number tokens from 0.")
         elif self.inputs.dtype != np.float32 or self.inputs.ndim < 2:
             raise InputError(
                 f"{self.name}: inputs are {self.inputs.dtype} of shape {self.inputs.shape}. Give uint8 images "
-                "[n, height, width, channel] or float32 arrays [n, ...]."
+                "[n, height, width, channel], float32 arrays [n, ...] or int32 tokens [n, length]."
             )
         elif not (is_finite := self._find_finite()).all():
             raise InputError(
@@ -122,15 +150,28 @@ class Dataset:
         parts = np.array_split(inputs, -(-inputs.nbytes // _CHUNK_BYTES))
         return np.concatenate([np.isfinite(part).all(axis=1) for part in parts])
 
+    def _check_times(self) -> None:
+        if self.labels.dtype != np.float32 or self.labels.ndim != 1 or len(self.class_names) != 2:
+            raise InputError(
+                f"{self.name}: times of survival are {self.labels.dtype} {self.labels.shape} with "
+                f"{len(self.class_names)} classes. Give float32 [n], and two class names: no event, event."
+            )
+        if not (is_time := np.isfinite(self.labels) & (np.abs(self.labels) >= 1)).all():
+            first = int(np.argmin(is_time))
+            raise InputError(
+                f"{self.name}: labels[{first}] is {self.labels[first]:g}. Give 1 + t for an event at t >= 0, and "
+                "-(1 + t) where there was none until t."
+            )
+
     def _check_indices(self, kind: str, values: np.ndarray, names: tuple[str, ...]) -> None:
-        dtype = np.uint8 if values.ndim > 1 else np.int32
+        dtype, lowest = np.uint8 if values.ndim > 2 else np.int32, -1 if values.ndim == 2 else 0
         if values.dtype != dtype:
             raise InputError(f"{self.name}: {kind}s are {values.dtype}. Give integers from 0, as {dtype.__name__}.")
-        if values.min() < 0 or values.max() >= len(names):
-            first = np.argwhere((values < 0) | (values >= len(names)))[0].tolist()
+        if values.min() < lowest or values.max() >= len(names):
+            first = np.argwhere((values < lowest) | (values >= len(names)))[0].tolist()
             raise InputError(
                 f"{self.name}: {kind}s{first} is {int(values[tuple(first)])}, but there are {len(names)} {kind} names, "
-                f"so it must lie in 0..{len(names) - 1}. Count {kind}s from 0, or name them all."
+                f"so it must lie in {lowest}..{len(names) - 1}. Count {kind}s from 0, or name them all."
             )
 
 
@@ -157,8 +198,10 @@ def assemble(
 
     Args:
         name: The name of the data set.
-        inputs: Images [n, height, width] or [n, height, width, channel] uint8, or floats [n, ...].
-        labels: Integers [n], or masks [n, height, width].
+        inputs: Images [n, height, width] or [n, height, width, channel] uint8, floats [n, ...], or tokens [n, length]
+            int8, int16 or int32.
+        labels: Integers [n], masks [n, height, width], or for sequences [n, length], -1 at padding; or with
+            `class_names`, float32 [n], times of survival.
         class_names: By default "0", "1", ... up to the largest label.
         domains: Integers [n]; by default every example is of the first domain.
         domain_names: The name of each domain.
@@ -172,7 +215,9 @@ def assemble(
     Raises:
         InputError: Labels or domains are not integers, or `Dataset` refuses the arrays.
     """
-    inputs, labels = np.asanyarray(inputs), _to_integers(f"{name}: labels", labels)
+    inputs, labels = np.asanyarray(inputs), np.asanyarray(labels)
+    if labels.dtype != np.float32 or labels.ndim != 1 or class_names is None:
+        labels = _to_integers(f"{name}: labels", labels)
     if inputs.ndim == 0:
         raise InputError(f"{name}: inputs are a single {inputs.dtype}. Give an array [n, ...], one entry per example.")
     if inputs.dtype == np.uint8 and inputs.ndim == 3:
@@ -213,5 +258,5 @@ def _to_integers(what: str, values: np.ndarray) -> np.ndarray:
     if values.size and not limits.min <= int(values.min()) <= int(values.max()) <= limits.max:
         place = np.argwhere((values < limits.min) | (values > limits.max))[0].tolist()
         raise InputError(f"{what}{place} is {int(values[tuple(place)])}. Give each class or domain its index, from 0.")
-    is_small = values.ndim > 1 and values.size and values.min() >= 0 and values.max() <= 255
+    is_small = values.ndim > 2 and values.size and values.min() >= 0 and values.max() <= 255
     return values.astype(np.uint8 if is_small else np.int32, copy=False)

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.data.preparation import Preparation
+from fedjax_het.labels import are_times
 from fedjax_het.types import ClientData, Examples, Rows
 
 
@@ -41,7 +42,7 @@ class Federation:
         class_names: The name of each class.
         client_names: The name of each client that trains.
         newcomer_names: The name of each client that never trains.
-        prepare: The function from inputs as stored to float32 inputs as models take them.
+        prepare: The function from inputs as stored to inputs as models take them.
         fractions: The fractions of the examples that were drawn for evaluation.
     """
 
@@ -79,7 +80,7 @@ class Federation:
 
     @property
     def class_counts(self) -> np.ndarray:
-        """[client, class] int64: the number of training examples, or of their pixels where the labels are masks."""
+        """[client, class] int64: the number of training examples, or of their labelled pixels or positions."""
         return self._count_classes(self.data.train)
 
     @property
@@ -114,8 +115,10 @@ class Federation:
 
     def _count_classes(self, rows: Rows) -> np.ndarray:
         positions = [index[:count] for index, count in zip(rows.index, rows.count, strict=True)]
-        labels = [self.examples.labels[each].reshape(-1) for each in positions]
-        return np.stack([np.bincount(each, minlength=self.num_classes) for each in labels])
+        every_label = self.examples.labels
+        every_label = (every_label > 0).astype(np.int32) if are_times(every_label) else every_label
+        labels = [every_label[each].reshape(-1) for each in positions]
+        return np.stack([np.bincount(each[each >= 0], minlength=self.num_classes) for each in labels])
 
     def _tables(self) -> list[tuple[str, Rows]]:
         tables = [

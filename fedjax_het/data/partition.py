@@ -16,7 +16,7 @@ class LabeledExamples(NamedTuple):
     Args:
         labels: [n] int32.
         domains: [n] int32.
-        num_classes: 0 where the examples have masks, not a class each; their labels are then 0.
+        num_classes: 0 where the examples have masks or sequences of labels, not a class each; labels are then 0.
     """
 
     labels: np.ndarray
@@ -244,7 +244,8 @@ def _assign_classes(examples: LabeledExamples, counts: np.ndarray, rng: np.rando
 def _check_has_classes(examples: LabeledExamples) -> None:
     if examples.num_classes == 0:
         raise InputError(
-            "these examples have masks, not a class each. Use by_domain, iid or quantity_skew as the partition."
+            "these examples have sequences of labels or masks, not a class each. Use by_domain, iid or quantity_skew "
+            "as the partition."
         )
 
 

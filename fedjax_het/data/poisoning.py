@@ -10,6 +10,7 @@ import numpy as np
 from fedjax_het.attackers import Attackers, check_attackers, choose_attackers
 from fedjax_het.data.federation import Federation
 from fedjax_het.errors import InputError
+from fedjax_het.labels import are_of_sequences, are_times
 from fedjax_het.types import Examples, Rows
 from fedjax_het.validation import Count, CountOrZero, PositiveFraction, validate_arguments
 
@@ -20,7 +21,9 @@ BACKDOOR = "backdoor"
 
 @validate_arguments
 def flip_labels(**attackers: Unpack[Attackers]) -> Poisoning:
-    """Attackers train on y -> classes - 1 - y. Their test examples keep their labels.
+    """Attackers train on y -> classes - 1 - y, or of times of survival, on events for censored and the reverse.
+
+    Their test examples keep their labels.
 
     Args:
         attackers: Who attacks, see `fedjax_het.attackers.Attackers`.
@@ -32,7 +35,9 @@ def flip_labels(**attackers: Unpack[Attackers]) -> Poisoning:
 
     def poison(federation: Federation) -> Federation:
         positions, labels = _training_positions(federation, attackers), np.array(federation.examples.labels)
-        labels[positions] = federation.num_classes - 1 - labels[positions]
+        flipped = -labels[positions] if are_times(labels) else federation.num_classes - 1 - labels[positions]
+        is_padding = are_of_sequences(labels) & (labels[positions] < 0)
+        labels[positions] = np.where(is_padding, labels[positions], flipped)
         return _with_examples(federation, Examples(federation.examples.inputs, labels))
 
     return poison

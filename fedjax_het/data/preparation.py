@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.data.augmentation import Augmentation
+from fedjax_het.labels import are_tokens
 from fedjax_het.types import Array, Key
 
 _CHUNK = 64  # examples that are converted to float64 at a time
@@ -14,7 +15,7 @@ _CHUNK = 64  # examples that are converted to float64 at a time
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """The function from inputs as stored to float32 inputs as models take them.
+    """The function from inputs as stored to inputs as models take them: float32, or tokens as int32.
 
     uint8 images are divided by 255. In training they are then augmented. Last, every channel (last axis) is
     standardized, (x - mean) / deviation; a channel that never varies is only centered.
@@ -47,6 +48,9 @@ class Preparation:
 
 
 def _to_unit_range(inputs: Array) -> Array:
+    """uint8 images in 0..1, other numbers as float32; tokens stay integers."""
+    if are_tokens(inputs):
+        return inputs.astype(jnp.int32)
     scale = 255.0 if inputs.dtype == jnp.uint8 else 1.0
     return inputs.astype(jnp.float32) / scale
 

@@ -124,7 +124,7 @@ def hold_out(
         is_test = np.zeros(len(is_test), bool)
     elif fractions.test is not None:
         candidates = np.flatnonzero(is_seen & ~dataset.is_valid)
-        classes = 0 if dataset.is_segmentation else dataset.labels[candidates]
+        classes = dataset.classes[candidates] if dataset.has_label_per_example else 0
         strata = dataset.domains[candidates] * dataset.num_classes + classes
         is_test[candidates] = draw_stratified(strata, fractions.test, rng)
     rest = np.flatnonzero(is_seen & ~is_test)

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedjax_het import tree
 from fedjax_het.diagnostics._toolkit import (
@@ -17,6 +16,7 @@ from fedjax_het.diagnostics._toolkit import (
     mean_loss,
     over_rows,
 )
+from fedjax_het.labels import cross_entropies, is_counted
 from fedjax_het.types import Array, Batch, Key, Named, Params, RoundSnapshot, Rows
 
 
@@ -136,8 +136,8 @@ def classes_of_round(problem, snapshot: RoundSnapshot) -> Named:
         def add(total: Array, batch: Batch, number: Array) -> Array:
             labels = batch.labels
             outputs = logits(problem, model, snapshot, batch)
-            losses = optax.softmax_cross_entropy_with_integer_labels(outputs, labels)
-            counted = jnp.broadcast_to(tree.add_axes(batch.mask, labels.ndim), labels.shape).astype(float)
+            losses = cross_entropies(outputs, labels)
+            counted = (tree.add_axes(batch.mask, labels.ndim) * is_counted(labels)).astype(float)
             return total.at[:, labels].add(jnp.stack([losses * counted, counted]))
 
         return over_rows(problem, snapshot, row, add, jnp.zeros((2, num_classes), float))

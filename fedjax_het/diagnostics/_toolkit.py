@@ -6,10 +6,10 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
-import optax
 
 from fedjax_het import tree
 from fedjax_het._internal.float64 import run_in_required_precision
+from fedjax_het.labels import cross_entropies, mean_per_example
 from fedjax_het.types import Array, Batch, Context, Named, PyTree, RoundSnapshot, Rows, Variables
 
 BATCH = 256
@@ -99,10 +99,10 @@ def logits(problem, variables: Variables, snapshot: RoundSnapshot, batch: Batch)
 
 
 def total_loss(problem, variables: Variables, snapshot: RoundSnapshot, batch: Batch) -> Array:
-    """[], the sum over the batch's examples: cross-entropies in evaluation mode; of masks their means over pixels."""
+    """[], the sum over the batch's examples: cross-entropies in evaluation mode; of masks and sequences means."""
     outputs = logits(problem, variables, snapshot, batch)
-    losses = optax.softmax_cross_entropy_with_integer_labels(outputs, batch.labels)
-    return jnp.sum(jnp.where(batch.mask > 0, losses.reshape(losses.shape[0], -1).mean(axis=1), 0))
+    losses = cross_entropies(outputs, batch.labels)
+    return jnp.sum(jnp.where(batch.mask > 0, mean_per_example(losses, batch.labels), 0))
 
 
 def over_rows(

@@ -120,7 +120,7 @@ class Simulation:
                 "personal_on_test: there is no common test set. Hold one out (test_fraction), or do not set it."
             )
         names = (metrics,) if isinstance(metrics, str) else metrics
-        metrics = check_metrics(names, has_masks=federation.examples.labels.ndim > 1)
+        metrics = check_metrics(names, federation.examples.labels)
         participation = participation or (full() if cohort_size is None else uniform(cohort_size))
         block, requested_offload = min(evaluate_every, rounds), OffloadPolicy(client_states, examples)
         spec = RunSpec(

@@ -19,10 +19,14 @@ from fedjax_het.models._norms import NORMS, norm
 from fedjax_het.models._precision import Precision, computed_in
 from fedjax_het.models._pretrained import Naming, read_state_dict, save_state_dict, starting_from, unnamed_leaves
 from fedjax_het.models._resnet import RESNET_NAMES, resnet18, resnet50
+from fedjax_het.models._sequences import LSTM, lstm, transformer
 from fedjax_het.models._simplex_frame import framed
 from fedjax_het.models._unet import UNET_NAMES, unet
 
-MODELS = {model.__name__: model for model in (mlp, lenet, cnn, resnet18, resnet50, densenet121, harmofl_densenet, unet)}
+MODELS = {
+    model.__name__: model
+    for model in (mlp, lenet, cnn, resnet18, resnet50, densenet121, harmofl_densenet, unet, lstm, transformer)
+}
 TORCH_NAMES = {
     **dict.fromkeys(("resnet18", "resnet50"), RESNET_NAMES),
     **dict.fromkeys(("densenet121", "harmofl_densenet"), DENSENET_NAMES),
@@ -32,6 +36,7 @@ TORCH_NAMES = {
 
 __all__ = [
     "CONV_IMPLS",
+    "LSTM",
     "MODELS",
     "NORMS",
     "TORCH_NAMES",
@@ -52,6 +57,7 @@ __all__ = [
     "from_flax",
     "harmofl_densenet",
     "lenet",
+    "lstm",
     "max_pool",
     "mlp",
     "norm",
@@ -63,6 +69,7 @@ __all__ = [
     "save_state_dict",
     "select_conv_impl",
     "starting_from",
+    "transformer",
     "unet",
     "unnamed_leaves",
     "with_conv",

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+import jax.numpy as jnp
 from flax import linen as nn
 
+from fedjax_het.errors import InputError
 from fedjax_het.models._model import Network, NumClasses, from_flax, scale_widths
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.models._precision import Dense
@@ -20,6 +22,8 @@ class MLP(Network):
 
     @nn.compact
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
+        if jnp.issubdtype(x.dtype, jnp.integer):
+            raise InputError("an MLP takes numbers, and was given tokens. Take a network for sequences, such as lstm.")
         x = x.reshape(x.shape[0], -1)
         for index, num_units in enumerate(self.hidden):
             x = Dense(num_units, kernel_init=nn.initializers.he_normal(), name=f"dense_{index}")(x)
@@ -41,7 +45,9 @@ def mlp(
 
     Args:
         num_classes: Of the data.
-        hidden: Units of each layer; () is logistic regression, whose features are the inputs themselves.
+        hidden: Units of each layer; () is logistic regression, whose features are the inputs themselves. Two classes
+            have two logits there: a step changes their difference by twice as much as it changes the logit of a model
+            with one output.
         norm: After each hidden layer, see `norm`.
         dropout: Part of each hidden layer that is dropped in training.
         width: Multiplies every entry of `hidden`.

@@ -32,7 +32,7 @@ def computed_in(dtype: Precision) -> Callable[[Model], Model]:
     def adapt(model: Model) -> Model:
         def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
             cast = {**variables, "params": _cast(variables["params"], chosen)}
-            (features, extras), state = model.encode(cast, inputs.astype(chosen), context)
+            (features, extras), state = model.encode(cast, _cast(inputs, chosen), context)
             return (_cast(features, jnp.float32), _cast(extras, jnp.float32)), state
 
         def classify(params: Params, features: Array) -> Array:

@@ -205,7 +205,7 @@ def test_standardise_uses_training_examples_of_training_clients_only():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_clients": 0}, "num_clients: must be a whole number from 1 .*not 0"),
+        ({"num_clients": -1}, "num_clients: must be a whole number from 0 .*not -1"),
         ({"num_clients": 2.5}, "num_clients: must be a whole number .*not 2.5"),
         ({"unseen_clients": -1}, "unseen_clients: must be a whole number from 0"),
         ({"seed": -1}, "seed: must be a whole number from 0"),

@@ -5,10 +5,10 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Measure, Problem
+from fedjax_het.labels import cross_entropies, mean_per_example
 from fedjax_het.types import Array, Batch, ClientData, ClientView, Rows, Variables
 from fedjax_het.validation import Count, validate_arguments
 
@@ -16,7 +16,7 @@ Metric = Literal["loss", "accuracy"]
 Examples = Literal["valid_or_train", "valid", "train"]
 Moment = Literal["last_epoch_mean", "round_mean", "pre_eval", "post_eval"]
 METRICS: dict[Metric, Callable[[Array, Array], Array]] = {
-    "loss": optax.softmax_cross_entropy_with_integer_labels,
+    "loss": cross_entropies,
     "accuracy": lambda logits, labels: (jnp.argmax(logits, axis=-1) != labels).astype(logits.dtype),
 }
 
@@ -97,7 +97,7 @@ def _mean_metric(
 
     def add(total: Array, batch: Batch, number: Array) -> Array:
         forward = problem.forward(params, state, batch, view, jax.random.key(0), is_training=False)
-        each = metric(forward.outputs.logits, batch.labels).reshape(batch_size, -1).mean(axis=1)
+        each = mean_per_example(metric(forward.outputs.logits, batch.labels), batch.labels)
         return total + jnp.sum(jnp.where(batch.mask > 0, each, 0).astype(total.dtype))
 
     total = problem.fold(view.data, rows, batch_size, add, jnp.zeros((), float))

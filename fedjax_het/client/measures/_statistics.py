@@ -10,6 +10,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Measure, Problem
 from fedjax_het.client.objectives._supervised import count_classes
 from fedjax_het.errors import InputError
+from fedjax_het.labels import check_classes
 from fedjax_het.types import Array, Batch, ClientView, Named, Variables
 
 
@@ -113,6 +114,7 @@ def _measure_classes(problem: Problem, view: ClientView, variables: Variables, b
     rows = view.data.train
 
     def sums(batch: Batch) -> ClassStatistics:
+        check_classes(batch.labels)
         if batch.labels.ndim != 1:
             raise InputError(
                 f"class statistics: labels have shape {batch.labels.shape[1:]} per example; they need one label each. "

@@ -26,7 +26,15 @@ from fedjax_het.client.objectives._representation import (
     decorrelation,
     l2_representation,
 )
-from fedjax_het.client.objectives._supervised import TASK_LOSSES, TaskLoss, cross_entropy, dice, focal, with_task_loss
+from fedjax_het.client.objectives._supervised import (
+    TASK_LOSSES,
+    TaskLoss,
+    cox,
+    cross_entropy,
+    dice,
+    focal,
+    with_task_loss,
+)
 
 __all__ = [
     "TASK_LOSSES",
@@ -46,6 +54,7 @@ __all__ = [
     "calibrated_cross_entropy",
     "conditional_information",
     "contrastive",
+    "cox",
     "cross_entropy",
     "debiased_cross_entropy",
     "decorrelation",

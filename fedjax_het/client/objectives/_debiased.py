@@ -6,12 +6,12 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import count_classes
 from fedjax_het.errors import InputError
+from fedjax_het.labels import cross_entropies, is_counted
 from fedjax_het.types import Array, ClientData, ForwardPass, Params
 from fedjax_het.validation import CountOrZero, Fraction, validate_arguments
 
@@ -68,8 +68,8 @@ def debiased_cross_entropy(
             is_few_shot = _few_shot_from_list(few_shot, num_classes, forward.view.client)
         drift = DIVERGENCES[divergence](_head_change(forward, lambda_every, num_classes))
         of_class = 1.0 + jnp.where(is_few_shot, drift, 0)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        is_example = jnp.broadcast_to(tree.add_axes(mask, labels.ndim), labels.shape)
+        losses = cross_entropies(logits, labels)
+        is_example = tree.add_axes(mask, labels.ndim) * is_counted(labels)
         weights = is_example * of_class[labels]
         total = jnp.sum(weights if normalise == "weights" else is_example)
         return jnp.sum(weights * losses) / tree.positive_or_one(total)

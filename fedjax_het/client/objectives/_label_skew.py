@@ -4,11 +4,11 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Term
-from fedjax_het.client.objectives._supervised import count_classes, masked_mean
+from fedjax_het.client.objectives._supervised import count_classes
+from fedjax_het.labels import cross_entropies, mean_over_labels
 from fedjax_het.types import Array, ForwardPass
 from fedjax_het.validation import Fraction, NonNegative, Positive, validate_arguments
 
@@ -45,7 +45,8 @@ def calibrated_cross_entropy(
     def calibrated_cross_entropy(forward: ForwardPass) -> Array:
         logits, labels = forward.outputs.logits, forward.batch.labels
         counts = count_classes(forward.view.data, logits.shape[-1])
-        return masked_mean(calibrated_losses(logits, labels, counts, tau, form, floor), forward.batch.mask)
+        losses = calibrated_losses(logits, labels, counts, tau, form, floor)
+        return mean_over_labels(losses, labels, forward.batch.mask)
 
     return calibrated_cross_entropy
 
@@ -96,10 +97,8 @@ def restricted_cross_entropy(alpha: Fraction = 0.5, scaling: RestrictionScale = 
     def restricted_cross_entropy(forward: ForwardPass) -> Array:
         logits = forward.outputs.logits
         scale = restriction(count_classes(forward.view.data, logits.shape[-1]), alpha, scaling)
-        losses = optax.softmax_cross_entropy_with_integer_labels(
-            scale.astype(logits.dtype) * logits, forward.batch.labels
-        )
-        return masked_mean(losses, forward.batch.mask)
+        losses = cross_entropies(scale.astype(logits.dtype) * logits, forward.batch.labels)
+        return mean_over_labels(losses, forward.batch.labels, forward.batch.mask)
 
     return restricted_cross_entropy
 
@@ -137,7 +136,7 @@ def not_true_distillation(beta: NonNegative = 1.0, tau: Positive = 1.0, *, tau_s
         received = jax.lax.stop_gradient(again.outputs.logits)
         losses = not_true_divergence(forward.outputs.logits, received, forward.batch.labels, tau)
         weight = beta * tau**2 if tau_squared else beta
-        return weight * masked_mean(losses, forward.batch.mask)
+        return weight * mean_over_labels(losses, forward.batch.labels, forward.batch.mask)
 
     return not_true_distillation
 
@@ -169,7 +168,7 @@ def balanced_cross_entropy(gamma: NonNegative = 1.0) -> Term:
     def balanced_cross_entropy(forward: ForwardPass) -> Array:
         counts = count_classes(forward.view.data, forward.outputs.logits.shape[-1])
         losses = balanced_losses(forward.outputs.logits, forward.batch.labels, counts, gamma)
-        return masked_mean(losses, forward.batch.mask)
+        return mean_over_labels(losses, forward.batch.labels, forward.batch.mask)
 
     return balanced_cross_entropy
 
@@ -177,4 +176,4 @@ def balanced_cross_entropy(gamma: NonNegative = 1.0) -> Term:
 def balanced_losses(logits: Array, labels: Array, counts: Array, gamma: float = 1.0) -> Array:
     """The loss of every example, logits [..., class] -> [...], for counts [class]; see `balanced_cross_entropy`."""
     priors = gamma * jnp.log(jnp.maximum(counts, 1))
-    return optax.softmax_cross_entropy_with_integer_labels(logits + priors.astype(logits.dtype), labels)
+    return cross_entropies(logits + priors.astype(logits.dtype), labels)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import cross_entropy, masked_mean
+from fedjax_het.labels import check_classes
 from fedjax_het.types import Array, ForwardPass, Params
 from fedjax_het.validation import NonNegative, validate_arguments
 
@@ -63,6 +64,7 @@ def alignment(lam: NonNegative = 1.0) -> Term:
 
     def alignment(forward: ForwardPass) -> Array:
         published, own = forward.view.received.published["prototypes"], forward.view.answers["classes"]
+        check_classes(forward.batch.labels)
         prototypes = jnp.where(published["is_known"][:, None], published["means"], own.means)
         distances = jnp.mean(jnp.square(forward.outputs.features - prototypes[forward.batch.labels]), axis=-1)
         is_on = forward.view.received.round > 0
@@ -91,6 +93,7 @@ def prototype_distance(lam: NonNegative = 1.0) -> Term:
 
     def prototype_distance(forward: ForwardPass) -> Array:
         published, labels = forward.view.received.published["prototypes"], forward.batch.labels
+        check_classes(labels)
         distances = jnp.mean(jnp.square(forward.outputs.features - published["means"][labels]), axis=-1)
         return lam * masked_mean(jnp.where(published["is_known"][labels], distances, 0), forward.batch.mask)
 

@@ -9,6 +9,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import masked_mean
 from fedjax_het.errors import InputError
+from fedjax_het.labels import check_classes
 from fedjax_het.types import Array, ForwardPass
 from fedjax_het.validation import NonNegative, Positive, validate_arguments
 
@@ -70,6 +71,7 @@ def conditional_information(weight: NonNegative = 0.001, floor: Positive = 1e-6)
         mean, scale, reference = _distributions(forward)
         factor = reference.get("factor", 1.0)
         labels = forward.batch.labels
+        check_classes(labels)
         target, width = reference["mean"][labels], _at_least(floor, jax.nn.softplus(reference["scale"]))[labels]
         spread = _at_least(floor, jnp.abs(factor) * scale)
         distance = jnp.square(spread) + jnp.square(factor * mean - target)

@@ -5,11 +5,11 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.errors import InputError
+from fedjax_het.labels import are_times, check_classes, cox_losses, cross_entropies, is_counted, mean_over_labels
 from fedjax_het.types import Array, ClientData, ForwardPass
 from fedjax_het.validation import NonNegative, validate_arguments
 
@@ -20,7 +20,8 @@ def cross_entropy(weight: NonNegative = 1.0) -> Term:
 
         1/B sum_b -log softmax(z_b)[y_b]
 
-    Shapes: logits [batch, class] with labels [batch], or [batch, height, width, class] with [batch, height, width].
+    Shapes: logits [batch, class] with labels [batch], or [batch, height, width, class] with [batch, height, width], or
+    [batch, length, class] with [batch, length], where the mean is over all positions of the batch but padding.
     Reads: outputs.logits.
 
     Args:
@@ -38,8 +39,8 @@ class CrossEntropy:
     __name__ = "cross_entropy"
 
     def __call__(self, forward: ForwardPass) -> Array:
-        losses = optax.softmax_cross_entropy_with_integer_labels(forward.outputs.logits, forward.batch.labels)
-        return self.weight * masked_mean(losses, forward.batch.mask)
+        losses = cross_entropies(forward.outputs.logits, forward.batch.labels)
+        return self.weight * mean_over_labels(losses, forward.batch.labels, forward.batch.mask)
 
 
 def masked_mean(values: Array, mask: Array) -> Array:
@@ -49,10 +50,11 @@ def masked_mean(values: Array, mask: Array) -> Array:
 
 
 def count_classes(data: ClientData, num_classes: int) -> Array:
-    """[class]: the client's training examples of each class, or their pixels where labels are masks."""
+    """[class]: the client's training examples of each class, or the pixels or positions that they label."""
+    check_classes(data.examples.labels)
     labels = data.examples.labels[data.train.index]
     is_example = jnp.arange(labels.shape[0]) < data.train.count
-    each = jnp.broadcast_to(tree.add_axes(is_example, labels.ndim), labels.shape)
+    each = tree.add_axes(is_example, labels.ndim) & is_counted(labels)
     return jnp.zeros(num_classes, float).at[labels.ravel()].add(each.ravel().astype(float))
 
 
@@ -92,7 +94,7 @@ def focal(gamma: NonNegative = 0.5, beta: NonNegative = 1.5, weight: NonNegative
 
     def focal(forward: ForwardPass) -> Array:
         losses = focal_losses(forward.outputs.logits, forward.batch.labels, gamma, beta)
-        return weight * masked_mean(losses, forward.batch.mask)
+        return weight * mean_over_labels(losses, forward.batch.labels, forward.batch.mask)
 
     return focal
 
@@ -139,13 +141,44 @@ def dice(weight: NonNegative = 1.0, smooth: NonNegative = 1e-5) -> Term:
     return dice
 
 
-TaskLoss = Literal["cross_entropy", "dice", "joint"]
+@validate_arguments
+def cox(weight: NonNegative = 1.0) -> Term:
+    """The negative partial log-likelihood of Cox's model of survival, averaged over the examples of the batch.
+
+        1/B sum_i e_i (log sum_{j in batch: t_j >= t_i} exp r_j - r_i),   r = z_1 - z_0
+
+    The examples at risk are those of the batch, as in FLamby's code, which differs where times are equal: there, of
+    these only those that come before in the batch are at risk.
+    Shapes: logits [batch, 2], labels that are times of survival, see `fedjax_het.labels`.
+    Reads: outputs.logits.
+
+    Args:
+        weight: Factor of the term.
+
+    Raises:
+        InputError: When traced, labels are no times, or the model has other than two outputs.
+
+    References:
+        Cox, Regression Models and Life-Tables, 1972. FLamby: arXiv:2210.04620
+    """
+
+    def cox(forward: ForwardPass) -> Array:
+        labels, mask = forward.batch.labels, forward.batch.mask
+        if not are_times(labels):
+            raise InputError("task_loss: 'cox' is for times of survival, and this data set has classes. Leave it out.")
+        return weight * masked_mean(cox_losses(forward.outputs.logits, labels, mask > 0), mask)
+
+    return cox
+
+
+TaskLoss = Literal["cross_entropy", "dice", "joint", "cox"]
 TASK_LOSSES: dict[TaskLoss, tuple[Term, ...]] = {
     "cross_entropy": (cross_entropy(),),
     "dice": (dice(),),
     "joint": (cross_entropy(0.5), dice(0.5)),
+    "cox": (cox(),),
 }
-"""joint: the mean of both, HarmoFL's for segmentation (official code med-air/HarmoFL, utils/loss.py)."""
+"""joint: the mean of both, HarmoFL's for segmentation (official code med-air/HarmoFL, utils/loss.py). cox: of times."""
 
 
 @validate_arguments

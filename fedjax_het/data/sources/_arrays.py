@@ -1,13 +1,11 @@
 """Arrays on disk: .npz files, MNIST's idx files, and the batches of CIFAR-10 and CIFAR-100."""
 
 import gzip
-import io
 import math
-import pickle
 import struct
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -15,6 +13,7 @@ from fedjax_het.data.dataset import Dataset, assemble
 from fedjax_het.data.sources._images import conform_images, decoding_options
 from fedjax_het.data.sources._io_errors import report_read_errors, require_path
 from fedjax_het.data.sources._npz import read_npz_directory, read_npz_file
+from fedjax_het.data.sources._pickles import read_pickle
 from fedjax_het.errors import InputError
 
 
@@ -152,30 +151,5 @@ def _read_cifar_names(path: Path, layout: _CifarLayout) -> list[str] | None:
     return path.read_text().split() if path.exists() else None
 
 
-class _ArrayUnpickler(pickle.Unpickler):
-    """Unpickles arrays and containers only: a pickle may request calls of any function."""
-
-    _ALLOWED = {
-        ("multiarray", "_reconstruct"): np._core.multiarray._reconstruct,
-        ("numeric", "_frombuffer"): np._core.numeric._frombuffer,  # pyrefly: ignore[missing-attribute], not in NumPy's stubs
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
-        ("_codecs", "encode"): lambda text, codec: text.encode("latin1"),  # how Python 3 writes bytes for Python 2
-    }
-
-    def find_class(self, module: str, name: str) -> object:
-        short = module.removeprefix("numpy.core.").removeprefix("numpy._core.")
-        if (short, name) not in self._ALLOWED:
-            raise pickle.UnpicklingError(f"it wants to use {module}.{name}, which no batch of images needs")
-        return self._ALLOWED[short, name]
-
-
 def _unpickle(path: Path) -> dict:
-    with report_read_errors(path):
-        try:
-            batch = _ArrayUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-        except (pickle.UnpicklingError, TypeError, AttributeError) as error:
-            raise InputError(f"cannot read {path} as a CIFAR python batch: {error}. Download it again.") from error
-    if not isinstance(batch, dict):
-        raise InputError(f"cannot read {path} as a CIFAR python batch: it holds a {type(batch).__name__}, not a dict.")
-    return batch
+    return cast(dict, read_pickle(path, dict, "a CIFAR python batch", encoding="bytes"))

@@ -21,7 +21,8 @@ def summarize_clients(metrics: Metrics) -> dict[str, np.ndarray]:
         accuracy_weighted: mean over examples; accuracy_std: population standard deviation over clients;
         accuracy_worst10: mean over the worst tenth of the clients (at least one); accuracy_min, accuracy_max;
         accuracy_gini: half the mean difference of two clients divided by the mean, 0 if all are equal; the same of each
-        overlap of masks and of each requested metric, over the clients for which it is defined; loss_mean.
+        overlap of masks and of each requested metric, over the clients for which it is defined; loss_mean; of
+        tokens, perplexity_mean.
     """
     count, numbers = np.asarray(metrics.num_examples, np.float64), {}
     for name, values in _scores(metrics).items():
@@ -29,7 +30,8 @@ def summarize_clients(metrics: Metrics) -> dict[str, np.ndarray]:
         of_defined = np.where(np.isnan(values), 0, count) if name in METRICS else count
         statistics = _statistics_over_clients(values, of_defined, is_larger_better(name))
         numbers |= {f"{name}_{key}": value for key, value in statistics.items()}
-    return numbers | {"loss_mean": _statistics_over_clients(np.asarray(metrics.loss, np.float64), count)["mean"]}
+    losses = {"loss": np.asarray(metrics.loss, np.float64)} | _perplexity(metrics)
+    return numbers | {f"{name}_mean": _statistics_over_clients(x, count)["mean"] for name, x in losses.items()}
 
 
 def summarize_domains(domains: Sequence[Metrics]) -> dict[str, np.ndarray]:
@@ -44,7 +46,8 @@ def summarize_domains(domains: Sequence[Metrics]) -> dict[str, np.ndarray]:
         worst = values.min(axis=0) if is_larger_better(name) else values.max(axis=0)
         statistics = {"mean": values.mean(axis=0), "std": values.std(axis=0), "worst": worst}
         numbers |= {f"{name}_{key}": value for key, value in statistics.items()}
-    return numbers | {"loss_mean": np.mean([np.asarray(each.loss, np.float64) for each in domains], axis=0)}
+    losses = [{"loss": np.asarray(each.loss, np.float64)} | _perplexity(each) for each in domains]
+    return numbers | {f"{name}_mean": np.mean([each[name] for each in losses], axis=0) for name in losses[0]}
 
 
 def is_larger_better(score: str) -> bool:
@@ -56,6 +59,14 @@ def _scores(metrics: Metrics) -> dict[str, np.ndarray]:
     """All metrics but the loss."""
     scores = {"accuracy": metrics.accuracy} | (metrics.overlap or {}) | (metrics.requested or {})
     return {name: np.asarray(values, np.float64) for name, values in scores.items()}
+
+
+def _perplexity(metrics: Metrics) -> dict[str, np.ndarray]:
+    """{"perplexity": exp(loss)} of tokens, {} of other inputs."""
+    if metrics.token_loss is None:
+        return {}
+    with np.errstate(over="ignore"):
+        return {"perplexity": np.exp(np.asarray(metrics.token_loss, np.float64))}
 
 
 def _statistics_over_clients(
@@ -93,7 +104,7 @@ def flatten_evaluation(evaluation: Evaluation) -> dict[str, np.ndarray]:
     numbers = {}
     for name, part in singles.items():
         if part is not None:
-            scores = {"loss": np.asarray(part.loss)} | _scores(part)
+            scores = {"loss": np.asarray(part.loss)} | _scores(part) | _perplexity(part)
             numbers |= {f"{name}/{key}": value for key, value in scores.items()}
     for name, part in groups.items():
         if part is not None and np.any(np.asarray(part.num_examples) > 0):

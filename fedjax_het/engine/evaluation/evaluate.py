@@ -18,6 +18,7 @@ from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.round.client_step import Cohort, cohort_data
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
+from fedjax_het.labels import are_tokens
 from fedjax_het.types import Array, ClientData, ClientState, HostArray, Key, Rows, State
 
 BATCH = 256
@@ -25,13 +26,14 @@ _MIN_PADDING_SAVED = 4096  # padding slots: computing fewer is faster than compi
 
 
 class Metrics(NamedTuple):
-    """Means over examples, 0 where there are no examples; and the metrics that were requested, NaN where undefined."""
+    """Means over examples (positions of sequences), 0 without any; and requested metrics, NaN where undefined."""
 
     loss: HostArray
     accuracy: HostArray
     num_examples: HostArray
     overlap: dict[str, HostArray] | None = None  # of masks: "dice", "iou", "dice_foreground", "iou_foreground"
     requested: dict[str, HostArray] | None = None  # by the names of `metrics.METRICS`
+    token_loss: HostArray | None = None  # of tokens: the loss, whose exponential is the perplexity
 
 
 class Evaluation(NamedTuple):
@@ -213,7 +215,7 @@ def make_evaluation(
             by_client = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:num_clients], blocks)
             own = {name: sums for name, (sums, _) in by_client.items()}
             own_predictions = {name: predicted for name, (_, predicted) in by_client.items()}
-        evaluation = collect_scores(groups, totals, own)
+        evaluation = collect_scores(groups, totals, own, are_tokens(data.examples.inputs))
         return evaluation, Predictions(predictions, own_predictions) if with_predictions else None
 
     return evaluate
@@ -224,19 +226,21 @@ def has_own_models(clients: ClientState, personalize: Personalization | None) ->
     return personalize is not None or bool(jax.tree.leaves(clients.personal))
 
 
-def collect_scores(groups: Groups, totals: HostArray, own: Mapping[str, HostArray]) -> Evaluation:
+def collect_scores(groups: Groups, totals: HostArray, own: Mapping[str, HostArray], is_text: bool) -> Evaluation:
     """Turn sums of scores into an Evaluation, in JAX or in NumPy; leading axes (seeds) stay.
 
     Args:
         groups: The groups of segments.
         totals: Sums over each segment, [..., segments, scores].
         own: {field of Evaluation: sums of the personal models, [..., clients, scores]}.
+        is_text: Whether inputs are tokens, so that the perplexity is reported.
     """
     bounds = np.cumsum([0] + [size for _, size in groups])
     parts = {
-        name: _mean_scores(totals[..., a:b, :]) for (name, _), a, b in zip(groups, bounds, bounds[1:], strict=False)
+        name: _mean_scores(totals[..., a:b, :], is_text)
+        for (name, _), a, b in zip(groups, bounds, bounds[1:], strict=False)
     }
-    personal = {name: _mean_scores(sums) for name, sums in own.items()}
+    personal = {name: _mean_scores(sums, is_text) for name, sums in own.items()}
     single = {name: jax.tree.map(lambda x: x[..., 0], part) for name, part in parts.items()}
     return Evaluation(
         test=single.get("test"),
@@ -250,10 +254,11 @@ def collect_scores(groups: Groups, totals: HostArray, own: Mapping[str, HostArra
     )
 
 
-def _mean_scores(totals: HostArray) -> Metrics:
+def _mean_scores(totals: HostArray, is_text: bool) -> Metrics:
     count = totals[..., 0]
     loss, accuracy, *overlaps = (totals[..., i] / (count + (count == 0)) for i in range(1, totals.shape[-1]))
-    return Metrics(loss, accuracy, count, dict(zip(OVERLAP_METRICS, overlaps, strict=True)) if overlaps else None)
+    overlap = dict(zip(OVERLAP_METRICS, overlaps, strict=True)) if overlaps else None
+    return Metrics(loss, accuracy, count, overlap, token_loss=loss if is_text else None)
 
 
 def add_metrics(

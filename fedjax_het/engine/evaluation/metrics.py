@@ -5,7 +5,7 @@ each example, so that no batch, layout or padding has a part in them.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -13,6 +13,7 @@ from scipy import ndimage, special, stats
 
 from fedjax_het.engine.evaluation.scoring import HeldOut
 from fedjax_het.errors import InputError, nearest
+from fedjax_het.labels import are_of_sequences, are_times
 from fedjax_het.types import HostArray, Rows
 
 _NUM_BINS = 15
@@ -22,6 +23,9 @@ Labels = Int[np.ndarray, " examples"]
 Masks = Int[np.ndarray, "examples *pixels"]
 
 
+Kind = Literal["classes", "masks", "times"]
+
+
 class PredictionMetric(NamedTuple):
     """A metric that a run can be asked for by name.
 
@@ -29,14 +33,14 @@ class PredictionMetric(NamedTuple):
         title: Its name in tables.
         measure: (logits [examples, classes], labels [examples]) or, of masks, (predicted classes, true classes, both
             [examples, *pixels]) of at least one example -> the value, NaN where it is not defined.
-        of_masks: Whether labels are masks.
+        of: The kind of labels: "classes", "masks", or "times" of survival.
         is_larger_better: Whether larger values are better.
         is_fraction: Whether it is in 0..1; else it is in pixels.
     """
 
     title: str
     measure: Callable[[np.ndarray, np.ndarray], float]
-    of_masks: bool = False
+    of: Kind = "classes"
     is_larger_better: bool = True
     is_fraction: bool = True
 
@@ -100,6 +104,21 @@ def calibration_error(logits: Logits, labels: Labels) -> float:
     return float(np.abs(gaps).sum() / len(labels))
 
 
+# ---- of times of survival --------------------------------------------------------------------------------------------
+def c_index(logits: Logits, times: Float[np.ndarray, " examples"]) -> float:
+    """Harrell's C-index: the share of comparable pairs that the risks order rightly, see `labels.concordance`.
+
+    Unlike the accuracy that every evaluation reports, it compares all examples, however many there are.
+    """
+    risk, time, has_event = logits[:, 1] - logits[:, 0], np.abs(times), times > 0
+    num_pairs, wins = 0, 0.0
+    for i in np.flatnonzero(has_event):
+        is_pair = (time > time[i]) | ((time == time[i]) & ~has_event)
+        num_pairs += int(is_pair.sum())
+        wins += float(np.sum((risk[i] > risk[is_pair]) + 0.5 * (risk[i] == risk[is_pair])))
+    return wins / num_pairs if num_pairs else float("nan")
+
+
 # ---- of masks --------------------------------------------------------------------------------------------------------
 def hausdorff(predicted: Masks, truth: Masks) -> float:
     """Hausdorff distance of predicted and true boundaries in pixels, see `surface_distance`: its largest distance."""
@@ -141,33 +160,36 @@ METRICS: dict[str, PredictionMetric] = {
     "auroc": PredictionMetric("AUROC", auroc),
     "calibration_error": PredictionMetric("expected calibration error", calibration_error, is_larger_better=False),
     "hausdorff": PredictionMetric(
-        "Hausdorff distance", hausdorff, of_masks=True, is_larger_better=False, is_fraction=False
+        "Hausdorff distance", hausdorff, of="masks", is_larger_better=False, is_fraction=False
     ),
+    "c_index": PredictionMetric("C-index", c_index, of="times"),
     "surface_distance": PredictionMetric(
-        "average surface distance", surface_distance, of_masks=True, is_larger_better=False, is_fraction=False
+        "average surface distance", surface_distance, of="masks", is_larger_better=False, is_fraction=False
     ),
 }
 """The metrics that a run can be asked for, besides loss, accuracy, and the overlaps of masks."""
 
 
-def check_metrics(names: Sequence[str], has_masks: bool) -> tuple[str, ...]:
+def check_metrics(names: Sequence[str], labels: HostArray) -> tuple[str, ...]:
     """Return the names without repetition.
 
     Args:
         names: Of metrics.
-        has_masks: Whether the labels of the data set are masks.
+        labels: The labels of the data set.
 
     Raises:
         InputError: A name is unknown, or a metric does not fit the labels.
     """
+    kind = "sequences" if are_of_sequences(labels) else "classes" if labels.ndim == 1 else "masks"
+    kind = "times" if are_times(labels) else kind
     for name in names:
         if name not in METRICS:
             raise InputError(f"metrics: there is no metric '{name}'. {nearest(name, METRICS)}")
-        if METRICS[name].of_masks != has_masks:
-            kinds = ("masks", "classes") if has_masks else ("classes", "masks")
-            fitting = ", ".join(each for each, metric in METRICS.items() if metric.of_masks == has_masks)
+        if METRICS[name].of != kind:
+            fitting = ", ".join(each for each, metric in METRICS.items() if metric.of == kind)
             raise InputError(
-                f"metrics: the labels are {kinds[0]}, and '{name}' is a metric of {kinds[1]}. Choose among {fitting}."
+                f"metrics: the labels are {kind}, and '{name}' is a metric of {METRICS[name].of}. "
+                + (f"Choose among {fitting}." if fitting else "Leave it out.")
             )
     return tuple(dict.fromkeys(names))
 
@@ -227,7 +249,7 @@ def _measure_parts(names: Sequence[str], parts: Sequence[tuple[np.ndarray, np.nd
     values = {name: [] for name in names}
     for predictions, labels in parts:
         for name in names:
-            measure, of_masks = METRICS[name].measure, METRICS[name].of_masks
-            of_runs = predictions if of_masks else predictions.astype(np.float64)
+            measure = METRICS[name].measure
+            of_runs = predictions if METRICS[name].of == "masks" else predictions.astype(np.float64)
             values[name].append([measure(one, labels) if len(labels) else np.nan for one in of_runs])
     return {name: np.array(each, np.float64).T for name, each in values.items()}

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Int
 
 from fedjax_het import tree
@@ -19,6 +18,15 @@ from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS, o
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.round.client_step import Cohort, CohortMember, Common, cohort_members, personal_variables
 from fedjax_het.engine.round.problem import LocalProblem
+from fedjax_het.labels import (
+    are_of_sequences,
+    are_times,
+    concordance,
+    cox_losses,
+    cross_entropies,
+    is_counted,
+    mean_per_example,
+)
 from fedjax_het.types import (
     Array,
     Broadcast,
@@ -52,8 +60,11 @@ HeldOut = tuple[Batches, ...]
 
 
 def score_names(labels: HostArray) -> tuple[str, ...]:
-    """The names of what is summed over examples: their number, and the scores whose means are reported."""
-    return ("num_examples", "loss", "accuracy", *(OVERLAP_METRICS if labels.ndim > 1 else ()))
+    """The names of what is summed over examples: their number, and the scores whose means are reported.
+
+    Of sequences, every position that is no padding counts as an example.
+    """
+    return ("num_examples", "loss", "accuracy", *(OVERLAP_METRICS if labels.ndim > 2 else ()))
 
 
 def add_batches(
@@ -225,9 +236,13 @@ def _score_batch(
 
     The second result is None or what is predicted for each example, padding included: float32 logits [batch, classes],
     or, of masks, the class of each pixel, [batch, *pixels], in the smallest integer type that holds all classes.
+
+    Of times of survival, accuracy is the C-index of the batch, and the loss has the sets at risk within the batch: both
+    are those of all the examples of a client or a held-out set where it has no more than a batch.
     """
     inputs = problem.prepare(examples.inputs[index])
-    context = Context(is_example.astype(inputs.dtype), round, jax.random.key(0), False)
+    mask = is_example.astype(jnp.promote_types(inputs.dtype, jnp.float32))
+    context = Context(mask, round, jax.random.key(0), False)
 
     def compute_logits(variables: Variables) -> Array:
         (features, _), _ = problem.model.encode(variables, inputs, context)
@@ -239,15 +254,23 @@ def _score_batch(
     else:
         logits = compute_logits(variables)
     labels = examples.labels[index]
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     predicted = jnp.argmax(logits, -1)
-    correct = (predicted == labels).astype(losses.dtype)
-    scores = [x.reshape(x.shape[0], -1).mean(axis=1) for x in (jnp.ones_like(losses), losses, correct)]
-    if labels.ndim > 1:
+    if are_times(labels):
+        losses = cox_losses(logits, labels, is_example)
+        correct = jnp.full_like(losses, concordance(logits, labels, is_example))
+    else:
+        losses = cross_entropies(logits, labels)
+        correct = (predicted == labels).astype(losses.dtype)
+    values = (jnp.ones_like(losses), losses, correct)
+    if are_of_sequences(labels):
+        scores = [jnp.sum(jnp.where(is_counted(labels), x, 0), axis=1) for x in values]
+    else:
+        scores = [mean_per_example(x, labels) for x in values]
+    if labels.ndim > 2:
         overlaps = overlap_metrics(predicted, labels, logits.shape[-1])
         scores += [overlaps[name] for name in OVERLAP_METRICS]
     sums = jnp.sum(jnp.where(is_example[:, None], jnp.stack(scores, axis=-1).astype(float), 0), axis=0)
     if not with_predictions:
         return sums, None
-    is_mask = labels.ndim > 1
+    is_mask = labels.ndim > 2
     return sums, predicted.astype(np.min_scalar_type(logits.shape[-1])) if is_mask else logits.astype(jnp.float32)

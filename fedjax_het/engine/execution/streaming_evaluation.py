@@ -29,6 +29,7 @@ from fedjax_het.engine.parallel.compilation import COMPILATION_LOG, compile_prog
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.problem import HIDDEN_TEST_ROWS
 from fedjax_het.engine.storage.client_store import ClientStore
+from fedjax_het.labels import are_tokens
 from fedjax_het.types import (
     Array,
     ClientData,
@@ -98,7 +99,8 @@ class StreamedEvaluation:
             predicted[table] += map(np.asarray, values)
         if self._has_own_models:
             own, own_predicted = self._score_personal(state._replace(server=tested), pool)
-        evaluation = collect_scores(self._groups, np.asarray(totals), own)
+        is_text = are_tokens(spec.federation.examples.inputs)
+        evaluation = collect_scores(self._groups, np.asarray(totals), own, is_text)
         if not spec.metrics:
             return evaluation
         pieces = zip(predicted, self._held, strict=True)

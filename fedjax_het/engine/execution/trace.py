@@ -249,11 +249,13 @@ def _check_outputs(problem: LocalProblem, federation: Federation) -> None:
 
     outputs, labels = jax.eval_shape(logits, federation.examples.inputs), federation.examples.labels
     if outputs.ndim != labels.ndim + 1:
-        kind_of_labels = "masks, a class for each pixel" if labels.ndim > 1 else "one class for each example"
-        kind = "segmentation, such as unet" if labels.ndim > 1 else "classification"
+        kind_of_labels, kind = {
+            1: ("one class for each example", "a model for classification; of sequences, one with outputs='last'"),
+            2: ("a class for each position of a sequence", "a model of sequences with outputs='every', such as lstm"),
+        }.get(labels.ndim, ("masks, a class for each pixel", "a model for segmentation, such as unet"))
         raise InputError(
             f"config.model: {federation.name} has {kind_of_labels}, and the model's outputs are {outputs.shape[1:]} "
-            f"per example. Take a model for {kind}."
+            f"per example. Take {kind}."
         )
 
 

@@ -127,7 +127,7 @@ class LocalProblem(NamedTuple):
             inputs = self.prepare(inputs)
         else:
             inputs, labels = self.augment(key, inputs, labels)
-        return Batch(inputs, labels, jnp.asarray(slots < count, inputs.dtype))
+        return Batch(inputs, labels, jnp.asarray(slots < count, jnp.promote_types(inputs.dtype, jnp.float32)))
 
     def fold(
         self, data: ClientData, rows: Rows, batch_size: int, function: BatchFold, init: PyTree, *, is_even: bool = False

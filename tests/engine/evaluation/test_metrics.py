@@ -16,6 +16,7 @@ from fedjax_het.engine import (
     Evaluation,
     Metrics,
     Simulation,
+    check_metrics,
     chunked,
     flatten_evaluation,
     sharded,
@@ -26,10 +27,11 @@ from fedjax_het.engine.evaluation import metrics
 from fedjax_het.engine.evaluation.evaluate import BATCH
 from fedjax_het.engine.evaluation.scoring import Batches, mean_personal_variables
 from fedjax_het.errors import InputError
+from fedjax_het.labels import concordance
 from fedjax_het.types import Context, Rows
 
-OF_CLASSES = tuple(name for name, each in METRICS.items() if not each.of_masks)
-OF_MASKS = tuple(name for name, each in METRICS.items() if each.of_masks)
+OF_CLASSES = tuple(name for name, each in METRICS.items() if each.of == "classes")
+OF_MASKS = tuple(name for name, each in METRICS.items() if each.of == "masks")
 
 
 def draw(seed, num, num_classes, num_present=None, scale=2.0):
@@ -260,3 +262,22 @@ def test_a_metric_that_does_not_fit_is_refused_before_anything_compiles(names, m
     federation = data.toy(num_clients=2, image=True, masks=masks)
     with pytest.raises(InputError, match=message):
         Simulation(fedavg(), models.mlp(3), federation, rounds=1, metrics=names)
+
+
+def test_metrics_that_do_not_fit_sequences_or_times_are_refused():
+    times, sequences = np.ones(3, np.float32), np.zeros((3, 4), np.int32)
+    assert check_metrics(("c_index",), times) == ("c_index",)
+    with pytest.raises(InputError, match=r"labels are times, and 'auroc' is a metric of classes. Choose among c_index"):
+        check_metrics(("auroc",), times)
+    with pytest.raises(InputError, match=r"labels are sequences, and 'hausdorff' is a metric of masks. Leave it out"):
+        check_metrics(("hausdorff",), sequences)
+
+
+def test_the_c_index_of_all_examples_is_that_of_a_batch_that_holds_them():
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        logits = rng.integers(0, 4, (60, 2)).astype(np.float32)
+        times = ((1 + rng.integers(0, 9, 60)) * rng.choice([-1, 1], 60)).astype(np.float32)
+        expected = concordance(logits, times, np.ones(60, bool))
+        assert metrics.c_index(logits.astype(np.float64), times) == pytest.approx(float(expected), abs=1e-6)
+    assert np.isnan(metrics.c_index(logits, -np.abs(times)))

@@ -1,0 +1,22 @@
+"""Fed-Heart-Disease in FLamby's setting: a hospital per client, logistic regression, 15 rounds of 100 steps of 4
+patients. Give the data with --config.data.path=...
+
+The path is the folder of processed.cleveland.data and its three siblings. Every hospital is tested on its own patients:
+clients/accuracy_mean is the mean over hospitals that FLamby's figures show, over the five seeds that it publishes. Two
+logits stand for its single one, so that half its rate makes the same steps; --config.model.hidden=16 for a network.
+"""
+
+from ml_collections import ConfigDict
+
+
+def base(**algorithm: object) -> ConfigDict:
+    """The setting that the files beside this one share; `algorithm` is the table that each fills in."""
+    config = ConfigDict()
+    config.algorithm = {"learning_rate": 0.0005, "batch_size": 4, "epochs": None, "steps": 100} | algorithm
+    config.model = {"name": "mlp", "hidden": ()}
+    config.data = {"name": "heart_disease", "num_clients": 0, "partition": {"name": "by_domain"}, "local_test": True}
+    config.rounds = 15
+    config.evaluate_every = 5
+    config.num_seeds = 5
+    config.seed = 42
+    return config

@@ -1,0 +1,143 @@
+"""Texts as sequences of characters: their alphabet, their tokens, and the source of texts by author."""
+
+import gzip
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fedjax_het.data.dataset import Dataset
+from fedjax_het.data.sources._image_listing import assemble_by_name
+from fedjax_het.data.sources._io_errors import report_read_errors, require_path
+from fedjax_het.errors import InputError
+from fedjax_het.labels import PADDING
+from fedjax_het.validation import Count, CountOrZero, FractionBelowOne, validate_arguments
+
+Targets = Literal["next", "every"]
+_SPACE = " "
+_NUM_NAMED = 5  # users that a note names
+
+
+@validate_arguments
+def texts(
+    path: str,
+    targets: Targets = "every",
+    length: Count = 80,
+    stride: Count | None = None,
+    held_out: FractionBelowOne = 0.2,
+    min_examples: CountOrZero = 0,
+) -> Dataset:
+    """Read texts by author, a JSON file {author: [text, ...]}, as sequences of characters; an author is a domain.
+
+    An author's last texts are the test split, so that no text is in both splits. The classes and the tokens are the
+    characters that occur, in their order.
+
+    Args:
+        path: The file, .json or .json.gz, or a folder that holds one such file.
+        targets: "every": inputs are pieces of `length` characters of one text, labels [n, length] the character after
+            each; the last piece of a text is padded, and its padding is labelled -1. "next": inputs are windows of
+            `length` characters, labels [n] the character after the window; the text begins after `length` spaces, as
+            LEAF prepares Shakespeare.
+        length: The number of characters of an input.
+        stride: The number of characters from one input to the next; None: `length` for "every", 1 for "next".
+        held_out: The fraction of an author's texts that is the test split, rounded; one text at least is for training.
+        min_examples: Authors with fewer inputs than this are left out.
+
+    Raises:
+        InputError: The file does not exist, is damaged or of another form, or no text is long enough.
+    """
+    file = _find_file(path)
+    works = _read_texts(file)
+    alphabet = find_alphabet(text for each in works.values() for text in each)
+    step = stride or (length if targets == "every" else 1)
+    inputs, labels, domains, splits, small = [], [], [], [], []
+    for author, own in works.items():
+        num_test = min(int(held_out * len(own) + 0.5), len(own) - 1)
+        cut = [_cut_text(text, alphabet, targets, length, step) for text in own]
+        counts = [len(each) for each, _ in cut]
+        if sum(counts) < max(1, min_examples):
+            small.append(author)
+            continue
+        inputs += [each for each, _ in cut]
+        labels += [each for _, each in cut]
+        domains += [author] * sum(counts)
+        splits += ["train"] * sum(counts[: len(own) - num_test]) + ["test"] * sum(counts[len(own) - num_test :])
+    if not inputs:
+        raise InputError(f"{file}: no author has {max(1, min_examples)} inputs. Give a smaller min_examples or length.")
+    return assemble_by_name(
+        file.name.split(".")[0],
+        np.concatenate(inputs),
+        np.concatenate(labels),
+        class_names=list(alphabet),
+        domains=domains,
+        splits=splits,
+        notes=count_note(small, f"authors of fewer than {max(1, min_examples)} inputs"),
+    )
+
+
+def _find_file(path: str) -> Path:
+    place = require_path(path)
+    if place.is_file():
+        return place
+    files = sorted(each for suffix in ("*.json", "*.json.gz") for each in place.glob(suffix))
+    if len(files) != 1:
+        found = ", ".join(file.name for file in files) or "none"
+        raise InputError(f"{place} must hold one .json or .json.gz file of texts, and holds {found}. Give its path.")
+    return files[0]
+
+
+def _read_texts(file: Path) -> dict[str, list[str]]:
+    with report_read_errors(file):
+        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        content = json.loads(data.decode("utf-8"))
+    is_valid = isinstance(content, Mapping) and all(
+        isinstance(own, list) and own and all(isinstance(text, str) for text in own) for own in content.values()
+    )
+    if not (is_valid and content):
+        raise InputError(f"{file} is not of the form {{author: [text, ...]}}, each with a text. Bring it to that form.")
+    return dict(content)
+
+
+def _cut_text(text: str, alphabet: str, targets: Targets, length: int, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """(inputs [n, length], labels [n, length] or [n]) of one text."""
+    if targets == "next":
+        if not text:
+            return np.zeros((0, length), token_type(alphabet)), np.zeros(0, np.int32)
+        tokens = encode_characters([_SPACE * length + text], alphabet)[0]
+        windows = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[::step]
+        return windows[:, :-1], windows[:, -1].astype(np.int32)
+    starts = range(0, max(0, len(text) - 1), step)
+    inputs = np.zeros((len(starts), length), token_type(alphabet))
+    labels = np.full((len(starts), length), PADDING, np.int32)
+    tokens = encode_characters([text], alphabet)[0] if text else np.zeros(0, token_type(alphabet))
+    for row, start in enumerate(starts):
+        piece = tokens[start : start + length + 1]
+        inputs[row, : len(piece) - 1], labels[row, : len(piece) - 1] = piece[:-1], piece[1:]
+    return inputs, labels
+
+
+def find_alphabet(parts: Iterable[str], first: str = _SPACE) -> str:
+    """The characters of texts: those of `first` in its order, then all others by their code."""
+    present = set().union(*map(set, parts))
+    return first + "".join(sorted(present - set(first)))
+
+
+def token_type(alphabet: str) -> np.dtype:
+    """The smallest signed integers that number all characters."""
+    return np.min_scalar_type(-len(alphabet))
+
+
+def encode_characters(parts: Sequence[str], alphabet: str) -> np.ndarray:
+    """[n, length]: the position of each character in the alphabet, of texts of one length."""
+    codes = np.frombuffer("".join(parts).encode("utf-32-le"), np.uint32)
+    known = np.frombuffer(alphabet.encode("utf-32-le"), np.uint32)
+    order = np.argsort(known)
+    return order[np.searchsorted(known[order], codes)].astype(token_type(alphabet)).reshape(len(parts), -1)
+
+
+def count_note(names: Sequence[str], what: str) -> list[str]:
+    """A note that counts what was left out or added, if anything was."""
+    more = ", ..." if len(names) > _NUM_NAMED else ""
+    return [f"{len(names)} {what}: {', '.join(map(str, names[:_NUM_NAMED]))}{more}"] if len(names) else []

@@ -1,0 +1,205 @@
+"""LEAF's JSON files, {users, num_samples, user_data: {user: {x, y}}}: Shakespeare by role and FEMNIST by writer."""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_het.data.dataset import Dataset
+from fedjax_het.data.sources._characters import count_note, encode_characters, find_alphabet
+from fedjax_het.data.sources._decode_cache import Chunk, decode_once
+from fedjax_het.data.sources._image_listing import assemble_by_name
+from fedjax_het.data.sources._io_errors import report_read_errors, require_dataset
+from fedjax_het.errors import InputError
+from fedjax_het.validation import Count, CountOrZero, validate_arguments
+
+_URL = "https://github.com/TalwalkarLab/leaf"
+_ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+_SIDE, _NAME_BYTES = 28, 48
+_CLASSES = (*"0123456789", *"ABCDEFGHIJKLMNOPQRSTUVWXYZ", *"abcdefghijklmnopqrstuvwxyz")
+
+
+class _File(NamedTuple):
+    path: str
+    split: str  # "train", "test"
+
+
+class _User(NamedTuple):
+    name: str
+    split: str
+    x: Sequence
+    y: Sequence
+
+
+@validate_arguments
+def shakespeare(path: str, stride: Count = 1, min_examples: CountOrZero = 0) -> Dataset:
+    """Read LEAF's Shakespeare: windows of 80 characters, the next character as the label, a speaking role per domain.
+
+    The tokens are the positions of the characters in LEAF's alphabet of 80; characters that it lacks follow in their
+    order. The files are those that LEAF's preprocess.sh writes: train/*.json and test/*.json in `path` or in data/
+    below it, or all_data/*.json, which have no split. Windows of a speech overlap, so a split by sample (-t sample)
+    tests on text of which other windows were trained on.
+
+    Args:
+        path: The folder of train and test, or the one above.
+        stride: Every stride-th window of a role is read, from its first.
+        min_examples: Roles with fewer windows than this are left out; LEAF's -k.
+
+    Raises:
+        InputError: There are no such files, a file is damaged, or windows differ in length.
+
+    References:
+        Caldas et al., LEAF: A Benchmark for Federated Settings, 2018. arXiv:1812.01097
+    """
+    users = [user for file in _find_files(path, "Shakespeare") for user in _read_users(file)]
+    users, notes = _drop_small_users(users, min_examples)
+    length = len(users[0].x[0]) if isinstance(users[0].x[0], str) else 0
+    for user in users:
+        if wrong := next((y for y in user.y if not isinstance(y, str) or len(y) != 1), None):
+            raise InputError(
+                f"Shakespeare: {user.name} has the label {wrong!r}, not one character. Make the files anew."
+            )
+        lengths = {len(x) if isinstance(x, str) else 0 for x in user.x}
+        if lengths != {length} or not length:
+            found = ", ".join(map(str, sorted(lengths)))
+            raise InputError(
+                f"Shakespeare: the windows of {user.name} are {found} characters long, and those of {users[0].name} "
+                f"{length}. Make the files anew, with one length."
+            )
+    kept = [user._replace(x=user.x[::stride], y=user.y[::stride]) for user in users]
+    alphabet = find_alphabet((text for user in kept for text in (*user.x, *user.y)), _ALPHABET)
+    inputs = np.concatenate([encode_characters(user.x, alphabet) for user in kept])
+    labels = np.concatenate([encode_characters(user.y, alphabet)[:, 0] for user in kept])
+    return assemble_by_name(
+        "shakespeare",
+        inputs,
+        labels.astype(np.int32),
+        class_names=list(alphabet),
+        domains=[user.name for user in kept for _ in user.y],
+        splits=[user.split for user in kept for _ in user.y],
+        notes=[*notes, *count_note(alphabet[len(_ALPHABET) :], "characters that LEAF's alphabet lacks")],
+    )
+
+
+@validate_arguments
+def femnist(path: str, min_examples: CountOrZero = 0, cache: str | None = None) -> Dataset:
+    """Read LEAF's FEMNIST, 62 classes of grey 28 x 28 characters, a writer per domain; paper is 255, ink 0.
+
+    The files are those that LEAF's preprocess.sh writes, as for `shakespeare`: 784 numbers in 0..1 per image.
+
+    Args:
+        path: The folder of train and test, or the one above.
+        min_examples: Writers with fewer images than this in both splits together are left out; LEAF's -k.
+        cache: The folder of decoded images, see `folders`.
+
+    Raises:
+        InputError: There are no such files, a file is damaged, or an image has other than 784 numbers in 0..1.
+
+    References:
+        Caldas et al., LEAF: A Benchmark for Federated Settings, 2018. arXiv:1812.01097
+    """
+    files, lock = _find_files(path, "FEMNIST"), threading.Lock()
+
+    def read(file: _File) -> Chunk:
+        with lock:  # a parsed file takes ten times as much memory as its images
+            users = [user for user in _read_users(file) if len(user.y)]
+            return {
+                "inputs": np.concatenate([_to_images(file, user) for user in users]),
+                "labels": np.concatenate([_to_classes(file, user) for user in users]),
+                "writers": np.concatenate([_to_names(file, user) for user in users]),
+                "is_test": np.full(sum(len(user.y) for user in users), file.split == "test"),
+            }
+
+    arrays = decode_once(
+        "femnist", files, read, files=[x.path for x in files], options={"leaf": "femnist"}, cache=cache
+    )
+    names, writers, counts = np.unique(arrays["writers"], return_inverse=True, return_counts=True)
+    is_kept = counts[writers] >= min_examples
+    notes = count_note([x.decode() for x in names[counts < min_examples]], f"writers of fewer than {min_examples}")
+    whole = bool(is_kept.all())
+    inputs, labels = (arrays[name] if whole else arrays[name][is_kept] for name in ("inputs", "labels"))
+    if not len(inputs):
+        raise InputError(f"FEMNIST: no writer has {min_examples} images. Give a smaller min_examples.")
+    return assemble_by_name(
+        "femnist",
+        inputs,
+        labels,
+        class_names=_CLASSES,
+        domains=[each.decode() for each in arrays["writers"][is_kept]],
+        splits=np.where(arrays["is_test"][is_kept], "test", "train").tolist(),
+        notes=notes,
+    )
+
+
+def _to_images(file: _File, user: _User) -> np.ndarray:
+    with report_read_errors(file.path):
+        pixels = np.asarray(user.x, np.float64)
+    if pixels.shape != (len(user.y), _SIDE**2) or not ((pixels >= 0) & (pixels <= 1)).all():
+        raise InputError(
+            f"{file.path}: the images of {user.name} are {pixels.shape}, from {pixels.min(initial=0):g} to "
+            f"{pixels.max(initial=0):g}, not [{len(user.y)}, {_SIDE**2}] in 0..1. Make the files anew."
+        )
+    return np.round(255 * pixels).astype(np.uint8).reshape(-1, _SIDE, _SIDE, 1)
+
+
+def _to_classes(file: _File, user: _User) -> np.ndarray:
+    labels = np.asarray(user.y)
+    if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= len(_CLASSES):
+        raise InputError(f"{file.path}: {user.name} has labels outside of 0..{len(_CLASSES) - 1}. Make the files anew.")
+    return labels.astype(np.int32)
+
+
+def _to_names(file: _File, user: _User) -> np.ndarray:
+    name = user.name.encode()
+    if len(name) > _NAME_BYTES:
+        raise InputError(
+            f"{file.path}: the user '{user.name}' has a name of more than {_NAME_BYTES} bytes. Shorten it."
+        )
+    return np.full(len(user.y), name, f"S{_NAME_BYTES}")
+
+
+def _find_files(path: str, title: str) -> list[_File]:
+    """The JSON files of train and test, or of all_data."""
+    place = require_dataset(path, f"LEAF's {title}", _URL)
+    for root in (place, place / "data"):
+        found = {split: sorted((root / split).glob("*.json")) for split in ("train", "test")}
+        if all(found.values()):
+            return [_File(str(file), split) for split, files in found.items() for file in files]
+        if any(found.values()):
+            have, lack = sorted(found, key=lambda split: not found[split])
+            raise InputError(f"{root} has {have}/*.json and no {lack}/*.json. Run LEAF's preprocess.sh to its end.")
+        if files := sorted((root / "all_data").glob("*.json")):
+            return [_File(str(file), "train") for file in files]
+    raise InputError(
+        f"{place} holds no JSON files of LEAF. Looked for train/*.json with test/*.json, and all_data/*.json, in it "
+        f"and in data/. LEAF's preprocess.sh ({_URL}) writes them."
+    )
+
+
+def _read_users(file: _File) -> Iterator[_User]:
+    with report_read_errors(file.path):
+        content = json.loads(Path(file.path).read_text(encoding="utf-8"))
+    if not isinstance(content, Mapping) or not {"users", "num_samples", "user_data"} <= set(content):
+        raise InputError(f"{file.path} is no file of LEAF: it needs users, num_samples and user_data. Make it anew.")
+    if len(content["users"]) != len(content["num_samples"]):
+        raise InputError(f"{file.path}: users and num_samples differ in length. Make the file anew.")
+    for name, num in zip(content["users"], content["num_samples"], strict=True):
+        user = content["user_data"].get(name)
+        if not isinstance(user, Mapping) or not {"x", "y"} <= set(user) or not len(user["x"]) == len(user["y"]) == num:
+            raise InputError(f"{file.path}: {name} lacks the {num} x and y that num_samples announces. Make it anew.")
+        yield _User(str(name), file.split, user["x"], user["y"])
+
+
+def _drop_small_users(users: list[_User], min_examples: int) -> tuple[list[_User], list[str]]:
+    """(the users that have so many examples in all files together, notes)."""
+    counts: dict[str, int] = {}
+    for user in users:
+        counts[user.name] = counts.get(user.name, 0) + len(user.y)
+    small = [name for name, count in counts.items() if count < min_examples]
+    kept = [user for user in users if len(user.y) and counts[user.name] >= min_examples]
+    if not kept:
+        raise InputError(f"no user has {max(1, min_examples)} examples. Give a smaller min_examples, or other files.")
+    return kept, count_note(small, f"users of fewer than {min_examples} examples")

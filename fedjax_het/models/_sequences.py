@@ -1,0 +1,182 @@
+"""Networks of token sequences: a recurrent one (LSTM) and a small transformer."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import lax
+
+from fedjax_het.errors import InputError
+from fedjax_het.models._model import Network, NumClasses, from_flax, scale_widths
+from fedjax_het.models._precision import Dense, add_bias
+from fedjax_het.types import Array, Model
+from fedjax_het.validation import Count, FractionBelowOne, Positive, validate_arguments
+
+Outputs = Literal["last", "every"]
+
+
+class LSTM(nn.Module):
+    """One layer of long short-term memory over x [batch, length, feature] -> [batch, length, unit].
+
+        (i, f, g, o)_t = W x_t + U h_{t-1} + b
+        c_t = sigmoid(f_t + 1) c_{t-1} + sigmoid(i_t) tanh(g_t),   h_t = sigmoid(o_t) tanh(c_t),   h_0 = c_0 = 0
+
+    The products with W of all positions are one product before the loop. c is in float32 whatever the precision.
+    Leaves: kernel [feature, 4 unit], recurrent [unit, 4 unit], bias [4 unit].
+    """
+
+    num_units: int
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        size = 4 * self.num_units
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], size))
+        recurrent = self.param("recurrent", nn.initializers.orthogonal(), (self.num_units, size))
+        bias = self.param("bias", nn.initializers.zeros_init(), (size,))
+        x, kernel, recurrent = nn.dtypes.promote_dtype(x, kernel, recurrent)
+        received = jnp.swapaxes(add_bias(x @ kernel, bias), 0, 1)
+        exact = jnp.promote_types(x.dtype, jnp.float32)
+
+        def step(carry: tuple[Array, Array], received: Array) -> tuple[tuple[Array, Array], Array]:
+            cell, hidden = carry
+            gates = (received + hidden @ recurrent).astype(exact)
+            written, forgotten, candidate, shown = jnp.split(gates, 4, axis=-1)
+            cell = nn.sigmoid(forgotten + 1) * cell + nn.sigmoid(written) * nn.tanh(candidate)
+            hidden = (nn.sigmoid(shown) * nn.tanh(cell)).astype(hidden.dtype)
+            return (cell, hidden), hidden
+
+        start = jnp.zeros((x.shape[0], self.num_units), exact), jnp.zeros((x.shape[0], self.num_units), x.dtype)
+        return jnp.swapaxes(lax.scan(step, start, received)[1], 0, 1)
+
+
+class RecurrentNetwork(Network):
+    """An embedding, layers of `LSTM`, dropout between them, and a classifier of the last position or of every one."""
+
+    vocabulary: int
+    embedding: int
+    hidden: tuple[int, ...]
+    outputs: Outputs
+    dropout: float
+
+    @nn.compact
+    def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
+        check_tokens("an LSTM", x)
+        x = nn.Embed(self.vocabulary, self.embedding, name="embedding")(x)
+        for index, num_units in enumerate(self.hidden):
+            x = LSTM(num_units, name=f"lstm_{index}")(x)
+            x = nn.Dropout(self.dropout, deterministic=not is_training)(x)
+        return x[:, -1] if self.outputs == "last" else x
+
+
+class Transformer(Network):
+    """Token and position embeddings, blocks of causal attention and a dense layer, a norm, and the classifier.
+
+    Norms come first in a block: x <- x + attention(norm(x)), x <- x + W_2 gelu(W_1 norm(x)).
+    """
+
+    vocabulary: int
+    features: int
+    num_layers: int
+    num_heads: int
+    outputs: Outputs
+    dropout: float
+
+    @nn.compact
+    def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
+        check_tokens("a transformer", x)
+        length, is_causal = x.shape[1], nn.make_causal_mask(x)
+        positions = self.param("positions", nn.initializers.normal(0.02), (length, self.features))
+        x = nn.Embed(self.vocabulary, self.features, name="embedding")(x)
+        x = x + positions.astype(x.dtype)
+        for index in range(self.num_layers):
+            x = self._block(x, is_causal, is_training, f"block_{index}")
+        x = nn.LayerNorm(name="norm")(x)
+        return x[:, -1] if self.outputs == "last" else x
+
+    def _block(self, x: Array, is_causal: Array, is_training: bool, name: str) -> Array:
+        drop = nn.Dropout(self.dropout, deterministic=not is_training)
+        attention = nn.MultiHeadDotProductAttention(self.num_heads, name=f"{name}_attention")
+        x = x + drop(attention(nn.LayerNorm(name=f"{name}_norm_0")(x), mask=is_causal))
+        y = Dense(4 * self.features, name=f"{name}_dense_0")(nn.LayerNorm(name=f"{name}_norm_1")(x))
+        return x + drop(Dense(self.features, name=f"{name}_dense_1")(nn.gelu(y)))
+
+
+@validate_arguments
+def lstm(
+    num_classes: NumClasses,
+    hidden: Sequence[Count] = (256, 256),
+    *,
+    embedding: Count = 8,
+    outputs: Outputs = "last",
+    vocabulary: Count | None = None,
+    dropout: FractionBelowOne = 0.0,
+    width: Positive = 1.0,
+) -> Model:
+    """LEAF's and FedProx's network for Shakespeare, on tokens [batch, length].
+
+    Args:
+        num_classes: Of the data; of text, the number of characters.
+        hidden: Units of each recurrent layer; 256 in LEAF's and FedProx's code, 100 in FedProx's text.
+        embedding: The length of the vector of a token.
+        outputs: "last" classifies the whole sequence by its last position: labels [batch]; "every" classifies every
+            position by what is before it: labels [batch, length].
+        vocabulary: The number of tokens; None: the number of classes, for labels that are tokens themselves.
+        dropout: Part of each recurrent layer's outputs that is dropped in training.
+        width: Multiplies every entry of `hidden`.
+
+    Raises:
+        InputError: Values that cannot work; inputs that are not tokens.
+
+    References:
+        Caldas et al., LEAF: A Benchmark for Federated Settings, 2018. arXiv:1812.01097. Li et al., Federated
+        Optimization in Heterogeneous Networks (FedProx), MLSys 2020. arXiv:1812.06127
+    """
+    if len(hidden) == 0:
+        raise InputError("hidden is empty: an LSTM needs at least one recurrent layer.")
+    widths = scale_widths("hidden", hidden, width)
+    return from_flax(RecurrentNetwork(num_classes, vocabulary or num_classes, embedding, widths, outputs, dropout))
+
+
+@validate_arguments
+def transformer(
+    num_classes: NumClasses,
+    features: Count = 128,
+    *,
+    layers: Count = 2,
+    heads: Count = 4,
+    outputs: Outputs = "every",
+    vocabulary: Count | None = None,
+    dropout: FractionBelowOne = 0.0,
+) -> Model:
+    """A small causal transformer on tokens [batch, length]; every batch has the length of the first.
+
+    Args:
+        num_classes: Of the data.
+        features: The width of the residual stream, a multiple of `heads`.
+        layers: The number of blocks.
+        heads: The attention heads of each.
+        outputs: See `lstm`.
+        vocabulary: See `lstm`.
+        dropout: Part of each branch's outputs that is dropped in training.
+
+    Raises:
+        InputError: Values that cannot work; inputs that are not tokens.
+
+    References:
+        Vaswani et al., Attention Is All You Need, NeurIPS 2017; the norms' places as in Radford et al., 2019 (GPT-2).
+    """
+    if features % heads:
+        raise InputError(f"features: {features} cannot be divided among {heads} heads. Give a multiple of heads.")
+    vocabulary = vocabulary or num_classes
+    return from_flax(Transformer(num_classes, vocabulary, features, layers, heads, outputs, dropout))
+
+
+def check_tokens(network: str, inputs: Array) -> None:
+    """Raise InputError unless inputs are tokens [batch, length]."""
+    if inputs.ndim != 2 or not jnp.issubdtype(inputs.dtype, jnp.integer):
+        raise InputError(
+            f"{network} takes tokens [batch, length], and was given {jax.dtypes.canonicalize_dtype(inputs.dtype)} of "
+            f"shape {inputs.shape}. Take a network for images or tables, such as cnn or mlp."
+        )

@@ -1,0 +1,92 @@
+"""Networks of tokens: the recurrence against Flax's, causality, precision, and what they refuse."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from fedjax_het.errors import InputError
+from fedjax_het.models import LSTM, computed_in, lstm, mlp, transformer
+from fedjax_het.types import Context
+
+KEY = jax.random.key(0)
+TOKENS = jax.random.randint(KEY, (3, 12), 0, 7)
+SMALL = {
+    "lstm": lambda **options: lstm(7, hidden=(6, 5), embedding=4, **options),
+    "transformer": lambda **options: transformer(7, 8, layers=2, heads=2, **options),
+}
+
+
+def logits(model, tokens, variables=None):
+    variables = variables or model.init(KEY, tokens)
+    context = Context(jnp.ones(len(tokens)), jnp.int32(0), KEY, False)
+    return model.classify(variables["params"], model.encode(variables, tokens, context)[0][0])
+
+
+def test_the_recurrence_is_that_of_flax():
+    x = jax.random.normal(KEY, (2, 5, 3))
+    params = LSTM(4).init(KEY, x)["params"]
+    params["bias"] = jax.random.normal(KEY, (16,))
+    kernel, recurrent, bias = (jnp.split(params[name], 4, axis=-1) for name in ("kernel", "recurrent", "bias"))
+    theirs = {f"i{gate}": {"kernel": each} for gate, each in zip("ifgo", kernel, strict=True)}
+    for gate, each, constant in zip("ifgo", recurrent, bias, strict=True):
+        theirs[f"h{gate}"] = {"kernel": each, "bias": constant + (gate == "f")}
+    expected = nn.RNN(nn.OptimizedLSTMCell(4)).apply({"params": {"cell": theirs}}, x)
+    np.testing.assert_allclose(LSTM(4).apply({"params": params}, x), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_position_is_classified_by_what_is_before_it(name):
+    model = SMALL[name](outputs="every")
+    variables = model.init(KEY, TOKENS)
+    assert set(variables["params"]["classifier"]) == {"kernel", "bias"}
+    before, after = (logits(model, tokens, variables) for tokens in (TOKENS, TOKENS.at[:, 8].set(0)))
+    assert before.shape == (3, 12, 7)
+    np.testing.assert_allclose(after[:, :8], before[:, :8], rtol=1e-5, atol=1e-6)
+    assert not np.allclose(after[:, 8:], before[:, 8:], atol=1e-4)
+    last = logits(SMALL[name](outputs="last"), TOKENS, variables)
+    np.testing.assert_allclose(last, before[:, -1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_half_precision_is_close_and_leaves_tokens_exact(name):
+    model = SMALL[name](outputs="every", vocabulary=2000)
+    tokens = TOKENS + 1000  # which bfloat16 does not hold
+    variables = model.init(KEY, tokens)
+    half = logits(computed_in("bfloat16")(model), tokens, variables)
+    assert half.dtype == jnp.float32
+    np.testing.assert_allclose(half, logits(model, tokens, variables), atol=0.1)
+    following = logits(computed_in("bfloat16")(model), tokens + 1, variables)
+    assert not np.array_equal(half[:, 0], following[:, 0])
+
+
+def test_the_program_of_an_lstm_does_not_grow_with_the_length():
+    model = SMALL["lstm"](outputs="every")
+
+    def num_operations(length):
+        tokens = jnp.zeros((2, length), jnp.int32)
+        return str(jax.make_jaxpr(lambda tokens: logits(model, tokens))(tokens)).count("\n")
+
+    assert num_operations(40) == num_operations(10)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_inputs_that_are_no_tokens_are_refused(name):
+    for inputs in (jnp.zeros((2, 5)), jnp.zeros((2, 5, 1), jnp.int32)):
+        with pytest.raises(InputError, match=r"takes tokens \[batch, length\]"):
+            SMALL[name]().init(KEY, inputs)
+
+
+def test_values_that_cannot_work_are_refused():
+    with pytest.raises(InputError, match="an MLP takes numbers, and was given tokens"):
+        mlp(7).init(KEY, TOKENS)
+    with pytest.raises(InputError, match="features: 10 cannot be divided among 4 heads"):
+        transformer(7, 10)
+    with pytest.raises(InputError, match="hidden is empty"):
+        lstm(7, ())
+    for factory in (lstm, transformer):
+        with pytest.raises(InputError, match="num_classes: must be a whole number from 2 to"):
+            factory(1)
+        with pytest.raises(InputError, match=r"outputs: .*last"):
+            factory(7, outputs="lost")
