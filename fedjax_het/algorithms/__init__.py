@@ -20,6 +20,7 @@ from fedjax_het.algorithms._fedetf import fedetf
 from fedjax_het.algorithms._fedexp import fedexp
 from fedjax_het.algorithms._fedga import fedga
 from fedjax_het.algorithms._fedgh import fedgh
+from fedjax_het.algorithms._fedheal import fedheal
 from fedjax_het.algorithms._fediir import fediir
 from fedjax_het.algorithms._fedlc import fedlc
 from fedjax_het.algorithms._fedld import fedld
@@ -64,6 +65,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
         ),
         *(feddyn, fedexp, fedacg, fedlc, fedrs, fedntd, feddecorr, feddisco),
         *(fedproto, fedetf),
+        *(fedheal,),
         *(fedsam, fedasam, mofedsam, fedgamma, fedspeed, fedsmoo),
         *(fedper, lgfedavg, fedrep, fedbabu, ditto, pfedme, apfl),
     )
