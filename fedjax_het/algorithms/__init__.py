@@ -38,6 +38,7 @@ from fedjax_het.algorithms._fedrs import fedrs
 from fedjax_het.algorithms._fedsam import fedasam, fedsam
 from fedjax_het.algorithms._fedspeed import fedsmoo, fedspeed
 from fedjax_het.algorithms._fedsr import fedl2r, fedsr
+from fedjax_het.algorithms._fpl import fpl
 from fedjax_het.algorithms._harmofl import harmofl
 from fedjax_het.algorithms._hierarchical import hierarchical
 from fedjax_het.algorithms._moon import moon
@@ -65,7 +66,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
         ),
         *(feddyn, fedexp, fedacg, fedlc, fedrs, fedntd, feddecorr, feddisco),
         *(fedproto, fedetf),
-        *(fedheal,),
+        *(fpl, fedheal),
         *(fedsam, fedasam, mofedsam, fedgamma, fedspeed, fedsmoo),
         *(fedper, lgfedavg, fedrep, fedbabu, ditto, pfedme, apfl),
     )
