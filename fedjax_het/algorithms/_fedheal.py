@@ -1,10 +1,10 @@
 """FedHEAL."""
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, Uniform
 from fedjax_het.client.consistency import Absence, sign_history, with_consistency_mask
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import result
@@ -17,8 +17,8 @@ from fedjax_het.validation import Finite, Fraction, NonNegative, Preset, validat
 @with_presets(released={"normalised": False, "absence": "counted"})
 @validate_arguments
 def fedheal(
-    tau: Finite = 0.3,
-    beta: Fraction = 0.4,
+    tau: Annotated[Finite, Uniform(0.0, 0.6)] = 0.3,
+    beta: Annotated[Fraction, Uniform(0.0, 1.0)] = 0.4,
     *,
     normalised: bool = True,
     absence: Absence = "ignored",
@@ -26,7 +26,7 @@ def fedheal(
     preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedHEAL: send only what clients keep moving the same way; weigh those more that move far.
+    """FedHEAL: masks by consistent signs, weights by distance moved.
 
         u_i = w - w_i,   s = [u_i >= 0],   H_i: the mean of s over client i's earlier rounds
         m_i = [c > tau],   c = H_i where s, else 1 - H_i;   all ones in its first round

@@ -1,10 +1,10 @@
 """FPL."""
 
-from typing import Literal, Unpack
+from typing import Annotated, Literal, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, LogUniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import prototypes
 from fedjax_het.client.objectives import clustered_contrastive, cross_entropy, prototype_distance
@@ -17,14 +17,14 @@ from fedjax_het.validation import NonNegative, Positive, validate_arguments
 
 @validate_arguments
 def fpl(
-    temperature: Positive = 0.02,
+    temperature: Annotated[Positive, LogUniform(0.01, 1.0)] = 0.02,
     *,
     over_features: Literal["mean", "sum"] = "mean",
     server_learning_rate: NonNegative = 1.0,
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FPL: clients of all domains learn towards clusters of each other's class prototypes.
+    """FPL: features drawn to clusters of the clients' class prototypes.
 
         min  CE + 1/B sum_b [ -log( sum_j e^{cos(f_b, P^y_j)/tau} / sum_{k, j} e^{cos(f_b, P^k_j)/tau} )
                               + 1/d |f_b - U^y|^2 ]
