@@ -3,6 +3,7 @@
 from fedjax_het import algorithms, data, diagnostics, models, privacy, sharing, tree, types, uplink
 from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, OutputMixture, Summary, Weighting
 from fedjax_het.client import (
+    consistency,
     episodes,
     gradients,
     local_updates,
@@ -38,6 +39,7 @@ __all__ = [
     "aggregators",
     "algorithms",
     "asynchronous",
+    "consistency",
     "data",
     "diagnostics",
     "episodes",

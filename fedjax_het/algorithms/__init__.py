@@ -21,6 +21,7 @@ from fedjax_het.algorithms._fedetf import fedetf
 from fedjax_het.algorithms._fedexp import fedexp
 from fedjax_het.algorithms._fedga import fedga
 from fedjax_het.algorithms._fedgh import fedgh
+from fedjax_het.algorithms._fedheal import fedheal
 from fedjax_het.algorithms._fediir import fediir
 from fedjax_het.algorithms._fedlc import fedlc
 from fedjax_het.algorithms._fedld import fedld
@@ -38,6 +39,7 @@ from fedjax_het.algorithms._fedrs import fedrs
 from fedjax_het.algorithms._fedsam import fedasam, fedsam
 from fedjax_het.algorithms._fedspeed import fedsmoo, fedspeed
 from fedjax_het.algorithms._fedsr import fedl2r, fedsr
+from fedjax_het.algorithms._fpl import fpl
 from fedjax_het.algorithms._harmofl import harmofl
 from fedjax_het.algorithms._hierarchical import hierarchical
 from fedjax_het.algorithms._moon import moon
@@ -52,7 +54,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
         "Conflicting updates": (fedld, fedgh, hierarchical, fedmgc, fedavg_dgc, fedprox_dgc),
         "Label skew": (moon, fedlc, fedrs, fedntd, feddecorr, feddisco, fedetf),
         "Personal models": (fedbn, fedper, lgfedavg, fedrep, fedbabu, fedpac, fedproto, ditto, pfedme, apfl),
-        "Domain shift": (harmofl, fedsr, fedl2r, fediir, fedrd, fedga, feddg),
+        "Domain shift": (harmofl, fedsr, fedl2r, fediir, fedrd, fedga, feddg, fpl, fedheal),
     }
 )
 """{family: its algorithms}; README and the documentation list them so."""

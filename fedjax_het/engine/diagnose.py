@@ -82,7 +82,7 @@ def make_diagnosis(
         state: State,
         data: ClientData,
         key: Key,
-        schedule: EventSchedule | None,
+        schedule: EventSchedule | None = None,
     ) -> DiagnosticValues:
         algorithm = _report_drift(spec.sweep.build(hyper_parameters))
         round = spec.round(layout, algorithm)

@@ -10,9 +10,12 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Problem, Summary, Weighting
 from fedjax_het.errors import InputError
+from fedjax_het.server.clustering import cluster_by_first_neighbours, cluster_means
 from fedjax_het.server.weightings import WeightingName, normalise, resolve_weighting
 from fedjax_het.types import Array, Params, PyTree, ServerView, UpdateStack, Variables
 from fedjax_het.validation import Fraction, NonNegative, validate_arguments
+
+_MOST_PAIRS = 1 << 24  # pairs of clients, over all classes that are clustered at a time
 
 
 def accumulate_change() -> Summary:
@@ -166,11 +169,65 @@ def class_weighted_mean(weighting: WeightingName = "samples") -> Summary:
         return {"means": means.astype(old["means"].dtype), "is_known": old["is_known"] | is_here}
 
     def init(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
-        if "outline" not in shared:
-            raise InputError("published: class means need adapt=models.with_feature_shape, which tells their shape.")
-        _, num_classes, num_features = (outline := shared["outline"]["prototypes"]).shape
+        outline = _outline(shared)
+        return {"means": outline, "is_known": jnp.zeros(len(outline), bool)}
+
+    return Summary(init, update)
+
+
+def _outline(shared: Variables) -> Array:
+    """Zeros of the shape of class means."""
+    if "outline" not in shared:
+        raise InputError("published: class means need adapt=models.with_feature_shape, which tells their shape.")
+    outline = shared["outline"]["prototypes"]
+    return jnp.zeros(outline.shape[1:], outline.dtype)
+
+
+def clustered_prototypes() -> Summary:
+    """Clusters of the clients' prototypes of each class, and the mean of each class's clusters (FPL).
+
+        P^k_1, P^k_2, ...: the mean of each FINCH cluster of c_ik over the clients i of the round that have class k
+        U^k = mean_j P^k_j, over clusters, so that a domain with many clients counts as much as one with few
+
+    A class that no client of the round has keeps its old clusters.
+    Reports: {"means" [class, feature], "counts" [class]}; published: {"clusters" [class, cluster, feature],
+    "is_cluster" [class, cluster], "means" [class, feature], the U^k, "is_known" [class]}, at first unknown. There is
+    room for as many clusters as half the cohort, since each has two members.
+
+    Raises:
+        InputError: A model without outline (see `models.with_feature_shape`).
+
+    References:
+        Huang et al., Rethinking Federated Learning with Domain Shift: A Prototype View, CVPR 2023; code
+        WenkeHuang/RethinkFL, models/fpl.py, proto_aggregation.
+    """
+
+    def update(old: PyTree, reports: UpdateStack, view: ServerView) -> PyTree:
+        order = jnp.argsort(view.cohort)  # of clusters and among equally near neighbours, whoever is drawn first
+        reported, is_present = tree.take((reports.tensors(), view.is_present), order)
+        is_member = (is_present[:, None] & (reported["counts"] > 0)).T
+        most = old["clusters"].shape[1]
+
+        def cluster(of_class: tuple[Array, Array]) -> tuple[Array, Array]:
+            points, is_point = of_class
+            points = jnp.where(is_point[:, None], points, 0)
+            return cluster_means(points, cluster_by_first_neighbours(points, is_point), is_point, most)
+
+        size = max(1, _MOST_PAIRS // len(view.is_present) ** 2)
+        points = jnp.swapaxes(reported["means"], 0, 1)
+        clusters, is_cluster = jax.lax.map(cluster, (points, is_member), batch_size=min(size, len(points)))
+        means = jnp.sum(clusters, axis=1) / jnp.maximum(jnp.sum(is_cluster, axis=1), 1)[:, None]
+        is_here = jnp.any(is_cluster, axis=1)
+        new = {"clusters": clusters, "is_cluster": is_cluster, "means": means, "is_known": is_here}
+        return jax.tree.map(lambda x, before: x.astype(before.dtype), tree.where(is_here, new, old), old)
+
+    def init(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
+        outline = _outline(shared)
+        num_classes, most = len(outline), max(1, cohort_size // 2)
         return {
-            "means": jnp.zeros((num_classes, num_features), outline.dtype),
+            "clusters": jnp.zeros((num_classes, most, outline.shape[1]), outline.dtype),
+            "is_cluster": jnp.zeros((num_classes, most), bool),
+            "means": outline,
             "is_known": jnp.zeros(num_classes, bool),
         }
 

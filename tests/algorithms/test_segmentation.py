@@ -14,7 +14,7 @@ from tests.harness import every_algorithm_slowly
 
 FEDERATION = data.toy(num_clients=3, num_classes=2, image=(16, 16, 1), masks=True, examples_per_client=(12, 16))
 # Prototypes, a distribution for each class, correlations of features, a frame.
-OF_CLASSES = {"fedpac", "fedsr", "fedproto", "feddecorr", "fedetf"}
+OF_CLASSES = {"fedpac", "fedsr", "fedproto", "feddecorr", "fedetf", "fpl"}
 
 
 class PixelClassifier(nn.Module):

@@ -26,6 +26,7 @@ from fedjax_het.client.measures._updates import (
     coefficient_norm,
     displacement,
     effective_learning_rate,
+    result,
     shared_gradient_state,
     squared_norm,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "mean_loss",
     "own_head",
     "prototypes",
+    "result",
     "shared_gradient_state",
     "squared_norm",
     "training_gain",

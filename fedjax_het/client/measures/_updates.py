@@ -178,6 +178,15 @@ def shared_gradient_state(problem: Problem, view: ClientView) -> Params:
     return _shared(view.results["gradient"], view)
 
 
+def result(name: str) -> Measure:
+    """What the client's training made besides the model that is sent, view.results[name].
+
+    Args:
+        name: Its name among the results, such as "distance" (see `consistency.with_consistency_mask`).
+    """
+    return lambda problem, view: view.results[name]
+
+
 def effective_learning_rate(learning_rate: float, schedule: Schedule | None = None) -> Measure:
     """K_i lr: an update of plain SGD divided by it is minus the mean direction along the path.
 

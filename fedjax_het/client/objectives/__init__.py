@@ -1,7 +1,7 @@
 """Objectives: the terms that a client minimises, each made by a factory."""
 
 from fedjax_het.client.objectives._boundary import PairTerm, boundary_contrast
-from fedjax_het.client.objectives._contrastive import contrastive
+from fedjax_het.client.objectives._contrastive import clustered_contrastive, contrastive
 from fedjax_het.client.objectives._debiased import Divergence, Divisor, LambdaTime, debiased_cross_entropy
 from fedjax_het.client.objectives._label_skew import (
     CalibrationForm,
@@ -52,6 +52,7 @@ __all__ = [
     "balanced_cross_entropy",
     "boundary_contrast",
     "calibrated_cross_entropy",
+    "clustered_contrastive",
     "conditional_information",
     "contrastive",
     "cox",

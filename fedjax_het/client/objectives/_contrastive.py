@@ -1,4 +1,6 @@
-"""Contrastive losses: of the features of several models (MOON), and of vectors with labels (FedDG)."""
+"""Contrastive losses: of the features of several models (MOON), of vectors with labels (FedDG), and with clusters of
+prototypes (FPL).
+"""
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +85,55 @@ def contrastive(mu: NonNegative = 1.0, temperature: Positive = 0.5) -> Term:
         return mu * masked_mean(losses, forward.batch.mask)
 
     return contrastive
+
+
+def cluster_contrast(
+    features: Array, labels: Array, clusters: Array, is_cluster: Array, temperature: float = 0.02
+) -> Array:
+    """How far every example is from all clusters of its class together, beside those of the others.
+
+        -log( sum_j e^{cos(z, P^y_j)/tau} / sum_{k, j} e^{cos(z, P^k_j)/tau} )
+
+    Shapes: features [batch, feature], labels [batch], clusters [class, cluster, feature], is_cluster [class, cluster]
+    -> [batch]. 0 for classes without a cluster, and where no other class has one.
+    """
+    cosines = jnp.einsum("bd,kjd->bkj", _direction(features), _direction(clusters), precision=jax.lax.Precision.HIGHEST)
+    scores = jnp.where(is_cluster, cosines / temperature, jnp.finfo(cosines.dtype).min / 2)  # finite, for gradients
+    is_own = labels[:, None] == jnp.arange(len(clusters))
+    is_known, is_rival = jnp.any(is_cluster, axis=1), jnp.any(is_cluster, axis=1) & ~is_own
+    each = jax.nn.logsumexp(scores, axis=2)  # [batch, class]
+    own = jnp.sum(jnp.where(is_own, each, 0), axis=1, keepdims=True)
+    excess = jnp.where(is_rival & is_known[labels][:, None], each - own, jnp.finfo(each.dtype).min / 2)
+    return jax.nn.softplus(jax.nn.logsumexp(excess, axis=1))
+
+
+@validate_arguments
+def clustered_contrastive(temperature: Positive = 0.02) -> Term:
+    """Pull features towards the clusters of their class that the server has published, and away from the others (FPL).
+
+        1/B sum_b cluster_contrast(f_b, y_b, P)
+
+    Examples whose class has no cluster count with 0; prototypes are constants.
+    Shapes: features [batch, feature].
+    Reads: outputs.features, published["prototypes"] (`server.summaries.clustered_prototypes`).
+
+    Args:
+        temperature: The paper's τ, .02.
+
+    Raises:
+        InputError: A temperature that is not above 0.
+
+    References:
+        Huang et al., FPL, CVPR 2023; code WenkeHuang/RethinkFL, models/fpl.py.
+    """
+
+    def clustered_contrastive(forward: ForwardPass) -> Array:
+        published = forward.view.received.published["prototypes"]
+        clusters = published["clusters"], published["is_cluster"]
+        losses = cluster_contrast(forward.outputs.features, forward.batch.labels, *clusters, temperature)
+        return masked_mean(losses, forward.batch.mask)
+
+    return clustered_contrastive
 
 
 def _features(forward: ForwardPass, variables: Variables) -> Array:

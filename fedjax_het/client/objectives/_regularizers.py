@@ -74,17 +74,18 @@ def alignment(lam: NonNegative = 1.0) -> Term:
 
 
 @validate_arguments
-def prototype_distance(lam: NonNegative = 1.0) -> Term:
-    """Pull features towards the prototypes of their classes that the server has published (FedProto).
+def prototype_distance(lam: NonNegative = 1.0, over_features: Literal["mean", "sum"] = "mean") -> Term:
+    """Pull features towards the prototypes of their classes that the server has published (FedProto, FPL).
 
         lam 1/(B d) sum_b 1[c_{y_b} is known] |f_b - c_{y_b}|^2
 
-    A mean over examples and features, in which examples without a prototype count with 0.
+    A mean over examples and d features, in which examples without a prototype count with 0.
     Shapes: features [batch, feature].
     Reads: outputs.features, published["prototypes"].
 
     Args:
         lam: The paper's λ, 1 (.1 for CIFAR-10); 0 is local training.
+        over_features: "sum" leaves out 1/d.
 
     References:
         Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022. arXiv:2105.00243;
@@ -94,7 +95,8 @@ def prototype_distance(lam: NonNegative = 1.0) -> Term:
     def prototype_distance(forward: ForwardPass) -> Array:
         published, labels = forward.view.received.published["prototypes"], forward.batch.labels
         check_classes(labels)
-        distances = jnp.mean(jnp.square(forward.outputs.features - published["means"][labels]), axis=-1)
+        squares = jnp.square(forward.outputs.features - published["means"][labels])
+        distances = jnp.mean(squares, axis=-1) if over_features == "mean" else jnp.sum(squares, axis=-1)
         return lam * masked_mean(jnp.where(published["is_known"][labels], distances, 0), forward.batch.mask)
 
     return prototype_distance

@@ -1,6 +1,7 @@
 """Weightings: how much each client's update counts; they sum to one over the clients that are present."""
 
 from fedjax_het.server.weightings._discrepancy import Discrepancy, discrepancy_aware
+from fedjax_het.server.weightings._distance import distance_momentum
 from fedjax_het.server.weightings._generalization_adjustment import StepSchedule, generalization_adjustment
 from fedjax_het.server.weightings._parameter_guided import Distance, low_layer, parameter_guided
 from fedjax_het.server.weightings._shares import (
@@ -23,6 +24,7 @@ __all__ = [
     "WeightingOrName",
     "by_examples",
     "discrepancy_aware",
+    "distance_momentum",
     "generalization_adjustment",
     "low_layer",
     "normalise",

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedjax_het.client.objectives import contrastive
-from fedjax_het.client.objectives._contrastive import cosine, model_contrast
+from fedjax_het.client.objectives._contrastive import cluster_contrast, cosine, model_contrast
 from fedjax_het.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -73,3 +73,39 @@ def test_a_low_temperature_does_not_overflow():
 def test_a_temperature_of_zero_is_refused():
     with pytest.raises(InputError, match="temperature: must be a finite number above 0"):
         contrastive(temperature=0.0)
+
+
+# ---- clusters of prototypes ------------------------------------------------------------------------------------------
+CLUSTERS, LABELS = RNG.normal(size=(3, 2, 4)), np.array([0, 1, 2, 0, 1])
+ALL, FIRST = np.ones((3, 2), bool), np.array([[True, False]] * 3)
+
+
+@jax.jit
+def against_clusters(features, clusters, is_cluster, temperature=0.1):
+    value = lambda z: cluster_contrast(z, LABELS, clusters, is_cluster, temperature)  # noqa: E731
+    return value(features), jax.grad(lambda z: jnp.sum(value(z)))(features)
+
+
+def test_the_contrast_to_clusters_follows_directions_alone():
+    loss, gradient = against_clusters(Z, CLUSTERS, ALL)
+    assert np.all(loss > 0)
+    np.testing.assert_allclose(against_clusters(3 * Z, 0.2 * CLUSTERS, ALL)[0], loss, rtol=1e-5)
+    np.testing.assert_allclose(np.sum(gradient * Z, axis=1), 0, atol=1e-4)
+    loss, gradient = against_clusters(0 * Z, CLUSTERS, ALL)
+    np.testing.assert_allclose(loss, np.log(3), rtol=1e-5)  # all cosines are 0
+    assert not np.any(gradient)
+
+
+def test_the_contrast_to_single_clusters_is_the_usual_one_of_prototypes():
+    loss, _ = against_clusters(Z, CLUSTERS, FIRST)
+    cosines = cosine(jnp.asarray(Z)[:, None], jnp.asarray(CLUSTERS)[:, 0]) / 0.1
+    np.testing.assert_allclose(loss, -jax.nn.log_softmax(cosines)[np.arange(5), LABELS], rtol=1e-4, atol=1e-5)
+
+
+def test_classes_without_clusters_or_rivals_have_no_contrast():
+    missing = ALL & (np.arange(3) != 1)[:, None]
+    loss, gradient = against_clusters(Z, CLUSTERS, missing)
+    assert not np.any(loss[LABELS == 1]) and not np.any(gradient[LABELS == 1]) and np.all(loss[LABELS != 1] > 0)
+    for is_cluster in (ALL & (np.arange(3) == 0)[:, None], ~ALL):
+        loss, gradient = against_clusters(Z, CLUSTERS, is_cluster)
+        assert not np.any(loss) and not np.any(gradient)

@@ -1,0 +1,104 @@
+"""FPL: the authors' clusters of prototypes, and the two terms of their objective."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_het.client.objectives import clustered_contrastive, cross_entropy, prototype_distance
+from fedjax_het.engine.parallel.update_stack import StackedUpdates
+from fedjax_het.engine.round.problem import SlotView
+from fedjax_het.server.clustering import cluster_by_first_neighbours
+from fedjax_het.server.summaries import clustered_prototypes
+from fedjax_het.types import Batch, Broadcast, ClientView, ForwardPass, Outputs
+from tests.golden.cases import Case, covers
+from tests.golden.family_fedpac import server_view
+
+
+def published_of(protos: np.ndarray, present: np.ndarray) -> dict:
+    """What the server publishes after the prototypes [clients, class, feature] of those that have the class."""
+    num_clients = len(protos)
+    summary, everyone = clustered_prototypes(), server_view({}, num_clients)
+    shared = {"outline": {"prototypes": jnp.zeros((0, *protos.shape[1:]))}}
+    old = summary.init(None, shared, num_clients, num_clients)
+    reports = {"means": jnp.asarray(np.where(present[..., None], protos, 7.0)), "counts": jnp.asarray(present, float)}
+    return jax.jit(lambda old, reports: summary.update(old, StackedUpdates(reports), everyone))(old, reports)
+
+
+def by_first_members(assignment: np.ndarray) -> np.ndarray:
+    """Clusters [client, class] told by the lowest of their clients, where they are told by numbers; -1 stays."""
+    lowest = [[np.argmax(column == each) if each >= 0 else -1 for each in column] for column in assignment.T]
+    return np.array(lowest).T
+
+
+@covers("fpl", "agg_*")
+def aggregation(case: Case):
+    """Our clusters are in the order of their first members; theirs are put into it."""
+    protos, present = case["protos"], case["present"]
+    case.meta.confirm(clients=protos.shape[0], classes=protos.shape[1], width=protos.shape[2])
+    published = published_of(protos, present)
+    num_clusters = np.sum(published["is_cluster"], axis=1)
+    yield case.compare("counts", num_clusters)
+    order = [list(dict.fromkeys(column[column >= 0])) for column in case["assignment"].T]  # by first members
+    most = case["clusters"].shape[1]
+
+    def ordered(stored: np.ndarray) -> np.ndarray:
+        rows = [np.pad(stored[k][chosen], ((0, most - len(chosen)), (0, 0))) for k, chosen in enumerate(order)]
+        return np.stack(rows)
+
+    if np.any(published["clusters"][:, most:]):
+        raise ValueError("there are clusters behind the last one of the case")
+    yield case.compare("clusters", published["clusters"][:, :most], part=ordered)
+    points, members = jnp.asarray(np.nan_to_num(protos).swapaxes(0, 1)), jnp.asarray(present.T)
+    points, members = jnp.asarray(np.nan_to_num(protos).swapaxes(0, 1)), jnp.asarray(present.T)
+    labels = np.asarray(jax.jit(jax.vmap(cluster_by_first_neighbours))(points, members)).T
+    yield case.compare("assignment", np.where(present, labels, -1), part=by_first_members)
+    yield case.compare("unbiased", published["means"])
+    if np.allclose(case["plain_mean"], case["unbiased"], rtol=0, atol=1e-6):
+        yield case.compare("plain_mean", published["means"])
+    else:
+        yield case.refute("plain_mean", published["means"])
+
+
+@covers("fpl", "loss_*")
+def terms(case: Case):
+    features, labels, head = (jnp.asarray(case[name]) for name in ("features", "labels", "W"))
+    (batch, width), num_classes, settings = features.shape, head.shape[1], case.meta
+    case.meta.confirm(batch=batch, width=width, classes=num_classes)
+    owners = case["cluster_labels"]
+    settings.confirm(clusters_per_class=[int(np.sum(owners == k)) for k in range(num_classes)])
+    clusters = np.zeros((num_classes, len(owners), width))
+    is_cluster = np.zeros(clusters.shape[:2], bool)
+    for place, (owner, prototype) in enumerate(zip(owners, case["cluster_protos"], strict=True)):
+        clusters[owner, place], is_cluster[owner, place] = prototype, True
+    means, is_known = np.zeros((num_classes, width)), np.zeros(num_classes, bool)
+    means[case["unbiased_labels"]], is_known[case["unbiased_labels"]] = case["unbiased"], True
+    published = {"clusters": clusters, "is_cluster": is_cluster, "means": means, "is_known": is_known}
+    published = jax.tree.map(jnp.asarray, published)
+    received = Broadcast(jnp.ones((), int), {}, SlotView("published", {"prototypes": published}))
+    view = ClientView(received, {}, {}, None, {}, {}, (), {}, None)
+    objective = {"con": clustered_contrastive(settings["temperature"]), "cons": prototype_distance(1.0)}
+    objective |= {"cons_sum": prototype_distance(1.0, "sum"), "ce": cross_entropy()}
+
+    def losses(features, mask):
+        outputs = Outputs(features, features @ head, {})
+        forward = ForwardPass(None, {}, {}, outputs, Batch(features, labels, mask), view, None)
+        return {name: term(forward) for name, term in objective.items()}
+
+    everyone = jnp.ones(batch)
+    total = jax.jit(losses)(features, everyone)
+    each = jax.jit(jax.vmap(losses, (None, 0)))(features, jnp.eye(batch))
+    gradients = jax.jit(jax.jacrev(losses))(features, everyone)
+    yield case.compare("info_nce", each["con"])
+    yield case.compare("mse", each["cons"])
+    yield case.compare("mse", each["cons_sum"] / width)
+    yield case.compare("ce", total["ce"])
+    yield case.compare("loss", total["con"] + total["cons"])
+    yield case.compare("grad_info_nce", gradients["con"])
+    yield case.compare("grad_mse", gradients["cons"])
+    if "official_terms" in case:
+        has = np.asarray(is_known)[case["labels"]]
+        yield case.compare("official_terms", (each["con"] + each["cons"])[has])
+        yield case.compare("official_info_nce", each["con"][has])
+        gradient = gradients["con"] + gradients["cons"] + gradients["ce"]
+        is_long = np.any(case["features"] != 0, axis=1)  # the released gradient at a zero feature is that of a floor
+        yield case.compare("official_grad_total", gradient[is_long], part=lambda stored: stored[is_long])
