@@ -18,7 +18,7 @@ from fedjax_het.engine.storage.incremental import IncrementalCheckpoint
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientState, State
 
-FORMAT = 2  # 1: until the counters of a state were renamed
+FORMAT = 3  # 1: until the counters of a state were renamed; 2: until the server kept a history
 _DELETED = "deleted"  # a checkpoint is moved there before it is deleted, so that a killed run leaves no part of one
 
 
