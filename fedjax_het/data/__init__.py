@@ -13,6 +13,7 @@ from fedjax_het.data.partition import (
     domain_dirichlet,
     iid,
     quantity_skew,
+    resampled_dirichlet,
     shards,
     within_domains,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "iid",
     "load",
     "quantity_skew",
+    "resampled_dirichlet",
     "shards",
     "toy",
     "within_domains",

@@ -10,7 +10,7 @@ from fedjax_het.data import splitting
 from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.federation import Federation, Fractions
-from fedjax_het.data.partition import LabeledExamples, Partition
+from fedjax_het.data.partition import SHARES_EXAMPLES, LabeledExamples, Partition
 from fedjax_het.data.preparation import Preparation, moments
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientData, Examples
@@ -88,6 +88,7 @@ def federate(
     test, rest = splitting.hold_out(dataset, unseen, fractions, local_test, np.random.default_rng([seed, _TEST]))
     num_clients = num_clients or _count_trained_domains(dataset, rest, unseen_clients)
     num_all = num_clients + unseen_clients
+    _check_shared_examples(partition, fractions, unseen_clients)
     parts = _distribute_examples(dataset, rest, partition, num_all, np.random.default_rng([seed, _PARTITION]))
     names = _name_clients(dataset, parts)
     streams = [np.random.default_rng([seed, _SPLIT, i]) for i in range(num_all)]
@@ -125,6 +126,19 @@ def _count_trained_domains(dataset: Dataset, rest: np.ndarray, unseen_clients: i
     return num_domains - unseen_clients
 
 
+def _check_shared_examples(partition: Partition, fractions: Fractions, unseen_clients: int) -> None:
+    held = {
+        "valid_fraction": fractions.client_valid,
+        "client_test_fraction": fractions.client_test,
+        "unseen_clients": unseen_clients,
+    }
+    if getattr(partition, SHARES_EXAMPLES, False) and (name := next((name for name, each in held.items() if each), "")):
+        raise InputError(
+            f"{name}: clients of this partition share examples, so what one holds out another trains on. Set it to 0, "
+            "and measure on the common test set."
+        )
+
+
 def _distribute_examples(
     dataset: Dataset, rest: np.ndarray, partition: Partition, num_clients: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
@@ -138,6 +152,8 @@ def _distribute_examples(
         examples = LabeledExamples(np.zeros(len(rest), np.int32), dataset.domains[rest], 0)
     parts = partition(examples, num_clients, rng)
     given = np.sort(np.concatenate(parts)) if len(parts) else np.zeros(0, int)
+    if getattr(partition, SHARES_EXAMPLES, False):
+        return [rest[part] for part in parts]
     if len(parts) != num_clients or not np.array_equal(given, np.arange(len(rest))):
         raise InputError(
             f"the partition made {len(parts)} parts with {len(given)} positions in all for {num_clients} clients and "

@@ -26,6 +26,8 @@ class LabeledExamples(NamedTuple):
 
 Partition = Callable[[LabeledExamples, int, np.random.Generator], list[np.ndarray]]
 """(examples, num_clients, generator) -> the sorted positions of each client's examples."""
+SHARES_EXAMPLES = "shares_examples"
+"""The attribute of a partition that gives an example to several clients, or several times to one."""
 
 
 def iid() -> Partition:
@@ -89,6 +91,46 @@ def _draw_equal_sizes(supplies: np.ndarray, num_clients: int, alpha: float, rng:
     preferences = rounding.sample_log_dirichlet(alpha, (num_clients, len(supplies)), rng)
     quotas = rng.permutation(rounding.split_evenly(int(supplies.sum()), num_clients))
     return rounding.fill_quotas(preferences, quotas, supplies)
+
+
+@validate_arguments
+def resampled_dirichlet(alpha: Positive, examples_per_client: Count) -> Partition:
+    """Label skew for populations of any size: every client draws its examples with replacement.
+
+        p_i ~ Dirichlet(alpha) over the classes;  the n examples of client i are of class c with probability p_ic
+
+    Clients share examples, so that a data set serves more clients than it has examples. What a client draws is a
+    function of the seed and its number, whatever the number of clients: a larger population has the smaller one's
+    clients and others.
+
+    Args:
+        alpha: The concentration, see `dirichlet`.
+        examples_per_client: n.
+
+    Raises:
+        InputError: A number is out of range; when the partition is applied, labels are masks, or clients are asked to
+            hold examples out, which others would train on.
+    """
+
+    def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+        _check_has_classes(examples)
+        seed = int(rng.integers(2**63))
+        pools = [np.flatnonzero(examples.labels == label) for label in range(examples.num_classes)]
+        present = np.flatnonzero([len(pool) for pool in pools])
+
+        def draw_client(client: int) -> np.ndarray:
+            own = np.random.default_rng([seed, client])
+            shares = rounding.sample_dirichlet(alpha, (1, len(present)), own)[0]
+            counts = own.multinomial(examples_per_client, shares / shares.sum())
+            chosen = zip(present[counts > 0], counts[counts > 0], strict=True)
+            return np.sort(
+                np.concatenate([pools[label][own.integers(len(pools[label]), size=n)] for label, n in chosen])
+            )
+
+        return [draw_client(client) for client in range(num_clients)]
+
+    setattr(partition, SHARES_EXAMPLES, True)
+    return partition
 
 
 @validate_arguments
@@ -261,5 +303,6 @@ def _check_enough_examples(num: int, num_clients: int, least: int) -> None:
 
 
 PARTITIONS = {
-    factory.__name__: factory for factory in (iid, dirichlet, shards, quantity_skew, by_domain, domain_dirichlet)
+    factory.__name__: factory
+    for factory in (iid, dirichlet, resampled_dirichlet, shards, quantity_skew, by_domain, domain_dirichlet)
 }

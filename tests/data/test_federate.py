@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_het.data import by_domain, dirichlet, federate, iid, load, quantity_skew, shards
+from fedjax_het.data import by_domain, dirichlet, federate, iid, load, quantity_skew, resampled_dirichlet, shards
 from fedjax_het.data.dataset import assemble
 from fedjax_het.errors import InputError
 from tests.shared import shared_path
@@ -236,3 +236,15 @@ def test_pacs_without_one_domain_has_a_client_per_other_domain():
     assert federation.unseen["sketch"].count == 42
     assert federation.data.train.count.tolist() == [34] * 3
     assert federation.data.test.count.tolist() == [8] * 3
+
+
+def test_clients_that_share_examples_hold_none_of_their_own_out():
+    partition = resampled_dirichlet(1.0, 6)
+    federation = federate(dataset(own_test=True), partition, 200)
+    assert federation.num_clients == 200 and set(federation.data.train.count.tolist()) == {6}
+    trained = federation.data.train.index.ravel()
+    assert not set(trained.tolist()) & set(federation.test.index.ravel().tolist())
+    for options in ({"valid_fraction": 0.1}, {"client_test_fraction": 0.1}, {"unseen_clients": 2}):
+        with pytest.raises(InputError, match=f"{next(iter(options))}: clients of this partition share examples"):
+            federate(dataset(own_test=True), partition, 20, **options)
+    assert federate(dataset(own_valid=True), partition, 20).data.valid.count.sum() > 0

@@ -13,6 +13,7 @@ from fedjax_het.data.partition import (
     domain_dirichlet,
     iid,
     quantity_skew,
+    resampled_dirichlet,
     shards,
     within_domains,
 )
@@ -49,6 +50,20 @@ def test_every_example_is_used_once_and_depends_on_the_seed(partition, num, num_
     for part, again in zip(parts, draw(partition, examples, num_clients, seed), strict=True):
         np.testing.assert_array_equal(part, np.sort(part))
         np.testing.assert_array_equal(part, again)
+
+
+def test_clients_that_resample_do_not_depend_on_the_population():
+    examples = labeled_examples(50)
+    few, many = (draw(resampled_dirichlet(0.3, 20), examples, num) for num in (3, 200))
+    for client, (one, other) in enumerate(zip(few, many[:3], strict=True)):
+        np.testing.assert_array_equal(one, other, err_msg=str(client))
+    assert {len(part) for part in many} == {20}
+    assert len({tuple(part) for part in many}) == 200
+    assert len(np.unique(np.concatenate(many))) == 50
+    shares = np.array([np.bincount(examples.labels[part], minlength=5) for part in many]) / 20
+    np.testing.assert_allclose(shares.mean(axis=0), 0.2, atol=0.06)
+    np.testing.assert_allclose(shares.var(), 0.2 * 0.8 / (1 + 0.3 * 5), rtol=0.25)  # of Dirichlet(0.3), and of 20 draws
+    assert draw(resampled_dirichlet(1e-6, 20), examples, 4)[0].size == 20
 
 
 @settings(deadline=None)
