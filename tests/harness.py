@@ -106,13 +106,19 @@ REPRESENTATIVE = (
     "fedbn",
     "fedpac",
     "fedld",
-    "fedmgc",
     "harmofl",
     "fedsr",
 )
-every_algorithm_slowly = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in REPRESENTATIVE else pytest.mark.slow) for name in ALGORITHMS]
-)
+
+
+def all_quick_for(*quick: str) -> pytest.MarkDecorator:
+    """Parametrize a test by the names of all algorithms, where all but a few are slow."""
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=[] if name in quick else pytest.mark.slow) for name in ALGORITHMS]
+    )
+
+
+every_algorithm_slowly = all_quick_for(*REPRESENTATIVE)
 ROUNDING = 1e-5
 
 

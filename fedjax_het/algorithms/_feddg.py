@@ -50,7 +50,7 @@ def feddg(
     preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedDG (ELCFS): every image also with the low-frequency amplitudes of another client, in episodes.
+    """FedDG (ELCFS): images also with low frequencies of other clients, in episodes.
 
         x' = Re IDFT(((1 - M) A + M ((1 - l) A + l A')) exp(i P)),   A = |DFT(x)|, P its phases, l ~ U[0, 1]
         min  L(x; w) + L(x'; w') + gamma L_boundary,   w' = w - s clamp(grad L(x; w), -c, c)

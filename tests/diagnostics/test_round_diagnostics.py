@@ -16,7 +16,7 @@ from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from fedjax_het.types import Context
-from tests.harness import algorithm, is_equal, model
+from tests.harness import algorithm, every_algorithm_slowly, is_equal, model
 
 COHORT = 3
 DIAGNOSTICS = {name: one for name, one in DIAGNOSTICS.items() if not one.panels}
@@ -164,7 +164,7 @@ def test_the_drift_of_one_plain_step_is_its_squared_length():
     np.testing.assert_allclose(found["drift"]["gamma"], found["drift"]["by_client"].mean(axis=1), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@every_algorithm_slowly
 def test_every_algorithm_can_be_diagnosed(name):
     everyone = federation()
     job = RunSpec(Sweep(lambda: algorithm(name)), model(), everyone, participation.uniform(COHORT), 1, 1)

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent / "vectors"
 load_checks()
 
 
-LARGE = ("harmofl_unet_hw32", "resnet18_hw64")  # networks, whose compilation takes most of the time
+LARGE = ("harmofl_unet_hw32", "resnet18_hw64", "fedld_repo_4", "byzfl_s_outliers_f2")  # slow to compile
 
 
 def _parameter(path: Path):

@@ -43,8 +43,12 @@ def stacks() -> dict[str, np.ndarray]:
     return dict(found.values())
 
 
+def every_other_slowly(names):
+    return [pytest.param(name, marks=[pytest.mark.slow] * (i % 2)) for i, name in enumerate(names)]
+
+
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
-@pytest.mark.parametrize("name", stacks())
+@pytest.mark.parametrize("name", every_other_slowly(stacks()))
 def test_float32_is_within_1e_5_of_float64(name, aggregator):
     stack = stacks()[name]
     with jax.enable_x64(True):

@@ -14,6 +14,7 @@ from fedjax_het.types import ClientState
 from tests.harness import ROUNDING, algorithm, difference, federation, model, without_padding
 
 HIDDEN = 20_000  # the model outweighs everything else; nothing is run
+QUICK = [vmapped, sharded(3), sharded(2, 2)]
 LAYOUTS = [vmapped, chunked(2), sharded(2), sharded(3), sharded(4), sharded(4, 1), sharded(2, 2)]
 
 
@@ -42,7 +43,7 @@ def test_each_device_holds_its_share_of_the_client_states(num_seeds):
     assert many[1] - few[1] == pytest.approx(added, abs=1)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("layout", QUICK, ids=str)
 def test_client_states_are_split_evenly_over_the_devices(layout):
     state = build("scaffold", layout).start()
     rows = state.clients.rounds.shape[1]
@@ -65,6 +66,7 @@ def runs():
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS[1:], ids=str)
 def test_states_and_evaluations_do_not_depend_on_the_layout(runs, layout):
     simulation, _, end = runs[str(layout)]

@@ -27,7 +27,10 @@ def speeds(tmp_path):
     return str(path)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fednova", "scaffold"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg", "fednova")]
+
+
+@pytest.mark.parametrize("name", [*SLOW, "scaffold"])
 def test_where_everyone_is_in_time_the_run_keeps_its_bits(name):
     expected, _ = run(make_round(algorithm(name), model(), 5, prepare=federation().prepare), rounds=2)
     for timing in (log_normal(), log_normal(deadline=1e6), log_normal(deadline=1e6, late="drop")):

@@ -8,7 +8,7 @@ import pytest
 from fedjax_het.engine import Checkpoints, Simulation
 from fedjax_het.engine.storage import checkpoint
 from fedjax_het.errors import InputError
-from tests.harness import algorithm, every_algorithm_slowly, federation, is_equal, model
+from tests.harness import algorithm, all_quick_for, federation, is_equal, model
 
 
 @functools.cache
@@ -25,7 +25,7 @@ def build(name: str, num_seeds: int = 1, **options) -> Simulation:
     )
 
 
-@every_algorithm_slowly
+@all_quick_for("fedavg", "fedbn", "fedpac")
 def test_a_resumed_run_ends_with_the_same_bits(name, tmp_path):
     simulation = build(name)
     expected, _ = simulation.advance(simulation.start(), 4)
