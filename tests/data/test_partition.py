@@ -142,7 +142,8 @@ def test_impossible_partitions_are_named_in_the_error(partition, num_clients, me
 
 def test_the_registry_holds_the_factories_by_name():
     assert PARTITIONS["dirichlet"] is dirichlet
-    assert set(PARTITIONS) == {"iid", "dirichlet", "shards", "quantity_skew", "by_domain", "domain_dirichlet"}
+    names = {"iid", "dirichlet", "resampled_dirichlet", "shards", "quantity_skew", "by_domain", "domain_dirichlet"}
+    assert set(PARTITIONS) == names
 
 
 def of_sizes(sizes) -> LabeledExamples:
