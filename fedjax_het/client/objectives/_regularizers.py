@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import cross_entropy, masked_mean
-from fedjax_het.labels import check_classes
+from fedjax_het.labels import are_of_sequences, check_classes, is_counted
 from fedjax_het.types import Array, ForwardPass, Params
 from fedjax_het.validation import NonNegative, validate_arguments
 
@@ -174,8 +174,9 @@ def margin(lam: NonNegative = 0.03, form: MarginForm = "logits_mean") -> Term:
         softmax_mean:   logits_mean  of softmax(z_b)
         softmax_batch:  logits_batch of softmax(z_b)                     (released code)
 
-    Reads: outputs.logits [batch, class]. The released form is bounded, depends on the batch size and punishes
-    confidence rather than length: choose it only to compare with published numbers.
+    Reads: outputs.logits [batch, class]; of sequences every position that is not padding counts. The released form is
+    bounded, depends on the batch size and punishes confidence rather than length: choose it only to compare with
+    published numbers.
 
     Args:
         lam: The paper's λ, .1 / .03 / .03 on Retina splits 1 / 2 / 3, .01 on COVID-FL; 0 is cross-entropy alone.
@@ -186,6 +187,10 @@ def margin(lam: NonNegative = 0.03, form: MarginForm = "logits_mean") -> Term:
     """
 
     def margin(forward: ForwardPass) -> Array:
-        return lam * MARGIN_FORMS[form](forward.outputs.logits, forward.batch.mask)
+        labels, mask, logits = forward.batch.labels, forward.batch.mask, forward.outputs.logits
+        if are_of_sequences(labels):  # every position is an example; those of padding have weight 0
+            mask = (mask[:, None] * is_counted(labels)).reshape(-1)
+            logits = logits.reshape(-1, logits.shape[-1])
+        return lam * MARGIN_FORMS[form](logits, mask)
 
     return margin
