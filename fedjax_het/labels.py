@@ -97,6 +97,21 @@ def is_counted(labels: Array) -> Array:
     return labels >= 0
 
 
+def flatten_positions(values: Array, labels: Array, mask: Array) -> tuple[Array, Array]:
+    """Make every position of sequences an example: values [batch * length, ...], and their mask, 0 for padding.
+
+    Values and mask of other labels are returned as they are.
+
+    Args:
+        values: Of the model, [batch, length, ...] for sequences.
+        labels: The labels.
+        mask: 1 for an example, 0 for padding, [batch].
+    """
+    if not are_of_sequences(labels):
+        return values, mask
+    return values.reshape(-1, *values.shape[2:]), (mask[:, None] * is_counted(labels)).reshape(-1)
+
+
 def mean_per_example(values: Array, labels: Array) -> Array:
     """Average the values of each example over its labels, those of padding left out: [batch, ...] -> [batch].
 

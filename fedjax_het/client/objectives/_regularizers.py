@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import cross_entropy, masked_mean
-from fedjax_het.labels import are_of_sequences, check_classes, is_counted
+from fedjax_het.labels import check_classes, flatten_positions
 from fedjax_het.types import Array, ForwardPass, Params
 from fedjax_het.validation import NonNegative, validate_arguments
 
@@ -187,10 +187,7 @@ def margin(lam: NonNegative = 0.03, form: MarginForm = "logits_mean") -> Term:
     """
 
     def margin(forward: ForwardPass) -> Array:
-        labels, mask, logits = forward.batch.labels, forward.batch.mask, forward.outputs.logits
-        if are_of_sequences(labels):  # every position is an example; those of padding have weight 0
-            mask = (mask[:, None] * is_counted(labels)).reshape(-1)
-            logits = logits.reshape(-1, logits.shape[-1])
+        logits, mask = flatten_positions(forward.outputs.logits, forward.batch.labels, forward.batch.mask)
         return lam * MARGIN_FORMS[form](logits, mask)
 
     return margin

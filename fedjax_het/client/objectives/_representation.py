@@ -9,7 +9,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import masked_mean
 from fedjax_het.errors import InputError
-from fedjax_het.labels import check_classes
+from fedjax_het.labels import check_classes, flatten_positions
 from fedjax_het.types import Array, ForwardPass
 from fedjax_het.validation import NonNegative, Positive, validate_arguments
 
@@ -37,8 +37,8 @@ def l2_representation(weight: NonNegative = 0.01, power: Literal[1, 2] = 1) -> T
     """
 
     def l2_representation(forward: ForwardPass) -> Array:
-        squared = jnp.sum(jnp.square(forward.outputs.features), axis=-1)
-        return weight * masked_mean(LENGTHS[power](squared), forward.batch.mask)
+        features, mask = flatten_positions(forward.outputs.features, forward.batch.labels, forward.batch.mask)
+        return weight * masked_mean(LENGTHS[power](jnp.sum(jnp.square(features), axis=-1)), mask)
 
     return l2_representation
 
