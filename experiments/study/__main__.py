@@ -125,7 +125,7 @@ def run(command: Command) -> bool:
     trials_of, last = study.search()
     chosen = [(trials_of[method][0], False) for method in command.own]
     if command.has_oracle:
-        bounds = study.sort(last, selection.ORACLE)
+        bounds = study.sort(study.rate(last, selection.ORACLE))
         chosen += [(bounds[method][0], True) for method in command.own]
     rows, seeds = study.refit(chosen)
     _write(study, rows, seeds, time.perf_counter() - start)

@@ -59,21 +59,19 @@ class Study:
             left = [trial for of_method in best.values() for trial in of_method[: rung.trials]]
             extra = {"rounds": str(rung.rounds)} if is_halved else {}
             done = self._train(left, TRIALS, extra)
-            best = self.sort(done, command.select)
-            rated = {trial: selection.rate_trial(run, command.select, command.scope) for trial, run in done.items()}
+            rated = self.rate(done, command.select)
+            best = self.sort(rated)
             self.ratings += [(trial, rung.rounds, rated.get(trial, math.nan)) for trial in left]
         return best, done
 
-    def sort(self, done: Mapping[Trial, RunResults], select: str) -> dict[str, list[Trial]]:
+    def rate(self, done: Mapping[Trial, RunResults], select: str) -> dict[Trial, float]:
+        """Rate finished trials by a rule, or by `selection.ORACLE`."""
+        return {trial: selection.rate_trial(run, select, self.command.scope) for trial, run in done.items()}
+
+    def sort(self, rated: Mapping[Trial, float]) -> dict[str, list[Trial]]:
         """The trials of each method from the best on; equal ones in their order, diverged ones last."""
-        command = self.command
-
-        def rate(trial: Trial) -> float:
-            rating = selection.rate_trial(done[trial], select, command.scope)
-            return -math.inf if math.isnan(rating) else rating
-
-        ordered = sorted(done, key=rate, reverse=True)
-        return {method: [trial for trial in ordered if trial.method == method] for method in command.own}
+        ordered = sorted(rated, key=lambda trial: -math.inf if math.isnan(rated[trial]) else rated[trial], reverse=True)
+        return {method: [trial for trial in ordered if trial.method == method] for method in self.command.own}
 
     def refit(self, chosen: Sequence[tuple[Trial, bool]]) -> tuple[list[comparison.Row], list[int]]:
         """Train the chosen trials with seeds that no trial has seen.
@@ -87,11 +85,9 @@ class Study:
         command = self.command
         settings = self._make_run(chosen[0][0], {}).settings()
         first = settings["seed"] + settings["num_seeds"]
-        done = self._train(
-            [trial for trial, _ in chosen], REFITS, {"seed": str(first), "num_seeds": str(command.seeds)}
-        )
-        folder = command.workdir / REFITS
-        runs = [self._make_run(trial, {"seed": str(first), "num_seeds": str(command.seeds)}) for trial in done]
+        seeds = {"seed": str(first), "num_seeds": str(command.seeds)}
+        done = self._train([trial for trial, _ in chosen], REFITS, seeds)
+        folder, runs = command.workdir / REFITS, [self._make_run(trial, seeds) for trial in done]
         compare.write_tables([grid.GridResult(run, folder / run.name, "was done", 0.0) for run in runs], folder)
         rows = [
             comparison.Row(trial.method, trial.text, selection.read_score(done[trial], command.scope), is_bound)
