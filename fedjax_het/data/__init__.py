@@ -1,13 +1,12 @@
 """Data sets, partitions of their examples over clients, and the federations that these make."""
 
 from fedjax_het.data._federate import federate
+from fedjax_het.data.assignment import LabeledExamples, Partition, ResamplingPartition
 from fedjax_het.data.augmentation import AUGMENTATIONS, Augmentation
 from fedjax_het.data.dataset import Dataset, assemble
 from fedjax_het.data.federation import Federation
 from fedjax_het.data.partition import (
     PARTITIONS,
-    LabeledExamples,
-    Partition,
     by_domain,
     dirichlet,
     domain_dirichlet,
@@ -32,6 +31,7 @@ __all__ = [
     "LabeledExamples",
     "Partition",
     "Poisoning",
+    "ResamplingPartition",
     "assemble",
     "backdoor",
     "by_domain",

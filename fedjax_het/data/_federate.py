@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 
 from fedjax_het.data import splitting
+from fedjax_het.data.assignment import LabeledExamples, Partition, ResamplingPartition
 from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.federation import Federation, Fractions
-from fedjax_het.data.partition import SHARES_EXAMPLES, LabeledExamples, Partition
 from fedjax_het.data.preparation import Preparation, moments
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientData, Examples
@@ -132,7 +132,7 @@ def _check_shared_examples(partition: Partition, fractions: Fractions, unseen_cl
         "client_test_fraction": fractions.client_test,
         "unseen_clients": unseen_clients,
     }
-    if getattr(partition, SHARES_EXAMPLES, False) and (name := next((name for name, each in held.items() if each), "")):
+    if isinstance(partition, ResamplingPartition) and (name := next((name for name, each in held.items() if each), "")):
         raise InputError(
             f"{name}: clients of this partition share examples, so what one holds out another trains on. Set it to 0, "
             "and measure on the common test set."
@@ -152,7 +152,7 @@ def _distribute_examples(
         examples = LabeledExamples(np.zeros(len(rest), np.int32), dataset.domains[rest], 0)
     parts = partition(examples, num_clients, rng)
     given = np.sort(np.concatenate(parts)) if len(parts) else np.zeros(0, int)
-    if getattr(partition, SHARES_EXAMPLES, False):
+    if isinstance(partition, ResamplingPartition):
         return [rest[part] for part in parts]
     if len(parts) != num_clients or not np.array_equal(given, np.arange(len(rest))):
         raise InputError(

@@ -1,33 +1,19 @@
 """Partitions: rules that assign examples to clients."""
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import numpy as np
 
 from fedjax_het.data import rounding
+from fedjax_het.data.assignment import (
+    LabeledExamples,
+    Partition,
+    ResamplingPartition,
+    assign_classes,
+    check_enough_examples,
+    check_has_classes,
+    split_by_sizes,
+)
 from fedjax_het.errors import InputError
 from fedjax_het.validation import Count, CountOrZero, Positive, validate_arguments
-
-
-class LabeledExamples(NamedTuple):
-    """The properties of the examples that a partition assigns.
-
-    Args:
-        labels: [n] int32.
-        domains: [n] int32.
-        num_classes: 0 where the examples have masks or sequences of labels, not a class each; labels are then 0.
-    """
-
-    labels: np.ndarray
-    domains: np.ndarray
-    num_classes: int
-
-
-Partition = Callable[[LabeledExamples, int, np.random.Generator], list[np.ndarray]]
-"""(examples, num_clients, generator) -> the sorted positions of each client's examples."""
-SHARES_EXAMPLES = "shares_examples"
-"""The attribute of a partition that gives an example to several clients, or several times to one."""
 
 
 def iid() -> Partition:
@@ -39,8 +25,8 @@ def iid() -> Partition:
 
     def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
         num = len(examples.labels)
-        _check_enough_examples(num, num_clients, least=1)
-        parts = _split_by_sizes(rng.permutation(num), rounding.split_evenly(num, num_clients))
+        check_enough_examples(num, num_clients, least=1)
+        parts = split_by_sizes(rng.permutation(num), rounding.split_evenly(num, num_clients))
         return [np.sort(part) for part in parts]
 
     return partition
@@ -69,11 +55,11 @@ def dirichlet(alpha: Positive, equal_sizes: bool = False, min_examples: CountOrZ
     """
 
     def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-        _check_has_classes(examples)
-        _check_enough_examples(len(examples.labels), num_clients, min_examples)
+        check_has_classes(examples)
+        check_enough_examples(len(examples.labels), num_clients, min_examples)
         draw = _draw_equal_sizes if equal_sizes else _draw_class_shares
         supplies = np.bincount(examples.labels, minlength=examples.num_classes)
-        parts = _assign_classes(examples, draw(supplies, num_clients, alpha, rng), rng)
+        parts = assign_classes(examples, draw(supplies, num_clients, alpha, rng), rng)
         return [np.sort(part) for part in rounding.enforce_minimum(parts, min_examples)]
 
     return partition
@@ -113,7 +99,7 @@ def resampled_dirichlet(alpha: Positive, examples_per_client: Count) -> Partitio
     """
 
     def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-        _check_has_classes(examples)
+        check_has_classes(examples)
         seed = int(rng.integers(2**63))
         pools = [np.flatnonzero(examples.labels == label) for label in range(examples.num_classes)]
         present = np.flatnonzero([len(pool) for pool in pools])
@@ -129,8 +115,7 @@ def resampled_dirichlet(alpha: Positive, examples_per_client: Count) -> Partitio
 
         return [draw_client(client) for client in range(num_clients)]
 
-    setattr(partition, SHARES_EXAMPLES, True)
-    return partition
+    return ResamplingPartition(partition)
 
 
 @validate_arguments
@@ -153,8 +138,8 @@ def shards(classes_per_client: Count) -> Partition:
     """
 
     def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-        _check_has_classes(examples)
-        _check_enough_examples(len(examples.labels), num_clients, least=1)
+        check_has_classes(examples)
+        check_enough_examples(len(examples.labels), num_clients, least=1)
         sizes = np.bincount(examples.labels, minlength=examples.num_classes)
         counts = np.zeros((num_clients, examples.num_classes), int)
         missing = np.full(num_clients, classes_per_client)
@@ -164,7 +149,7 @@ def shards(classes_per_client: Count) -> Partition:
             owners = np.lexsort((rng.random(num_clients), -missing))[: num_shards[label]]
             counts[owners, label] = rounding.split_evenly(sizes[label], max(1, len(owners)))[: len(owners)]
             missing[owners] -= 1
-        return [np.sort(part) for part in _assign_classes(examples, counts, rng)]
+        return [np.sort(part) for part in assign_classes(examples, counts, rng)]
 
     return partition
 
@@ -203,9 +188,9 @@ def quantity_skew(alpha: Positive, min_examples: CountOrZero = 1) -> Partition:
 
     def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
         num = len(examples.labels)
-        _check_enough_examples(num, num_clients, min_examples)
+        check_enough_examples(num, num_clients, min_examples)
         shares = rounding.sample_dirichlet(alpha, (1, num_clients), rng)[0]
-        parts = _split_by_sizes(rng.permutation(num), rounding.round_preserving_sum(shares, num))
+        parts = split_by_sizes(rng.permutation(num), rounding.round_preserving_sum(shares, num))
         return [np.sort(part) for part in rounding.enforce_minimum(parts, min_examples)]
 
     return partition
@@ -243,7 +228,7 @@ def within_domains(inner: Partition) -> Partition:
                 raise InputError(f"domain {domain}: {error}") from error
         return parts
 
-    return partition
+    return ResamplingPartition(partition) if isinstance(inner, ResamplingPartition) else partition
 
 
 def by_domain() -> Partition:
@@ -267,39 +252,6 @@ def domain_dirichlet(alpha: Positive, min_examples: CountOrZero = 1) -> Partitio
         InputError: As `dirichlet` and `by_domain`.
     """
     return within_domains(dirichlet(alpha, min_examples=min_examples))
-
-
-def _split_by_sizes(positions: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
-    return np.split(positions, np.cumsum(sizes)[:-1])
-
-
-def _assign_classes(examples: LabeledExamples, counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """Assign counts[client, class] examples to each client: its positions in random order."""
-    parts = [[] for _ in counts]
-    for label in range(examples.num_classes):
-        shuffled = rng.permutation(np.flatnonzero(examples.labels == label))
-        for part, piece in zip(parts, _split_by_sizes(shuffled, counts[:, label]), strict=True):
-            part.append(piece)
-    return [rng.permutation(np.concatenate(part)) for part in parts]
-
-
-def _check_has_classes(examples: LabeledExamples) -> None:
-    if examples.num_classes == 0:
-        raise InputError(
-            "these examples have sequences of labels or masks, not a class each. Use by_domain, iid or quantity_skew "
-            "as the partition."
-        )
-
-
-def _check_enough_examples(num: int, num_clients: int, least: int) -> None:
-    if num_clients < 1:
-        raise InputError(f"num_clients is {num_clients}. Give 1 or more.")
-    least = max(least, 1)
-    if least * num_clients > num:
-        raise InputError(
-            f"{num_clients} clients with at least {least} each need {least * num_clients} examples, but there are "
-            f"{num}. Give fewer clients or a smaller min_examples."
-        )
 
 
 PARTITIONS = {

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_het.data import by_domain, dirichlet, federate, iid, load, quantity_skew, resampled_dirichlet, shards
+from fedjax_het.data import (
+    by_domain,
+    dirichlet,
+    federate,
+    iid,
+    load,
+    quantity_skew,
+    resampled_dirichlet,
+    shards,
+    within_domains,
+)
 from fedjax_het.data.dataset import assemble
 from fedjax_het.errors import InputError
 from tests.shared import shared_path
@@ -248,3 +258,4 @@ def test_clients_that_share_examples_hold_none_of_their_own_out():
         with pytest.raises(InputError, match=f"{next(iter(options))}: clients of this partition share examples"):
             federate(dataset(own_test=True), partition, 20, **options)
     assert federate(dataset(own_valid=True), partition, 20).data.valid.count.sum() > 0
+    assert federate(dataset(own_test=True), within_domains(partition), 100).data.train.count.tolist() == [6] * 100

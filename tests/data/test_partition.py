@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedjax_het.data.assignment import LabeledExamples
 from fedjax_het.data.partition import (
     PARTITIONS,
-    LabeledExamples,
     by_domain,
     dirichlet,
     domain_dirichlet,

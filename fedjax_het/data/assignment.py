@@ -1,0 +1,78 @@
+"""Assignments of examples to clients: what a partition is given, what it returns, and what partitions share."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_het.errors import InputError
+
+
+class LabeledExamples(NamedTuple):
+    """The properties of the examples that a partition assigns.
+
+    Args:
+        labels: [n] int32.
+        domains: [n] int32.
+        num_classes: 0 where the examples have masks or sequences of labels, not a class each; labels are then 0.
+    """
+
+    labels: np.ndarray
+    domains: np.ndarray
+    num_classes: int
+
+
+Partition = Callable[[LabeledExamples, int, np.random.Generator], list[np.ndarray]]
+"""(examples, num_clients, generator) -> the sorted positions of each client's examples."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ResamplingPartition:
+    """A partition that may give an example to several clients, several times to one, or to none.
+
+    Args:
+        draw: The partition.
+    """
+
+    draw: Partition
+
+    def __call__(self, examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+        """The sorted positions of each client's examples, with repetitions."""
+        return self.draw(examples, num_clients, rng)
+
+
+def split_by_sizes(positions: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+    """Cut positions into consecutive parts of these sizes."""
+    return np.split(positions, np.cumsum(sizes)[:-1])
+
+
+def assign_classes(examples: LabeledExamples, counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """Assign counts[client, class] examples to each client: its positions in random order."""
+    parts = [[] for _ in counts]
+    for label in range(examples.num_classes):
+        shuffled = rng.permutation(np.flatnonzero(examples.labels == label))
+        for part, piece in zip(parts, split_by_sizes(shuffled, counts[:, label]), strict=True):
+            part.append(piece)
+    return [rng.permutation(np.concatenate(part)) for part in parts]
+
+
+def check_has_classes(examples: LabeledExamples) -> None:
+    """Refuse examples without a class each."""
+    if examples.num_classes == 0:
+        raise InputError(
+            "these examples have sequences of labels or masks, not a class each. Use by_domain, iid or quantity_skew "
+            "as the partition."
+        )
+
+
+def check_enough_examples(num: int, num_clients: int, least: int) -> None:
+    """Refuse more clients than can have `least` examples each, or one where `least` is 0."""
+    if num_clients < 1:
+        raise InputError(f"num_clients is {num_clients}. Give 1 or more.")
+    least = max(least, 1)
+    if least * num_clients > num:
+        raise InputError(
+            f"{num_clients} clients with at least {least} each need {least * num_clients} examples, but there are "
+            f"{num}. Give fewer clients or a smaller min_examples."
+        )
