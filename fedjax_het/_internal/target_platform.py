@@ -4,25 +4,21 @@ Convolutions, native kernels, block sizes and layouts depend on it. To compile f
 program is traced inside `tracing_for("tpu")`.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
 
 import jax
 
-_named: ContextVar[str | None] = ContextVar("platform", default=None)
+_named = jax.make_user_context(None)
 
 
 def target_platform() -> str:
     """The platform that is traced for, "cpu", "gpu" or "tpu", as `jax.default_backend` names them."""
-    return _named.get() or jax.default_backend()
+    return _named.value or jax.default_backend()
 
 
-@contextmanager
-def tracing_for(platform: str) -> Iterator[None]:
-    """Trace the programs of this context for a platform, whichever devices this process has."""
-    token = _named.set(platform)
-    try:
-        yield
-    finally:
-        _named.reset(token)
+def tracing_for(platform: str) -> AbstractContextManager:
+    """A context in which programs are traced for a platform, whichever devices this process has.
+
+    What JAX has traced for another platform is not used again in it.
+    """
+    return _named(platform)

@@ -59,6 +59,17 @@ def test_float32_is_within_1e_5_of_float64(name, aggregator):
     assert np.abs(single - exact).max() <= 1e-5 * np.abs(exact).max()
 
 
+@pytest.mark.parametrize("aggregator", every_other_slowly(["principal", "harmonized", "dominant", "hierarchical"]))
+def test_products_by_digits_are_as_good_on_all_stacks(aggregator, monkeypatch):
+    """On TPUs, which emulate float64, the Gram matrix is computed by digits."""
+    monkeypatch.setattr(update_stack, "target_platform", lambda: "tpu")
+    for name, stack in stacks().items():
+        with jax.enable_x64(True):
+            exact = aggregate_vectors(aggregator, stack, np.float64)
+        single = aggregate_vectors(aggregator, stack, np.float32)
+        assert np.abs(single - exact).max() <= 5e-7 * np.abs(exact).max(), name
+
+
 def aggregate_vectors(name: str, updates: np.ndarray, dtype: type, **options) -> np.ndarray:
     aggregator = partial(AGGREGATORS[name], **options)()
     losses = {"loss": jnp.asarray(np.linspace(0.5, 1.5, len(updates)), dtype)}
@@ -78,9 +89,11 @@ def test_bfloat16_is_within_1e_2_of_float64(name, aggregator):
     assert np.abs(ours - exact).max() <= 1e-2 * np.abs(exact).max()
 
 
-@pytest.fixture(params=["the kernel, if it can be had", "block by block"])
+@pytest.fixture(params=["the kernel, if it can be had", "block by block", "by digits"])
 def gram_implementation(request, monkeypatch):
-    if request.param == "block by block":
+    if request.param == "by digits":
+        monkeypatch.setattr(update_stack, "target_platform", lambda: "tpu")
+    elif request.param == "block by block":
         monkeypatch.setattr(update_stack, "explain_missing_kernel", lambda: "a test")
 
 

@@ -17,11 +17,13 @@ from fedjax_het import tree
 from fedjax_het._internal import kernels
 from fedjax_het._internal.float64 import require_float64
 from fedjax_het._internal.target_platform import target_platform
+from fedjax_het.engine.parallel.digit_products import block_size, multiply_by_digits
 from fedjax_het.engine.parallel.layout import AXIS, Layout, vmapped
 from fedjax_het.types import Array, PyTree, Upload
 
 _CPU_BLOCK = 1 << 19  # entries of a stack that a CPU converts at a time: they fit in its cache
 _ACCELERATOR_BLOCK = 1 << 24  # the same on accelerators: large, for few kernel launches
+_JOINED_LEAF = 1 << 22  # entries of the leaves that are copied into one
 _EXCHANGE_BLOCK = 1 << 20  # entries that a device exchanges with the others at a time
 _KERNEL = Path(__file__).with_name("gram.cc")
 _TARGETS = {"float32": "fedjax_het_gram_float32", "bfloat16": "fedjax_het_gram_bfloat16"}
@@ -50,7 +52,7 @@ class StackedUpdates:
     def gram(self) -> Array:
         require_float64()
         if not self.layout.mesh:
-            return tree.sum_over_leaves(inner_products, self.stack)
+            return tree.sum_over_leaves(inner_products, _join_small_leaves(self.stack))
         num_clients = jax.tree.leaves(self.stack)[0].shape[0]
         return self._on_each_device(functools.partial(_gram_across_devices, num_clients, self.layout.num_devices))
 
@@ -107,15 +109,36 @@ def _gram_across_devices(num_clients: int, num_devices: int, stack: PyTree) -> A
     # With fewer columns than clients, summing m x m matrices would take longer than computing them.
     columns = max(4 * num_clients, _EXCHANGE_BLOCK // num_clients)
     by_blocks = lambda rows: tree.sum_over_blocks(exchange, rows, columns * num_devices)  # noqa: E731
-    return jax.lax.psum(tree.sum_over_leaves(by_blocks, stack), AXIS)
+    return jax.lax.psum(tree.sum_over_leaves(by_blocks, _join_small_leaves(stack)), AXIS)
+
+
+def _join_small_leaves(stack: PyTree) -> PyTree:
+    """Join the float32 leaves of up to `_JOINED_LEAF` entries for TPUs, where the products of each leaf take seconds to
+    compile."""
+    if target_platform() != "tpu":
+        return stack
+    rows = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(stack)]
+    small = [each for each in rows if each.dtype == jnp.float32 and each.size <= _JOINED_LEAF]
+    large = [each for each in rows if each.dtype != jnp.float32 or each.size > _JOINED_LEAF]
+    return [*large, jnp.concatenate(small, axis=1)] if len(small) > 1 else rows
 
 
 def _products(stack: PyTree, reference: PyTree) -> Array:
     """The inner products <u_i, v>; a matrix product would copy the stack to float64."""
+    num_clients = jax.tree.leaves(stack)[0].shape[0]
+    if target_platform() == "tpu":
+        joined = jax.tree.map(lambda u, v: jnp.concatenate([u, v[None]]), unpack(stack), reference)
+        return tree.sum_over_leaves(_products_with_last_row, _join_small_leaves(joined))
     pairs = zip(jax.tree.leaves(unpack(stack)), jax.tree.leaves(reference), strict=True)
     rows = ((u.reshape(u.shape[0], -1).astype(float), v.ravel().astype(float)) for u, v in pairs)
-    num_clients = jax.tree.leaves(stack)[0].shape[0]
     return sum((jnp.sum(u * v, axis=1) for u, v in rows), jnp.zeros(num_clients, float))
+
+
+def _products_with_last_row(rows: Array) -> Array:
+    if rows.dtype != jnp.float32:
+        return jnp.sum(rows[:-1] * rows[-1], axis=1)
+    size = block_size(len(rows) - 1, 1)
+    return tree.sum_over_blocks(lambda x: multiply_by_digits(x[:-1], x[-1:])[:, 0], rows, size)
 
 
 def _combination_across_devices(stack: PyTree, coefficients: Array) -> PyTree:
@@ -146,11 +169,14 @@ def unpack(stack: PyTree) -> PyTree:
 def inner_products(rows: Array) -> Array:
     """The Gram matrix <x_i, x_j> in float64, [m, n] -> [m, m], without a second copy of the rows.
 
-    Products of float32 rows are accumulated in float64; those of packed rows in float32 over a block of columns, and in
-    float64 over blocks. On CPUs the native kernel in gram.cc computes it, where it is available.
+    Products of float32 rows are accumulated in float64, on TPUs exactly by digits; those of packed rows in float32 over
+    a block of columns, and in float64 over blocks. On CPUs the native kernel in gram.cc computes it, where it is
+    available.
     """
     if rows.size and rows.dtype in (jnp.float32, jnp.uint16) and not explain_missing_kernel():
         return compute_gram_by_kernel(rows)
+    if rows.dtype == jnp.float32 and target_platform() == "tpu":
+        return tree.sum_over_blocks(lambda x: multiply_by_digits(x, x), rows, block_size(len(rows), len(rows)))
     entries = _CPU_BLOCK if target_platform() == "cpu" else _ACCELERATOR_BLOCK
     return tree.sum_over_blocks(_products_of_block, rows, max(1, entries // rows.shape[0]))
 
