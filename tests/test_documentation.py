@@ -42,6 +42,10 @@ def blocks(path: Path, language: str) -> list[re.Match]:
     return [match for match in BLOCK.finditer(path.read_text()) if match["language"] == language]
 
 
+def _page(path: Path):
+    return pytest.param(path, marks=[pytest.mark.slow] * (path.stem in ("system_heterogeneity", "robust", "privacy")))
+
+
 def commands() -> list[tuple[Path, str]]:
     shell = [(path, block["code"].replace("\\\n", " ")) for path in PAGES for block in blocks(path, "bash")]
     return [(path, " ".join(line.split())) for path, code in shell for line in COMMAND.findall(code)]
@@ -79,7 +83,7 @@ def run_python(path: Path, place: Path, *, is_slow: bool) -> None:
             exec(compile(block["code"], name_of(path), "exec"), scope)
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if blocks(path, "python")], ids=name_of)
+@pytest.mark.parametrize("path", [_page(path) for path in PAGES if blocks(path, "python")], ids=name_of)
 def test_the_python_of_a_page_runs(path, place):
     run_python(path, place, is_slow=False)
 

@@ -69,6 +69,7 @@ def heads(state):
     return state.clients.personal["params"]["classifier"]
 
 
+@pytest.mark.slow
 def test_fedpacs_alignment_starts_after_the_first_round():
     assert difference(train_shared("fedpac", 1), train_shared("fedpac", 1, lam=0.0)) < 1e-6
     assert difference(train_shared("fedpac", 2), train_shared("fedpac", 2, lam=0.0)) > 1e-4

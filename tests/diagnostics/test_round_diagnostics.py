@@ -180,6 +180,7 @@ def test_diagnostics_of_a_streaming_run_are_refused():
         Simulation(algorithm("fedavg"), model("none"), federation(), rounds=1, examples="stream", diagnostics=norms)
 
 
+@pytest.mark.slow
 def test_diagnostics_of_bfloat16_updates_use_the_packed_values():
     def diagnosed(**options):
         chosen = ALGORITHMS["fedmgc"](batch_size=8, **options)

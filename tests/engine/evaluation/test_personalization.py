@@ -73,7 +73,9 @@ def test_fine_tuning_changes_the_scores_and_not_the_state():
         assert evaluation.personal.loss[0, client] == pytest.approx(float(loss(tuned, held)), rel=1e-4)
 
 
-@pytest.mark.parametrize("where", [("host", "stream"), ("disk", "device")], ids=str)
+@pytest.mark.parametrize(
+    "where", [("host", "stream"), pytest.param(("disk", "device"), marks=pytest.mark.slow)], ids=str
+)
 def test_own_models_off_the_device_score_the_same(where):
     """The rule reads memory, personal leaves, training examples and the key."""
 

@@ -82,7 +82,7 @@ def run(simulation: Simulation, blocks: tuple[int, ...] = (5, 4)) -> tuple:
     return jax.tree.map(np.array, (without_padding(with_all_client_states(state), federation().num_clients), out))
 
 
-@pytest.mark.parametrize("client_states", ["device", "host"])
+@pytest.mark.parametrize("client_states", ["device", pytest.param("host", marks=pytest.mark.slow)])
 def test_a_released_executor_keeps_no_data_on_the_device(client_states):
     shapes = (federation().examples.inputs.shape, federation().data.test.index.shape)
 
@@ -102,7 +102,7 @@ def test_a_released_executor_keeps_no_data_on_the_device(client_states):
     ("name", "options", "layout", "residence"),
     [
         ("fedavg", quick_options, "chunked(1)", ("device", "stream")),
-        ("scaffold", quick_options, "sharded(2, 1)", ("disk", "stream")),
+        pytest.param("scaffold", quick_options, "sharded(2, 1)", ("disk", "stream"), marks=SLOW),
         *(pytest.param(name, dict, *where, marks=SLOW) for name in ALGORITHMS for where in ELSEWHERE),
     ],
 )

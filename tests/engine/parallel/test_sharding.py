@@ -35,7 +35,7 @@ def peak_models_per_device(num_clients: int, num_seeds: int) -> tuple[float, flo
     return runner.round_bytes / one, (start.output_size_in_bytes + start.temp_size_in_bytes) / one
 
 
-@pytest.mark.parametrize("num_seeds", [1, 2])
+@pytest.mark.parametrize("num_seeds", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_each_device_holds_its_share_of_the_client_states(num_seeds):
     few, many = (peak_models_per_device(num_clients, num_seeds) for num_clients in (8, 40))
     added = num_seeds * (40 - 8) / 4

@@ -4,7 +4,7 @@ from experiments.benchmarks import aggregators
 from fedjax_het.engine.parallel.layout import sharded, vmapped
 
 
-@pytest.mark.parametrize("layout", [vmapped, sharded(2)], ids=str)
+@pytest.mark.parametrize("layout", [vmapped, pytest.param(sharded(2), marks=pytest.mark.slow)], ids=str)
 def test_every_aggregator_is_measured_with_the_mean(layout):
     rows, rate = aggregators.measure(4, 4000, layout, ["float32", "bfloat16"], repeats=2)
     wanted = ["fedavg", *(f"{name} {stack}" for stack in aggregators.STACKS for name in aggregators.EDITING_ALGORITHMS)]

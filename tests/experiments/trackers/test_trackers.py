@@ -89,6 +89,7 @@ def log(tmp_path):
 
 
 # ---- TensorBoard -----------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_tensorboard_shows_the_files_of_a_run_even_if_enabled_after_a_kill(command, tmp_path, capsys, monkeypatch):
     """The kill comes after the lines of round 4 and before its checkpoint: they are dropped and come again."""
     run, save = tmp_path / "run", engine.Checkpoints.save
