@@ -10,6 +10,7 @@ instructions of the compiled program, bytes of arguments and temporary arrays on
 round with loops multiplied out, bytes of collectives, operations in float64, custom calls, and an estimate of a round's
 seconds from the peak rates of the chip; the last six not for CPUs, where kernels of ours compute. Rows are written to
 --json as they come, and what is in that file is not compiled again. No program is taken from a cache.
+--effort=-1 shows soonest whether the compiler accepts a program; its other figures are those of a slower one.
 Exit status: 0 = all compiled, or were refused for a stated reason, 1 = some failed, 2 = an input error.
 """
 
@@ -148,7 +149,9 @@ def trace(algorithm: str, model: str, layout: Layout) -> TracedRound:
     return trace_round(RunSpec(sweep, network, federation, fh.participation.uniform(COHORT), 10, 5), layout)
 
 
-def compile_case(algorithm: str, model: str, layout_name: str, target: Target) -> list[Record]:
+def compile_case(
+    algorithm: str, model: str, layout_name: str, target: Target, names: Sequence[str] = PROGRAMS
+) -> list[Record]:
     """Compile the rounds and the evaluation, and return a row for each: its figures, or what the compiler said."""
     case = {"algorithm": algorithm, "model": model, "layout": layout_name}
     rows = []
@@ -156,11 +159,11 @@ def compile_case(algorithm: str, model: str, layout_name: str, target: Target) -
         try:
             traced = trace(algorithm, model, target.layout(layout_name))
         except InputError as error:
-            return [case | {"program": name, "result": f"refused: {error}"} for name in PROGRAMS]
+            return [case | {"program": name, "result": f"refused: {error}"} for name in names]
         programs = RunPrograms(traced)
-        for name, program in zip(PROGRAMS, (programs.rounds(), programs.evaluation()), strict=True):
+        for name in names:
             try:
-                figures = _measure(program, traced, target)
+                figures = _measure(getattr(programs, name)(), traced, target)
             except Exception as error:  # whatever a compiler raises is a result
                 figures = {"result": f"failed: {_first_line(error)}"}
             rows.append(case | {"program": name} | figures)
@@ -235,11 +238,22 @@ def _parse_command(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--algorithms", default="all", help="comma-separated, or all")
     parser.add_argument("--models", default="mlp", help="comma-separated, or all")
     parser.add_argument("--layouts", default="vmapped", help=f"{', '.join(LAYOUTS)}, or all")
+    parser.add_argument("--programs", default="all", help=f"{', '.join(PROGRAMS)}, or all")
+    parser.add_argument("--effort", type=float, default=0.0, help="of the compiler, from -1 to 1; 0 is what runs have")
     parser.add_argument("--json", type=Path, help="the file of figures, continued if it exists")
     parser.add_argument("--markdown", type=Path, help="a file for the table")
     known = parser.parse_args(list(argv))
-    for name, choices in (("algorithms", ALGORITHMS), ("models", PROBLEMS), ("layouts", LAYOUTS)):
+    for name, choices in (
+        ("algorithms", ALGORITHMS),
+        ("models", PROBLEMS),
+        ("layouts", LAYOUTS),
+        ("programs", PROGRAMS),
+    ):
         setattr(known, name, select_names(f"--{name}", getattr(known, name), choices))
+    if not -1 <= known.effort <= 1:
+        raise InputError(f"--effort: {known.effort:g} is not from -1 to 1.")
+    if known.effort and known.platform != "tpu":
+        raise InputError("--effort: it is the compiler's for TPUs. Leave it out, or write --platform=tpu.")
     if known.platform == "cpu" and "sharded" in known.layouts:
         raise InputError("--layouts: a CPU is compiled for as one device. Write vmapped or chunked.")
     for name in ("json", "markdown"):
@@ -251,15 +265,17 @@ def _parse_command(argv: Sequence[str]) -> argparse.Namespace:
 def run_command(known: argparse.Namespace) -> int:
     jax.config.update("jax_platforms", "cpu")  # nothing runs on the devices that are compiled for
     target, file = find_target(known.platform, known.topology), FigureFile(known.json)
-    file.describe({"device": target.topology, "versions": f"JAX {jax.__version__}"})
+    effort = f", effort {known.effort:g}" if known.effort else ""
+    file.describe({"device": f"{target.topology}{effort}", "versions": f"JAX {jax.__version__}"})
+    if known.effort:
+        jax.config.update("jax_exec_time_optimization_effort", known.effort)
     done = {tuple(record[key] for key in ("algorithm", "model", "layout", "program")) for record in file.records}
     for case in itertools.product(known.algorithms, known.models, known.layouts):
-        if done.issuperset((*case, program) for program in PROGRAMS):
+        missing = [program for program in known.programs if (*case, program) not in done]
+        if not missing:
             continue
         print(*case, end=": ", flush=True)
-        for row in compile_case(*case, target):
-            if (*case, row["program"]) in done:
-                continue
+        for row in compile_case(*case, target, missing):
             file.add("programs", row)
             print(row["program"], row["result"], f"{row.get('compile_s', 0):.1f} s", end="; ", flush=True)
         print()

@@ -141,6 +141,7 @@ def test_every_model_compiles_for_a_tpu(algorithm, model, one_chip):
 
 def test_what_the_file_holds_is_not_compiled_again(tmp_path, capsys, monkeypatch):
     command = ["--platform=cuda", "--algorithms=fedavg", "--models=mlp", f"--json={tmp_path / 'compile.json'}"]
+    assert compile.main([*command, "--programs=rounds"]) == 0
     assert compile.main(command) == 0
     records = json.loads((tmp_path / "compile.json").read_text())["records"]
     assert [record["program"] for record in records] == ["rounds", "evaluation"]
@@ -152,6 +153,13 @@ def test_what_the_file_holds_is_not_compiled_again(tmp_path, capsys, monkeypatch
 def test_several_devices_are_refused_for_a_cpu(capsys):
     assert compile.main(["--platform=cpu", "--layouts=sharded"]) == 2
     assert capsys.readouterr().err.startswith("error: --layouts: a CPU is compiled for as one device.")
+
+
+def test_an_effort_is_for_tpus_alone_and_from_minus_one_to_one(capsys):
+    assert compile.main(["--platform=cuda", "--effort=-1"]) == 2
+    assert capsys.readouterr().err.startswith("error: --effort: it is the compiler's for TPUs.")
+    assert compile.main(["--effort=-3"]) == 2
+    assert capsys.readouterr().err.startswith("error: --effort: -3 is not from -1 to 1.")
 
 
 def test_an_unknown_algorithm_is_refused_with_the_nearest(capsys):
