@@ -37,18 +37,61 @@ class LSTM(nn.Module):
         bias = self.param("bias", nn.initializers.zeros_init(), (size,))
         x, kernel, recurrent = nn.dtypes.promote_dtype(x, kernel, recurrent)
         received = jnp.swapaxes(add_bias(x @ kernel, bias), 0, 1)
-        exact = jnp.promote_types(x.dtype, jnp.float32)
+        return jnp.swapaxes(_recur(received, recurrent), 0, 1)
 
-        def step(carry: tuple[Array, Array], received: Array) -> tuple[tuple[Array, Array], Array]:
-            cell, hidden = carry
-            gates = (received + hidden @ recurrent).astype(exact)
-            written, forgotten, candidate, shown = jnp.split(gates, 4, axis=-1)
-            cell = nn.sigmoid(forgotten + 1) * cell + nn.sigmoid(written) * nn.tanh(candidate)
-            hidden = (nn.sigmoid(shown) * nn.tanh(cell)).astype(hidden.dtype)
-            return (cell, hidden), hidden
 
-        start = jnp.zeros((x.shape[0], self.num_units), exact), jnp.zeros((x.shape[0], self.num_units), x.dtype)
-        return jnp.swapaxes(lax.scan(step, start, received)[1], 0, 1)
+@jax.custom_vjp
+def _recur(received: Array, recurrent: Array) -> Array:
+    """The hidden states [length, batch, unit] of W x + b [length, batch, 4 unit] and U [unit, 4 unit].
+
+    The gradient of U is one product over all positions; the gradient of a loop would add one product for each position
+    to an array of U's size.
+    """
+    return _recur_forward(received, recurrent)[0]
+
+
+def _recur_forward(received: Array, recurrent: Array) -> tuple[Array, tuple[Array, ...]]:
+    exact = jnp.promote_types(received.dtype, jnp.float32)
+
+    def step(carry: tuple[Array, Array], received: Array) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+        cell, hidden = carry
+        gates = (received + hidden @ recurrent).astype(exact)
+        written, forgotten, candidate, shown = jnp.split(gates, 4, axis=-1)
+        gates = nn.sigmoid(written), nn.sigmoid(forgotten + 1), nn.tanh(candidate), nn.sigmoid(shown)
+        new_cell = gates[1] * cell + gates[0] * gates[2]
+        bounded = nn.tanh(new_cell)
+        new_hidden = (gates[3] * bounded).astype(received.dtype)
+        return (new_cell, new_hidden), (new_hidden, *gates, bounded, cell, hidden)
+
+    start = jnp.zeros((received.shape[1], len(recurrent)), exact)
+    _, (outputs, *kept, hiddens) = lax.scan(step, (start, start.astype(received.dtype)), received)
+    return outputs, (*kept, hiddens, recurrent)
+
+
+def _recur_backward(kept: tuple[Array, ...], gradients: Array) -> tuple[Array, Array]:
+    *activations, hiddens, recurrent = kept
+    transposed = lax.optimization_barrier(recurrent.T)  # a CPU would take twice as long to multiply by the transpose
+
+    def step(carry: tuple[Array, Array], position: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
+        (of_hidden, of_cell), (gradient, written, forgotten, candidate, shown, bounded, cell) = carry, position
+        of_hidden = of_hidden + gradient
+        of_cell = of_cell + of_hidden * shown * (1 - jnp.square(bounded))
+        of_gates = (
+            of_cell * candidate * written * (1 - written),
+            of_cell * cell * forgotten * (1 - forgotten),
+            of_cell * written * (1 - jnp.square(candidate)),
+            of_hidden * bounded * shown * (1 - shown),
+        )
+        of_gates = jnp.concatenate(of_gates, axis=-1).astype(recurrent.dtype)
+        return ((of_gates @ transposed).astype(cell.dtype), of_cell * forgotten), of_gates
+
+    start = jnp.zeros_like(activations[0][0])
+    _, of_gates = lax.scan(step, (start, start), (gradients, *activations), reverse=True)
+    of_recurrent = jnp.einsum("lbh,lbg->hg", hiddens, of_gates, preferred_element_type=start.dtype)
+    return of_gates, of_recurrent.astype(recurrent.dtype)
+
+
+_recur.defvjp(_recur_forward, _recur_backward)
 
 
 class RecurrentNetwork(Network):

@@ -1,5 +1,6 @@
 """Networks of tokens: the recurrence against Flax's, causality, precision, and what they refuse."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,16 +25,26 @@ def logits(model, tokens, variables=None):
     return model.classify(variables["params"], model.encode(variables, tokens, context)[0][0])
 
 
-def test_the_recurrence_is_that_of_flax():
+def test_the_recurrence_and_its_gradients_are_those_of_flax():
     x = jax.random.normal(KEY, (2, 5, 3))
     params = LSTM(4).init(KEY, x)["params"]
     params["bias"] = jax.random.normal(KEY, (16,))
-    kernel, recurrent, bias = (jnp.split(params[name], 4, axis=-1) for name in ("kernel", "recurrent", "bias"))
-    theirs = {f"i{gate}": {"kernel": each} for gate, each in zip("ifgo", kernel, strict=True)}
-    for gate, each, constant in zip("ifgo", recurrent, bias, strict=True):
-        theirs[f"h{gate}"] = {"kernel": each, "bias": constant + (gate == "f")}
-    expected = nn.RNN(nn.OptimizedLSTMCell(4)).apply({"params": {"cell": theirs}}, x)
-    np.testing.assert_allclose(LSTM(4).apply({"params": params}, x), expected, rtol=1e-5, atol=1e-6)
+
+    def run_flax(params, x):
+        kernel, recurrent, bias = (jnp.split(params[name], 4, axis=-1) for name in ("kernel", "recurrent", "bias"))
+        theirs = {f"i{gate}": {"kernel": each} for gate, each in zip("ifgo", kernel, strict=True)}
+        for gate, each, constant in zip("ifgo", recurrent, bias, strict=True):
+            theirs[f"h{gate}"] = {"kernel": each, "bias": constant + (gate == "f")}
+        return nn.RNN(nn.OptimizedLSTMCell(4)).apply({"params": {"cell": theirs}}, x)
+
+    def differentiate(run):
+        weights = jax.random.normal(jax.random.key(1), (2, 5, 4))
+        gradient = jax.grad(lambda *arguments: jnp.sum(weights * run(*arguments)), argnums=(0, 1))
+        squares = lambda *arguments: sum(jnp.sum(g**2) for g in jax.tree.leaves(gradient(*arguments)))  # noqa: E731
+        return run(params, x), gradient(params, x), jax.grad(squares, argnums=(0, 1))(params, x)
+
+    ours = differentiate(lambda params, x: LSTM(4).apply({"params": params}, x))
+    chex.assert_trees_all_close(ours, differentiate(run_flax), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -19,7 +19,7 @@ from ... import ROOT, module_command, module_environment
 from ...distributed import cpu_devices
 from ..harness import Benchmark, BenchmarkRules
 from ..peers import OURS
-from ..workloads import WORKLOADS, Workload
+from ..workloads import LAYERED, Workload
 from . import tasks
 from .tasks import Record, Setting
 
@@ -88,7 +88,7 @@ class Plan(NamedTuple):
 
     def setting(self, model: str, clients: int, cohort: int, examples: int, epochs: int, precision: str) -> Setting:
         if self.is_tiny:
-            clients, cohort, examples = min(clients, 4), min(cohort, 2), 20 if model in WORKLOADS else 2
+            clients, cohort, examples = min(clients, 4), min(cohort, 2), 20 if model in LAYERED else 2
         return Setting(model, clients, cohort, examples, epochs, precision, 0.125 if self.is_tiny else 1.0)
 
 
@@ -99,7 +99,7 @@ def variants(plan: Plan) -> Iterator[Piece]:
     more = [("chunked(10)", "lax"), ("chunked(10)", "im2col"), ("chunked(10)", "shifts"), ("auto", "timed")]
     for i, precision in enumerate(plan.precisions):
         for model in ("w2",) if plan.is_tiny else ("w1", "w2"):
-            setting = plan.setting(model, 100, 100, WORKLOADS[model].num_examples, 1, precision)
+            setting = plan.setting(model, 100, 100, LAYERED[model].num_examples, 1, precision)
             chosen = [few[2], more[-1]] if plan.is_tiny else few + more if i == 0 else few
             yield _rounds_piece("variants", setting, chosen, 240)
 
@@ -109,7 +109,7 @@ def peers(plan: Plan) -> Iterator[Piece]:
     rounds = [(clients, plan.precisions[0]) for clients in (100, 10, 1000)]
     rounds += [(100, precision) for precision in plan.precisions[1:2]]
     for clients, precision in rounds[: 1 if plan.is_tiny else None]:
-        for base, work in list(WORKLOADS.items())[1 if plan.is_tiny else 0 :]:
+        for base, work in list(LAYERED.items())[1 if plan.is_tiny else 0 :]:
             sized = work.resized(min(clients, 3), 20) if plan.is_tiny else work.resized(clients)
             is_chunked = clients > _CHUNKED_ABOVE and work.convolutions
             rules = BenchmarkRules(
@@ -163,7 +163,7 @@ def tutorial(plan: Plan) -> Iterator[Piece]:
 
 
 def flags(plan: Plan) -> Iterator[Piece]:
-    for base, work in list(WORKLOADS.items())[2 if plan.is_tiny else 0 :]:
+    for base, work in list(LAYERED.items())[2 if plan.is_tiny else 0 :]:
         setting = plan.setting(base, 100, 100, work.num_examples, 1, plan.precisions[0])
         for about, text in {"as it is": "", **_FLAGS}.items():
             chosen = [(plan.layout or "vmapped", plan.conv)]
@@ -203,7 +203,7 @@ def profile(plan: Plan) -> Iterator[Piece]:
     chosen = [("w3", 100, "vmapped"), ("w2", 100, "vmapped"), ("w1", 100, "vmapped")]
     chosen += [("resnet18", 10, "chunked(1)"), ("resnet18", 10, "vmapped")]
     for model, cohort, layout in chosen[: 1 if plan.is_tiny else None]:
-        examples = WORKLOADS[model].num_examples if model in WORKLOADS else 500
+        examples = LAYERED[model].num_examples if model in LAYERED else 500
         setting = plan.setting(model, cohort, cohort, examples, 1, plan.precisions[0])
         name = f"{model}, {setting.cohort_size} clients, {setting.precision}, {layout}"
         arguments = {"name": name, "setting": setting, "layout": layout, "conv": plan.conv}

@@ -30,7 +30,7 @@ from ..aggregators import measure as measure_edits
 from ..figure_file import Record
 from ..peers import ours
 from ..peers.worker import installed_version, send_answer, separate_answers
-from ..workloads import NUM_CLASSES, W2, WORKLOADS
+from ..workloads import LAYERED, NUM_CLASSES, W2
 
 Task = Callable[..., Iterator[Record]]
 _STEMS = {"resnet18": "small", "resnet18_imagenet": "imagenet"}
@@ -51,15 +51,15 @@ class Setting(NamedTuple):
 
 
 def build_model(setting: Setting, conv: str) -> Model:
-    if setting.model in WORKLOADS:
-        return ours.build_model(WORKLOADS[setting.model], conv)
+    if setting.model in LAYERED:
+        return ours.build_model(LAYERED[setting.model], conv)
     stem = _STEMS[setting.model]
     return models.resnet18(NUM_CLASSES, norm="group", stem=stem, width=setting.width, conv=conv)
 
 
 def build_simulation(setting: Setting, layout: str, conv: str, block: int) -> engine.Simulation:
     """FedAvg on synthetic examples; a ResNet takes the images and batches of w2."""
-    work = WORKLOADS.get(setting.model, W2).resized(setting.num_clients, setting.num_examples)
+    work = LAYERED.get(setting.model, W2).resized(setting.num_clients, setting.num_examples)
     return engine.Simulation(
         algorithms.fedavg(learning_rate=work.learning_rate, batch_size=work.batch_size, epochs=setting.epochs),
         ours.with_matmul_precision(setting.precision)(build_model(setting, conv)),

@@ -48,6 +48,7 @@ class ContenderInfo(NamedTuple):
     module: str  # below experiments.benchmarks.peers
     packages: tuple[str, ...]  # their versions are reported; all are needed
     install: str = ""
+    has_layers_alone: bool = False  # whether it is written for networks of convolutions and dense layers only
 
 
 _TORCH = "pip install torch"
@@ -59,24 +60,27 @@ PEERS: Mapping[str, ContenderInfo] = MappingProxyType(
         "torch_processes": ContenderInfo(
             "PyTorch, lean loop, one process per core", "torch_processes", ("torch",), _TORCH
         ),
-        "torch_vmap": ContenderInfo("PyTorch, torch.func.vmap over clients", "torch_vmap", ("torch",), _TORCH),
+        "torch_vmap": ContenderInfo("PyTorch, torch.func.vmap over clients", "torch_vmap", ("torch",), _TORCH, True),
         "pfl_research": ContenderInfo(
             "pfl-research, one process per core",
             "pfl_research",
             ("pfl", "torch"),
             "pip install pfl torch, in an environment of its own (absl-py below 2), and --python=pfl_research=...",
+            has_layers_alone=True,
         ),
         "flower": ContenderInfo(
             "Flower simulation (Ray, one actor per core)",
             "flower",
             ("flwr", "ray", "torch"),
             'pip install "flwr[simulation]" torch',
+            has_layers_alone=True,
         ),
         "fedjax": ContenderInfo(
             "FedJAX, jit backend",
             "fedjax",
             ("fedjax", "jax", "jaxlib"),
             "pip install fedjax, in an environment of its own with an older JAX (0.4.30), and --python=fedjax=...",
+            has_layers_alone=True,
         ),
     }
 )

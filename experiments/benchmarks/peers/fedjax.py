@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..workloads import Weights, Workload
+from ..workloads import LayeredWorkload, Weights
 from . import Contender, ContenderSettings, UnusableError
 
 try:
@@ -13,7 +13,7 @@ except Exception as error:  # what is missing from newer releases of JAX shows a
     raise UnusableError(f"FedJAX does not run here, on JAX {jax.__version__}: {error}. See --python") from error
 
 
-def prepare(work: Workload, settings: ContenderSettings) -> Contender:
+def prepare(work: LayeredWorkload, settings: ContenderSettings) -> Contender:
     def loss(weights: Weights, batch: dict[str, jax.Array], rng: jax.Array) -> jax.Array:
         x, remaining = batch["x"].astype(jnp.float32) / 255, list(weights)
         for layer in work.convolutions:

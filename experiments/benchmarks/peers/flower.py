@@ -10,7 +10,7 @@ from queue import SimpleQueue
 
 import torch
 
-from ..workloads import Weights, Workload
+from ..workloads import LayeredWorkload, Weights
 from . import Contender, ContenderSettings
 from .torch_lean import Loop
 from .torch_network import from_torch
@@ -25,7 +25,7 @@ from flwr.simulation import run_simulation
 
 
 @functools.cache
-def _loop(work: Workload) -> Loop:
+def _loop(work: LayeredWorkload) -> Loop:
     """Build the loop once per actor."""
     torch.set_num_threads(1)
     return Loop(work)
@@ -35,7 +35,7 @@ def _arrays(loop: Loop, tensors: list[torch.Tensor]) -> ArrayRecord:
     return ArrayRecord(dict(zip(loop.model.state_dict(), tensors, strict=True)))
 
 
-def _client(work: Workload) -> ClientApp:
+def _client(work: LayeredWorkload) -> ClientApp:
     app = ClientApp()
 
     @app.train()
@@ -50,7 +50,7 @@ def _client(work: Workload) -> ClientApp:
     return app
 
 
-def prepare(work: Workload, settings: ContenderSettings) -> Contender:
+def prepare(work: LayeredWorkload, settings: ContenderSettings) -> Contender:
     loop, everyone = Loop(work), work.num_clients
     orders: SimpleQueue[bool] = SimpleQueue()
     answers: SimpleQueue[BaseException | None] = SimpleQueue()

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fedjax_het import algorithms, data, engine, models
 from fedjax_het.models import computed_in
@@ -12,7 +13,7 @@ from fedjax_het.types import Model
 
 from ...configuration.build import read_layout
 from ...distributed import cpu_devices
-from ..workloads import NUM_CLASSES, Weights, Workload
+from ..workloads import NUM_CLASSES, LayeredWorkload, RecurrentWorkload, ResidualWorkload, Weights, Workload
 from . import Contender, ContenderSettings, UnusableError
 
 
@@ -68,8 +69,14 @@ def measure_peak_device_mb() -> float | None:
 
 
 def build_model(work: Workload, conv: str = "auto") -> Model:
+    if isinstance(work, ResidualWorkload):
+        return models.resnet18(work.num_classes, norm="batch", stem=work.stem, conv=conv)
+    if isinstance(work, RecurrentWorkload):
+        return models.lstm(work.num_classes, work.hidden, embedding=work.embedding)
+    if not isinstance(work, LayeredWorkload):
+        raise UnusableError(f"there is no network for {work.name}")
     if not work.convolutions:
-        return models.mlp(NUM_CLASSES, work.units[:-1])
+        return models.mlp(work.num_classes, work.units[:-1])
     channels = [layer.features for layer in work.convolutions]
     first = work.convolutions[0]
     return models.cnn(NUM_CLASSES, channels, work.units[:-1], kernel=first.kernel, padding=first.padding, conv=conv)
@@ -78,7 +85,7 @@ def build_model(work: Workload, conv: str = "auto") -> Model:
 def build_federation(work: Workload) -> data.Federation:
     examples = work.examples()
     dataset = data.assemble(
-        work.name, examples.inputs, examples.labels, class_names=[str(label) for label in range(NUM_CLASSES)]
+        work.name, examples.inputs, examples.labels, class_names=[str(label) for label in range(work.num_classes)]
     )
     return data.federate(
         dataset,
@@ -89,19 +96,29 @@ def build_federation(work: Workload) -> data.Federation:
     )
 
 
-def _layer_names(work: Workload) -> list[str]:
-    """Names of the submodules in the order of the workload's layers."""
-    convolutions = [f"conv_{i}" for i in range(len(work.convolutions))]
-    return [*convolutions, *(f"dense_{i}" for i in range(len(work.units) - 1)), "classifier"]
+def _leaf_paths(work: Workload) -> list[tuple[str, ...]]:
+    """The paths of the model's leaves, in the order of the workload's weights."""
+    if isinstance(work, ResidualWorkload):
+        paths = []
+        for block, number in (layer.path for layer in work.convolutions):
+            conv, norm = (f"{kind}_{number}" if number else kind for kind in ("conv", "norm"))
+            paths += [(block, conv, "kernel"), (block, norm, "scale"), (block, norm, "bias")]
+    elif isinstance(work, RecurrentWorkload):
+        leaves = ("kernel", "recurrent", "bias")
+        paths = [("embedding", "embedding"), *((f"lstm_{i}", leaf) for i in range(len(work.hidden)) for leaf in leaves)]
+    elif isinstance(work, LayeredWorkload):
+        names = [f"conv_{i}" for i in range(len(work.convolutions))]
+        names += [f"dense_{i}" for i in range(len(work.units) - 1)]
+        paths = [(name, leaf) for name in names for leaf in ("kernel", "bias")]
+    else:
+        raise UnusableError(f"there is no network for {work.name}")
+    return [*paths, ("classifier", "kernel"), ("classifier", "bias")]
 
 
-def to_params(work: Workload) -> dict[str, dict[str, np.ndarray]]:
-    weights = work.initial()
-    pairs = zip(weights[::2], weights[1::2], strict=True)
-    return {
-        name: {"kernel": kernel, "bias": bias} for name, (kernel, bias) in zip(_layer_names(work), pairs, strict=True)
-    }
+def to_params(work: Workload) -> dict[str, Any]:
+    return unflatten_dict(dict(zip(_leaf_paths(work), work.initial(), strict=True)))
 
 
 def _from_params(work: Workload, params: dict) -> Weights:
-    return [np.asarray(params[name][part])[0] for name in _layer_names(work) for part in ("kernel", "bias")]
+    leaves = flatten_dict(params)
+    return [np.asarray(leaves[path])[0] for path in _leaf_paths(work)]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..workloads import Weights, Workload
+from ..workloads import LayeredWorkload, Weights
 from . import Contender, ContenderSettings
 from .torch_network import build_network, from_torch, make_tensors
 
@@ -26,7 +26,7 @@ _NEVER = 1 << 30
 class _Learner(nn.Module):
     """The network with the two methods that pfl asks for."""
 
-    def __init__(self, work: Workload):
+    def __init__(self, work: LayeredWorkload):
         super().__init__()
         self.network = build_network(work)
 
@@ -37,7 +37,7 @@ class _Learner(nn.Module):
         return {}
 
 
-def _simulation(work: Workload) -> tuple[Callable[[], None], Callable[[], Weights]]:
+def _simulation(work: LayeredWorkload) -> tuple[Callable[[], None], Callable[[], Weights]]:
     """(a round, the weights); importing pfl joins the other processes."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
@@ -69,7 +69,7 @@ def _simulation(work: Workload) -> tuple[Callable[[], None], Callable[[], Weight
     return round, lambda: from_torch(work, learner.parameters())
 
 
-def prepare(work: Workload, settings: ContenderSettings) -> Contender:
+def prepare(work: LayeredWorkload, settings: ContenderSettings) -> Contender:
     size = max(n for n in range(1, settings.cores + 1) if work.num_clients % n == 0)  # pfl deals them out evenly
     if size > 1:
         addresses = ",".join(f"localhost:{_free_port()}" for _ in range(size))
@@ -89,7 +89,7 @@ def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     return Contender(round, weights, close)
 
 
-def _start(rank: int, work: Workload) -> tuple[subprocess.Popen, IO[bytes]]:
+def _start(rank: int, work: LayeredWorkload) -> tuple[subprocess.Popen, IO[bytes]]:
     """Start the process of a rank above 0; return it and its input."""
     command, environment = [sys.executable, "-m", __name__], os.environ | {"PFL_WORKER_RANK": str(rank)}
     process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=sys.stderr, bufsize=0)

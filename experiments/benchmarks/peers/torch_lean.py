@@ -8,7 +8,16 @@ from torch.nn.functional import cross_entropy
 
 from ..workloads import Workload
 from . import Contender, ContenderSettings
-from .torch_network import build_network, from_torch, make_tensors, read_facts, select_device, synchronize
+from .torch_network import (
+    averaged_tensors,
+    build_network,
+    from_torch,
+    make_tensors,
+    read_facts,
+    select_device,
+    synchronize,
+    trained_parameters,
+)
 
 
 class Loop:
@@ -17,9 +26,9 @@ class Loop:
     def __init__(self, work: Workload, device: torch.device | str = "cpu"):
         self.work, self.data = work, make_tensors(work, device)
         self.model = build_network(work).to(device, memory_format=torch.channels_last)  # pyrefly: ignore[no-matching-overload]
-        self.parameters = list(self.model.parameters())
-        self.server = [parameter.detach().clone() for parameter in self.parameters]
-        self.total = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self.parameters, self.averaged = trained_parameters(self.model), averaged_tensors(self.model)
+        self.server = [tensor.detach().clone() for tensor in self.averaged]
+        self.total = [torch.zeros_like(tensor) for tensor in self.averaged]
 
     def train(self, clients: Iterable[int]) -> None:
         """Leaves the sum of the clients' models, each trained from `server`, in `total`."""
@@ -31,14 +40,15 @@ class Loop:
     def add_one(self, positions: Tensor) -> None:
         """Train the model from `server` on these examples, and add it to `total`."""
         with torch.no_grad():
-            torch._foreach_copy_(self.parameters, self.server)
+            torch._foreach_copy_(self.averaged, self.server)
         self._train_one(positions)
         with torch.no_grad():
-            torch._foreach_add_(self.total, self.parameters)
+            torch._foreach_add_(self.total, self.averaged)
 
     def _train_one(self, positions: Tensor) -> None:
         inputs, labels = self.data.inputs[positions], self.data.labels[positions]
-        inputs = inputs.contiguous(memory_format=torch.channels_last)
+        if inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
         size = self.work.batch_size
         for x, y in zip(inputs.split(size), labels.split(size), strict=True):
             gradients = torch.autograd.grad(cross_entropy(self.model(x), y), self.parameters)

@@ -1,18 +1,19 @@
-"""The workloads in PyTorch: the network, its weights to and from the workloads' layout, and the examples as tensors."""
+"""The workloads in PyTorch: networks, their weights to and from the workloads' layout, and the examples as tensors."""
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..workloads import Weights, Workload
+from ..workloads import LayeredWorkload, RecurrentWorkload, ResidualWorkload, Weights, Workload
+from ..workloads.residual import Convolution
 from . import ContenderSettings, UnusableError
 
 
 class Tensors(NamedTuple):
-    inputs: Tensor  # [n, channel, height, width] float32, in 0..1; channels innermost in memory
+    inputs: Tensor  # [n, channel, height, width] float32, in 0..1, channels innermost in memory; or tokens int64
     labels: Tensor  # [n] int64
     clients: Tensor  # [clients, examples] int64
 
@@ -41,13 +42,41 @@ def read_facts(device: torch.device) -> dict[str, Any]:
 
 def make_tensors(work: Workload, device: torch.device | str = "cpu") -> Tensors:
     examples = work.examples()
-    inputs = torch.from_numpy(examples.inputs).to(device).float().div_(255).permute(0, 3, 1, 2)
+    inputs = torch.from_numpy(examples.inputs).to(device)
+    inputs = inputs.float().div_(255).permute(0, 3, 1, 2) if inputs.ndim == 4 else inputs.long()
     labels, clients = (torch.from_numpy(each).to(device).long() for each in (examples.labels, examples.clients))
     return Tensors(inputs, labels, clients)
 
 
-def build_network(work: Workload) -> nn.Sequential:
-    """Build the workload's layers with their initial weights; pooled before ReLU, which is the same and less to do."""
+def build_network(work: Workload) -> nn.Module:
+    """Build the workload's network with its initial weights, in the mode for training."""
+    match work:
+        case LayeredWorkload():
+            model = _build_layers(work)
+        case ResidualWorkload():
+            model = _build_residual_network(work)
+        case RecurrentWorkload():
+            model = _RecurrentNetwork(work)
+        case _:
+            raise UnusableError(f"there is no network for {work.name}")
+    with torch.no_grad():
+        for parameter, value in zip(trained_parameters(model), to_torch(work, work.initial()), strict=True):
+            parameter.copy_(value)
+    return model
+
+
+def trained_parameters(model: nn.Module) -> list[Tensor]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def averaged_tensors(model: nn.Module) -> list[Tensor]:
+    """What the server averages: the trained parameters, then the running statistics of norms."""
+    statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    return [*trained_parameters(model), *statistics]
+
+
+def _build_layers(work: LayeredWorkload) -> nn.Module:
+    """Pooled before ReLU, which is the same and less to do."""
     modules, channels = [], work.shape[2]
     for layer in work.convolutions:
         convolution = nn.Conv2d(channels, layer.features, layer.kernel, padding=layer.padding.lower())
@@ -57,33 +86,85 @@ def build_network(work: Workload) -> nn.Sequential:
     for units in work.units:
         modules += [nn.Linear(size, units), nn.ReLU()]
         size = units
-    model = nn.Sequential(*modules[:-1])
-    with torch.no_grad():
-        for parameter, value in zip(model.parameters(), to_torch(work, work.initial()), strict=True):
-            parameter.copy_(value)
-    return model
+    return nn.Sequential(*modules[:-1])
+
+
+def _build_residual_network(work: ResidualWorkload) -> nn.Module:
+    layers = {layer.path: layer for layer in work.convolutions}
+    modules = [_convolve_and_norm(layers["stem", ""])]
+    modules += [nn.MaxPool2d(3, 2, 1), nn.ReLU()] if work.stem == "imagenet" else [nn.ReLU()]
+    modules += [_Block(layers, name) for name in dict.fromkeys(block for block, _ in layers if block != "stem")]
+    classifier = nn.Linear(work.convolutions[-1].features, work.num_classes)
+    return nn.Sequential(*modules, nn.AdaptiveAvgPool2d(1), nn.Flatten(), classifier)
+
+
+def _convolve_and_norm(layer: Convolution) -> nn.Module:
+    padding = layer.kernel // 2
+    convolution = nn.Conv2d(layer.inputs, layer.features, layer.kernel, layer.strides, padding, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(layer.features))
+
+
+class _Block(nn.Module):
+    def __init__(self, layers: Mapping[tuple[str, str], Convolution], name: str):
+        super().__init__()
+        self.first, self.second = (_convolve_and_norm(layers[name, index]) for index in "01")
+        has_shortcut = (name, "shortcut") in layers
+        self.shortcut = _convolve_and_norm(layers[name, "shortcut"]) if has_shortcut else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.second(torch.relu(self.first(x))) + self.shortcut(x))
+
+
+class _RecurrentNetwork(nn.Module):
+    """PyTorch has a second bias, which is not trained: it is the 1 that is added to the forget gate."""
+
+    def __init__(self, work: RecurrentWorkload):
+        super().__init__()
+        (units,) = set(work.hidden)
+        self.embedding = nn.Embedding(work.num_classes, work.embedding)
+        self.lstm = nn.LSTM(work.embedding, units, len(work.hidden), batch_first=True)
+        self.classifier = nn.Linear(units, work.num_classes)
+        for name, parameter in self.lstm.named_parameters():
+            if name.startswith("bias_hh"):
+                nn.init.zeros_(parameter.requires_grad_(False))
+                parameter.data[units : 2 * units] = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.lstm(self.embedding(x))[0][:, -1])
+
+
+_TO_TORCH = {4: (3, 2, 0, 1), 2: (1, 0), 1: (0,)}  # axes, by their number
+_FROM_TORCH = {4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}
 
 
 def to_torch(work: Workload, weights: Weights) -> list[Tensor]:
-    """Convert the workload's weights to PyTorch's layout; images are flattened channel by channel there."""
-    first, (height, width, channels) = 2 * len(work.convolutions), work.flattened
+    """Convert the workload's weights to PyTorch's layout."""
     tensors = []
     for i, value in enumerate(weights):
-        if i == first:
+        if _is_behind_flattening(work, i):  # PyTorch flattens images channel by channel
+            height, width, channels = work.flattened
             value = value.reshape(height, width, channels, -1).transpose(2, 0, 1, 3).reshape(value.shape)
-        axes = {4: (3, 2, 0, 1), 2: (1, 0), 1: (0,)}[value.ndim]
-        tensors.append(torch.from_numpy(np.ascontiguousarray(value.transpose(axes))))
+        value = value if _is_embedding(work, i) else value.transpose(_TO_TORCH[value.ndim])
+        tensors.append(torch.from_numpy(np.ascontiguousarray(value)))
     return tensors
 
 
-def from_torch(work: Workload, parameters: Iterable[Tensor]) -> Weights:
-    """Convert a network's parameters to the workload's layout."""
-    first, (height, width, channels) = 2 * len(work.convolutions), work.flattened
+def from_torch(work: Workload, tensors: Iterable[Tensor]) -> Weights:
+    """Convert a network's parameters to the workload's layout; tensors behind them are left out."""
     weights = []
-    for i, parameter in enumerate(parameters):
-        value = parameter.detach().cpu().numpy()
-        value = value.transpose({4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}[value.ndim])
-        if i == first:
+    for i, (tensor, _) in enumerate(zip(tensors, work.initial(), strict=False)):
+        value = tensor.detach().cpu().numpy()
+        value = value if _is_embedding(work, i) else value.transpose(_FROM_TORCH[value.ndim])
+        if _is_behind_flattening(work, i):
+            height, width, channels = work.flattened
             value = value.reshape(channels, height, width, -1).transpose(1, 2, 0, 3).reshape(value.shape)
         weights.append(np.array(value))
     return weights
+
+
+def _is_behind_flattening(work: Workload, index: int) -> TypeGuard[LayeredWorkload]:
+    return isinstance(work, LayeredWorkload) and index == 2 * len(work.convolutions)
+
+
+def _is_embedding(work: Workload, index: int) -> bool:
+    return isinstance(work, RecurrentWorkload) and index == 0

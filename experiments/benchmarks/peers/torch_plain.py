@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from ..workloads import Workload
 from . import Contender, ContenderSettings
-from .torch_network import build_network, from_torch, make_tensors
+from .torch_network import build_network, from_torch, make_tensors, trained_parameters
 
 
 def prepare(work: Workload, settings: ContenderSettings) -> Contender:
@@ -30,7 +30,7 @@ def prepare(work: Workload, settings: ContenderSettings) -> Contender:
 
     def round() -> None:
         uploads = [train_client(loader) for loader in loaders]
-        mean = {name: torch.stack([upload[name] for upload in uploads]).mean(dim=0) for name in uploads[0]}
+        mean = {name: torch.stack([upload[name] for upload in uploads]).float().mean(dim=0) for name in uploads[0]}
         model.load_state_dict(mean)
 
-    return Contender(round, lambda: from_torch(work, model.parameters()))
+    return Contender(round, lambda: from_torch(work, trained_parameters(model)))

@@ -7,13 +7,13 @@ from torch.multiprocessing import Queue
 from ..workloads import Workload
 from . import Contender, ContenderSettings
 from .torch_lean import Loop
-from .torch_network import build_network, from_torch
+from .torch_network import averaged_tensors, build_network, from_torch
 
 
 def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     context = multiprocessing.get_context("spawn")
-    server = _share_parameters(work)
-    totals = [_share_parameters(work) for _ in range(settings.cores)]
+    server = _share_tensors(work)
+    totals = [_share_tensors(work) for _ in range(settings.cores)]
     orders = [context.SimpleQueue() for _ in range(settings.cores)]
     done = context.SimpleQueue()
     for i, (total, order) in enumerate(zip(totals, orders, strict=True)):
@@ -37,8 +37,8 @@ def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     return Contender(round, lambda: from_torch(work, server), close)
 
 
-def _share_parameters(work: Workload) -> list[Tensor]:
-    return [parameter.detach().share_memory_() for parameter in build_network(work).parameters()]
+def _share_tensors(work: Workload) -> list[Tensor]:
+    return [tensor.detach().share_memory_() for tensor in averaged_tensors(build_network(work))]
 
 
 def _serve(

@@ -7,14 +7,14 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from ..workloads import Workload
+from ..workloads import LayeredWorkload
 from . import Contender, ContenderSettings
 from .torch_network import build_network, from_torch, make_tensors, read_facts, select_device, synchronize
 
 CHUNK = 100  # clients side by side; on a GPU all of them where there are no convolutions, whose outputs fill it
 
 
-def prepare(work: Workload, settings: ContenderSettings) -> Contender:
+def prepare(work: LayeredWorkload, settings: ContenderSettings) -> Contender:
     chosen = select_device(settings)
     data, model = make_tensors(work, chosen), build_network(work).to(chosen)
     chunk = CHUNK if work.convolutions or chosen.type == "cpu" else work.num_clients
