@@ -251,4 +251,6 @@ def test_pytorch_peers_compute_the_same_update(work):
     assert {name: found[name].crashed for name in peers} == dict.fromkeys(peers, "")
     compared = [name for name in peers if not found[name].skipped]
     assert compared == peers[: None if work.base in LAYERED else -1]
-    assert max(found[name].gap.update for name in compared) < 5e-3
+    # Behind norms, rounding moves the inputs of ReLUs across zero in more places.
+    assert all(found[name].is_comparable for name in compared)
+    assert max(found[name].gap.update for name in compared) < (5e-2 if work is not TINY else 1e-3)
