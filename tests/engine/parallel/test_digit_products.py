@@ -6,10 +6,15 @@ import pytest
 
 from fedjax_het._internal.float64 import in_double
 from fedjax_het._internal.target_platform import tracing_for
-from fedjax_het.engine.parallel import digit_products
+from fedjax_het.engine.parallel import digit_products, update_stack
 from fedjax_het.engine.parallel.update_stack import StackedUpdates, inner_products
 
 RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def few_entries_are_many(monkeypatch):
+    monkeypatch.setattr(update_stack, "_FEW_ENTRIES", 0)
 
 
 def gram(rows) -> np.ndarray:
@@ -40,6 +45,15 @@ def test_small_differences_between_rows_are_seen():
     rows = (np.ones((4, 2000)) + 1e-5 * RNG.normal(size=(4, 2000))).astype(np.float32)
     ours, exact = (np.linalg.eigvalsh(each)[:-1] for each in (gram(rows), rows.astype(float) @ rows.T.astype(float)))
     np.testing.assert_allclose(ours, exact, rtol=1e-4)
+
+
+def test_few_entries_are_multiplied_without_digits(monkeypatch):
+    monkeypatch.setattr(update_stack, "_FEW_ENTRIES", 1 << 17)
+    monkeypatch.setattr(update_stack, "multiply_by_digits", None)
+    rows = RNG.normal(size=(4, 50)).astype(np.float32)
+    assert_close(gram(rows), rows)
+    with tracing_for("tpu"), jax.enable_x64(True):
+        np.testing.assert_allclose(StackedUpdates(rows).products(rows[0]), rows @ rows[0].astype(float))
 
 
 def test_columns_are_taken_in_blocks(monkeypatch):
