@@ -1,0 +1,1 @@
+"""Scaling laws of client counts: accuracy and cost over clients per round and over the number of clients."""

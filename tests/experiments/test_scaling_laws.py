@@ -1,0 +1,136 @@
+"""Scaling laws of client counts: settings of the runs, laws that are fitted, files that are written."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from experiments.configuration import build
+from experiments.runs.results import RunResults
+from experiments.scaling_laws.__main__ import main, write_files
+from experiments.scaling_laws.laws import fit_laws, fit_line
+from experiments.scaling_laws.points import PARTS, Place, Plan, Row, make_places, make_run, read_row
+from experiments.tradeoffs import ALGORITHMS
+
+PLAN = Plan()
+TARGETS = (70.0, 80.0)
+TINY = Plan({1: 4, 2: 2, 4: 1}, 6, (6, 40), 2, rounds=4, visits=8, cost_intervals=2, cost_visits=4, cost_rounds=2)
+
+
+def test_every_run_has_valid_settings_and_a_directory_of_its_own():
+    settings_of = {}
+    for place in make_places(PLAN)["costs"]:
+        for is_cost in (False, True):
+            run = make_run(PLAN, place, {"data.path": "fashion_mnist.npz"}, is_cost=is_cost)
+            assert run.name not in settings_of
+            settings = settings_of[run.name] = run.settings()
+            build.build_algorithm(settings)
+            assert (settings["cohort_size"], settings["data"]["num_clients"]) == (place.cohort, place.population)
+            if not is_cost:
+                every = settings["evaluate_every"]
+                assert PLAN.visits % place.cohort == 0 and settings["rounds"] >= PLAN.visits // place.cohort
+                assert (PLAN.rounds % every, PLAN.visits // place.cohort % every) == (0, 0)
+    assert len({json.dumps(each, sort_keys=True, default=str) for each in settings_of.values()}) == len(settings_of)
+
+
+def make_row(place, **fields):
+    return Row(place, status=("done", "done"), where=("device", "device"), **fields)
+
+
+def make_lawful_rows():
+    """Rounds 20 (1 + 15 / K), seconds 0.01 + 0.002 K, and memory of 3 MB and 0.1 MB per client."""
+    return [
+        make_row(
+            place,
+            by_rounds=[60.0, 62.0],
+            by_visits=[70 + 2 * np.log10(place.population), 70 + 2 * np.log10(place.population)],
+            targets=[20 * (1 + 15 / place.cohort), None],
+            seconds=[9.0, 0.01 + 0.002 * place.cohort, 0.0001],
+            peak_mb=3 + 0.1 * place.population,
+            up_mb=0.1 * place.cohort,
+        )
+        for place in make_places(PLAN)["costs"]
+    ]
+
+
+def test_laws_are_found_in_numbers_that_follow_them():
+    found = {
+        (line[0], line[1], line[2]): [*map(float, line[3:])] for line in fit_laws(PLAN, TARGETS, make_lawful_rows())
+    }
+    for name in ALGORITHMS:
+        a, b, ratio, deviation, points = found["rounds to 70 %", "a + b / K", name]
+        assert (a, b, ratio, points) == pytest.approx((20, 300, 15, 6), rel=1e-3) and deviation < 1e-6
+        assert found["seconds per round", "a + b K", name][:2] == pytest.approx([0.01, 0.002], rel=1e-3)
+        assert found["peak MB", "a + b N", name][:2] == pytest.approx([3, 0.1], rel=1e-3)
+        assert found["accuracy after 6,000 visits, %", "a + b log10 N", name][:2] == pytest.approx([70, 2], rel=1e-3)
+    assert not any(label == "rounds to 80 %" for label, _, _ in found)
+
+
+def test_a_line_is_fitted_to_relative_deviations():
+    a, b, deviation = fit_line([1, 10, 100, 1000], [2, 11, 101, 2002])
+    assert (a, b) == pytest.approx((1, 1), rel=0.5) and 0.2 < deviation < 0.5
+
+
+class FakeRun(RunResults):
+    """Results that are given, not read."""
+
+    def __init__(self, **values):
+        self.__dict__.update(values)
+
+
+def test_a_point_is_read_from_its_runs(tmp_path):
+    plan, place = Plan({10: 10}, rounds=20, visits=400), Place("FedAvg", 1000, 10)
+    accuracies = {10: (0.5, 0.6), 20: (0.75, 0.69), 30: (0.6, 0.7), 40: (0.7, 0.9)}
+    accuracy = FakeRun(
+        lines=[
+            {"round": number, "seed": seed, "test/accuracy": values[seed]}
+            for number, values in accuracies.items()
+            for seed in (0, 1)
+        ]
+    )
+    seconds = {30: 5.0, 60: 8.0, 90: 14.0}
+    cost = FakeRun(
+        lines=[{"round": number, "seconds": each, "traffic/up": 1e6 * number} for number, each in seconds.items()],
+        summary={"facts": {"peak_bytes": 5e7}},
+        resolved={"client_states": "host", "examples": "stream"},
+    )
+    row = read_row(plan, place, TARGETS, [accuracy, cost])
+    assert (row.by_rounds, row.by_visits) == ([75, 69], [70, 90])
+    assert row.targets == [25.0, None]  # one seed after 20 rounds, the other after 30; only one reaches 80 %
+    assert (row.seconds, row.peak_mb, row.up_mb, row.where) == ([0.1, 0.2], 50, 1, ("host", "stream"))
+    other = read_row(plan, Place("SCAFFOLD", 1000, 10), TARGETS, ["exit status 1: no memory", "not run"])
+    write_files("fashion_mnist", plan, [row, other], tmp_path)
+    first, second = csv.DictReader((tmp_path / "scaling_fashion_mnist.csv").open())
+    assert (first["accuracy after 20 rounds, %"], first["rounds to 70 %"], first["rounds to 80 %"]) == (
+        "72.0",
+        "25.0",
+        "",
+    )
+    assert (second["accuracy after 20 rounds, %"], second["accuracy"]) == ("", "exit status 1: no memory")
+
+
+def test_data_of_another_name_are_refused(tmp_path, capsys):
+    assert main([f"--data={tmp_path / 'mnist.npz'}", f"--out={tmp_path / 'out'}"]) == 2
+    assert "fashion_mnist.npz and cifar10.npz" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_the_command_at_a_small_scale_is_resumed(tmp_path):
+    generator, sizes = np.random.default_rng(0), {"train": 200, "test": 50}
+    images = {f"{split}_images": generator.integers(0, 256, (n, 8, 8), np.uint8) for split, n in sizes.items()}
+    labels = {f"{split}_labels": np.arange(n, dtype=np.int32) % 10 for split, n in sizes.items()}
+    np.savez(tmp_path / "fashion_mnist.npz", **images, **labels)
+    flags = [f"--data={tmp_path / 'fashion_mnist.npz'}", f"--workdir={tmp_path / 'runs'}", f"--out={tmp_path / 'out'}"]
+    # One algorithm: the others differ in settings that the quick test has checked.
+    flags.append("--config.memory_budget=1MB")
+    assert main([*flags, "--parts=cohorts"], TINY) == 0
+    rows = list(csv.DictReader((tmp_path / "out" / "scaling_fashion_mnist.csv").open()))
+    assert {row["cost"] for row in rows} == {"not run"} and sum(row["accuracy"] == "done" for row in rows) == 12
+    assert main(flags, TINY) == 0
+    rows = list(csv.DictReader((tmp_path / "out" / "scaling_fashion_mnist.csv").open()))
+    assert {(row["accuracy"], row["cost"]) for row in rows} == {("done", "done")} and len(rows) == 4 * len(PARTS) + 4
+    written = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert main(flags, TINY) == 0
+    assert written == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert "clients per round" in (tmp_path / "out" / "scaling_fashion_mnist.svg").read_text()
