@@ -54,6 +54,7 @@ class TrainingLoop:
         if done:
             with self.processes.barrier("restored"):
                 state = self._restore(state, done)
+        self._too_many = self._find_too_many_attackers()
         seconds = 0.0
         if self.processes.is_first:
             seconds = max([each.rewind(done) for each in self.recorders])
@@ -123,6 +124,8 @@ class TrainingLoop:
             if "privacy" in self.settings:
                 spent = privacy.epsilon_after(self.settings, self.simulation.federation.num_clients, stop)
                 figures[privacy.FIGURE] = np.full(len(figures["num_dropped"]), spent)
+            if self._too_many is not None:
+                figures["attackers/too_many"] = self._too_many[:, :stop].mean(axis=1)
             for each in self.recorders if self.processes.is_first else []:
                 each.add(stop, time.perf_counter() - self._began, figures, evaluation)
         progress.show(stop, figures, seconds_per_round)
@@ -136,6 +139,16 @@ class TrainingLoop:
         if (snapshot := self.schedule.diagnose(state, done)) is not None and self.processes.is_first:
             for each in self.recorders:
                 each.add_snapshot(done, *snapshot)
+
+    def _find_too_many_attackers(self) -> np.ndarray | None:
+        """[runs, rounds] whether more clients of a round lie in the uplink than the robust rule is told of.
+
+        None where nobody lies there, or the rule is told of no number.
+        """
+        declared = (self.settings.get("aggregator") or {}).get("num_attackers")
+        if declared is None or (attackers := self.simulation.count_attackers()) is None:
+            return None
+        return attackers > declared
 
     def _count_traffic(self, state: State) -> dict[str, np.ndarray]:
         """Count the bytes that all clients have received and sent since the first round, dropped updates included.

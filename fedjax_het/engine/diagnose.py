@@ -1,6 +1,5 @@
 """Diagnostics of a round, which is trained exactly as the next round will be and then discarded."""
 
-import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,7 +16,7 @@ from fedjax_het.engine.execution.on_device import OnDeviceExecutor
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
-from fedjax_het.engine.round import client_step
+from fedjax_het.engine.round import client_step, uplink
 from fedjax_het.engine.round.event_schedule import EventSchedule
 from fedjax_het.engine.round.population import gather_cohort
 from fedjax_het.engine.round.problem import LocalProblem
@@ -95,8 +94,6 @@ def make_diagnosis(
         updates, uploads = StackedUpdates(messages.uploads.update, layout), messages.uploads._replace(update={})
         view = ServerView(messages.received, uploads, metrics.cohort, is_present, spec.num_clients, updates)
         rows = tree.take((cohort_data.train, cohort_data.valid, test), slice(round.cohort_size))
-        attacks = [stage.attackers for stage in algorithm.uplink if stage.attackers]
-        lies = [attackers(metrics.cohort, spec.num_clients) for attackers in attacks]
         snapshot = RoundSnapshot(
             view=view,
             data=ClientData(cohort_data.examples, *rows),
@@ -104,7 +101,7 @@ def make_diagnosis(
             shared=after.server.shared,
             gram_edit=algorithm.aggregator.gram_edit,
             key=jax.random.fold_in(key, state.server.round),
-            is_attacker=functools.reduce(jnp.logical_or, lies) if lies else None,
+            is_attacker=uplink.is_lying(algorithm.uplink, metrics.cohort, spec.num_clients),
         )
         values = {name: diagnostic(round.problem, snapshot) for name, diagnostic in diagnostics.items()}
         return {"cohort": {"ids": metrics.cohort, "is_present": is_present}, **values}

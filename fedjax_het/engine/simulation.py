@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.algorithm import Algorithm
@@ -18,12 +19,14 @@ from fedjax_het.engine.execution.run_spec import AUTO, OffloadPolicy, RunSpec
 from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.parallel.runs import Sweep
 from fedjax_het.engine.planning.memory_budget import build_executor
+from fedjax_het.engine.round import uplink
 from fedjax_het.engine.round.asynchronous import Asynchronous
+from fedjax_het.engine.round.event_schedule import EventSchedule
 from fedjax_het.engine.round.participation import Participation, full, uniform
 from fedjax_het.engine.round.program import RoundMetrics
 from fedjax_het.engine.round.timing import Timing
 from fedjax_het.errors import InputError, NonFiniteError
-from fedjax_het.types import Model, State
+from fedjax_het.types import Array, Key, Model, State
 from fedjax_het.validation import LARGEST_COUNT, Count, Range, Seed, validate_arguments
 
 Bytes = Annotated[int, Range(1, 2**63 - 1, is_whole=True)]
@@ -210,6 +213,27 @@ class Simulation:
         of_run = jax.vmap(overflow, in_axes=(None, 0))
         counts = jax.jit(jax.vmap(of_run, in_axes=(0, None)))(traced.spec.keys(), np.arange(first, end))
         return np.asarray(counts).sum(axis=1)
+
+    def count_attackers(self) -> np.ndarray | None:
+        """How many of the clients that are drawn and available in each round lie in a stage of the uplink.
+
+        Returns:
+            [runs, rounds]; None where no stage is an attack.
+        """
+        traced, spec = self.executor.traced, self.executor.traced.spec
+        stages = spec.algorithm.uplink
+        if not any(stage.attackers for stage in stages):
+            return None
+
+        def count(key: Key, schedule: EventSchedule | None) -> Array:
+            def of_round(number: Array) -> Array:
+                cohort = traced.round.draw(key, number, schedule)
+                lies = uplink.is_lying(stages, jnp.asarray(cohort.ids), spec.num_clients)
+                return jnp.sum(jnp.asarray(cohort.is_here) & lies)
+
+            return jax.lax.map(of_round, jnp.arange(spec.rounds))
+
+        return np.asarray(jax.jit(jax.vmap(count))(spec.keys(), spec.schedule))
 
     def stops(self, done: int = 0, *also_every: int) -> Iterator[int]:
         """Yield the numbers of rounds after which a run pauses: multiples of each interval, and the end.

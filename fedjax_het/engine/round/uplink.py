@@ -3,6 +3,7 @@
 Without stages nothing is traced, and a round keeps its bits.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -80,6 +81,12 @@ def send(
         update, kept[number] = update | sent.update, sent.memory
         sides.append(dict(sent.side))
     return update, {MEMORY: tuple(kept)} if MEMORY in memory else {}, tuple(sides)
+
+
+def is_lying(stages: Sequence[Stage], clients: Array, num_clients: int) -> Array | None:
+    """Whether clients with these ids lie in a stage, [...] bool; None where no stage is an attack."""
+    lies = [stage.attackers(clients, num_clients) for stage in stages if stage.attackers]
+    return functools.reduce(jnp.logical_or, lies) if lies else None
 
 
 def corrupt(
