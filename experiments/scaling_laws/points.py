@@ -19,6 +19,7 @@ COMMON: Mapping[str, str] = {
     "data.partition.name": "resampled_dirichlet",
     "data.partition.alpha": "0.3",
     "data.partition.examples_per_client": str(EXAMPLES_PER_CLIENT),
+    "checkpoint_every": "0",  # of the end alone: client states are large, and runs are short
     "layout": "vmapped",
     "memory_budget": "4GB",  # what does not fit is streamed
 }
