@@ -14,7 +14,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.labels import concordance, cox_losses
 
 RNG = np.random.default_rng(0)
-READ_CLASSES = ("fedlc", "fedrs", "fedntd", "fedproto", "fedpac", "fedsr", "fedrd", "fedmgc")
+READ_CLASSES = ("fedlc", "fedrs", "fedntd", "fedproto", "fedpac", "fedsr", "fedrd", "fedmgc", "fpl")
 
 
 def draw(num):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import masked_mean
+from fedjax_het.labels import check_classes
 from fedjax_het.types import Array, ForwardPass, Variables
 from fedjax_het.validation import NonNegative, Positive, validate_arguments
 
@@ -96,7 +97,11 @@ def cluster_contrast(
 
     Shapes: features [batch, feature], labels [batch], clusters [class, cluster, feature], is_cluster [class, cluster]
     -> [batch]. 0 for classes without a cluster, and where no other class has one.
+
+    Raises:
+        InputError: The labels are times of survival.
     """
+    check_classes(labels)
     cosines = jnp.einsum("bd,kjd->bkj", _direction(features), _direction(clusters), precision=jax.lax.Precision.HIGHEST)
     scores = jnp.where(is_cluster, cosines / temperature, jnp.finfo(cosines.dtype).min / 2)  # finite, for gradients
     is_own = labels[:, None] == jnp.arange(len(clusters))

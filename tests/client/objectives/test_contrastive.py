@@ -109,3 +109,8 @@ def test_classes_without_clusters_or_rivals_have_no_contrast():
     for is_cluster in (ALL & (np.arange(3) == 0)[:, None], ~ALL):
         loss, gradient = against_clusters(Z, CLUSTERS, is_cluster)
         assert not np.any(loss) and not np.any(gradient)
+
+
+def test_clusters_of_classes_refuse_times_of_survival():
+    with pytest.raises(InputError, match="times of survival"):
+        cluster_contrast(jnp.ones((2, 3)), jnp.array([1.5, -2.0]), jnp.ones((2, 1, 3)), jnp.ones((2, 1), bool))
