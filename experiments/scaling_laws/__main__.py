@@ -48,7 +48,13 @@ def draw(plan: Plan, targets: Sequence[float], rows: Sequence[Row]) -> Drawing:
                     Panel(title, labels[axis], quantity.label, curves, None, None, False, (), "log", quantity.y_scale)
                 )
     across = sum(panel.x_label == labels["cohort"] for panel in panels) or len(panels)
-    return plots.draw_view(View("", panels), across=across, size=(2.7, 2.4))
+    drawing = plots.draw_view(View("", panels), across=across, size=(2.7, 2.4))
+    ticks = {labels["cohort"]: plan.cohorts, labels["population"]: plan.populations}
+    for axis in drawing.axes:
+        if values := list(ticks.get(axis.get_xlabel(), ())):
+            axis.set_xticks(values, [f"{value:,}" for value in values])
+            axis.set_xticks([], minor=True)
+    return drawing
 
 
 def write_files(name: str, plan: Plan, rows: Sequence[Row], out: Path) -> None:
@@ -118,14 +124,16 @@ def main(argv: Sequence[str], plan: Plan = Plan()) -> int:
     for part in parts:
         for name, of_data in runs.items():
             wanted = [of_data[place][part == "costs"] for place in places[part]]
-            for result in grid.run_grid(wanted, flags.workdir / name):
-                if not result.is_done:
-                    failed[name, result.run.name] = result.status
-            rows = []
-            for place, pair in of_data.items():
-                found = [_find_results(run, flags.workdir / name, failed.get((name, run.name))) for run in pair]
-                rows.append(read_row(plan, place, TARGETS[name], found))
-            write_files(name, plan, rows, flags.out)
+            try:
+                for result in grid.run_grid(wanted, flags.workdir / name):
+                    if not result.is_done:
+                        failed[name, result.run.name] = result.status
+            finally:  # a command that is stopped shows what is done
+                rows = []
+                for place, pair in of_data.items():
+                    found = [_find_results(run, flags.workdir / name, failed.get((name, run.name))) for run in pair]
+                    rows.append(read_row(plan, place, TARGETS[name], found))
+                write_files(name, plan, rows, flags.out)
     return int(bool(failed))
 
 

@@ -115,6 +115,19 @@ def test_data_of_another_name_are_refused(tmp_path, capsys):
     assert "fashion_mnist.npz and cifar10.npz" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
+def test_a_command_that_is_stopped_writes_what_is_done(tmp_path, monkeypatch, capsys):
+    def stop(runs, workdir):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr("experiments.sweep.grid.run_grid", stop)
+    (tmp_path / "cifar10.npz").touch()
+    flags = [f"--data={tmp_path / 'cifar10.npz'}", f"--workdir={tmp_path / 'runs'}", f"--out={tmp_path / 'out'}"]
+    assert main(flags) == 130 and "the same command resumes" in capsys.readouterr().err
+    rows = list(csv.DictReader((tmp_path / "out" / "scaling_cifar10.csv").open()))
+    assert {row["accuracy"] for row in rows} == {"not run"}
+
+
 @pytest.mark.slow
 def test_the_command_at_a_small_scale_is_resumed(tmp_path, monkeypatch):
     generator, sizes = np.random.default_rng(0), {"train": 200, "test": 50}
