@@ -140,12 +140,12 @@ def read_row(plan: Plan, place: Place, targets: Sequence[float], runs: Sequence[
         by_visits = [curve[plan.visits // place.cohort] for curve in curves]
         reached = [_count_rounds(curves, target) for target in targets]
         row = row._replace(by_rounds=[curve[plan.rounds] for curve in curves], by_visits=by_visits, targets=reached)
+        row = row._replace(up_mb=accuracy.lines[-1]["traffic/up"] / accuracy.done / 1e6)
     if isinstance(cost, RunResults) and cost.summary:
         ends = [(line["round"], line["seconds"]) for line in cost.lines]
         seconds = [(after[1] - before[1]) / (after[0] - before[0]) for before, after in itertools.pairwise(ends)]
         where = (cost.resolved["client_states"], cost.resolved["examples"])
-        peak, up = cost.summary["facts"]["peak_bytes"], cost.lines[-1]["traffic/up"] / cost.done
-        row = row._replace(seconds=seconds, peak_mb=peak / 1e6, up_mb=up / 1e6, where=where)
+        row = row._replace(seconds=seconds, peak_mb=cost.summary["facts"]["peak_bytes"] / 1e6, where=where)
     return row
 
 

@@ -84,14 +84,14 @@ def test_a_point_is_read_from_its_runs(tmp_path):
     accuracies = {10: (0.5, 0.6), 20: (0.75, 0.69), 30: (0.6, 0.7), 40: (0.7, 0.9)}
     accuracy = FakeRun(
         lines=[
-            {"round": number, "seed": seed, "test/accuracy": values[seed]}
+            {"round": number, "seed": seed, "test/accuracy": values[seed], "traffic/up": 1e6 * number}
             for number, values in accuracies.items()
             for seed in (0, 1)
         ]
     )
     seconds = {30: 5.0, 60: 8.0, 90: 14.0}
     cost = FakeRun(
-        lines=[{"round": number, "seconds": each, "traffic/up": 1e6 * number} for number, each in seconds.items()],
+        lines=[{"round": number, "seconds": each} for number, each in seconds.items()],
         summary={"facts": {"peak_bytes": 5e7}},
         resolved={"client_states": "host", "examples": "stream"},
     )
