@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import LogLocator, NullLocator
 
 from fedjax_het.errors import InputError
 
@@ -54,6 +55,10 @@ def draw(plan: Plan, targets: Sequence[float], rows: Sequence[Row]) -> Drawing:
         if values := list(ticks.get(axis.get_xlabel(), ())):
             axis.set_xticks(values, [f"{value:,}" for value in values])
             axis.set_xticks([], minor=True)
+        if axis.get_yscale() == "log":
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_locator(NullLocator())
     return drawing
 
 
