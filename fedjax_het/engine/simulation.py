@@ -229,6 +229,7 @@ class Simulation:
             def of_round(number: Array) -> Array:
                 cohort = traced.round.draw(key, number, schedule)
                 lies = uplink.is_lying(stages, jnp.asarray(cohort.ids), spec.num_clients)
+                assert lies is not None  # a stage is an attack
                 return jnp.sum(jnp.asarray(cohort.is_here) & lies)
 
             return jax.lax.map(of_round, jnp.arange(spec.rounds))
