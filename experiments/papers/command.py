@@ -68,7 +68,7 @@ def run(
     """
     if scale not in experiment.scales:
         raise InputError(f"--scale={scale}: '{what}' exists at {', '.join(experiment.scales)}. Choose one of these.")
-    paths = _parse_paths(experiment.scales[scale].data, data)
+    paths = parse_paths(experiment.scales[scale].data, data)
     _check_pretrained(experiment.scales[scale].pretrained, scale, common)
     if key := next((key for settings in experiment.choices.values() for key in settings if key in common), None):
         chosen_from = ", ".join(experiment.choices)
@@ -121,7 +121,7 @@ def _check_weights(runs: Sequence[GridRun]) -> None:
         jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32))
 
 
-def _parse_paths(needed: Mapping[str, str], given: Sequence[str]) -> dict[str, str]:
+def parse_paths(needed: Mapping[str, str], given: Sequence[str]) -> dict[str, str]:
     """Parse {name: path} from --data=PATH, if one is needed, or --data=NAME=PATH for each."""
     if len(needed) == 1 and len(given) == 1 and not given[0].startswith(f"{next(iter(needed))}="):
         paths = {next(iter(needed)): given[0]}
@@ -130,9 +130,9 @@ def _parse_paths(needed: Mapping[str, str], given: Sequence[str]) -> dict[str, s
     for name, description in needed.items():
         if not paths.get(name):
             form = "PATH" if len(needed) == 1 else f"{name}=PATH"
-            raise InputError(f"--data: this scale reads {description}. Give --data={form}.")
+            raise InputError(f"--data: this experiment reads {description}. Give --data={form}.")
     if extra := next((name for name in paths if name not in needed), None):
-        raise InputError(f"--data={extra}: this scale does not read it. {nearest(extra, needed)}")
+        raise InputError(f"--data={extra}: this experiment does not read it. {nearest(extra, needed)}")
     for name, path in paths.items():
         if not Path(path).exists():
             raise InputError(f"--data: '{path}' does not exist. Give the path of {needed[name]}.")

@@ -7,11 +7,10 @@ import numpy as np
 
 from fedjax_het.errors import InputError
 
-from ..runs.results import RunResults
+from ..runs.results import CLIENT_SCORE, TEST_SCORE, RunResults, read_seeds
 from ..runs.run_files import Json
 from .spec import Measure
 
-_HELD_OUT_HINT = "Hold some out: data.client_test_fraction of each client's, or data.test_fraction of all."
 LineValue = Callable[[Json], float]
 """A line of diagnostics.jsonl -> a number."""
 
@@ -26,14 +25,7 @@ def read_final(*names: str, is_selected: bool = False) -> Measure:
             of the last round.
     """
 
-    def measure(run: RunResults, column: str) -> list[float]:
-        figures = run.selected["figures"] if is_selected else run.final
-        name = next((name for name in names if name in figures), None)
-        if name is None:
-            raise InputError(f"{run.directory}: it has no {' and no '.join(names)}. {_HELD_OUT_HINT}")
-        return [100 * value for value in figures[name]["seeds"]]
-
-    return measure
+    return lambda run, column: [100 * value for value in read_seeds(run, *names, is_selected=is_selected)]
 
 
 def read_test_score(score: str = "accuracy") -> Measure:
@@ -42,7 +34,7 @@ def read_test_score(score: str = "accuracy") -> Measure:
     That is the mean over the clients' own models where they have any, as FedLD evaluates FedBN and FedPAC, otherwise
     the score of the server's model.
     """
-    return read_final(f"personal_test/{score}_mean", f"test/{score}")
+    return read_final(*(name.format(score) for name in TEST_SCORE))
 
 
 def read_mean_client_score(score: str = "accuracy", *, is_selected: bool = False) -> Measure:
@@ -52,7 +44,7 @@ def read_mean_client_score(score: str = "accuracy", *, is_selected: bool = False
         score: of the clients' own models where they have any, as HarmoFL evaluates FedBN, otherwise of the server's.
         is_selected: as in `read_final`.
     """
-    return read_final(f"personal/{score}_mean", f"clients/{score}_mean", is_selected=is_selected)
+    return read_final(*(name.format(score) for name in CLIENT_SCORE), is_selected=is_selected)
 
 
 def read_unseen_score(score: str = "accuracy") -> Measure:
@@ -93,7 +85,9 @@ def read_client_score(score: str = "accuracy", *, is_selected: bool = False) -> 
         pairs = [(row[f"personal_{score}"], row[score]) for row in of_client]
         scores = [server if own in ("", None) else own for own, server in pairs]
         if any(value in ("", None) for value in scores):
-            raise InputError(f"{run.directory}: client '{name}' has no test examples of its own. {_HELD_OUT_HINT}")
+            raise InputError(
+                f"{run.directory}: client '{name}' has no test examples of its own. Set data.client_test_fraction."
+            )
         return [100 * float(value) for value in scores]
 
     return measure
@@ -145,6 +139,24 @@ def read_loss_rise(radius: float) -> Measure:
         return float(np.mean(surface[ring]) - surface.flat[distance.argmin()])
 
     return _read_surfaces(measure_surface)
+
+
+def read_step_length(run: RunResults, column: str) -> list[float]:
+    """Read the length of the server's step in lengths of the plain mean of the same updates, weighted by examples.
+
+    It is computed from the last lines of `weights`, `conflict` and `norms`.
+    """
+    sizes = np.array([client["train"] for client in run.partition_clients], float)
+
+    def measure(line: Json) -> float:
+        shares = np.where(line["cohort"]["is_present"], sizes[line["cohort"]["ids"]], 0)
+        lengths = np.array(line["norms"]["updates"], float)
+        gram = np.array(line["conflict"]["cosines"], float) * lengths * lengths[:, None]
+        weights = np.array(line["weights"]["weights"], float)
+        step, mean = (each @ gram @ each for each in (weights, shares / shares.sum()))
+        return float(np.sqrt(step / mean))
+
+    return read_last(measure)(run, column)
 
 
 def read_minimum_distance(run: RunResults, column: str) -> list[float]:

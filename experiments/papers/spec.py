@@ -128,7 +128,7 @@ class Experiment(NamedTuple):
             for row, of_row in self.rows.items():
                 own = {**of_row, **of_column, **self.tuned.get((row, column), {}), **self.choices[choice]}
                 parts = {**chosen.common, **common}, {key: text for key, text in own.items() if key not in common}
-                filled = [{key: _fill_paths(text, paths) for key, text in part.items()} for part in parts]
+                filled = [{key: fill_paths(text, paths) for key, text in part.items()} for part in parts]
                 runs[row, column] = GridRun(CONFIGS / chosen.config, *filled)
         return runs
 
@@ -142,7 +142,8 @@ class Experiment(NamedTuple):
         return value, deviation
 
 
-def _fill_paths(text: str, paths: Mapping[str, str]) -> str:
+def fill_paths(text: str, paths: Mapping[str, str]) -> str:
+    """Replace each {name} in a setting by the path of that file."""
     for name, path in paths.items():
         text = text.replace(f"{{{name}}}", path)
     return text

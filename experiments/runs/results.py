@@ -1,5 +1,6 @@
 """Results of runs, finished or not, read from their directories."""
 
+import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -249,6 +250,21 @@ def find_runs(path: Path) -> tuple[list[Path], list[MissingRun]]:
 
 
 # ---- scores ----------------------------------------------------------------------------------------------------------
+TEST_SCORE = ("personal_test/{}_mean", "test/{}")
+"""Figures on the common test set: the mean of clients' own models; where there are none, of the server's model."""
+CLIENT_SCORE = ("personal/{}_mean", "clients/{}_mean")
+"""Likewise the means over clients on their own test examples."""
+
+
+def read_seeds(run: RunResults, *names: str, is_selected: bool = False) -> list[float]:
+    """Read the first of these figures that a run has, of its last or of its selected round; NaN if it is not finite."""
+    figures = run.selected["figures"] if is_selected else run.final
+    if (name := next((name for name in names if name in figures), None)) is None:
+        hint = "Hold some out: data.client_test_fraction of each client's, or data.test_fraction of all."
+        raise InputError(f"{run.directory}: it has no {' and no '.join(names)}. {hint}")
+    return [math.nan if value is None else value for value in figures[name]["seeds"]]
+
+
 def score_name(figures: Iterable[str]) -> str:
     """Return "dice" if there are masks, whose accuracy depends on the size of the background, else "accuracy"."""
     return "dice" if any(name.rpartition("/")[2].startswith("dice") for name in figures) else "accuracy"

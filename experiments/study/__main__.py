@@ -23,10 +23,11 @@ from rich.markdown import Markdown
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.errors import InputError, nearest
 
-from .. import PROGRAM
+from .. import PROGRAM, compare
 from ..configuration import build
 from ..configuration.command_line import add_config_flag, split_overrides, with_exit_status
 from ..runs import json_files
+from ..runs.results import RunResults
 from ..runs.tables import to_latex, to_markdown
 from ..sweep import grid
 from ..sweep.grid import GridRun
@@ -93,7 +94,8 @@ def parse(argv: Sequence[str]) -> Command:
                 f"of {reference} {steps[reference]}. Give them the same, with --for={name}:algorithm.epochs=1 say."
             )
     rungs = trials.plan_rungs(settings[reference]["rounds"], flags.trials, flags.halving)
-    rest = flags.seed, flags.oracle, flags.workdir, flags.together
+    drawn = {name: trials.draw_trials(name, flags.trials, flags.seed, {**common, **each}) for name, each in own.items()}
+    rest = drawn, flags.oracle, flags.workdir, flags.together
     return Command(flags.config, common, own, rungs, flags.seeds, flags.select, flags.score, *rest)
 
 
@@ -123,13 +125,20 @@ def run(command: Command) -> bool:
     """
     start, study = time.perf_counter(), search.Study(command)
     trials_of, last = study.search()
-    chosen = [(trials_of[method][0], False) for method in command.own]
+    chosen = [(method, of_method, False) for method, of_method in trials_of.items()]
     if command.has_oracle:
         bounds = study.sort(study.rate(last, selection.ORACLE))
-        chosen += [(bounds[method][0], True) for method in command.own]
-    rows, seeds = study.refit(chosen)
+        chosen += [(method, of_method, True) for method, of_method in bounds.items()]
+    done, seeds = study.refit([of_method[0] for _, of_method, _ in chosen if of_method])
+    compare.write_tables(list(done.values()), command.workdir / search.REFITS)
+    rows = []
+    for method, of_method, is_bound in chosen:
+        values = of_method[0].text if of_method else "no trial has a finite rating"
+        result = done.get(of_method[0]) if of_method else None
+        scores = selection.read_score(RunResults(result.directory), command.scope) if result else []
+        rows.append(comparison.Row(method, values, scores, is_bound))
     _write(study, rows, seeds, time.perf_counter() - start)
-    return study.is_whole
+    return study.is_whole and all(row.scores for row in rows)
 
 
 def describe_budget(command: Command) -> str:
@@ -145,7 +154,7 @@ def describe_budget(command: Command) -> str:
 def _write(study: search.Study, rows: Sequence[comparison.Row], seeds: Sequence[int], seconds: float) -> None:
     """Write study.md, .tex, .csv and .json, and trials.csv, and print the table."""
     command = study.command
-    if not rows or rows[0].method != next(iter(command.own)):
+    if not rows[0].scores:
         raise InputError(f"{command.workdir}: the reference has no finished run; see its train.log.")
     note = (
         f"{describe_budget(command)} Per cent; mean over seeds {seeds[0]} to {seeds[-1]} of initial weights, "

@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
     method: str
     chosen: str  # the values of the trial that was selected
-    scores: Sequence[float]  # one per seed, in their order
+    scores: Sequence[float]  # one per seed, in their order; none where no run has finished
     is_bound: bool = False  # the trial was selected on test examples
 
 
@@ -62,7 +62,7 @@ def correct_by_holm(p_values: Sequence[float]) -> list[float]:
 def make_table(title: str, rows: Sequence[Row], note: str) -> Table:
     """Tabulate the methods, the first of which is the reference."""
     first = rows[0]
-    tested = [row for row in rows if not row.is_bound and row is not first]
+    tested = [row for row in rows if row.scores and not row.is_bound and row is not first]
     p_values = correct_by_holm([paired_p_value(row.scores, first.scores) for row in tested])
     p_of = {row.method: p for row, p in zip(tested, p_values, strict=True)}
     columns = ["score", f"difference to {first.method}", "p, corrected", "values of the selected trial"]
@@ -73,7 +73,8 @@ def make_table(title: str, rows: Sequence[Row], note: str) -> Table:
             difference = str(Interval.of(np.subtract(row.scores, first.scores).tolist()))
             p = "" if math.isnan(p_of[row.method]) else f"{p_of[row.method]:.3g}"
         label = f"{row.method} (oracle)" if row.is_bound else row.method
-        lines.append((label, [str(Interval.of(row.scores)), difference, p, row.chosen]))
+        score = str(Interval.of(row.scores)) if row.scores else "failed"
+        lines.append((label, [score, difference, p, row.chosen]))
     if any(row.is_bound for row in rows):
         note += " (oracle): the trial was selected on the test examples, an upper bound and no result."
     return Table("study", title, columns, lines, note=note)
@@ -90,7 +91,7 @@ def to_csv(rows: Sequence[Row], seeds: Sequence[int]) -> str:
     lines = [
         (row.method, "oracle" if row.is_bound else "validation", row.chosen, seed, score)
         for row in rows
-        for seed, score in zip(seeds, row.scores, strict=True)
+        for seed, score in zip(seeds if row.scores else (), row.scores, strict=True)
     ]
     return json_files.to_csv(("method", "selected_on", "values", "seed", "score"), lines)
 

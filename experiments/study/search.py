@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import compare
 from ..runs.results import RunResults
 from ..sweep import grid
-from ..sweep.grid import GridRun
-from . import comparison, selection, trials
+from ..sweep.grid import GridResult, GridRun
+from . import selection, trials
 from .trials import Trial
 
 TRIALS, REFITS = "trials", "refits"
@@ -24,10 +23,11 @@ class Command(NamedTuple):
     seeds: int
     select: str
     scope: str
-    seed: int
+    trials: Mapping[str, Sequence[Trial]]  # those of each method
     has_oracle: bool
     workdir: Path
     max_together: int
+    refit_settings: Mapping[str, str] = {}  # of the runs that are compared, besides their seeds
 
 
 class Study:
@@ -43,18 +43,16 @@ class Study:
         self.command, self.is_whole = command, True
         self.ratings: list[tuple[Trial, int, float]] = []
 
-    def search(self) -> tuple[dict[str, list[Trial]], dict[Trial, RunResults]]:
+    def search(self) -> tuple[dict[str, list[Trial]], dict[Trial, GridResult]]:
         """Train the trials, of which each rung keeps the best.
 
         Returns:
-            ({method: the trials of the last rung from the best on}, their finished runs.)
+            ({method: the trials of the last rung from the best on, without those that failed or diverged},
+            their finished runs.)
         """
         command, is_halved = self.command, len(self.command.rungs) > 1
-        best = {
-            method: trials.draw_trials(method, command.rungs[0].trials, command.seed, {**command.common, **own})
-            for method, own in command.own.items()
-        }
-        done: dict[Trial, RunResults] = {}
+        best = {method: list(of_method) for method, of_method in command.trials.items()}
+        done: dict[Trial, GridResult] = {}
         for rung in command.rungs:
             left = [trial for of_method in best.values() for trial in of_method[: rung.trials]]
             extra = {"rounds": str(rung.rounds)} if is_halved else {}
@@ -64,48 +62,40 @@ class Study:
             self.ratings += [(trial, rung.rounds, rated.get(trial, math.nan)) for trial in left]
         return best, done
 
-    def rate(self, done: Mapping[Trial, RunResults], select: str) -> dict[Trial, float]:
+    def rate(self, done: Mapping[Trial, GridResult], select: str) -> dict[Trial, float]:
         """Rate finished trials by a rule, or by `selection.ORACLE`."""
-        return {trial: selection.rate_trial(run, select, self.command.scope) for trial, run in done.items()}
+        runs = {trial: RunResults(result.directory) for trial, result in done.items()}
+        return {trial: selection.rate_trial(run, select, self.command.scope) for trial, run in runs.items()}
 
     def sort(self, rated: Mapping[Trial, float]) -> dict[str, list[Trial]]:
-        """The trials of each method from the best on; equal ones in their order, diverged ones last."""
-        ordered = sorted(rated, key=lambda trial: -math.inf if math.isnan(rated[trial]) else rated[trial], reverse=True)
+        """The trials of each method from the best on, without diverged ones; equal ones in their order."""
+        known = [trial for trial, rating in rated.items() if not math.isnan(rating)]
+        ordered = sorted(known, key=lambda trial: rated[trial], reverse=True)
         return {method: [trial for trial in ordered if trial.method == method] for method in self.command.own}
 
-    def refit(self, chosen: Sequence[tuple[Trial, bool]]) -> tuple[list[comparison.Row], list[int]]:
+    def refit(self, chosen: Sequence[Trial]) -> tuple[dict[Trial, GridResult], list[int]]:
         """Train the chosen trials with seeds that no trial has seen.
 
-        Args:
-            chosen: (trial, whether it was selected on test examples).
-
         Returns:
-            (The rows of the table, the seeds.)
+            (The finished runs, the seeds.)
         """
         command = self.command
-        settings = self._make_run(chosen[0][0], {}).settings()
+        settings = self._make_run(next(iter(command.trials.values()))[0], {}).settings()
         first = settings["seed"] + settings["num_seeds"]
         seeds = {"seed": str(first), "num_seeds": str(command.seeds)}
-        done = self._train([trial for trial, _ in chosen], REFITS, seeds)
-        folder, runs = command.workdir / REFITS, [self._make_run(trial, seeds) for trial in done]
-        compare.write_tables([grid.GridResult(run, folder / run.name, "was done", 0.0) for run in runs], folder)
-        rows = [
-            comparison.Row(trial.method, trial.text, selection.read_score(done[trial], command.scope), is_bound)
-            for trial, is_bound in chosen
-            if trial in done
-        ]
-        return rows, list(range(first, first + command.seeds))
+        done = self._train(chosen, REFITS, {**seeds, **command.refit_settings})
+        return done, list(range(first, first + command.seeds))
 
     def _make_run(self, trial: Trial, extra: Mapping[str, str]) -> GridRun:
         own = {"algorithm.name": trial.method, **self.command.own[trial.method], **dict(trial.values), **extra}
         return GridRun(self.command.config, self.command.common, own)
 
-    def _train(self, some: Sequence[Trial], folder: str, extra: Mapping[str, str]) -> dict[Trial, RunResults]:
+    def _train(self, some: Sequence[Trial], folder: str, extra: Mapping[str, str]) -> dict[Trial, GridResult]:
         """Train trials that are not complete; return the finished ones, in their order."""
         runs = {trial: self._make_run(trial, extra) for trial in some}
         workdir = self.command.workdir / folder
         grid.check_runs(list(runs.values()), workdir)
         results = grid.run_grid(list(runs.values()), workdir, self.command.max_together)
-        finished = {each.run.name: RunResults(each.directory) for each in results if each.is_done}
+        finished = {each.run.name: each for each in results if each.is_done}
         self.is_whole &= len(finished) == len(runs)
         return {trial: finished[run.name] for trial, run in runs.items() if run.name in finished}

@@ -1,15 +1,16 @@
 """Selection of a trial by its figures on validation examples. Only what is called so is shown to the rules."""
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from fedjax_het.errors import InputError
 
-from ..runs.results import RunResults, score_name
+from ..runs.results import CLIENT_SCORE, TEST_SCORE, RunResults, read_seeds, score_name
 
 _SHOWN = {"server": ("valid",), "clients": ("personal_valid", "valid")}
-SCORES = {"server": ("personal_test/{}_mean", "test/{}"), "clients": ("personal/{}_mean", "clients/{}_mean")}
+SCORES = {"server": TEST_SCORE, "clients": CLIENT_SCORE}
 """{what is compared: the first of these figures that a run has}."""
 DESCRIPTIONS = {
     "server": "score on the common test set, of the server's model or the mean of clients' own",
@@ -40,11 +41,7 @@ def read_score(run: RunResults, scope: str) -> list[float]:
     Raises:
         InputError: The run has no such score.
     """
-    names = [name.format(score_name(run.final)) for name in SCORES[scope]]
-    for name in names:
-        if name in run.final:
-            return list(run.final[name]["seeds"])
-    raise InputError(f"--score={scope}: {run.directory} has no {' or '.join(names)}. Hold out such examples.")
+    return read_seeds(run, *(name.format(score_name(run.final)) for name in SCORES[scope]))
 
 
 def rate_trial(run: RunResults, select: str, scope: str) -> float:
@@ -70,5 +67,5 @@ def validation_figures(run: RunResults, scope: str) -> dict[str, float]:
     for group in _SHOWN[scope]:
         prefix = f"{group}/"
         if shown := {n.removeprefix(prefix): f["mean"] for n, f in run.final.items() if n.startswith(prefix)}:
-            return shown
+            return {name: math.nan if mean is None else mean for name, mean in shown.items()}
     raise InputError(f"{run.directory}: no client has validation examples. Set data.valid_fraction and begin anew.")

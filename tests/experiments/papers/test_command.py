@@ -119,7 +119,7 @@ def test_the_result_names_settings_given_on_the_command_line():
 def test_missing_data_are_named_before_training(tmp_path, capsys):
     arguments = ["--what=table2", "--scale=cpu", f"--workdir={tmp_path / 'runs'}"]
     assert command.main(arguments, "fedld", fedld.EXPERIMENTS) == 2
-    assert "--data: this scale reads the X-rays' .npz file. Give --data=PATH." in capsys.readouterr().err
+    assert "--data: this experiment reads the X-rays' .npz file. Give --data=PATH." in capsys.readouterr().err
     assert command.main([*arguments, "--data=nowhere.npz"], "fedld", fedld.EXPERIMENTS) == 2
     assert "--data: 'nowhere.npz' does not exist. Give the path of the X-rays' .npz file." in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
@@ -145,7 +145,7 @@ def test_missing_initial_weights_are_named_before_training(tmp_path, capsys):
     [
         (["/x"], "reads an archive. Give --data=a=PATH"),
         (["a=/x"], "reads a folder. Give --data=b=PATH"),
-        (["a=/x", "b=/y", "c=/z"], "--data=c: this scale does not read it"),
+        (["a=/x", "b=/y", "c=/z"], "--data=c: this experiment does not read it"),
     ],
 )
 def test_data_sets_have_to_be_given_by_name_if_several_are_read(tmp_path, given, message):

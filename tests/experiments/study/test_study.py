@@ -10,10 +10,12 @@ import pytest
 import scipy.stats
 
 from experiments.study import __main__ as study
-from experiments.study import comparison, selection, trials
+from experiments.study import comparison, search, selection, trials
 from experiments.study.comparison import Interval, Row
+from experiments.sweep.grid import GridResult
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.errors import InputError
+from tests.experiments.runs.test_results import SUMMARY
 
 SMALL = [
     "--config=quickstart",
@@ -126,6 +128,37 @@ def test_what_cannot_be_compared_is_refused(flags, message, tmp_path, capsys):
     assert study.main([*SMALL, *flags, f"--workdir={tmp_path}"]) == 2
     assert message in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
+
+
+def test_a_method_of_which_no_trial_finishes_or_has_a_finite_rating_is_a_row_that_says_so(
+    tmp_path, monkeypatch, capsys
+):
+    """fedprox fails, fedcm diverges; and without the reference there is nothing to compare with."""
+
+    def write_run(trial, rating):
+        directory = tmp_path / trial.method / trial.text
+        directory.mkdir(parents=True, exist_ok=True)
+        figures = {"valid/accuracy_mean": rating, "test/accuracy": 0.5}
+        final = {name: {"mean": value, "std": 0.0, "seeds": [value] * 2} for name, value in figures.items()}
+        facts = dict.fromkeys(SUMMARY["facts"])
+        (directory / "summary.json").write_text(json.dumps({**SUMMARY, "final": final, "facts": facts}))
+        return GridResult(None, directory, "done", 0.0)
+
+    def train(self, some, folder, extra):
+        self.is_whole &= all(trial.method != "fedprox" for trial in some)
+        ratings = {"fedavg": 0.4, "fedcm": None}
+        return {trial: write_run(trial, ratings[trial.method]) for trial in some if trial.method in ratings}
+
+    monkeypatch.setattr(search.Study, "_train", train)
+    monkeypatch.setattr(study.compare, "write_tables", lambda results, folder: None)
+    flags = [*SMALL, VALIDATION, "--trials=2", "--seeds=2", f"--workdir={tmp_path / 'study'}"]
+    (tmp_path / "study").mkdir()
+    assert study.main([*flags, "--methods=fedavg,fedprox,fedcm"]) == 1
+    text = (tmp_path / "study/study.md").read_text()
+    assert "| fedprox | failed |  |  | no trial has a finite rating |" in text and "| fedcm | failed |" in text
+    assert len(list(csv.DictReader((tmp_path / "study/study.csv").open()))) == 2
+    assert study.main([*flags, "--methods=fedprox,fedavg"]) == 2
+    assert "the reference has no finished run" in capsys.readouterr().err
 
 
 @pytest.mark.slow
