@@ -1,0 +1,166 @@
+"""Experiments on the claims of FedMGC, FedRD and HarmoFL, and the list of all. They were written down before the first
+of them was run.
+"""
+
+from collections.abc import Mapping
+
+from ..papers import fedmgc, fedrd, harmofl_methods
+from ..papers.measures import read_loss_rise, read_mean_client_score, read_minimum_distance, read_unseen_score
+from ..runs.records import flatten
+from .fedld import FEDLD_FASHION, FEDLD_LOSSES, FEDLD_PACS, FEDLD_X_RAYS
+from .spec import ACCURACY, ON_TEST, SMALL_CNN, SMALL_MLP, Experiment, make_budget, needs, pick
+from .verdicts import Claim, Quantity
+
+# ---- FedMGC ----------------------------------------------------------------------------------------------------------
+_DGC = ("FedAvg (ce) + DGC", "FedProx (ce) + DGC")
+_FEDMGC_BASELINES = ("FedAvg", "FedProx", "FedNova")
+FEDMGC_FASHION = Experiment(
+    title="FedMGC on Fashion-MNIST",
+    setting="Fashion-MNIST, 100 clients with equally many examples, classes by Dirichlet(1), ten a round; perceptron "
+    "with 64 hidden units; 40 rounds of 10 local steps in batches of 32; accuracy on the common test set",
+    differs="a perceptron for two convolutions, 40 rounds of 10 steps for 400 of some 40 in batches of 128, rate of "
+    ".01, .03, .1 or .3 for .001; gamma .5, beta 1.5 and lambda .5 fixed for gamma and beta tuned",
+    data=needs("fashion_mnist"),
+    config="fashion_mnist/fedavg.py",
+    common={
+        **SMALL_MLP,
+        **make_budget(40, 10, 32),
+        **flatten({"data": {"path": "{fashion_mnist}", "valid_fraction": "0.1", "client_test_fraction": "0.0"}}),
+        **flatten({"data.partition": {"alpha": "1.0", "equal_sizes": "True"}, "layout": "vmapped"}),
+    },
+    methods={**pick(fedmgc.METHODS, *_FEDMGC_BASELINES, "FedMGC"), **pick(fedmgc.ABLATION, *_DGC)},
+    quantities=ON_TEST,
+    claims=(
+        Claim("FedMGC is above", "Figs. 11, 12", "FedMGC", _FEDMGC_BASELINES),
+        Claim("DGC on FedAvg is above", "Fig. 6", _DGC[0], ("FedAvg",)),
+        Claim("DGC on FedProx is above", "Fig. 6", _DGC[1], ("FedProx",)),
+        Claim("FedMGC is above", "Fig. 6", "FedMGC", _DGC),
+    ),
+)
+FEDMGC_CIFAR = FEDMGC_FASHION._replace(
+    title="FedMGC on CIFAR-10",
+    setting="CIFAR-10, 100 clients with equally many examples, classes by Dirichlet(1), ten a round; convolutions of 6 "
+    "and 16 channels; 25 rounds of 8 local steps in batches of 32; accuracy on the common test set",
+    differs="the dense layers of 120 and 84 units left out, 25 rounds of 8 steps for 400 of some 40 in batches of 128, "
+    + FEDMGC_FASHION.differs.partition("128, ")[2],
+    data=needs("cifar10"),
+    config="cifar10/fedavg.py",
+    common={
+        **FEDMGC_FASHION.common,
+        **flatten({"model": {"name": "lenet", "hidden": "()"}, "data.path": "{cifar10}", "data.name": "arrays"}),
+        **make_budget(25, 8, 32),
+        "layout": "chunked(1)",
+    },
+    rates=("0.03", "0.1", "0.3"),
+)
+
+# ---- FedRD -----------------------------------------------------------------------------------------------------------
+_FEDRD_PARTS = {
+    "FedRD without debiasing": fedrd.ABLATION["w/o DC"],
+    "FedRD without guidance": fedrd.ABLATION["w/o GGA"],
+}
+FEDRD_PACS = Experiment(
+    title="FedRD on PACS, a domain left out in turn",
+    setting="PACS, 28 x 28, each domain left out in turn, three clients of one domain each; a tenth of their images "
+    "trains, another validates; three convolutions of 8, 16 and 32 channels with batch norm; 12 rounds of 30 local "
+    "steps in batches of 16, which are one to three epochs; accuracy on the domain left out, mean over the four",
+    differs="28 x 28 for 224 x 224, a small network from random weights for a ResNet from ImageNet, a tenth of the "
+    "images without augmentation, 12 rounds for 40, rate of .01, .03 or .1 for .001, no momentum and no weight decay",
+    data=needs("pacs"),
+    config="pacs/fedavg.py",
+    common={
+        **SMALL_CNN,
+        **make_budget(12, 30, 16),
+        **flatten({"data": {"name": "arrays", "path": "{pacs}", "size": "28", "valid_fraction": "0.1"}}),
+        **flatten({"data": {"client_test_fraction": "0.8", "test_fraction": "0.0"}, "layout": "chunked(1)"}),
+    },
+    methods={**pick(fedrd.METHODS, "FedAvg", "FedRD"), **_FEDRD_PARTS, **fedrd.METHODS},
+    quantities={"score": (ACCURACY, read_unseen_score())},
+    claims=(
+        Claim("FedRD is above", "Table 2", "FedRD", tuple(name for name in fedrd.METHODS if name != "FedRD")),
+        Claim("the guided aggregation alone is above", "Table 5", "FedRD without debiasing", ("FedAvg",)),
+        Claim("the debiased classifier alone is above", "Table 5", "FedRD without guidance", ("FedAvg",)),
+        Claim("both parts are above", "Table 5", "FedRD", tuple(_FEDRD_PARTS)),
+    ),
+    columns={name: {"data.unseen": name} for name in ("art_painting", "cartoon", "photo", "sketch")},
+    rates=("0.01", "0.03", "0.1"),
+)
+
+# ---- HarmoFL ---------------------------------------------------------------------------------------------------------
+_HARMOFL = harmofl_methods.METHODS
+_HARMOFL_BASELINES = tuple(name for name in _HARMOFL if name != "HarmoFL")
+_PLAINER = ("FedAvg", "amplitude only")
+_FLAT = Quantity("rise of clients' loss at .4 from the server's model", 0.05, is_lower=True, is_relative=True, digits=3)
+_NEAR = Quantity("distance of a client's lowest loss", 0.05, is_lower=True, is_relative=True, digits=3)
+_OWN_SETS = flatten(
+    {
+        "data": {"name": "arrays", "valid_fraction": "0.16", "client_test_fraction": "0.2", "test_fraction": "0.0"},
+        "algorithm": {"momentum": "0.9", "weight_decay": "1e-4"},
+        "layout": "chunked(1)",
+    }
+)
+_MOMENTUM_RATES = ("0.003", "0.01", "0.03", "0.1")
+HARMOFL_NUCLEI = Experiment(
+    title="HarmoFL on nuclei of three sites",
+    setting="116 tiles of nuclei, 48 x 48, a client a site; U-Net of two levels with an eighth of the channels, soft "
+    "Dice; momentum .9; 30 rounds of 5 local steps in batches of 8; mean over clients of the Dice of their own test "
+    "images after the last round",
+    differs="three sites for six, 48 x 48 for 256 x 256, a smaller U-Net, 30 rounds of 5 steps for 500 of an epoch, "
+    "SGD at .003, .01, .03 or .1 for .0001, the last round for the one that is best on validation",
+    data=needs("nuclei"),
+    config="nuclei/fedavg.py",
+    common={
+        **_OWN_SETS,
+        **make_budget(30, 5, 8),
+        **flatten({"data": {"path": "{nuclei}", "size": "48", "num_clients": "3"}}),
+        **flatten({"model": {"width": "0.125", "levels": "2"}}),
+    },
+    methods={**pick(_HARMOFL, "FedAvg", "HarmoFL"), "amplitude only": harmofl_methods.PARTS["amplitude only"]}
+    | _HARMOFL,
+    quantities={
+        "score": (Quantity("Dice, %", 0.5), read_mean_client_score("dice")),
+        "rise": (_FLAT, read_loss_rise(0.4)),
+        "distance": (_NEAR, read_minimum_distance),
+    },
+    claims=(
+        Claim("HarmoFL is above", "Table 1", "HarmoFL", _HARMOFL_BASELINES),
+        Claim("HarmoFL's optimum is flatter than that of", "Fig. 1", "HarmoFL", _PLAINER, "rise"),
+        Claim("clients' optima are closer in HarmoFL than in", "Fig. 1", "HarmoFL", _PLAINER, "distance"),
+    ),
+    rates=_MOMENTUM_RATES,
+    diagnostics="landscape",
+)
+HARMOFL_X_RAYS = Experiment(
+    title="HarmoFL on chest X-rays of four sources",
+    setting="chest X-rays of four sources, 32 x 32, a client a source; three convolutions of 8, 16 and 32 channels "
+    "with batch norm; momentum .9; 25 rounds of 8 local steps in batches of 32; mean over clients of the accuracy on "
+    "their own test images after the last round",
+    differs="1,367 X-rays of four sources for histology of five hospitals, a small network for a DenseNet-121, 25 "
+    "rounds of 8 steps for 100 of an epoch, rate of .003, .01, .03 or .1 for .001, the last round for the one that is "
+    "best on validation",
+    data=needs("cxr"),
+    config="chest_xray/fedavg.py",
+    common={
+        **_OWN_SETS,
+        **SMALL_CNN,
+        **make_budget(25, 8, 32),
+        **flatten({"data": {"path": "{cxr}", "size": "32", "standardise": "False"}}),
+    },
+    methods={**pick(_HARMOFL, "FedAvg", "HarmoFL"), **_HARMOFL},
+    quantities={"score": (ACCURACY, read_mean_client_score())},
+    claims=(Claim("HarmoFL is above", "Table 2", "HarmoFL", _HARMOFL_BASELINES),),
+    rates=_MOMENTUM_RATES,
+)
+
+TOPICS: Mapping[str, Mapping[str, Experiment]] = {
+    "fedld": {
+        "fedld_fashion_mnist": FEDLD_FASHION,
+        "fedld_losses": FEDLD_LOSSES,
+        "fedld_pacs": FEDLD_PACS,
+        "fedld_x_rays": FEDLD_X_RAYS,
+    },
+    "fedmgc": {"fedmgc_fashion_mnist": FEDMGC_FASHION, "fedmgc_cifar10": FEDMGC_CIFAR},
+    "fedrd": {"fedrd_pacs": FEDRD_PACS},
+    "harmofl": {"harmofl_nuclei": HARMOFL_NUCLEI, "harmofl_x_rays": HARMOFL_X_RAYS},
+}
+"""{topic, a section of the page: {name, a folder of runs: experiment}}."""

@@ -1,0 +1,134 @@
+"""Experiments on FedLD's claims. They were written down before the first of them was run."""
+
+from ..papers import fedld
+from ..papers.measures import mean_quantity, read_first, read_last, read_step_length
+from ..runs.records import flatten
+from .spec import ON_TEST, SMALL_CNN, SMALL_MLP, Experiment, make_budget, needs, pick
+from .verdicts import Claim, Quantity
+
+_PARTS = {
+    "margin only": fedld.PARTS["margin only"],
+    "principal only": fedld.PARTS["principal only"],
+}
+_FEDLD = {"FedLD": fedld.METHODS["FedLD"]}
+_FEDLD_BUDGET = "rate of .01, .03, .1 or .3 for .01; no momentum and no weight decay, lambda .03 throughout"
+_LENGTH = Quantity("length of the server's step, in lengths of the plain mean of the same updates", 0.05, digits=2)
+_FEW_CLIENTS = flatten(
+    {
+        "data": {"path": "{fashion_mnist}", "num_clients": "5", "valid_fraction": "0.1", "client_test_fraction": "0.0"},
+        "data.partition.alpha": "0.5",
+        "cohort_size": "0",
+        "layout": "vmapped",
+    }
+)
+_VARIANTS = {
+    "FedLD, half steps": {"algorithm.name": "fedld", "algorithm.server_learning_rate": "0.5"},
+    "FedLD, all axes": {"algorithm.name": "fedld", "algorithm.fraction": "1.0"},
+    "FedLD, one axis": {"algorithm.name": "fedld", "algorithm.fraction": "0.2"},
+    "FedAvg, steps of 1.5": {"algorithm.name": "fedavg", "algorithm.server_learning_rate": "1.5"},
+}
+_FEDLD_BASELINES = ("FedAvg", "FedProx", "FedGH")
+_WHY = "not a claim of the paper"
+_VARIANT_TEXTS = {
+    "FedLD with half its step": "FedLD, half steps",
+    "FedLD with all five axes": "FedLD, all axes",
+    "FedLD with one axis": "FedLD, one axis",
+    "FedAvg with steps of 1.5": "FedAvg, steps of 1.5",
+}
+_MORE_IS_BETTER = (
+    Claim("FedLD is above", "Table 1", "FedLD", _FEDLD_BASELINES),
+    Claim("the margin alone is above", "Table 2", "margin only", ("FedAvg",)),
+    Claim("principal directions alone are above", "Table 2", "principal only", ("FedAvg",)),
+    Claim("both parts are above", "Table 2", "FedLD", ("margin only", "principal only")),
+)
+FEDLD_FASHION = Experiment(
+    title="FedLD on Fashion-MNIST among five clients",
+    setting="Fashion-MNIST, classes and sizes by Dirichlet(.5) over five clients, all of them in each round; "
+    "perceptron with 64 hidden units; 40 rounds of 10 local steps in batches of 50; accuracy on the common test set",
+    differs="natural images for Retina, a perceptron from random weights for a ResNet-50 from ImageNet, 40 rounds of "
+    f"10 steps for 200 of an epoch, {_FEDLD_BUDGET}; one split of three; FedPAC left out, and FedBN, as there are no "
+    "norms",
+    data=needs("fashion_mnist"),
+    config="fashion_mnist/fedavg.py",
+    common={**_FEW_CLIENTS, **SMALL_MLP, **make_budget(40, 10, 50)},
+    methods={**pick(fedld.METHODS, *_FEDLD_BASELINES), **_FEDLD, **_PARTS, **_VARIANTS},
+    quantities={**ON_TEST, "length": (_LENGTH, read_step_length)},
+    claims=(
+        *_MORE_IS_BETTER,
+        Claim("FedLD's step is longer than that of", _WHY, "FedLD", ("FedAvg",), "length"),
+        *(
+            Claim(f"{text} is above", _WHY, method, (other,))
+            for text, method in _VARIANT_TEXTS.items()
+            for other in ("FedLD", "FedAvg")
+        ),
+    ),
+    diagnostics="weights,conflict,norms",
+)
+_PACS_CLIENTS = flatten(
+    {
+        "data": {"name": "arrays", "path": "{pacs}", "size": "28", "unseen": "", "num_clients": "4"},
+        "data.client_test_fraction": "0.0",
+        "data.test_fraction": "0.2",
+        "data.valid_fraction": "0.1",
+        "layout": "chunked(1)",
+        "personal_on_test": "True",
+    }
+)
+_PACS_BASELINES = ("FedAvg", "FedProx", "FedBN", "FedGH")
+_SHIFTED = (Claim("FedLD is above", "Table 1", "FedLD", _PACS_BASELINES), *_MORE_IS_BETTER[1:])
+_COVID_FL = "a small network with batch norm from random weights for a ResNet-50 from ImageNet"
+FEDLD_PACS = Experiment(
+    title="FedLD on PACS, a domain a client",
+    setting="PACS, 28 x 28, four clients of one domain each, all of them in each round; three convolutions of 8, 16 "
+    "and 32 channels with batch norm; 25 rounds of 8 local steps in batches of 32; accuracy on the common test set",
+    differs=f"domains of drawings and photos for COVID-FL's twelve sites, {_COVID_FL}, 25 rounds of 8 steps for 200 "
+    f"of an epoch, {_FEDLD_BUDGET} for .01 on COVID-FL; FedPAC left out",
+    data=needs("pacs"),
+    config="pacs/fedavg.py",
+    common={**_PACS_CLIENTS, **SMALL_CNN, **make_budget(25, 8, 32)},
+    methods={**pick(fedld.METHODS, *_PACS_BASELINES), **_FEDLD, **_PARTS},
+    quantities=ON_TEST,
+    claims=_SHIFTED,
+)
+FEDLD_X_RAYS = FEDLD_PACS._replace(
+    title="FedLD on chest X-rays, a source a client",
+    setting="chest X-rays of four sources, 32 x 32, a client a source, all of them in each round; three convolutions "
+    "of 8, 16 and 32 channels with batch norm; 25 rounds of 8 local steps in batches of 32; accuracy on the common "
+    "test set",
+    differs="1,367 images of four sources for COVID-FL's twelve sites, " + FEDLD_PACS.differs.partition("sites, ")[2],
+    data=needs("cxr"),
+    config="chest_xray/fedavg.py",
+    common={**FEDLD_PACS.common, "data.path": "{cxr}", "data.size": "32"},
+)
+_DECOMPOSED = {
+    name: (Quantity(title, 0.05, is_lower=True, is_relative=True, digits=4), read(mean_quantity("decomposition", key)))
+    for name, title, read, key in (
+        ("shift", "|shift loss|, first round", read_first, "absolute_shift"),
+        ("shift, last", "|shift loss|, last round", read_last, "absolute_shift"),
+        ("aggregation", "|aggregation loss|, first round", read_first, "absolute_aggregation"),
+        ("aggregation, last", "|aggregation loss|, last round", read_last, "absolute_aggregation"),
+        ("total", "loss after aggregation, first round", read_first, "total"),
+    )
+}
+_SHIFTS, _AGGREGATIONS = ("shift", "shift, last"), ("aggregation", "aggregation, last")
+_PRINCIPAL = "aggregation along principal directions adds to the loss"
+FEDLD_LOSSES = Experiment(
+    title="FedLD's parts of the loss on Fashion-MNIST among five clients",
+    setting="the federation of FedLD on Fashion-MNIST above, a rate of .1 for all; the loss of a round on all training "
+    "examples, decomposed by FedLD's Eq. 2: in the first round, which all methods start from the same model, and in "
+    "the last, which each starts from its own",
+    differs="a perceptron for a ResNet-50, 10 steps for an epoch, alpha .5 of the figure's five; the figure is of one "
+    "round and does not say from which model",
+    data=needs("fashion_mnist"),
+    config="fashion_mnist/fedavg.py",
+    common={**FEDLD_FASHION.common, "algorithm.learning_rate": "0.1"},
+    methods={"FedAvg": fedld.METHODS["FedAvg"], **_PARTS},
+    quantities=_DECOMPOSED,
+    claims=(
+        *(Claim("the margin has less shift than", "Fig. 2", "margin only", ("FedAvg",), each) for each in _SHIFTS),
+        *(Claim(f"{_PRINCIPAL} less than", "Fig. 2", "principal only", ("FedAvg",), each) for each in _AGGREGATIONS),
+        Claim(f"from the same updates, {_PRINCIPAL} less than", "Fig. 2", "principal only", ("FedAvg",), "total"),
+    ),
+    rates=(),
+    diagnostics="decomposition",
+)

@@ -1,0 +1,225 @@
+"""Claims: the rule of decision on planted effects, the experiments' settings, and the tables of the page."""
+
+import csv
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from experiments.claims import __main__ as claims
+from experiments.claims import page, verdicts
+from experiments.claims.experiments import TOPICS
+from experiments.claims.page import Row
+from experiments.claims.spec import Experiment
+from experiments.claims.verdicts import FAILS, HOLDS, NOT_RUN, OPEN, Claim, Quantity
+from experiments.configuration import build
+from experiments.papers import measures
+from experiments.runs.results import RunResults
+from experiments.study.comparison import Interval
+from tests.shared import ROOT
+
+EXPERIMENTS = {name: each for of_topic in TOPICS.values() for name, each in of_topic.items()}
+ACCURACY = Quantity("accuracy, %", 0.5)
+NOISE = np.array([-0.4, 0.1, 0.3, -0.2, 0.2])  # of seeds
+ORDER = Claim("A is above", "Table 1", "A", ("B", "C"))
+
+
+def decide(differences, margin=0.5):
+    return verdicts.decide(Interval.of(list(differences)), margin)
+
+
+# ---- the rule --------------------------------------------------------------------------------------------------------
+def test_a_planted_effect_holds_and_its_reverse_does_not():
+    assert decide(2 + NOISE) == HOLDS
+    assert decide(-2 + NOISE) == FAILS
+    assert decide(10 * NOISE + 2) == OPEN
+
+
+def test_a_difference_within_the_margin_does_not_hold():
+    assert decide(NOISE, margin=0.5) == FAILS
+    assert decide(NOISE, margin=0.3) == OPEN
+    assert decide([0.0] * 5) == FAILS  # the same method under two names
+    assert decide(0.2 + 0.1 * NOISE) == HOLDS  # small, and certain
+
+
+def test_a_single_seed_tells_nothing():
+    assert decide([5.0]) == OPEN
+
+
+def test_half_of_noise_without_effect_is_seldom_called_an_effect():
+    drawn = np.random.default_rng(0).normal(0, 1, (2000, 5))
+    found = [decide(each, 0.0) for each in drawn]
+    assert 0.015 < found.count(HOLDS) / 2000 < 0.035 and 0.015 < found.count(FAILS) / 2000 < 0.035
+
+
+def judge(claim, **values):
+    return verdicts.judge(claim, ACCURACY, {("score", name): list(each) for name, each in values.items()})
+
+
+def test_a_claim_against_several_others_needs_each_of_them():
+    whole, b, c = judge(ORDER, A=80 + NOISE, B=78 - NOISE, C=77 + NOISE)
+    assert [whole.verdict, b.verdict, c.verdict] == [HOLDS] * 3
+    assert whole.text == "A is above all of B, C" and whole.difference is None
+    assert b.difference.mean == pytest.approx(2) and (b.method.mean, b.other.mean) == pytest.approx((80, 78))
+    assert [line.verdict for line in judge(ORDER, A=80 + NOISE, B=78 - NOISE, C=81 + NOISE)] == [FAILS, HOLDS, FAILS]
+    assert [line.verdict for line in judge(ORDER, A=80 + NOISE, B=79 - 9 * NOISE, C=77 + NOISE)] == [OPEN, OPEN, HOLDS]
+
+
+def test_a_reversed_pair_fails_an_order_only_after_holms_correction():
+    slight = [-1.0, -0.2, -0.9, -0.1, -0.8]  # p = .031 by itself
+    assert decide(slight) == FAILS
+    assert verdicts.decide_all([slight], [0.5]) == FAILS
+    assert verdicts.decide_all([slight, (10 * NOISE).tolist()], [0.5, 0.5]) == OPEN
+
+
+def test_what_has_not_been_run_is_said():
+    assert [line.verdict for line in judge(ORDER, A=80 + NOISE, B=78 - NOISE)] == [NOT_RUN, HOLDS, NOT_RUN]
+    assert [line.verdict for line in judge(ORDER, A=80 + NOISE, B=85 - NOISE)] == [FAILS, FAILS, NOT_RUN]
+    assert [line.verdict for line in judge(ORDER)] == [NOT_RUN] * 3
+
+
+def test_a_loss_that_falls_is_a_difference_in_the_direction_of_the_claim():
+    loss = Quantity("loss", 0.05, is_lower=True, is_relative=True)
+    claim = Claim("A has less than", "Fig. 2", "A", ("B",), "loss")
+
+    def verdict(a, b):
+        (line,) = verdicts.judge(claim, loss, {("loss", "A"): list(a), ("loss", "B"): list(b)})
+        return line.verdict
+
+    assert verdict(10 + NOISE, 20 - NOISE) == HOLDS and verdict(20 + NOISE, 10 - NOISE) == FAILS
+    assert verdict(100 + NOISE, 100 - NOISE) == FAILS  # within 5 % of the other
+    assert verdict(1 + NOISE, 1 - NOISE) == OPEN
+
+
+# ---- the experiments -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_methods_have_valid_settings_the_same_local_steps_and_rates_and_five_seeds(name, tmp_path):
+    experiment = claims._fill(EXPERIMENTS[name], dict.fromkeys(EXPERIMENTS[name].data, "somewhere"))
+    steps, folders = set(), set()
+    for method in experiment.methods:
+        for column in experiment.columns:
+            study = claims.make_study(experiment, method, column, claims.Run({}, 5, tmp_path), tmp_path / name)
+            for trial in study.command.trials[method]:
+                run = study._make_run(trial, study.command.refit_settings)
+                settings = run.settings()
+                size = np.array([100])
+                steps.add((settings["rounds"], int(build.build_algorithm(settings).local_update.num_steps(size)[0])))
+                folders.add((study.command.workdir, run.name))
+                assert settings["data"]["valid_fraction"] > 0 or not experiment.rates
+    assert len(steps) == 1
+    count = len(experiment.methods) * len(experiment.columns) * max(len(experiment.rates), 1)
+    assert len(folders) == count, "two methods share a run"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_claims_are_about_methods_and_quantities_that_are_measured(name):
+    experiment: Experiment = EXPERIMENTS[name]
+    for claim in experiment.claims:
+        assert {claim.method, *claim.others} <= experiment.methods.keys() and claim.quantity in experiment.quantities
+        assert claim.method not in claim.others
+    assert {claim.quantity for claim in experiment.claims} == experiment.quantities.keys()
+
+
+def test_the_length_of_a_step_is_that_of_the_weighted_updates():
+    updates = np.array([[3.0, 0, 0], [0, 4.0, 0], [1.0, 1.0, 1.0]])
+    lengths = np.linalg.norm(updates, axis=1)
+    line = {
+        "round": 3,
+        "cohort": {"ids": [2, 0, 1], "is_present": [True, True, True]},
+        "norms": {"updates": lengths.tolist()},
+        "conflict": {"cosines": (updates @ updates.T / np.outer(lengths, lengths)).tolist()},
+        "weights": {"weights": [0.9, 0.5, -0.2]},
+    }
+    run = RunResults("a run")
+    run.snapshots = [line]
+    run.partition = {"clients": [{"train": size} for size in (10, 20, 30)]}
+    mean = updates.T @ [0.5, 1 / 6, 1 / 3]
+    expected = np.linalg.norm(updates.T @ [0.9, 0.5, -0.2]) / np.linalg.norm(mean)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunResults, "partition_clients", run.partition["clients"])
+        assert measures.read_step_length(run, "") == pytest.approx([expected])
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+def test_the_tables_of_the_page_are_made_of_its_values(tmp_path):
+    """Nobody has edited a verdict, nor a value without the verdict."""
+    (tmp_path / "claims.md").write_text((ROOT / "docs/claims.md").read_text())
+    (tmp_path / "claims").mkdir()
+    for path in (ROOT / "docs/claims").glob("*.csv"):
+        (tmp_path / "claims" / path.name).write_text(path.read_text())
+    page.write_page(tmp_path / "claims.md", tmp_path / "claims", TOPICS)
+    assert (tmp_path / "claims.md").read_text() == (ROOT / "docs/claims.md").read_text()
+    assert (tmp_path / "claims/verdicts.csv").read_text() == (ROOT / "docs/claims/verdicts.csv").read_text()
+
+
+def test_values_are_means_over_columns_and_the_rest_is_not_yet_run(tmp_path):
+    methods = {name: {"algorithm.name": "fedavg"} for name in "ABC"}
+    two = {"x": {}, "y": {}}
+    quantities = {"score": (ACCURACY, measures.read_test_score())}
+    experiment = Experiment("A title", "data", "all", {}, "", {}, methods, quantities, (ORDER,), two)
+    rows = [Row(name, column, "score", "learning_rate=0.1", (value + NOISE).tolist()) for name, column, value in (
+        ("A", "x", 70), ("A", "y", 90), ("B", "x", 60), ("B", "y", 40), ("C", "x", 50))]  # fmt: skip
+    (tmp_path / "claims.md").write_text(
+        "before\n<!-- t: made by python -m experiments.claims -->\nstale\n<!-- end -->\nz\n"
+    )
+    page.write_rows(tmp_path / "e.csv", rows)
+    assert page.read_rows(tmp_path / "e.csv") == rows
+    page.write_page(tmp_path / "claims.md", tmp_path, {"t": {"e": experiment}})
+    text = (tmp_path / "claims.md").read_text()
+    assert text.startswith("before\n<!-- t") and text.endswith("<!-- end -->\nz\n") and "stale" not in text
+    assert "| A is above B: accuracy, % (Table 1) | **holds** | 30.0 ± 0.0 | 80.0 ± 0.4 | 50.0 ± 0.4 |" in text
+    assert "| A is above C: accuracy, % (Table 1) | **not yet run** |  |  |  |" in text
+    assert "Not yet run: C." in text
+    lines = list(csv.DictReader((tmp_path / "verdicts.csv").open()))
+    assert [line["verdict"] for line in lines] == [NOT_RUN, HOLDS, NOT_RUN]
+    page.write_page(tmp_path / "claims.md", tmp_path, {"t": {"e": experiment}})
+    assert (tmp_path / "claims.md").read_text() == text
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--topic=fedxyz"], "unknown"),
+        (["--topic=fedmgc_fashion_mnist"], "Fashion-MNIST's .npz"),
+        (["--topic=none", "--page=nowhere.md"], "does not exist"),
+        (["--topic=none", "--seeds=1"], "at least 2"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(flags, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/claims.md").write_text("")
+    assert claims.main(flags) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_command_of_the_page_trains_searches_resumes_and_writes(tmp_path, monkeypatch, capsys):
+    digits = load_digits()
+    arrays = {f"{part}_{name}": values[at] for part, at in (("train", slice(0, 1500)), ("test", slice(1500, None)))
+              for name, values in (("images", digits.images.astype(np.uint8)), ("labels", digits.target))}  # fmt: skip
+    np.savez(tmp_path / "digits.npz", **arrays)
+    whole = EXPERIMENTS["fedmgc_fashion_mnist"]
+    two = {name: whole.methods[name] for name in ("FedAvg", "FedMGC")}
+    searched = whole._replace(methods=two, claims=(Claim("FedMGC is above", "", "FedMGC", ("FedAvg",)),))
+    topics = {"fedld": {"fedld_losses": EXPERIMENTS["fedld_losses"]}, "fedmgc": {"searched": searched}}
+    monkeypatch.setattr(claims, "TOPICS", topics)
+    marks = "".join(f"<!-- {name}: made by python -m experiments.claims -->\n<!-- end -->\n" for name in topics)
+    (tmp_path / "claims.md").write_text(marks)
+    flags = [f"--data=fashion_mnist={tmp_path / 'digits.npz'}", f"--page={tmp_path / 'claims.md'}", "--seeds=3"]
+    flags += [f"--workdir={tmp_path / 'runs'}", "--config.rounds=2", "--config.data.num_clients=5"]
+    flags += ["--config.cohort_size=0", "--config.model.hidden=8,"]
+    assert claims.main(flags) == 0
+    rows = page.read_rows(tmp_path / "claims/fedld_losses.csv")
+    assert {row.method for row in rows} == {"FedAvg", "margin only", "principal only"}
+    of = {(row.method, row.measure): row.seeds for row in rows}
+    assert all(len(seeds) == 3 for seeds in of.values())
+    # The mean and the principal directions are of the same updates.
+    assert of["FedAvg", "shift"] == of["principal only", "shift"] != of["margin only", "shift"]
+    rows = page.read_rows(tmp_path / "claims/searched.csv")
+    assert all(row.chosen.removeprefix("learning_rate=") in whole.rates for row in rows)
+    text = (tmp_path / "claims.md").read_text()
+    assert "not yet run" not in text and "FedMGC is above FedAvg" in text
+    capsys.readouterr()
+    assert claims.main(flags) == 0
+    assert ": done, " not in capsys.readouterr().out and (tmp_path / "claims.md").read_text() == text
