@@ -11,7 +11,7 @@ _PARTS = {
     "principal only": fedld.PARTS["principal only"],
 }
 _FEDLD = {"FedLD": fedld.METHODS["FedLD"]}
-_FEDLD_BUDGET = "rate of .01, .03, .1 or .3 for .01; no momentum and no weight decay, lambda .03 throughout"
+_FEDLD_BUDGET = "rates as above for .01, no momentum and no weight decay, lambda .03 throughout"
 _LENGTH = Quantity("length of the server's step, in lengths of the plain mean of the same updates", 0.05, digits=2)
 _FEW_CLIENTS = flatten(
     {
@@ -28,7 +28,7 @@ _VARIANTS = {
     "FedAvg, steps of 1.5": {"algorithm.name": "fedavg", "algorithm.server_learning_rate": "1.5"},
 }
 _FEDLD_BASELINES = ("FedAvg", "FedProx", "FedGH")
-_WHY = "not a claim of the paper"
+_WHY = ""  # not a claim of the paper
 _VARIANT_TEXTS = {
     "FedLD with half its step": "FedLD, half steps",
     "FedLD with all five axes": "FedLD, all axes",
@@ -62,6 +62,7 @@ FEDLD_FASHION = Experiment(
             for other in ("FedLD", "FedAvg")
         ),
     ),
+    rates=("0.03", "0.1", "0.3", "1.0"),
     diagnostics="weights,conflict,norms",
 )
 _PACS_CLIENTS = flatten(
@@ -82,7 +83,7 @@ FEDLD_PACS = Experiment(
     setting="PACS, 28 x 28, four clients of one domain each, all of them in each round; three convolutions of 8, 16 "
     "and 32 channels with batch norm; 25 rounds of 8 local steps in batches of 32; accuracy on the common test set",
     differs=f"domains of drawings and photos for COVID-FL's twelve sites, {_COVID_FL}, 25 rounds of 8 steps for 200 "
-    f"of an epoch, {_FEDLD_BUDGET} for .01 on COVID-FL; FedPAC left out",
+    f"of an epoch, {_FEDLD_BUDGET}; FedPAC left out",
     data=needs("pacs"),
     config="pacs/fedavg.py",
     common={**_PACS_CLIENTS, **SMALL_CNN, **make_budget(25, 8, 32)},
@@ -92,7 +93,7 @@ FEDLD_PACS = Experiment(
 )
 FEDLD_X_RAYS = FEDLD_PACS._replace(
     title="FedLD on chest X-rays, a source a client",
-    setting="chest X-rays of four sources, 32 x 32, a client a source, all of them in each round; three convolutions "
+    setting="Chest X-rays of four sources, 32 x 32, a client a source, all of them in each round; three convolutions "
     "of 8, 16 and 32 channels with batch norm; 25 rounds of 8 local steps in batches of 32; accuracy on the common "
     "test set",
     differs="1,367 images of four sources for COVID-FL's twelve sites, " + FEDLD_PACS.differs.partition("sites, ")[2],
@@ -103,10 +104,10 @@ FEDLD_X_RAYS = FEDLD_PACS._replace(
 _DECOMPOSED = {
     name: (Quantity(title, 0.05, is_lower=True, is_relative=True, digits=4), read(mean_quantity("decomposition", key)))
     for name, title, read, key in (
-        ("shift", "|shift loss|, first round", read_first, "absolute_shift"),
-        ("shift, last", "|shift loss|, last round", read_last, "absolute_shift"),
-        ("aggregation", "|aggregation loss|, first round", read_first, "absolute_aggregation"),
-        ("aggregation, last", "|aggregation loss|, last round", read_last, "absolute_aggregation"),
+        ("shift", "absolute shift loss, first round", read_first, "absolute_shift"),
+        ("shift, last", "absolute shift loss, last round", read_last, "absolute_shift"),
+        ("aggregation", "absolute aggregation loss, first round", read_first, "absolute_aggregation"),
+        ("aggregation, last", "absolute aggregation loss, last round", read_last, "absolute_aggregation"),
         ("total", "loss after aggregation, first round", read_first, "total"),
     )
 }
@@ -114,7 +115,7 @@ _SHIFTS, _AGGREGATIONS = ("shift", "shift, last"), ("aggregation", "aggregation,
 _PRINCIPAL = "aggregation along principal directions adds to the loss"
 FEDLD_LOSSES = Experiment(
     title="FedLD's parts of the loss on Fashion-MNIST among five clients",
-    setting="the federation of FedLD on Fashion-MNIST above, a rate of .1 for all; the loss of a round on all training "
+    setting="The federation of FedLD on Fashion-MNIST above, a rate of .1 for all; the loss of a round on all training "
     "examples, decomposed by FedLD's Eq. 2: in the first round, which all methods start from the same model, and in "
     "the last, which each starts from its own",
     differs="a perceptron for a ResNet-50, 10 steps for an epoch, alpha .5 of the figure's five; the figure is of one "

@@ -58,12 +58,10 @@ def average_columns(experiment: Experiment, rows: Sequence[Row]) -> Values:
     return {key: np.mean(list(of.values()), axis=0).tolist() for key, of in whole.items()}
 
 
-def judge_all(experiment: Experiment, rows: Sequence[Row]) -> list[Line]:
-    """Judge all claims of an experiment."""
+def judge_all(experiment: Experiment, rows: Sequence[Row]) -> list[list[Line]]:
+    """Judge each claim of an experiment; see `verdicts.judge`."""
     values = average_columns(experiment, rows)
-    return [
-        line for claim in experiment.claims for line in judge(claim, experiment.quantities[claim.quantity][0], values)
-    ]
+    return [judge(claim, experiment.quantities[claim.quantity][0], values) for claim in experiment.claims]
 
 
 def write_page(page: Path, folder: Path, topics: Mapping[str, Mapping[str, Experiment]]) -> None:
@@ -75,35 +73,47 @@ def write_page(page: Path, folder: Path, topics: Mapping[str, Mapping[str, Exper
         topics: {the name of a mark: {the stem of a CSV file: experiment}}.
     """
     text, verdicts = page.read_text(), []
+    summary = ["| experiment | claim | verdict | difference |", "| --- | --- | --- | ---: |"]
     for topic, experiments in topics.items():
         parts = []
         for name, experiment in experiments.items():
             rows = read_rows(folder / f"{name}.csv")
-            lines = judge_all(experiment, rows)
+            judged = judge_all(experiment, rows)
+            lines = [line for of_claim in judged for line in of_claim]
             verdicts += [(name, *_to_cells(line)) for line in lines]
+            of_paper = [of_claim[0] for of_claim in judged if of_claim[0].source]
+            summary += [f"| {experiment.title} | {' | '.join(_summarize(line))} |" for line in of_paper]
             parts.append(_describe(name, experiment, rows, lines, folder.name))
-        text = re.sub(
-            _BLOCK.format(name=topic), lambda found, parts=parts: found[1] + "\n".join(parts), text, flags=re.S
-        )
+        text = _fill_block(text, topic, "\n".join(parts) + "\n")
+    text = _fill_block(text, "summary", "\n" + "\n".join(summary) + "\n\n")
     header = ("experiment", "claim", "source", "verdict", "quantity", "difference", "half width", "method", "other")
     json_files.write(folder / "verdicts.csv", json_files.to_csv(header, verdicts))
     json_files.write(page, text)
 
 
+def _fill_block(text: str, name: str, block: str) -> str:
+    return re.sub(_BLOCK.format(name=name), lambda found: found[1] + block, text, flags=re.DOTALL)
+
+
+def _summarize(line: Line) -> tuple[str, str, str]:
+    """The claim, the verdict, and the difference or how many of the others it holds against."""
+    difference = line.count or _format(line.difference, line.quantity.digits)
+    source = f" ({line.source})" if line.source else ""
+    return f"{line.text}: {line.quantity.title}{source}", f"**{line.verdict}**", difference
+
+
 def _to_cells(line: Line) -> tuple:
     numbers = [f"{x:.6g}" for x in line.difference or ()] or ["", ""]
     sides = [f"{side.mean:.6g}" for side in (line.method, line.other) if side] or ["", ""]
-    return line.text, line.source, line.verdict, line.quantity.title if line.quantity else "", *numbers, *sides
+    return line.text, line.source, line.verdict, line.quantity.title, *numbers, *sides
 
 
 def _describe(name: str, experiment: Experiment, rows: Sequence[Row], lines: Sequence[Line], folder: str) -> str:
     """Write an experiment: its setting, how that differs from the paper's, and a row per verdict."""
     table = ["| claim | verdict | difference | it | the other |", "| --- | --- | ---: | ---: | ---: |"]
     for line in lines:
-        digits = line.quantity.digits if line.quantity else 0
-        numbers = [_format(each, digits) for each in (line.difference, line.method, line.other)]
-        what = f": {line.quantity.title}" if line.quantity else ""
-        table.append(f"| {line.text}{what} ({line.source}) | **{line.verdict}** | {' | '.join(numbers)} |")
+        sides = [_format(each, line.quantity.digits) for each in (line.method, line.other)]
+        table.append(f"| {' | '.join((*_summarize(line), *sides))} |")
     done = {method for _, method in average_columns(experiment, rows)}
     parts = [
         f"### {experiment.title}",
@@ -115,16 +125,16 @@ def _describe(name: str, experiment: Experiment, rows: Sequence[Row], lines: Seq
         parts.append(f"Values of each seed: [`{name}.csv`]({folder}/{name}.csv). {_list_choices(experiment, rows)}")
     if missing := [method for method in experiment.methods if method not in done]:
         parts.append(f"Not yet run: {', '.join(missing)}.")
-    return "\n" + "\n\n".join(parts) + "\n"
+    return "\n" + "\n\n".join(parts)
 
 
 def _describe_budget(experiment: Experiment, rows: Sequence[Row]) -> str:
     counts = sorted({len(row.seeds) for row in rows if row.seeds})
-    refits = f"{' or '.join(map(str, counts)) or '5'} seeds compared"
+    seeds = f"{' or '.join(map(str, counts)) or 'No'} seeds compared."
     return (
-        f"{len(experiment.rates)} learning rates tried with one other seed, {refits}."
+        f"Learning rates {', '.join(experiment.rates)}, each with one other seed. {seeds}"
         if experiment.rates
-        else f"{refits}."
+        else seeds
     )
 
 

@@ -45,7 +45,7 @@ class Claim(NamedTuple):
 
     Attributes:
         text: in words, without the others.
-        source: where the paper says so.
+        source: where the paper says so; empty for a question of our own.
         method: the one that is claimed to be better.
         others: those that it is compared with.
         quantity: in what; the name of a measure of the experiment.
@@ -59,15 +59,16 @@ class Claim(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A verdict, on a claim against one other method or against all of them."""
+    """A verdict, on a claim against one other method, or against all of them without numbers of its own."""
 
     text: str
     source: str
     verdict: str
+    quantity: Quantity
     difference: Interval | None = None  # in the direction of the claim
     method: Interval | None = None
     other: Interval | None = None
-    quantity: Quantity | None = None
+    count: str = ""  # of all of them: against how many it holds
 
 
 Values = Mapping[tuple[str, str], Sequence[float]]
@@ -126,14 +127,15 @@ def judge(claim: Claim, quantity: Quantity, values: Values) -> list[Line]:
         differences.append(difference)
         margins.append(margin)
         if not difference:
-            lines.append(Line(text, claim.source, NOT_RUN, quantity=quantity))
+            lines.append(Line(text, claim.source, NOT_RUN, quantity))
             continue
         sides = Interval.of(better), Interval.of(other)
         found = Interval.of(difference)
-        lines.append(Line(text, claim.source, decide(found, margin), found, *sides, quantity))
+        lines.append(Line(text, claim.source, decide(found, margin), quantity, found, *sides))
     if len(lines) > 1:
-        verdict = decide_all(differences, margins)
-        lines.insert(0, Line(f"{claim.text} all of {', '.join(claim.others)}", claim.source, verdict))
+        count = f"{sum(line.verdict == HOLDS for line in lines)} of {len(lines)} hold"
+        text = f"{claim.text} all of {', '.join(claim.others)}"
+        lines.insert(0, Line(text, claim.source, decide_all(differences, margins), quantity, count=count))
     return lines
 
 
