@@ -97,6 +97,7 @@ def main(argv: Sequence[str]) -> int:
     names = {name: experiment for of_topic in TOPICS.values() for name, experiment in of_topic.items()}
     parser.add_argument("--topic", default="all", help=f"{', '.join([*TOPICS, *names])}, comma-separated, all, or none")
     parser.add_argument("--data", action="append", default=[], metavar="NAME=PATH", help="of each file that is read")
+    parser.add_argument("--methods", default="all", metavar="A,B", help="train no others (default %(default)s)")
     parser.add_argument("--seeds", type=int, default=5, help="of the runs that are compared (default %(default)s)")
     parser.add_argument("--workdir", type=Path, default=Path("runs/claims"), help="of the runs")
     parser.add_argument(
@@ -107,6 +108,7 @@ def main(argv: Sequence[str]) -> int:
         raise InputError(f"--seeds={flags.seeds}: an interval needs at least 2.")
     chosen = [] if flags.topic == "none" else select_names("--topic", flags.topic, [*TOPICS, *names])
     chosen = list(dict.fromkeys(name for each in chosen for name in TOPICS.get(each, {each: None})))
+    methods = select_names("--methods", flags.methods, {name for each in names.values() for name in each.methods})
     if not flags.page.is_file():
         raise InputError(f"--page: '{flags.page}' does not exist. Give the Markdown file that has the marks.")
     paths = parse_paths({key: text for name in chosen for key, text in names[name].data.items()}, flags.data)
@@ -119,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
         experiment = _fill(names[name], paths)
         known = read_rows(values / f"{name}.csv")
         rows = {method: [row for row in known if row.method == method] for method in experiment.methods}
-        for method in experiment.methods:
+        for method in (each for each in experiment.methods if each in methods):
             rows[method] = train_method(experiment, method, run, flags.workdir / name)
             is_done &= all(row.seeds for row in rows[method])
             write_rows(values / f"{name}.csv", [row for of_method in rows.values() for row in of_method])

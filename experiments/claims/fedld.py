@@ -1,7 +1,7 @@
 """Experiments on FedLD's claims. They were written down before the first of them was run."""
 
 from ..papers import fedld
-from ..papers.measures import mean_quantity, read_first, read_last, read_step_length
+from ..papers.measures import mean_quantity, read_first, read_last, read_server_step
 from ..runs.records import flatten
 from .spec import ON_TEST, SMALL_CNN, SMALL_MLP, Experiment, make_budget, needs, pick
 from .verdicts import Claim, Quantity
@@ -12,7 +12,17 @@ _PARTS = {
 }
 _FEDLD = {"FedLD": fedld.METHODS["FedLD"]}
 _FEDLD_BUDGET = "rates as above for .01, no momentum and no weight decay, lambda .03 throughout"
-_LENGTH = Quantity("length of the server's step, in lengths of the plain mean of the same updates", 0.05, digits=2)
+_STEPS = {
+    f"{quantity}, {when}": (Quantity(f"{title}, {when} round", 0.05, is_lower=quantity == "cosine", digits=2), read)
+    for quantity, title in (
+        ("length", "length of the server's step, in lengths of the plain mean of the same updates"),
+        ("cosine", "cosine of the server's step with the plain mean of the same updates"),
+    )
+    for when, read in (
+        ("first", read_server_step(quantity, is_first=True)),
+        ("last", read_server_step(quantity)),
+    )
+}
 _FEW_CLIENTS = flatten(
     {
         "data": {"path": "{fashion_mnist}", "num_clients": "5", "valid_fraction": "0.1", "client_test_fraction": "0.0"},
@@ -22,18 +32,24 @@ _FEW_CLIENTS = flatten(
     }
 )
 _VARIANTS = {
-    "FedLD, half steps": {"algorithm.name": "fedld", "algorithm.server_learning_rate": "0.5"},
-    "FedLD, all axes": {"algorithm.name": "fedld", "algorithm.fraction": "1.0"},
-    "FedLD, one axis": {"algorithm.name": "fedld", "algorithm.fraction": "0.2"},
-    "FedAvg, steps of 1.5": {"algorithm.name": "fedavg", "algorithm.server_learning_rate": "1.5"},
+    "FedLD half steps": {"algorithm.name": "fedld", "algorithm.server_learning_rate": "0.5"},
+    "FedLD all axes": {"algorithm.name": "fedld", "algorithm.fraction": "1.0"},
+    "FedLD one axis": {"algorithm.name": "fedld", "algorithm.fraction": "0.2"},
+    "FedAvg steps of 1.5": {"algorithm.name": "fedavg", "algorithm.server_learning_rate": "1.5"},
+    # The last two were added when the lengths of FedLD's steps had been seen.
+    "FedLD double steps": {"algorithm.name": "fedld", "algorithm.server_learning_rate": "2.0"},
+    "FedLD one factor": {"algorithm.name": "fedld", "algorithm.aggregation.correction": "whole"},
 }
 _FEDLD_BASELINES = ("FedAvg", "FedProx", "FedGH")
 _WHY = ""  # not a claim of the paper
+_WHEN = ("first", "last")
 _VARIANT_TEXTS = {
-    "FedLD with half its step": "FedLD, half steps",
-    "FedLD with all five axes": "FedLD, all axes",
-    "FedLD with one axis": "FedLD, one axis",
-    "FedAvg with steps of 1.5": "FedAvg, steps of 1.5",
+    "FedLD with half its step": "FedLD half steps",
+    "FedLD with all five axes": "FedLD all axes",
+    "FedLD with one axis": "FedLD one axis",
+    "FedAvg with steps of 1.5": "FedAvg steps of 1.5",
+    "FedLD with double steps": "FedLD double steps",
+    "FedLD with one factor for all axes": "FedLD one factor",
 }
 _MORE_IS_BETTER = (
     Claim("FedLD is above", "Table 1", "FedLD", _FEDLD_BASELINES),
@@ -52,10 +68,14 @@ FEDLD_FASHION = Experiment(
     config="fashion_mnist/fedavg.py",
     common={**_FEW_CLIENTS, **SMALL_MLP, **make_budget(40, 10, 50)},
     methods={**pick(fedld.METHODS, *_FEDLD_BASELINES), **_FEDLD, **_PARTS, **_VARIANTS},
-    quantities={**ON_TEST, "length": (_LENGTH, read_step_length)},
+    quantities={**ON_TEST, **_STEPS},
     claims=(
         *_MORE_IS_BETTER,
-        Claim("FedLD's step is longer than that of", _WHY, "FedLD", ("FedAvg",), "length"),
+        *(Claim("FedLD's step is longer than that of", _WHY, "FedLD", ("FedAvg",), f"length, {w}") for w in _WHEN),
+        *(
+            Claim("FedLD's step has another direction than that of", _WHY, "FedLD", ("FedAvg",), f"cosine, {w}")
+            for w in _WHEN
+        ),
         *(
             Claim(f"{text} is above", _WHY, method, (other,))
             for text, method in _VARIANT_TEXTS.items()
@@ -87,7 +107,7 @@ FEDLD_PACS = Experiment(
     data=needs("pacs"),
     config="pacs/fedavg.py",
     common={**_PACS_CLIENTS, **SMALL_CNN, **make_budget(25, 8, 32)},
-    methods={**pick(fedld.METHODS, *_PACS_BASELINES), **_FEDLD, **_PARTS},
+    methods={**pick(fedld.METHODS, "FedAvg"), **_FEDLD, **_PARTS, **pick(fedld.METHODS, *_PACS_BASELINES)},
     quantities=ON_TEST,
     claims=_SHIFTED,
 )

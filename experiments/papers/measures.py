@@ -2,6 +2,7 @@
 
 import string
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
@@ -141,22 +142,30 @@ def read_loss_rise(radius: float) -> Measure:
     return _read_surfaces(measure_surface)
 
 
-def read_step_length(run: RunResults, column: str) -> list[float]:
-    """Read the length of the server's step in lengths of the plain mean of the same updates, weighted by examples.
+def read_server_step(quantity: Literal["length", "cosine"], *, is_first: bool = False) -> Measure:
+    """Compare the server's step with the plain mean of the same updates, weighted by examples.
 
     It is computed from the last lines of `weights`, `conflict` and `norms`.
+
+    Args:
+        quantity: the length of the step in lengths of the mean, or the cosine between them.
+        is_first: whether to read the lines before the first round instead.
     """
-    sizes = np.array([client["train"] for client in run.partition_clients], float)
 
-    def measure(line: Json) -> float:
-        shares = np.where(line["cohort"]["is_present"], sizes[line["cohort"]["ids"]], 0)
-        lengths = np.array(line["norms"]["updates"], float)
-        gram = np.array(line["conflict"]["cosines"], float) * lengths * lengths[:, None]
-        weights = np.array(line["weights"]["weights"], float)
-        step, mean = (each @ gram @ each for each in (weights, shares / shares.sum()))
-        return float(np.sqrt(step / mean))
+    def measure(run: RunResults, column: str) -> list[float]:
+        sizes = np.array([client["train"] for client in run.partition_clients], float)
 
-    return read_last(measure)(run, column)
+        def value(line: Json) -> float:
+            shares = np.where(line["cohort"]["is_present"], sizes[line["cohort"]["ids"]], 0)
+            lengths = np.array(line["norms"]["updates"], float)
+            gram = np.array(line["conflict"]["cosines"], float) * lengths * lengths[:, None]
+            pair = np.array([line["weights"]["weights"], shares / shares.sum()], float)
+            (step, product), (_, mean) = pair @ gram @ pair.T
+            return float(np.sqrt(step / mean) if quantity == "length" else product / np.sqrt(step * mean))
+
+        return (read_first if is_first else read_last)(value)(run, column)
+
+    return measure
 
 
 def read_minimum_distance(run: RunResults, column: str) -> list[float]:

@@ -120,7 +120,7 @@ def test_claims_are_about_methods_and_quantities_that_are_measured(name):
     assert {claim.quantity for claim in experiment.claims} == experiment.quantities.keys()
 
 
-def test_the_length_of_a_step_is_that_of_the_weighted_updates():
+def test_the_length_and_the_direction_of_a_step_are_those_of_the_weighted_updates():
     updates = np.array([[3.0, 0, 0], [0, 4.0, 0], [1.0, 1.0, 1.0]])
     lengths = np.linalg.norm(updates, axis=1)
     line = {
@@ -133,11 +133,12 @@ def test_the_length_of_a_step_is_that_of_the_weighted_updates():
     run = RunResults("a run")
     run.snapshots = [line]
     run.partition = {"clients": [{"train": size} for size in (10, 20, 30)]}
-    mean = updates.T @ [0.5, 1 / 6, 1 / 3]
-    expected = np.linalg.norm(updates.T @ [0.9, 0.5, -0.2]) / np.linalg.norm(mean)
+    mean, step = updates.T @ [0.5, 1 / 6, 1 / 3], updates.T @ [0.9, 0.5, -0.2]
+    sizes = np.linalg.norm(step), np.linalg.norm(mean)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunResults, "partition_clients", run.partition["clients"])
-        assert measures.read_step_length(run, "") == pytest.approx([expected])
+        assert measures.read_server_step("length")(run, "") == pytest.approx([sizes[0] / sizes[1]])
+        assert measures.read_server_step("cosine")(run, "") == pytest.approx([step @ mean / (sizes[0] * sizes[1])])
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
@@ -183,6 +184,7 @@ def test_values_are_means_over_columns_and_the_rest_is_not_yet_run(tmp_path):
         (["--topic=fedmgc_fashion_mnist"], "Fashion-MNIST's .npz"),
         (["--topic=none", "--page=nowhere.md"], "does not exist"),
         (["--topic=none", "--seeds=1"], "at least 2"),
+        (["--topic=none", "--methods=FedXYZ"], "unknown"),
     ],
 )
 def test_what_cannot_be_run_is_refused(flags, message, capsys, tmp_path, monkeypatch):
