@@ -127,6 +127,7 @@ HARMOFL_NUCLEI = Experiment(
         Claim("HarmoFL's optimum is flatter than that of", "Fig. 1", "HarmoFL", _PLAINER, "rise"),
         Claim("clients' optima are closer in HarmoFL than in", "Fig. 1", "HarmoFL", _PLAINER, "distance"),
     ),
+    rates=("0.03", "0.1", "0.3", "1.0"),
     diagnostics="landscape",
 )
 HARMOFL_X_RAYS = Experiment(
