@@ -145,9 +145,11 @@ def _list_choices(experiment: Experiment, rows: Sequence[Row]) -> str:
         chosen[row.method][row.column] = row.chosen.removeprefix("learning_rate=")
     if not experiment.rates:
         return ""
-    return (
-        "Learning rates chosen: " + "; ".join(f"{name} {', '.join(of.values())}" for name, of in chosen.items()) + "."
-    )
+    ends = {experiment.rates[0], experiment.rates[-1]}
+    text = "; ".join(f"{name} {', '.join(of_columns.values())}" for name, of_columns in chosen.items())
+    at_end = [name for name, of_columns in chosen.items() if ends & set(of_columns.values())]
+    note = f" At an end of those tried, so that a better one may lie beyond: {', '.join(at_end)}." if at_end else ""
+    return f"Learning rates chosen: {text}.{note}"
 
 
 def _format(interval: Interval | None, digits: int) -> str:

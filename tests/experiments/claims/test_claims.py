@@ -170,11 +170,14 @@ def test_values_are_means_over_columns_and_the_rest_is_not_yet_run(tmp_path):
     assert text.startswith("before\n<!-- t") and text.endswith("<!-- end -->\nz\n") and "stale" not in text
     assert "| A is above B: accuracy, % (Table 1) | **holds** | 30.0 ± 0.0 | 80.0 ± 0.4 | 50.0 ± 0.4 |" in text
     assert "| A is above C: accuracy, % (Table 1) | **not yet run** |  |  |  |" in text
-    assert "Not yet run: C." in text
+    assert "Not yet run: C." in text and "At an end" not in text
     lines = list(csv.DictReader((tmp_path / "verdicts.csv").open()))
     assert [line["verdict"] for line in lines] == [NOT_RUN, HOLDS, NOT_RUN]
     page.write_page(tmp_path / "claims.md", tmp_path, {"t": {"e": experiment}})
     assert (tmp_path / "claims.md").read_text() == text
+    page.write_rows(tmp_path / "e.csv", [rows[0]._replace(chosen="learning_rate=0.3"), *rows[1:]])
+    page.write_page(tmp_path / "claims.md", tmp_path, {"t": {"e": experiment}})
+    assert "At an end of those tried, so that a better one may lie beyond: A." in (tmp_path / "claims.md").read_text()
 
 
 @pytest.mark.parametrize(
