@@ -68,7 +68,7 @@ class Line(NamedTuple):
     difference: Interval | None = None  # in the direction of the claim
     method: Interval | None = None
     other: Interval | None = None
-    count: str = ""  # of all of them: against how many it holds
+    count: str = ""  # of all of them: against how many of those that have been run it holds
 
 
 Values = Mapping[tuple[str, str], Sequence[float]]
@@ -133,7 +133,8 @@ def judge(claim: Claim, quantity: Quantity, values: Values) -> list[Line]:
         found = Interval.of(difference)
         lines.append(Line(text, claim.source, decide(found, margin), quantity, found, *sides))
     if len(lines) > 1:
-        count = f"{sum(line.verdict == HOLDS for line in lines)} of {len(lines)} hold"
+        run = [line.verdict for line in lines if line.verdict != NOT_RUN]
+        count = f"{run.count(HOLDS)} of {len(run)} hold" if run else ""
         text = f"{claim.text} all of {', '.join(claim.others)}"
         lines.insert(0, Line(text, claim.source, decide_all(differences, margins), quantity, count=count))
     return lines

@@ -76,6 +76,7 @@ def test_what_has_not_been_run_is_said():
     assert [line.verdict for line in judge(ORDER, A=80 + NOISE, B=78 - NOISE)] == [NOT_RUN, HOLDS, NOT_RUN]
     assert [line.verdict for line in judge(ORDER, A=80 + NOISE, B=85 - NOISE)] == [FAILS, FAILS, NOT_RUN]
     assert [line.verdict for line in judge(ORDER)] == [NOT_RUN] * 3
+    assert judge(ORDER)[0].count == "" and judge(ORDER, A=80 + NOISE, B=78 - NOISE)[0].count == "1 of 1 hold"
 
 
 def test_a_loss_that_falls_is_a_difference_in_the_direction_of_the_claim():
