@@ -85,7 +85,7 @@ def test_child_processes_import_this_package_in_any_directory(tmp_path):
     (tmp_path / "experiments.py").write_text("raise ImportError('another module of this name')\n")
     program = """
 import subprocess, sys, experiments
-command = experiments.module_command("benchmarks.workloads")
+command = experiments.module_command("benchmarks.workloads.workload")
 sys.exit(subprocess.run(command, env=experiments.module_environment()).returncode)
 """
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
