@@ -92,14 +92,17 @@ def sum_over_leaves(function: Callable[[Array], PyTree], stack: PyTree) -> PyTre
     return jax.tree.map(lambda *each: sum(each[1:], each[0]), *parts)
 
 
-def sum_over_blocks(function: Callable[[Array], Array], rows: Array, size: int) -> Array:
-    """Evaluate a function that sums over the columns of rows [cohort, columns], `size` columns at a time."""
-    num_before = max(0, rows.shape[1] - 1) // size
-    total = function(rows[:, num_before * size :])
+def sum_over_blocks(function: Callable[..., Array], size: int, *rows: Array) -> Array:
+    """Evaluate a function that sums over the columns of rows, each [any, columns], `size` columns at a time."""
+    num_before = max(0, rows[0].shape[1] - 1) // size
+    total = function(*(each[:, num_before * size :] for each in rows))
     if not num_before:
         return total
-    block = lambda index: jax.lax.dynamic_slice_in_dim(rows, index * size, size, axis=1)  # noqa: E731
-    return jax.lax.fori_loop(0, num_before, lambda index, total: total + function(block(index)), total)
+
+    def add_block(index: Array, total: Array) -> Array:
+        return total + function(*(jax.lax.dynamic_slice_in_dim(each, index * size, size, axis=1) for each in rows))
+
+    return jax.lax.fori_loop(0, num_before, add_block, total)
 
 
 def map_over_blocks(function: Callable[[Array], Array], rows: Array, size: int) -> Array:

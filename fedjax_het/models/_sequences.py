@@ -23,7 +23,8 @@ class LSTM(nn.Module):
         (i, f, g, o)_t = W x_t + U h_{t-1} + b
         c_t = sigmoid(f_t + 1) c_{t-1} + sigmoid(i_t) tanh(g_t),   h_t = sigmoid(o_t) tanh(c_t),   h_0 = c_0 = 0
 
-    The products with W of all positions are one product before the loop. c is in float32 whatever the precision.
+    The products with W of all positions are one product before the loop. c is in float32 whatever the precision. The
+    recurrence has a gradient of its own, of any order in reverse mode; in forward mode (`jax.jvp`) JAX raises an error.
     Leaves: kernel [feature, 4 unit], recurrent [unit, 4 unit], bias [4 unit].
     """
 

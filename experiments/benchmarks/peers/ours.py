@@ -13,7 +13,7 @@ from fedjax_het.types import Model
 
 from ...configuration.build import read_layout
 from ...distributed import cpu_devices
-from ..workloads import NUM_CLASSES, LayeredWorkload, RecurrentWorkload, ResidualWorkload, Weights, Workload
+from ..workloads import LayeredWorkload, RecurrentWorkload, ResidualWorkload, Weights, Workload
 from . import Contender, ContenderSettings, UnusableError
 
 
@@ -79,7 +79,9 @@ def build_model(work: Workload, conv: str = "auto") -> Model:
         return models.mlp(work.num_classes, work.units[:-1])
     channels = [layer.features for layer in work.convolutions]
     first = work.convolutions[0]
-    return models.cnn(NUM_CLASSES, channels, work.units[:-1], kernel=first.kernel, padding=first.padding, conv=conv)
+    return models.cnn(
+        work.num_classes, channels, work.units[:-1], kernel=first.kernel, padding=first.padding, conv=conv
+    )
 
 
 def build_federation(work: Workload) -> data.Federation:

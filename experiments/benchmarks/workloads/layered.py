@@ -50,7 +50,7 @@ class LayeredWorkload(Workload):
         return image
 
     def draw_examples(self, num: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        return draw_images(self.shape, num, rng)
+        return draw_images(self.shape, self.num_classes, num, rng)
 
     def forward_flop(self) -> list[int]:
         return [2 * int(np.prod(kernel)) * positions for kernel, positions in self._shapes()]

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from .workload import NUM_CLASSES, Shape, Weights, Workload, cross_entropy, draw_images, he_normal
+from .workload import Shape, Weights, Workload, cross_entropy, draw_images, he_normal
 
 CHANNELS, NUM_BLOCKS = (64, 128, 256, 512), 2  # of each stage
 _EPSILON = 1e-5
@@ -38,7 +38,7 @@ class ResidualWorkload(Workload):
         return self.shape
 
     def draw_examples(self, num: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        return draw_images(self.shape, num, rng)
+        return draw_images(self.shape, self.num_classes, num, rng)
 
     @property
     def convolutions(self) -> list[Convolution]:
@@ -62,14 +62,15 @@ class ResidualWorkload(Workload):
             products.append(2 * layer.kernel**2 * layer.inputs * layer.features * size**2)
             if layer.path[0] == "stem" and self.stem == "imagenet":
                 size //= 2
-        return [*products, 2 * CHANNELS[-1] * NUM_CLASSES]
+        return [*products, 2 * CHANNELS[-1] * self.num_classes]
 
     def initial(self) -> Weights:
         rng, weights = np.random.default_rng(7), []
         for layer in self.convolutions:
             weights.append(he_normal(rng, (layer.kernel, layer.kernel, layer.inputs, layer.features)))
             weights += [np.ones(layer.features, np.float32), np.zeros(layer.features, np.float32)]
-        return [*weights, he_normal(rng, (CHANNELS[-1], NUM_CLASSES)), np.zeros(NUM_CLASSES, np.float32)]
+        classifier = he_normal(rng, (CHANNELS[-1], self.num_classes))
+        return [*weights, classifier, np.zeros(self.num_classes, np.float32)]
 
     def loss(self, weights: Weights, inputs: np.ndarray, labels: np.ndarray) -> float:
         """With the statistics of these examples in the norms, as in training."""

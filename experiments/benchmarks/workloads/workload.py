@@ -86,10 +86,10 @@ class Workload(ABC):
         """Mean cross-entropy of the weights on these examples, in NumPy; contenders are compared by it."""
 
 
-def draw_images(shape: Shape, num: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def draw_images(shape: Shape, num_classes: int, num: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Draw a pattern per class with noise of the same size."""
-    patterns = rng.integers(0, 128, (NUM_CLASSES, *shape), np.uint8)
-    labels = rng.integers(0, NUM_CLASSES, num, np.int32)
+    patterns = rng.integers(0, 128, (num_classes, *shape), np.uint8)
+    labels = rng.integers(0, num_classes, num, np.int32)
     return rng.integers(0, 128, (num, *shape), np.uint8) + patterns[labels], labels
 
 

@@ -109,7 +109,7 @@ def _gram_across_devices(num_clients: int, num_devices: int, stack: PyTree) -> A
 
     # With fewer columns than clients, summing m x m matrices would take longer than computing them.
     columns = max(4 * num_clients, _EXCHANGE_BLOCK // num_clients)
-    by_blocks = lambda rows: tree.sum_over_blocks(exchange, rows, columns * num_devices)  # noqa: E731
+    by_blocks = lambda rows: tree.sum_over_blocks(exchange, columns * num_devices, rows)  # noqa: E731
     return jax.lax.psum(tree.sum_over_leaves(by_blocks, _join_small_leaves(stack)), AXIS)
 
 
@@ -118,28 +118,24 @@ def _join_small_leaves(stack: PyTree) -> PyTree:
     compile."""
     if target_platform() != "tpu":
         return stack
-    rows = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(stack)]
-    small = [each for each in rows if each.dtype == jnp.float32 and each.size <= _JOINED_LEAF]
-    large = [each for each in rows if each.dtype != jnp.float32 or each.size > _JOINED_LEAF]
-    return [*large, jnp.concatenate(small, axis=1)] if len(small) > 1 else rows
+    small, large = [], []
+    for rows in (leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(stack)):
+        (small if rows.dtype == jnp.float32 and rows.size <= _JOINED_LEAF else large).append(rows)
+    return [*large, jnp.concatenate(small, axis=1)] if small else large
 
 
 def _products(stack: PyTree, reference: PyTree) -> Array:
-    """The inner products <u_i, v>; a matrix product would copy the stack to float64."""
+    """The inner products <u_i, v>, without a second copy of the stack."""
     num_clients = jax.tree.leaves(stack)[0].shape[0]
-    if target_platform() == "tpu":
-        joined = jax.tree.map(lambda u, v: jnp.concatenate([u, v[None]]), unpack(stack), reference)
-        return tree.sum_over_leaves(_products_with_last_row, _join_small_leaves(joined))
     pairs = zip(jax.tree.leaves(unpack(stack)), jax.tree.leaves(reference), strict=True)
-    rows = ((u.reshape(u.shape[0], -1).astype(float), v.ravel().astype(float)) for u, v in pairs)
-    return sum((jnp.sum(u * v, axis=1) for u, v in rows), jnp.zeros(num_clients, float))
+    products = (_products_of_rows(u.reshape(num_clients, -1), v.reshape(1, -1)) for u, v in pairs)
+    return sum(products, jnp.zeros(num_clients, float))
 
 
-def _products_with_last_row(rows: Array) -> Array:
-    if not _takes_digits(rows):
-        return jnp.sum(rows[:-1].astype(float) * rows[-1].astype(float), axis=1)
-    size = block_size(len(rows) - 1, 1)
-    return tree.sum_over_blocks(lambda x: multiply_by_digits(x[:-1], x[-1:])[:, 0], rows, size)
+def _products_of_rows(rows: Array, other: Array) -> Array:
+    if _takes_digits(rows) and other.dtype == rows.dtype:
+        return tree.sum_over_blocks(multiply_by_digits, block_size(len(rows), 1), rows, other)[:, 0]
+    return jnp.sum(rows.astype(float) * other.astype(float), axis=1)  # a matrix product would copy the stack to float64
 
 
 def _combination_across_devices(stack: PyTree, coefficients: Array) -> PyTree:
@@ -177,9 +173,9 @@ def inner_products(rows: Array) -> Array:
     if rows.size and rows.dtype in (jnp.float32, jnp.uint16) and not explain_missing_kernel():
         return compute_gram_by_kernel(rows)
     if _takes_digits(rows):
-        return tree.sum_over_blocks(lambda x: multiply_by_digits(x, x), rows, block_size(len(rows), len(rows)))
+        return tree.sum_over_blocks(lambda x: multiply_by_digits(x, x), block_size(len(rows), len(rows)), rows)
     entries = _CPU_BLOCK if target_platform() == "cpu" else _ACCELERATOR_BLOCK
-    return tree.sum_over_blocks(_products_of_block, rows, max(1, entries // rows.shape[0]))
+    return tree.sum_over_blocks(_products_of_block, max(1, entries // rows.shape[0]), rows)
 
 
 def _takes_digits(rows: Array) -> bool:
