@@ -8,7 +8,6 @@ trained by itself. Complete runs are not trained again. A run that fails is repo
 status: 0 = all runs are complete, 1 = some failed, 2 = an input error, printed before the first run is trained.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from rich.markdown import Markdown
 from fedjax_het.errors import InputError
 
 from . import PROGRAM
-from .configuration.command_line import add_config_flag, split_overrides, with_exit_status
+from .configuration.command_line import add_config_flag, make_parser, split_overrides, with_exit_status
 from .runs import json_files
 from .runs.results import RunResults
 from .runs.tables import WRITERS, LabeledRun, Table, narrow, result_tables, to_markdown
@@ -45,12 +44,10 @@ def parse(argv: Sequence[str]) -> Command:
         InputError: A value cannot be read.
     """
     own, common = split_overrides(argv)
-    parser = argparse.ArgumentParser(
-        prog=f"{PROGRAM} compare",
-        description="Train every config (--config may be repeated) with every combination of the varied values, and "
+    parser = make_parser(
+        f"{PROGRAM} compare",
+        "Train every config (--config may be repeated) with every combination of the varied values, and "
         "tabulate the results.",
-        epilog="--config.<key>=<value> sets a key in all runs.",
-        allow_abbrev=False,
     )
     add_config_flag(parser, action="append")
     parser.add_argument(

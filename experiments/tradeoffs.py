@@ -6,7 +6,6 @@ trains the runs that are missing, and writes a CSV and a picture per topic. The 
 all runs are done, or refused for what they ask; 1 = some failed; 2 = an error of input.
 """
 
-import argparse
 import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from matplotlib.figure import Figure as Drawing
 
 from fedjax_het.errors import InputError
 
-from .configuration.command_line import split_overrides, with_exit_status
+from .configuration.command_line import make_parser, split_overrides, with_exit_status
 from .configuration.config_files import CONFIGS
 from .report import costs
 from .runs import json_files, plots
@@ -265,11 +264,9 @@ def write_topic(name: str, runs: Sequence[tuple[Place, GridRun]], results: Mappi
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit status."""
     own, common = split_overrides(argv)
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.tradeoffs",
-        description="Show what accuracy costs, or is paid for, in privacy, bits, attackers and time: train and draw.",
-        epilog="--config.<key>=<value> sets a key in all runs.",
-        allow_abbrev=False,
+    parser = make_parser(
+        "python -m experiments.tradeoffs",
+        "Show what accuracy costs, or is paid for, in privacy, bits, attackers and time: train and draw.",
     )
     parser.add_argument("--topic", default="all", help=f"{', '.join(TOPICS)}, comma-separated, or all")
     parser.add_argument("--data", type=Path, required=True, help="Fashion-MNIST's .npz file")

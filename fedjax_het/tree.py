@@ -105,7 +105,7 @@ def sum_over_blocks(function: Callable[..., Array], size: int, *rows: Array) -> 
     return jax.lax.fori_loop(0, num_before, add_block, total)
 
 
-def map_over_blocks(function: Callable[[Array], Array], rows: Array, size: int) -> Array:
+def map_over_blocks(function: Callable[[Array], Array], size: int, rows: Array) -> Array:
     """Evaluate a function of columns, [cohort, columns] -> [columns], `size` columns at a time."""
     num_before = max(0, rows.shape[1] - 1) // size
     last = function(rows[:, num_before * size :])

@@ -8,7 +8,6 @@ docs/claims.md. The learning rate is chosen by validation examples, by `experime
 error of input.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import NamedTuple
 
 from fedjax_het.errors import InputError
 
-from ..configuration.command_line import split_overrides, with_exit_status
+from ..configuration.command_line import make_parser, split_overrides, with_exit_status
 from ..configuration.config_files import CONFIGS
 from ..papers.command import parse_paths
 from ..papers.spec import Settings, fill_paths
@@ -88,11 +87,9 @@ def train_method(experiment: Experiment, method: str, run: Run, folder: Path) ->
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit status."""
     own, common = split_overrides(argv)
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.claims",
-        description="Train experiments on headline claims of papers, and write the verdicts.",
-        epilog="--config.<key>=<value> sets a key in all runs.",
-        allow_abbrev=False,
+    parser = make_parser(
+        "python -m experiments.claims",
+        "Train experiments on headline claims of papers, and write the verdicts.",
     )
     names = {name: experiment for of_topic in TOPICS.values() for name, experiment in of_topic.items()}
     parser.add_argument("--topic", default="all", help=f"{', '.join([*TOPICS, *names])}, comma-separated, all, or none")

@@ -58,12 +58,6 @@ def average_columns(experiment: Experiment, rows: Sequence[Row]) -> Values:
     return {key: np.mean(list(of.values()), axis=0).tolist() for key, of in whole.items()}
 
 
-def judge_all(experiment: Experiment, rows: Sequence[Row]) -> list[list[Line]]:
-    """Judge each claim of an experiment; see `verdicts.judge`."""
-    values = average_columns(experiment, rows)
-    return [judge(claim, experiment.quantities[claim.quantity][0], values) for claim in experiment.claims]
-
-
 def write_page(page: Path, folder: Path, topics: Mapping[str, Mapping[str, Experiment]]) -> None:
     """Write the tables of verdicts into the page, each between its marks, and all verdicts as CSV.
 
@@ -78,12 +72,14 @@ def write_page(page: Path, folder: Path, topics: Mapping[str, Mapping[str, Exper
         parts = []
         for name, experiment in experiments.items():
             rows = read_rows(folder / f"{name}.csv")
-            judged = judge_all(experiment, rows)
+            values = average_columns(experiment, rows)
+            judged = [judge(each, experiment.quantities[each.quantity][0], values) for each in experiment.claims]
             lines = [line for of_claim in judged for line in of_claim]
             verdicts += [(name, *_to_cells(line)) for line in lines]
             of_paper = [of_claim[0] for of_claim in judged if of_claim[0].source]
             summary += [f"| {experiment.title} | {' | '.join(_summarize(line))} |" for line in of_paper]
-            parts.append(_describe(name, experiment, rows, lines, folder.name))
+            done = {method for _, method in values}
+            parts.append(_describe(name, experiment, rows, done, lines, folder.name))
         text = _fill_block(text, topic, "\n".join(parts) + "\n")
     text = _fill_block(text, "summary", "\n" + "\n".join(summary) + "\n\n")
     header = ("experiment", "claim", "source", "verdict", "quantity", "difference", "half width", "method", "other")
@@ -108,13 +104,15 @@ def _to_cells(line: Line) -> tuple:
     return line.text, line.source, line.verdict, line.quantity.title, *numbers, *sides
 
 
-def _describe(name: str, experiment: Experiment, rows: Sequence[Row], lines: Sequence[Line], folder: str) -> str:
-    """Write an experiment: its setting, how that differs from the paper's, and a row per verdict."""
+def _describe(
+    name: str, experiment: Experiment, rows: Sequence[Row], done: set[str], lines: Sequence[Line], folder: str
+) -> str:
+    """Write an experiment: its setting, how that differs from the paper's, and a row per verdict; `done` are the
+    methods with values in all columns."""
     table = ["| claim | verdict | difference | it | the other |", "| --- | --- | ---: | ---: | ---: |"]
     for line in lines:
         sides = [_format(each, line.quantity.digits) for each in (line.method, line.other)]
         table.append(f"| {' | '.join((*_summarize(line), *sides))} |")
-    done = {method for _, method in average_columns(experiment, rows)}
     parts = [
         f"### {experiment.title}",
         f"{experiment.setting}. {_describe_budget(experiment, rows)}",

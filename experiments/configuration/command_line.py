@@ -19,6 +19,12 @@ def add_config_flag(parser: argparse.ArgumentParser, **options: Any) -> None:
     parser.add_argument("--config", type=config_files.find_config, required=True, help=about, **options)
 
 
+def make_parser(prog: str, description: str, more: str = "") -> argparse.ArgumentParser:
+    """Make the parser of a command that trains runs: its help says what overrides are, followed by `more`."""
+    epilog = f"--config.<key>=<value> sets a key in all runs{more}."
+    return argparse.ArgumentParser(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
+
+
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Return (a command's own arguments, {key: text} of `--config.<key>=<value>`)."""
     own, overrides, rest = [], {}, iter(argv)

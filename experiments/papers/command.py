@@ -1,6 +1,5 @@
 """The command of all papers: train the missing runs, and write the printed values beside the results."""
 
-import argparse
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from fedjax_het.models import MODELS
 
 from .. import PROGRAM, ROOT
 from ..configuration import calls
-from ..configuration.command_line import split_overrides, with_exit_status
+from ..configuration.command_line import make_parser, split_overrides, with_exit_status
 from ..runs import json_files, plots
 from ..runs.results import RunResults
 from ..sweep import grid
@@ -31,11 +30,10 @@ Chosen = Mapping[tuple[str, str], tuple[RunResults, str]]
 def main(argv: Sequence[str], paper: str, experiments: Mapping[str, Experiment]) -> int:
     """Run the command and return the exit status: 0 = all is done, 1 = some runs failed, 2 = an error of input."""
     own, common = split_overrides(argv)
-    parser = argparse.ArgumentParser(
-        prog=f"{PROGRAM} paper {paper}",
-        description="Train a table or figure of the paper and compare the results with the printed values.",
-        epilog="--config.<key>=<value> sets a key in all runs, for example --config.model.pretrained=FILE, where the "
-        "paper's own scale requires it.",
+    parser = make_parser(
+        f"{PROGRAM} paper {paper}",
+        "Train a table or figure of the paper and compare the results with the printed values.",
+        ", for example --config.model.pretrained=FILE, where the paper's own scale requires it",
     )
     parser.add_argument("--what", required=True, choices=experiments, help="the table or figure")
     parser.add_argument("--scale", default="cpu", choices=("smoke", "cpu", "paper"), help="the size of the experiment")

@@ -6,7 +6,6 @@ trains the runs that are missing, and writes for each data set a CSV of the poin
 same command resumes. Exit status: 0 = all runs are done; 1 = some failed; 2 = an error of input.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from fedjax_het.errors import InputError
 
-from ..configuration.command_line import split_overrides, with_exit_status
+from ..configuration.command_line import make_parser, split_overrides, with_exit_status
 from ..runs import json_files, plots
 from ..runs.figures import Curve, Panel, View, mean_curve
 from ..runs.results import RunResults
@@ -99,11 +98,9 @@ def write_files(name: str, plan: Plan, rows: Sequence[Row], out: Path) -> None:
 def main(argv: Sequence[str], plan: Plan = Plan()) -> int:
     """Run the command; return the exit status."""
     own, common = split_overrides(argv)
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.scaling_laws",
-        description="Show accuracy and cost over clients per round and over the number of clients: train and draw.",
-        epilog="--config.<key>=<value> sets a key in all runs.",
-        allow_abbrev=False,
+    parser = make_parser(
+        "python -m experiments.scaling_laws",
+        "Show accuracy and cost over clients per round and over the number of clients: train and draw.",
     )
     names = " and ".join(f"{name}.npz" for name in TARGETS)
     parser.add_argument("--data", type=Path, nargs="+", required=True, help=f"files of data, named {names}")

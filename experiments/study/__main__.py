@@ -10,7 +10,6 @@ differ in numbers alone are trained in one program. The same command resumes. Ex
 runs failed, 2 = an input error, printed before the first run is trained.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ from fedjax_het.errors import InputError, nearest
 
 from .. import PROGRAM, compare
 from ..configuration import build
-from ..configuration.command_line import add_config_flag, split_overrides, with_exit_status
+from ..configuration.command_line import add_config_flag, make_parser, split_overrides, with_exit_status
 from ..runs import json_files
 from ..runs.results import RunResults
 from ..runs.tables import to_latex, to_markdown
@@ -45,11 +44,10 @@ def parse(argv: Sequence[str]) -> Command:
         InputError: A value cannot be read, or the methods would not have the same budget.
     """
     given, common = split_overrides(argv)
-    parser = argparse.ArgumentParser(
-        prog=f"{PROGRAM} study",
-        description="Compare methods with the same number of trials for each, selected on validation examples.",
-        epilog="--config.<key>=<value> sets a key in all runs; what it sets is not searched.",
-        allow_abbrev=False,
+    parser = make_parser(
+        f"{PROGRAM} study",
+        "Compare methods with the same number of trials for each, selected on validation examples.",
+        "; what it sets is not searched",
     )
     add_config_flag(parser)
     parser.add_argument("--methods", required=True, metavar="A,B", help="algorithms; the first is the reference")

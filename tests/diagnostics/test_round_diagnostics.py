@@ -195,7 +195,8 @@ def test_diagnostics_of_bfloat16_updates_use_the_packed_values():
 
 def test_diagnostics_that_exceed_the_memory_budget_are_refused():
     norms = {"norms": DIAGNOSTICS["norms"]}
-    build = partial(Simulation, algorithm("fedavg"), model("none"), federation(), rounds=1, layout=chunked(1))
+    large = data.toy(num_clients=5, examples_per_client=(300, 400), image=(6, 6, 1), num_classes=3)
+    build = partial(Simulation, algorithm("fedavg"), model("none"), large, rounds=1, layout=chunked(1))
     rounds, looked = build().cost.peak_bytes, build(diagnostics=norms).cost.peak_bytes
     assert looked > rounds + 1000
     with pytest.raises(InputError, match=r"memory_budget: norms would take .* MB on each device.*Look at less"):

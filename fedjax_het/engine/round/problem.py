@@ -146,10 +146,11 @@ class LocalProblem(NamedTuple):
             The last total.
         """
         size = rows.even_batch_size(batch_size) if is_even else batch_size
+        width = max(1, min(batch_size, rows.index.shape[-1]))  # no batch has more examples than a row has entries
 
         def step(number: Array, total: PyTree) -> PyTree:
             last = jnp.minimum(rows.count, (number + 1) * size)
-            return function(total, self.batch(data, rows.index, last, number * size, batch_size), number)
+            return function(total, self.batch(data, rows.index, last, number * size, width), number)
 
         with jax.named_scope("batches"):
             return jax.lax.fori_loop(0, -(-rows.count // batch_size), step, init)

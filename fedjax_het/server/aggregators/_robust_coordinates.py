@@ -73,7 +73,7 @@ def coordinate_rule(
 
         def reduce_leaf(leaf: Array) -> Array:
             rows = leaf.reshape(len(leaf), -1)
-            return tree.map_over_blocks(reduce_block, rows, max(1, _BLOCK // len(rows))).reshape(leaf.shape[1:])
+            return tree.map_over_blocks(reduce_block, max(1, _BLOCK // len(rows)), rows).reshape(leaf.shape[1:])
 
         combined = jax.tree.map(reduce_leaf, updates.tensors())
         return steps.decide(combined, view, steps.has_majority(is_member)), state
