@@ -26,7 +26,7 @@ from ..sweep import grid
 from ..sweep.grid import GridRun
 from ..tradeoffs import ALGORITHMS
 from .laws import fit_laws, list_quantities, select_rows
-from .points import EXAMPLES_PER_CLIENT, PARTS, TARGETS, Plan, Row, make_places, make_run, read_row
+from .points import DATA_SETS, EXAMPLES_PER_CLIENT, PARTS, Plan, Row, make_places, make_run, read_row
 
 
 def draw(plan: Plan, targets: Sequence[float], rows: Sequence[Row]) -> Drawing:
@@ -63,7 +63,7 @@ def draw(plan: Plan, targets: Sequence[float], rows: Sequence[Row]) -> Drawing:
 
 def write_files(name: str, plan: Plan, rows: Sequence[Row], out: Path) -> None:
     """Write the points, the laws and, once there are points, the picture of a data set."""
-    targets = TARGETS[name]
+    targets = DATA_SETS[name].targets
     header = ["algorithm", "clients", "clients per round"]
     for length in (f"{plan.rounds} rounds", f"{plan.visits} visits"):
         header += [f"accuracy after {length}, %", "seeds"]
@@ -102,7 +102,7 @@ def main(argv: Sequence[str], plan: Plan = Plan()) -> int:
         "python -m experiments.scaling_laws",
         "Show accuracy and cost over clients per round and over the number of clients: train and draw.",
     )
-    names = " and ".join(f"{name}.npz" for name in TARGETS)
+    names = " and ".join(f"{name}.npz" for name in DATA_SETS)
     parser.add_argument("--data", type=Path, nargs="+", required=True, help=f"files of data, named {names}")
     parser.add_argument("--parts", default="all", help=f"{', '.join(PARTS)}, comma-separated, or all: what is trained")
     parser.add_argument("--workdir", type=Path, default=Path("runs/scaling_laws"), help="of the runs")
@@ -110,12 +110,12 @@ def main(argv: Sequence[str], plan: Plan = Plan()) -> int:
     flags = parser.parse_args(own)
     parts = select_names("--parts", flags.parts, PARTS)
     for path in flags.data:
-        if path.stem not in TARGETS or not path.exists():
+        if path.stem not in DATA_SETS or not path.exists():
             raise InputError(f"--data: '{path}' does not exist or has another name. Give files named {names}.")
     json_files.check_writable(flags.out, "--out")
     places, runs = make_places(plan), {}
     for path in flags.data:
-        given = {**common, "data.path": str(path.resolve())}
+        given = {**DATA_SETS[path.stem].settings, **common, "data.path": str(path.resolve())}
         runs[path.stem] = {
             place: [make_run(plan, place, given, is_cost=is_cost) for is_cost in (False, True)]
             for place in places["costs"]
@@ -134,7 +134,7 @@ def main(argv: Sequence[str], plan: Plan = Plan()) -> int:
                 rows = []
                 for place, pair in of_data.items():
                     found = [_find_results(run, flags.workdir / name, failed.get((name, run.name))) for run in pair]
-                    rows.append(read_row(plan, place, TARGETS[name], found))
+                    rows.append(read_row(plan, place, DATA_SETS[name].targets, found))
                 write_files(name, plan, rows, flags.out)
     return int(bool(failed))
 

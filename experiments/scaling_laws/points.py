@@ -23,8 +23,25 @@ COMMON: Mapping[str, str] = {
     "layout": "chunked(1)",  # on two cores up to sixteen times as fast as all 300 clients side by side
     "memory_budget": "4GB",  # what does not fit is streamed
 }
-TARGETS: Mapping[str, tuple[float, float]] = {"fashion_mnist": (70, 80), "cifar10": (30, 40)}
-"""{stem of the data's file name: test accuracies in per cent, to which rounds are counted}."""
+
+
+class DataSet(NamedTuple):
+    """What differs from data set to data set.
+
+    Attributes:
+        targets: test accuracies in per cent, to which rounds are counted.
+        settings: of all runs, in place of those of `ALGORITHMS`.
+    """
+
+    targets: tuple[float, float]
+    settings: Mapping[str, str] = {}
+
+
+DATA_SETS: Mapping[str, DataSet] = {
+    "fashion_mnist": DataSet((70, 80)),
+    "cifar10": DataSet((25, 30), {"algorithm.learning_rate": "0.01"}),
+}
+"""{the stem of the data's file name: what differs}."""
 PARTS = ("cohorts", "populations", "costs")
 
 
