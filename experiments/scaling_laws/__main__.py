@@ -55,7 +55,8 @@ def draw(plan: Plan, targets: Sequence[float], rows: Sequence[Row]) -> Drawing:
             axis.set_xticks(values, [f"{value:,}" for value in values])
             axis.set_xticks([], minor=True)
         if axis.get_yscale() == "log":
-            axis.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+            low, high = axis.get_ylim()
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 3) if high > 10 * low else (1, 1.5, 2, 3, 5, 7)))
             axis.yaxis.set_major_formatter("{x:g}")
             axis.yaxis.set_minor_locator(NullLocator())
     return drawing
