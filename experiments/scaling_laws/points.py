@@ -20,7 +20,7 @@ COMMON: Mapping[str, str] = {
     "data.partition.alpha": "0.3",
     "data.partition.examples_per_client": str(EXAMPLES_PER_CLIENT),
     "checkpoint_every": "0",  # of the end alone: client states are large, and runs are short
-    "layout": "chunked(1)",  # on two cores up to sixteen times as fast as all 300 clients side by side
+    "layout": "chunked(1)",  # on one core up to sixteen times as fast as 300 clients side by side
     "memory_budget": "4GB",  # what does not fit is streamed
 }
 

@@ -52,6 +52,19 @@ def test_the_mean_loss_is_taken_in_evaluation_mode_for_any_batch_size(model, var
     assert float(measured) == pytest.approx(by_hand(variables, VALID, metric), rel=1e-5)
 
 
+def test_a_batch_is_no_wider_than_a_row_has_entries():
+    widths = set()
+
+    def note(total, batch, number):
+        widths.add(batch.mask.shape[0])
+        return total + jnp.sum(batch.mask)
+
+    data = view().data
+    assert float(PROBLEM.fold(data, data.valid, 50, note, jnp.zeros(()))) == len(VALID) and widths == {7}
+    widths.clear()
+    assert float(PROBLEM.fold(data, data.train, 4, note, jnp.zeros(()))) == len(TRAIN) and widths == {4}
+
+
 def test_without_validation_examples_training_examples_are_used_unless_excluded():
     nobody = view(valid=NOTHING)
     expected = by_hand(LOCAL, TRAIN)
