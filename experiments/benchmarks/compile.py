@@ -199,13 +199,16 @@ def _measure(program: Program, traced: TracedRound, target: Target) -> Record:
     return seconds | sizes | figures | lowered_figures | {"float64_compiled": len(re.findall(r" f64\[", text))}
 
 
-def count_trips(traced: TracedRound) -> dict[str, float]:
+def count_trips(traced: TracedRound) -> Mapping[str, float]:
     """The iterations of one round's loops whose bounds depend on data, by `jax.named_scope`, for the largest client."""
     update = traced.spec.algorithm.local_update
     most = int(np.max(traced.spec.federation.data.train.count))
     batches, steps = -(-most // update.batch_size), int(update.num_steps(np.array([most]))[0])
+    clients = traced.layout.round_up(COHORT) // traced.layout.num_devices
+    chunks = clients // min(traced.layout.chunk or clients, clients)
     # Loops in no scope, of servers over clients or of clients over steps, compute with few numbers.
-    return {"rounds": 1, "round": 1, "epochs": -(-steps // batches), "steps": batches, "batches": batches, "": steps}
+    rounds = {"rounds": 1, "round": 1, "chunks": chunks, "epochs": -(-steps // batches)}
+    return rounds | {"steps": batches, "batches": batches, "": steps}
 
 
 def estimate_seconds(costs: Costs, chip: Chip) -> float:

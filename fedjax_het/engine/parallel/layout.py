@@ -140,7 +140,8 @@ class Layout:
 
         blocks = jax.tree.map(lambda x: x.reshape(count // chunk, chunk, *x.shape[1:]), clients)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(run, tree.take(blocks, 0))[1])
-        summed, stacked = jax.lax.scan(step, zeros, blocks)
+        with jax.named_scope("chunks"):
+            summed, stacked = jax.lax.scan(step, zeros, blocks)
         return jax.tree.map(lambda x: x.reshape(count, *x.shape[2:]), stacked), summed
 
     def __str__(self) -> str:

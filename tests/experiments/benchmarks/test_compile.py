@@ -13,6 +13,7 @@ from experiments.benchmarks import compile
 from experiments.benchmarks.hlo import Costs
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.engine.execution.programs import RunPrograms
+from fedjax_het.engine.parallel.layout import chunked
 from tests.shared import ROOT
 
 HASH_PROGRAMS = """
@@ -100,6 +101,16 @@ def test_the_estimate_is_the_slower_of_arithmetic_and_memory_and_then_the_collec
     costs = Costs(flop=300.0, product_passes=600.0, bytes=20.0, collectives={"all-reduce": 3.0, "all-gather": 1.0})
     assert compile.estimate_seconds(costs, chip) == 6 + 4
     assert compile.estimate_seconds(Costs(bytes=20.0), chip) == 2
+
+
+@pytest.mark.parametrize(("size", "chunks"), [(1, 8), (3, 3), (8, 1), (20, 1)])
+def test_the_loop_over_chunks_of_eight_clients_is_counted(size, chunks):
+    traced = compile.trace("fedavg", "mlp", chunked(size))
+    trips = compile.count_trips(traced)
+    assert (trips["chunks"], trips["steps"]) == (chunks, 4)
+    program = RunPrograms(traced).rounds()
+    text = program.function.lower(*program.arguments).as_text(debug_info=True)
+    assert ("chunks/while" in text) == (chunks > 1)  # a loop outside its scope would be counted as one over steps
 
 
 def test_a_program_for_this_machine_is_measured_without_what_kernels_would_hide():
