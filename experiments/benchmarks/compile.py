@@ -204,11 +204,16 @@ def count_trips(traced: TracedRound) -> Mapping[str, float]:
     update = traced.spec.algorithm.local_update
     most = int(np.max(traced.spec.federation.data.train.count))
     batches, steps = -(-most // update.batch_size), int(update.num_steps(np.array([most]))[0])
-    clients = traced.layout.round_up(COHORT) // traced.layout.num_devices
-    chunks = clients // min(traced.layout.chunk or clients, clients)
-    # Loops in no scope, of servers over clients or of clients over steps, compute with few numbers.
-    rounds = {"rounds": 1, "round": 1, "chunks": chunks, "epochs": -(-steps // batches)}
-    return rounds | {"steps": batches, "batches": batches, "": steps}
+    slots = traced.layout.round_up(COHORT) // traced.layout.num_devices
+    return {
+        "rounds": 1,
+        "round": 1,
+        "chunks": slots // traced.layout.chunk_size(slots),
+        "epochs": -(-steps // batches),
+        "steps": batches,
+        "batches": batches,
+        "": steps,  # loops in no scope, of servers over clients or of clients over steps, compute with few numbers
+    }
 
 
 def estimate_seconds(costs: Costs, chip: Chip) -> float:

@@ -83,6 +83,10 @@ class Layout:
         chunk = self.chunk and min(self.chunk, per_device)
         return self.num_devices * (-(-per_device // chunk) * chunk if chunk else per_device)
 
+    def chunk_size(self, num_slots: int) -> int:
+        """The number of clients that a device trains side by side, of its `num_slots`."""
+        return min(self.chunk or num_slots, num_slots)
+
     def map(self, function: Callable[[PyTree, PyTree], PyTree], common: PyTree, clients: PyTree) -> PyTree:
         """Map function(common, one client) over the leading axis of `clients`, whose length is a `round_up(...)`."""
         return self.map_and_sum(lambda common, client: (function(common, client), {}), common, clients)[0]
@@ -121,7 +125,7 @@ class Layout:
 
     def _on_device(self, function: Callable, common: PyTree, clients: PyTree) -> tuple[PyTree, PyTree]:
         count = jax.tree.leaves(clients)[0].shape[0]
-        chunk = min(self.chunk or count, count)
+        chunk = self.chunk_size(count)
 
         def run(block: PyTree) -> tuple[PyTree, PyTree]:
             """Run one chunk. A single client is not vmapped, so that it takes only its own steps."""
