@@ -19,6 +19,8 @@ CASES = [(2, 9, 11, 3, 3, 2, 5), (1, 5, 5, 1, 5, 5, 33), (3, 8, 17, 4, 3, 3, 16)
 # Winograd's: channels and features that fill one register and more; images smaller than a tile, and blocks of them.
 CASES += [(3, 9, 11, 17, 3, 3, 18), (20, 3, 4, 16, 3, 3, 40), (2, 7, 12, 20, 5, 5, 33), (40, 6, 6, 16, 5, 5, 64)]
 CASES += [(2, 3, 3, 70, 3, 3, 60), (20, 1, 2, 80, 3, 3, 60)]  # large kernels, few pixels
+# In the order of the image's pixels: rows of the kernel that fill one register, one and four more, and two pairs.
+CASES += [(2, 12, 12, 20, 5, 5, 3), (2, 16, 16, 20, 5, 4, 17), (1, 20, 20, 20, 3, 6, 10)]
 PADS = ((1, 0), (0, 2))
 
 
@@ -34,12 +36,12 @@ def kernel_of(case):
     n, h, w, c, kh, kw, f = case
     if not convolution.is_suitable((n, h, w, c), (kh, kw, c, f), 1, PADS):
         return "product"
-    y_shape = (n, h + 2 - kh, w + 3 - kw, f)
-    return "winograd" if convolution._is_winograd_faster(y_shape, (kh, kw, c, f), 1) else "direct"
+    return convolution.select_algorithm((n, h, w, c), (kh, kw, c, f), 1, PADS)
 
 
 def test_the_cases_reach_every_native_kernel():
-    assert [kernel_of(case) for case in CASES] == ["direct"] * 4 + ["winograd"] * 4 + ["product"] * 2
+    algorithms = ["direct"] * 3 + ["scatter"] + ["winograd"] * 4 + ["product"] * 2 + ["scatter"] * 3
+    assert [kernel_of(case) for case in CASES] == algorithms
 
 
 def summed_convolution(impl, stride):

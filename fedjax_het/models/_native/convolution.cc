@@ -1,7 +1,8 @@
-// Two bilinear maps on a CPU, the convolution and its gradient for the kernel, in single precision, each computed in two
-// ways. The gradient for the image is a convolution, and made of one by the caller.
+// Two bilinear maps on a CPU, the convolution and its gradient for the kernel, in single precision, the one computed in
+// three ways, the other in two. The gradient for the image is a convolution, and made of one by the caller.
 
 #include "direct.h"
+#include "scatter.h"
 #include "winograd.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -40,6 +41,12 @@ static ffi::Error DirectKernelGradient(Buffer x, Buffer y, int64_t stride, Resul
   });
 }
 
+static ffi::Error ScatterConvolve(Buffer x, Buffer kernel, int64_t top, int64_t left, Result y) {
+  const auto d = Last(x), k = Last(kernel), o = Last(*y);
+  const scatter::Shape s{d[0], d[1], d[2], d[3], k[0], k[1], k[3], o[1], o[2], top, left};
+  return EachGroup(x, kernel, y, [&](auto... data) { scatter::Convolve(s, data...); });
+}
+
 static winograd::Shape Described(const Buffer& x, const Buffer& y, int64_t top, int64_t left) {
   const auto d = Last(x), o = Last(y);
   return {d[0], d[1], d[2], d[3], o[3], o[1], o[2], top, left};
@@ -61,8 +68,9 @@ static ffi::Error WinogradKernelGradient(Buffer x, Buffer y, int64_t top, int64_
 
 #define BINDING ffi::Ffi::Bind().Arg<Buffer>().Arg<Buffer>()
 #define DIRECT BINDING.Attr<int64_t>("stride").Ret<Buffer>()
-#define WINOGRAD BINDING.Attr<int64_t>("top").Attr<int64_t>("left").Ret<Buffer>()
+#define PADDED BINDING.Attr<int64_t>("top").Attr<int64_t>("left").Ret<Buffer>()
 XLA_FFI_DEFINE_HANDLER_SYMBOL(direct_convolve, DirectConvolve, DIRECT);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(direct_kernel_gradient, DirectKernelGradient, DIRECT);
-XLA_FFI_DEFINE_HANDLER_SYMBOL(winograd_convolve, WinogradConvolve, WINOGRAD);
-XLA_FFI_DEFINE_HANDLER_SYMBOL(winograd_kernel_gradient, WinogradKernelGradient, WINOGRAD);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(scatter_convolve, ScatterConvolve, PADDED);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(winograd_convolve, WinogradConvolve, PADDED);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(winograd_kernel_gradient, WinogradKernelGradient, PADDED);

@@ -23,9 +23,16 @@ Pads = tuple[tuple[int, int], tuple[int, int]]
 
 SOURCE = Path(__file__).with_name("convolution.cc")
 _PREFIX = "fedjax_het_"
-_SYMBOLS = ("direct_convolve", "direct_kernel_gradient", "winograd_convolve", "winograd_kernel_gradient")
+_SYMBOLS = (
+    "direct_convolve",
+    "direct_kernel_gradient",
+    "scatter_convolve",
+    "winograd_convolve",
+    "winograd_kernel_gradient",
+)
 _SIDES, _TILE = (3, 5), 6  # of kernels that Winograd's algorithm is written for, and of its tiles of the image
 _MANY = 16  # channels, features and tiles from which it is the faster one; measured
+_LANES, _ADDING = 16, 3  # floats in a register; products that adding to the output costs as much as; measured
 _LARGE, _FEW = 1 << 15, 64  # entries of a kernel, pixels of an image: see `is_suitable`; measured
 
 
@@ -63,13 +70,40 @@ def _is_winograd_faster(y_shape: tuple, kernel_shape: tuple, stride: int) -> boo
     return is_saving and y_shape[-4] * tiles >= _MANY
 
 
-def _call(name: str, x: Array, other: Array, y_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> Array:
-    """Winograd's algorithm pads as it goes along; the direct one takes the image padded."""
-    out = jax.ShapeDtypeStruct(y_shape if name == "convolve" else kernel_shape, jnp.float32)
+def _is_scatter_faster(x_shape: tuple, y_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> bool:
+    """Whether the sum takes fewer products in the order of the image's pixels than in that of the output's.
+
+    It leaves out the padding, and a whole row of the kernel fills the registers, not the features alone; but the
+    products are added to an output in memory, which weighs more the fewer channels there are.
+    """
+    if stride != 1 or min(side for pad in pads for side in pad) < 0:
+        return False
+    height, width, channels, features = kernel_shape[-4:]
+    lanes = _LANES // 2 if features <= _LANES // 2 else _fill(features)
+    direct = math.prod(y_shape[-3:-1]) * height * width * channels * lanes
+    return math.prod(x_shape[-3:-1]) * height * _fill(width * features) * (channels + _ADDING) < direct
+
+
+def _fill(lanes: int) -> int:
+    return -(-lanes // _LANES) * _LANES
+
+
+def select_algorithm(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> str:
+    """The fastest algorithm of a convolution: "winograd", "scatter" or "direct"."""
+    y_shape = _out_shape(x_shape, kernel_shape, stride, pads)
     if _is_winograd_faster(y_shape, kernel_shape, stride):
-        (top, _), (left, _) = pads
-        return jax.ffi.ffi_call(f"{_PREFIX}winograd_{name}", out)(x, other, top=np.int64(top), left=np.int64(left))
-    return jax.ffi.ffi_call(f"{_PREFIX}direct_{name}", out)(_pad(x, pads), other, stride=np.int64(stride))
+        return "winograd"
+    return "scatter" if _is_scatter_faster(x_shape, y_shape, kernel_shape, stride, pads) else "direct"
+
+
+def _call(name: str, x: Array, other: Array, y_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> Array:
+    """The direct algorithm takes the image padded, the others pad as they go along."""
+    out = jax.ShapeDtypeStruct(y_shape if name == "convolve" else kernel_shape, jnp.float32)
+    algorithm = select_algorithm(x.shape, kernel_shape, stride, pads)
+    if f"{algorithm}_{name}" not in _SYMBOLS or algorithm == "direct":
+        return jax.ffi.ffi_call(f"{_PREFIX}direct_{name}", out)(_pad(x, pads), other, stride=np.int64(stride))
+    (top, _), (left, _) = pads
+    return jax.ffi.ffi_call(f"{_PREFIX}{algorithm}_{name}", out)(x, other, top=np.int64(top), left=np.int64(left))
 
 
 def _pad(x: Array, pads: Pads, between: int = 0) -> Array:

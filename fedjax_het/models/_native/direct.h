@@ -27,11 +27,9 @@ static void ConvolveTile(const Shape& s, const float* x, const float* kernel, fl
     Accumulate<W, N, R>(sums, x + ky * s.width * s.channels, s.stride * s.channels, 1, kernel + ky * s.run() * W * N,
                         W * N, s.run());
 #pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
-    V line[N];
-    for (int v = 0; v < N; ++v) line[v] = sums[r][v];
-    std::memcpy(y + r * s.features, line, 4 * features);
-  }
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+    for (int v = 0; v < N; ++v) StoreSome<W>(y + r * s.features + v * W, sums[r][v], features - v * W);
 }
 
 template <int W, int N, int R>
@@ -40,8 +38,8 @@ static void GradientTile(const Shape& s, const float* x, const float* y, int64_t
   typedef typename Vector<W>::Type V;
   V sums[R][N] = {};
   for (int64_t oy = 0; oy < s.out_height; ++oy)
-    Accumulate<W, N, R>(sums, x + s.stride * oy * s.width * s.channels, 1, s.stride * s.channels,
-                        y + oy * s.out_width * y_pixel, y_pixel, s.out_width);
+    Accumulate<W, N, R>(sums, x + s.stride * oy * s.width * s.channels, std::integral_constant<int64_t, 1>(),
+                        s.stride * s.channels, y + oy * s.out_width * y_pixel, y_pixel, s.out_width);
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
     float line[W * N];
@@ -50,13 +48,18 @@ static void GradientTile(const Shape& s, const float* x, const float* y, int64_t
   }
 }
 
-// Features in panels of W N, the last filled up with zeros.
+// Features in panels of W N. The last is filled up with the features of the next line, which are multiplied in vain, and
+// in the last line with zeros.
 template <int W, int N>
 static void Pack(const float* from, int64_t lines, int64_t features, int64_t first, float* to) {
   const int64_t count = std::min<int64_t>(W * N, features - first);
-  for (int64_t line = 0; line < lines; ++line) {
-    std::memcpy(to + line * W * N, from + line * features + first, 4 * count);
-    std::fill(to + line * W * N + count, to + (line + 1) * W * N, 0.0f);
+  const int64_t whole = lines - (W * N - count + features - 1) / features;
+  from += first;
+  for (int64_t line = 0; line < lines; ++line, from += features, to += W * N) {
+    if (line < whole)
+      std::memcpy(to, from, 4 * W * N);
+    else
+      std::fill(std::copy(from, from + count, to), to + W * N, 0.0f);
   }
 }
 
@@ -85,13 +88,17 @@ static void KernelGradient(const Shape& s, const float* x, const float* y, float
   std::fill(kernel, kernel + s.rows * s.run() * s.features, 0.0f);
   for (int64_t image = 0; image < s.images; ++image)
     for (int64_t f = 0; f < s.features; f += W * N) {
-      Pack<W, N>(y + image * pixels * s.features, pixels, s.features, f, panel.data());
+      const float* right = y + image * pixels * s.features;
+      if (s.features != W * N) {
+        Pack<W, N>(right, pixels, s.features, f, panel.data());
+        right = panel.data();
+      }
       const int64_t features = std::min<int64_t>(W * N, s.features - f);
       for (int64_t ky = 0; ky < s.rows; ++ky) {
         const float* from = x + (image * s.height + ky) * s.width * s.channels;
         float* to = kernel + ky * s.run() * s.features + f;
         Tiles(s.run(), [&](int64_t j, auto rows) {
-          GradientTile<W, N, rows.value>(s, from + j, panel.data(), W * N, to + j * s.features, features);
+          GradientTile<W, N, rows.value>(s, from + j, right, W * N, to + j * s.features, features);
         });
       }
     }

@@ -7,6 +7,10 @@
 #include <cstring>
 #include <type_traits>
 
+#ifdef __AVX512VL__
+#include <immintrin.h>
+#endif
+
 #ifdef __AVX512F__
 constexpr int kWide = 16, kTile = 12;  // floats a register, rows of a tile: 24 of 32 registers hold sums
 #else
@@ -18,19 +22,52 @@ struct Vector {
   typedef float Type __attribute__((vector_size(4 * W), aligned(4)));
 };
 
+// Steps between rows that an address cannot hold: x86 adds one index times 1, 2, 4 or 8, so that one pointer serves three
+// rows. Where the step is a constant of the program, one serves all. The compiler would keep an offset for each row, in
+// memory.
+template <int R, typename Step>
+constexpr int kRowsOfPointer = std::is_integral<Step>::value ? 3 : R;
+
 // The sums of a tile: rows r < R at a + r a_row, features in N registers of W. Both operands advance with the sum.
-template <int W, int N, int R>
-static inline void Accumulate(typename Vector<W>::Type (&sums)[R][N], const float* a, int64_t a_row, int64_t a_next,
+template <int W, int N, int R, typename Step>
+static inline void Accumulate(typename Vector<W>::Type (&sums)[R][N], const float* a, Step a_row, int64_t a_next,
                               const float* b, int64_t b_next, int64_t count) {
   typedef typename Vector<W>::Type V;
-  for (int64_t i = 0; i < count; ++i, a += a_next, b += b_next) {
+  constexpr int kRows = kRowsOfPointer<R, Step>, kPointers = (R + kRows - 1) / kRows;
+  const float* rows[kPointers];
+  for (int p = 0; p < kPointers; ++p) {
+    rows[p] = a + p * kRows * a_row;
+    asm("" : "+r"(rows[p]));
+  }
+  for (int64_t i = 0; i < count; ++i, b += b_next) {
     V right[N];
     for (int v = 0; v < N; ++v) right[v] = *reinterpret_cast<const V*>(b + v * W);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
-      for (int v = 0; v < N; ++v) sums[r][v] += a[r * a_row] * right[v];
+      for (int v = 0; v < N; ++v) sums[r][v] += rows[r / kRows][r % kRows * a_row] * right[v];
+#pragma GCC unroll 16
+    for (int p = 0; p < kPointers; ++p) rows[p] += a_next;
   }
+}
+
+// The first `count` of W floats, none if it is negative.
+template <int W>
+static inline void StoreSome(float* to, typename Vector<W>::Type value, int64_t count) {
+  if (count >= W) {
+    std::memcpy(to, &value, sizeof value);
+    return;
+  }
+#ifdef __AVX512VL__
+  const unsigned mask = (1u << std::max<int64_t>(count, 0)) - 1;
+  if constexpr (W == 8)
+    _mm256_mask_storeu_ps(to, mask, (__m256)value);
+  else
+    _mm512_mask_storeu_ps(to, mask, (__m512)value);
+#else
+  for (int i = 0; i < W; ++i)
+    if (i < count) to[i] = value[i];
+#endif
 }
 
 // Calls body with a compile-time number of rows.
