@@ -40,12 +40,12 @@ class BatchNorm(nn.BatchNorm):
         is_example, x_kind = mask != 0, x.dtype
         x = x.astype(dtype)
         if not self.is_tracking:
-            y, _, _ = _standardised(x, is_example, self.epsilon)
+            y, _, _ = _standardised(x, is_example, _average_examples, self.epsilon)
         else:
             running_mean = self.variable("batch_stats", "mean", jnp.zeros, shape, self.param_dtype)
             running_var = self.variable("batch_stats", "var", jnp.ones, shape, self.param_dtype)
             if is_training:
-                y, mean, var = _standardised(x, is_example, self.epsilon)
+                y, mean, var = _standardised(x, is_example, _average_examples, self.epsilon)
                 count = _num_entries(x, is_example)
                 self._track(running_mean, mean, count)
                 self._track(running_var, var * count / jnp.maximum(count - 1, 1), count)
@@ -63,35 +63,57 @@ class BatchNorm(nn.BatchNorm):
         running.value = jnp.where(count > 0, new, old).astype(old.dtype)
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _standardised(x: Array, is_example: Array, epsilon: float) -> tuple[Array, Array, Array]:
-    """((x - m) / sqrt(v + epsilon), m, v): mean and biased variance [channel] over the examples [batch].
+Average = Callable[[Array, Array], Array]
+"""(x [batch, ..., channel], which examples [batch] count) -> its means, of a shape that is broadcast to x."""
 
-    m and v hand on no gradient. That of the first, by hand, takes two sums over the entries instead of five.
+
+@partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def _standardised(x: Array, is_example: Array, average: Average, epsilon: float) -> tuple[Array, Array, Array]:
+    """((x - m) / sqrt(v + epsilon), m, v): mean and biased variance, which hand on no gradient.
+
+    The gradient of the first, by hand, takes two averages instead of five.
     """
-    count = jnp.maximum(_num_entries(x, is_example), 1)
-    mean = _sum(x, is_example) / count
-    var = _sum(jnp.square(x - mean), is_example) / count
+    mean = average(x, is_example)
+    var = average(jnp.square(x - mean), is_example)
     return (x - mean) * lax.rsqrt(var + epsilon), mean, var
 
 
 @_standardised.defjvp
-def _standardised_jvp(epsilon: float, values: tuple[Array, Array], tangents: tuple[Array, Array]):
+def _standardised_jvp(average: Average, epsilon: float, values: tuple[Array, Array], tangents: tuple[Array, Array]):
     (x, is_example), (tangent, _) = values, tangents
-    y, mean, var = _standardised(x, is_example, epsilon)
-    count = jnp.maximum(_num_entries(x, is_example), 1)
-    across = _sum(tangent, is_example) / count + y * (_sum(y * tangent, is_example) / count)
+    y, mean, var = _standardised(x, is_example, average, epsilon)
+    across = average(tangent, is_example) + y * average(y * tangent, is_example)
     still = (jnp.zeros_like(mean), jnp.zeros_like(var))
     return (y, mean, var), (lax.rsqrt(var + epsilon) * (tangent - across), *still)
 
 
+def _average_examples(x: Array, is_example: Array) -> Array:
+    """[channel]. Example by example first: half as long on a CPU, and rounded less."""
+    total = jnp.sum(_sum_positions(x), 0, where=is_example[:, None])
+    return total / jnp.maximum(_num_entries(x, is_example), 1)
+
+
+def _average_groups(num_groups: int, x: Array, is_example: Array) -> Array:
+    """[batch, 1, ..., channel], the same for all channels of a group. Channel by channel first, as above.
+
+    A product with the matrix of which channels share a group: a CPU would look up a channel's group anew for every
+    entry of whatever these averages are broadcast to, which takes many times as long as the rest.
+    """
+    del is_example
+    num_channels = x.shape[-1]
+    group = jnp.arange(num_channels) // (num_channels // num_groups)
+    shares = (group[:, None] == group) * (num_groups / math.prod(x.shape[1:]))
+    averages = jnp.matmul(_sum_positions(x), shares.astype(x.dtype), precision=lax.Precision.HIGHEST)
+    return averages.reshape(x.shape[0], *[1] * (x.ndim - 2), num_channels)
+
+
+def _sum_positions(x: Array) -> Array:
+    """[batch, channel]."""
+    return x.reshape(x.shape[0], -1, x.shape[-1]).sum(1)
+
+
 def _num_entries(x: Array, is_example: Array) -> Array:
     return jnp.sum(is_example, dtype=x.dtype) * math.prod(x.shape[1:-1])
-
-
-def _sum(x: Array, is_example: Array) -> Array:
-    """[channel]. Example by example first: half as long on a CPU, and rounded less."""
-    return jnp.sum(x.reshape(x.shape[0], -1, x.shape[-1]).sum(1), 0, where=is_example[:, None])
 
 
 class GroupNorm(nn.GroupNorm):
@@ -106,14 +128,11 @@ class GroupNorm(nn.GroupNorm):
 
     @nn.compact
     def __call__(self, x: Array, mask: Array, is_training: bool) -> Array:
-        del mask, is_training
+        del is_training
         shape = x.shape[-1:]
-        num_groups = _num_groups(x.shape[-1], self.num_groups)
-        groups = x.reshape(x.shape[0], -1, num_groups, x.shape[-1] // num_groups)
-        groups = groups.astype(jnp.promote_types(x.dtype, jnp.float32))
-        mean = groups.mean((1, 3), keepdims=True)
-        var = jnp.square(groups - mean).mean((1, 3), keepdims=True)
-        y = ((groups - mean) * lax.rsqrt(var + self.epsilon)).reshape(x.shape)
+        average = partial(_average_groups, _num_groups(x.shape[-1], self.num_groups))
+        exact = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        y, _, _ = _standardised(exact, mask, average, self.epsilon)
         y = y * self.param("scale", self.scale_init, shape, self.param_dtype)
         return (y + self.param("bias", self.bias_init, shape, self.param_dtype)).astype(x.dtype)
 
