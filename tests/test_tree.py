@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_het import tree
+from fedjax_het._internal.target_platform import tracing_for
 
 names = st.sampled_from("abcd")
 variables = st.dictionaries(names, st.dictionaries(names, st.integers(0, 9), min_size=1), min_size=1)
@@ -29,6 +30,14 @@ def test_putting_taken_rows_back_is_the_identity():
     stack = {"x": jnp.arange(12.0).reshape(4, 3), "n": jnp.arange(4)}
     index = jnp.array([2, 0])
     assert jax.tree.all(jax.tree.map(jnp.array_equal, tree.put(stack, index, tree.take(stack, index)), stack))
+
+
+def test_large_rows_are_taken_one_by_one_on_a_tpu():
+    stack, index = {"large": jnp.arange(3.0 * 2**19).reshape(3, -1), "small": jnp.arange(3.0)}, jnp.array([2, 0])
+    usual, num_gathers = tree.take(stack, index), str(jax.make_jaxpr(tree.take)(stack, index)).count("gather[")
+    with tracing_for("tpu"):
+        assert str(jax.make_jaxpr(tree.take)(stack, index)).count("gather[") == num_gathers - 1
+        assert jax.tree.all(jax.tree.map(jnp.array_equal, tree.take(stack, index), usual))
 
 
 def test_a_weighted_sum_leaves_no_copy_of_the_stack():

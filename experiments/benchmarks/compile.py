@@ -212,7 +212,7 @@ def count_trips(traced: TracedRound) -> Mapping[str, float]:
         "epochs": -(-steps // batches),
         "steps": batches,
         "batches": batches,
-        "": steps,  # loops in no scope, of servers over clients or of clients over steps, compute with few numbers
+        "": max(steps, slots),  # loops in no scope: over the cohort's clients, to put back their states, or over steps
     }
 
 

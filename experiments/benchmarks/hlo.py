@@ -160,16 +160,18 @@ class _Counter:
 
 
 def _partial_reads(fused: list[Instruction]) -> Iterator[tuple[int, float]]:
-    """(Position of a parameter, bytes that are read of it) where slices alone read it."""
+    """(Position of a parameter, bytes that are read of it) where slices alone read it, or updates of a slice do."""
     for parameter in fused:
         if parameter.opcode != "parameter":
             continue
         readers = [each for each in fused if parameter.name in each.operands]
-        slices = ("dynamic-slice", "gather", "slice")
-        if readers and all(each.opcode in slices and each.operands[0] == parameter.name for each in readers):
-            yield int(parameter.attributes.split(")")[0]), sum(_num_bytes(each.type) for each in readers)
-        elif readers and all(_is_updated(parameter, each) for each in readers):
-            yield int(parameter.attributes.split(")")[0]), 0.0
+        sliced = [each for each in readers if _is_sliced(parameter, each)]
+        if readers and len(sliced) + sum(_is_updated(parameter, each) for each in readers) == len(readers):
+            yield int(parameter.attributes.split(")")[0]), sum(_num_bytes(each.type) for each in sliced)
+
+
+def _is_sliced(parameter: Instruction, reader: Instruction) -> bool:
+    return reader.opcode in ("dynamic-slice", "gather", "slice") and reader.operands[0] == parameter.name
 
 
 def _is_updated(parameter: Instruction, reader: Instruction) -> bool:

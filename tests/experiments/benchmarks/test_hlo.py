@@ -61,6 +61,21 @@ def test_a_slice_reads_no_more_than_it_returns():
     assert 10 * 64 * 4 <= count_costs(compiled_text(add_rows, table), {}).bytes < whole / 10
 
 
+def test_replacing_a_row_by_a_function_of_itself_touches_no_other():
+    table = jax.ShapeDtypeStruct((10_000, 64), jnp.float32)
+
+    def double_rows(table):
+        def double(i, table):
+            row = jax.lax.dynamic_index_in_dim(table, i * 7, keepdims=False)
+            return jax.lax.dynamic_update_index_in_dim(table, jnp.where(row > 0, 2 * row, row), i * 7, 0)
+
+        return jax.lax.fori_loop(0, 10, double, table)
+
+    whole = 4 * 10_000 * 64
+    text = jax.jit(double_rows, donate_argnums=0).lower(table).compile().as_text()
+    assert count_costs(text, {}).bytes < 0.1 * whole
+
+
 def test_collectives_are_counted_by_kind_with_the_bytes_that_a_device_receives():
     mesh = Mesh(np.array(jax.devices()[:4]), ("clients",))
     rows = jax.ShapeDtypeStruct((4, 1000), jnp.float32, sharding=NamedSharding(mesh, P("clients")))
