@@ -35,7 +35,7 @@ _PARTITIONS = {
 _CPU = {
     **flatten({"model": {"name": "cnn", "kernel": "3", "channels": "(16, 32)", "hidden": "(64,)"}}),
     **flatten({"data": {"name": "arrays", "path": "{cifar10}", "size": "16"}, "layout": "chunked(1)"}),
-    **{"rounds": "100", "algorithm.epochs": "1", _FACTOR: "0.98"},
+    **{"rounds": "100", "evaluate_every": "50", "algorithm.epochs": "1", _FACTOR: "0.98"},
 }
 _REDUCTION = (
     "images of 16 x 16 pixels, two 3 x 3 convolutions with 16 and 32 channels and group norm for ResNet-18, 100 rounds "
