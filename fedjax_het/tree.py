@@ -4,13 +4,12 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import traverse_util
 
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.types import Array, HostArray, PyTree, Variables
 
-_LARGE_ROW = 1 << 20  # bytes; see `_is_copied`
+_LARGE_ROW = 1 << 20  # bytes; see `_take_rows`
 
 
 def add(a: PyTree, b: PyTree) -> PyTree:
@@ -122,16 +121,14 @@ def map_over_blocks(function: Callable[[Array], Array], size: int, rows: Array) 
 
 def take(stack: PyTree, index: HostArray | int | slice) -> PyTree:
     """The rows at `index` of every leaf."""
-    return jax.tree.map(lambda x: _take_one_by_one(x, index) if _is_copied(x, index) else x[index], stack)
+    return jax.tree.map(lambda x: _take_rows(x, index), stack)
 
 
-def _is_copied(x: Array, index: HostArray | int | slice) -> bool:
-    """Whether the compiler for TPUs would copy all of x for these rows: it does so from a mebibyte a row on."""
-    is_gather = isinstance(x, jax.Array) and np.ndim(index) == 1 and target_platform() == "tpu"
-    return is_gather and x.nbytes > _LARGE_ROW * x.shape[0]
-
-
-def _take_one_by_one(x: Array, index: HostArray) -> Array:
+def _take_rows(x: Array, index: HostArray | int | slice) -> Array:
+    """x[index]; one by one where the compiler for TPUs would copy all of x for them, from a mebibyte a row on."""
+    is_gather = isinstance(x, jax.Array) and not isinstance(index, int | slice) and index.ndim == 1
+    if not is_gather or target_platform() != "tpu" or x.nbytes <= _LARGE_ROW * len(x):
+        return x[index]
     return jax.lax.map(lambda i: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), jnp.asarray(index))
 
 
