@@ -23,13 +23,8 @@ Pads = tuple[tuple[int, int], tuple[int, int]]
 
 SOURCE = Path(__file__).with_name("convolution.cc")
 _PREFIX = "fedjax_het_"
-_SYMBOLS = (
-    "direct_convolve",
-    "direct_kernel_gradient",
-    "scatter_convolve",
-    "winograd_convolve",
-    "winograd_kernel_gradient",
-)
+_PADDING = ("scatter_convolve", "winograd_convolve", "winograd_kernel_gradient")  # which pad as they go along
+_SYMBOLS = ("direct_convolve", "direct_kernel_gradient", *_PADDING)
 _SIDES, _TILE = (3, 5), 6  # of kernels that Winograd's algorithm is written for, and of its tiles of the image
 _MANY = 16  # channels, features and tiles from which it is the faster one; measured
 _LANES, _ADDING = 16, 3  # floats in a register; products that adding to the output costs as much as; measured
@@ -97,13 +92,13 @@ def select_algorithm(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pad
 
 
 def _call(name: str, x: Array, other: Array, y_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> Array:
-    """The direct algorithm takes the image padded, the others pad as they go along."""
+    """By the direct algorithm, which takes the image padded, where no other is faster."""
     out = jax.ShapeDtypeStruct(y_shape if name == "convolve" else kernel_shape, jnp.float32)
-    algorithm = select_algorithm(x.shape, kernel_shape, stride, pads)
-    if f"{algorithm}_{name}" not in _SYMBOLS or algorithm == "direct":
+    symbol = f"{select_algorithm(x.shape, kernel_shape, stride, pads)}_{name}"
+    if symbol not in _PADDING:
         return jax.ffi.ffi_call(f"{_PREFIX}direct_{name}", out)(_pad(x, pads), other, stride=np.int64(stride))
     (top, _), (left, _) = pads
-    return jax.ffi.ffi_call(f"{_PREFIX}{algorithm}_{name}", out)(x, other, top=np.int64(top), left=np.int64(left))
+    return jax.ffi.ffi_call(f"{_PREFIX}{symbol}", out)(x, other, top=np.int64(top), left=np.int64(left))
 
 
 def _pad(x: Array, pads: Pads, between: int = 0) -> Array:
