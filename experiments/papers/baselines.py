@@ -28,7 +28,7 @@ _HELD_OUT = {"data.valid_fraction": "0.1", "data.client_test_fraction": "0.1"}
 _CPU = {
     **_EQUAL_BUDGET,
     **_HELD_OUT,
-    **flatten({"data.name": "arrays", "algorithm.batch_size": "50"}),
+    **{"data.name": "arrays", "algorithm.batch_size": "50"},
 }
 _OF_DATASET: Mapping[str, Settings] = {
     "fashion_mnist": {
@@ -40,7 +40,7 @@ _OF_DATASET: Mapping[str, Settings] = {
         **flatten({"model.hidden": "(64,)", "rounds": "50", "evaluate_every": "25", "layout": "chunked(1)"}),
     },
 }
-_REDUCTION = "{reduction} rounds of one local epoch in batches of 50, which is ten steps for every client"
+_REDUCTION = "{network}, {rounds} rounds of one local epoch in batches of 50, which is ten steps for every client"
 
 _CHOICE = (
     f"Each algorithm is trained at the learning rates {', '.join(RATES)}; the one that is best in the last round on "
@@ -54,15 +54,16 @@ def select_rows(names: Iterable[str]) -> dict[str, Settings]:
     return {name: {"algorithm.name": name, **BUDGET.get(name, {})} for name in names}
 
 
-def make_experiment(dataset: str, title: str, reduction: str) -> Experiment:
+def make_experiment(dataset: str, title: str, network: str) -> Experiment:
     """Make the comparison of all algorithms on one data set.
 
     Args:
         dataset: the name of the data set and of its folder in configs/.
         title: its name in words.
-        reduction: the images, the network and the number of rounds, in words.
+        network: the network, and what is smaller about the images, in words.
     """
     common: Settings = {**_CPU, **_OF_DATASET[dataset], "data.path": f"{{{dataset}}}"}
+    reduction = _REDUCTION.format(network=network, rounds=common["rounds"])
     smoke = {**_EQUAL_BUDGET, **_HELD_OUT, "data.num_clients": "5", "num_seeds": "1"}
     data = {dataset: f"{title}'s .npz file"}
     return Experiment(
@@ -74,7 +75,7 @@ def make_experiment(dataset: str, title: str, reduction: str) -> Experiment:
         },
         scales={
             "smoke": make_smoke_scale({"alpha 0.5": _ALPHAS["alpha 0.5"]}, smoke),
-            "cpu": Scale(f"{dataset}/fedavg.py", common, _ALPHAS, _REDUCTION.format(reduction=reduction), data),
+            "cpu": Scale(f"{dataset}/fedavg.py", common, _ALPHAS, reduction, data),
         },
         choices=RATES,
         chosen_by=VALIDATION,
@@ -115,9 +116,9 @@ PACS = Experiment(
     caveats=(_CHOICE, "Mean and standard deviation over three seeds."),
 )
 EXPERIMENTS: Mapping[str, Experiment] = {
-    "fashion_mnist": make_experiment("fashion_mnist", "Fashion-MNIST", "a perceptron with 64 hidden units, 100"),
+    "fashion_mnist": make_experiment("fashion_mnist", "Fashion-MNIST", "a perceptron with 64 hidden units"),
     "cifar10": make_experiment(
-        "cifar10", "CIFAR-10", "images of 16 x 16 pixels, two 3 x 3 convolutions with 16 and 32 channels, 50"
+        "cifar10", "CIFAR-10", "images of 16 x 16 pixels, two 3 x 3 convolutions with 16 and 32 channels"
     ),
     "pacs": PACS,
 }
