@@ -15,6 +15,7 @@ from experiments import __main__ as console
 from experiments.benchmarks.gpu.parts import PARTS
 from experiments.benchmarks.workloads import WORKLOADS
 from experiments.configuration import command_line, config_files, settings
+from experiments.papers import tables
 from experiments.training.recorder import WRITTEN
 from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 from fedjax_het.data import PARTITIONS, POISONINGS, SOURCES
@@ -149,30 +150,52 @@ def test_readme_has_at_most_6_kilobytes():
 
 
 @pytest.fixture
-def tables(monkeypatch):
+def algorithm_tables(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
     return importlib.import_module("algorithm_tables")
 
 
-def test_the_table_of_readme_is_what_the_recipes_say(tables):
+def test_the_table_of_readme_is_what_the_recipes_say(algorithm_tables):
     text = (ROOT / "README.md").read_text()
-    assert tables.update_readme(text) == text, "run python docs/algorithm_tables.py"
+    assert algorithm_tables.update_readme(text) == text, "run python docs/algorithm_tables.py"
     shortened = re.sub(r", `fedprox_dgc`", "", text)
-    assert shortened != text and tables.update_readme(shortened) == text
+    assert shortened != text and algorithm_tables.update_readme(shortened) == text
     with pytest.raises(ValueError, match="there is no table"):
-        tables.update_readme("# fedjax_het")
+        algorithm_tables.update_readme("# fedjax_het")
     files = re.findall(r"\]\((fedjax_het/algorithms/\w+\.py)\)", text)
     assert files and all((ROOT / path).is_file() for path in files)
 
 
-def test_the_tables_of_the_site_have_every_algorithm_in_one_family(tables):
-    overview, references = tables.tabulate_algorithms(), tables.tabulate_references()
+def test_the_tables_of_the_site_have_every_algorithm_in_one_family(algorithm_tables):
+    overview, references = algorithm_tables.tabulate_algorithms(), algorithm_tables.tabulate_references()
     rows = re.findall(r"^\| \[`(\w+)`\]\((\w+)\.md\) \| ([^|]+) \| ([^|]+) \|", overview.replace(r"\|", "/"), re.M)
     assert [name for name, *_ in rows] == [page for _, page, *_ in rows] == list(ALGORITHMS)
     assert sum(map(len, FAMILIES.values())) == len(ALGORITHMS)
     assert re.findall(r"^\| `(\w+)` \| \w", references, re.M) == list(ALGORITHMS)
     text = (ROOT / "docs" / "algorithms" / "index.md").read_text()
     assert re.findall(r"^<!-- table: (\w+) -->$", text, re.M) == ["algorithms", "references"]
+
+
+@pytest.fixture
+def comparison(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return importlib.import_module("comparison_tables")
+
+
+def test_the_tables_of_the_comparison_are_those_of_its_csv_files(comparison):
+    text = comparison.PAGE.read_text()
+    assert comparison.update_page(text) == text, "run python -m docs.comparison_tables"
+    with pytest.raises(ValueError, match="there is no table"):
+        comparison.update_page("# Comparison")
+
+
+@pytest.mark.parametrize("what", ["fashion_mnist", "cifar10"])
+def test_the_comparison_gives_a_reason_for_each_algorithm_far_below_fedavg(comparison, what):
+    measures = comparison.read_measures(what)
+    lower = {entry.row for each in measures.values() for entry, _ in tables.list_lower("fedavg", each)}
+    section = comparison.PAGE.read_text().partition(f"<!-- table: {what} -->")[2].partition("\n## ")[0]
+    subjects = re.findall(r"^\* (.+?):", section, re.M)
+    assert lower and {name for subject in subjects for name in re.findall(r"`(\w+)`", subject)} == lower
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Tables of results beside the values that a paper prints, as Markdown and CSV."""
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -32,9 +34,11 @@ def to_markdown(
     parts = [f"# {experiment.title}\n"]
     for measure in experiment.measures:
         of_measure = [entry for entry in entries if entry.measure == measure]
-        parts.append(_make_table(measure, experiment, of_measure))
+        parts.append(tabulate_measure(measure, of_measure))
         if experiment.reference:
-            parts.append(_list_lower_rows(experiment.reference, of_measure))
+            lower = list_lower(experiment.reference, of_measure)
+            texts = ", ".join(f"{entry.row} ({entry.column}: {gap:.1f})" for entry, gap in lower)
+            parts.append(f"More than {_MARGIN:g} points below {experiment.reference}: {texts or 'none'}.\n")
     parts += [f"{text}\n" for text in [_describe_data(runs)] if text]
     if failed:
         parts.append("Failed:\n\n" + "".join(f"- {name}: {status}\n" for name, status in failed.items()))
@@ -65,34 +69,42 @@ def _describe_setting(scale: Scale, common: Settings, *, is_reduced: bool) -> st
     return f"{text}.\n" + (f"\nSet on the command line: {', '.join(relevant)}.\n" if relevant else "")
 
 
-def _make_table(measure: str, experiment: Experiment, entries: Sequence[Entry]) -> str:
-    """Write paper, here and difference under each column; here alone where nothing is printed."""
+def tabulate_measure(measure: str, entries: Sequence[Entry]) -> str:
+    """Write the table of one measure: paper, here and difference in each column, or here alone if nothing is printed.
+
+    Args:
+        measure: its name.
+        entries: its results, in the order of the rows.
+    """
     columns = list(dict.fromkeys(entry.column for entry in entries))
     is_compared = any(entry.printed is not None for entry in entries)
     kinds = ("paper", "here", "difference") if is_compared else ("here",)
     head = [measure, *(f"{column} {kind}" if is_compared else column for column in columns for kind in kinds)]
     lines = [head, ["---"] + ["---:"] * (len(head) - 1)]
-    for row in experiment.rows:
+    for row in dict.fromkeys(entry.row for entry in entries):
         cells = {entry.column: entry for entry in entries if entry.row == row}
         texts = [_format_entry(cells[column]) for column in columns]
         lines.append([row, *(each[kind] for each in texts for kind in kinds)])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _list_lower_rows(reference: str, entries: Sequence[Entry]) -> str:
-    """List the rows that are far below the reference in some column."""
-    means = {(entry.row, entry.column): entry.mean for entry in entries}
-    lower = []
-    for (row, column), mean in means.items():
-        expected = means[reference, column]
-        if mean is not None and expected is not None and expected - mean > _MARGIN:
-            lower.append(f"{row} ({column}: {mean - expected:.1f})")
-    return f"More than {_MARGIN:g} points below {reference}: {', '.join(lower) or 'none'}.\n"
+def list_lower(reference: str, entries: Sequence[Entry]) -> list[tuple[Entry, float]]:
+    """List the entries of one measure that are far below the reference in their column, and their differences to it."""
+    expected = {entry.column: entry.mean for entry in entries if entry.row == reference}
+    gaps = [
+        (entry, entry.mean - mean)
+        for entry in entries
+        if entry.mean is not None and (mean := expected[entry.column]) is not None
+    ]
+    return [(entry, gap) for entry, gap in gaps if gap < -_MARGIN]
 
 
 def _format_entry(entry: Entry) -> dict[str, str]:
-    here = "no result" if entry.mean is None else f"{entry.mean:.4g}"
-    here += "" if entry.std is None else f" ± {entry.std:.2g}"
+    """Write the texts of an entry; the mean with four digits, and its deviation to the same decimal place."""
+    here = "no result"
+    if entry.mean is not None:
+        decimals = max(0, 4 - len(f"{abs(entry.mean):.0f}"))
+        here = f"{entry.mean:.{decimals}f}" + ("" if entry.std is None else f" ± {entry.std:.{decimals}f}")
     return {
         "paper": ("" if entry.printed is None else f"{entry.printed:g}")
         + ("" if entry.deviation is None else f" ± {entry.deviation:g}"),
@@ -101,11 +113,24 @@ def _format_entry(entry: Entry) -> dict[str, str]:
     }
 
 
+_HEADER = ("measure", "row", "column", "paper", "paper std", "mean", "std", "difference", "seeds", "choice")
+
+
 def to_csv(entries: Sequence[Entry]) -> str:
     """Write one line per entry, with semicolons between the seeds."""
-    header = ("measure", "row", "column", "paper", "paper std", "mean", "std", "difference", "seeds", "choice")
     rows = []
     for entry in entries:
         numbers = (entry.printed, entry.deviation, entry.mean, entry.std, entry.difference)
         rows.append((*entry[:3], *numbers, ";".join(map(str, entry.seeds)), entry.choice))
-    return json_files.to_csv(header, rows)
+    return json_files.to_csv(_HEADER, rows)
+
+
+def read_csv(text: str) -> list[Entry]:
+    """Read what `to_csv` wrote."""
+
+    def read(line: Mapping[str, str]) -> Entry:
+        printed, deviation = (float(line[name]) if line[name] else None for name in ("paper", "paper std"))
+        seeds = [float(value) for value in line["seeds"].split(";") if value]
+        return Entry(line["measure"], line["row"], line["column"], printed, seeds, deviation, line["choice"])
+
+    return [read(line) for line in csv.DictReader(io.StringIO(text))]

@@ -21,7 +21,7 @@ def _parameter(path: Path):
     return pytest.param(path, id=f"{path.parent.name}/{path.stem}", marks=[pytest.mark.slow] * (path.stem in LARGE))
 
 
-@pytest.mark.parametrize("path", map(_parameter, find_cases(HERE)))
+@pytest.mark.parametrize("path", list(map(_parameter, find_cases(HERE))))
 def test_the_package_agrees_with_every_stored_case(path):
     _, outcome = run_case(path)
     assert not outcome.problems

@@ -43,7 +43,7 @@ ENTRIES = [
 def test_markdown_has_printed_and_measured_values_side_by_side():
     lines = tables.to_markdown(TWO, "cpu", ENTRIES).splitlines()
     assert "| accuracy | S1 paper | S1 here | S1 difference | S2 paper | S2 here | S2 difference |" in lines
-    assert "| FedAvg | 80 | 79.5 ± 0.5 | -0.50 | 70.5 | 71 ± 0 | +0.50 |" in lines
+    assert "| FedAvg | 80 | 79.50 ± 0.50 | -0.50 | 70.5 | 71.00 ± 0.00 | +0.50 |" in lines
     assert "| FedLD | 81 | no result |  |  | 60.25 |  |" in lines
     assert "Reduced: less data." in lines and "- A misprint." in lines
 
@@ -65,11 +65,13 @@ def test_the_csv_has_all_digits():
     rows = list(csv.DictReader(io.StringIO(tables.to_csv(ENTRIES))))
     assert rows[0]["seeds"] == "79.0;80.0" and float(rows[0]["difference"]) == -0.5
     assert rows[2]["mean"] == rows[2]["std"] == rows[0]["paper std"] == ""
+    chosen = make_entry("FedLD", "S1", 81.0, [1 / 3])._replace(deviation=0.5, choice="0.1")
+    assert tables.read_csv(tables.to_csv([*ENTRIES, chosen])) == [*ENTRIES, chosen]
 
 
 def test_printed_deviations_are_shown_beside_printed_values():
     entry = make_entry("FedAvg", "S1", 80.0, [79.0])._replace(deviation=0.25)
-    assert "| FedAvg | 80 ± 0.25 | 79 | -1.00 |" in tables.to_markdown(
+    assert "| FedAvg | 80 ± 0.25 | 79.00 | -1.00 |" in tables.to_markdown(
         TWO._replace(rows={"FedAvg": {}}), "paper", [entry]
     )
     (row,) = csv.DictReader(io.StringIO(tables.to_csv([entry])))
@@ -193,7 +195,7 @@ def test_one_choice_is_made_on_validation_examples_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(command.grid, "run_grid", train_as_scored)
     is_done, text = command.run(CHOSEN, "cpu", [], {}, tmp_path, "table")
     assert is_done
-    assert "| FedAvg | 60 (0.1) |" in text and "| FedLD | 50 (0.1) |" in text
+    assert "| FedAvg | 60.00 (0.1) |" in text and "| FedLD | 50.00 (0.1) |" in text
     assert "More than 5 points below FedAvg: FedLD (S1: -10.0)." in text
     assert "Failed:\n\n- fedavg,name=fedld,learning_rate=0.3: exit status 2: error: out of range" in text.replace(
         "quickstart,name", "fedavg,name"
@@ -222,5 +224,5 @@ def test_a_stopped_command_leaves_the_tables_of_the_rows_whose_choices_have_all_
     with pytest.raises(KeyboardInterrupt):
         command.run(CHOSEN, "cpu", [], {}, tmp_path, "table")
     text = (tmp_path / "table-cpu.md").read_text()
-    assert "| FedAvg | 60 (0.1) |" in text and "| FedLD | no result |" in text
+    assert "| FedAvg | 60.00 (0.1) |" in text and "| FedLD | no result |" in text
     assert "More than 5 points below FedAvg: none." in text
