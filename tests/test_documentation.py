@@ -1,6 +1,7 @@
 """README and the pages of docs/: their Python runs, their commands are accepted, and they name all that there is."""
 
 import importlib
+import itertools
 import re
 import shlex
 import sys
@@ -15,7 +16,7 @@ from experiments import __main__ as console
 from experiments.benchmarks.gpu.parts import PARTS
 from experiments.benchmarks.workloads import WORKLOADS
 from experiments.configuration import command_line, config_files, settings
-from experiments.papers import tables
+from experiments.papers import baselines, tables
 from experiments.training.recorder import WRITTEN
 from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 from fedjax_het.data import PARTITIONS, POISONINGS, SOURCES
@@ -189,7 +190,17 @@ def test_the_tables_of_the_comparison_are_those_of_its_csv_files(comparison):
         comparison.update_page("# Comparison")
 
 
-@pytest.mark.parametrize("what", ["fashion_mnist", "cifar10"])
+@pytest.mark.parametrize("what", baselines.EXPERIMENTS)
+def test_the_comparison_has_every_algorithm_in_every_column(comparison, what):
+    experiment = baselines.EXPERIMENTS[what]
+    columns = [*experiment.scales["cpu"].columns, *[experiment.average] * bool(experiment.average)]
+    expected = list(itertools.product(experiment.measures, experiment.rows, columns))
+    entries = [entry for each in comparison.read_measures(what).values() for entry in each]
+    assert [entry[:3] for entry in entries] == expected
+    assert all(len(entry.seeds) == 3 for entry in entries)
+
+
+@pytest.mark.parametrize("what", baselines.EXPERIMENTS)
 def test_the_comparison_gives_a_reason_for_each_algorithm_far_below_fedavg(comparison, what):
     measures = comparison.read_measures(what)
     lower = {entry.row for each in measures.values() for entry, _ in tables.list_lower("fedavg", each)}
