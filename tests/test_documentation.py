@@ -16,7 +16,7 @@ from experiments import __main__ as console
 from experiments.benchmarks.gpu.parts import PARTS
 from experiments.benchmarks.workloads import WORKLOADS
 from experiments.configuration import command_line, config_files, settings
-from experiments.papers import baselines, tables
+from experiments.papers import baselines, fl_simulator, tables
 from experiments.training.recorder import WRITTEN
 from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 from fedjax_het.data import PARTITIONS, POISONINGS, SOURCES
@@ -190,14 +190,21 @@ def test_the_tables_of_the_comparison_are_those_of_its_csv_files(comparison):
         comparison.update_page("# Comparison")
 
 
-@pytest.mark.parametrize("what", baselines.EXPERIMENTS)
-def test_the_comparison_has_every_algorithm_in_every_column(comparison, what):
-    experiment = baselines.EXPERIMENTS[what]
+COMPARED = {
+    **{what: (experiment, 3) for what, experiment in baselines.EXPERIMENTS.items()},
+    **{f"fl_simulator_{what}": (experiment, 1) for what, experiment in fl_simulator.EXPERIMENTS.items()},
+}
+"""{file: (experiment, number of seeds)}."""
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_the_comparison_has_every_row_in_every_column(comparison, name):
+    experiment, num_seeds = COMPARED[name]
     columns = [*experiment.scales["cpu"].columns, *[experiment.average] * bool(experiment.average)]
     expected = list(itertools.product(experiment.measures, experiment.rows, columns))
-    entries = [entry for each in comparison.read_measures(what).values() for entry in each]
+    entries = [entry for each in comparison.read_measures(name).values() for entry in each]
     assert [entry[:3] for entry in entries] == expected
-    assert all(len(entry.seeds) == 3 for entry in entries)
+    assert all(len(entry.seeds) == num_seeds for entry in entries)
 
 
 @pytest.mark.parametrize("what", baselines.EXPERIMENTS)
