@@ -28,7 +28,8 @@ _HELD_OUT = {"data.valid_fraction": "0.1", "data.client_test_fraction": "0.1"}
 _CPU = {
     **_EQUAL_BUDGET,
     **_HELD_OUT,
-    **{"data.name": "arrays", "algorithm.batch_size": "50"},
+    "data.name": "arrays",
+    "algorithm.batch_size": "50",
 }
 _OF_DATASET: Mapping[str, Settings] = {
     "fashion_mnist": {
@@ -102,7 +103,9 @@ PACS = Experiment(
                 **_HELD_OUT,
                 **flatten({"data": {"name": "arrays", "path": "{pacs}", "size": "16", "standardise": "False"}}),
                 **flatten({"model": {"channels": "(16, 32)", "hidden": "(64,)"}, "layout": "chunked(1)"}),
-                **{"rounds": "20", "evaluate_every": "10", "num_seeds": "3"},
+                "rounds": "20",
+                "evaluate_every": "10",
+                "num_seeds": "3",
             },
             DOMAINS,
             "images of 16 x 16 in 0 to 1, two 3 x 3 convolutions of 16 and 32 channels with batch norm, 20 rounds of "

@@ -113,16 +113,14 @@ def _format_entry(entry: Entry) -> dict[str, str]:
     }
 
 
-_HEADER = ("measure", "row", "column", "paper", "paper std", "mean", "std", "difference", "seeds", "choice")
-
-
 def to_csv(entries: Sequence[Entry]) -> str:
     """Write one line per entry, with semicolons between the seeds."""
+    header = ("measure", "row", "column", "paper", "paper std", "mean", "std", "difference", "seeds", "choice")
     rows = []
     for entry in entries:
         numbers = (entry.printed, entry.deviation, entry.mean, entry.std, entry.difference)
         rows.append((*entry[:3], *numbers, ";".join(map(str, entry.seeds)), entry.choice))
-    return json_files.to_csv(_HEADER, rows)
+    return json_files.to_csv(header, rows)
 
 
 def read_csv(text: str) -> list[Entry]:
