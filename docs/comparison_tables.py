@@ -9,7 +9,7 @@ from pathlib import Path
 from experiments.papers import tables
 
 PAGE = Path(__file__).resolve().parent / "comparison.md"
-_BLOCK = re.compile(r"(?<=<!-- table: )(\w+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(r"(?<=<!-- csv: )(\w+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
 def read_measures(name: str) -> dict[str, list[tables.Entry]]:
@@ -26,13 +26,13 @@ def tabulate_file(name: str) -> str:
 
 
 def update_page(text: str) -> str:
-    """Return the page with its tables as the CSV files say: each between `<!-- table: NAME -->` and `<!-- end -->`.
+    """Return the page with its tables as the CSV files say: each between `<!-- csv: NAME -->` and `<!-- end -->`.
 
     Raises:
         ValueError: The text has no such comments.
     """
     if not _BLOCK.search(text):
-        raise ValueError("comparison.md: there is no table between '<!-- table: NAME -->' and '<!-- end -->'.")
+        raise ValueError("comparison.md: there is no table between '<!-- csv: NAME -->' and '<!-- end -->'.")
     return _BLOCK.sub(lambda match: f"{match[1]}{match[2]}\n{tabulate_file(match[1])}\n", text)
 
 

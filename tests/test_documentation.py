@@ -211,7 +211,7 @@ def test_the_comparison_has_every_row_in_every_column(comparison, name):
 def test_the_comparison_gives_a_reason_for_each_algorithm_far_below_fedavg(comparison, what):
     measures = comparison.read_measures(what)
     lower = {entry.row for each in measures.values() for entry, _ in tables.list_lower("fedavg", each)}
-    section = comparison.PAGE.read_text().partition(f"<!-- table: {what} -->")[2].partition("\n## ")[0]
+    section = comparison.PAGE.read_text().partition(f"<!-- csv: {what} -->")[2].partition("\n## ")[0]
     subjects = re.findall(r"^\* (.+?):", section, re.M)
     assert lower and {name for subject in subjects for name in re.findall(r"`(\w+)`", subject)} == lower
 
