@@ -87,7 +87,7 @@ def make_diagnosis(
         round = spec.round(layout, algorithm)
         cohort = round.draw(key, state.server.round, schedule)
         cohort_data = client_step.cohort_data(data, cohort)
-        clients = gather_cohort(state.clients, cohort.ids, is_everyone)
+        clients = gather_cohort(state.clients, cohort.ids, is_everyone, layout)
         test = tree.take(data.test, cohort.ids) if has_tests else None
         after, metrics, messages = round.train(state._replace(clients=clients), cohort, cohort_data, key)
         is_present = messages.uploads.num_examples > 0  # the others sent zeros

@@ -193,7 +193,7 @@ def make_evaluation(
         num_clients = tables["personal"].count.shape[0]
         size = at_a_time or layout.round_up(num_clients)
         shared = problem.evaluated(server)
-        variables = tree.merge(shared, scoring.mean_personal_variables(clients, num_clients, size))
+        variables = tree.merge(shared, scoring.mean_personal_variables(clients, num_clients, layout, size))
         num_segments = sum(size for _, size in groups) + 1  # the last one is padding
         zeros = jnp.zeros((num_segments, len(scoring.score_names(data.examples.labels))), float)
         totals, predictions = scoring.add_batches(
@@ -203,11 +203,10 @@ def make_evaluation(
         def score_block(number: Array) -> dict[str, tuple[Array, Array | None]]:
             block = Cohort(*scoring.client_block(number, size, num_clients))
             own_rows = {name: scoring.rows_of_block(rows, block) for name, rows in tables.items()}
-            of_block = tree.take(clients, block.ids), cohort_data(data, block), own_rows, block, key
+            states = clients if size == len(clients.rounds) else layout.take(clients, block.ids)
+            of_block = states, cohort_data(data, block), own_rows, block, key, with_predictions
             tested = server._replace(shared=shared)
-            return scoring.score_own_models(
-                problem, personalize, layout, batch_size, tested, *of_block, with_predictions
-            )
+            return scoring.score_own_models(problem, personalize, layout, batch_size, tested, *of_block)
 
         own, own_predictions = {}, {}
         if has_own_models(clients, personalize):

@@ -15,7 +15,7 @@ from jaxtyping import Int
 from fedjax_het import tree
 from fedjax_het.algorithm import OutputMixture, Personalization
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS, overlap_metrics
-from fedjax_het.engine.parallel.layout import Layout
+from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.round.client_step import Cohort, CohortMember, Common, cohort_members, personal_variables
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.labels import (
@@ -198,23 +198,35 @@ def add_weighted(total: Variables, personal: Variables, shares: Array) -> Variab
     return tree.add(total, tree.weighted_sum(personal, shares))
 
 
-def mean_personal_variables(clients: ClientState, num_clients: int, at_a_time: int | None = None) -> Variables:
+def mean_personal_variables(
+    clients: ClientState, num_clients: int, layout: Layout = vmapped, at_a_time: int | None = None
+) -> Variables:
     """The mean of the personal leaves over the clients that have trained, or over all if none has.
+
+    Each device sums the clients that lie there.
 
     Args:
         clients: Leaves [num_clients or more, ...]; rows behind num_clients are ignored.
         num_clients: The number of clients.
-        at_a_time: The number of clients that are summed at a time; None is all.
+        layout: The layout of the client axis.
+        at_a_time: The number of clients that are summed at a time, on all devices together; None is all.
     """
-    at_a_time, weights = at_a_time or num_clients, trained_client_weights(jnp.asarray(clients.rounds)[:num_clients])
-    personal = jax.tree.map(jnp.asarray, clients.personal)
+    rounds = jnp.asarray(clients.rounds)
+    weights = jnp.pad(trained_client_weights(rounds[:num_clients]), (0, len(rounds) - num_clients))
 
-    def add(total: Variables, number: Array) -> tuple[Variables, None]:
-        ids, is_client = client_block(number, at_a_time, num_clients)
-        return add_weighted(total, tree.take(personal, ids), jnp.where(is_client, weights[ids], 0)), None
+    def sum_rows(rows: tuple[Variables, Array]) -> Variables:
+        personal, weights = rows
+        num_rows = len(weights)
+        size = min(-(-at_a_time // layout.num_devices), num_rows) if at_a_time else num_rows
 
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), personal)
-    return jax.lax.scan(add, zeros, jnp.arange(-(-num_clients // at_a_time)))[0]
+        def add(total: Variables, number: Array) -> tuple[Variables, None]:
+            ids, is_client = client_block(number, size, num_rows)
+            return add_weighted(total, tree.take(personal, ids), jnp.where(is_client, weights[ids], 0)), None
+
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), personal)
+        return jax.lax.scan(add, zeros, jnp.arange(-(-num_rows // size)))[0]
+
+    return layout.sum(sum_rows, (jax.tree.map(jnp.asarray, clients.personal), weights))
 
 
 def client_block(number: Array | int, size: int, num_clients: int) -> tuple[Array, Array]:

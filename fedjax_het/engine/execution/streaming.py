@@ -234,7 +234,7 @@ class StreamingExecutor(Executor):
         if not carried_over:
             return self.traced.with_population(state, batch.cohort, data, key, opaque_one)
         last, before = carried_over
-        clients = tree.where(before >= 0, tree.take(last, jnp.maximum(before, 0)), state.clients)
+        clients = tree.where(before >= 0, self.traced.layout.take(last, jnp.maximum(before, 0)), state.clients)
         return self.traced.cohort_only(state._replace(clients=clients), batch.cohort, data, key, opaque_one)
 
     @cached_property

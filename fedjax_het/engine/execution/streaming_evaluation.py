@@ -228,7 +228,7 @@ class StreamedEvaluation:
             self._score.append(program)
             self._program_inputs.append((program, arguments[4:]))
         ids = replicated_shapes(ShapeDtypeStruct((self._block,), np.int32), layout)
-        take = spec.map_over_runs(tree.take, (0, None))
+        take = spec.map_over_runs(self._layout.take, (0, None))
         needed = {False: state.clients._replace(memory={}), True: state.clients}  # with memory or without
         if self._has_own_models:
             self._take = {key: compile_program(take, layout, needed[key], ids) for key in {False, self._is_made}}

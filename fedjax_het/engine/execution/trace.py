@@ -89,7 +89,7 @@ class TracedRound(NamedTuple):
         self, state: State, cohort: Cohort, data: ClientData, key: Key, opaque_one: Array
     ) -> tuple[State, RoundMetrics]:
         """Run a round as `cohort_only` does, with the states of all clients in `state`."""
-        return with_population(self.cohort_only, self.spec.participation.is_everyone)(
+        return with_population(self.cohort_only, self.spec.participation.is_everyone, self.layout)(
             state, cohort, data, key, opaque_one
         )
 
@@ -163,7 +163,7 @@ def _trace(spec: RunSpec, layout: Layout, round: Round) -> tuple[Callable, State
     def trace(runs: Mapping[str, Array], state: State, data: ClientData) -> RoundShapes:
         events = jax.tree.map(lambda x: x[0], spec.schedule)
         cohort = round.draw(key, state.server.round, events)
-        with_everyone = with_population(partial(train, first(runs)), spec.participation.is_everyone)
+        with_everyone = with_population(partial(train, first(runs)), spec.participation.is_everyone, layout)
         return RoundShapes(*with_everyone(state, cohort, client_step.cohort_data(data, cohort), key))
 
     initial = jax.eval_shape(init, runs, data) if runs else jax.eval_shape(round.init, key, data)

@@ -13,7 +13,7 @@ from jax.stages import Wrapped
 from fedjax_het import tree
 from fedjax_het._internal.machine_memory import host_memory
 from fedjax_het.errors import InputError
-from fedjax_het.types import PyTree
+from fedjax_het.types import Array, HostArray, PyTree
 from fedjax_het.validation import Count, validate_arguments
 
 AXIS = "clients"
@@ -86,6 +86,53 @@ class Layout:
     def chunk_size(self, num_slots: int) -> int:
         """The number of clients that a device trains side by side, of its `num_slots`."""
         return min(self.chunk or num_slots, num_slots)
+
+    def take(self, stack: PyTree, index: HostArray) -> PyTree:
+        """The rows at `index` of client states, which lie on the devices by rows; those taken lie on them by slots.
+
+        Each device sends the rows that it holds to those that asked: what crosses is the cohort, not the population.
+
+        Args:
+            stack: Leaves [rows, ...].
+            index: [slots]. As the rows, a multiple of the number of devices; otherwise XLA decides what is sent.
+        """
+        num_rows = jax.tree.leaves(stack)[0].shape[0]
+        if not self.mesh or num_rows % self.num_devices or len(index) % self.num_devices:
+            return tree.take(stack, index)
+
+        def on_each_device(own: PyTree, index: Array) -> PyTree:
+            num_own = num_rows // self.num_devices
+            place = index - jax.lax.axis_index(AXIS) * num_own
+            taken = tree.take(own, jnp.clip(place, 0, num_own - 1))
+            held = tree.where((place >= 0) & (place < num_own), taken, tree.zeros_like(taken))
+            return jax.tree.map(send, held)
+
+        def send(rows: Array) -> Array:
+            numbers = rows.astype(jnp.int8) if rows.dtype == bool else rows
+            return jax.lax.psum_scatter(numbers, AXIS, tiled=True).astype(rows.dtype)  # the others are zeros
+
+        body = jax.shard_map(
+            on_each_device, mesh=self.mesh, in_specs=(P(AXIS), P()), out_specs=P(AXIS), check_vma=False
+        )
+        return body(stack, jnp.asarray(index))
+
+    def sum(self, function: Callable[[PyTree], PyTree], rows: PyTree) -> PyTree:
+        """Sum a function of rows over the devices, each of which evaluates it on the rows that lie there.
+
+        Args:
+            function: Leaves [rows of a device, ...] -> a tree.
+            rows: Leaves [rows, ...]; without a mesh they are on one device.
+        """
+        if not self.mesh:
+            return function(rows)
+        body = jax.shard_map(
+            lambda own: jax.lax.psum(function(own), AXIS),
+            mesh=self.mesh,
+            in_specs=P(AXIS),
+            out_specs=P(),
+            check_vma=False,
+        )
+        return body(rows)
 
     def map(self, function: Callable[[PyTree, PyTree], PyTree], common: PyTree, clients: PyTree) -> PyTree:
         """Map function(common, one client) over the leading axis of `clients`, whose length is a `round_up(...)`."""

@@ -1,7 +1,7 @@
 """Sharding of the run state between rounds: client states along the client axis, all else replicated.
 
-All devices have the same number of rows: padding rows, which no cohort draws, follow the last client. XLA turns the
-indexing of a cohort into collectives, which move the states of the cohort, not of the population.
+All devices have the same number of rows: padding rows, which no cohort draws, follow the last client. `Layout.take`
+moves the states of a cohort to the devices of its slots; XLA turns their replacement into a collective of the cohort.
 """
 
 from collections.abc import Callable

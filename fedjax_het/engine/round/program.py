@@ -273,7 +273,7 @@ def make_round(
         state: State, data: ClientData, key: Key, schedule: EventSchedule | None = None
     ) -> tuple[State, RoundMetrics, RoundMessages]:
         cohort = draw(key, state.server.round, schedule)
-        train_population = with_population(train, participation.is_everyone)
+        train_population = with_population(train, participation.is_everyone, layout)
         return train_population(state, cohort, client_step.cohort_data(data, cohort), key)
 
     def step(

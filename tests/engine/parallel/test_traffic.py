@@ -7,16 +7,17 @@ from collections import Counter
 import pytest
 
 from fedjax_het import models, tree
+from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.engine import Simulation, sharded
+from fedjax_het.engine.execution.programs import RunPrograms
 from tests.harness import algorithm, federation
 
 BYTES = {"f32": 4, "f64": 8, "s32": 4, "s64": 8, "u32": 4, "pred": 1}
 COHORT, DEVICES = 8, 4
 
 
-def traffic(name: str, num_clients: int) -> Counter:
-    """Bytes of the results of all collectives by their kind, in models; none of them is in an inner loop."""
-    simulation = Simulation(
+def simulate(name: str, num_clients: int) -> Simulation:
+    return Simulation(
         algorithm(name),
         models.mlp(3, hidden=(300,)),
         federation(num_clients),
@@ -25,28 +26,55 @@ def traffic(name: str, num_clients: int) -> Counter:
         evaluate_every=2,
         layout=sharded(DEVICES),
     )
-    one = tree.num_bytes(simulation.executor.traced.shapes.state.server.shared)
+
+
+def traffic(text: str, num_bytes: int) -> Counter:
+    """Bytes of the results of a program's collectives by kind, in units of `num_bytes`; none is in an inner loop."""
     found = Counter()
-    for shapes, kind in re.findall(
-        r"= (.*?) (all-gather|all-reduce|all-to-all|reduce-scatter)(?:-start)?\(", simulation.executor.program.as_text()
-    ):
+    for shapes, kind in re.findall(r"= (.*?) (all-gather|all-reduce|all-to-all|reduce-scatter)(?:-start)?\(", text):
         for dtype, shape in re.findall(rf"({'|'.join(BYTES)})\[([\d,]*)\]", shapes):
-            found[kind] += BYTES[dtype] * math.prod(int(size) for size in shape.split(",") if size) / one
+            found[kind] += BYTES[dtype] * math.prod(int(size) for size in shape.split(",") if size) / num_bytes
     return found
 
 
 @pytest.mark.parametrize(
-    ("name", "num_clients", "gathered", "traded", "reduced"),
+    ("name", "num_clients", "scattered", "gathered", "traded", "reduced"),
     [
-        ("fedavg", 16, 0, 0, 1),
-        ("fedld", 16, 0, COHORT / DEVICES, 1),  # each device its part of the columns, for the Gram matrix
-        ("scaffold", 16, COHORT, 0, COHORT + 2),  # control variates there and back; the sums of updates and of changes
-        ("scaffold", COHORT, 0, 0, 2),  # everyone takes part: each device has what it needs
+        ("fedavg", 16, 0, 0, 0, 1),
+        ("fedld", 16, 0, 0, COHORT / DEVICES, 1),  # each device its part of the columns, for the Gram matrix
+        # Control variates to the devices of their slots, and back to all; the sums of updates and of changes.
+        ("scaffold", 16, COHORT / DEVICES, COHORT, 0, 2),
+        ("scaffold", COHORT, 0, 0, 0, 2),  # everyone takes part: each device has what it needs
     ],
 )
-def test_traffic_between_devices_is_the_documented_number_of_models(name, num_clients, gathered, traded, reduced):
-    found = traffic(name, num_clients)
+def test_traffic_between_devices_is_the_documented_number_of_models(
+    name, num_clients, scattered, gathered, traded, reduced
+):
+    executor = simulate(name, num_clients).executor
+    found = traffic(executor.program.as_text(), tree.num_bytes(executor.traced.shapes.state.server.shared))
     assert found["all-gather"] == pytest.approx(gathered, abs=0.1)
     assert found["all-to-all"] == pytest.approx(traded, abs=0.1)
     assert found["all-reduce"] == pytest.approx(reduced, abs=0.1)
-    assert found["reduce-scatter"] < 0.1
+    assert found["reduce-scatter"] == pytest.approx(scattered, abs=0.1)
+
+
+def test_rows_that_a_tpu_takes_one_by_one_are_taken_where_they_lie(monkeypatch):
+    monkeypatch.setattr(tree, "_LARGE_ROW", 1)
+    with tracing_for("tpu"):
+        executor = simulate("scaffold", 16).executor
+        text = executor.program.as_text()
+    found = traffic(text, tree.num_bytes(executor.traced.shapes.state.server.shared))
+    assert found["reduce-scatter"] == pytest.approx(COHORT / DEVICES, abs=0.1)
+    assert found["all-gather"] == pytest.approx(COHORT, abs=0.1)
+
+
+@pytest.mark.parametrize(("name", "reduced"), [("ditto", 0), ("lgfedavg", 1)])
+def test_an_evaluation_sends_models_of_clients_once(name, reduced):
+    """One block of clients at a time. Of personal leaves each device sums those of its clients for the mean."""
+    traced = simulate(name, 16).executor.traced
+    program, state = RunPrograms(traced).evaluation(), traced.shapes.state
+    text = program.function.lower(*program.arguments).compile().as_text()
+    found = traffic(text, tree.num_bytes(state.server.shared) + tree.num_bytes(state.clients.personal) / 16)
+    assert found["all-reduce"] == pytest.approx(reduced, abs=0.1)
+    assert found["reduce-scatter"] == pytest.approx(COHORT / DEVICES, rel=0.1)  # of a block
+    assert found["all-gather"] < 0.1
