@@ -1,7 +1,7 @@
 """Costs of a compiled program, counted from the text of its optimized HLO.
 
 XLA's own `cost_analysis` counts the body of a loop once. Here it counts as often as the loop runs, which the compiler
-knows of some loops; of the others, the `jax.named_scope` around them tells it.
+or a constant in the loop's condition says of some loops; of the others, the `jax.named_scope` around them tells it.
 """
 
 import math
@@ -132,6 +132,8 @@ class _Counter:
     def _count_trips(self, loop: Instruction) -> float:
         if known := re.search(r'known_trip_count"?:\{"n":"(\d+)"', loop.attributes):
             return float(known[1])
+        if bounds := self._constant_bounds(str(loop.called("condition"))):
+            return max(bounds)
         path = re.search(r'op_name="([^"]*)"', loop.attributes)
         scopes = re.findall(r"[\w.]+", path[1]) if path else []
         scope = scopes[-2] if scopes[-1:] == ["while"] and len(scopes) > 1 else ""
@@ -139,6 +141,13 @@ class _Counter:
             if name in self._trips:
                 return self._trips[name]
         raise UnknownTripCountError(f"{loop.name} in {path[1] if path else 'an unnamed place'}")
+
+    def _constant_bounds(self, condition: str) -> list[float]:
+        """The positive constants that a loop's counter is below. The halves of an int64 are compared one by one."""
+        instructions = self._computations[condition]
+        constants = {each.name: each.attributes.split(")")[0] for each in instructions if each.opcode == "constant"}
+        compared = [each.operands[1] for each in instructions if "direction=LT" in each.attributes]
+        return [float(constants[name]) for name in compared if constants.get(name, "0") != "0"]
 
     def _bytes(self, instruction: Instruction, types: Mapping[str, str]) -> float:
         """Bytes of the result and of the operands, of which a slice or a gather reads no more than its result."""

@@ -25,6 +25,39 @@ def test_a_loop_of_known_length_counts_as_often_as_it_runs():
     assert count_costs(compiled_text(lambda x: multiply_repeatedly(x, 7), MATRIX), {}).flop == 7 * PRODUCT
 
 
+# As a TPU's compiler writes a loop of seven iterations whose counter is an int64.
+LOOP = """
+%below (state: (u32[], u32[], f32[64,64])) -> pred[] {
+  %state = (u32[], u32[], f32[64,64]{1,0}) parameter(0)
+  %low = u32[] get-tuple-element(%state), index=0
+  %high = u32[] get-tuple-element(%state), index=1
+  %zero = u32[] constant(0)
+  %bound = u32[] constant(7)
+  %is_high_zero = pred[] compare(%high, %zero), direction=EQ
+  %is_low_below = pred[] compare(%low, %bound), direction=LT
+  ROOT %and = pred[] and(%is_high_zero, %is_low_below)
+}
+
+%step (state: (u32[], u32[], f32[64,64])) -> (u32[], u32[], f32[64,64]) {
+  %state = (u32[], u32[], f32[64,64]{1,0}) parameter(0)
+  %low = u32[] get-tuple-element(%state), index=0
+  %high = u32[] get-tuple-element(%state), index=1
+  %x = f32[64,64]{1,0} get-tuple-element(%state), index=2
+  %product = f32[64,64]{1,0} dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %next = (u32[], u32[], f32[64,64]{1,0}) tuple(%low, %high, %product)
+}
+
+ENTRY %main (start: (u32[], u32[], f32[64,64])) -> (u32[], u32[], f32[64,64]) {
+  %start = (u32[], u32[], f32[64,64]{1,0}) parameter(0)
+  ROOT %loop = (u32[], u32[], f32[64,64]{1,0}) while(%start), condition=%below, body=%step
+}
+"""
+
+
+def test_a_loop_whose_condition_has_a_constant_counts_as_often_as_that_says():
+    assert count_costs(LOOP, {"": 3}).flop == 7 * PRODUCT
+
+
 def test_loops_of_unknown_length_are_counted_by_their_innermost_scope():
     def nested(x, outer, inner):
         def rounds(i, x):
