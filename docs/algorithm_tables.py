@@ -1,7 +1,4 @@
-"""Tables of the algorithms, made from the docstrings of their recipes.
-
-`python docs/algorithm_tables.py` writes README's table anew; docs/hooks.py puts the others into the site.
-"""
+"""Tables of the algorithms, made from the docstrings of their recipes: docs/hooks.py puts them into the site."""
 
 import inspect
 import itertools
@@ -14,8 +11,6 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import FAMILIES
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
-_BLOCK = re.compile(r"(?<=<!-- algorithms: python docs/algorithm_tables.py -->\n).*?(?=<!-- end -->)", re.DOTALL)
 _ARXIV = re.compile(r"arXiv:(\d+\.\d+)")
 
 
@@ -67,18 +62,3 @@ def tabulate_references() -> str:
 def _escape(text: str) -> str:
     """Escape what Markdown would read as the border of a cell or as emphasis."""
     return re.sub(r"([|*_<\[\]])", r"\\\1", text)
-
-
-def update_readme(text: str) -> str:
-    """Return README with its table as the recipes say.
-
-    Raises:
-        ValueError: The text lacks the two comments between which the table is.
-    """
-    if not _BLOCK.search(text):
-        raise ValueError("README.md: there is no table between '<!-- algorithms: ... -->' and '<!-- end -->'.")
-    return _BLOCK.sub(lambda _: tabulate_families(), text, count=1)
-
-
-if __name__ == "__main__":
-    README.write_text(update_readme(README.read_text()))

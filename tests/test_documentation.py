@@ -152,18 +152,32 @@ def test_readme_has_at_most_6_kilobytes():
 
 @pytest.fixture
 def algorithm_tables(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    return importlib.import_module("algorithm_tables")
+    monkeypatch.syspath_prepend(ROOT)
+    return importlib.import_module("docs.algorithm_tables")
 
 
-def test_the_table_of_readme_is_what_the_recipes_say(algorithm_tables):
-    text = (ROOT / "README.md").read_text()
-    assert algorithm_tables.update_readme(text) == text, "run python docs/algorithm_tables.py"
-    shortened = re.sub(r", `fedprox_dgc`", "", text)
-    assert shortened != text and algorithm_tables.update_readme(shortened) == text
-    with pytest.raises(ValueError, match="there is no table"):
-        algorithm_tables.update_readme("# fedjax_het")
-    files = re.findall(r"\]\((fedjax_het/algorithms/\w+\.py)\)", text)
+@pytest.fixture
+def page_tables(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    return importlib.import_module("docs.page_tables")
+
+
+PAGES_WITH_TABLES = ("README.md", "docs/comparison.md", "docs/compilation.md")
+
+
+@pytest.mark.parametrize("name", PAGES_WITH_TABLES)
+def test_the_tables_of_a_page_are_those_of_their_source(page_tables, name):
+    assert set(page_tables.PAGES) == {
+        ROOT / page for page in ("README.md", "docs/comparison.md", "docs/compilation.md")
+    }
+    text = (ROOT / name).read_text()
+    assert page_tables.fill_page(ROOT / name) == text, "run python -m docs.page_tables"
+    places = re.findall(r"^<!-- (\w+): made by python -m docs.page_tables -->$", text, re.M)
+    assert places == list(page_tables.PAGES[ROOT / name])
+
+
+def test_readme_links_every_file_of_an_algorithm():
+    files = re.findall(r"\]\((fedjax_het/algorithms/\w+\.py)\)", (ROOT / "README.md").read_text())
     assert files and all((ROOT / path).is_file() for path in files)
 
 
@@ -177,17 +191,15 @@ def test_the_tables_of_the_site_have_every_algorithm_in_one_family(algorithm_tab
     assert re.findall(r"^<!-- table: (\w+) -->$", text, re.M) == ["algorithms", "references"]
 
 
-@pytest.fixture
-def comparison(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    return importlib.import_module("comparison_tables")
-
-
-def test_the_tables_of_the_comparison_are_those_of_its_csv_files(comparison):
-    text = comparison.PAGE.read_text()
-    assert comparison.update_page(text) == text, "run python -m docs.comparison_tables"
-    with pytest.raises(ValueError, match="there is no table"):
-        comparison.update_page("# Comparison")
+def test_every_algorithm_is_compiled_for_tpus_or_refused(page_tables):
+    for model in page_tables.COMPILED:
+        records = page_tables.read_rounds(model)
+        assert list(records) == list(ALGORITHMS)
+        for of_algorithm in records.values():
+            one, four = (record["result"] for record in of_algorithm.values())
+            assert one == four
+            assert one == "compiled" or one.startswith("refused: ")
+            assert not any(record.get("float64_compiled") for record in of_algorithm.values())
 
 
 COMPARED = {
@@ -198,20 +210,21 @@ COMPARED = {
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_the_comparison_has_every_row_in_every_column(comparison, name):
+def test_the_comparison_has_every_row_in_every_column(page_tables, name):
     experiment, num_seeds = COMPARED[name]
     columns = [*experiment.scales["cpu"].columns, *[experiment.average] * bool(experiment.average)]
     expected = list(itertools.product(experiment.measures, experiment.rows, columns))
-    entries = [entry for each in comparison.read_measures(name).values() for entry in each]
+    entries = [entry for each in page_tables.read_measures(name).values() for entry in each]
     assert [entry[:3] for entry in entries] == expected
     assert all(len(entry.seeds) == num_seeds for entry in entries)
 
 
 @pytest.mark.parametrize("what", baselines.EXPERIMENTS)
-def test_the_comparison_gives_a_reason_for_each_algorithm_far_below_fedavg(comparison, what):
-    measures = comparison.read_measures(what)
+def test_the_comparison_gives_a_reason_for_each_algorithm_far_below_fedavg(page_tables, what):
+    measures = page_tables.read_measures(what)
     lower = {entry.row for each in measures.values() for entry, _ in tables.list_lower("fedavg", each)}
-    section = comparison.PAGE.read_text().partition(f"<!-- csv: {what} -->")[2].partition("\n## ")[0]
+    text = (ROOT / "docs" / "comparison.md").read_text()
+    section = text.partition(f"<!-- {what}: made by ")[2].partition("\n## ")[0]
     subjects = re.findall(r"^\* (.+?):", section, re.M)
     assert lower and {name for subject in subjects for name in re.findall(r"`(\w+)`", subject)} == lower
 

@@ -26,7 +26,7 @@ from ..study.search import Command, Study
 from ..study.trials import Rung, Trial
 from ..sweep import grid
 from .experiments import TOPICS
-from .page import Row, read_rows, write_page, write_rows
+from .page import Row, check_page, read_rows, write_page, write_rows
 from .spec import Experiment
 
 _RATE = "algorithm.learning_rate"
@@ -108,6 +108,7 @@ def main(argv: Sequence[str]) -> int:
     methods = select_names("--methods", flags.methods, {name for each in names.values() for name in each.methods})
     if not flags.page.is_file():
         raise InputError(f"--page: '{flags.page}' does not exist. Give the Markdown file that has the marks.")
+    check_page(flags.page, TOPICS)
     paths = parse_paths({key: text for name in chosen for key, text in names[name].data.items()}, flags.data)
     paths = {name: str(Path(path).resolve()) for name, path in paths.items()}
     values, is_done = flags.page.with_suffix(""), True

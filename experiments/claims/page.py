@@ -1,21 +1,21 @@
 """The page of verdicts: a CSV file of each experiment's values, and tables of verdicts that are made of these files."""
 
 import csv
-import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from ..runs import json_files
+from ..runs.page_blocks import fill_blocks
 from ..study.comparison import Interval
 from .spec import Experiment
 from .verdicts import Line, Values, judge
 
+_COMMAND = "python -m experiments.claims"
 _HEADER = ("method", "column", "measure", "chosen", "seeds")
-_BLOCK = r"(<!-- {name}: made by python -m experiments.claims -->\n).*?(?=<!-- end -->)"
 
 
 class Row(NamedTuple):
@@ -58,15 +58,20 @@ def average_columns(experiment: Experiment, rows: Sequence[Row]) -> Values:
     return {key: np.mean(list(of.values()), axis=0).tolist() for key, of in whole.items()}
 
 
+def check_page(page: Path, topics: Collection[str]) -> None:
+    """Raises InputError where a page lacks a place for its tables."""
+    fill_blocks(page, _COMMAND, dict.fromkeys([*topics, "summary"], ""))
+
+
 def write_page(page: Path, folder: Path, topics: Mapping[str, Mapping[str, Experiment]]) -> None:
     """Write the tables of verdicts into the page, each between its marks, and all verdicts as CSV.
 
     Args:
-        page: a Markdown file with the marks.
+        page: a Markdown file with places for the tables, see `fill_blocks`.
         folder: of the CSV files.
         topics: {the name of a mark: {the stem of a CSV file: experiment}}.
     """
-    text, verdicts = page.read_text(), []
+    blocks, verdicts = {}, []
     summary = ["| experiment | claim | verdict | difference |", "| --- | --- | --- | ---: |"]
     for topic, experiments in topics.items():
         parts = []
@@ -80,15 +85,12 @@ def write_page(page: Path, folder: Path, topics: Mapping[str, Mapping[str, Exper
             summary += [f"| {experiment.title} | {' | '.join(_summarize(line))} |" for line in of_paper]
             done = {method for _, method in values}
             parts.append(_describe(name, experiment, rows, done, lines, folder.name))
-        text = _fill_block(text, topic, "\n".join(parts) + "\n")
-    text = _fill_block(text, "summary", "\n" + "\n".join(summary) + "\n\n")
+        blocks[topic] = "\n".join(parts)
+    blocks["summary"] = "\n".join(summary)
+    text = fill_blocks(page, _COMMAND, blocks)
     header = ("experiment", "claim", "source", "verdict", "quantity", "difference", "half width", "method", "other")
     json_files.write(folder / "verdicts.csv", json_files.to_csv(header, verdicts))
     json_files.write(page, text)
-
-
-def _fill_block(text: str, name: str, block: str) -> str:
-    return re.sub(_BLOCK.format(name=name), lambda found: found[1] + block, text, flags=re.DOTALL)
 
 
 def _summarize(line: Line) -> tuple[str, str, str]:

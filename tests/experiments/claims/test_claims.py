@@ -162,7 +162,8 @@ def test_values_are_means_over_columns_and_the_rest_is_not_yet_run(tmp_path):
     rows = [Row(name, column, "score", "learning_rate=0.1", (value + NOISE).tolist()) for name, column, value in (
         ("A", "x", 70), ("A", "y", 90), ("B", "x", 60), ("B", "y", 40), ("C", "x", 50))]  # fmt: skip
     (tmp_path / "claims.md").write_text(
-        "before\n<!-- t: made by python -m experiments.claims -->\nstale\n<!-- end -->\nz\n"
+        "before\n<!-- t: made by python -m experiments.claims -->\nstale\n<!-- end -->\n"
+        "<!-- summary: made by python -m experiments.claims -->\n<!-- end -->\nz\n"
     )
     page.write_rows(tmp_path / "e.csv", rows)
     assert page.read_rows(tmp_path / "e.csv") == rows
@@ -187,6 +188,7 @@ def test_values_are_means_over_columns_and_the_rest_is_not_yet_run(tmp_path):
         (["--topic=fedxyz"], "unknown"),
         (["--topic=fedmgc_fashion_mnist"], "Fashion-MNIST's .npz"),
         (["--topic=none", "--page=nowhere.md"], "does not exist"),
+        (["--topic=none", "--page=without.md"], "without.md: there are 0 places"),
         (["--topic=none", "--seeds=1"], "at least 2"),
         (["--topic=none", "--methods=FedXYZ"], "unknown"),
     ],
@@ -194,7 +196,8 @@ def test_values_are_means_over_columns_and_the_rest_is_not_yet_run(tmp_path):
 def test_what_cannot_be_run_is_refused(flags, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs/claims.md").write_text("")
+    (tmp_path / "docs/claims.md").write_text((ROOT / "docs/claims.md").read_text())
+    (tmp_path / "without.md").write_text("# Claims")
     assert claims.main(flags) == 2
     assert message in capsys.readouterr().err
 
@@ -210,8 +213,10 @@ def test_the_command_of_the_page_trains_searches_resumes_and_writes(tmp_path, mo
     searched = whole._replace(methods=two, claims=(Claim("FedMGC is above", "", "FedMGC", ("FedAvg",)),))
     topics = {"fedld": {"fedld_losses": EXPERIMENTS["fedld_losses"]}, "fedmgc": {"searched": searched}}
     monkeypatch.setattr(claims, "TOPICS", topics)
-    marks = "".join(f"<!-- {name}: made by python -m experiments.claims -->\n<!-- end -->\n" for name in topics)
-    (tmp_path / "claims.md").write_text(marks)
+    marks = "".join(
+        f"<!-- {name}: made by python -m experiments.claims -->\n<!-- end -->\n" for name in (*topics, "summary")
+    )
+    (tmp_path / "claims.md").write_text("".join(marks))
     flags = [f"--data=fashion_mnist={tmp_path / 'digits.npz'}", f"--page={tmp_path / 'claims.md'}", "--seeds=3"]
     flags += [f"--workdir={tmp_path / 'runs'}", "--config.rounds=2", "--config.data.num_clients=5"]
     flags += ["--config.cohort_size=0", "--config.model.hidden=8,"]
