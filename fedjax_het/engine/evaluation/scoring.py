@@ -203,30 +203,22 @@ def mean_personal_variables(
 ) -> Variables:
     """The mean of the personal leaves over the clients that have trained, or over all if none has.
 
-    Each device sums the clients that lie there.
-
     Args:
         clients: Leaves [num_clients or more, ...]; rows behind num_clients are ignored.
         num_clients: The number of clients.
-        layout: The layout of the client axis.
-        at_a_time: The number of clients that are summed at a time, on all devices together; None is all.
+        layout: The layout of the client axis. Every device sums all clients, in the order of a streaming evaluation.
+        at_a_time: The number of clients that are summed at a time; None is all.
     """
-    rounds = jnp.asarray(clients.rounds)
-    weights = jnp.pad(trained_client_weights(rounds[:num_clients]), (0, len(rounds) - num_clients))
+    at_a_time, weights = at_a_time or num_clients, trained_client_weights(jnp.asarray(clients.rounds)[:num_clients])
+    personal = jax.tree.map(jnp.asarray, clients.personal)
 
-    def sum_rows(rows: tuple[Variables, Array]) -> Variables:
-        personal, weights = rows
-        num_rows = len(weights)
-        size = min(-(-at_a_time // layout.num_devices), num_rows) if at_a_time else num_rows
+    def add(total: Variables, number: Array) -> tuple[Variables, None]:
+        ids, is_client = client_block(number, at_a_time, num_clients)
+        block = layout.constrain_replicated(layout.take(personal, ids))
+        return add_weighted(total, block, jnp.where(is_client, weights[ids], 0)), None
 
-        def add(total: Variables, number: Array) -> tuple[Variables, None]:
-            ids, is_client = client_block(number, size, num_rows)
-            return add_weighted(total, tree.take(personal, ids), jnp.where(is_client, weights[ids], 0)), None
-
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), personal)
-        return jax.lax.scan(add, zeros, jnp.arange(-(-num_rows // size)))[0]
-
-    return layout.sum(sum_rows, (jax.tree.map(jnp.asarray, clients.personal), weights))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), personal)
+    return jax.lax.scan(add, zeros, jnp.arange(-(-num_clients // at_a_time)))[0]
 
 
 def client_block(number: Array | int, size: int, num_clients: int) -> tuple[Array, Array]:

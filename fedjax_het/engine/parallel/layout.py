@@ -96,7 +96,7 @@ class Layout:
             stack: Leaves [rows, ...].
             index: [slots]. As the rows, a multiple of the number of devices; otherwise XLA decides what is sent.
         """
-        num_rows = jax.tree.leaves(stack)[0].shape[0]
+        num_rows = max((len(leaf) for leaf in jax.tree.leaves(stack)), default=0)
         if not self.mesh or num_rows % self.num_devices or len(index) % self.num_devices:
             return tree.take(stack, index)
 
@@ -115,24 +115,6 @@ class Layout:
             on_each_device, mesh=self.mesh, in_specs=(P(AXIS), P()), out_specs=P(AXIS), check_vma=False
         )
         return body(stack, jnp.asarray(index))
-
-    def sum(self, function: Callable[[PyTree], PyTree], rows: PyTree) -> PyTree:
-        """Sum a function of rows over the devices, each of which evaluates it on the rows that lie there.
-
-        Args:
-            function: Leaves [rows of a device, ...] -> a tree.
-            rows: Leaves [rows, ...]; without a mesh they are on one device.
-        """
-        if not self.mesh:
-            return function(rows)
-        body = jax.shard_map(
-            lambda own: jax.lax.psum(function(own), AXIS),
-            mesh=self.mesh,
-            in_specs=P(AXIS),
-            out_specs=P(),
-            check_vma=False,
-        )
-        return body(rows)
 
     def map(self, function: Callable[[PyTree, PyTree], PyTree], common: PyTree, clients: PyTree) -> PyTree:
         """Map function(common, one client) over the leading axis of `clients`, whose length is a `round_up(...)`."""
