@@ -13,6 +13,7 @@ import optax
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
+from fedjax_het.engine.parallel.layout import vmapped
 from fedjax_het.engine.round.client_step import Cohort, Common, cohort_data, cohort_members, personal_variables
 from fedjax_het.engine.round.population import with_population
 from fedjax_het.engine.round.program import Round, make_round
@@ -87,7 +88,7 @@ def run_rounds(
 ) -> list[State]:
     """The states after rounds in which the clients cohorts[r] train on data[r]; one program for all rounds."""
     key, states = jax.random.key(0), []
-    train = with_population(round.train, False)
+    train = with_population(round.train, False, vmapped)
     step = jax.jit(lambda state, cohort, data: train(state, cohort, cohort_data(data, cohort), key)[0])
     state = round.init(key, data[0]) if state is None else state
     for each, cohort in zip(data, cohorts, strict=True):
