@@ -74,7 +74,7 @@ def _format(number: float) -> str:
 
 
 COMPARED = ("fashion_mnist", "cifar10", "pacs", "fl_simulator_100_clients", "fl_simulator_200_clients")
-COMPILED = ("cnn", "resnet18")
+COMPILED = ("cnn", "resnet18", "unet")
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "README.md": {"algorithms": tabulate_families},
     DOCS / "comparison.md": {name: partial(tabulate_comparison, name) for name in COMPARED},
