@@ -216,7 +216,7 @@ def test_the_command_of_the_page_trains_searches_resumes_and_writes(tmp_path, mo
     marks = "".join(
         f"<!-- {name}: made by python -m experiments.claims -->\n<!-- end -->\n" for name in (*topics, "summary")
     )
-    (tmp_path / "claims.md").write_text("".join(marks))
+    (tmp_path / "claims.md").write_text(marks)
     flags = [f"--data=fashion_mnist={tmp_path / 'digits.npz'}", f"--page={tmp_path / 'claims.md'}", "--seeds=3"]
     flags += [f"--workdir={tmp_path / 'runs'}", "--config.rounds=2", "--config.data.num_clients=5"]
     flags += ["--config.cohort_size=0", "--config.model.hidden=8,"]
