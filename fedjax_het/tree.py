@@ -89,23 +89,33 @@ def weighted_sum(stack: PyTree, weights: Array) -> PyTree:
     return jax.tree.map(sum_leaf, stack)
 
 
-def sum_over_leaves(function: Callable[[Array], PyTree], stack: PyTree) -> PyTree:
-    """The sum of function(rows) over leaves [cohort, ...], each as rows [cohort, columns]."""
-    parts = [function(leaf.reshape(leaf.shape[0], -1)) for leaf in jax.tree.leaves(stack)]
-    return jax.tree.map(lambda *each: sum(each[1:], each[0]), *parts)
+def sum_over_blocks(function: Callable[..., Array], size: int, *rows: Array, multiple: int = 1) -> Array:
+    """Evaluate a function that sums over the columns of rows, block by block; columns of zeros add nothing to it.
 
+    All blocks have one width, so that the function is compiled once. The last takes columns of the one before as zeros.
 
-def sum_over_blocks(function: Callable[..., Array], size: int, *rows: Array) -> Array:
-    """Evaluate a function that sums over the columns of rows, each [any, columns], `size` columns at a time."""
-    num_before = max(0, rows[0].shape[1] - 1) // size
-    total = function(*(each[:, num_before * size :] for each in rows))
-    if not num_before:
-        return total
+    Args:
+        function: Blocks of the rows -> their sum.
+        size: The largest number of columns of a block, a multiple of `multiple`.
+        rows: Each [any, columns].
+        multiple: What the width of a block is a multiple of, where there are several; and so where each begins, if
+            the number of columns is one, too.
+    """
+    num_columns = rows[0].shape[1]
+    num_blocks = -(-num_columns // size)
+    if num_blocks <= 1:
+        return function(*rows)
+    width = min(size, -(-num_columns // (num_blocks * multiple)) * multiple)
 
     def add_block(index: Array, total: Array) -> Array:
-        return total + function(*(jax.lax.dynamic_slice_in_dim(each, index * size, size, axis=1) for each in rows))
+        begin = jnp.minimum(index * width, num_columns - width)
+        is_new = begin + jnp.arange(width) >= index * width
+        parts = (jax.lax.dynamic_slice_in_dim(each, begin, width, axis=1) for each in rows)
+        return total + function(*(jnp.where(is_new, part, jnp.zeros_like(part)) for part in parts))
 
-    return jax.lax.fori_loop(0, num_before, add_block, total)
+    blocks = [jax.ShapeDtypeStruct((len(each), width), each.dtype) for each in rows]
+    result = jax.eval_shape(function, *blocks)
+    return jax.lax.fori_loop(0, num_blocks, add_block, jnp.zeros(result.shape, result.dtype))
 
 
 def map_over_blocks(function: Callable[[Array], Array], size: int, rows: Array) -> Array:

@@ -184,8 +184,11 @@ class UpdateStack(Protocol):
     def select(self, is_chosen: "Callable[[str], bool]") -> "UpdateStack":
         """Return the stack of those leaves alone whose path, "params/conv_0/kernel", is chosen."""
 
-    def by_tensor(self) -> PyTree:
-        """Return a tree with a stack in the place of each leaf; its sums are single arrays."""
+    def by_tensor(self) -> "UpdateStack":
+        """Return the stack read leaf by leaf, in the order of `jax.tree.leaves`.
+
+        `gram` is [leaves, cohort, cohort] then, `products` [leaves, cohort], and `combine` takes [leaves, cohort], too.
+        """
 
     def astype(self, dtype: str) -> "UpdateStack":
         """Return the stack in "float32" or "bfloat16"; the leaves are then sent and stacked so for every reader."""

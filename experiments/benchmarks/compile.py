@@ -285,7 +285,13 @@ def run_command(known: argparse.Namespace) -> int:
         print(*case, end=": ", flush=True)
         for row in compile_case(*case, target, missing):
             file.add("programs", row)
-            print(row["program"], row["result"], f"{row.get('compile_s', 0):.1f} s", end="; ", flush=True)
+            print(
+                row["program"],
+                row["result"],
+                f"{row.get('trace_s', 0) + row.get('compile_s', 0):.1f} s",
+                end="; ",
+                flush=True,
+            )
         print()
     table = format_table("programs", file.records)
     print(table)

@@ -12,16 +12,18 @@ import numpy as np
 from fedjax_het.types import Array
 
 NUM_DIGITS = 5
-_COLUMNS = 512  # of one exact sum: 512 products of up to 128 * 128 are 2^23
+EXACT_COLUMNS = 512  # of one exact sum: 512 products of up to 128 * 128 are 2^23
 _RESULTS = 1 << 22  # sums of products of digits that are held at a time
 
 
 def block_size(num_left: int, num_right: int) -> int:
     """The number of columns whose products are to be computed at a time, for so many rows."""
-    return _COLUMNS * max(1, _RESULTS // (NUM_DIGITS**2 * num_left * num_right))
+    return EXACT_COLUMNS * max(1, _RESULTS // (NUM_DIGITS**2 * num_left * num_right))
 
 
-def multiply_by_digits(left: Array, right: Array, num_digits: int = NUM_DIGITS) -> Array:
+def multiply_by_digits(
+    left: Array, right: Array, groups: Array | None = None, *, num_groups: int = 0, num_digits: int = NUM_DIGITS
+) -> Array:
     """Compute the inner products <x_i, y_j> of float32 rows, [m, n], [k, n] -> [m, k] float64.
 
         x = 2^e sum_a d_a 2^(-7 - 8 a),   d_a integers in [-128, 128],   2^e above the row's largest among 512 columns
@@ -29,6 +31,9 @@ def multiply_by_digits(left: Array, right: Array, num_digits: int = NUM_DIGITS) 
     Args:
         left: x.
         right: y. More columns than `block_size` take more memory.
+        groups: [1, n], the group of each column; each group begins at a multiple of `EXACT_COLUMNS`. The products are
+            then those of each group alone, [num_groups, m, k].
+        num_groups: The number of groups, which are numbered from 0.
         num_digits: S. An entry is taken to 2^(-8 S) of the largest of its row among 512 columns. In a Gram matrix of 4
             digits, a singular value of 1e-5 of the largest is seen as well as in float64.
 
@@ -42,13 +47,17 @@ def multiply_by_digits(left: Array, right: Array, num_digits: int = NUM_DIGITS) 
     exact = jnp.stack([sum(products[:, first, :, second, :] for first, second in pairs) for pairs in orders])
     weights = 2.0 ** (-14 - 8 * np.arange(len(orders)))
     scales = x_scales[:, :, None] * y_scales[:, None, :]
-    return jnp.sum(exact.astype(float) * (weights[:, None, None, None] * scales), axis=(0, 1))
+    sums = jnp.sum(exact.astype(float) * (weights[:, None, None, None] * scales), axis=0)
+    if groups is None:
+        return jnp.sum(sums, axis=0)
+    is_of_group = groups[0, ::EXACT_COLUMNS] == jnp.arange(num_groups)[:, None]
+    return jnp.sum(jnp.where(is_of_group[:, :, None, None], sums, 0), axis=1)
 
 
 def _split(rows: Array, num_digits: int) -> tuple[Array, Array]:
     """Digits [block, digit * row, column] in bfloat16, and 2^e [block, row] in float64; NaN where not finite."""
-    padded = jnp.pad(rows, ((0, 0), (0, -rows.shape[1] % _COLUMNS)))
-    blocks = padded.reshape(len(rows), -1, _COLUMNS).transpose(1, 0, 2)
+    padded = jnp.pad(rows, ((0, 0), (0, -rows.shape[1] % EXACT_COLUMNS)))
+    blocks = padded.reshape(len(rows), -1, EXACT_COLUMNS).transpose(1, 0, 2)
     largest = jnp.max(jnp.abs(blocks), axis=2)
     exponents = jnp.frexp(largest)[1]
     rest, digits = jnp.ldexp(blocks, 7 - exponents[..., None]), []
@@ -56,7 +65,7 @@ def _split(rows: Array, num_digits: int) -> tuple[Array, Array]:
         digits.append(jnp.round(rest).astype(jnp.bfloat16))
         rest = (rest - digits[-1].astype(jnp.float32)) * 256
     scales = jnp.where(jnp.isfinite(largest), jnp.ldexp(jnp.ones_like(largest), exponents), jnp.nan)
-    return jnp.stack(digits, axis=1).reshape(-1, num_digits * len(rows), _COLUMNS), scales.astype(float)
+    return jnp.stack(digits, axis=1).reshape(-1, num_digits * len(rows), EXACT_COLUMNS), scales.astype(float)
 
 
 def _pairs_of_order(order: int, num_digits: int) -> list[tuple[int, int]]:

@@ -5,19 +5,21 @@ would widen a whole array of bfloat16 to float32.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from fedjax_het import tree
 from fedjax_het._internal import kernels
 from fedjax_het._internal.float64 import require_float64
 from fedjax_het._internal.target_platform import target_platform
-from fedjax_het.engine.parallel.digit_products import block_size, multiply_by_digits
+from fedjax_het.engine.parallel.digit_products import EXACT_COLUMNS, block_size, multiply_by_digits
 from fedjax_het.engine.parallel.layout import AXIS, Layout, vmapped
 from fedjax_het.types import Array, PyTree, Upload
 
@@ -38,11 +40,13 @@ class StackedUpdates:
         stack: Leaves [cohort, ...], floats or the bits of bfloat16; zeros for absent clients.
         layout: The layout of the stack on devices.
         sums: The sums that were streamed while clients trained, in the order of the calls; None where there are none.
+        is_by_tensor: Whether products and combinations are those of each leaf alone.
     """
 
     stack: PyTree
     layout: Layout = vmapped
     sums: Iterator[tuple[Array, PyTree]] | None = None
+    is_by_tensor: bool = False
 
     def weighted_sum(self, weights: Array, per_client: Callable[[Upload], Array] | None = None) -> PyTree:
         if per_client is None or self.sums is None:
@@ -53,22 +57,35 @@ class StackedUpdates:
     def gram(self) -> Array:
         require_float64()
         if not self.layout.mesh:
-            return tree.sum_over_leaves(inner_products, _join_small_leaves(self.stack))
+            return _multiply_leaves(inner_products, self.is_by_tensor, self.stack)
         num_clients = jax.tree.leaves(self.stack)[0].shape[0]
-        return self._on_each_device(functools.partial(_gram_across_devices, num_clients, self.layout.num_devices))
+        by_columns = functools.partial(_inner_products_across_devices, num_clients, self.layout.num_devices)
+        own = lambda stack: jax.lax.psum(_multiply_leaves(by_columns, self.is_by_tensor, stack), AXIS)  # noqa: E731
+        return self._on_each_device(own)
 
     def products(self, reference: PyTree) -> Array:
         require_float64()
+
+        def own(stack: PyTree, reference: PyTree) -> Array:
+            other = jax.tree.map(lambda leaf: leaf[None], reference)
+            return _multiply_leaves(_products_of_rows, self.is_by_tensor, unpack(stack), other)
+
+        def across_devices(stack: PyTree, reference: PyTree) -> Array:
+            products = own(stack, reference)
+            return jax.lax.all_gather(products, AXIS, axis=products.ndim - 1, tiled=True)
+
         if not self.layout.mesh:
-            return _products(self.stack, reference)
-        own = lambda stack, reference: jax.lax.all_gather(_products(stack, reference), AXIS, tiled=True)  # noqa: E731
-        return self._on_each_device(own, reference)[: jax.tree.leaves(self.stack)[0].shape[0]]
+            return own(self.stack, reference)
+        num_clients = jax.tree.leaves(self.stack)[0].shape[0]
+        return self._on_each_device(across_devices, reference)[..., :num_clients]
 
     def combine(self, coefficients: Array) -> PyTree:
         coefficients = jnp.asarray(coefficients)
         if not self.layout.mesh:
             return combination(coefficients, self.stack)
-        return self._on_each_device(_combination_across_devices, self._padded(coefficients))
+        missing = self._count_padding(coefficients.shape[-1])
+        padded = jnp.pad(coefficients, [(0, 0)] * (coefficients.ndim - 1) + [(0, missing)])
+        return self._on_each_device(_combination_across_devices, padded)
 
     def tensors(self) -> PyTree:
         return unpack(self.stack)
@@ -76,16 +93,18 @@ class StackedUpdates:
     def select(self, is_chosen: Callable[[str], bool]) -> "StackedUpdates":
         return replace(self, stack=tree.partition(self.stack, is_chosen)[1])
 
-    def by_tensor(self) -> PyTree:
-        return jax.tree.map(lambda leaf: replace(self, stack=leaf), self.stack)
+    def by_tensor(self) -> "StackedUpdates":
+        return replace(self, is_by_tensor=True)
 
     def astype(self, dtype: str) -> "StackedUpdates":
         return replace(self, stack=pack(self.stack)) if dtype == "bfloat16" else self
 
     def _padded(self, rows: Array) -> Array:
         """Add rows of zeros, so that all devices have the same number."""
-        missing = self.layout.round_up(rows.shape[0]) - rows.shape[0]
-        return jnp.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1))
+        return jnp.pad(rows, [(0, self._count_padding(rows.shape[0]))] + [(0, 0)] * (rows.ndim - 1))
+
+    def _count_padding(self, num_rows: int) -> int:
+        return self.layout.round_up(num_rows) - num_rows
 
     def _on_each_device(self, function: Callable[..., PyTree], *others: Array) -> PyTree:
         """Run function(the device's part of the stack, *others), whose result is the same on every device."""
@@ -96,52 +115,82 @@ class StackedUpdates:
         return body(jax.tree.map(self._padded, self.stack), *others)
 
 
-def _gram_across_devices(num_clients: int, num_devices: int, stack: PyTree) -> Array:
-    """The Gram matrix of a sharded stack.
+def _multiply_leaves(multiply: Callable[..., Array], is_by_tensor: bool, *stacks: PyTree) -> Array:
+    """The products of the leaves of stacks, each leaf as rows [any, columns]: their sum, or [leaves, ...].
+
+    Small leaves are joined for TPUs, where the products of each leaf take seconds to compile.
+
+    Args:
+        multiply: (*rows) -> products; (*rows, groups, num_groups) -> the products of each group of columns.
+        is_by_tensor: Whether each leaf has products of its own.
+        stacks: Trees of the same structure.
+    """
+    leaves = [
+        [leaf.reshape(len(leaf), -1) for leaf in each] for each in zip(*map(jax.tree.leaves, stacks), strict=True)
+    ]
+    small = [index for index, rows in enumerate(leaves) if _is_joined(rows)]
+    large = [index for index in range(len(leaves)) if index not in small]
+    products = [multiply(*leaves[index]) for index in large]
+    if is_by_tensor:
+        products = [each[None] for each in products]
+    if small:
+        joined, groups = _join([leaves[index] for index in small])
+        products.append(multiply(*joined, groups, len(small)) if is_by_tensor else multiply(*joined))
+    return jnp.concatenate(products)[np.argsort(large + small)] if is_by_tensor else sum(products[1:], products[0])
+
+
+def _is_joined(rows: Sequence[Array]) -> bool:
+    is_float32 = all(each.dtype == jnp.float32 for each in rows)
+    return target_platform() == "tpu" and is_float32 and rows[0].size <= _JOINED_LEAF
+
+
+def _join(leaves: Sequence[Sequence[Array]]) -> tuple[list[Array], Array]:
+    """Join the columns of leaves (of each of several stacks), and the index of the leaf of each column, [1, columns].
+
+    Each leaf begins at a multiple of `EXACT_COLUMNS`, behind zeros.
+    """
+    pad = lambda rows: jnp.pad(rows, ((0, 0), (0, -rows.shape[1] % EXACT_COLUMNS)))  # noqa: E731
+    joined = [jnp.concatenate([pad(rows) for rows in each], axis=1) for each in zip(*leaves, strict=True)]
+    of_sum = np.repeat(np.arange(len(leaves)), [-(-rows[0].shape[1] // EXACT_COLUMNS) for rows in leaves])
+    return joined, jnp.broadcast_to(of_sum[:, None], (len(of_sum), EXACT_COLUMNS)).reshape(1, -1)
+
+
+def _inner_products_across_devices(
+    num_clients: int, num_devices: int, rows: Array, groups: Array | None = None, num_groups: int = 0
+) -> Array:
+    """This device's part of the `inner_products` of rows that are sharded by clients; the parts are to be summed.
 
     Each device computes the products of all clients over its part of the columns, which it receives in blocks, so that
-    none holds more than its own clients and a block; the results are summed.
+    none holds more than its own clients and a block.
     """
+    width = num_devices * (1 if groups is None else EXACT_COLUMNS)
 
-    def exchange(block: Array) -> Array:
-        block = jnp.pad(block, ((0, 0), (0, -block.shape[1] % num_devices)))
-        return inner_products(jax.lax.all_to_all(block, AXIS, 1, 0, tiled=True)[:num_clients])
+    def exchange(block: Array, *groups: Array) -> Array:
+        pad = lambda x: jnp.pad(x, ((0, 0), (0, -block.shape[1] % width)))  # noqa: E731
+        part = jax.lax.all_to_all(pad(block), AXIS, 1, 0, tiled=True)[:num_clients]
+        if not groups:
+            return inner_products(part)
+        first = jax.lax.axis_index(AXIS) * part.shape[1]
+        own = jax.lax.dynamic_slice_in_dim(pad(groups[0]), first, part.shape[1], axis=1)
+        return inner_products(part, own, num_groups)
 
     # With fewer columns than clients, summing m x m matrices would take longer than computing them.
-    columns = max(4 * num_clients, _EXCHANGE_BLOCK // num_clients)
-    by_blocks = lambda rows: tree.sum_over_blocks(exchange, columns * num_devices, rows)  # noqa: E731
-    return jax.lax.psum(tree.sum_over_leaves(by_blocks, _join_small_leaves(stack)), AXIS)
+    columns = max(4 * num_clients, _EXCHANGE_BLOCK // num_clients) * num_devices
+    columns = -(-columns // width) * width
+    return tree.sum_over_blocks(exchange, columns, *_with_groups(rows, groups=groups), multiple=width)
 
 
-def _join_small_leaves(stack: PyTree) -> PyTree:
-    """Join the float32 leaves of up to `_JOINED_LEAF` entries for TPUs, where the products of each leaf take seconds to
-    compile."""
-    if target_platform() != "tpu":
-        return stack
-    small, large = [], []
-    for rows in (leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(stack)):
-        (small if rows.dtype == jnp.float32 and rows.size <= _JOINED_LEAF else large).append(rows)
-    return [*large, jnp.concatenate(small, axis=1)] if small else large
-
-
-def _products(stack: PyTree, reference: PyTree) -> Array:
-    """The inner products <u_i, v>, without a second copy of the stack."""
-    num_clients = jax.tree.leaves(stack)[0].shape[0]
-    pairs = zip(jax.tree.leaves(unpack(stack)), jax.tree.leaves(reference), strict=True)
-    products = (_products_of_rows(u.reshape(num_clients, -1), v.reshape(1, -1)) for u, v in pairs)
-    return sum(products, jnp.zeros(num_clients, float))
-
-
-def _products_of_rows(rows: Array, other: Array) -> Array:
-    if _takes_digits(rows) and other.dtype == rows.dtype:
-        return tree.sum_over_blocks(multiply_by_digits, block_size(len(rows), 1), rows, other)[:, 0]
+def _products_of_rows(rows: Array, other: Array, groups: Array | None = None, num_groups: int = 0) -> Array:
+    """The inner products of rows with another, [1, columns]: [m], or of each group of columns, [groups, m]."""
+    if groups is not None or (_takes_digits(rows) and other.dtype == rows.dtype):
+        return _multiply_by_digits(rows, other, groups, num_groups)[..., 0]
     return jnp.sum(rows.astype(float) * other.astype(float), axis=1)  # a matrix product would copy the stack to float64
 
 
 def _combination_across_devices(stack: PyTree, coefficients: Array) -> PyTree:
     """Combine a sharded stack. The coefficients are replicated: sharding them would shard their inputs, too."""
     count = jax.tree.leaves(stack)[0].shape[0]
-    own = jax.lax.dynamic_slice_in_dim(coefficients, jax.lax.axis_index(AXIS) * count, count)
+    own = jax.lax.dynamic_slice_in_dim(coefficients, jax.lax.axis_index(AXIS) * count, count, axis=-1)
     return jax.lax.psum(combination(own, stack), AXIS)
 
 
@@ -163,19 +212,31 @@ def unpack(stack: PyTree) -> PyTree:
     return jax.tree.map(_widen, stack)
 
 
-def inner_products(rows: Array) -> Array:
+def inner_products(rows: Array, groups: Array | None = None, num_groups: int = 0) -> Array:
     """The Gram matrix <x_i, x_j> in float64, [m, n] -> [m, m], without a second copy of the rows.
+
+    With groups, those of each group of columns, [num_groups, m, m], by digits; see `multiply_by_digits`.
 
     Products of float32 rows are accumulated in float64; on TPUs those of many columns are exact by digits. Products of
     packed rows are accumulated in float32 over a block of columns, and in float64 over blocks. On CPUs the native
     kernel in gram.cc computes them, where it is available.
     """
+    if groups is not None or _takes_digits(rows):
+        return _multiply_by_digits(rows, rows, groups, num_groups)
     if rows.size and rows.dtype in (jnp.float32, jnp.uint16) and not explain_missing_kernel():
         return compute_gram_by_kernel(rows)
-    if _takes_digits(rows):
-        return tree.sum_over_blocks(lambda x: multiply_by_digits(x, x), block_size(len(rows), len(rows)), rows)
     entries = _CPU_BLOCK if target_platform() == "cpu" else _ACCELERATOR_BLOCK
     return tree.sum_over_blocks(_products_of_block, max(1, entries // rows.shape[0]), rows)
+
+
+def _multiply_by_digits(left: Array, right: Array, groups: Array | None, num_groups: int) -> Array:
+    multiply = functools.partial(multiply_by_digits, num_groups=num_groups)
+    size = block_size(len(left), len(right))
+    return tree.sum_over_blocks(multiply, size, *_with_groups(left, right, groups=groups), multiple=EXACT_COLUMNS)
+
+
+def _with_groups(*rows: Array, groups: Array | None) -> tuple[Array, ...]:
+    return rows if groups is None else (*rows, groups)
 
 
 def _takes_digits(rows: Array) -> bool:
@@ -205,15 +266,20 @@ def compute_gram_by_kernel(rows: Array) -> Array:
 
 
 def combination(coefficients: Array, stack: PyTree) -> PyTree:
-    """sum_i c_i u_i over leaves [m, ...], in float32 for packed leaves, without a second copy of the stack."""
+    """sum_i c_i u_i over leaves [m, ...], in float32 for packed leaves, without a second copy of the stack.
 
-    def combine(leaf: Array) -> Array:
+    Coefficients [m], or those of each leaf, [leaves, m].
+    """
+
+    def combine(leaf: Array, coefficients: Array) -> Array:
         if leaf.dtype != jnp.uint16:
             return tree.weighted_sum(leaf, coefficients)
         add = lambda i, total: total + coefficients[i].astype(total.dtype) * _widen(leaf[i])  # noqa: E731
         return jax.lax.fori_loop(0, leaf.shape[0], add, jnp.zeros(leaf.shape[1:], jnp.float32))
 
-    return jax.tree.map(combine, stack)
+    leaves, structure = jax.tree.flatten(stack)
+    of_leaves = coefficients if coefficients.ndim == 2 else itertools.repeat(coefficients, len(leaves))
+    return structure.unflatten([combine(*pair) for pair in zip(leaves, of_leaves, strict=True)])
 
 
 def _widen(x: Array) -> Array:

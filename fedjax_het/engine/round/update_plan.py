@@ -168,6 +168,7 @@ class _StackReader:
     recorded: list[StreamedSum]
     choose: Callable[[Upload], PyTree]
     paths: PyTree | None  # of the leaves; None for a stack of reports, which is always kept
+    is_by_tensor: bool = False
 
     def weighted_sum(self, weights: Array, per_client: Callable[[Upload], Array] | None = None) -> PyTree:
         if per_client is None:
@@ -178,13 +179,14 @@ class _StackReader:
     def gram(self) -> Array:
         require_float64()
         self._record_stacked()
-        num_clients = jax.tree.leaves(self.stack)[0].shape[0]
-        return jnp.zeros((num_clients, num_clients))
+        leading, num_clients = self._shape_of_products()
+        return jnp.zeros((*leading, num_clients, num_clients))
 
     def products(self, reference: PyTree) -> Array:
         require_float64()
         self._record_stacked()
-        return jnp.zeros(jax.tree.leaves(self.stack)[0].shape[0])
+        leading, num_clients = self._shape_of_products()
+        return jnp.zeros((*leading, num_clients))
 
     def combine(self, coefficients: Array) -> PyTree:
         self._record_stacked()
@@ -195,21 +197,21 @@ class _StackReader:
         return unpack(self.stack)
 
     def select(self, is_chosen: Callable[[str], bool]) -> "_StackReader":
-        return self._part(lambda stack: tree.partition(stack, is_chosen)[1])
+        part = lambda stack: tree.partition(stack, is_chosen)[1]  # noqa: E731
+        paths = None if self.paths is None else part(self.paths)
+        return replace(self, stack=part(self.stack), choose=lambda upload: part(self.choose(upload)), paths=paths)
 
-    def by_tensor(self) -> PyTree:
-        leaves, structure = jax.tree.flatten(self.stack)
-        parts = [self._part(lambda stack, i=i: jax.tree.leaves(stack)[i]) for i in range(len(leaves))]
-        return structure.unflatten(parts)
+    def by_tensor(self) -> "_StackReader":
+        return replace(self, is_by_tensor=True)
 
     def astype(self, dtype: str) -> "_StackReader":
         if dtype == "bfloat16" and self.paths is not None:
             self.plan.packed.update(jax.tree.leaves(self.paths))
         return self
 
-    def _part(self, part: Callable[[PyTree], PyTree]) -> "_StackReader":
-        paths = None if self.paths is None else part(self.paths)
-        return replace(self, stack=part(self.stack), choose=lambda upload: part(self.choose(upload)), paths=paths)
+    def _shape_of_products(self) -> tuple[tuple[int, ...], int]:
+        leaves = jax.tree.leaves(self.stack)
+        return (len(leaves),) if self.is_by_tensor else (), leaves[0].shape[0]
 
     def _record_stacked(self) -> None:
         if self.paths is not None and jax.tree.leaves(self.stack):

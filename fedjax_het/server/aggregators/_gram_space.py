@@ -75,10 +75,8 @@ def gram_space_mean(
         if scope == "model":
             combined = edited.combine(weights @ gram_edit(edited.gram(), view))
         else:  # the tensors share one program
-            stacks, structure = jax.tree.flatten(edited.by_tensor())
-            grams = jnp.stack([each.gram() for each in stacks])
-            coefficients = jax.vmap(lambda gram: weights @ gram_edit(gram, view))(grams)
-            combined = structure.unflatten([each.combine(c) for each, c in zip(stacks, coefficients, strict=True)])
+            edited = edited.by_tensor()
+            combined = edited.combine(jax.vmap(lambda gram: weights @ gram_edit(gram, view))(edited.gram()))
         kept = weights if buffers == "weighted_mean" else jnp.zeros_like(weights)
         return Aggregate({**rest.weighted_sum(kept, weighting.per_client), **combined}, {}), state
 

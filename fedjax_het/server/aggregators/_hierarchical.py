@@ -116,14 +116,11 @@ def hierarchical_mean(
 
     def update(problem: Problem, state: Reference, view: ServerView) -> tuple[Aggregate, Reference]:
         equal, _ = uniform.update((), view)
-        stacks, structure = jax.tree.flatten(view.updates.select(is_edited).by_tensor())
+        edited = view.updates.select(is_edited).by_tensor()
         rest = view.updates.select(lambda path: not is_edited(path))
-        grams = jnp.stack([stack.gram() for stack in stacks])
-        references = jax.tree.leaves(state.average)
-        scores = jnp.stack([stack.products(r) for stack, r in zip(stacks, references, strict=True)])
-        weights = jax.vmap(lambda gram, score: hierarchical_weights(gram, score, view.is_present, eps))(grams, scores)
-        weights = jnp.where(state.is_begun, weights, equal)
-        joined = structure.unflatten([stack.combine(each) for stack, each in zip(stacks, weights, strict=True)])
+        weigh = jax.vmap(lambda gram, scores: hierarchical_weights(gram, scores, view.is_present, eps))
+        weights = jnp.where(state.is_begun, weigh(edited.gram(), edited.products(state.average)), equal)
+        joined = edited.combine(weights)
         moved = tree.add(tree.scale(decay, state.average), tree.scale(1 - decay, joined))
         average = tree.where(state.is_begun, moved, joined)
         kept = equal * (buffers != "keep_server")

@@ -7,6 +7,7 @@ import pytest
 from fedjax_het._internal.float64 import in_double
 from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.engine.parallel import digit_products, update_stack
+from fedjax_het.engine.parallel.layout import sharded, vmapped
 from fedjax_het.engine.parallel.update_stack import StackedUpdates, inner_products
 
 RNG = np.random.default_rng(0)
@@ -86,3 +87,25 @@ def test_small_leaves_are_joined_without_a_change():
     stack = {"a": rows[:, :60].reshape(4, 6, 10), "b": rows[:, 60:], "c": rows[:, :0]}
     with tracing_for("tpu"):
         assert_close(np.asarray(jax.jit(in_double(lambda stack: StackedUpdates(stack).gram()))(stack)), rows)
+
+
+@pytest.mark.parametrize("layout", [vmapped, sharded(2)], ids=str)
+@pytest.mark.parametrize("results", [1, 1 << 22], ids=["by blocks", "at once"])
+def test_each_leaf_has_products_of_its_own_whether_it_is_joined_or_not(layout, results, monkeypatch):
+    monkeypatch.setattr(digit_products, "_RESULTS", results)
+    monkeypatch.setattr(update_stack, "_EXCHANGE_BLOCK", 1)
+    monkeypatch.setattr(update_stack, "_JOINED_LEAF", 3 * 1500)
+    widths = {"a": 600, "b": 2000, "c": 1, "d": 1500, "e": 512}  # b is too large
+    stack = {name: RNG.normal(size=(3, width)).astype(np.float32) for name, width in widths.items()}
+    reference = {name: RNG.normal(size=width).astype(np.float32) for name, width in widths.items()}
+
+    def read(stack, reference):
+        updates = StackedUpdates(stack, layout).by_tensor()
+        return updates.gram(), updates.products(reference)
+
+    with tracing_for("tpu"), jax.enable_x64(True):
+        grams, products = (np.asarray(each) for each in jax.jit(read)(stack, reference))
+    assert len(grams) == len(products) == len(widths)
+    for name, gram, product in zip(widths, grams, products, strict=True):
+        assert_close(gram, stack[name])
+        np.testing.assert_allclose(product, stack[name] @ reference[name].astype(float), rtol=0, atol=3e-11)
