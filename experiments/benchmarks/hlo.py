@@ -123,6 +123,8 @@ class _Counter:
         if kind in _COLLECTIVES:  # the type of a start holds what is sent, too
             is_pair = opcode.endswith("-start") and instruction.type.startswith("(")
             received = _num_bytes(instruction.type, is_anywhere=True) / (2 if is_pair else 1)
+            if kind == "reduce-scatter":  # every device receives a part of the sum from each
+                received = sum(_num_bytes(types[name], is_anywhere=True) for name in instruction.operands)
             return memory + Costs(collectives={kind: received})
         if opcode in ("dot", "convolution"):
             flop = 2.0 * _num_elements(instruction.type) * _contracted(instruction, types)

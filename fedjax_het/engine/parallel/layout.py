@@ -90,7 +90,8 @@ class Layout:
     def take(self, stack: PyTree, index: HostArray) -> PyTree:
         """The rows at `index` of client states, which lie on the devices by rows; those taken lie on them by slots.
 
-        Each device sends the rows that it holds to those that asked: what crosses is the cohort, not the population.
+        Each device sends a row for every slot to that slot's device, which picks the owner's: what crosses is as many
+        rows as there are slots on all devices, not the population.
 
         Args:
             stack: Leaves [rows, ...].
@@ -100,16 +101,13 @@ class Layout:
         if not self.mesh or num_rows % self.num_devices or len(index) % self.num_devices:
             return tree.take(stack, index)
 
-        def on_each_device(own: PyTree, index: Array) -> PyTree:
-            num_own = num_rows // self.num_devices
-            place = index - jax.lax.axis_index(AXIS) * num_own
-            taken = tree.take(own, jnp.clip(place, 0, num_own - 1))
-            held = tree.where((place >= 0) & (place < num_own), taken, tree.zeros_like(taken))
-            return jax.tree.map(send, held)
+        num_own, num_slots = num_rows // self.num_devices, len(index) // self.num_devices
 
-        def send(rows: Array) -> Array:
-            numbers = rows.astype(jnp.int8) if rows.dtype == bool else rows
-            return jax.lax.psum_scatter(numbers, AXIS, tiled=True).astype(rows.dtype)  # the others are zeros
+        def on_each_device(own: PyTree, index: Array) -> PyTree:
+            asked = tree.take(own, index % num_own)  # [all slots]; of rows that lie elsewhere, any
+            received = jax.tree.map(lambda rows: jax.lax.all_to_all(rows, AXIS, 0, 0, tiled=True), asked)
+            mine = jax.lax.axis_index(AXIS) * num_slots + jnp.arange(num_slots)
+            return tree.take(received, index[mine] // num_own * num_slots + jnp.arange(num_slots))
 
         body = jax.shard_map(
             on_each_device, mesh=self.mesh, in_specs=(P(AXIS), P()), out_specs=P(AXIS), check_vma=False

@@ -121,8 +121,16 @@ def test_replacing_a_row_reads_and_writes_no_other():
     assert count_costs(REPLACEMENT, {}).bytes < 5 * 64 * 4
 
 
-def test_collectives_are_counted_by_kind_with_the_bytes_that_a_device_receives():
+@pytest.mark.parametrize(
+    ("kind", "collective", "received"),
+    [
+        ("all-reduce", lambda x: jax.lax.psum(x, "clients"), 16000),
+        ("reduce-scatter", lambda x: jax.lax.psum_scatter(x, "clients", scatter_dimension=1, tiled=True), 16000),
+        ("all-to-all", lambda x: jax.lax.all_to_all(x, "clients", 1, 0, tiled=True), 16000),
+    ],
+)
+def test_collectives_are_counted_by_kind_with_the_bytes_that_a_device_receives(kind, collective, received):
     mesh = Mesh(np.array(jax.devices()[:4]), ("clients",))
-    rows = jax.ShapeDtypeStruct((4, 1000), jnp.float32, sharding=NamedSharding(mesh, P("clients")))
-    total = jax.shard_map(lambda x: jax.lax.psum(x, "clients"), mesh=mesh, in_specs=P("clients"), out_specs=P())
-    assert count_costs(compiled_text(total, rows), {}).collectives == {"all-reduce": 4000}
+    rows = jax.ShapeDtypeStruct((16, 1000), jnp.float32, sharding=NamedSharding(mesh, P("clients")))
+    each = jax.shard_map(collective, mesh=mesh, in_specs=P("clients"), out_specs=P("clients"), check_vma=False)
+    assert count_costs(compiled_text(each, rows), {}).collectives == {kind: received}
