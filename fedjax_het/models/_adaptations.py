@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het.errors import InputError
-from fedjax_het.models._precision import add_bias
+from fedjax_het.models._dense import add_bias, multiply
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
 from fedjax_het.validation import Count, CountOrZero, validate_arguments
 
@@ -69,7 +69,7 @@ def _layer(kernel: Array) -> Params:
 
 
 def _dense(layer: Params, inputs: Array) -> Array:
-    return add_bias(inputs @ layer["kernel"], layer["bias"])
+    return add_bias(multiply(inputs, layer["kernel"]), layer["bias"])
 
 
 @validate_arguments

@@ -7,10 +7,10 @@ from flax import linen as nn
 
 from fedjax_het.errors import InputError
 from fedjax_het.models._conv_impl import check_conv_impl
+from fedjax_het.models._dense import Dense
 from fedjax_het.models._layers import Conv, max_pool
 from fedjax_het.models._model import Network, NumClasses, check_images, from_flax, scale_widths
 from fedjax_het.models._norms import NormKind, norm
-from fedjax_het.models._precision import Dense
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, Positive, validate_arguments
 

@@ -24,8 +24,8 @@ from jax.typing import DTypeLike
 
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.errors import InputError, nearest
+from fedjax_het.models._dense import add_bias
 from fedjax_het.models._native import convolution
-from fedjax_het.models._precision import add_bias
 from fedjax_het.types import Array
 
 Pads = tuple[tuple[int, int], tuple[int, int]]

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het.errors import InputError
+from fedjax_het.models._dense import Dense
 from fedjax_het.models._model import Network, NumClasses, from_flax, scale_widths
 from fedjax_het.models._norms import NormKind, norm
-from fedjax_het.models._precision import Dense
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, FractionBelowOne, Positive, validate_arguments
 

@@ -9,7 +9,7 @@ from flax import linen as nn
 
 from fedjax_het import tree
 from fedjax_het.errors import InputError
-from fedjax_het.models._precision import Dense
+from fedjax_het.models._dense import Dense
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
 from fedjax_het.validation import LARGEST_COUNT, Range
 

@@ -5,8 +5,6 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
-from jax import lax
 
 from fedjax_het.types import Array, Context, Model, Named, Params, Variables
 from fedjax_het.validation import validate_arguments
@@ -45,20 +43,3 @@ def computed_in(dtype: Precision) -> Callable[[Model], Model]:
 
 def _cast(tree, dtype):
     return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
-
-
-def add_bias(y: Array, bias: Array) -> Array:
-    """y [..., feature] + bias [feature]; the gradient of the bias, a sum over all examples, is summed in float32."""
-    exact = jnp.promote_types(y.dtype, jnp.float32)
-    return (y.astype(exact) + bias.astype(exact)).astype(y.dtype)
-
-
-class Dense(nn.Dense):
-    """`flax.linen.Dense` with `add_bias`."""
-
-    @nn.compact
-    def __call__(self, inputs: Array) -> Array:
-        kernel = self.param("kernel", self.kernel_init, (inputs.shape[-1], self.features), self.param_dtype)
-        bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype)
-        inputs, kernel, bias = nn.dtypes.promote_dtype(inputs, kernel, bias, dtype=self.dtype)
-        return add_bias(lax.dot_general(inputs, kernel, (((inputs.ndim - 1,), (0,)), ((), ()))), bias)

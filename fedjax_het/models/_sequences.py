@@ -9,8 +9,8 @@ from flax import linen as nn
 from jax import lax
 
 from fedjax_het.errors import InputError
+from fedjax_het.models._dense import Dense, add_bias
 from fedjax_het.models._model import Network, NumClasses, from_flax, scale_widths
-from fedjax_het.models._precision import Dense, add_bias
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, FractionBelowOne, Positive, validate_arguments
 

@@ -4,13 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 
 from fedjax_het import algorithms, data, engine, models
 from fedjax_het.models import computed_in
 from fedjax_het.models._conv_impl import convolve
+from fedjax_het.models._dense import Dense
 from fedjax_het.models._layers import Conv, UpConv
-from fedjax_het.models._precision import Dense
 
 COUNT = 2**14  # entries that bfloat16, one by one, would sum to 256
 
@@ -51,12 +50,6 @@ def test_convolutions_and_their_gradients_are_rounded_to_bfloat16_once_or_twice(
         assert found.dtype == jnp.bfloat16
         error = np.asarray(found, np.float64) - np.asarray(expected)
         assert np.sqrt(np.mean(error**2) / np.mean(np.square(expected))) < 3e-3
-
-
-def test_dense_has_the_leaves_and_values_of_flax():
-    x, key = jax.random.normal(jax.random.key(1), (5, 3)), jax.random.key(0)
-    ours, theirs = (layer(4).init_with_output(key, x) for layer in (Dense, nn.Dense))
-    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
 @pytest.mark.slow
