@@ -185,10 +185,7 @@ class UpdateStack(Protocol):
         """Return the stack of those leaves alone whose path, "params/conv_0/kernel", is chosen."""
 
     def by_tensor(self) -> "UpdateStack":
-        """Return the stack read leaf by leaf, in the order of `jax.tree.leaves`.
-
-        `gram` is [leaves, cohort, cohort] then, `products` [leaves, cohort], and `combine` takes [leaves, cohort], too.
-        """
+        """Return the stack read leaf by leaf: `gram` is [leaves, cohort, cohort], `combine` takes [leaves, cohort]."""
 
     def astype(self, dtype: str) -> "UpdateStack":
         """Return the stack in "float32" or "bfloat16"; the leaves are then sent and stacked so for every reader."""

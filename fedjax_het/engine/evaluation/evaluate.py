@@ -16,6 +16,7 @@ from fedjax_het.engine.evaluation.scoring import Batches, HeldOut
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.round.client_step import Cohort, cohort_data
+from fedjax_het.engine.round.population import gather_cohort
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
 from fedjax_het.labels import are_tokens
@@ -203,7 +204,7 @@ def make_evaluation(
         def score_block(number: Array) -> dict[str, tuple[Array, Array | None]]:
             block = Cohort(*scoring.client_block(number, size, num_clients))
             own_rows = {name: scoring.rows_of_block(rows, block) for name, rows in tables.items()}
-            states = clients if size == len(clients.rounds) else layout.take(clients, block.ids)
+            states = gather_cohort(clients, block.ids, is_everyone=True, layout=layout)
             of_block = states, cohort_data(data, block), own_rows, block, key, with_predictions
             tested = server._replace(shared=shared)
             return scoring.score_own_models(problem, personalize, layout, batch_size, tested, *of_block)

@@ -9,7 +9,7 @@ from fedjax_het.types import Array, ClientState, HostArray, PyTree, State
 
 
 def gather_cohort(clients: ClientState, slots: HostArray, is_everyone: bool, layout: Layout) -> ClientState:
-    """The states of the clients in these slots; a cohort of all clients in their order is not copied."""
+    """The states of the clients in these slots; those of all rows in their order are not copied."""
     is_whole = is_everyone and clients.rounds.shape == slots.shape
     return clients if is_whole else layout.take(clients, slots)
 
