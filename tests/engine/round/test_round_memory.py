@@ -69,11 +69,16 @@ def test_each_device_stacks_its_own_share(stack, share):
 
 @pytest.mark.parametrize("name", ["fedld", "fedmgc", "hierarchical"])
 def test_devices_gather_no_stack(name):
-    """They trade blocks, and add up one model and what is clients by clients."""
+    """They trade blocks, and add up one model and, of each of its tensors, what is clients by clients."""
     step, model = compile_round(name, 12, sharded(2, 1))
     collectives = re.findall(r"= (\S.*?) (all-gather|all-to-all|all-reduce)(?:-start)?\(", step.as_text())
     assert {kind for _, kind in collectives} == {"all-gather", "all-to-all", "all-reduce"}
-    most = {"all-gather": 12, "all-to-all": _EXCHANGE_BLOCK, "all-reduce": model / 4 + 12 * 12 + 100}
+    tensors = 4
+    most = {
+        "all-gather": tensors * 12,
+        "all-to-all": _EXCHANGE_BLOCK,
+        "all-reduce": model / 4 + tensors * 12 * 12 + 100,
+    }
     assert all(num_entries(shapes) <= most[kind] for shapes, kind in collectives)
 
 
