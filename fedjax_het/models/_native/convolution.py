@@ -25,7 +25,7 @@ SOURCE = Path(__file__).with_name("convolution.cc")
 _PREFIX = "fedjax_het_"
 _PADDING = ("scatter_convolve", "winograd_convolve", "winograd_kernel_gradient")  # which pad as they go along
 _SYMBOLS = ("direct_convolve", "direct_kernel_gradient", *_PADDING)
-_SIDES, _TILE = (3, 5), 6  # of kernels that Winograd's algorithm is written for, and of its tiles of the image
+_SIDES, _TILE = (3, 5), 4  # of kernels that Winograd's algorithm is written for, and of its tiles of the output
 _MANY = 16  # channels, features and tiles from which it is the faster one; measured
 _LANES, _ADDING = 16, 3  # floats in a register; products that adding to the output costs as much as; measured
 _LARGE, _FEW = 1 << 15, 64  # entries of a kernel, pixels of an image: see `is_suitable`; measured
@@ -60,8 +60,8 @@ def _is_winograd_faster(y_shape: tuple, kernel_shape: tuple, stride: int) -> boo
     height, width, *many = kernel_shape[-4:]
     if stride != 1 or height != width or height not in _SIDES or min(many) < _MANY:
         return False
-    tiles = math.prod(-(-n // (_TILE + 1 - height)) for n in y_shape[-3:-1])
-    is_saving = math.prod(y_shape[-3:-1]) * height * width >= 2 * tiles * _TILE**2
+    tiles = math.prod(-(-n // _TILE) for n in y_shape[-3:-1])
+    is_saving = math.prod(y_shape[-3:-1]) * height * width >= 2 * tiles * (_TILE + height - 1) ** 2
     return is_saving and y_shape[-4] * tiles >= _MANY
 
 

@@ -1,8 +1,8 @@
 // Convolution with a square kernel of 3 or 5 and stride 1 by fewer multiplications (Winograd; Toom and Cook).
 //
-//   y = A' [(G k G') * (B' x B)] A      a tile of x of 6 x 6 to one of y, M x M with M = 7 - K; * entry by entry
+//   y = A' [(G k G') * (B' x B)] A      a tile of x, S x S with S = K + 3, to one of y, 4 x 4; * entry by entry
 //
-// summed over channels before A: 36 products of matrices, with (M K)^2 / 36 = 4 (K = 3) or 2.8 (K = 5) times fewer
+// summed over channels before A: S^2 products of matrices, with (4 K)^2 / S^2 = 4 (K = 3) or 6.25 (K = 5) times fewer
 // multiplications than the definition. The gradient for the kernel is the same sum read backwards,
 // G' [sum (B' x B) * (A y A')] G.
 
@@ -44,7 +44,6 @@ struct Shape {
 // The tiles of all images in one row, a block of them at a time.
 template <int K>
 struct Blocks {
-  static constexpr int kOut = Maps<K>::kOut;
   const Shape& s;
   int64_t rows = (s.out_height + kOut - 1) / kOut, columns = (s.out_width + kOut - 1) / kOut;
   int64_t count = s.images * rows * columns;
@@ -55,7 +54,7 @@ struct Blocks {
 
   // As many tiles as the cache of a core holds planes of; where that is few, as many as make reading kernels worth it.
   int64_t Size() const {
-    const int64_t fitting = (1 << 17) / (kPlanes * (s.channels + features)) / kTile * kTile;
+    const int64_t fitting = (1 << 17) / (kPlanes<K> * (s.channels + features)) / kTile * kTile;
     return std::min(count, fitting >= 2 * kTile ? std::min<int64_t>(fitting, 8 * kTile) : 8 * kTile);
   }
 
@@ -98,18 +97,18 @@ static void PlanesOfInput(const Blocks<K>& b, const float* x, int64_t first, int
     b.At(first + t, [&](int64_t image, int64_t row, int64_t column) {
       const int64_t lanes = s.channels + kWide;
       Window(x + image * s.height * s.width * s.channels, s.height, s.width, s.channels, row - s.top, column - s.left,
-             kSide, window, lanes);
+             kSide<K>, window, lanes);
       Sandwich<Maps<K>::input>(window, lanes, planes + t * s.channels, b.x_plane, s.channels);
     });
 }
 
 template <int K>
 static void Convolve(const Shape& s, const float* x, const float* kernel, float* y) {
-  constexpr int M = Maps<K>::kOut;
+  constexpr int P = kPlanes<K>;
   const Blocks<K> b{s};
   const int64_t k_plane = s.channels * s.features + 2 * kWide;
-  Floats k_planes = Room(kPlanes * k_plane), x_planes = Room(kPlanes * b.x_plane), y_planes = Room(kPlanes * b.y_plane);
-  Floats window = Room(kPlanes * (s.channels + b.features + kWide));
+  Floats k_planes = Room(P * k_plane), x_planes = Room(P * b.x_plane), y_planes = Room(P * b.y_plane);
+  Floats window = Room(P * (s.channels + b.features + kWide));
   // (c, f) pairs are the lanes; the last vector of the last pair is read beyond the kernel's end, hence from a copy.
   const int64_t pairs = s.channels * s.features;
   {
@@ -119,7 +118,7 @@ static void Convolve(const Shape& s, const float* x, const float* kernel, float*
   }
   b.Each([&](int64_t first, int64_t count) {
     PlanesOfInput(b, x, first, count, window.get(), x_planes.get());
-    for (int p = 0; p < kPlanes; ++p)
+    for (int p = 0; p < P; ++p)
       for (int64_t f = 0; f < s.features; f += b.panel)
         Tiles(count, [&](int64_t t, auto r) {
           Product<r.value, false>(b.panel, x_planes.get() + p * b.x_plane + t * s.channels, s.channels, 1,
@@ -129,32 +128,32 @@ static void Convolve(const Shape& s, const float* x, const float* kernel, float*
     for (int64_t t = 0; t < count; ++t)
       b.At(first + t, [&](int64_t image, int64_t row, int64_t column) {
         Sandwich<Maps<K>::output>(y_planes.get() + t * b.features, b.y_plane, window.get(), b.features, s.features);
-        for (int64_t i = 0; i < std::min<int64_t>(M, s.out_height - row); ++i)
-          for (int64_t j = 0; j < std::min<int64_t>(M, s.out_width - column); ++j)
+        for (int64_t i = 0; i < std::min<int64_t>(kOut, s.out_height - row); ++i)
+          for (int64_t j = 0; j < std::min<int64_t>(kOut, s.out_width - column); ++j)
             std::memcpy(y + ((image * s.out_height + row + i) * s.out_width + column + j) * s.features,
-                        window.get() + (i * M + j) * b.features, 4 * s.features);
+                        window.get() + (i * kOut + j) * b.features, 4 * s.features);
       });
   });
 }
 
 template <int K>
 static void KernelGradient(const Shape& s, const float* x, const float* y, float* kernel) {
-  constexpr int M = Maps<K>::kOut;
+  constexpr int P = kPlanes<K>;
   const Blocks<K> b{s};
   const int64_t k_plane = s.channels * b.features;
-  Floats k_planes = Room(kPlanes * k_plane), x_planes = Room(kPlanes * b.x_plane), y_planes = Room(kPlanes * b.y_plane);
-  Floats window = Room(kPlanes * (s.channels + b.features + kWide));
-  std::fill(k_planes.get(), k_planes.get() + kPlanes * k_plane, 0.0f);
+  Floats k_planes = Room(P * k_plane), x_planes = Room(P * b.x_plane), y_planes = Room(P * b.y_plane);
+  Floats window = Room(P * (s.channels + b.features + kWide));
+  std::fill(k_planes.get(), k_planes.get() + P * k_plane, 0.0f);
   b.Each([&](int64_t first, int64_t count) {
     PlanesOfInput(b, x, first, count, window.get(), x_planes.get());
     for (int64_t t = 0; t < count; ++t)
       b.At(first + t, [&](int64_t image, int64_t row, int64_t column) {
         Window(y + image * s.out_height * s.out_width * s.features, s.out_height, s.out_width, s.features, row, column,
-               M, window.get(), b.features);
+               kOut, window.get(), b.features);
         Sandwich<Maps<K>::output_back>(window.get(), b.features, y_planes.get() + t * b.features, b.y_plane,
                                        b.features);
       });
-    for (int p = 0; p < kPlanes; ++p)
+    for (int p = 0; p < P; ++p)
       for (int64_t f = 0; f < s.features; f += b.panel)
         Tiles(s.channels, [&](int64_t c, auto r) {
           Product<r.value, true>(b.panel, x_planes.get() + p * b.x_plane + c, 1, s.channels,
