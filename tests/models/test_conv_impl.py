@@ -79,6 +79,26 @@ def test_native_has_the_derivatives_of_lax(case, stride, derivative):
 
 
 @needs_native
+@pytest.mark.parametrize(("side", "most"), [(3, 1e-6), (5, 5e-6)])
+def test_winograds_algorithm_rounds_little(side, most):
+    """The convolution and both gradients, as shares of the norms of those in float64."""
+    case = (20, 14, 14, 32, side, side, 64)
+    assert kernel_of(case) == "winograd"
+    given = *tensors(case), tensors((20, 16 - side, 17 - side, 64, 1, 1, 1))[0]
+
+    def products(impl, x, kernel, y):
+        found, transposed = jax.vjp(lambda x, kernel: convolve(impl, x, kernel, (1, 1), PADS), x, kernel)
+        return [np.asarray(array) for array in (found, *transposed(y))]
+
+    ours = products("native", *map(jnp.asarray, given))
+    with jax.enable_x64(True):
+        exact = products("lax", *(jnp.asarray(array, jnp.float64) for array in given))
+    for found, expected in zip(ours, exact, strict=True):
+        assert expected.dtype == np.float64
+        assert np.linalg.norm(found - expected) < most * np.linalg.norm(expected)
+
+
+@needs_native
 def test_pixels_skipped_by_the_stride_have_no_gradient():
     x, kernel = tensors((2, 5, 6, 3, 1, 1, 4))
 
