@@ -7,8 +7,8 @@ are vectorized it is a grouped convolution, which is known to be slow on GPUs.
 but adds to the result as often.
 "native" runs kernels of ours that are compiled once per machine (_native/convolution.cc): float32, on a CPU, several
 times as fast as im2col. Kernels of 3 x 3 and 5 x 5 with 16 channels and features or more go by Winograd's algorithm,
-three (5 x 5) and two times as fast again as the definition. Against float64 its results are off by 5e-7 to 8e-7
-(3 x 3) and 2e-6 to 4e-6 (5 x 5) of their root mean square, those of the definition by 3e-7 to 7e-7.
+three (5 x 5) and two times as fast again as the definition. Against float64 its results are off by 5e-7 to 1e-6
+(3 x 3) and 2e-6 to 4e-6 (5 x 5) of their root mean square, those of the definition by 2e-7 to 4e-7.
 "auto" is lax off the CPU; on one it is native where that is available and im2col elsewhere. The layout "auto" times the
 others too, off the CPU. "timed" is the same, but timed on CPUs, too, and in a given layout.
 """

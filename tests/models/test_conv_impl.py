@@ -79,12 +79,20 @@ def test_native_has_the_derivatives_of_lax(case, stride, derivative):
 
 
 @needs_native
-@pytest.mark.parametrize(("side", "most"), [(3, 1e-6), (5, 5e-6)])
-def test_winograds_algorithm_rounds_little(side, most):
+@pytest.mark.parametrize(
+    ("side", "images", "pixels", "channels", "features", "most"),
+    [
+        pytest.param(3, 20, 14, 32, 64, 1e-6, id="3 x 3"),
+        pytest.param(5, 20, 14, 32, 64, 5e-6, id="5 x 5"),
+        pytest.param(3, 120, 4, 256, 200, 1e-6, id="3 x 3, transformed in groups of features"),
+        pytest.param(5, 20, 14, 128, 72, 5e-6, id="5 x 5, transformed in groups of features"),
+    ],
+)
+def test_winograds_algorithm_rounds_little(side, images, pixels, channels, features, most):
     """The convolution and both gradients, as shares of the norms of those in float64."""
-    case = (20, 14, 14, 32, side, side, 64)
+    case = (images, pixels, pixels, channels, side, side, features)
     assert kernel_of(case) == "winograd"
-    given = *tensors(case), tensors((20, 16 - side, 17 - side, 64, 1, 1, 1))[0]
+    given = *tensors(case), tensors((images, pixels + 2 - side, pixels + 3 - side, features, 1, 1, 1))[0]
 
     def products(impl, x, kernel, y):
         found, transposed = jax.vjp(lambda x, kernel: convolve(impl, x, kernel, (1, 1), PADS), x, kernel)
@@ -92,7 +100,7 @@ def test_winograds_algorithm_rounds_little(side, most):
 
     ours = products("native", *map(jnp.asarray, given))
     with jax.enable_x64(True):
-        exact = products("lax", *(jnp.asarray(array, jnp.float64) for array in given))
+        exact = products("im2col", *(jnp.asarray(array, jnp.float64) for array in given))
     for found, expected in zip(ours, exact, strict=True):
         assert expected.dtype == np.float64
         assert np.linalg.norm(found - expected) < most * np.linalg.norm(expected)

@@ -1,8 +1,8 @@
 // The matrices of Toom and Cook for tiles of 4 x 4 pixels of the output, and how they are applied to many tiles at once.
 //
 // They evaluate polynomials at points and interpolate. The points lie close to one and their powers are exact, which
-// keeps rounding at two to three times that of the definition for kernels of 3, and at four to fourteen times, some 4e-6
-// of the root mean square, for kernels of 5.
+// keeps rounding at two to four times that of the definition for kernels of 3, some 1e-6 of the root mean square, and at
+// six to eleven times, some 4e-6, for kernels of 5.
 
 #pragma once
 

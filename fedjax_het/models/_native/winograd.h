@@ -14,6 +14,8 @@
 
 namespace winograd {
 
+constexpr int64_t kSummed = 64;  // channels that one sum goes over; rounding would grow with the root of all channels
+
 // R rows of a product, `panel` features wide: into `to`, or added to it.
 template <int R, bool kAdds>
 static inline void Product(int64_t panel, const float* a, int64_t a_row, int64_t a_next, const float* b,
@@ -41,26 +43,37 @@ struct Shape {
   int64_t images, height, width, channels, features, out_height, out_width, top, left;
 };
 
-// The tiles of all images in one row, a block of them at a time.
+// The tiles of all images in one row, a block of them at a time, and the features, a group of panels at a time.
 template <int K>
 struct Blocks {
   const Shape& s;
   int64_t rows = (s.out_height + kOut - 1) / kOut, columns = (s.out_width + kOut - 1) / kOut;
   int64_t count = s.images * rows * columns;
   int64_t panel = s.features <= kWide ? kWide : 2 * kWide;
-  int64_t features = (s.features + panel - 1) / panel * panel;
-  int64_t size = Size();
-  int64_t x_plane = size * s.channels + kWide, y_plane = size * features;
+  int64_t group = Group(), size = Size();
+  int64_t x_plane = size * s.channels + kWide, y_plane = size * group, k_plane = s.channels * group;
+
+  // As many features as kernels take 4 MB for, transformed, but at least a panel: a cache holds them between blocks.
+  int64_t Group() const {
+    const int64_t fitting = (1 << 20) / (kPlanes<K> * s.channels * panel), panels = (s.features + panel - 1) / panel;
+    return std::min(std::max<int64_t>(fitting, 1), panels) * panel;
+  }
 
   // As many tiles as the cache of a core holds planes of; where that is few, as many as make reading kernels worth it.
   int64_t Size() const {
-    const int64_t fitting = (1 << 17) / (kPlanes<K> * (s.channels + features)) / kTile * kTile;
+    const int64_t fitting = (1 << 17) / (kPlanes<K> * (s.channels + group)) / kTile * kTile;
     return std::min(count, fitting >= 2 * kTile ? std::min<int64_t>(fitting, 8 * kTile) : 8 * kTile);
+  }
+
+  // body(first feature, how many) for each group.
+  template <typename Body>
+  void EachGroup(Body&& body) const {
+    for (int64_t first = 0; first < s.features; first += group) body(first, std::min(group, s.features - first));
   }
 
   // body(first tile, how many) for each block.
   template <typename Body>
-  void Each(Body&& body) const {
+  void EachBlock(Body&& body) const {
     for (int64_t first = 0; first < count; first += size) body(first, std::min(size, count - first));
   }
 
@@ -75,29 +88,16 @@ struct Blocks {
 using Floats = std::unique_ptr<float[]>;
 static inline Floats Room(int64_t count) { return Floats(new float[count + kWide]); }
 
-// Room that a thread keeps for its next call. Memory of more than 32 MB goes back to the system each time otherwise, and
-// to map it anew, page by page, takes longer than all products of 25 images of 4 x 4 pixels with 512 x 512 features.
-static inline float* KeptRoom(int64_t count) {
-  static thread_local Floats kept;
-  static thread_local int64_t size = 0;
-  if (size < count) {
-    kept.reset();
-    kept = Room(count);
-    size = count;
-  }
-  return kept.get();
-}
-
-// A window of `side` x `side` pixels of an image, from row `top` and column `left` on; zeros outside of it.
+// `lanes` channels of `side` x `side` pixels of an image, from row `top` and column `left` on; zeros outside of it.
 static inline void Window(const float* image, int64_t height, int64_t width, int64_t channels, int64_t top,
-                          int64_t left, int side, float* to, int64_t to_entry) {
+                          int64_t left, int side, int64_t lanes, float* to, int64_t to_entry) {
   for (int i = 0; i < side; ++i)
     for (int j = 0; j < side; ++j, to += to_entry) {
       const int64_t row = top + i, column = left + j;
       if (row < 0 || row >= height || column < 0 || column >= width)
-        std::fill(to, to + channels, 0.0f);
+        std::fill(to, to + lanes, 0.0f);
       else
-        std::memcpy(to, image + (row * width + column) * channels, 4 * channels);
+        std::memcpy(to, image + (row * width + column) * channels, 4 * lanes);
     }
 }
 
@@ -110,7 +110,7 @@ static void PlanesOfInput(const Blocks<K>& b, const float* x, int64_t first, int
     b.At(first + t, [&](int64_t image, int64_t row, int64_t column) {
       const int64_t lanes = s.channels + kWide;
       Window(x + image * s.height * s.width * s.channels, s.height, s.width, s.channels, row - s.top, column - s.left,
-             kSide<K>, window, lanes);
+             kSide<K>, s.channels, window, lanes);
       Sandwich<Maps<K>::input>(window, lanes, planes + t * s.channels, b.x_plane, s.channels);
     });
 }
@@ -119,34 +119,41 @@ template <int K>
 static void Convolve(const Shape& s, const float* x, const float* kernel, float* y) {
   constexpr int P = kPlanes<K>;
   const Blocks<K> b{s};
-  const int64_t k_plane = s.channels * s.features + 2 * kWide;
-  float* const k_planes = KeptRoom(P * k_plane);
-  Floats x_planes = Room(P * b.x_plane), y_planes = Room(P * b.y_plane);
-  Floats window = Room(P * (s.channels + b.features + kWide));
-  // (c, f) pairs are the lanes; the last vector of the last pair is read beyond the kernel's end, hence from a copy.
-  const int64_t pairs = s.channels * s.features;
-  {
-    Floats copy = Room(K * K * pairs);
-    std::memcpy(copy.get(), kernel, 4 * K * K * pairs);
-    Sandwich<Maps<K>::kernel>(copy.get(), pairs, k_planes, k_plane, pairs);
-  }
-  b.Each([&](int64_t first, int64_t count) {
-    PlanesOfInput(b, x, first, count, window.get(), x_planes.get());
-    for (int p = 0; p < P; ++p)
-      for (int64_t f = 0; f < s.features; f += b.panel)
-        Tiles(count, [&](int64_t t, auto r) {
-          Product<r.value, false>(b.panel, x_planes.get() + p * b.x_plane + t * s.channels, s.channels, 1,
-                                  k_planes + p * k_plane + f, s.features, s.channels,
-                                  y_planes.get() + p * b.y_plane + t * b.features + f, b.features);
+  Floats k_planes = Room(P * b.k_plane), x_planes = Room(P * b.x_plane), y_planes = Room(P * b.y_plane);
+  Floats window = Room(P * (s.channels + b.group + kWide)), k_panel = Room(K * K * s.channels * b.panel);
+  b.EachGroup([&](int64_t first_feature, int64_t features) {
+    // (c, f) pairs of a panel are the lanes: planes[p][panel][c][f].
+    for (int64_t f = 0; f < features; f += b.panel) {
+      const int64_t width = std::min(b.panel, features - f);
+      for (int64_t line = 0; line < K * K * s.channels; ++line) {
+        float* const to = k_panel.get() + line * b.panel;
+        std::memcpy(to, kernel + line * s.features + first_feature + f, 4 * width);
+        std::fill(to + width, to + b.panel, 0.0f);
+      }
+      Sandwich<Maps<K>::kernel>(k_panel.get(), s.channels * b.panel, k_planes.get() + f * s.channels, b.k_plane,
+                                s.channels * b.panel);
+    }
+    b.EachBlock([&](int64_t first, int64_t count) {
+      if (!first_feature || b.count > b.size) PlanesOfInput(b, x, first, count, window.get(), x_planes.get());
+      for (int p = 0; p < P; ++p)
+        for (int64_t f = 0; f < features; f += b.panel)
+          for (int64_t c = 0; c < s.channels; c += kSummed)
+            Tiles(count, [&](int64_t t, auto r) {
+              const auto product = c ? Product<r.value, true> : Product<r.value, false>;
+              product(b.panel, x_planes.get() + p * b.x_plane + t * s.channels + c, s.channels, 1,
+                      k_planes.get() + p * b.k_plane + f * s.channels + c * b.panel, b.panel,
+                      std::min(kSummed, s.channels - c), y_planes.get() + p * b.y_plane + t * b.group + f, b.group);
+            });
+      for (int64_t t = 0; t < count; ++t)
+        b.At(first + t, [&](int64_t image, int64_t row, int64_t column) {
+          Sandwich<Maps<K>::output>(y_planes.get() + t * b.group, b.y_plane, window.get(), b.group, features);
+          float* const to = y + ((image * s.out_height + row) * s.out_width + column) * s.features + first_feature;
+          for (int64_t i = 0; i < std::min<int64_t>(kOut, s.out_height - row); ++i)
+            for (int64_t j = 0; j < std::min<int64_t>(kOut, s.out_width - column); ++j)
+              std::memcpy(to + (i * s.out_width + j) * s.features, window.get() + (i * kOut + j) * b.group,
+                          4 * features);
         });
-    for (int64_t t = 0; t < count; ++t)
-      b.At(first + t, [&](int64_t image, int64_t row, int64_t column) {
-        Sandwich<Maps<K>::output>(y_planes.get() + t * b.features, b.y_plane, window.get(), b.features, s.features);
-        for (int64_t i = 0; i < std::min<int64_t>(kOut, s.out_height - row); ++i)
-          for (int64_t j = 0; j < std::min<int64_t>(kOut, s.out_width - column); ++j)
-            std::memcpy(y + ((image * s.out_height + row + i) * s.out_width + column + j) * s.features,
-                        window.get() + (i * kOut + j) * b.features, 4 * s.features);
-      });
+    });
   });
 }
 
@@ -154,32 +161,34 @@ template <int K>
 static void KernelGradient(const Shape& s, const float* x, const float* y, float* kernel) {
   constexpr int P = kPlanes<K>;
   const Blocks<K> b{s};
-  const int64_t k_plane = s.channels * b.features;
-  float* const k_planes = KeptRoom(P * k_plane);
-  Floats x_planes = Room(P * b.x_plane), y_planes = Room(P * b.y_plane);
-  Floats window = Room(P * (s.channels + b.features + kWide));
-  std::fill(k_planes, k_planes + P * k_plane, 0.0f);
-  b.Each([&](int64_t first, int64_t count) {
-    PlanesOfInput(b, x, first, count, window.get(), x_planes.get());
-    for (int64_t t = 0; t < count; ++t)
-      b.At(first + t, [&](int64_t image, int64_t row, int64_t column) {
-        Window(y + image * s.out_height * s.out_width * s.features, s.out_height, s.out_width, s.features, row, column,
-               kOut, window.get(), b.features);
-        Sandwich<Maps<K>::output_back>(window.get(), b.features, y_planes.get() + t * b.features, b.y_plane,
-                                       b.features);
-      });
-    for (int p = 0; p < P; ++p)
-      for (int64_t f = 0; f < s.features; f += b.panel)
-        Tiles(s.channels, [&](int64_t c, auto r) {
-          Product<r.value, true>(b.panel, x_planes.get() + p * b.x_plane + c, 1, s.channels,
-                                 y_planes.get() + p * b.y_plane + f, b.features, count,
-                                 k_planes + p * k_plane + c * b.features + f, b.features);
+  Floats k_planes = Room(P * b.k_plane), x_planes = Room(P * b.x_plane), y_planes = Room(P * b.y_plane);
+  Floats window = Room(P * (s.channels + b.group + kWide)), k_panel = Room(K * K * s.channels * b.panel);
+  b.EachGroup([&](int64_t first_feature, int64_t features) {
+    std::fill(k_planes.get(), k_planes.get() + P * b.k_plane, 0.0f);
+    b.EachBlock([&](int64_t first, int64_t count) {
+      if (!first_feature || b.count > b.size) PlanesOfInput(b, x, first, count, window.get(), x_planes.get());
+      for (int64_t t = 0; t < count; ++t)
+        b.At(first + t, [&](int64_t image, int64_t row, int64_t column) {
+          Window(y + image * s.out_height * s.out_width * s.features + first_feature, s.out_height, s.out_width,
+                 s.features, row, column, kOut, features, window.get(), b.group);
+          Sandwich<Maps<K>::output_back>(window.get(), b.group, y_planes.get() + t * b.group, b.y_plane, b.group);
         });
+      for (int p = 0; p < P; ++p)
+        for (int64_t f = 0; f < features; f += b.panel)
+          Tiles(s.channels, [&](int64_t c, auto r) {
+            Product<r.value, true>(b.panel, x_planes.get() + p * b.x_plane + c, 1, s.channels,
+                                   y_planes.get() + p * b.y_plane + f, b.group, count,
+                                   k_planes.get() + p * b.k_plane + f * s.channels + c * b.panel, b.panel);
+          });
+    });
+    for (int64_t f = 0; f < features; f += b.panel) {
+      const int64_t width = std::min(b.panel, features - f);
+      Sandwich<Maps<K>::kernel_back>(k_planes.get() + f * s.channels, b.k_plane, k_panel.get(), s.channels * b.panel,
+                                     s.channels * b.panel);
+      for (int64_t line = 0; line < K * K * s.channels; ++line)
+        std::memcpy(kernel + line * s.features + first_feature + f, k_panel.get() + line * b.panel, 4 * width);
+    }
   });
-  Floats whole = Room(K * K * k_plane);
-  Sandwich<Maps<K>::kernel_back>(k_planes, k_plane, whole.get(), k_plane, k_plane);
-  for (int64_t line = 0; line < K * K * s.channels; ++line)
-    std::memcpy(kernel + line * s.features, whole.get() + line * b.features, 4 * s.features);
 }
 
 }  // namespace winograd
