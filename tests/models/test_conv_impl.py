@@ -1,5 +1,7 @@
 """The choice of a convolution by "auto", and the compiled kernels in every derivative."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,8 +46,8 @@ def test_the_cases_reach_every_native_kernel():
     assert [kernel_of(case) for case in CASES] == algorithms
 
 
-def summed_convolution(impl, stride):
-    return lambda x, kernel: jnp.sum(jnp.sin(convolve(impl, x, kernel, (stride, stride), PADS)))
+def summed_convolution(impl, stride, pads=PADS):
+    return lambda x, kernel: jnp.sum(jnp.sin(convolve(impl, x, kernel, (stride, stride), pads)))
 
 
 def gradient(function):
@@ -104,6 +106,28 @@ def test_winograds_algorithm_rounds_little(side, images, pixels, channels, featu
     for found, expected in zip(ours, exact, strict=True):
         assert expected.dtype == np.float64
         assert np.linalg.norm(found - expected) < most * np.linalg.norm(expected)
+
+
+@needs_native
+@pytest.mark.parametrize("derivative", DERIVATIVES)
+@pytest.mark.parametrize("shape", [(5, 2, 2, 70, 3, 3, 60), (5, 2, 3, 70, 3, 3, 60)], ids=["2 x 2", "2 x 3"])
+def test_native_has_the_derivatives_of_lax_on_few_pixels(shape, derivative):
+    x, kernel = tensors(shape)
+    losses = (summed_convolution(name, 1, ((1, 1), (1, 1))) for name in ("native", "lax"))
+    ours, theirs = (jax.jit(DERIVATIVES[derivative](loss)) for loss in losses)
+    assert_equal(ours(x, kernel), theirs(x, kernel))
+
+
+@needs_native
+def test_images_of_two_by_two_pixels_take_nine_products():
+    x, kernel = tensors((5, 2, 2, 512, 3, 3, 512))
+    function = partial(convolve, "native", strides=(1, 1), pads=((1, 1), (1, 1)))
+    assert str(jax.make_jaxpr(function)(x, kernel)).count("dot_general") == 9
+    with jax.enable_x64(True):
+        wide = (jnp.asarray(array, jnp.float64) for array in (x, kernel))
+        exact = np.asarray(convolve("im2col", *wide, (1, 1), ((1, 1), (1, 1))))
+    assert exact.dtype == np.float64
+    assert np.linalg.norm(function(x, kernel) - exact) < 1e-6 * np.linalg.norm(exact)
 
 
 @needs_native
