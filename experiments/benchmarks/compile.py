@@ -3,21 +3,21 @@
     python -m experiments.benchmarks.compile --topology=v5e:2x2 --algorithms=all --models=mlp,cnn --json=compile.json
 
 Compiles the rounds and the evaluation of a run for a TPU topology, such as v5e:1x1 or v5e:2x2, with the compiler of the
-extra `tpu`; the process itself computes on the CPU. --platform=cuda lowers the programs for GPUs, and compiles nothing;
+extra `tpu`; with --platform=cuda for GPUs, such as h100:1 or h100:4, with that of the extra `cuda12`. The process
+itself computes on the CPU. --platform=cuda without a topology lowers the programs for GPUs, and needs no extra;
 --platform=cpu compiles them for this machine, in layouts of one device.
 Each program is a row of the table: seconds to trace and to compile, those of all cores together in compiling, the
-instructions of the compiled program, bytes of arguments and temporary arrays on each device, FLOP and bytes of one
-round with loops multiplied out, bytes of collectives, operations in float64, custom calls, and an estimate of a round's
-seconds from the peak rates of the chip; the last six not for CPUs, where kernels of ours compute. Rows are written to
---json as they come, and what is in that file is not compiled again. No program is taken from a cache.
+instructions of the compiled program, bytes of arguments and temporary arrays on each device, FLOP, bytes and operations
+of one round with loops multiplied out, bytes of collectives, operations in float64, custom calls, and an estimate of a
+round's seconds from the peak rates of the chip; the last seven not for CPUs, where kernels of ours compute. For a GPU
+that is not there, kernels are chosen without timing them, and the room that cuDNN needs is not counted. Rows are
+written to --json as they come, and what is in that file is not compiled again. No program is taken from a cache.
 --effort=-1 shows soonest whether the compiler accepts a program; its other figures are those of a slower one.
 Exit status: 0 = all compiled, or were refused for a stated reason, 1 = some failed, 2 = an input error.
 """
 
 import argparse
-import importlib.util
 import itertools
-import os
 import re
 import sys
 import time
@@ -29,8 +29,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from absl.flags import argparse_flags
-from jax.experimental import topologies
-from jax.sharding import Mesh, SingleDeviceSharding
 
 import fedjax_het as fh
 from fedjax_het._internal.target_platform import tracing_for
@@ -38,21 +36,22 @@ from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.engine.execution.programs import Program, RunPrograms
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.execution.trace import TracedRound, trace_round
-from fedjax_het.engine.parallel.layout import AXIS, Layout, chunked, sharded, vmapped
+from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.runs import Sweep
 from fedjax_het.errors import InputError
 from fedjax_het.models import MODELS
 
 from ..configuration.command_line import with_exit_status
 from ..runs.setting_text import select_names
+from .costs import Costs, count_costs
 from .figure_file import FigureFile, Record, format_table
-from .hlo import Costs, count_costs, count_instructions
+from .hlo import count_instructions
 from .rounds import check_json_path
+from .targets import DEFAULT_TOPOLOGIES, LAYOUTS, Target, estimate_seconds, find_target, first_line
 
 CLIENTS, COHORT, EXAMPLES, BATCH = 100, 8, 100, 20  # clients, clients per round, examples per client, batch size
-LAYOUTS = ("vmapped", "chunked", "sharded")
+ALPHABET = 80  # characters of a text
 PROGRAMS = ("rounds", "evaluation")
-
 
 _SHARDING_CALLS = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
 _HOST_CALL = re.compile("lapack|fedjax_het|callback")
@@ -62,44 +61,11 @@ class HostCallError(Exception):
     """A program calls a function of the host, or a kernel that exists for CPUs alone."""
 
 
-class Chip(NamedTuple):
-    """Peak rates of a chip, as its vendor publishes them."""
-
-    flop: float  # per second, products in bfloat16
-    memory: float  # bytes per second of the main memory
-    links: float  # bytes per second to the other chips
-
-
-CHIPS = {  # docs.cloud.google.com/tpu/docs/v5e, v5p and v6e
-    "v5e": Chip(197e12, 819e9, 200e9),
-    "v5p": Chip(459e12, 2765e9, 600e9),
-    "v6e": Chip(918e12, 1640e9, 448e9),
-}
-
-
-class Target(NamedTuple):
-    """The devices that are compiled for; none where programs are only lowered."""
-
-    platform: str  # "tpu", "cuda" or "cpu", as JAX names it in `lowering_platforms`
-    topology: str
-    devices: tuple[Any, ...] = ()
-
-    @property
-    def chip(self) -> Chip | None:
-        return CHIPS.get(self.topology.split(":")[0])
-
-    def layout(self, name: str) -> Layout:
-        if name == "sharded":
-            devices = self.devices or jax.devices()
-            return sharded(Mesh(np.array(devices), (AXIS,)))
-        return {"vmapped": vmapped, "chunked": chunked(2)}[name]
-
-
 class Problem(NamedTuple):
     """Inputs that a model is compiled with."""
 
-    image: tuple[int, int, int]
-    masks: bool = False
+    shape: tuple[int, ...]  # (height, width, channel) of an image, or (length,) of a text
+    is_dense: bool = False  # whether every pixel or every position has a label
     options: Mapping[str, Any] = MappingProxyType({})  # of the model
 
 
@@ -111,42 +77,41 @@ PROBLEMS = {
     "resnet50": Problem((32, 32, 3)),
     "densenet121": Problem((64, 64, 3)),
     "harmofl_densenet": Problem((96, 96, 3)),
-    "unet": Problem((64, 64, 3), masks=True),
+    "unet": Problem((64, 64, 3), is_dense=True),
+    "lstm": Problem((80,)),
+    "transformer": Problem((80,), is_dense=True),
 }
 
-
-def find_target(platform: str, topology: str) -> Target:
-    """Raises InputError where the compiler is not installed or does not know the topology."""
-    if platform == "cuda":
-        return Target("cuda", "cuda")
-    if platform == "cpu":
-        return Target("cpu", "cpu", tuple(jax.devices("cpu")[:1]))
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # there is no metadata server to ask
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # the compiler needs no chip for itself
-    if importlib.util.find_spec("libtpu") is None:
-        raise InputError('--platform: there is no compiler for TPUs here. Install it: pip install "fedjax-het[tpu]"')
-    options = {"chips_per_host_bounds": (1, 1, 1)} if topology.endswith(":1x1") else {}
-    try:
-        found = topologies.get_topology_desc(topology, platform="tpu", **options)
-    except Exception as error:  # of kinds that the compiler does not document
-        message = f"--topology: no compiler for '{topology}' ({_first_line(error)}). Write v5e:1x1 or v5e:2x2."
-        raise InputError(message) from error
-    return Target("tpu", topology, tuple(found.devices))
+IMAGE_MODELS = tuple(name for name, problem in PROBLEMS.items() if len(problem.shape) == 3)
 
 
 def trace(algorithm: str, model: str, layout: Layout) -> TracedRound:
-    """Trace a run of the algorithm on synthetic images of the model's size."""
+    """Trace a run of the algorithm on synthetic images, or texts, of the model's size."""
     problem = PROBLEMS[model]
-    federation = fh.data.toy(
-        CLIENTS,
-        num_classes=2 if problem.masks else 10,
-        image=problem.image,
-        masks=problem.masks,
-        examples_per_client=(EXAMPLES, EXAMPLES),
-    )
+    federation = _draw_texts(problem) if len(problem.shape) == 1 else _draw_images(problem)
     network = MODELS[model](num_classes=federation.num_classes, **problem.options)
     sweep = Sweep(lambda: ALGORITHMS[algorithm](learning_rate=0.01, batch_size=BATCH))
     return trace_round(RunSpec(sweep, network, federation, fh.participation.uniform(COHORT), 10, 5), layout)
+
+
+def _draw_images(problem: Problem) -> fh.data.Federation:
+    height, width, channels = problem.shape
+    return fh.data.toy(
+        CLIENTS,
+        num_classes=2 if problem.is_dense else 10,
+        image=(height, width, channels),
+        masks=problem.is_dense,
+        examples_per_client=(EXAMPLES, EXAMPLES),
+    )
+
+
+def _draw_texts(problem: Problem) -> fh.data.Federation:
+    rng, number = np.random.default_rng(0), CLIENTS * EXAMPLES
+    texts = rng.integers(0, ALPHABET, (number, *problem.shape), np.int32)
+    labels = rng.integers(0, ALPHABET, texts.shape if problem.is_dense else number, np.int32)
+    names = [str(token) for token in range(ALPHABET)]
+    dataset = fh.data.assemble("texts", texts, labels, class_names=names)
+    return fh.data.federate(dataset, fh.data.iid(), CLIENTS, test_fraction=0.2)
 
 
 def compile_case(
@@ -155,7 +120,7 @@ def compile_case(
     """Compile the rounds and the evaluation, and return a row for each: its figures, or what the compiler said."""
     case = {"algorithm": algorithm, "model": model, "layout": layout_name}
     rows = []
-    with tracing_for("gpu" if target.platform == "cuda" else target.platform):
+    with tracing_for(target.traced_platform):
         try:
             traced = trace(algorithm, model, target.layout(layout_name))
         except InputError as error:
@@ -163,24 +128,21 @@ def compile_case(
         programs = RunPrograms(traced)
         for name in names:
             try:
-                figures = _measure(getattr(programs, name)(), traced, target)
+                figures = measure(getattr(programs, name)(), traced, target)
             except Exception as error:  # whatever a compiler raises is a result
-                figures = {"result": f"failed: {_first_line(error)}"}
+                figures = {"result": f"failed: {first_line(error)}"}
             rows.append(case | {"program": name} | figures)
     return rows
 
 
-def _measure(program: Program, traced: TracedRound, target: Target) -> Record:
+def measure(program: Program, traced: TracedRound, target: Target) -> Record:
+    """Compile a program of a traced run, or lower it where the target has no devices, and return its figures."""
     begun = time.perf_counter()
     if not target.devices:
         lowered = program.function.trace(*program.arguments).lower(lowering_platforms=(target.platform,))
         seconds = {"result": "lowered", "trace_s": time.perf_counter() - begun}
         return seconds | _describe_lowered(lowered.as_text())
-    arguments = program.arguments
-    if not traced.layout.mesh:
-        here = SingleDeviceSharding(target.devices[0])
-        arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), arguments)
-    lowered = program.function.lower(*arguments)
+    lowered = program.function.lower(*target.place(program.arguments, traced.layout))
     traced_at, cores_at = time.perf_counter(), time.process_time()
     compiled = lowered.compile()
     seconds = {"result": "compiled", "trace_s": traced_at - begun, "compile_s": time.perf_counter() - traced_at}
@@ -192,7 +154,8 @@ def _measure(program: Program, traced: TracedRound, target: Target) -> Record:
     if target.platform == "cpu":
         return seconds | sizes
     costs = count_costs(text, count_trips(traced))
-    figures = {"gflop": costs.flop / 1e9, "gb": costs.bytes / 1e9, "collectives_mb": _describe_collectives(costs)}
+    figures = {"gflop": costs.all_flop / 1e9, "gb": costs.bytes / 1e9, "operations": costs.operations}
+    figures |= {"collectives_mb": _describe_collectives(costs)}
     if target.chip:
         figures["estimated_s"] = estimate_seconds(costs, target.chip)
     lowered_figures = _describe_lowered(lowered.as_text())
@@ -216,13 +179,6 @@ def count_trips(traced: TracedRound) -> Mapping[str, float]:
     }
 
 
-def estimate_seconds(costs: Costs, chip: Chip) -> float:
-    """The roofline: the longer of arithmetic and memory traffic at peak rates, then the collectives."""
-    return (
-        max(costs.product_passes / chip.flop, costs.bytes / chip.memory) + sum(costs.collectives.values()) / chip.links
-    )
-
-
 def _describe_lowered(text: str) -> Record:
     """Operations in float64, and calls of libraries; raises an error for calls that only hosts and CPUs have."""
     calls = sorted(set(re.findall(r"custom_call @([\w.]+)", text)) - _SHARDING_CALLS)
@@ -235,14 +191,13 @@ def _describe_collectives(costs: Costs) -> str:
     return ", ".join(f"{kind} {size / 1e6:.3g}" for kind, size in sorted(costs.collectives.items()))
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"
-
-
 def _parse_command(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse_flags.ArgumentParser(prog="python -m experiments.benchmarks.compile", allow_abbrev=False)
-    parser.add_argument("--platform", default="tpu", choices=("tpu", "cuda", "cpu"), help="cuda is only lowered")
-    parser.add_argument("--topology", default="v5e:1x1", help="the TPU's chips: v5e:1x1, v5e:2x2, ...")
+    parser.add_argument("--platform", default="tpu", choices=tuple(DEFAULT_TOPOLOGIES))
+    parser.add_argument(
+        "--topology",
+        help="the TPU's chips, v5e:1x1 (default), v5e:2x2, ...; GPUs, h100:4; default: cuda is only lowered",
+    )
     parser.add_argument("--algorithms", default="all", help="comma-separated, or all")
     parser.add_argument("--models", default="mlp", help="comma-separated, or all")
     parser.add_argument("--layouts", default="vmapped", help=f"{', '.join(LAYOUTS)}, or all")
@@ -272,7 +227,8 @@ def _parse_command(argv: Sequence[str]) -> argparse.Namespace:
 
 def run_command(known: argparse.Namespace) -> int:
     jax.config.update("jax_platforms", "cpu")  # nothing runs on the devices that are compiled for
-    target, file = find_target(known.platform, known.topology), FigureFile(known.json)
+    topology = DEFAULT_TOPOLOGIES[known.platform] if known.topology is None else known.topology
+    target, file = find_target(known.platform, topology), FigureFile(known.json)
     effort = f", effort {known.effort:g}" if known.effort else ""
     file.describe({"device": f"{target.topology}{effort}", "versions": f"JAX {jax.__version__}"})
     if known.effort:

@@ -10,15 +10,12 @@ Exit status: 0 = all compiled, 1 = some failed, 2 = an input error.
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 from absl.flags import argparse_flags
-from jax.sharding import SingleDeviceSharding
 
 from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.engine.execution.programs import RunPrograms
@@ -31,31 +28,17 @@ from fedjax_het.models import MODELS, Precision, computed_in, find_conv_candidat
 from ..configuration.command_line import with_exit_status
 from . import compile
 from .figure_file import FigureFile, Record, format_table
-from .hlo import count_costs
 from .rounds import check_json_path
+from .targets import Target, find_target, platform_of
 
 
-def count_candidate(
-    candidate: Candidate, model: str, precision: Precision, target: compile.Target, chip: compile.Chip
-) -> Record:
+def count_candidate(candidate: Candidate, model: str, precision: Precision, target: Target) -> Record:
     """Compile the rounds of FedAvg with this candidate, and return what the compiler's program takes."""
-    with tracing_for(target.platform):
+    with tracing_for(target.traced_platform):
         spec = candidate.adapt(compile.trace("fedavg", model, candidate.layout).spec)
         traced = trace_round(replace(spec, model=computed_in(precision)(spec.model)), candidate.layout)
-        program = RunPrograms(traced).rounds()
-        here = SingleDeviceSharding(target.devices[0])
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), program.arguments)
-        lowered, begun = program.function.lower(*shapes), time.perf_counter()
-        compiled = lowered.compile()
-    memory: Any = compiled.memory_analysis()
-    costs = count_costs(compiled.as_text() or "", compile.count_trips(traced))
-    return {
-        "compile_s": time.perf_counter() - begun,
-        "temporary_mb": memory.temp_size_in_bytes / 1e6,
-        "gflop": costs.flop / 1e9,
-        "gb": costs.bytes / 1e9,
-        "estimated_s": compile.estimate_seconds(costs, chip),
-    }
+        figures = compile.measure(RunPrograms(traced).rounds(), traced, target)
+    return {key: figures[key] for key in ("compile_s", "temporary_mb", "gflop", "gb", "operations", "estimated_s")}
 
 
 def describe_choice(records: Sequence[Record]) -> str:
@@ -70,8 +53,8 @@ def describe_choice(records: Sequence[Record]) -> str:
 
 def _parse_command(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse_flags.ArgumentParser(prog="python -m experiments.benchmarks.convolutions", allow_abbrev=False)
-    parser.add_argument("--topology", default="v5e:1x1", help="a TPU of one chip: v5e:1x1 or v6e:1x1")
-    parser.add_argument("--model", default="cnn", choices=tuple(compile.PROBLEMS))
+    parser.add_argument("--topology", default="v5e:1x1", help="one chip or GPU: v5e:1x1, h100:1, ...")
+    parser.add_argument("--model", default="cnn", choices=compile.IMAGE_MODELS)
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--json", type=Path, help="the file of figures, continued if it exists")
     known = parser.parse_args(list(argv))
@@ -82,17 +65,16 @@ def _parse_command(argv: Sequence[str]) -> argparse.Namespace:
 
 def run_command(known: argparse.Namespace) -> int:
     jax.config.update("jax_platforms", "cpu")  # nothing runs on the devices that are compiled for
-    target, file = compile.find_target("tpu", known.topology), FigureFile(known.json)
+    target, file = find_target(platform_of(known.topology), known.topology), FigureFile(known.json)
     if len(target.devices) != 1 or target.chip is None:
-        raise InputError(f"--topology: '{known.topology}' is not one chip of known rates. Write v5e:1x1 or v6e:1x1.")
-    chip = target.chip
+        raise InputError(f"--topology: '{known.topology}' is not one chip of known rates. Write v5e:1x1 or h100:1.")
     file.describe(
         {"device": f"{known.topology}, {known.model}, {known.precision}", "versions": f"JAX {jax.__version__}"}
     )
-    with tracing_for(target.platform):
+    with tracing_for(target.traced_platform):
         problem = compile.PROBLEMS[known.model]
         network = MODELS[known.model](num_classes=2, **problem.options)
-        images = jax.ShapeDtypeStruct((1, *problem.image), "float32")
+        images = jax.ShapeDtypeStruct((1, *problem.shape), "float32")
         convs = find_conv_candidates(network, images, is_layout_given=False)
     if not convs:
         raise InputError(f"--model: {known.model} has no convolutions. Take another.")
@@ -100,7 +82,7 @@ def run_command(known: argparse.Namespace) -> int:
     for name in file.missing("convolutions", candidates):
         print(name, end=": ", flush=True)
         try:
-            figures = count_candidate(candidates[name], known.model, known.precision, target, chip)
+            figures = count_candidate(candidates[name], known.model, known.precision, target)
         except jax.errors.JaxRuntimeError as error:  # whatever the compiler says is a result
             figures = {"error": str(error).strip().splitlines()[0][:200]}
         file.add("convolutions", {"name": name} | figures)

@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from experiments.benchmarks import compile
-from experiments.benchmarks.hlo import Costs
+from experiments.benchmarks.targets import LAYOUTS, find_target
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.engine.execution.programs import RunPrograms
 from fedjax_het.engine.parallel.layout import chunked
@@ -31,6 +31,10 @@ for platform, lowered_for in (("tpu", "tpu"), ("gpu", "cuda"), ("cpu", "cpu")):
             print(hashlib.sha256(lowered.as_text().encode()).hexdigest())
 programs.evaluation().compile()
 """
+needs_gpu_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda12_plugin") is None,
+    reason="no compiler for GPUs: install fedjax_het[cuda12]",
+)
 needs_tpu_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="no compiler for TPUs: install fedjax_het[tpu]"
 )
@@ -38,12 +42,12 @@ needs_tpu_compiler = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def one_chip():
-    return compile.find_target("tpu", "v5e:1x1")
+    return find_target("tpu", "v5e:1x1")
 
 
 @pytest.fixture(scope="module")
 def four_chips():
-    return compile.find_target("tpu", "v5e:2x2")
+    return find_target("tpu", "v5e:2x2")
 
 
 def check(rows, result):
@@ -54,21 +58,21 @@ def check(rows, result):
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedld", "harmofl"])
 def test_rounds_lower_for_gpus_without_calls_that_only_cpus_have(algorithm):
-    check(compile.compile_case(algorithm, "mlp", "vmapped", compile.find_target("cuda", "")), "lowered")
+    check(compile.compile_case(algorithm, "mlp", "vmapped", find_target("cuda", "")), "lowered")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_lowers_for_gpus(algorithm):
-    for layout in compile.LAYOUTS:
-        check(compile.compile_case(algorithm, "mlp", layout, compile.find_target("cuda", "")), "lowered")
+    for layout in LAYOUTS:
+        check(compile.compile_case(algorithm, "mlp", layout, find_target("cuda", "")), "lowered")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", compile.PROBLEMS)
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedld", "harmofl"])
 def test_every_model_lowers_for_gpus(algorithm, model):
-    check(compile.compile_case(algorithm, model, "vmapped", compile.find_target("cuda", "")), "lowered")
+    check(compile.compile_case(algorithm, model, "vmapped", find_target("cuda", "")), "lowered")
 
 
 @pytest.mark.slow
@@ -96,13 +100,6 @@ def test_a_call_of_the_host_is_a_failure():
         compile._describe_lowered(text)
 
 
-def test_the_estimate_is_the_slower_of_arithmetic_and_memory_and_then_the_collectives():
-    chip = compile.Chip(flop=100.0, memory=10.0, links=1.0)
-    costs = Costs(flop=300.0, product_passes=600.0, bytes=20.0, collectives={"all-reduce": 3.0, "all-gather": 1.0})
-    assert compile.estimate_seconds(costs, chip) == 6 + 4
-    assert compile.estimate_seconds(Costs(bytes=20.0), chip) == 2
-
-
 @pytest.mark.parametrize(("size", "chunks"), [(1, 8), (3, 3), (8, 1), (20, 1)])
 def test_the_loop_over_chunks_of_eight_clients_is_counted(size, chunks):
     traced = compile.trace("fedavg", "mlp", chunked(size))
@@ -114,9 +111,9 @@ def test_the_loop_over_chunks_of_eight_clients_is_counted(size, chunks):
 
 
 def test_a_program_for_this_machine_is_measured_without_what_kernels_would_hide():
-    target = compile.find_target("cpu", "")
+    target = find_target("cpu", "")
     traced = compile.trace("fedavg", "mlp", target.layout("vmapped"))
-    evaluation = compile._measure(RunPrograms(traced).evaluation(), traced, target)
+    evaluation = compile.measure(RunPrograms(traced).evaluation(), traced, target)
     assert evaluation["compile_cpu_s"] > 0
     assert evaluation["instructions"] > 100
     assert "gflop" not in evaluation
@@ -138,7 +135,7 @@ def test_rounds_and_evaluation_compile_for_a_tpu(one_chip):
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_compiles_for_four_tpus(algorithm, four_chips):
-    for layout in compile.LAYOUTS:
+    for layout in LAYOUTS:
         check(compile.compile_case(algorithm, "mlp", layout, four_chips), "compiled")
 
 
@@ -148,6 +145,39 @@ def test_every_algorithm_compiles_for_four_tpus(algorithm, four_chips):
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedld", "harmofl"])
 def test_every_model_compiles_for_a_tpu(algorithm, model, one_chip):
     check(compile.compile_case(algorithm, model, "vmapped", one_chip), "compiled")
+
+
+def compile_for_gpus(tmp_path, topology, *choices):
+    """The records of the command in a process of its own: in this one JAX may have left out GPUs for want of one."""
+    path = tmp_path / "gpu.json"
+    command = [sys.executable, "-m", "experiments.benchmarks.compile", "--platform=cuda", f"--topology={topology}"]
+    ended = subprocess.run([*command, *choices, f"--json={path}"], cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr[-2000:]
+    return check(json.loads(path.read_text())["records"], "compiled")
+
+
+@needs_gpu_compiler
+def test_rounds_compile_for_a_gpu(tmp_path):
+    (rounds,) = compile_for_gpus(tmp_path, "h100:1", "--algorithms=fedavg", "--programs=rounds")
+    per_example = 2 * 2 * 28 * 28 * 128 + 3 * 2 * 128 * 10  # as for a TPU
+    assert rounds["gflop"] == pytest.approx(compile.COHORT * 80 * per_example / 1e9, rel=0.01)
+    assert rounds["operations"] > 4 * 10  # at least ten in each of four steps
+    assert rounds["estimated_s"] > 0
+    assert rounds["custom_calls"] == ""
+
+
+@needs_gpu_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_compiles_for_four_gpus(algorithm, tmp_path):
+    compile_for_gpus(tmp_path, "h100:4", f"--algorithms={algorithm}", "--layouts=all")
+
+
+@needs_gpu_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("model", compile.PROBLEMS)
+def test_every_model_compiles_for_a_gpu(model, tmp_path):
+    compile_for_gpus(tmp_path, "a100:1", "--algorithms=fedavg,fedld,harmofl", f"--models={model}")
 
 
 def test_what_the_file_holds_is_not_compiled_again(tmp_path, capsys, monkeypatch):

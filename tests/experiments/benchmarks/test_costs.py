@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from experiments.benchmarks.hlo import UnknownTripCountError, count_costs
+from experiments.benchmarks.costs import UnknownTripCountError, count_costs
 
 MATRIX = jax.ShapeDtypeStruct((64, 64), jnp.float32)
 PRODUCT = 2 * 64**3  # FLOP
@@ -22,7 +22,7 @@ def multiply_repeatedly(matrix, count):
 
 
 def test_a_loop_of_known_length_counts_as_often_as_it_runs():
-    assert count_costs(compiled_text(lambda x: multiply_repeatedly(x, 7), MATRIX), {}).flop == 7 * PRODUCT
+    assert count_costs(compiled_text(lambda x: multiply_repeatedly(x, 7), MATRIX), {}).flop == {"default": 7 * PRODUCT}
 
 
 # As a TPU's compiler writes a loop of seven iterations whose counter is an int64.
@@ -55,7 +55,7 @@ ENTRY %main (start: (u32[], u32[], f32[64,64])) -> (u32[], u32[], f32[64,64]) {
 
 
 def test_a_loop_whose_condition_has_a_constant_counts_as_often_as_that_says():
-    assert count_costs(LOOP, {"": 3}).flop == 7 * PRODUCT
+    assert count_costs(LOOP, {"": 3}).flop == {"default": 7 * PRODUCT}
 
 
 def test_loops_of_unknown_length_are_counted_by_their_innermost_scope():
@@ -69,7 +69,7 @@ def test_loops_of_unknown_length_are_counted_by_their_innermost_scope():
 
     count = jax.ShapeDtypeStruct((), jnp.int32)
     text = compiled_text(nested, MATRIX, count, count)
-    assert count_costs(text, {"rounds": 3, "steps": 5}).flop == 15 * PRODUCT
+    assert count_costs(text, {"rounds": 3, "steps": 5}).all_flop == 15 * PRODUCT
     with pytest.raises(UnknownTripCountError):
         count_costs(text, {"rounds": 3})
 
@@ -80,7 +80,64 @@ def test_a_convolution_counts_products_with_each_entry_of_its_kernel():
     def convolve(x, k):
         return jax.lax.conv_general_dilated(x, k, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
-    assert count_costs(compiled_text(convolve, image, kernel), {}).flop == 2 * (4 * 6 * 6 * 16) * (3 * 3 * 3)
+    assert count_costs(compiled_text(convolve, image, kernel), {}).all_flop == 2 * (4 * 6 * 6 * 16) * (3 * 3 * 3)
+
+
+# As a GPU's compiler writes calls of cuDNN and cuBLAS; of the latter's names the attributes are JSON.
+LIBRARY_CALL = """
+ENTRY %main (a: {a}, b: {b}) -> {result} {{
+  %a = {a} parameter(0)
+  %b = {b} parameter(1)
+  %both = ({result}, u8[4096]{{0}}) custom-call(%a, %b), {attributes}
+  ROOT %first = {result} get-tuple-element(%both), index=0
+}}
+"""
+WINDOW = "window={size=5x5 stride=2x2 pad=1_1x1_1}, dim_labels=b01f_o01i->b01f, feature_group_count=1, "
+IMAGES, KERNELS, OUTPUTS = "f32[8,29,29,32]{3,2,1,0}", "f32[64,5,5,32]{3,2,1,0}", "f32[8,14,14,64]{3,2,1,0}"
+
+
+@pytest.mark.parametrize(
+    ("target", "a", "b", "result"),
+    [
+        ("convForward", IMAGES, KERNELS, OUTPUTS),
+        ("convBiasActivationForward", IMAGES, KERNELS, OUTPUTS),
+        ("convBackwardInput", OUTPUTS, KERNELS, IMAGES),
+        ("convBackwardFilter", IMAGES, OUTPUTS, KERNELS),
+    ],
+)
+@pytest.mark.parametrize(("precision", "kind"), [("", "default"), ("operand_precision={highest,highest}, ", "highest")])
+def test_a_convolution_of_a_library_and_its_gradients_count_as_the_forward_one(target, a, b, result, precision, kind):
+    attributes = f'{WINDOW}{precision}custom_call_target="__cudnn${target}", backend_config={{"algo_id":"-1"}}'
+    costs = count_costs(LIBRARY_CALL.format(a=a, b=b, result=result, attributes=attributes), {})
+    assert costs.flop == {kind: 2 * (8 * 14 * 14 * 64) * (5 * 5 * 32)}
+    assert costs.operations == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "asked", "kind"),
+    [
+        ("f32", "DEFAULT", "default"),
+        ("f32", "HIGHEST", "highest"),
+        ("f64", "DEFAULT", "float64"),
+        ("bf16", "DEFAULT", "bfloat16"),
+    ],
+)
+def test_a_product_of_a_library_counts_by_its_precision(dtype, asked, kind):
+    attributes = (
+        'custom_call_target="__cublas$lt$matmul", backend_config={"gemm_backend_config":{"dot_dimension_numbers":'
+        '{"lhs_contracting_dimensions":["0"],"rhs_contracting_dimensions":["0"],"lhs_batch_dimensions":[]},'
+        f'"precision_config":{{"operand_precision":["{asked}","{asked}"],"algorithm":"ALG_UNSET"}}}}}}'
+    )
+    shapes = {"a": f"{dtype}[70,30]{{1,0}}", "b": f"{dtype}[70,50]{{1,0}}", "result": f"{dtype}[30,50]{{1,0}}"}
+    assert count_costs(LIBRARY_CALL.format(**shapes, attributes=attributes), {}).flop == {kind: 2 * 30 * 50 * 70}
+
+
+def test_what_a_loop_starts_is_counted_as_often_as_it_runs():
+    once = count_costs(compiled_text(lambda x: multiply_repeatedly(x, 1), MATRIX), {}).operations
+    often = count_costs(compiled_text(lambda x: multiply_repeatedly(x, 7), MATRIX), {}).operations
+    assert once > 0
+    assert often > 7
+    assert count_costs(REPLACEMENT, {}).operations == 1
 
 
 def test_a_slice_reads_no_more_than_it_returns():
