@@ -145,8 +145,8 @@ class _Counter:
         written = count_bytes(instruction.type)
         if instruction.opcode in ("dynamic-slice", "gather", "slice"):
             return 2 * written
-        if instruction.opcode == "dynamic-update-slice":
-            return 2 * count_bytes(types.get(instruction.operands[1], ""))
+        if updates := _updates(instruction):
+            return 2 * count_bytes(types.get(updates, ""))
         reads = [count_bytes(types.get(operand, "")) for operand in instruction.operands]
         if instruction.opcode == "fusion":
             fused = self._computations[str(instruction.called("calls"))]
@@ -175,17 +175,23 @@ def _is_sliced(parameter: Instruction, reader: Instruction) -> bool:
 
 
 def _is_updated(parameter: Instruction, reader: Instruction) -> bool:
-    return reader.opcode == "dynamic-update-slice" and reader.operands[0] == parameter.name
+    return _updates(reader) is not None and reader.operands[0] == parameter.name
+
+
+def _updates(instruction: Instruction) -> str | None:
+    """The operand that replaces a part of the first one in place, which is not read or written elsewhere."""
+    place = {"dynamic-update-slice": 1, "scatter": 2}.get(instruction.opcode)
+    return None if place is None or len(instruction.operands) <= place else instruction.operands[place]
 
 
 def _partial_write(fused: list[Instruction], written: float) -> float:
     """The bytes that a fusion writes, of which an update of a slice writes only the slice."""
     types = {each.name: each.type for each in fused}
-    updates = [each for each in fused if each.opcode == "dynamic-update-slice"]
-    if not updates or fused[-1].opcode not in ("dynamic-update-slice", "bitcast", "tuple"):
+    updates = [(each, name) for each in fused if (name := _updates(each))]
+    if not updates or fused[-1].opcode not in ("dynamic-update-slice", "scatter", "bitcast", "tuple"):
         return written
-    whole = sum(count_bytes(each.type) for each in updates)
-    return max(0.0, written - whole) + 2 * sum(count_bytes(types[each.operands[1]]) for each in updates)
+    whole = sum(count_bytes(each.type) for each, _ in updates)
+    return max(0.0, written - whole) + 2 * sum(count_bytes(types[name]) for _, name in updates)
 
 
 def _count_flop(instruction: Instruction, types: Mapping[str, str]) -> dict[str, float]:

@@ -20,7 +20,7 @@ PRINTED = {
     "quickstart": "over 2 seeds",
     "your_own_algorithm": " passed",
     "diagnostics": "pairs in conflict",
-    "scaling_tpu": " x cpu",
+    "scaling_tpu": "bfloat16: ",
 }
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "colab").glob("*.ipynb"))
 

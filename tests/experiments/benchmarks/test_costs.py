@@ -178,6 +178,36 @@ def test_replacing_a_row_reads_and_writes_no_other():
     assert count_costs(REPLACEMENT, {}).bytes < 5 * 64 * 4
 
 
+# As a GPU's compiler fuses the replacement of two rows.
+SCATTER = """
+%second (old: f32[], new: f32[]) -> f32[] {
+  %old = f32[] parameter(0)
+  ROOT %new = f32[] parameter(1)
+}
+
+%fused (table: f32[10000,64], rows: f32[2,64], places: s32[2]) -> f32[10000,64] {
+  %table = f32[10000,64]{1,0} parameter(0)
+  %places = s32[2]{0} parameter(2)
+  %column = s32[2,1]{1,0} bitcast(%places)
+  %rows = f32[2,64]{1,0} parameter(1)
+  %each = f32[2,1,64]{2,1,0} bitcast(%rows)
+  ROOT %scattered = f32[10000,64]{1,0} scatter(%table, %column, %each), to_apply=%second
+}
+
+ENTRY %main (table: f32[10000,64], rows: f32[2,64], places: s32[2]) -> f32[10000,64] {
+  %table = f32[10000,64]{1,0} parameter(0)
+  %rows = f32[2,64]{1,0} parameter(1)
+  %places = s32[2]{0} parameter(2)
+  ROOT %fusion = f32[10000,64]{1,0} fusion(%table, %rows, %places), kind=kInput, calls=%fused
+}
+"""
+
+
+def test_replacing_rows_together_reads_and_writes_no_others():
+    rows = 2 * 64 * 4
+    assert 2 * rows <= count_costs(SCATTER, {}).bytes < 5 * rows
+
+
 @pytest.mark.parametrize(
     ("kind", "collective", "received"),
     [
