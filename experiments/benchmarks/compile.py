@@ -3,9 +3,9 @@
     python -m experiments.benchmarks.compile --topology=v5e:2x2 --algorithms=all --models=mlp,cnn --json=compile.json
 
 Compiles the rounds and the evaluation of a run for a TPU topology, such as v5e:1x1 or v5e:2x2, with the compiler of the
-extra `tpu`; with --platform=cuda for GPUs, such as h100:1 or h100:4, with that of the extra `cuda12`. The process
-itself computes on the CPU. --platform=cuda without a topology lowers the programs for GPUs, and needs no extra;
---platform=cpu compiles them for this machine, in layouts of one device.
+extra `tpu`, or for GPUs, such as h100:1 or h100:4, with that of the extra `cuda12`. The process itself computes on the
+CPU. --platform=cuda without a topology lowers the programs for GPUs, and needs no extra; --platform=cpu compiles them
+for this machine, in layouts of one device.
 Each program is a row of the table: seconds to trace and to compile, those of all cores together in compiling, the
 instructions of the compiled program, bytes of arguments and temporary arrays on each device, FLOP, bytes and operations
 of one round with loops multiplied out, bytes of collectives, operations in float64, custom calls, and an estimate of a
@@ -48,7 +48,7 @@ from .costs import Costs, count_costs
 from .figure_file import FigureFile, Record, format_table
 from .hlo import count_instructions
 from .rounds import check_json_path
-from .targets import DEFAULT_TOPOLOGIES, LAYOUTS, Target, estimate_seconds, find_target, first_line
+from .targets import DEFAULT_TOPOLOGIES, LAYOUTS, Target, estimate_seconds, find_target, first_line, platform_of
 
 CLIENTS, COHORT, EXAMPLES, BATCH = 100, 8, 100, 20  # clients, clients per round, examples per client, batch size
 ALPHABET = 80  # characters of a text
@@ -199,10 +199,11 @@ def _describe_collectives(costs: Costs) -> str:
 
 def _parse_command(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse_flags.ArgumentParser(prog="python -m experiments.benchmarks.compile", allow_abbrev=False)
-    parser.add_argument("--platform", default="tpu", choices=tuple(DEFAULT_TOPOLOGIES))
     parser.add_argument(
-        "--topology",
-        help="the TPU's chips, v5e:1x1 (default), v5e:2x2, ...; GPUs, h100:4; default: cuda is only lowered",
+        "--platform", choices=tuple(DEFAULT_TOPOLOGIES), help="by default that of the topology, or else tpu"
+    )
+    parser.add_argument(
+        "--topology", help="chips of a TPU, such as v5e:2x2 (default: v5e:1x1), or GPUs, such as h100:4 (default: none)"
     )
     parser.add_argument("--algorithms", default="all", help="comma-separated, or all")
     parser.add_argument("--models", default="mlp", help="comma-separated, or all")
@@ -219,6 +220,9 @@ def _parse_command(argv: Sequence[str]) -> argparse.Namespace:
         ("programs", PROGRAMS),
     ):
         setattr(known, name, select_names(f"--{name}", getattr(known, name), choices))
+    known.platform = known.platform or platform_of(known.topology or DEFAULT_TOPOLOGIES["tpu"])
+    if known.topology is None:
+        known.topology = DEFAULT_TOPOLOGIES[known.platform]
     if not -1 <= known.effort <= 1:
         raise InputError(f"--effort: {known.effort:g} is not from -1 to 1.")
     if known.effort and known.platform != "tpu":
@@ -233,8 +237,7 @@ def _parse_command(argv: Sequence[str]) -> argparse.Namespace:
 
 def run_command(known: argparse.Namespace) -> int:
     jax.config.update("jax_platforms", "cpu")  # nothing runs on the devices that are compiled for
-    topology = DEFAULT_TOPOLOGIES[known.platform] if known.topology is None else known.topology
-    target, file = find_target(known.platform, topology), FigureFile(known.json)
+    target, file = find_target(known.platform, known.topology), FigureFile(known.json)
     effort = f", effort {known.effort:g}" if known.effort else ""
     file.describe({"device": f"{target.topology}{effort}", "versions": f"JAX {jax.__version__}"})
     if known.effort:

@@ -112,11 +112,13 @@ class _Counter:
             inside = self._costs(str(instruction.called("calls")))
             return memory + replace(inside, bytes=0.0, operations=0.0)
         kind = opcode.removesuffix("-start")
-        if kind in _COLLECTIVES:  # the type of a start holds what is sent, too
-            is_pair = opcode.endswith("-start") and instruction.type.startswith("(")
-            received = count_bytes(instruction.type, is_anywhere=True) / (2 if is_pair else 1)
+        if kind in _COLLECTIVES:
+            received = count_bytes(instruction.type, is_anywhere=True)
+            sent = sum(count_bytes(types[name], is_anywhere=True) for name in instruction.operands)
             if kind == "reduce-scatter":  # every device receives a part of the sum from each
-                received = sum(count_bytes(types[name], is_anywhere=True) for name in instruction.operands)
+                received = sent
+            elif _holds_operands(opcode):
+                received -= sent
             return memory + Costs(collectives={kind: received})
         return memory + Costs(flop=_count_flop(instruction, types))
 
@@ -156,7 +158,15 @@ class _Counter:
             written = min(written, _partial_write(fused, written))
         elif instruction.opcode == "copy-start":
             return 2 * sum(reads)
+        elif _holds_operands(instruction.opcode):
+            return written
         return written + sum(reads)
+
+
+def _holds_operands(opcode: str) -> bool:
+    """Whether the type of a collective that other work overlaps holds what is sent beside what is received."""
+    kind = opcode.removesuffix("-start")
+    return kind != opcode and kind in _COLLECTIVES and kind != "all-reduce"
 
 
 def _partial_reads(fused: list[Instruction]) -> Iterator[tuple[int, float]]:

@@ -221,3 +221,31 @@ def test_collectives_are_counted_by_kind_with_the_bytes_that_a_device_receives(k
     rows = jax.ShapeDtypeStruct((16, 1000), jnp.float32, sharding=NamedSharding(mesh, P("clients")))
     each = jax.shard_map(collective, mesh=mesh, in_specs=P("clients"), out_specs=P("clients"), check_vma=False)
     assert count_costs(compiled_text(each, rows), {}).collectives == {kind: received}
+
+
+# As compilers write collectives that other work overlaps: of all but sums, the type holds what is sent, too.
+OVERLAPPED = """
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = f32[] add(%a, %b)
+}
+
+ENTRY %main (x: f32[2,100], y: f32[50]) -> (f32[8,100], f32[2,100], f32[50]) {
+  %x = f32[2,100]{1,0} parameter(0)
+  %y = f32[50]{0} parameter(1)
+  %gather = (f32[2,100]{1,0}, f32[8,100]{1,0}) all-gather-start(%x), dimensions={0}
+  %gathered = f32[8,100]{1,0} all-gather-done(%gather)
+  %exchange = ((f32[2,100]{1,0}), f32[2,100]{1,0}) all-to-all-start(%x), dimensions={0}
+  %exchanged = f32[2,100]{1,0} all-to-all-done(%exchange)
+  %reduce = (f32[2,100]{1,0}, f32[50]{0}) all-reduce-start(%x, %y), to_apply=%sum
+  %reduced = (f32[2,100]{1,0}, f32[50]{0}) all-reduce-done(%reduce)
+  ROOT %all = (f32[8,100]{1,0}, f32[2,100]{1,0}, f32[2,100]{1,0}, f32[50]{0}) tuple(%gathered, %exchanged, %reduced)
+}
+"""
+
+
+def test_collectives_that_other_work_overlaps_count_what_is_received():
+    costs = count_costs(OVERLAPPED, {})
+    assert costs.collectives == {"all-gather": 4 * 800, "all-to-all": 4 * 200, "all-reduce": 4 * 250}
+    assert costs.bytes == 4 * ((200 + 800) + (200 + 200) + (250 + 250))
