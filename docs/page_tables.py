@@ -5,7 +5,7 @@ which `fedjax-het paper` and `python -m experiments.benchmarks.compile` write.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -16,15 +16,8 @@ from experiments.runs.page_blocks import fill_blocks
 from .algorithm_tables import ROOT, tabulate_families
 
 DOCS = Path(__file__).resolve().parent
-TOPOLOGIES = {"one chip": "v5e:1x1", "four chips": "v5e:2x2"}
-_TITLES = (
-    *(f"core seconds, {chips}" for chips in TOPOLOGIES),
-    *(f"temporary MB, {chips}" for chips in TOPOLOGIES),
-    "GFLOP",
-    "GB",
-    "MB of collectives, four chips",
-    *(f"estimated ms, {chips}" for chips in TOPOLOGIES),
-)
+TPUS = {"one chip": "v5e:1x1", "four chips": "v5e:2x2"}
+GPUS = {"one GPU": "h100:1", "four GPUs": "h100:4"}
 
 
 def read_measures(name: str) -> dict[str, list[tables.Entry]]:
@@ -40,31 +33,45 @@ def tabulate_comparison(name: str) -> str:
     return "\n".join(tables.tabulate_measure(*measure) for measure in read_measures(name).items())
 
 
-def read_rounds(model: str) -> dict[str, dict[str, Record]]:
+def read_rounds(model: str, topologies: Mapping[str, str]) -> dict[str, dict[str, Record]]:
     """Read {algorithm: {topology: the record of its rounds}} from the files of the compiled programs."""
     found: dict[str, dict[str, Record]] = defaultdict(dict)
-    for path in sorted((DOCS / "compilation").glob("v5e*.json")):
+    for path in sorted((DOCS / "compilation").glob("*.json")):
         file = FigureFile(path)
         topology = file.about["device"].partition(",")[0]
         for record in file.records:
-            if (record["model"], record["program"]) == (model, "rounds"):
+            if (record["model"], record["program"]) == (model, "rounds") and topology in topologies.values():
                 found[record["algorithm"]][topology] = record
     return dict(found)
 
 
-def tabulate_rounds(model: str) -> str:
-    """Write one row per algorithm whose rounds with a model were compiled for TPUs; below, those that were refused."""
-    lines = [f"| algorithm | {' | '.join(_TITLES)} |", f"| --- |{' ---: |' * len(_TITLES)}"]
+def tabulate_rounds(model: str, topologies: Mapping[str, str]) -> str:
+    """Write one row per algorithm whose rounds with a model were compiled for devices; below, those that were refused.
+
+    Args:
+        model: The name of the model.
+        topologies: {title: topology}, one device first and several then. What a device computes in a round is shown of
+            one device, collectives of several.
+    """
+    records = read_rounds(model, topologies)
+    _, many = topologies
+    with_operations = any("operations" in record for each in records.values() for record in each.values())
+    titles = [f"core seconds, {title}" for title in topologies] + [f"temporary MB, {title}" for title in topologies]
+    titles += ["GFLOP", "GB", *["operations"] * with_operations, f"MB of collectives, {many}"]
+    titles += [f"estimated ms, {title}" for title in topologies]
+    lines = [f"| algorithm | {' | '.join(titles)} |", f"| --- |{' ---: |' * len(titles)}"]
     refused: dict[str, list[str]] = defaultdict(list)
-    for algorithm, records in read_rounds(model).items():
-        one, four = (records[topology] for topology in TOPOLOGIES.values())
-        if one["result"] == four["result"] == "compiled":
-            collectives = sum(float(part.split()[-1]) for part in four["collectives_mb"].split(",") if part)
-            cells = [one["compile_cpu_s"], four["compile_cpu_s"], one["temporary_mb"], four["temporary_mb"]]
-            cells += [one["gflop"], one["gb"], collectives, 1e3 * one["estimated_s"], 1e3 * four["estimated_s"]]
+    for algorithm, of_algorithm in records.items():
+        each = [of_algorithm[topology] for topology in topologies.values()]
+        if {record["result"] for record in each} == {"compiled"}:
+            first, last = each
+            cells = [record["compile_cpu_s"] for record in each] + [record["temporary_mb"] for record in each]
+            cells += [first["gflop"], first["gb"], *[first.get("operations")] * with_operations]
+            cells += [sum(float(part.split()[-1]) for part in last["collectives_mb"].split(",") if part)]
+            cells += [1e3 * record["estimated_s"] for record in each]
             lines.append(f"| `{algorithm}` | {' | '.join(map(_format, cells))} |")
         else:
-            refused[one["result"]].append(f"`{algorithm}`")
+            refused[each[0]["result"]].append(f"`{algorithm}`")
     lines += [f"\n{', '.join(names)}: {result}" for result, names in refused.items()]
     return "\n".join(lines)
 
@@ -74,11 +81,17 @@ def _format(number: float) -> str:
 
 
 COMPARED = ("fashion_mnist", "cifar10", "pacs", "fl_simulator_100_clients", "fl_simulator_200_clients")
-COMPILED = ("cnn", "resnet18", "unet")
+COMPILED = {
+    "cnn": ("cnn", TPUS),
+    "resnet18": ("resnet18", TPUS),
+    "unet": ("unet", TPUS),
+    "cnn_on_gpus": ("cnn", GPUS),
+}
+"""{table: (model, the devices that its rounds are compiled for)}."""
 PAGES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "README.md": {"algorithms": tabulate_families},
     DOCS / "comparison.md": {name: partial(tabulate_comparison, name) for name in COMPARED},
-    DOCS / "compilation.md": {name: partial(tabulate_rounds, name) for name in COMPILED},
+    DOCS / "compilation.md": {name: partial(tabulate_rounds, *which) for name, which in COMPILED.items()},
 }
 """{page: {name of a table: the function that makes it}}."""
 
