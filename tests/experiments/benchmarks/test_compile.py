@@ -146,7 +146,7 @@ def test_every_algorithm_compiles_for_four_tpus(algorithm, tmp_path):
 @pytest.mark.parametrize("model", compile.PROBLEMS)
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedld", "harmofl"])
 def test_every_model_compiles_for_a_tpu(algorithm, model, tmp_path):
-    compile_apart(tmp_path, "v5e:1x1", f"--algorithms={algorithm}", f"--models={model}")
+    compile_apart(tmp_path, "v5e:1x1", f"--algorithms={algorithm}", f"--models={model}", "--effort=-1")
 
 
 @needs_gpu_compiler
