@@ -31,13 +31,14 @@ for platform, lowered_for in (("tpu", "tpu"), ("gpu", "cuda"), ("cpu", "cpu")):
             print(hashlib.sha256(lowered.as_text().encode()).hexdigest())
 programs.evaluation().compile()
 """
-needs_gpu_compiler = pytest.mark.skipif(
-    importlib.util.find_spec("jax_cuda12_plugin") is None,
-    reason="no compiler for GPUs: install fedjax_het[cuda12]",
-)
 needs_tpu_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="no compiler for TPUs: install fedjax_het[tpu]"
 )
+needs_gpu_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda12_plugin") is None, reason="no compiler for GPUs: install fedjax_het[cuda12]"
+)
+ONE_CHIP = [pytest.param("v5e:1x1", marks=needs_tpu_compiler), pytest.param("h100:1", marks=needs_gpu_compiler)]
+FOUR_CHIPS = [pytest.param("v5e:2x2", marks=needs_tpu_compiler), pytest.param("h100:4", marks=needs_gpu_compiler)]
 
 
 def check(rows, result):
@@ -126,51 +127,29 @@ FLOP_PER_EXAMPLE = 2 * 2 * 28 * 28 * 128 + 3 * 2 * 128 * 10  # the inputs need n
 GFLOP_OF_FEDAVG = compile.COHORT * STEPS * compile.BATCH * FLOP_PER_EXAMPLE / 1e9
 
 
-@needs_tpu_compiler
-def test_rounds_and_evaluation_compile_for_a_tpu(tmp_path):
-    rounds, evaluation = compile_apart(tmp_path, "v5e:1x1", "--algorithms=fedavg")
+@pytest.mark.parametrize("topology", ONE_CHIP)
+def test_rounds_and_evaluation_compile(topology, tmp_path):
+    rounds, evaluation = compile_apart(tmp_path, topology, "--algorithms=fedavg")
     assert rounds["gflop"] == pytest.approx(GFLOP_OF_FEDAVG, rel=0.01)
+    assert rounds["operations"] > STEPS * 10  # at least ten in each step
     assert rounds["float64_compiled"] == evaluation["float64_compiled"] == 0
     assert rounds["estimated_s"] > 0
 
 
-@needs_tpu_compiler
 @pytest.mark.slow
+@pytest.mark.parametrize("topology", FOUR_CHIPS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_algorithm_compiles_for_four_tpus(algorithm, tmp_path):
-    compile_apart(tmp_path, "v5e:2x2", f"--algorithms={algorithm}", "--layouts=all")
+def test_every_algorithm_compiles_for_four_chips(algorithm, topology, tmp_path):
+    compile_apart(tmp_path, topology, f"--algorithms={algorithm}", "--layouts=all")
 
 
-@needs_tpu_compiler
 @pytest.mark.slow
+@pytest.mark.parametrize("topology", ONE_CHIP)
 @pytest.mark.parametrize("model", compile.PROBLEMS)
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedld", "harmofl"])
-def test_every_model_compiles_for_a_tpu(algorithm, model, tmp_path):
-    compile_apart(tmp_path, "v5e:1x1", f"--algorithms={algorithm}", f"--models={model}", "--effort=-1")
-
-
-@needs_gpu_compiler
-def test_rounds_and_evaluation_compile_for_a_gpu(tmp_path):
-    rounds, _ = compile_apart(tmp_path, "h100:1", "--algorithms=fedavg")
-    assert rounds["gflop"] == pytest.approx(GFLOP_OF_FEDAVG, rel=0.01)
-    assert rounds["operations"] > STEPS * 10  # at least ten in each step
-    assert rounds["estimated_s"] > 0
-    assert rounds["custom_calls"] == ""
-
-
-@needs_gpu_compiler
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_algorithm_compiles_for_four_gpus(algorithm, tmp_path):
-    compile_apart(tmp_path, "h100:4", f"--algorithms={algorithm}", "--layouts=all")
-
-
-@needs_gpu_compiler
-@pytest.mark.slow
-@pytest.mark.parametrize("model", compile.PROBLEMS)
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedld", "harmofl"])
-def test_every_model_compiles_for_a_gpu(algorithm, model, tmp_path):
-    compile_apart(tmp_path, "a100:1", f"--algorithms={algorithm}", f"--models={model}")
+def test_every_model_compiles(algorithm, model, topology, tmp_path):
+    effort = ["--effort=-1"] if topology.startswith("v5e") else []  # some take minutes, and gigabytes
+    compile_apart(tmp_path, topology, f"--algorithms={algorithm}", f"--models={model}", *effort)
 
 
 def test_what_the_file_holds_is_not_compiled_again(tmp_path, capsys, monkeypatch):
