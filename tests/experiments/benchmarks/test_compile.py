@@ -1,4 +1,4 @@
-"""Every round and evaluation lowers for GPUs and compiles for TPUs that are not there."""
+"""Every round and evaluation lowers for GPUs, and compiles for TPUs and GPUs that are not there."""
 
 import importlib.util
 import json
