@@ -10,20 +10,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from .hlo import Instruction, count_bytes, count_elements, element_types, first_shape, parse_program
+from .hlo import Instruction, count_bytes, element_types, first_shape, parse_program
 
 _COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute", "ragged-all-to-all")
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota", "partition-id"}
 _FREE |= {"replica-id", "opt-barrier", "add-dependency", "bitcast-convert"}
 _PRECISIONS = ("default", "high", "highest")
 _RESULT = -1
-_CONVOLUTIONS = {  # of cuDNN: where the output and the kernel of the forward convolution are, among the operands
+_CONVOLUTIONS = {  # where the output and the kernel of the forward convolution are, among the operands
+    "convolution": (_RESULT, 1),
     "__cudnn$convForward": (_RESULT, 1),
     "__cudnn$convBiasActivationForward": (_RESULT, 1),
     "__cudnn$convBackwardInput": (0, 1),
     "__cudnn$convBackwardFilter": (1, _RESULT),
 }
-_PRODUCTS = ("__cublas$gemm", "__cublas$lt$matmul")  # cuBLAS
+_PRODUCTS = ("dot", "__cublas$gemm", "__cublas$lt$matmul")
 
 
 @dataclass(frozen=True)
@@ -190,8 +191,10 @@ def _is_updated(parameter: Instruction, reader: Instruction) -> bool:
 
 def _updates(instruction: Instruction) -> str | None:
     """The operand that replaces a part of the first one in place, which is not read or written elsewhere."""
-    place = {"dynamic-update-slice": 1, "scatter": 2}.get(instruction.opcode)
-    return None if place is None or len(instruction.operands) <= place else instruction.operands[place]
+    if instruction.opcode == "dynamic-update-slice":
+        return instruction.operands[1]
+    is_single = instruction.opcode == "scatter" and len(instruction.operands) == 3  # others scatter into several arrays
+    return instruction.operands[2] if is_single else None
 
 
 def _partial_write(fused: list[Instruction], written: float) -> float:
@@ -208,10 +211,8 @@ def _count_flop(instruction: Instruction, types: Mapping[str, str]) -> dict[str,
     """{kind: FLOP} of a product of matrices or a convolution, whether XLA or a library computes it; else {}."""
     called = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
     target = called[1] if called else instruction.opcode
-    if target == "dot" or target in _PRODUCTS:
+    if target in _PRODUCTS:
         flop = 2.0 * math.prod(first_shape(instruction.type)) * _contracted(instruction, types)
-    elif target == "convolution":
-        flop = 2.0 * count_elements(instruction.type) * _summed(instruction, types[instruction.operands[1]])
     elif target in _CONVOLUTIONS:
         output, kernel = (
             instruction.type if place == _RESULT else types[instruction.operands[place]]

@@ -79,11 +79,6 @@ def count_bytes(type: str, *, is_anywhere: bool = False) -> float:
     )
 
 
-def count_elements(type: str) -> int:
-    """The elements of all arrays of a type."""
-    return sum(math.prod(_shape(sizes)) for _, sizes, _ in _ARRAY.findall(type))
-
-
 def first_shape(type: str) -> list[int]:
     """The shape of a type's first array; of what a library returns, the others are its room for work."""
     return _shape(_ARRAY.findall(type)[0][1])

@@ -17,6 +17,7 @@ from .costs import Costs
 
 LAYOUTS = ("vmapped", "chunked", "sharded")
 DEFAULT_TOPOLOGIES = {"tpu": "v5e:1x1", "cuda": "", "cpu": ""}  # by platform; "" where none is needed
+_COMPILERS = {"tpu": ("libtpu", "tpu"), "cuda": ("jax_cuda12_plugin", "cuda12")}  # (package, extra that installs it)
 
 
 class Chip(NamedTuple):
@@ -126,15 +127,8 @@ def find_target(platform: str, topology: str) -> Target:
         return _find_gpus(topology) if topology else Target("cuda", "cuda")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # there is no metadata server to ask
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # the compiler needs no chip for itself
-    if importlib.util.find_spec("libtpu") is None:
-        raise InputError('--platform: there is no compiler for TPUs here. Install it: pip install "fedjax-het[tpu]"')
     options = {"chips_per_host_bounds": (1, 1, 1)} if topology.endswith(":1x1") else {}
-    try:
-        found = topologies.get_topology_desc(topology, platform="tpu", **options)
-    except Exception as error:  # of kinds that the compiler does not document
-        message = f"--topology: no compiler for '{topology}' ({first_line(error)}). Write v5e:1x1 or v5e:2x2."
-        raise InputError(message) from error
-    return Target("tpu", topology, tuple(found.devices))
+    return _load_compiler("tpu", topology, options, "Write v5e:1x1 or v5e:2x2.")
 
 
 def platform_of(topology: str) -> str:
@@ -158,22 +152,24 @@ def first_line(error: Exception) -> str:
 
 def _find_gpus(topology: str) -> Target:
     name, _, number = topology.partition(":")
+    known = f"Write {' or '.join(f'{each}:1' for each in GPUS)}, with the number of GPUs behind the colon."
     if name not in GPUS or not number.isdecimal() or not int(number):
-        known = " or ".join(f"{each}:1" for each in GPUS)
+        raise InputError(f"--topology: '{topology}' is no number of GPUs that are described here. {known}")
+    options = {"target_config": describe_gpu(GPUS[name], CHIPS[name]), "topology": f"1x1x{number}"}
+    return _load_compiler("cuda", topology, options, known)
+
+
+def _load_compiler(platform: str, topology: str, options: Mapping[str, Any], advice: str) -> Target:
+    package, extra = _COMPILERS[platform]
+    if importlib.util.find_spec(package) is None:
         raise InputError(
-            f"--topology: '{topology}' is no number of GPUs that are described here. Write {known}, with the number of "
-            "GPUs behind the colon."
+            f"--topology: there is no compiler for '{topology}' here. Install it: pip install \"fedjax-het[{extra}]\""
         )
-    if importlib.util.find_spec("jax_cuda12_plugin") is None:
-        raise InputError('--topology: there is no compiler for GPUs here. Install it: pip install "fedjax-het[cuda12]"')
-    description = describe_gpu(GPUS[name], CHIPS[name])
     try:
-        found = topologies.get_topology_desc(
-            topology, platform="cuda", target_config=description, topology=f"1x1x{number}"
-        )
-    except Exception as error:  # as above
-        raise InputError(f"--topology: no compiler for '{topology}' ({first_line(error)}).") from error
-    return Target("cuda", topology, tuple(found.devices))
+        found = topologies.get_topology_desc(topology, platform=platform, **options)
+    except Exception as error:  # of kinds that the compilers do not document
+        raise InputError(f"--topology: no compiler for '{topology}' ({first_line(error)}). {advice}") from error
+    return Target(platform, topology, tuple(found.devices))
 
 
 def describe_gpu(gpu: Gpu, chip: Chip) -> str:

@@ -148,8 +148,7 @@ def test_every_algorithm_compiles_for_four_chips(algorithm, topology, tmp_path):
 @pytest.mark.parametrize("model", compile.PROBLEMS)
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedld", "harmofl"])
 def test_every_model_compiles(algorithm, model, topology, tmp_path):
-    effort = ["--effort=-1"] if topology.startswith("v5e") else []  # some take minutes, and gigabytes
-    compile_apart(tmp_path, topology, f"--algorithms={algorithm}", f"--models={model}", *effort)
+    compile_apart(tmp_path, topology, f"--algorithms={algorithm}", f"--models={model}")
 
 
 def test_what_the_file_holds_is_not_compiled_again(tmp_path, capsys, monkeypatch):
