@@ -15,6 +15,7 @@ import jax
 from fedjax_het import engine, tree
 from fedjax_het.data import Federation
 from fedjax_het.engine.evaluation.scoring import mean_personal_variables
+from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models import TORCH_NAMES, Naming, save_state_dict, unnamed_leaves
@@ -84,22 +85,20 @@ def _restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tupl
     directory.check_partition(federation.fingerprint)
     about = {"config": run_identity(run_settings), "partition": federation.fingerprint}
     checkpoints = engine.Checkpoints(directory / "checkpoints", about, num_clients=federation.num_clients)
-    round = engine.make_round(
-        parts.algorithm,
+    spec = RunSpec(
+        engine.Sweep(lambda: parts.algorithm),
         parts.model,
-        federation.num_clients,
-        participation=parts.participation,
-        prepare=federation.prepare,
-    )
-    keys = jax.vmap(jax.random.key)(run_settings["seed"] + jax.numpy.arange(run_settings["num_seeds"]))
-    if resolved.get("client_states", "device") == "device":
-        shapes = jax.eval_shape(jax.vmap(round.init, (0, None)), keys, federation.data)
-        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
-        return checkpoints.restore(like), checkpoints.latest() or 0, round.problem, federation
-    like = jax.vmap(round.initial_state, (0, None))(keys, federation.examples.inputs[:1])
-    state = checkpoints.restore(like._replace(clients=engine.ClientStore(like.clients, federation.num_clients, None)))
-    return state._replace(clients=state.clients.take_all()), checkpoints.latest() or 0, round.problem, federation
+        federation,
+        parts.participation,
+        run_settings["rounds"],
+        block=1,
+        seeds=(run_settings["seed"],),
+        num_seeds=run_settings["num_seeds"],
+        timing=parts.timing,
+    ).with_events(parts.asynchronous)
+    is_on_device = resolved.get("client_states", "device") == "device"
+    state = spec.restore(checkpoints, is_on_device=is_on_device)
+    return state, checkpoints.latest() or 0, spec.round(engine.vmapped).problem, federation
 
 
 @with_exit_status()

@@ -138,8 +138,7 @@ class Simulation:
             personal_on_test,
             timing,
             metrics=metrics,
-        )
-        spec = spec.with_events(asynchronous) if asynchronous else spec
+        ).with_events(asynchronous)
         folder = Path(folder or tempfile.gettempdir())
         self.federation, self.num_seeds, self.on_nonfinite = federation, num_seeds, on_nonfinite
         self.rounds, self.evaluate_every = rounds, evaluate_every

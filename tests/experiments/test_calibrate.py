@@ -74,3 +74,46 @@ def test_the_command_shows_scores_before_and_after(finished, capsys):
 def test_what_cannot_work_is_refused_with_status_2(finished, capsys, arguments, message):
     assert calibrate.main([f"--workdir={finished}", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+OPTIONS = {
+    "timing": ["--config.timing.name=log_normal", "--config.timing.deadline=6.5"],
+    "asynchronous": [
+        "--config.timing.name=log_normal",
+        "--config.asynchronous.name=fedbuff",
+        "--config.asynchronous.concurrency=3",
+        "--config.asynchronous.buffer_size=2",
+        "--config.cohort_size=1",
+    ],
+    "uplink": [
+        "--config.algorithm.weighting=uniform",
+        "--config.uplink.0.name=top_k",
+        "--config.uplink.0.feedback=ef21",
+        "--config.uplink.1.name=attack_mimic",
+        "--config.uplink.1.fraction=0.25",
+    ],
+    "privacy": [
+        "--config.algorithm.weighting=uniform",
+        "--config.privacy.epsilon=5",
+        "--config.privacy.delta=0.01",
+        "--config.uplink.0.name=gaussian_mechanism",
+        "--config.uplink.0.norm=1",
+        "--config.uplink.0.noise_at=clients",
+        "--config.participation.name=poisson",
+        "--config.participation.probability=0.5",
+    ],
+    "aggregator": ["--config.aggregator.name=centred_clipping", "--config.availability=0.8", "--config.num_seeds=2"],
+}
+
+
+@pytest.mark.parametrize(
+    "options", [pytest.param(name, marks=[pytest.mark.slow] * (name == "privacy")) for name in OPTIONS]
+)
+@pytest.mark.parametrize("client_states", ["device", pytest.param("host", marks=pytest.mark.slow)])
+def test_a_run_with_any_optional_table_is_calibrated(tmp_path, capsys, options, client_states):
+    (tmp_path / "config.py").write_text(CONFIG)
+    arguments = [f"--config={tmp_path / 'config.py'}", f"--workdir={tmp_path / 'run'}", *OPTIONS[options]]
+    assert train.main([*arguments, f"--config.client_states={client_states}"]) == 0
+    capsys.readouterr()
+    assert calibrate.main([f"--workdir={tmp_path / 'run'}"]) == 0, capsys.readouterr().err
+    assert "test/accuracy: " in capsys.readouterr().out

@@ -11,14 +11,16 @@ import numpy as np
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
-from fedjax_het.engine.parallel.layout import Layout
+from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.parallel.runs import Axes, Sweep, map_over_runs
 from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.event_schedule import EventSchedule, make_schedule
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.program import Round, make_round
 from fedjax_het.engine.round.timing import Timing
-from fedjax_het.types import Array, Key, Model
+from fedjax_het.engine.storage.checkpoint import Checkpoints
+from fedjax_het.engine.storage.client_store import ClientStore
+from fedjax_het.types import Array, Key, Model, State
 
 AUTO = "auto"
 
@@ -130,12 +132,37 @@ class RunSpec:
             augment=self.federation.augment,
         )
 
-    def with_events(self, asynchronous: Asynchronous) -> "RunSpec":
-        """The same runs with asynchronous rounds, whose clients `participation` draws.
+    def restore(self, checkpoints: Checkpoints, *, is_on_device: bool = True) -> State:
+        """Restore the newest checkpoint of these runs on the first device. Nothing is compiled.
+
+        Args:
+            checkpoints: The checkpoints of the runs.
+            is_on_device: Whether the runs keep their client states on the device.
+
+        Returns:
+            The state with the states of all clients, leaves [num_runs, ...].
+
+        Raises:
+            InputError: There is no checkpoint, it is damaged, or it was written by another version, run or algorithm.
+        """
+        round, data, keys = self.round(vmapped), self.federation.data, self.keys()
+        if is_on_device:
+            shapes = jax.eval_shape(jax.vmap(round.init, (0, None)), keys, data)
+            here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+            like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
+            return checkpoints.restore(like)
+        like = jax.vmap(round.initial_state, (0, None))(keys, data.examples.inputs[:1])
+        state = checkpoints.restore(like._replace(clients=ClientStore(like.clients, self.num_clients, None)))
+        return state._replace(clients=state.clients.take_all())
+
+    def with_events(self, asynchronous: Asynchronous | None) -> "RunSpec":
+        """The same runs with asynchronous rounds, whose clients `participation` draws; None keeps them synchronous.
 
         Raises:
             InputError: Asynchronous rounds cannot work with what the runs consist of.
         """
+        if asynchronous is None:
+            return self
         train_counts = np.asarray(self.federation.data.train.count, np.int64)
         num_training = int(np.count_nonzero(train_counts))
         asynchronous.check(self.algorithm, self.participation, self.timing, self.num_clients, num_training)
