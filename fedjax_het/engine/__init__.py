@@ -4,6 +4,7 @@ from fedjax_het.engine.diagnose import DiagnosticValues
 from fedjax_het.engine.evaluation.client_statistics import flatten_evaluation, summarize_clients
 from fedjax_het.engine.evaluation.evaluate import Evaluation, Metrics
 from fedjax_het.engine.evaluation.metrics import METRICS, PredictionMetric, check_metrics
+from fedjax_het.engine.evaluation.predictions import confusion_matrix
 from fedjax_het.engine.execution.cost import RunCost
 from fedjax_het.engine.execution.run_spec import OffloadPolicy
 from fedjax_het.engine.history import History, simulate
@@ -35,6 +36,7 @@ __all__ = [
     "Sweep",
     "check_metrics",
     "chunked",
+    "confusion_matrix",
     "flatten_evaluation",
     "inspect_checkpoints",
     "is_personal_on_test",
