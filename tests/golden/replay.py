@@ -15,7 +15,8 @@ from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import server_step
 from fedjax_het.engine.round.participation import Participation
-from fedjax_het.engine.round.program import RoundMetrics, make_round
+from fedjax_het.engine.round.phases import RoundMetrics
+from fedjax_het.engine.round.program import make_round
 from fedjax_het.types import (
     Broadcast,
     ClientData,

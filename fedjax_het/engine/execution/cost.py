@@ -13,7 +13,7 @@ from fedjax_het.algorithm import Stage
 from fedjax_het.engine.evaluation.evaluate import BATCH, held_out_batches, personal_rows
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE, OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
-from fedjax_het.engine.round.program import RoundMessages
+from fedjax_het.engine.round.phases import RoundMessages
 from fedjax_het.engine.round.update_plan import plan_stack
 from fedjax_het.engine.round.uplink import count_bits
 

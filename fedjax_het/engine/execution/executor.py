@@ -8,7 +8,7 @@ from fedjax_het.engine.evaluation.evaluate import Evaluation
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.run_spec import OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
-from fedjax_het.engine.round.program import RoundMetrics
+from fedjax_het.engine.round.phases import RoundMetrics
 from fedjax_het.types import State
 
 

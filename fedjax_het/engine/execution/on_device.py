@@ -15,7 +15,7 @@ from fedjax_het.engine.execution.executor import Executor
 from fedjax_het.engine.execution.programs import RunPrograms
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE
 from fedjax_het.engine.execution.trace import TracedRound
-from fedjax_het.engine.round.program import RoundMetrics
+from fedjax_het.engine.round.phases import RoundMetrics
 from fedjax_het.types import ClientData, PyTree, Rows, State
 
 

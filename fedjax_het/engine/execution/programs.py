@@ -26,7 +26,7 @@ from fedjax_het.engine.parallel import sharding
 from fedjax_het.engine.parallel.compilation import COMPILATION_LOG, jit_initializer, jit_program, replicated_shapes
 from fedjax_het.engine.round import client_step
 from fedjax_het.engine.round.event_schedule import EventSchedule
-from fedjax_het.engine.round.program import RoundMetrics
+from fedjax_het.engine.round.phases import RoundMetrics
 from fedjax_het.types import Array, ClientData, Key, PyTree, State
 
 

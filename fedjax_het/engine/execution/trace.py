@@ -21,9 +21,10 @@ from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.runs import without_dtype_warnings
 from fedjax_het.engine.round import client_step
 from fedjax_het.engine.round.client_step import Cohort
+from fedjax_het.engine.round.phases import RoundMessages, RoundMetrics
 from fedjax_het.engine.round.population import with_population
 from fedjax_het.engine.round.problem import LocalProblem
-from fedjax_het.engine.round.program import Round, RoundMessages, RoundMetrics
+from fedjax_het.engine.round.program import Round
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, ClientData, Context, Key, PyTree, State, Variables
 from fedjax_het.validation import LARGEST_COUNT

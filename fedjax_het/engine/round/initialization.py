@@ -3,30 +3,17 @@
 import jax.numpy as jnp
 
 from fedjax_het import sharing, tree
-from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.round import uplink
-from fedjax_het.engine.round.problem import LocalProblem
+from fedjax_het.engine.round.phases import RoundSpec, broadcast
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientState, HostArray, Key, RunCounters, ServerState, State
 
 
-def initial_state(
-    algorithm: Algorithm,
-    problem: LocalProblem,
-    num_clients: int,
-    cohort_size: int,
-    has_clock: bool,
-    key: Key,
-    inputs: HostArray,
-) -> State:
+def initial_state(spec: RoundSpec, key: Key, inputs: HostArray) -> State:
     """Initialize the server, and one client for all.
 
     Args:
-        algorithm: The algorithm.
-        problem: The learning problem, with the adapted model.
-        num_clients: The number of clients.
-        cohort_size: The number of clients per round.
-        has_clock: Whether rounds take time on the virtual clock.
+        spec: What is the same in all rounds; its problem has the adapted model.
         key: The key of the initial weights.
         inputs: Stored inputs of one or more examples; only the shape matters.
 
@@ -36,6 +23,7 @@ def initial_state(
     Raises:
         InputError: A sharing rule other than `share_all` chooses no leaf, or every parameter.
     """
+    algorithm, problem, num_clients = spec.algorithm, spec.problem, spec.num_clients
     example = problem.prepare(jnp.asarray(inputs[:1]))
     variables = problem.model.init(key, example)
     chosen = sharing.personal_paths(algorithm.sharing, tree.paths(variables), problem.model.layers(example))
@@ -51,12 +39,14 @@ def initial_state(
         optimizer=algorithm.server_optimizer.init(shared["params"]),
         aggregator=algorithm.aggregator.init(shared, num_clients),
         published={
-            name: summary.init(problem, shared, num_clients, cohort_size)
+            name: summary.init(problem, shared, num_clients, spec.cohort_size)
             for name, summary in algorithm.published.items()
         },
-        uplink=tuple(stage.init_server(shared, num_clients, cohort_size) for stage in algorithm.uplink),
+        uplink=tuple(stage.init_server(shared, num_clients, spec.cohort_size) for stage in algorithm.uplink),
     )
-    counters = RunCounters(zero, zero, jnp.zeros((), float) if has_clock else None)
+    if spec.num_versions > 1:
+        server = server._replace(history=tree.broadcast(broadcast(spec, server), spec.num_versions))
+    counters = RunCounters(zero, zero, jnp.zeros((), float) if spec.has_clock else None)
     return State(server, ClientState(personal, memory, zero), counters)
 
 

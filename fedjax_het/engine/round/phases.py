@@ -1,0 +1,289 @@
+"""The phases of a round: broadcast, survey, clients, server, commit.
+
+Each phase is a pure function of the `RoundSpec` and of what the phases before it produced. `train_cohort` runs them in
+order, and XLA compiles them as one program. Asynchrony enters the broadcast (earlier broadcasts), the clients (where
+each started) and the commit (staleness); a timing enters the clients (deadline) and the commit (seconds); the uplink
+enters the broadcast, the clients (`send`) and the server (`corrupt`, `receive`).
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.engine.parallel.layout import Layout
+from fedjax_het.engine.parallel.update_stack import StackedUpdates
+from fedjax_het.engine.round import client_step, server_step, uplink
+from fedjax_het.engine.round.asynchronous import Asynchronous
+from fedjax_het.engine.round.client_step import ClientResult, Cohort, CohortMember, Common, Sums
+from fedjax_het.engine.round.participation import Participation, derive_keys
+from fedjax_het.engine.round.problem import LocalProblem, SlotView
+from fedjax_het.engine.round.timing import Timing
+from fedjax_het.engine.round.update_plan import StackPlan, pack_for, plan_stack
+from fedjax_het.types import (
+    Array,
+    Broadcast,
+    ClientData,
+    Key,
+    Named,
+    RunCounters,
+    ServerState,
+    ServerView,
+    State,
+    Upload,
+    Variables,
+)
+
+
+class RoundSpec(NamedTuple):
+    """What is the same in all rounds of a run."""
+
+    algorithm: Algorithm
+    problem: LocalProblem
+    num_clients: int
+    num_training: int  # clients that have training examples
+    participation: Participation
+    timing: Timing | None
+    asynchronous: Asynchronous | None
+    layout: Layout
+
+    @property
+    def cohort_size(self) -> int:
+        return self.participation.size(self.num_clients)
+
+    @property
+    def num_versions(self) -> int:
+        """The number of broadcasts that the server keeps: 1 unless clients may have started from an earlier one."""
+        return self.asynchronous.num_versions if self.asynchronous else 1
+
+    @property
+    def has_clock(self) -> bool:
+        return self.timing is not None or self.asynchronous is not None
+
+
+class RoundMetrics(NamedTuple):
+    """The metrics of one round."""
+
+    loss: Float[Array, ""]  # training loss, weighted by examples; NaN if no client reported
+    num_reporting: Int[Array, ""]  # uploads that the server used
+    num_nonfinite: Int[Array, ""]  # uploads that were dropped
+    cohort: Int[Array, "cohort"]  # ids of the clients that were asked
+    is_nonfinite: Bool[Array, "cohort"]  # whether the upload was dropped
+    is_rejected: Bool[Array, ""]  # the uploads were finite, but what the server made of them was not: all were dropped
+    num_late: Int[Array, ""] | None = None  # clients that the deadline was too short for; None without a timing
+    seconds: Float[Array, ""] | None = None  # of this round on the virtual clock
+    staleness: Int[Array, "cohort"] | None = None  # steps of the server since a client began; None if synchronous
+
+
+class RoundMessages(NamedTuple):
+    """The messages between server and clients in a round."""
+
+    received: Broadcast
+    answers: Named  # leaves [cohort, ...]
+    uploads: Upload  # leaves [cohort, ...]
+    replies: Variables  # leaves [cohort, ...]
+
+
+class _ServerDecision(NamedTuple):
+    """What the server makes of the uploads, before it is known whether the result is finite."""
+
+    server: ServerState
+    replies: Variables  # leaves [cohort, ...]
+    uploads: Upload  # as they arrived, leaves [cohort, ...]
+
+
+def train_cohort(
+    spec: RoundSpec, state: State, cohort: Cohort, data: ClientData, key: Key
+) -> tuple[State, RoundMetrics, RoundMessages]:
+    """Run one round.
+
+    Args:
+        spec: What is the same in all rounds.
+        state: The state; its clients are those of the cohort, leaves [slots, ...].
+        cohort: The cohort.
+        data: The data of the cohort.
+        key: The key of the run.
+
+    Returns:
+        (The state with clients [cohort, ...], the metrics, the messages.)
+    """
+    clients_key = derive_keys(key, state.server.round)[1]
+    own_keys = clients_key if cohort.draw is None else jax.vmap(derive_keys, (None, 0))(key, cohort.draw)[:, 1]
+    members = client_step.cohort_members(state.clients, data, cohort, own_keys)
+    ids = jnp.asarray(cohort.ids[: spec.cohort_size])
+    round_key, server_key = uplink.round_keys(clients_key) if spec.algorithm.uplink else (None, clients_key)
+    server = state.server._replace(history=())
+
+    history = state.server.history if spec.num_versions > 1 else None
+    common = Common(broadcast(spec, state.server), data.examples, round_key, history)
+    common, members = survey_clients(spec, common, members, ids)
+    results, sums, plan = train_clients(spec, server, common, members, ids)
+    decision = update_server(spec, server, common.received, results, sums, plan, ids, server_key)
+    after, metrics = commit(spec, state, cohort, members, results, decision)
+    answers = _unpad(spec, members.answers)
+    return after, metrics, RoundMessages(common.received, answers, decision.uploads, decision.replies)
+
+
+def broadcast(spec: RoundSpec, server: ServerState) -> Broadcast:
+    """What the server sends to all clients of a round."""
+    return Broadcast(server.round, server.shared, server.published, uplink.publish(spec.algorithm.uplink, server))
+
+
+def survey_clients(spec: RoundSpec, common: Common, members: CohortMember, ids: Array) -> tuple[Common, CohortMember]:
+    """Survey the clients before they train, and publish the summaries of their answers."""
+    algorithm = spec.algorithm
+    if not algorithm.survey:
+        return common, members
+    answers = spec.layout.map(partial(client_step.run_survey, algorithm, spec.problem), common, members)
+    members = members._replace(answers=answers)
+    answers, counts = _unpad(spec, answers), jnp.asarray(members.rows[0].count[: spec.cohort_size], float)
+    is_present = (counts > 0) & jax.vmap(tree.is_finite)(answers)
+    answers = tree.where(is_present, answers, tree.zeros_like(answers))
+    uploads = Upload({}, answers, counts, jnp.zeros_like(counts))
+    received = common.received
+    view = ServerView(received, uploads, ids, is_present, spec.num_training, StackedUpdates({}, spec.layout))
+    published = server_step.update_published(algorithm.published, received.published, answers, view)
+    return common._replace(received=received._replace(published=published)), members
+
+
+def train_clients(
+    spec: RoundSpec, server: ServerState, common: Common, members: CohortMember, ids: Array
+) -> tuple[ClientResult, Sums, StackPlan]:
+    """Train the clients of the cohort.
+
+    Returns:
+        (Their results, leaves [cohort, ...]; what was summed over them while they trained; how the server reads their
+        updates.)
+    """
+    plans = []
+
+    def plan_for(upload: Upload) -> StackPlan:
+        if not plans:  # the clients are traced more than once
+            plans.append(
+                plan_stack(spec.algorithm, spec.problem, server, common.received, upload, ids, spec.num_training)
+            )
+        return plans[0]
+
+    train_client = partial(
+        client_step.train_client,
+        spec.algorithm,
+        spec.problem,
+        spec.num_clients,
+        spec.timing,
+        spec.asynchronous,
+        plan_for,
+    )
+    results, sums = spec.layout.map_and_sum(train_client, common, members)
+    return _unpad(spec, results), sums, plans[0]
+
+
+def update_server(
+    spec: RoundSpec,
+    server: ServerState,
+    received: Broadcast,
+    results: ClientResult,
+    sums: Sums,
+    plan: StackPlan,
+    ids: Array,
+    key: Key,
+) -> _ServerDecision:
+    """Aggregate the uploads, and update the server's model and what it publishes."""
+    algorithm, layout = spec.algorithm, spec.layout
+
+    def replicate(leaf: Array) -> Array:
+        # Were arrays of one number per client sharded along the clients, XLA would shard what the server computes from
+        # them, such as a matrix of clients by clients, and gather it again.
+        return layout.constrain_replicated(leaf) if leaf.ndim == 1 else leaf
+
+    arrived = results.upload
+    uploads = arrived._replace(update={}, reports=SlotView("reports", arrived.reports))
+    is_present, updates = replicate(results.is_present), StackedUpdates(arrived.update, layout)
+    view = ServerView(received, jax.tree.map(replicate, uploads), ids, is_present, spec.num_training, updates)
+    if uplink.is_stacked(algorithm.uplink):
+        tensors = uplink.corrupt(algorithm.uplink, updates.tensors(), view, server, spec.num_clients, key)
+        arrived = arrived._replace(update=pack_for(plan, tensors))
+        view = view._replace(updates=StackedUpdates(arrived.update, layout))
+    aggregate, aggregator = server_step.aggregate(
+        algorithm.aggregator, spec.problem, server.aggregator, view, sums.updates
+    )
+    update, uplink_state = uplink.receive(
+        algorithm.uplink,
+        aggregate.update,
+        sums.sides,
+        view,
+        server,
+        spec.num_clients,
+        key,
+        spec.participation.expected_size(spec.num_clients),
+    )
+    shared, optimizer = server_step.apply_server_optimizer(algorithm.server_optimizer, server, update)
+    published = server_step.update_published(
+        algorithm.published, received.published, arrived.reports, view, sums.updates
+    )
+    updated = ServerState(server.round, shared, optimizer, aggregator, published, uplink_state)
+    return _ServerDecision(updated, aggregate.replies, arrived)
+
+
+def commit(
+    spec: RoundSpec,
+    state: State,
+    cohort: Cohort,
+    members: CohortMember,
+    results: ClientResult,
+    decision: _ServerDecision,
+) -> tuple[State, RoundMetrics]:
+    """Take over the results of a round if they are finite, and measure it.
+
+    Finite updates can have an infinite aggregate. A round whose result is not finite changes no state.
+    """
+    server = state.server
+    is_finite = tree.is_finite((decision.server, decision.replies))
+    is_used = results.is_present & is_finite
+    is_nonfinite = results.is_nonfinite | (results.is_present & ~is_finite)
+    replied = results.state._replace(personal=tree.merge(results.state.personal, decision.replies))
+    clients = tree.where(is_used, replied, _unpad(spec, members.state))
+    is_step = is_finite if any(stage.steps_without_reports for stage in spec.algorithm.uplink) else jnp.any(is_used)
+    updated = tree.where(is_step, decision.server, server._replace(history=()))
+    updated = updated._replace(round=server.round + 1)
+    if spec.num_versions > 1:
+        slot = updated.round % spec.num_versions
+        updated = updated._replace(history=tree.put(server.history, slot, broadcast(spec, updated)))
+    metrics = RoundMetrics(
+        loss=server_step.weighted_mean_loss(results.loss, results.upload.num_examples),
+        num_reporting=jnp.sum(is_used, dtype=jnp.int32),
+        num_nonfinite=jnp.sum(is_nonfinite, dtype=jnp.int32),
+        cohort=jnp.asarray(cohort.ids[: spec.cohort_size]),
+        is_nonfinite=is_nonfinite,
+        is_rejected=jnp.any(results.is_present) & ~is_finite,
+    )._replace(**_read_clock(spec, cohort, results, server.round))
+    counted = state.counters
+    counters = RunCounters(
+        counted.reports + metrics.num_reporting,
+        counted.nonfinite + metrics.num_nonfinite,
+        None if counted.seconds is None or metrics.seconds is None else counted.seconds + metrics.seconds,
+    )
+    return State(updated, clients, counters), metrics
+
+
+def _read_clock(spec: RoundSpec, cohort: Cohort, results: ClientResult, round: Array) -> dict[str, Any]:
+    """The metrics of the virtual clock; {} without one."""
+    if spec.asynchronous:
+        staleness = round - jnp.asarray(cohort.start)[: spec.cohort_size]
+        return {
+            "num_late": jnp.asarray(cohort.num_late),
+            "seconds": jnp.asarray(cohort.seconds),
+            "staleness": staleness,
+        }
+    if spec.timing is None or results.seconds is None or results.is_late is None:
+        return {}
+    seconds = spec.timing.duration(results.seconds, results.is_late)
+    return {"num_late": jnp.sum(results.is_late, dtype=jnp.int32), "seconds": seconds}
+
+
+def _unpad(spec: RoundSpec, stack: Any) -> Any:
+    """The rows of the cohort, without those that pad the layout."""
+    return tree.take(stack, slice(spec.cohort_size))
