@@ -1,9 +1,11 @@
-"""Tables of the algorithms, made from the docstrings of their recipes: docs/hooks.py puts them into the site."""
+"""Pages and tables of the algorithms, made from their docstrings; docs/hooks.py adds them to the site."""
 
 import inspect
 import itertools
 import re
-from collections.abc import Callable
+import textwrap
+import urllib.parse
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fedjax_het._internal.docstrings import parse_docstring
@@ -12,13 +14,50 @@ from fedjax_het.algorithms import FAMILIES
 
 ROOT = Path(__file__).resolve().parent.parent
 _ARXIV = re.compile(r"arXiv:(\d+\.\d+)")
+_REPOSITORY = re.compile(r"(?<![\w/.:-])([A-Za-z][\w-]*/[\w-]*[A-Za-z][\w-]*)")
+_PAGE = """# {title}
+
+{paper} · `fh.algorithms.{name}` in Python, `--config.algorithm.name={name}` on the command line
+{{ .paper }}
+
+## Example
+
+```python
+{example}```
+
+## Reference
+
+```python
+{signature}
+```
+
+::: fedjax_het.algorithms.{name}
+    options: {{show_root_heading: false, show_root_toc_entry: false, heading_level: 3}}
+
+The settings of local training are those of [`fh.local_updates.sgd`](../api/client.md#local-updates).
+"""
+_EXAMPLE = """import fedjax_het as fh
+
+dataset = fh.data.load("digits")
+partition = fh.data.dirichlet(alpha=0.5)
+federation = fh.data.federate(dataset, partition, num_clients=5, valid_fraction=0.2)
+model = fh.models.mlp(federation.num_classes, hidden=(32,), norm="batch")
+
+algorithm = fh.algorithms.{name}(learning_rate=0.05)
+history = fh.simulate(algorithm, model, federation, rounds=20)
+print(history.mean_and_std())
+"""
 
 
 def tabulate_families() -> str:
     """Write README's table: the algorithms of each family, those of one file with a link to it."""
 
     def find_file(algorithm: Callable[..., Algorithm]) -> str:
-        return Path(inspect.getsourcefile(inspect.unwrap(algorithm)) or "").relative_to(ROOT).as_posix()
+        return (
+            Path(inspect.getsourcefile(inspect.unwrap(algorithm)) or "")
+            .relative_to(ROOT)
+            .as_posix()
+        )
 
     rows = ["| family | algorithms |", "| --- | --- |"]
     for family, algorithms in FAMILIES.items():
@@ -30,20 +69,90 @@ def tabulate_families() -> str:
     return "\n".join([*rows, ""])
 
 
+def find_title(algorithm: Callable[..., Algorithm]) -> str:
+    """Return the name of an algorithm as papers print it, such as "FedLD"."""
+    return parse_docstring(algorithm).title.partition(":")[0]
+
+
+def write_page(algorithm: Callable[..., Algorithm]) -> str:
+    """Write the page of an algorithm: paper, example, and a place for the docstring."""
+    text = parse_docstring(algorithm)
+    name = algorithm.__name__
+    parts = {"paper": link_references(text.references), "example": write_example(name)}
+    return _PAGE.format(
+        title=find_title(algorithm),
+        name=name,
+        signature=write_signature(algorithm),
+        **parts,
+    )
+
+
+def write_signature(algorithm: Callable[..., Algorithm]) -> str:
+    """Write the signature of an algorithm with its defaults and without annotations, in lines of 88 columns."""
+    parameters = []
+    for parameter in inspect.signature(algorithm).parameters.values():
+        default = {} if isinstance(parameter.default, Mapping) else parameter.default
+        parameters.append(
+            parameter.replace(default=default, annotation=parameter.empty)
+        )
+    signature = f"{algorithm.__name__}{inspect.Signature(parameters)}".replace("'", '"')
+    return (
+        signature
+        if len(signature) <= 88
+        else re.sub(r"^(\w+)\((.*)\)$", _break_signature, signature)
+    )
+
+
+def _break_signature(match: re.Match) -> str:
+    lines = textwrap.wrap(f"{match[2]},", 84)
+    return "\n    ".join([f"{match[1]}(", *lines]) + "\n)"
+
+
+def write_example(name: str) -> str:
+    """Write a script that trains with an algorithm."""
+    return _EXAMPLE.format(name=name)
+
+
+def link_references(references: str) -> str:
+    """Write references as Markdown with links to papers and repositories; without an address, to a search."""
+    linked = _escape(references)
+    if not _ARXIV.search(references):
+        title = references.partition(";")[0]
+        query = urllib.parse.urlencode(
+            {"q": re.sub(r", [A-Z][\w ]* 20\d\d.*", "", title)}
+        )
+        linked += f" [Find the paper](https://scholar.google.com/scholar?{query})."
+    linked = _REPOSITORY.sub(_link_repository, linked)
+    return _ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", linked)
+
+
+def _link_repository(match: re.Match) -> str:
+    return f"[{match[1]}](https://github.com/{match[1]})"
+
+
 def tabulate_algorithms() -> str:
-    """Write one section per family: what each of its algorithms does, what it sends, and what a client keeps."""
+    """Write one section per family: the idea, communication and client state of its algorithms."""
     lines = []
     for family, algorithms in FAMILIES.items():
-        lines += [f"## {family}", "", "| name | does | is sent | is kept by a client |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"## {family}",
+            "",
+            "| algorithm | idea | communication | client state |",
+            "| --- | --- | --- | --- |",
+        ]
         for algorithm in algorithms:
             text = parse_docstring(algorithm)
-            _, _, kept = text.wire.partition("Kept by a client: ")
-            kept = kept.partition(". ")[0].rstrip(".")
-            sent = text.wire.partition(". ")[0].rstrip(".")
-            does = text.title.partition(": ")[2].rstrip(".")
-            cells = map(_escape, (does, sent[:1].lower() + sent[1:], kept))
+            _, _, state = text.communication.partition("Client state: ")
+            communication, state = (
+                part.partition(". ")[0].rstrip(".")
+                for part in (text.communication, state)
+            )
+            idea = text.title.partition(": ")[2].rstrip(".")
             name = algorithm.__name__
-            lines.append(f"| [`{name}`]({name}.md) | {' | '.join(cells)} |")
+            link = f"[{find_title(algorithm)}]({name}.md) `{name}`"
+            lines.append(
+                f"| {link} | {' | '.join(map(_escape, (idea, communication, state)))} |"
+            )
         lines.append("")
     return "\n".join(lines)
 
@@ -53,9 +162,8 @@ def tabulate_references() -> str:
     lines = ["| algorithm | papers and code |", "| --- | --- |"]
     for algorithms in FAMILIES.values():
         for algorithm in algorithms:
-            references = _escape(parse_docstring(algorithm).references)
-            linked = _ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", references)
-            lines.append(f"| `{algorithm.__name__}` | {linked} |")
+            references = link_references(parse_docstring(algorithm).references)
+            lines.append(f"| `{algorithm.__name__}` | {references} |")
     return "\n".join([*lines, ""])
 
 

@@ -1,34 +1,43 @@
-"""A hook of MkDocs that makes the pages of algorithms from their docstrings: one of each, and the tables of all."""
+"""A hook of MkDocs: it writes one page per algorithm from its docstring, and fills tables and formulas into pages."""
+
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import algorithm_tables
+import formulas
 from mkdocs.structure.files import File
 
-from fedjax_het.algorithms import ALGORITHMS, FAMILIES
+from fedjax_het.algorithms import FAMILIES
 
-PAGE = """# {name}
-
-::: fedjax_het.algorithms.{name}
-    options: {{show_root_heading: false, show_root_toc_entry: false, heading_level: 2}}
-
-`--config.algorithm.name={name}` selects this algorithm on the command line; in Python it is `fh.algorithms.{name}()`.
-The settings of local training are those of [`fh.local_updates.sgd`](../api/client.md#local-updates).
-"""
-TABLES = {"algorithms": algorithm_tables.tabulate_algorithms, "references": algorithm_tables.tabulate_references}
+TABLES = {
+    "algorithms": algorithm_tables.tabulate_algorithms,
+    "references": algorithm_tables.tabulate_references,
+}
 """{table: the function that makes it}; a page has `<!-- table: NAME -->` in its place."""
+_REFERENCES = re.compile(r'<details class="references".*?</details>', re.DOTALL)
+_UNPACK = re.compile(r"Unpack\[(.*?)\]")
 
 
 def on_config(config):
     (section,) = [entry for entry in config.nav if "Algorithms" in entry]
     section["Algorithms"] = ["algorithms/index.md"]
     for family, algorithms in FAMILIES.items():
-        names = [algorithm.__name__ for algorithm in algorithms]
-        section["Algorithms"].append({family: [{name: f"algorithms/{name}.md"} for name in names]})
+        pages = [
+            {algorithm_tables.find_title(algorithm): _path(algorithm)}
+            for algorithm in algorithms
+        ]
+        section["Algorithms"].append({family: pages})
     return config
 
 
 def on_files(files, config):
-    for name in ALGORITHMS:
-        files.append(File.generated(config, f"algorithms/{name}.md", content=PAGE.format(name=name)))
+    for algorithms in FAMILIES.values():
+        for algorithm in algorithms:
+            page = algorithm_tables.write_page(algorithm)
+            files.append(File.generated(config, _path(algorithm), content=page))
     return files
 
 
@@ -37,3 +46,17 @@ def on_page_markdown(markdown, page, config, files):
         if (place := f"<!-- table: {name} -->") in markdown:
             markdown = markdown.replace(place, tabulate())
     return markdown
+
+
+def on_page_content(html, page, config, files):
+    is_algorithm = page.file.generated_by is not None
+    if is_algorithm:
+        html = _REFERENCES.sub("", html)  # the page begins with them
+    html = _UNPACK.sub(r"\1", html.replace("MappingProxyType({})", "{}"))
+    return formulas.render_page(
+        html, has_docstrings=is_algorithm or page.file.src_uri.startswith("api/")
+    )
+
+
+def _path(algorithm) -> str:
+    return f"algorithms/{algorithm.__name__}.md"

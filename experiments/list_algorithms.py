@@ -66,8 +66,8 @@ def _print_one(name: str) -> None:
     print(f"{name}\n")
     _print_paragraphs([text.title])
     _print_formula(text.formula)
-    _print_wrapped("Wire: what is sent in a round, and what is kept")
-    _print_paragraphs(_describe_wire(name, text.wire))
+    _print_wrapped("Communication per round, and state between rounds")
+    _print_paragraphs(_describe_communication(name, text.communication))
     print("Options")
     _print_options(options, text.arguments)
     print()
@@ -84,9 +84,9 @@ def _print_one(name: str) -> None:
     _print_wrapped(f"{flags} selects it and sets an option.")
 
 
-def _describe_wire(name: str, text: str) -> list[str]:
-    if text.startswith("as FedAvg"):
-        text += f" (FedAvg's: {parse_docstring(ALGORITHMS['fedavg']).wire.rstrip('.')}.)"
+def _describe_communication(name: str, text: str) -> list[str]:
+    if text.startswith("same as FedAvg"):
+        text += f" (FedAvg: {parse_docstring(ALGORITHMS['fedavg']).communication.partition('. ')[0]}.)"
     federation = data.toy(num_clients=3, image=(12, 12, 1), valid_fraction=0.2)
     ratio = measure_traffic(ALGORITHMS[name], federation) / measure_traffic(ALGORITHMS["fedavg"], federation)
     of = "per client and round, bytes down and up of a small convolutional network with batch norm"

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 _SECTION = re.compile(r"^(Args|Returns|Raises|References):\n((?:[ ]{4}.*\n|\n)*)", re.MULTILINE)
 _ENTRY = re.compile(r"^(\w+): ", re.MULTILINE)
-_WIRE = "Wire: "
+_COMMUNICATION = "Communication: "
 
 
 class ParsedDocstring(NamedTuple):
     title: str
     formula: list[str]
-    wire: str  # the paragraph on what is sent and kept
+    communication: str  # the paragraph on what is sent and stored
     prose: list[str]  # the other paragraphs
     arguments: dict[str, str]  # the description of each argument
     references: str
@@ -24,7 +24,7 @@ def parse_docstring(function: Callable) -> ParsedDocstring:
     """Parse a docstring with sections in Google's style.
 
     The first line is the title, indented lines outside sections are the formula, and a paragraph that begins with
-    "Wire: " says what is sent.
+    "Communication: " says what is sent, and what clients and the server store between rounds.
     """
     title, _, rest = (inspect.getdoc(function) or "").partition("\n")
     sections = {name: textwrap.dedent(body) for name, body in _SECTION.findall(f"{rest}\n")}
@@ -32,10 +32,11 @@ def parse_docstring(function: Callable) -> ParsedDocstring:
     formula = [line for line in rest.splitlines() if line.startswith("    ")]
     plain = "\n".join(line for line in rest.splitlines() if not line.startswith("    "))
     prose = [" ".join(paragraph.split()) for paragraph in re.split(r"(?<=\.)\n|\n\n", plain) if paragraph.strip()]
-    paragraphs = [" ".join(each.split()) for each in plain.split("\n\n") if each.strip()]
-    wire = next((each for each in paragraphs if each.startswith(_WIRE)), "")
-    prose = [each for each in prose if each not in wire]
+    paragraphs = [" ".join(paragraph.split()) for paragraph in plain.split("\n\n")]
+    communication = next((paragraph for paragraph in paragraphs if paragraph.startswith(_COMMUNICATION)), "")
+    prose = [paragraph for paragraph in prose if paragraph not in communication]
     _, *entries = _ENTRY.split(sections.get("Args", ""))
     arguments = {name: " ".join(text.split()) for name, text in zip(entries[::2], entries[1::2], strict=True)}
     references = " ".join(sections.get("References", "").split())
-    return ParsedDocstring(title, formula, wire.removeprefix(_WIRE), prose, arguments, references)
+    communication = communication.removeprefix(_COMMUNICATION)
+    return ParsedDocstring(title, formula, communication, prose, arguments, references)

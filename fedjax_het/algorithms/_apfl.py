@@ -35,9 +35,9 @@ def apfl(
         first step of a round:  alpha_i <- alpha_i - lr <v_i - w_i, g(m)>, cut to [0, 1]
         w <- w + eta_g 1/|S| sum_S (w_i - w)
 
-    Wire: as FedAvg, down w and up w_i - w; w follows FedAvg's path whatever alpha is. Kept by a client: v_i (a whole
-    model), alpha_i and v_i's momentum; the initial w and alpha until it is first asked. Its own model is the mixture
-    with the server's present w. A step costs two gradients.
+    Communication: same as FedAvg (down w, up w_i - w; alpha does not affect w). Client state: v_i (a full model),
+    alpha_i and the momentum of v_i; before its first round, the initial w and alpha. The personal model mixes v_i
+    with the server's current w. Cost: two gradients per step.
 
     Setting: FedTorch's defaults are alpha .5, not adaptive.
     Deviations from the code, which preset="released" takes back: there outputs are mixed instead of parameters, also in

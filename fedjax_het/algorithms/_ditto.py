@@ -32,8 +32,8 @@ def ditto(
         y_i = SGD(F_i, start at w),   w <- w + eta_g sum_i p_i (y_i - w),   p_i = n_i / sum_j n_j
         v <- v - eta_v (g_i(v) + lam (v - w)),   from the client's last v_i, w as it was received
 
-    Wire: as FedAvg: down w, up y_i - w and n_i; v_i never leaves its client. Kept by a client: v_i, a whole model, the
-    initial w until it is first asked. Its own model is v_i.
+    Communication: same as FedAvg (down w, up y_i - w and n_i); v_i never leaves its client. Client state: v_i, a
+    full model; before its first round, the initial w. The personal model is v_i.
 
     Both passes have batches of their own and, where they have momentum, a fresh state each round. v_i is only stable
     for eta_v (lam + curvature) < 2.

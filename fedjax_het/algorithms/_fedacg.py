@@ -27,7 +27,7 @@ def fedacg(
         w <- w - lr (g(w) + beta (w - z)),   K_i steps from w = z
         m <- lam m + 1/|S| sum_S (w_i - z),   x <- 1/|S| sum_S w_i, which is tested
 
-    Wire: as FedAvg, one model each way; m stays on the server. Clients keep nothing.
+    Communication: same as FedAvg, one model in each direction. Client state: none. Server state: m.
 
     z moves as under a server with Nesterov's momentum: FedACG is FedProx with that server, but for the model that is
     tested. With lam = 0 it is FedProx, with beta = 0 too FedAvg. A single client does not train plainly.

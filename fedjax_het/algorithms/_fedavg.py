@@ -20,7 +20,7 @@ def fedavg(
 
         w_i = SGD(F_i, start at w),   w <- w + eta_g sum_i p_i (w_i - w),   p_i = n_i / sum_j n_j
 
-    Wire: down w, up w_i - w and n_i.
+    Communication: down w, up w_i - w and n_i. Client state: none.
 
     Args:
         server_learning_rate: eta_g, by which the mean of the updates is multiplied, 1.

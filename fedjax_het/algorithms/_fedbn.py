@@ -27,8 +27,8 @@ def fedbn(
 
         w_i = SGD(F_i),   shared leaves: w <- sum_i p_i w_i,   norm leaves (scale, bias, mean, variance): client i's own
 
-    Wire: as FedAvg without the norm layers. Kept by a client: its norm leaves, also through rounds it sits out. A
-    client that never trained is given the mean of those that did.
+    Communication: same as FedAvg without the normalization layers. Client state: the normalization layers, also
+    while it does not participate. A client that never trained gets the mean over the clients that did.
 
     Setting: SGD .01, batch 32, 1 epoch, 100 rounds.
     Deviation: the authors decide by "bn" in a parameter's name, which shares a ResNet's four downsampling norms.

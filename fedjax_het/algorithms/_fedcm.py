@@ -33,8 +33,8 @@ def fedcm(
         y <- y - lr (alpha g(y) + (1 - alpha) Delta),                 K_i steps from y = w
         w <- w + eta_g 1/|S| sum_S (y_i - w),   Delta <- 1/|S| sum_S (w - y_i) / (K_i lr)
 
-    Wire: down w and Delta, twice FedAvg's; up y_i - w and K_i lr, one number. Clients keep nothing, so that it suits
-    small cohorts of many.
+    Communication: down w and Delta, twice FedAvg's; up y_i - w and the number K_i lr. Client state: none, so the
+    method suits small cohorts drawn from large populations.
 
     Setting: SGD .1, decay 1e-3, batch 50, 5 epochs, 10 of 100 clients.
     Weight decay is added in full, outside the mixture. Local momentum is refused: Delta would no longer be a mean
@@ -78,8 +78,8 @@ def mofedsam(
         e = rho g(y) / (||g(y)|| + epsilon),   y <- y - lr (alpha g(y + e) + (1 - alpha) Delta),   K_i steps from y = w
         w <- w + eta_g 1/|S| sum_S (y_i - w),   Delta <- 1/|S| sum_S (w - y_i) / (K_i lr)
 
-    Wire: down w and Delta, twice FedAvg's; up y_i - w and K_i lr, one number. Clients keep nothing. A step costs two
-    gradients.
+    Communication: down w and Delta, twice FedAvg's; up y_i - w and the number K_i lr. Client state: none. Cost: two
+    gradients per step.
 
     g is the gradient of the task alone, and Delta does not enter e. Delta is zero in round 0, whose steps are therefore
     FedSAM's at the rate alpha lr. alpha 1 is FedSAM with uniform weights, rho 0 is FedCM.

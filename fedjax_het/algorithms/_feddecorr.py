@@ -27,8 +27,8 @@ def feddecorr(
         X [N, d]: the features of the batch, each standardized over it
         then average as FedAvg does
 
-    Wire: as FedAvg. Clients keep nothing. The term goes with any other method:
-    `replace(a, objective=(*a.objective, objectives.decorrelation()))`.
+    Communication: same as FedAvg. Client state: none. The term can be added to any other method: `replace(a,
+    objective=(*a.objective, objectives.decorrelation()))`.
 
     Setting: 10 clients, all in every round, SGD .01, momentum .9, decay 1e-5, batch 64, 10 epochs, 100 rounds,
     Dirichlet .05, .1 or .5, MobileNetV2.

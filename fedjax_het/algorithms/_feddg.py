@@ -60,9 +60,9 @@ def feddg(
     step. L_boundary holds the mean features at the contour of each structure apart from those around it, over both
     passes, see `objectives.boundary_contrast`; with labels of whole images it is 0.
 
-    Wire: as FedAvg; up, before training, the amplitudes of num_images images, inside M alone; down those of all
-    clients, [clients, num_images, row, column, channel]. They never change, so that sending them once would do. Kept by
-    a client: its optimizer's state; by the server: the amplitudes.
+    Communication: same as FedAvg, plus before training: up, the amplitudes of num_images images, restricted to M;
+    down, those of all clients, [clients, num_images, row, column, channel]. They never change, so sending them once
+    would suffice. Client state: the optimizer state. Server state: the amplitudes.
 
     Images whose means have both signs, as standardised ones have, are refused: the sign is phase.
     Setting: optimizer "adam", rate 1e-3, task_loss "dice", batch 5, 1 epoch, 100 rounds on fundus images of 384 pixels;

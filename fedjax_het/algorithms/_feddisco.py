@@ -30,8 +30,8 @@ def feddisco(
         p_k = relu(n_k / n - a d_k + b) / sum over the cohort,   d_k = discrepancy(D_k, T),   w <- sum_k p_k w_k
         D_k: the shares of the classes at client k;   T: uniform, or those of the test set
 
-    Wire: as FedAvg, and the class counts of a client up; the authors' code sends them once, here they go with every
-    upload. Clients keep nothing. With a = b = 0 it is FedAvg.
+    Communication: same as FedAvg, plus the class counts of a client up (the authors' code sends them once, here
+    they accompany every upload). Client state: none. With a = b = 0 this is FedAvg.
 
     Setting: CIFAR-10, 10 clients, Dirichlet .5, 10 epochs, 100 rounds, batch 64, SGD .01, momentum .9, decay 1e-5.
     Deviations: where no value is positive the released code fails; here weights are then FedAvg's. Its KL is divided

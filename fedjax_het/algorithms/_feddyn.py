@@ -26,8 +26,8 @@ def feddyn(
         hbar <- hbar + 1/N sum_S (w_i - x)                 (the paper's h is -alpha hbar)
         x <- 1/|S| sum_S w_i + hbar
 
-    Wire: as FedAvg; hbar stays on the server, and the server can keep it from the updates alone. Kept by a client:
-    h_i, the size of the shared parameters, zero until it is first asked.
+    Communication: same as FedAvg; the server can update hbar from the updates alone. Client state: h_i, the size of
+    the shared parameters, zero before its first round. Server state: hbar.
 
     N counts all clients, S the cohort. A single client does not train plainly, and a small alpha is not FedAvg: the
     server always adds hbar. alpha times the learning rate must stay below 2.

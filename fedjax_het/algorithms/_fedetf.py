@@ -34,7 +34,7 @@ def fedetf(
         min  1/B sum_b CE(z_b + gamma log max(n, 1), y_b),   n_c: the client's examples of class c
         then body, P, q and s are averaged as FedAvg does
 
-    Wire: as FedAvg, without a head; V follows from a seed that all know. Clients keep nothing.
+    Communication: same as FedAvg, without a head; V follows from a seed that all clients know. Client state: none.
 
     Setting: 20 clients, all in every round, 200 rounds, 3 epochs, batch 128, SGD .04 (.01 for 100 classes and more),
     momentum .9, decay 5e-4, Dirichlet .05 or .1; P to C dimensions for ResNets, to 64 for the CNN.

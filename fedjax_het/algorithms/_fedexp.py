@@ -30,7 +30,7 @@ def fedexp(
         eta_g = max(1, sum_i p_i |D_i|^2 / (2 (|D|^2 + epsilon))),   w <- w + eta_g D
         tested: the mean of the last two w
 
-    Wire: as FedAvg, and one number |D_i|^2 up. Clients keep nothing.
+    Communication: same as FedAvg, plus the number |D_i|^2 up. Client state: none.
 
     Setting: epsilon .001 (CIFAR, CINIC), .1 (EMNIST); SGD .01 (EMNIST .1), 20 local steps, batch 50, 5 of 100 clients,
     Dirichlet .5, 500 rounds.

@@ -38,7 +38,8 @@ def fedga(
         G_i = F_i(w^{r+1}) - F_i(w_i)                                      on client i's validation examples
         a_i <- max(0, a_i + d_r (G_i - mean G) / max_j |G_j - mean G|),   a <- a / sum a,   d_r = d (1 - r/R)
 
-    Wire: as FedAvg, and one number up. Kept by a client: the loss of its last trained model; by the server: a.
+    Communication: same as FedAvg, plus one number up. Client state: the loss of its last trained model. Server
+    state: a.
 
     The gap of round r is measured when round r + 1 arrives, and reported with its update, just in time for the average
     that needs it: the paper's numbers with one exchange a round. The first report has no gap.

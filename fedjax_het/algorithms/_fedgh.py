@@ -26,7 +26,7 @@ def fedgh(
         for each pair i < j with g_i' . g_j < 0:   g_i' <- g_i' - (g_i' . g_j)/|g_j|^2 g_j,   g_j' likewise against g_i
         w <- w + eta_g sum_i p_i g_i'
 
-    Wire: as FedAvg. Nothing is kept between rounds, and there is nothing to tune.
+    Communication: same as FedAvg. Client state: none. There is nothing to tune.
 
     With no conflict it is FedAvg. With three or more in conflict the order of the ids matters. The paper's summary
     leaves open which of the two updates of a pair are the ones as they run, see `aggregation`.

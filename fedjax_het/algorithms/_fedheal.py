@@ -34,8 +34,9 @@ def fedheal(
         p_i <- p_i + Dp_i, at first 1/m + Dp_i,   p <- p / sum p,   over the m clients of the round
         w <- w - sum_i p_i m_i u_i / sum_j p_j m_j,   entry by entry; w stays where all masks are closed
 
-    Wire: down w; up -m_i u_i, m_i (a byte per parameter here, a bit would do) and d_i. Kept by a client: the counts of
-    its signs, one number per parameter; by the server: p_i, Dp_i. Numbers of examples are not used.
+    Communication: down w; up -m_i u_i, m_i (one byte per parameter here; one bit would suffice) and d_i. Client
+    state: the counts of its signs, one number per parameter. Server state: p_i, Dp_i. Numbers of examples are not
+    used.
 
     Masks and distances are of parameters; batch statistics take the weighted mean.
     Setting: 20 clients of 4 domains (Digits, 1 % of the examples; Office-Caltech, 10 %), all in every round, 200

@@ -32,8 +32,9 @@ def fediir(
         min  CE + gamma || grad_head CE - gbar ||^2      on each client, from w
         w <- w + eta_g 1/|S| sum_S (w_i - w)
 
-    Wire: two exchanges a round. Down w, up the sum of g_ib and its count (the head's size); then down gbar, up w_i - w.
-    One more pass over the local examples per round, and second-order gradients. The server keeps gbar.
+    Communication: two exchanges per round. Down w, up the sum of g_ib and its count (the size of the head); then
+    down gbar, up w_i - w. Client state: none. Server state: gbar. Cost: one extra pass over the local examples per
+    round, and second-order gradients.
 
     Setting: momentum .9, rate .01 (RotatedMNIST), .001 (VLCS, Office-Home), .0025 (PACS), batch 64 or 32, 1 epoch, 100
     rounds.

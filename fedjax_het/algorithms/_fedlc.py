@@ -27,7 +27,7 @@ def fedlc(
         min  1/B sum_b CE(z_b - m, y_b),   m_c = tau n_c^(-1/4),   n_c: the client's examples of class c
         then average as FedAvg does
 
-    Wire: as FedAvg. Clients keep nothing; evaluation takes the logits as they are.
+    Communication: same as FedAvg. Client state: none. Evaluation uses the uncalibrated logits.
 
     Settings seen: tau .1, SGD .01, momentum .9, batch 64, 10 epochs, 10 clients, 100 rounds (FedDecorr's repository);
     tau .5, batch 128, .01, 400 rounds (Flower). A client with a single class moves by weight decay alone.

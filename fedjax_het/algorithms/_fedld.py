@@ -49,7 +49,7 @@ def fedld(
         w <- w + eta_g sum_i p_i g_i^r
         g_i^r: g_i = w_i - w by the first fraction*m principal axes of the cohort's updates, at its own length
 
-    Wire: as FedAvg. Nothing is kept between rounds.
+    Communication: same as FedAvg. Client state: none.
 
     Setting: SGD .01 (Retina), .005 (COVID-FL), batch 50, 1 epoch, 200 rounds; the code adds momentum .5, decay 5e-4.
     Ablations: lam=0 keeps the principal directions alone, principal=False the margin alone.
@@ -69,8 +69,8 @@ def fedld(
         training: Settings of local training, see `local_updates.sgd`.
 
     References:
-        Zeng et al., Tackling Data Heterogeneity in Federated Learning via Loss Decomposition; official code
-        Zeng-Shuang/FedLD.
+        Zeng et al., Tackling Data Heterogeneity in Federated Learning via Loss Decomposition, MICCAI 2024.
+        arXiv:2408.12300; code Zeng-Shuang/FedLD.
     """
     aggregator = principal_directions(fraction, weighting, **aggregation)
     return Algorithm(

@@ -37,7 +37,7 @@ def fedmgc(
         dominant: the ceil(fraction K) clients of largest z; every update loses what points against them, in falling z
         w <- w + eta_g 1/K sum_i g_i'
 
-    Wire: as FedAvg, and one number up, the loss l_i. Nothing is kept between rounds.
+    Communication: same as FedAvg, plus one number up, the loss l_i. Client state: none.
 
     Setting: SGD .001, batch 128, 10 epochs, 10 of 100 clients a round with equally much data, Dirichlet .5 and 1.
     Ablations: dominant=False keeps the focal loss alone, `fedavg_dgc` the dominant gradient correction (DGC) alone,
@@ -79,7 +79,8 @@ def fedavg_dgc(
 
         min  CE,   w <- w + 1/K sum_i g_i',   g_i': w_i - w without what points against the dominant updates
 
-    Wire: as FedMGC. Its other options are to be had by `fedmgc(gamma=0.0, beta=1.0, ...)`.
+    Communication: same as FedMGC. Client state: none. The other options of FedMGC are available as
+    `fedmgc(gamma=0.0, beta=1.0, ...)`.
 
     Args:
         fraction: The paper's λ, of the clients that dominate, .5.
@@ -104,7 +105,7 @@ def fedprox_dgc(
 
         min  CE + mu/2 ||w - w^t||^2,   w <- w + 1/K sum_i g_i',   g_i' as in FedAvg+DGC
 
-    Wire: as FedMGC. The loss l_i that is reported includes the pull.
+    Communication: same as FedMGC. Client state: none. The reported loss l_i includes the proximal term.
 
     Args:
         mu: The weight of the proximal term, as in `fedprox`.

@@ -41,7 +41,8 @@ def fednova(
         w_i - w = -lr sum_k a_ik g_ik,   d_i = (w_i - w) / |a_i|_1       a: from momentum, the proximal term, the steps
         w <- w + eta_g tau_eff sum_i p_i d_i,   tau_eff = sum_i p_i |a_i|_1
 
-    Wire: as FedAvg, and one number, |a_i|_1. With equal steps for all it is FedAvg.
+    Communication: same as FedAvg, plus the number |a_i|_1 up. Client state: none. With the same number of steps on
+    all clients this is FedAvg.
 
     Setting: SGD .1, decay 1e-4, momentum 0 (.9 in the paper's runs), 200 rounds, Dirichlet .2.
     Deviations from the code: p_i are shares of the cohort, not of all clients; batch statistics are plainly averaged.

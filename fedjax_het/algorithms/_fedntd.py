@@ -28,8 +28,9 @@ def fedntd(
         q = softmax(z / tau) over the classes other than y_b; q_g likewise from the received model
         then average as FedAvg does
 
-    Wire: as FedAvg. Clients keep nothing. One more pass forward per step. With two classes the term is 0, and with one
-    local step per round, without batch norms or dropout, its gradient is: both are FedAvg.
+    Communication: same as FedAvg. Client state: none. Cost: one extra forward pass per step. With two classes the
+    term is 0, and with one local step per round, without batch norms or dropout, its gradient is 0: both cases are
+    FedAvg.
 
     Setting: CIFAR-10, 100 clients, 10 a round, SGD .01 times .99 per round, momentum .9, decay 1e-5, batch 50, 5
     epochs, 200 rounds, 2 shards a client or Dirichlet.

@@ -28,7 +28,7 @@ def fedavgm(
         w_i = SGD(F_i, start at w),   D = sum_i p_i (w_i - w)
         b <- momentum b + D,   w <- w + eta b
 
-    Wire: as FedAvg; b stays on the server. Clients keep nothing.
+    Communication: same as FedAvg. Client state: none. Server state: b.
 
     Tuned by Flower's baseline for CIFAR-10: eta .316, local rate .0316.
     Deviation: batch statistics are plainly averaged; Flower treats them like weights, and a variance may become
@@ -63,7 +63,7 @@ def fedadagrad(
         w_i = SGD(F_i, start at w),   D = sum_i p_i (w_i - w)
         v <- v + D^2,   w <- w + eta D / (sqrt(v) + tau)
 
-    Wire: as FedAvg; v stays on the server. Clients keep nothing.
+    Communication: same as FedAvg. Client state: none. Server state: v.
 
     Tuned by Flower's baseline for CIFAR-10: eta .1, tau .01, local rate .0316.
     Deviation: batch statistics are plainly averaged.
@@ -103,7 +103,7 @@ def fedadam(
         m <- b1 m + (1 - b1) D,   v <- b2 v + (1 - b2) D^2
         w <- w + eta m / (sqrt(v) + tau)
 
-    Wire: as FedAvg; m and v stay on the server. Clients keep nothing.
+    Communication: same as FedAvg. Client state: none. Server state: m and v.
 
     Tuned by Flower's baseline for CIFAR-10: eta .01, tau .001, local rate .0316.
     Deviation: batch statistics are plainly averaged. optax.adam corrects the bias of the first rounds, which the paper
@@ -148,7 +148,7 @@ def fedyogi(
         m <- b1 m + (1 - b1) D,   v <- v - (1 - b2) D^2 sign(v - D^2)
         w <- w + eta m / (sqrt(v) + tau)
 
-    Wire: as FedAvg; m and v stay on the server. Clients keep nothing.
+    Communication: same as FedAvg. Client state: none. Server state: m and v.
 
     Tuned by Flower's baseline for CIFAR-10: eta .01, tau .001, local rate .0316.
     Deviation: batch statistics are plainly averaged. optax.yogi corrects the bias and begins at v = 1e-6; the authors'

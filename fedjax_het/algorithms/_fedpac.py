@@ -36,8 +36,9 @@ def fedpac(
         extractor <- sum_i p_i extractor_i,   c_k <- sum_i n_ik c_ik / sum_i n_ik
         head_i <- sum_j a_ij head_j,   a_i = argmin a^T P_i a on the simplex
 
-    Wire: down the extractor, c and one's own mixture of heads; up extractor, head, class means with counts (after
-    training), V_i and H_i (class means times shares, at the received model). Kept by a client: its head.
+    Communication: down the extractor, c and the client's own mixture of heads; up the extractor, the head, class
+    means with counts (after training), V_i and H_i (class means times shares, at the received model). Client state:
+    the head.
 
     Setting: SGD .01 (.02 CIFAR), momentum .5, decay 5e-4, batch 50, 5 epochs, 20 clients, 200 rounds.
     The settings of local training are the body's; the head takes its momentum, weight_decay, batch_size and shuffle

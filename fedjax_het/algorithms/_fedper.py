@@ -25,9 +25,9 @@ def fedper(
 
         (b_i, h_i) = SGD(F_i, start at (b, h_i)),   b <- b + eta_g sum_i p_i (b_i - b),   p_i = n_i / sum_j n_j
 
-    Wire: down b, up b_i - b and n_i: FedAvg's without the head. Kept by a client: its head, the common initial one
-    until the client is first asked. Its own model is the server's present b with its own h_i, also in rounds that it
-    sits out.
+    Communication: down b, up b_i - b and n_i: FedAvg's without the head. Client state: the head; before its first
+    round, the common initial head. The personal model is the server's current b with the client's h_i, also in
+    rounds without participation.
 
     With no head, FedAvg: `replace(fedper(), sharing=share_all)`.
     No code by the authors was found. Two other repositories have a FedPer: FedRep's gives clients that were never asked
@@ -60,8 +60,8 @@ def lgfedavg(
 
         (b_i, h_i) = SGD(F_i, start at (b_i, h)),   h <- h + eta_g sum_i p_i (h_i - h),   p_i = n_i / sum_j n_j
 
-    Wire: down h, up h_i - h and n_i. Kept by a client: its body, the common initial one until the client is first
-    asked. Its own model is its own b_i with the server's present h.
+    Communication: down h, up h_i - h and n_i. Client state: the body; before its first round, the common initial
+    body. The personal model is the client's b_i with the server's current h.
 
     Setting: MLP on MNIST, SGD .05, momentum .5, batch 10, 1 epoch, 100 clients, 10 a round, from a model that FedAvg
     trained for 400 to 800 rounds; CIFAR-10: SGD .1, batch 50. `fedper` is the mirror image.

@@ -27,8 +27,8 @@ def fedproto(
         min  CE + lam 1/(B d) sum_b |f_b - c_{y_b}|^2,   examples whose class has no prototype c_k count with 0
         c_k <- 1/|N_k| sum_{i in N_k} c_ik,   N_k: the clients of the round that have class k, c_ik: their mean features
 
-    Wire: down the prototypes, up class means with counts: C d numbers, however large the model. Kept by a client: its
-    whole model.
+    Communication: down the prototypes, up class means with counts: C d numbers, independent of the size of the
+    model. Client state: the full model.
 
     Setting: 20 clients, all in every round, 100 to 120 rounds, SGD .01, momentum .5, 1 epoch, batch 4 (CIFAR-10 32),
     3 to 5 classes a client with about 100 examples each.

@@ -24,7 +24,7 @@ def fedprox(
 
         min  F_i(w) + mu/2 ||w - w^t||^2,   then average as FedAvg does
 
-    Wire: as FedAvg.
+    Communication: same as FedAvg. Client state: none.
 
     The authors' option to keep stragglers' partial work is not here: every client trains its epochs.
 

@@ -44,7 +44,7 @@ def fedrd(
                  beta_i: share of the low layer's distance ||Phi - Phi_i||,   gamma_i = sigmoid(GAP_i)
                  GAP_i = F_i(w) - F_i(w_i), validation cross-entropy
 
-    Wire: as FedAvg, and one number up. Nothing is kept by a client unless an option asks for it.
+    Communication: same as FedAvg, plus one number up. Client state: none, unless an option requires it.
 
     Setting: SGD .001, momentum .9, weight decay 5e-4, batch 16, 5 epochs, 40 or 100 rounds. Here 5 epochs, too, unless
     they are given: with one epoch per round lambda is 0 (lambda_every="epoch").
@@ -78,8 +78,8 @@ def fedrd(
         training: Settings of local training, see `local_updates.sgd`.
 
     References:
-        FedRD: Reducing Divergences for Generalized Federated Learning via Heterogeneity-aware Parameter Guidance;
-        code Kailee-WANG/NeurIPS25-FedRD.
+        FedRD: Reducing Divergences for Generalized Federated Learning via Heterogeneity-aware Parameter Guidance,
+        NeurIPS 2025; code Kailee-WANG/NeurIPS25-FedRD.
     """
     settings: Training = training if training.get("steps") else {"epochs": 5} | training
     local_update, memory = sgd(**settings), {}

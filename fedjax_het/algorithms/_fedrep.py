@@ -33,11 +33,11 @@ def fedrep(
         h_i <- head_epochs of SGD on h, body b fixed;   b_i <- SGD on b from the received b, head h_i fixed
         b <- b + eta_g sum_i p_i (b_i - b),   p_i = n_i / sum_j n_j
 
-    Wire: down b, up b_i - b and n_i. Kept by a client: its head, the common initial one until the client is first
-    asked. Its own model is the server's present b with its own h_i. The settings of local training are the body's; the
-    head takes them too, but for its own epochs and rate. Each part has its own optimizer state, fresh each round, and a
-    part that is not trained is not touched: no momentum, no decay. Batch statistics follow the layer that owns them,
-    and move in both phases.
+    Communication: down b, up b_i - b and n_i. Client state: the head; before its first round, the common initial
+    head. The personal model is the server's current b with the client's h_i. The settings of local training apply
+    to the body and to the head, except that the head has its own number of epochs and learning rate. Both parts
+    have their own optimizer state, reset in each round. A part that is not being trained stays unchanged, without
+    momentum or decay. Batch statistics belong to the layer that has them, and are updated in both phases.
 
     Setting: SGD .01, momentum .5, batch 10, 10 head epochs and 1 body epoch (CIFAR-10, two classes per client), or 10
     and 5; 100 rounds, 10 of 100 clients. With head_epochs 0 and a common head it is `fedbabu` without fine-tuning.
@@ -97,8 +97,9 @@ def fedbabu(
         b_i = SGD on b from the received b, head h_0 fixed;   b <- b + eta_g sum_i p_i (b_i - b)
         own model of client i:  (b, h)_i = fine_tune_epochs of SGD from (b, h_0)
 
-    Wire: down b, up b_i - b and n_i. Nothing is kept: a client's own model is made anew for every evaluation. The fixed
-    head rests: no momentum, no decay.
+    Communication: down b, up b_i - b and n_i. Client state: the fixed head h_0, the same for all clients. The
+    personal model is fine-tuned anew for every evaluation. The fixed head stays unchanged, without momentum or
+    decay.
 
     Setting: MobileNet on CIFAR-100, SGD .1, momentum .9, batch 50; 320 rounds of 1 epoch, 80 of 4 or 32 of 10; a tenth
     of the rate after a half and three quarters of the rounds, learning_rate_schedule=steps((160, 240)) of 320.

@@ -30,7 +30,7 @@ def fedrs(
         min  1/B sum_b CE(s z_b, y_b),   s_c = 1 for classes that the client has, alpha for the others
         then average as FedAvg does
 
-    Wire: as FedAvg. Clients keep nothing; evaluation takes the logits as they are.
+    Communication: same as FedAvg. Client state: none. Evaluation uses the unscaled logits.
 
     Setting: alpha of .9, .5, .1; 100 clients with 2 of 10 or 20 of 100 classes, 10 a round, SGD .03, momentum .9, decay
     1e-5, batch 64, 2 or 5 epochs, 1000 rounds.

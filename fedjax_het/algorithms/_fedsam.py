@@ -32,7 +32,7 @@ def fedsam(
         e = rho g(w) / (||g(w)|| + epsilon),   w <- w - lr g(w + e),    K_i steps from the received model
         server: w <- w + eta_g sum_i p_i (w_i - w)
 
-    Wire: as FedAvg. Clients keep nothing. A step costs two gradients.
+    Communication: same as FedAvg. Client state: none. Cost: two gradients per step.
 
     The norm is taken over all parameters that are trained. g is the gradient of the task alone: terms that are added to
     the objective are differentiated at w and enter neither e nor the perturbed pass. rho 0 is FedAvg.
@@ -84,7 +84,7 @@ def fedasam(
         e = rho T^2 g(w) / (||T g(w)|| + epsilon),   w <- w - lr g(w + e),    T = |w| + eta for weights, 1 for biases
         server: w <- w + eta_g sum_i p_i (w_i - w)
 
-    Wire: as FedAvg. Clients keep nothing. A step costs two gradients.
+    Communication: same as FedAvg. Client state: none. Cost: two gradients per step.
 
     With eta 0, rescaling a network without changing its function does not change where the perturbation leads; a large
     eta perturbs the weights alone, by rho eta along g. g is the gradient of the task alone, as in `fedsam`. rho 0 is

@@ -33,8 +33,9 @@ def fedspeed(
         h_i <- h_i + (w_i - x)                             (the paper's correction ghat_i is -lamb h_i)
         x <- 1/|S| sum_S w_i + hbar,                       hbar: the mean of h_i over all N clients
 
-    Wire: as FedAvg; hbar stays on the server. Kept by a client: h_i, the size of the shared parameters, zero until it
-    is first asked. A step costs two gradients. With server="participants" also h_i up, in the paper one sum w_i + h_i.
+    Communication: same as FedAvg; with server="participants" also h_i up (in the paper the single sum w_i + h_i).
+    Client state: h_i, the size of the shared parameters, zero before its first round. Server state: hbar. Cost: two
+    gradients per step.
 
     g is the gradient of the task alone: neither the correction nor the proximal term enters e. rho 0 or mix 0 is FedDyn
     with alpha = lamb.
@@ -86,8 +87,8 @@ def fedsmoo(
         h_i <- h_i + (w_i - x),   x <- 1/|S| sum_S w_i + hbar,   hbar: the mean of h_i over all N clients
         v = 1/|S| sum_S mu_i,     s <- rho v / (||v|| + epsilon)
 
-    Wire: down x and s, up w_i - x and mu_i: twice FedAvg's; hbar stays on the server. Kept by a client: h_i and mu_i,
-    each the size of the shared parameters, zero until it is first asked. A step costs two gradients.
+    Communication: down x and s, up w_i - x and mu_i: twice FedAvg's. Client state: h_i and mu_i, each the size of
+    the shared parameters, zero before its first round. Server state: hbar. Cost: two gradients per step.
 
     g is the gradient of the task alone; of all corrections mu_i and s alone enter e, by design. rho 0 is FedDyn with
     alpha = lamb. mu_i is not bounded: after many steps it directs e more than g does.

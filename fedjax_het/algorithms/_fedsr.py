@@ -48,8 +48,8 @@ def fedsr(
              + a_CMI 1/B sum_b KL(N(c mu_b, (c sigma_b)^2) || N(r_mu[y_b], r_sigma[y_b]^2))
         w <- w + eta_g 1/|S| sum_S (w_i - w)                       w: all but r_mu, r_sigma, c
 
-    Wire: as FedAvg, for a model with one more layer [feature, 2 D]. Kept by a client: the reference, r_mu and r_sigma
-    [class, D] and c, and its optimizer's state.
+    Communication: same as FedAvg, for a model with one extra layer [feature, 2 D]. Client state: the reference,
+    r_mu and r_sigma [class, D] and c, and the optimizer state.
 
     Evaluated class probabilities are the mean over num_samples draws.
     Setting: rate .01, momentum .9, weight decay 5e-4 (it acts on the reference too), batch 64, steps=5, 1000 rounds.
@@ -103,7 +103,7 @@ def fedl2r(
 
         min  CE + a_L2R 1/B sum_b ||h_b||               h: the model's own features
 
-    Wire: as FedAvg. Kept by a client: its optimizer's state.
+    Communication: same as FedAvg. Client state: the optimizer state.
 
     Args:
         l2r: The paper's α of L2R, .01 (PACS).

@@ -31,7 +31,8 @@ def fpl(
         P^k_j: the mean of each FINCH cluster of c_ik, client i's mean feature of class k;   U^k = mean_j P^k_j
         w <- w + eta_g sum_i p_i (w_i - w)
 
-    Wire: down w, all clusters P and their means U; up w_i - w, and the class means c_ik with counts.
+    Communication: down w, all clusters P and their means U; up w_i - w, and the class means c_ik with counts.
+    Client state: none.
 
     U^k is the mean over clusters, not over clients, so that no domain counts more for having more clients. The first
     round is FedAvg. Examples whose class has no prototype count with 0 in both terms. Clusters are found anew in every

@@ -38,7 +38,7 @@ def harmofl(
         g = grad F_i(w),  delta = alpha g / ||g||,   w <- w - lr grad F_i(w + delta)
         server: w <- w + eta_g sum_i p_i (w_i - w),   Abar = 1/N sum_i Abar_i after the first round, then fixed
 
-    Wire: as FedAvg, and one amplitude [height, width, channel]. Kept by a client: its optimizer's state.
+    Communication: same as FedAvg, plus one amplitude [height, width, channel]. Client state: the optimizer state.
 
     Images whose means have both signs, as standardised ones have, are refused: the sign is phase. The paper's are in
     0..1. Amplitudes are averaged plainly with either weighting, as in Algorithm 1.

@@ -26,7 +26,8 @@ def hierarchical(
         sort the updates by <g_i, r>, pair best with worst, ...; each pair in conflict loses it, and its sum goes on
         w <- w + eta_g 1/m (the last two, corrected one after the other)
 
-    Wire: as FedAvg. Kept by the server: r, the size of the shared parameters. Unweighted; the first round is the mean.
+    Communication: same as FedAvg. Client state: none. Server state: r, the size of the shared parameters. Updates
+    are unweighted, and the first round is their mean.
 
     It is neither the method of the FedGH paper (`fedgh`) nor its release, hence the name. Four defects of the codes are
     not reproduced, see `hierarchical_mean`; one is: the last step has no bound where the last two nearly oppose.
@@ -40,7 +41,8 @@ def hierarchical(
 
     References:
         Zhu et al., FedDM: Federated Weakly Supervised Segmentation via Annotation Calibration and Gradient
-        De-conflicting; official code CityU-AIM-Group/FedDM, main.py; run as "FedGH" by Zeng-Shuang/FedLD, svd_tools.py.
+        De-conflicting, MICCAI 2023; code CityU-AIM-Group/FedDM, main.py; run as "FedGH" by Zeng-Shuang/FedLD,
+        svd_tools.py.
     """
     return Algorithm(
         objective=(cross_entropy(),),

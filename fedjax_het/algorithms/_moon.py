@@ -33,7 +33,7 @@ def moon(
         z: features of the model in training; z_g: of the received model; z_p: of the client's earlier models
         then average as FedAvg does
 
-    Wire: as FedAvg. Kept by a client: its last `buffer` trained models.
+    Communication: same as FedAvg. Client state: its last `buffer` trained models.
 
     Setting: SGD .01, momentum .9, decay 1e-5, batch 64, 10 epochs, 100 rounds, 10 clients by Dirichlet .5.
     Deviations from the code: a client that was never asked has no term (there: its own random network is the negative),

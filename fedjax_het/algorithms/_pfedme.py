@@ -34,8 +34,8 @@ def pfedme(
             theta <- theta - rho (g(theta) + lam (theta - l)), personal_steps times;   l <- l - lr lam (l - theta)
         w <- (1 - beta) w + beta sum_i p_i l_i,   p_i = n_i / sum_j n_j;   l = theta = w at the start of a round
 
-    Wire: as FedAvg: down w, up l_i - w and n_i. Kept by a client: theta_i, for the evaluation alone, the initial w
-    until it is first asked. Its own model is theta_i. The clients of the cohort alone train.
+    Communication: same as FedAvg (down w, up l_i - w and n_i). Client state: theta_i, used for evaluation only;
+    before its first round, the initial w. The personal model is theta_i. Only the clients of the cohort train.
 
     A local step costs personal_steps gradients. theta is only stable for rho (lam + curvature) < 2, l for lr lam < 2.
     Setting: MNIST, logistic regression: lr .005, rho .1, lam 15, beta 1, batch 20, 20 steps of 5, 5 clients a round,

@@ -32,8 +32,8 @@ def scaffold(
         c_i+ = c_i - c + (w - y) / (K_i lr)                (option II; option I: c_i+ = grad F_i(w))
         w <- w + eta_g 1/|S| sum_S (y_i - w),              c <- c + 1/N sum_S (c_i+ - c_i)
 
-    Wire: Down w and c, up y_i - w and c_i+ - c_i: twice FedAvg's. Kept by a client: c_i, the size of the shared
-    parameters.
+    Communication: down w and c, up y_i - w and c_i+ - c_i: twice FedAvg's. Client state: c_i, the size of the
+    shared parameters.
 
     N counts all clients, S the cohort. Local momentum and weight decay are refused: (w - y)/(K lr) would no longer be a
     mean gradient. No code by the authors was found; third-party codes agree with these equations to 1e-15.
@@ -73,8 +73,8 @@ def fedgamma(
         c_i+ = c_i - c + (w - y) / (K_i lr)
         w <- w + eta_g 1/|S| sum_S (y_i - w),              c <- c + 1/N sum_S (c_i+ - c_i)
 
-    Wire: Down w and c, up y_i - w and c_i+ - c_i: twice FedAvg's. Kept by a client: c_i, the size of the shared
-    parameters. A step costs two gradients.
+    Communication: down w and c, up y_i - w and c_i+ - c_i: twice FedAvg's. Client state: c_i, the size of the
+    shared parameters. Cost: two gradients per step.
 
     g is the gradient of the task alone, and the control variates do not enter e. rho 0 is SCAFFOLD. Local momentum and
     weight decay are refused as in `scaffold`: (w - y)/(K lr) would no longer be a mean gradient of the task.

@@ -9,7 +9,7 @@ import pytest
 
 from experiments import list_algorithms
 from experiments.configuration import calls
-from fedjax_het import data
+from fedjax_het import data, sharing
 from fedjax_het._internal.docstrings import ParsedDocstring, parse_docstring
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.client.local_updates import Training
@@ -30,7 +30,14 @@ def list_output(capsys, monkeypatch):
 def test_every_algorithm_has_a_title_formula_and_reference(name):
     text = parse_docstring(ALGORITHMS[name])
     assert text.title.endswith(".") and len(text.title) > 20
-    assert len(text.references) > 40 and text.wire and text.formula
+    assert len(text.references) > 40 and text.communication and text.formula
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_client_state_is_none_exactly_where_nothing_is_stored(name):
+    algorithm = ALGORITHMS[name]()
+    is_stateless = not algorithm.memory and algorithm.sharing is sharing.share_all
+    assert ("Client state: none" in parse_docstring(ALGORITHMS[name]).communication) == is_stateless
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -61,7 +68,7 @@ def test_one_algorithm_is_shown_completely_at_any_width(list_output, name, colum
     assert all(len(line) <= columns or " " not in line.strip() for line in out.splitlines())
     text = " ".join(words)
     parts = parse_docstring(ALGORITHMS[name])
-    assert parts.title in text and parts.references in text and parts.wire[1:] in text
+    assert parts.title in text and parts.references in text and parts.communication[1:] in text
     for key, option in calls.read_signature(ALGORITHMS[name]).items():
         shown = f"{key} = as in the run (config.{option.of_run})" if option.of_run else f"{key} = {option.default!r}"
         assert shown in text or key in Training.__annotations__ or option.table
@@ -70,7 +77,7 @@ def test_one_algorithm_is_shown_completely_at_any_width(list_output, name, colum
         assert f" {option} = " in text
     doc = re.sub(r"(Args|Raises|References):\n|    (training|InputError): .*\n", "", inspect.getdoc(ALGORITHMS[name]))
     every, shown = (
-        {word.rstrip(".") for word in re.findall(r"[\w|^{}<>+*/()=.-]+", part.replace("Wire: as", "As"))}
+        {word.rstrip(".") for word in re.findall(r"[\w|^{}<>+*/()=.-]+", part.replace("Communication: same", "Same"))}
         for part in (doc, text)
     )
     assert every <= shown
@@ -79,9 +86,9 @@ def test_one_algorithm_is_shown_completely_at_any_width(list_output, name, colum
 def test_one_algorithm_is_shown_with_its_messages_and_traffic(list_output):
     out = " ".join(list_output("scaffold").split())
     assert "Down w and c, up y_i - w and c_i+ - c_i" in out
-    assert "Kept by a client: c_i, the size of the shared parameters." in out
+    assert "Client state: c_i, the size of the shared parameters." in out
     assert re.search(r"1\.9\d times FedAvg's traffic", out)
-    assert "FedAvg's: down w, up w_i - w and n_i." in " ".join(list_output("fedprox").split())
+    assert "FedAvg: down w, up w_i - w and n_i." in " ".join(list_output("fedprox").split())
 
 
 def test_a_closed_pipe_is_no_error():
@@ -101,7 +108,7 @@ def test_a_docstring_is_parsed_into_its_parts():
 
             w <- w + eta d
 
-        Wire: as usual,
+        Communication: as usual,
         and more.
 
         First. Still the first.
@@ -123,7 +130,7 @@ def test_a_docstring_is_parsed_into_its_parts():
     assert parse_docstring(factory) == ParsedDocstring(
         title="Title.",
         formula=["    w <- w + eta d"],
-        wire="as usual, and more.",
+        communication="as usual, and more.",
         prose=["First. Still the first.", "Second."],
         arguments={"a": "One of two lines: here.", "b": "The other."},
         references="Somebody, 2020.",
