@@ -47,8 +47,7 @@ def draw(plan: Plan, targets: Sequence[float], rows: Sequence[Row]) -> Drawing:
                 panels.append(
                     Panel(title, labels[axis], quantity.label, curves, None, None, False, (), "log", quantity.y_scale)
                 )
-    across = sum(panel.x_label == labels["cohort"] for panel in panels) or len(panels)
-    drawing = plots.draw_view(View("", panels), across=across, size=(2.7, 2.4))
+    drawing = plots.draw_view(View("", panels), across=2, size=(3.7, 2.4))  # two side by side: legible in a page
     ticks = {labels["cohort"]: plan.cohorts, labels["population"]: plan.populations}
     for axis in drawing.axes:
         if values := list(ticks.get(axis.get_xlabel(), ())):
