@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import chex
 import jax
@@ -10,6 +11,7 @@ import pytest
 from fedjax_het import data, models, simulate
 from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.engine import Simulation, chunked, flatten_evaluation, sharded, vmapped
+from fedjax_het.engine.parallel import compilation
 from fedjax_het.engine.parallel.compilation import jit_initializer, jit_program
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError, NonFiniteError
@@ -56,7 +58,7 @@ def test_quick_compilation_of_the_first_state_gives_the_same_weights(monkeypatch
     chex.assert_trees_all_close(quick(jax.random.key(0)), optimized(jax.random.key(0)), rtol=1e-6, atol=1e-7)
 
 
-def test_rare_programs_are_compiled_with_less_effort_for_tpus_unless_jax_is_given_one(monkeypatch):
+def test_rare_programs_are_compiled_with_less_effort_for_tpus(monkeypatch):
     jit, options = jax.jit, []
     monkeypatch.setattr(jax, "jit", lambda *args, **kwargs: options.append(kwargs) or jit(*args, **kwargs))
     jit_program(jnp.negative, vmapped, is_rare=True)
@@ -64,12 +66,15 @@ def test_rare_programs_are_compiled_with_less_effort_for_tpus_unless_jax_is_give
         jit_program(jnp.negative, vmapped)
         jit_program(jnp.negative, vmapped, is_rare=True)
         jit_initializer(jnp.negative, vmapped, None)
-        jax.config.update("jax_exec_time_optimization_effort", 0.5)
-        try:
-            jit_program(jnp.negative, vmapped, is_rare=True)
-        finally:
-            jax.config.update("jax_exec_time_optimization_effort", 0.0)
-    assert [bool(each.get("compiler_options")) for each in options] == [False, False, True, True, False]
+    assert [bool(option.get("compiler_options")) for option in options] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("effort", [0.5, None])
+def test_an_effort_given_to_jax_is_kept_and_a_jax_without_the_setting_is_accepted(monkeypatch, effort):
+    settings = SimpleNamespace() if effort is None else SimpleNamespace(jax_exec_time_optimization_effort=effort)
+    monkeypatch.setattr(compilation, "jax", SimpleNamespace(config=settings))
+    with tracing_for("tpu"):
+        assert bool(compilation._options_of_rare_programs()) == (effort is None)
 
 
 def test_a_round_is_traced_once():

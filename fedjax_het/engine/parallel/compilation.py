@@ -57,8 +57,8 @@ def compile_program(
 
 
 def _options_of_rare_programs() -> dict:
-    """Arguments of jax.jit; an effort that JAX has been given is respected."""
-    is_given = jax.config.jax_exec_time_optimization_effort != 0  # pyrefly: ignore[missing-attribute]
+    """Arguments of jax.jit; an effort that JAX has been given is respected. JAX 0.12 no longer has this setting."""
+    is_given = getattr(jax.config, "jax_exec_time_optimization_effort", 0) != 0
     return {} if is_given or target_platform() != "tpu" else {"compiler_options": _QUICK_ON_TPU}
 
 
