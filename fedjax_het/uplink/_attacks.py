@@ -9,6 +9,7 @@ examples is what it says.
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Literal, NamedTuple, Unpack
 
 import jax
@@ -69,17 +70,13 @@ def draw_normal(like: PyTree, key: Key, mean: float = 0.0, deviation: float = 1.
     return structure.unflatten([(mean + deviation * draw(i, leaf)).astype(leaf.dtype) for i, leaf in enumerate(leaves)])
 
 
-def _chosen(attackers: Attackers) -> Callable[[Array, int], Array]:
-    return lambda clients, num_clients: is_attacker(clients, num_clients, attackers)
-
-
 def _own_lie(lie: Callable[[Variables, Key], Variables], collections: Collections, attackers: Attackers) -> Stage:
     check_attackers(attackers)
 
     def send(update: Variables, view: StageView) -> Sent:
         return Sent(tree.where(is_attacker(view.client, view.num_clients, attackers), lie(update, view.key), update))
 
-    return Stage(send=send, collections=collections, attackers=_chosen(attackers))
+    return Stage(send=send, collections=collections, attackers=partial(is_attacker, options=attackers))
 
 
 # ---- lies about what all others send ---------------------------------------------------------------------------------
@@ -141,11 +138,11 @@ def attack_little_is_enough(
     def init_server(shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
         lying = len(choose_attackers(num_clients, attackers)) if z == "largest" else 0
         with jax.ensure_compile_time_eval():
-            lengths = largest_z(cohort_size, jnp.arange(min(lying, cohort_size) + 1))
+            lengths = jax.device_get(largest_z(cohort_size, jnp.arange(min(lying, cohort_size) + 1)))
         if lying and lengths[usual := round(cohort_size * lying / num_clients)] <= 0:
-            text = f"z='largest' is no attack with {usual} of {cohort_size} clients of a round lying: 0 or negative."
-            if jnp.max(lengths) <= 0:
-                raise InputError(f"attack_little_is_enough: {text} Give a number such as z=1.5.")
+            text = f"z: 'largest' is no attack with {usual} attackers among {cohort_size} clients: 0 or negative."
+            if lengths.max() <= 0:
+                raise InputError(f"{text} Give a number such as z=1.5.")
             warnings.warn(text, stacklevel=2)
         return ()
 
@@ -185,7 +182,7 @@ def _common_lie(
         said = tree.broadcast(lie(stack, is_honest, is_lying), len(view.cohort))
         return tree.where(is_lying, said, stack)
 
-    return Stage(corrupt=corrupt, collections=collections, attackers=_chosen(attackers))
+    return Stage(corrupt=corrupt, collections=collections, attackers=partial(is_attacker, options=attackers))
 
 
 def _parties(view: CorruptView, attackers: Attackers) -> tuple[Array, Array]:
@@ -296,5 +293,5 @@ def attack_mimic(
         corrupt=corrupt,
         receive=receive,
         collections=collections,
-        attackers=_chosen(attackers),
+        attackers=partial(is_attacker, options=attackers),
     )

@@ -16,6 +16,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import Broadcast
 from fedjax_het.uplink import STAGES, attack_gaussian, attack_inner_product, attack_little_is_enough, attack_mimic
 from fedjax_het.uplink import attack_sign_flip as sign_flip
+from fedjax_het.uplink._attacks import largest_z
 from tests.harness import ROUNDING, algorithm, compose, difference, federation, is_equal, model, run
 
 UNIFORM = {"weighting": "uniform"}
@@ -84,12 +85,18 @@ def test_what_all_know_is_of_the_honest_who_are_present():
     np.testing.assert_array_equal(nobody[4:], 0)
 
 
+def test_the_largest_z_is_that_of_the_clients_who_are_present():
+    largest, _ = moved(attack_little_is_enough("largest", clients=(1, 4)))
+    number, _ = moved(attack_little_is_enough(float(largest_z(5, 2)), clients=(1, 4)))
+    assert difference(largest.server.shared, number.server.shared) < ROUNDING
+
+
 def test_a_largest_z_that_is_no_attack_is_refused_or_warned_of():
     """Two attackers of ten clients have z = 0; of a hundred, one in five may be more than two in a round of ten."""
     server = attack_little_is_enough("largest", fraction=0.2).init_server
-    with pytest.raises(InputError, match="z='largest' is no attack with 2 of 10 clients"):
+    with pytest.raises(InputError, match="z: 'largest' is no attack with 2 attackers among 10 clients"):
         server({}, 10, 10)
-    with pytest.warns(UserWarning, match="with 2 of 10 clients"):
+    with pytest.warns(UserWarning, match="with 2 attackers among 10 clients"):
         server({}, 100, 10)
     attack_little_is_enough("largest", fraction=0.3).init_server({}, 100, 10)
     attack_little_is_enough(1.5, fraction=0.2).init_server({}, 10, 10)
