@@ -1,6 +1,6 @@
 """Algorithms as data: named slots filled with pure functions of a view."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -149,6 +149,7 @@ class Aggregator(NamedTuple):
         is_selective: Whether the updates of some of the clients present are left out whole; error feedback warns of it.
         extrapolation: Up to which multiple of an update that is the same for all clients the first aggregate of a run
             may go; above 1 for rules that step beyond what clients agree on, such as FedDyn's.
+        named_clients: {option: ids that it names}, all of clients that are to have training examples, {"root": (0,)}.
     """
 
     init: Callable[[Variables, int], PyTree]  # (shared, num_clients)
@@ -157,6 +158,7 @@ class Aggregator(NamedTuple):
     is_uniform_mean: bool = False
     is_selective: bool = False
     extrapolation: float = 1.0
+    named_clients: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 
 class Weighting(NamedTuple):
@@ -211,6 +213,10 @@ class ReceiveView(NamedTuple):
     expected_clients: float  # of a round, the same whoever came
 
 
+def _nothing() -> Mapping:
+    return MappingProxyType({})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stage:
     """A step between a client's finished update and the server: clipping, compression, noise, an attack.
@@ -233,6 +239,7 @@ class Stage:
         hides_examples: Whether clients' numbers of examples are kept from the server. Aggregators that read them are
             refused.
         steps_without_reports: Whether the server steps in rounds in which no client reported, too.
+        named_clients: See `Aggregator`.
     """
 
     send: Callable[[Variables, StageView], Sent] | None = None
@@ -247,6 +254,7 @@ class Stage:
     check: Callable[["Algorithm"], None] = lambda algorithm: None
     hides_examples: bool = False
     steps_without_reports: bool = False
+    named_clients: Mapping[str, Sequence[int]] = field(default_factory=_nothing)
 
 
 class CorruptView(NamedTuple):
@@ -269,10 +277,6 @@ def shared_variables(server: ServerState) -> Variables:
     return server.shared
 
 
-def _nothing() -> Mapping:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """A federated algorithm: objective, local training, aggregation, and sharing.
@@ -290,9 +294,7 @@ class Algorithm:
     memory: Mapping[str, Memory] = field(default_factory=_nothing)
     survey: Mapping[str, Measure] = field(default_factory=_nothing)  # measured and sent before training
     reports: Mapping[str, Measure] = field(default_factory=_nothing)  # measured and sent after training
-    published: Mapping[str, Summary] = field(
-        default_factory=_nothing
-    )  # keyed by the report or answer that is summarized
+    published: Mapping[str, Summary] = field(default_factory=_nothing)  # by the report or answer that is summarized
     uplink: tuple[Stage, ...] = ()  # applied in this order to every client's update
     evaluated: Callable[[ServerState], Variables] = shared_variables  # which shared variables are tested and exported
     personalize: Personalization | None = None  # None evaluates the shared leaves with the client's own personal leaves

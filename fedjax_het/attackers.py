@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array
-from fedjax_het.validation import CountOrZero, Fraction, Seed
+from fedjax_het.validation import CountOrZero, Fraction, Seed, check_clients
 
 
 class Attackers(TypedDict, total=False):
@@ -39,10 +39,7 @@ def choose_attackers(num_clients: int, options: Attackers) -> np.ndarray:
     """
     if "clients" in options:
         ids = np.unique(np.asarray(options["clients"], np.int64))
-        if ids.size and ids[-1] >= num_clients:
-            raise InputError(
-                f"clients: there is no client {ids[-1]} to attack; the last of {num_clients} is {num_clients - 1}."
-            )
+        check_clients("clients", ids.tolist(), num_clients)
         return ids
     with jax.ensure_compile_time_eval():
         draws = np.asarray(jax.vmap(lambda client: _draw(options, client))(jnp.arange(num_clients)))

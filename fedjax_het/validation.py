@@ -12,7 +12,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar
@@ -191,6 +191,14 @@ def check_constraints(kinds: Mapping[str, Any], values: Mapping[str, Any], where
             is_too_large = isinstance(value, float) and LARGEST_NUMBER < abs(value) < float("inf")
             note = ", which is infinite in float32" if is_too_large else ""
             raise InputError(f"{where}{name}: must be {expected}, not {shorten(value)}{note}.")
+
+
+def check_clients(name: str, clients: Iterable[int], num_clients: int) -> None:
+    """Raise InputError where one of the ids that an option names is no client of the federation."""
+    if (last := max(clients, default=0)) >= num_clients:
+        raise InputError(
+            f"{name}: there is no client {last}. The {num_clients} clients have the ids 0 to {num_clients - 1}."
+        )
 
 
 def may_be_nonzero(value: Any) -> bool:

@@ -33,5 +33,5 @@ def test_who_attacks_has_to_be_told_in_one_way():
     for options in ({}, {"fraction": 0.1, "clients": (1,)}):
         with pytest.raises(InputError, match="fraction: give the fraction of the clients"):
             check_attackers(options)
-    with pytest.raises(InputError, match="clients: there is no client 8 to attack; the last of 8 is 7"):
+    with pytest.raises(InputError, match=r"clients: there is no client 8\. The 8 clients have the ids 0 to 7"):
         choose_attackers(8, {"clients": (1, 8)})

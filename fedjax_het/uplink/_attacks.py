@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Literal, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -71,12 +71,17 @@ def draw_normal(like: PyTree, key: Key, mean: float = 0.0, deviation: float = 1.
 
 
 def _own_lie(lie: Callable[[Variables, Key], Variables], collections: Collections, attackers: Attackers) -> Stage:
-    check_attackers(attackers)
-
     def send(update: Variables, view: StageView) -> Sent:
         return Sent(tree.where(is_attacker(view.client, view.num_clients, attackers), lie(update, view.key), update))
 
-    return Stage(send=send, collections=collections, attackers=partial(is_attacker, options=attackers))
+    return _attack(attackers, collections, send=send)
+
+
+def _attack(attackers: Attackers, collections: Collections, **slots: Any) -> Stage:
+    check_attackers(attackers)
+    named = {"clients": attackers["clients"]} if "clients" in attackers else {}
+    lies = partial(is_attacker, options=attackers)
+    return Stage(collections=collections, attackers=lies, named_clients=named, **slots)
 
 
 # ---- lies about what all others send ---------------------------------------------------------------------------------
@@ -175,14 +180,13 @@ def _common_lie(
     lie: Callable[[Variables, Array, Array], Variables], collections: Collections, attackers: Attackers
 ) -> Stage:
     """A stage in which all attackers send the same: (updates [cohort, ...], who is honest, who lies) -> the lie."""
-    check_attackers(attackers)
 
     def corrupt(stack: Variables, view: CorruptView) -> Variables:
         is_honest, is_lying = _parties(view, attackers)
         said = tree.broadcast(lie(stack, is_honest, is_lying), len(view.cohort))
         return tree.where(is_lying, said, stack)
 
-    return Stage(corrupt=corrupt, collections=collections, attackers=partial(is_attacker, options=attackers))
+    return _attack(attackers, collections, corrupt=corrupt)
 
 
 def _parties(view: CorruptView, attackers: Attackers) -> tuple[Array, Array]:
@@ -265,7 +269,6 @@ def attack_mimic(
         Karimireddy, He and Jaggi, Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022; code
         epfml/byzantine-robust-noniid-optimizer, codes/attacks/mimic.py.
     """
-    check_attackers(attackers)
 
     def treated(shared: Variables) -> Variables:
         return shared if collections == "all" else {"params": shared["params"]}
@@ -288,10 +291,4 @@ def attack_mimic(
         known = CorruptView(server.received, server.cohort, server.is_present, view.num_clients, view.state, view.key)
         return update, step(view.state, treated(server.updates.tensors()), known)[0]
 
-    return Stage(
-        init_server=init_server,
-        corrupt=corrupt,
-        receive=receive,
-        collections=collections,
-        attackers=partial(is_attacker, options=attackers),
-    )
+    return _attack(attackers, collections, init_server=init_server, corrupt=corrupt, receive=receive)

@@ -156,6 +156,7 @@ def test_images_too_small_for_the_network_are_refused(refused):
             ["aggregator.name=trimmed_mean", "aggregator.before=nnm,nnm"],
             "config.aggregator.before: 'nnm' is named twice",
         ),
+        (["aggregator.name=fltrust", "aggregator.root=99"], "aggregator: root: there is no client 99"),
         (["data.name=arrays", f"data.path=/{'x' * 300}"], "File name too long"),
     ],
 )

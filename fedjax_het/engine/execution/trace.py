@@ -27,7 +27,7 @@ from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.program import Round
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, ClientData, Context, Key, PyTree, State, Variables
-from fedjax_het.validation import LARGEST_COUNT
+from fedjax_het.validation import LARGEST_COUNT, check_clients
 
 
 class RoundShapes(NamedTuple):
@@ -109,7 +109,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
         InputError: A published quantity that no client reports; a part that reads what no slot fills; a state whose
             shape a round would change; batches of one example under batch normalization; amplitude normalization of
             images whose means have both signs; no client with a training example; a hyper-parameter that cannot be
-            swept.
+            swept; a client that an option names and that the federation lacks.
     """
     round, federation = spec.round(layout), spec.federation
     provided = [*spec.algorithm.survey, *spec.algorithm.reports]
@@ -120,6 +120,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
         raise InputError(f"{federation.name}: no client has a training example. Lower the held-out fractions.")
     for algorithm in spec.sweep.algorithms:
         _check_steps(algorithm, federation)
+        _check_named_clients(algorithm, federation)
     _check_batch_norm(spec.algorithm, round.problem, federation)
     before = jax.eval_shape(round.init, jax.random.key(0), federation.data)
     least = tree.num_bytes(before.server) + tree.num_bytes(before.clients) // spec.num_clients
@@ -209,6 +210,15 @@ def _check_steps(algorithm: Algorithm, federation: Federation) -> None:
         raise InputError(
             f"epochs: they come to {most} steps of a client in a round, and {LARGEST_COUNT} can be counted. Take fewer."
         )
+
+
+def _check_named_clients(algorithm: Algorithm, federation: Federation) -> None:
+    parts = [("aggregator", algorithm.aggregator), *(("uplink", stage) for stage in algorithm.uplink)]
+    for where, part in parts:
+        for option, clients in part.named_clients.items():
+            check_clients(f"{where}: {option}", clients, federation.num_clients)
+            if idle := [client for client in clients if not federation.data.train.count[client]]:
+                raise InputError(f"{where}: {option}: client {idle[0]} has no training example. Name another client.")
 
 
 def _check_batch_norm(algorithm: Algorithm, problem: LocalProblem, federation: Federation) -> None:

@@ -12,7 +12,15 @@ from jaxtyping import Bool, Int
 from fedjax_het._internal.number_table import read_number_table
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, HostArray, Key
-from fedjax_het.validation import LARGEST_COUNT, Count, CountOrZero, Fraction, PositiveFraction, validate_arguments
+from fedjax_het.validation import (
+    LARGEST_COUNT,
+    Count,
+    CountOrZero,
+    Fraction,
+    PositiveFraction,
+    check_clients,
+    validate_arguments,
+)
 
 _MAX_SHUFFLED = 1 << 10  # clients
 _FEISTEL_ROUNDS = 8  # twice the rounds in the theorem of Luby and Rackoff
@@ -187,10 +195,7 @@ def trace(path: str, cohort_size: CountOrZero = 0, period: Count | None = None) 
     intervals = _read_intervals(path, period)
 
     def size(num_clients: int) -> int:
-        if (last := int(intervals[:, 0].max())) >= num_clients:
-            raise InputError(
-                f"trace: '{path}' names client {last}, and there are {num_clients} clients, numbered from 0."
-            )
+        check_clients(f"trace: '{path}'", intervals[:, 0].tolist(), num_clients)
         return uniform(cohort_size).size(num_clients) if cohort_size else num_clients
 
     def draw(key: Key, num_clients: int, number: Array) -> tuple[Array, Array]:

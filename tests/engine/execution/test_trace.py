@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_het import data, sharing
+from fedjax_het import data, participation, sharing, uplink
 from fedjax_het.algorithm import Summary
 from fedjax_het.client.gradients import control_variate_gradient
 from fedjax_het.client.local_updates import sgd
@@ -15,7 +15,7 @@ from fedjax_het.data.dataset import assemble
 from fedjax_het.data.partition import iid
 from fedjax_het.engine import Simulation
 from fedjax_het.errors import InputError
-from fedjax_het.server.aggregators import mean
+from fedjax_het.server.aggregators import fltrust, mean
 from fedjax_het.server.weightings import stateless
 from tests.harness import algorithm, federation, model
 
@@ -107,3 +107,30 @@ def test_fedbn_is_refused_without_batch_norms_that_have_leaves(norm):
     """It would train exactly as FedAvg does."""
     with pytest.raises(InputError, match=r"sharing: nothing would be personal: .*of class .*Dense.*norm='batch'"):
         Simulation(algorithm("fedbn"), model(norm), federation(), rounds=1)
+
+
+def test_an_option_that_names_a_client_outside_the_federation_is_refused(tmp_path):
+    with pytest.raises(
+        InputError, match=r"aggregator: root: there is no client 99\. The 5 clients have the ids 0 to 4"
+    ):
+        build({"aggregator": fltrust(root=99)})
+    with pytest.raises(InputError, match="uplink: clients: there is no client 5"):
+        build({"uplink": (uplink.attack_sign_flip(clients=(5, 1)),)})
+    (tmp_path / "trace.csv").write_text("client,start,end\n7,0,9\n")
+    drawn = participation.trace(str(tmp_path / "trace.csv"))
+    with pytest.raises(InputError, match=r"trace\.csv': there is no client 7"):
+        Simulation(algorithm("fedavg"), model(), federation(), rounds=1, participation=drawn)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"aggregator": fltrust(root=2)}, {"uplink": (uplink.attack_mimic(clients=(0, 2)),)}],
+    ids=["root", "attacker"],
+)
+def test_an_option_that_names_a_client_without_training_examples_is_refused(change):
+    whole = federation()
+    train = whole.data.train._replace(count=np.array(whole.data.train.count) * (np.arange(5) != 2))
+    clients = replace(whole, data=whole.data._replace(train=train))
+    chosen = replace(algorithm("fedavg"), **change)
+    with pytest.raises(InputError, match="client 2 has no training example"):
+        Simulation(chosen, model("none"), clients, rounds=1)

@@ -106,7 +106,7 @@ def test_a_wrong_trace_is_refused_with_its_line(tmp_path, text, period, message)
 
 
 def test_a_trace_of_clients_that_do_not_exist_is_refused(trace_file):
-    with pytest.raises(InputError, match="names client 3, and there are 3 clients"):
+    with pytest.raises(InputError, match="there is no client 3"):
         participation.trace(trace_file).size(3)
     with pytest.raises(InputError, match="cannot read"):
         participation.trace("/nowhere/trace.csv")
