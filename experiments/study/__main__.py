@@ -92,7 +92,10 @@ def parse(argv: Sequence[str]) -> Command:
                 f"of {reference} {steps[reference]}. Give them the same, with --for={name}:algorithm.epochs=1 say."
             )
     rungs = trials.plan_rungs(settings[reference]["rounds"], flags.trials, flags.halving)
-    drawn = {name: trials.draw_trials(name, flags.trials, flags.seed, {**common, **each}) for name, each in own.items()}
+    drawn = {
+        name: trials.draw_trials(name, flags.trials, flags.seed, {**common, **each}, settings[name]["algorithm"])
+        for name, each in own.items()
+    }
     rest = drawn, flags.oracle, flags.workdir, flags.together
     return Command(flags.config, common, own, rungs, flags.seeds, flags.select, flags.score, *rest)
 
@@ -135,7 +138,10 @@ def run(command: Command) -> bool:
         result = done.get(of_method[0]) if of_method else None
         scores = selection.read_score(RunResults(result.directory), command.scope) if result else []
         rows.append(comparison.Row(method, values, scores, is_bound))
-    _write(study, rows, seeds, time.perf_counter() - start)
+    warnings = [
+        f"{method}: {each}" for method, of_method in trials_of.items() for each in study.find_faults(of_method, last)
+    ]
+    _write(study, rows, seeds, warnings, time.perf_counter() - start)
     return study.is_whole and all(row.scores for row in rows)
 
 
@@ -149,7 +155,9 @@ def describe_budget(command: Command) -> str:
     )
 
 
-def _write(study: search.Study, rows: Sequence[comparison.Row], seeds: Sequence[int], seconds: float) -> None:
+def _write(
+    study: search.Study, rows: Sequence[comparison.Row], seeds: Sequence[int], warnings: Sequence[str], seconds: float
+) -> None:
     """Write study.md, .tex, .csv and .json, and trials.csv, and print the table."""
     command = study.command
     if not rows[0].scores:
@@ -162,13 +170,15 @@ def _write(study: search.Study, rows: Sequence[comparison.Row], seeds: Sequence[
         + "."
     )
     title = f"{command.config.stem}: {selection.DESCRIPTIONS[command.scope]}"
-    table = comparison.make_table(title, rows, note)
+    whole_note = " ".join([note, *(f"Warning: {each}" for each in warnings)])
+    table = comparison.make_table(title, rows, whole_note)
     record = {
         "methods": comparison.to_record(rows),
         "seeds": list(seeds),
         "rungs": [rung._asdict() for rung in command.rungs],
         "select": command.select,
         "score": command.scope,
+        "warnings": list(warnings),
         "seconds_of_the_last_start": seconds,
     }
     files = {
@@ -183,7 +193,10 @@ def _write(study: search.Study, rows: Sequence[comparison.Row], seeds: Sequence[
     }
     for name, text in files.items():
         json_files.write(command.workdir / name, text)
-    Console().print(Markdown(to_markdown(comparison.without_values(table))))
+    table = comparison.without_values(comparison.make_table(title, rows, note))
+    Console().print(Markdown(to_markdown(table)))
+    for each in warnings:
+        print(f"warning: {each}")
     print(
         f"written: {', '.join(files)} in {command.workdir}; `{PROGRAM} report {command.workdir / 'refits'}` draws them"
     )

@@ -1,7 +1,7 @@
 """The search of a study: trials rung by rung, their ratings, and the runs that are compared in the end."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,6 +72,24 @@ class Study:
         known = [trial for trial, rating in rated.items() if not math.isnan(rating)]
         ordered = sorted(known, key=lambda trial: rated[trial], reverse=True)
         return {method: [trial for trial in ordered if trial.method == method] for method in self.command.own}
+
+    def find_faults(self, best: Sequence[Trial], done: Mapping[Trial, GridResult]) -> Iterator[str]:
+        """Describe why the search of a method may have missed better values.
+
+        Args:
+            best: The trials of the last rung from the best on.
+            done: Their finished runs.
+        """
+        tried = self.command.trials[best[0].method] if best else ()
+        if len(tried) < 2:
+            return
+        if all(selection.is_constant(RunResults(done[trial].directory), self.command.scope) for trial in best):
+            yield (
+                "no trial predicts validation examples better than the most frequent class does. Train for more "
+                "rounds, or search other values."
+            )
+        else:
+            yield from trials.find_values_at_ends(best[0], tried)
 
     def refit(self, chosen: Sequence[Trial]) -> tuple[dict[Trial, GridResult], list[int]]:
         """Train the chosen trials with seeds that no trial has seen.

@@ -64,8 +64,32 @@ def validation_figures(run: RunResults, scope: str) -> dict[str, float]:
     Raises:
         InputError: There are none.
     """
+    prefix = f"{_find_group(run, scope)}/"
+    shown = {n.removeprefix(prefix): f["mean"] for n, f in run.final.items() if n.startswith(prefix)}
+    return {name: math.nan if mean is None else mean for name, mean in shown.items()}
+
+
+def _find_group(run: RunResults, scope: str) -> str:
     for group in _SHOWN[scope]:
-        prefix = f"{group}/"
-        if shown := {n.removeprefix(prefix): f["mean"] for n, f in run.final.items() if n.startswith(prefix)}:
-            return {name: math.nan if mean is None else mean for name, mean in shown.items()}
+        if any(name.startswith(f"{group}/") for name in run.final):
+            return group
     raise InputError(f"{run.directory}: no client has validation examples. Set data.valid_fraction and begin anew.")
+
+
+def is_constant(run: RunResults, scope: str) -> bool:
+    """Whether a finished trial predicts validation examples no better than a constant class would.
+
+    The accuracy of the constant class, the most frequent one (of each client, for own models), is estimated from the
+    classes of the clients' training examples, and counts as not exceeded within two standard errors. False where the
+    score is no accuracy of classes.
+    """
+    clients = [client for client in run.partition_clients if client["valid"] and sum(client["classes"].values())]
+    shown = validation_figures(run, scope)
+    if not clients or score_name(shown) != "accuracy":
+        return False
+    counts = np.array([list(client["classes"].values()) for client in clients], float)
+    expected = counts / counts.sum(axis=1, keepdims=True) * [[client["valid"]] for client in clients]  # by class
+    total = expected.sum()
+    is_own = _find_group(run, scope) != "valid"
+    frequent = (expected.max(axis=1).sum() if is_own else expected.sum(axis=0).max()) / total
+    return not shown["accuracy_weighted"] > frequent + 2 * math.sqrt(frequent * (1 - frequent) / total)

@@ -1,7 +1,8 @@
 """Trials of a method: values drawn from the space that its recipe declares, and their rungs of successive halving."""
 
+import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +20,12 @@ class Trial(NamedTuple):
 
     method: str
     values: tuple[tuple[str, str], ...]  # (key, text) of what was drawn
+    defaults: tuple[tuple[str, str], ...] = ()  # where nothing was drawn: what the config and the recipe say
 
     @property
     def text(self) -> str:
-        return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in self.values) or "the defaults"
+        shown = ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in self.values or self.defaults)
+        return shown if self.values else f"the defaults ({shown})" if shown else "the defaults"
 
 
 def search_space(method: str) -> dict[str, Setting]:
@@ -30,27 +33,66 @@ def search_space(method: str) -> dict[str, Setting]:
     return {name: option for name, option in read_signature(ALGORITHMS[method]).items() if option.search}
 
 
-def draw_trials(method: str, count: int, seed: int, given: Overrides) -> list[Trial]:
+def draw_trials(method: str, count: int, seed: int, given: Overrides, algorithm: Mapping[str, Any]) -> list[Trial]:
     """Draw the settings of a method's trials. The first has what the config and the recipe say.
 
-    What trial k draws for an argument is a function of (seed, argument, k), whatever the method, so that methods are
-    tried at the same learning rates, and one that is another under a second name has the same trials.
+    The others are a Latin hypercube: the range of each argument is divided into count - 1 intervals of equal
+    probability, and every interval has one trial. The draws for an argument are a function of (seed, argument, count),
+    whatever the method, so that methods are tried at the same learning rates, and one that is another under a second
+    name has the same trials.
 
     Args:
-        method: the name of the algorithm.
-        count: the number of trials.
-        seed: of the draws.
-        given: settings that the command line fixes for all runs; they are not drawn.
+        method: The name of the algorithm.
+        count: The number of trials.
+        seed: The seed of the draws.
+        given: Settings that the command line fixes for all runs; they are not drawn.
+        algorithm: The complete table config.algorithm of the method, with the values of the first trial.
+
+    References:
+        McKay, Beckman, Conover, "A comparison of three methods for selecting values of input variables in the analysis
+        of output from a computer code", 1979.
     """
     space = {name: option for name, option in search_space(method).items() if f"algorithm.{name}" not in given}
-    drawn = (tuple((f"algorithm.{n}", _draw(o, seed, n, k)) for n, o in space.items()) for k in range(1, count))
-    return [Trial(method, values) for values in ((), *drawn)]
+    columns = [_draw(option, seed, name, count - 1) for name, option in space.items()]
+    keys = [f"algorithm.{name}" for name in space]
+    values = [f"{value:.3g}" if isinstance(value, float) else str(value) for value in map(algorithm.get, space)]
+    first = Trial(method, (), tuple(zip(keys, values, strict=True)))
+    return [first, *(Trial(method, tuple(zip(keys, row, strict=True))) for row in zip(*columns, strict=True))]
 
 
-def _draw(option: Setting, seed: int, name: str, trial: int) -> str:
+def _draw(option: Setting, seed: int, name: str, count: int) -> list[str]:
     assert option.search
-    share = np.random.default_rng([seed, zlib.crc32(name.encode()), trial]).random()
-    return f"{option.search.draw(share):.3g}"
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    shares = (rng.permutation(count) + rng.random(count)) / max(count, 1)
+    return [f"{option.search.draw(share):.3g}" for share in shares]
+
+
+def find_values_at_ends(selected: Trial, tried: Sequence[Trial]) -> Iterator[str]:
+    """Describe each value of the selected trial that is the smallest or the largest of at least three that were tried.
+
+    Args:
+        selected: The selected trial.
+        tried: All trials of its method.
+    """
+    space = search_space(selected.method)
+    for key, text in selected.values or selected.defaults:
+        name = key.removeprefix("algorithm.")
+        texts = [dict(trial.values or trial.defaults)[key] for trial in tried]
+        values = sorted({float(each) for each in texts if _is_number(each)})
+        if len(values) < 3 or not _is_number(text) or float(text) not in (values[0], values[-1]):
+            continue
+        end, side = ("smallest", "below") if float(text) == values[0] else ("largest", "above")
+        yield (
+            f"the selected {name}={text} is the {end} of {len(values)} values tried, from "
+            f"{_describe_search(space[name])}. A better value may lie {side}."
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 class Rung(NamedTuple):
@@ -86,8 +128,9 @@ def count_rounds(rungs: Sequence[Rung]) -> int:
 
 def describe_space(method: str) -> str:
     """Describe the space of a method, "learning_rate LogUniform(0.001, 1)"."""
+    return ", ".join(f"{name} {_describe_search(option)}" for name, option in search_space(method).items())
 
-    def describe(search: Any) -> str:
-        return f"{type(search).__name__}({search.low:g}, {search.high:g})"
 
-    return ", ".join(f"{name} {describe(option.search)}" for name, option in search_space(method).items())
+def _describe_search(option: Setting) -> str:
+    search: Any = option.search
+    return f"{type(search).__name__}({search.low:g}, {search.high:g})"

@@ -26,6 +26,7 @@ SMALL = [
     "--config.cohort_size=2",
     "--config.model.hidden=8,",
 ]
+RATE = "algorithm.learning_rate"
 VALIDATION = "--config.data.valid_fraction=0.2"
 
 
@@ -39,16 +40,45 @@ def test_every_algorithm_declares_a_space_whose_ends_it_accepts():
             factory(**{argument: option.search.draw(share) for argument, option in space.items()})
 
 
+def draw(method, count, seed=7, given=(), algorithm=()):
+    return trials.draw_trials(method, count, seed, dict(given), dict(algorithm))
+
+
 def test_trials_depend_on_the_argument_and_not_on_the_method():
-    (first, *others), drawn = (trials.draw_trials(name, 4, 7, {}) for name in ("fedavg", "fedprox"))
-    assert first.text == "the defaults" and len(others) == 3
+    (_, *others), drawn = (draw(name, 4) for name in ("fedavg", "fedprox"))
     rates = [dict(trial.values)["algorithm.learning_rate"] for trial in others]
     assert [dict(trial.values)["algorithm.learning_rate"] for trial in drawn[1:]] == rates
     assert len(set(rates)) == 3 and all(1e-3 <= float(rate) <= 1 for rate in rates)
     assert all({"algorithm.mu", "algorithm.learning_rate"} == dict(trial.values).keys() for trial in drawn[1:])
-    assert trials.draw_trials("fedprox", 2, 8, {})[1] != drawn[1]
-    fixed = trials.draw_trials("fedprox", 4, 7, {"algorithm.mu": "0"})
-    assert [trial.values for trial in fixed] == [trial.values for trial in trials.draw_trials("fedavg", 4, 7, {})]
+    assert draw("fedprox", 2, seed=8)[1] != drawn[1]
+    fixed = draw("fedprox", 4, given={"algorithm.mu": "0"})
+    assert [trial.values for trial in fixed] == [trial.values for trial in draw("fedavg", 4)]
+    assert len(draw("fedavg", 4, given={"algorithm.learning_rate": "1"})) == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("count", [2, 4, 16])
+def test_every_interval_of_every_range_has_one_trial(seed, count):
+    drawn = [dict(trial.values) for trial in draw("fedprox", count, seed)[1:]]
+    for key, low in (("algorithm.learning_rate", 1e-3), ("algorithm.mu", 1e-4)):
+        shares = np.log([float(values[key]) / low for values in drawn]) / np.log(1 / low)
+        assert sorted(np.floor(shares * (count - 1)).tolist()) == list(range(count - 1))
+
+
+def test_the_defaults_are_shown_with_their_values():
+    first = draw("fedprox", 2, algorithm={"mu": 0.01, "learning_rate": 1 / 3})[0]
+    assert first.values == () and first.text == "the defaults (mu=0.01, learning_rate=0.333)"
+    assert trials.Trial("fedavg", ()).text == "the defaults"
+
+
+def test_a_selected_value_at_an_end_is_described():
+    tried = [trials.Trial("fedavg", ((RATE, text),)) for text in ("0.002", "0.05", "0.7")]
+    tried = [trials.Trial("fedavg", (), ((RATE, "0.1"),)), *tried]
+    (found,) = trials.find_values_at_ends(tried[1], tried)
+    assert found.startswith("the selected learning_rate=0.002 is the smallest of 4 values tried") and "below" in found
+    (found,) = trials.find_values_at_ends(tried[3], tried)
+    assert "largest" in found and "LogUniform(0.001, 1)" in found and "above" in found
+    assert not list(trials.find_values_at_ends(tried[0], tried)) + list(trials.find_values_at_ends(tried[2], tried))
 
 
 def test_rungs_of_successive_halving():
@@ -84,6 +114,27 @@ def test_a_rule_that_looks_at_test_examples_fails(monkeypatch):
         monkeypatch.setattr(selection, "SELECTORS", cheat)
         with pytest.raises(KeyError):
             selection.rate_trial(run, "cheat", "server")
+
+
+def test_accuracy_of_the_most_frequent_class_is_constant():
+    """Of 300 validation examples, 60 % are of class a; of client 1's alone all are."""
+    clients = [
+        {"valid": 100, "classes": {"a": 50, "b": 0}},
+        {"valid": 200, "classes": {"a": 40, "b": 60}},
+        {"valid": 0, "classes": {"a": 0, "b": 900}},
+    ]
+
+    def is_constant(accuracy, group, scope):
+        run = finished(**{f"{group}__accuracy_weighted": accuracy})
+        run.partition_clients = clients
+        return selection.is_constant(run, scope)
+
+    assert is_constant(0.6, "valid", "server") and is_constant(0.1, "valid", "server")
+    assert is_constant(math.nan, "valid", "server") and not is_constant(0.7, "valid", "server")
+    assert is_constant(0.73, "personal_valid", "clients") and not is_constant(0.85, "personal_valid", "clients")
+    run = finished(valid__dice_mean=0.1, valid__accuracy_weighted=0.1)
+    run.partition_clients = clients
+    assert not selection.is_constant(run, "server")
 
 
 # ---- statistics ------------------------------------------------------------------------------------------------------
@@ -138,10 +189,13 @@ def test_a_method_of_which_no_trial_finishes_or_has_a_finite_rating_is_a_row_tha
     def write_run(trial, rating):
         directory = tmp_path / trial.method / trial.text
         directory.mkdir(parents=True, exist_ok=True)
-        figures = {"valid/accuracy_mean": rating, "test/accuracy": 0.5}
+        figures = {"valid/accuracy_mean": rating, "valid/accuracy_weighted": rating, "test/accuracy": 0.5}
         final = {name: {"mean": value, "std": 0.0, "seeds": [value] * 2} for name, value in figures.items()}
         facts = dict.fromkeys(SUMMARY["facts"])
         (directory / "summary.json").write_text(json.dumps({**SUMMARY, "final": final, "facts": facts}))
+        client = {"client": "one", "is_newcomer": False, "train": 75, "valid": 100, "test": 0}
+        clients = [{**client, "classes": {"a": 40, "b": 35}}]
+        (directory / "partition.json").write_text(json.dumps({"fingerprint": "0", "clients": clients}))
         return GridResult(None, directory, "done", 0.0)
 
     def train(self, some, folder, extra):
@@ -157,6 +211,8 @@ def test_a_method_of_which_no_trial_finishes_or_has_a_finite_rating_is_a_row_tha
     text = (tmp_path / "study/study.md").read_text()
     assert "| fedprox | failed |  |  | no trial has a finite rating |" in text and "| fedcm | failed |" in text
     assert len(list(csv.DictReader((tmp_path / "study/study.csv").open()))) == 2
+    assert "Warning: fedavg: no trial predicts validation examples better" in text and "the defaults (" in text
+    assert "warning: fedavg: no trial predicts" in capsys.readouterr().out
     assert study.main([*flags, "--methods=fedprox,fedavg"]) == 2
     assert "the reference has no finished run" in capsys.readouterr().err
 
