@@ -41,9 +41,10 @@ def apfl(
 
     Setting: FedTorch's defaults are alpha .5, not adaptive.
     Deviations from the code, which preset="released" takes back: there outputs are mixed instead of parameters, also in
-    the evaluation, with w_i after its step; alpha's step takes <v' - w', alpha dL/dv + (1 - alpha) dL/dw> + .02 alpha;
-    and the momentum of w_i, too, survives rounds. Not reproduced: three other repositories have an APFL with a stale
-    mixture, with alpha v + alpha w, or with a v that is trained alone.
+    the evaluation, with w_i after its step; alpha's step takes <v' - w', alpha (dL/dv + decay v) + (1 - alpha) dL/dw> +
+    .02 alpha, where the weight decay of w_i is left out; and the momentum of w_i, too, survives rounds. Not reproduced:
+    three other repositories have an APFL with a stale mixture, with alpha v + alpha w, or with a v that is trained
+    alone.
 
     Args:
         alpha: The first alpha_i, .5 to .75; 0 is FedAvg, and with 1 every v_i trains alone.
@@ -70,6 +71,7 @@ def apfl(
         order,
         alpha_rule,
         keep_common=keep_momentum,
+        weight_decay=training.get("weight_decay", 0.0),
         schedule=schedule,
     )
     return Algorithm(

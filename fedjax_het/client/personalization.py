@@ -127,6 +127,7 @@ def mixture_training(
     alpha_rule: AlphaRule = "gradient",
     *,
     keep_common: bool = False,
+    weight_decay: NonNegative = 0.0,
     schedule: Schedule | None = None,
 ) -> StatefulGradientRule:
     """APFL's steps of the common copy w and of the own model v, whose mixture the client uses.
@@ -143,9 +144,10 @@ def mixture_training(
         alpha_rate: The rate of alpha; 0 keeps it.
         mix: "parameters", or "outputs": the objective of alpha f(v) + (1 - alpha) f(w).
         order: w in the mixture "before" or "after" its step.
-        alpha_rule: "gradient", or "released": alpha' = alpha - rate (<v' - w', alpha dL/dv + (1 - alpha) dL/dw> + .02
-            alpha).
+        alpha_rule: "gradient", or "released": alpha' = alpha - rate (<v' - w', alpha (dL/dv + decay v) + (1 - alpha)
+            dL/dw> + .02 alpha).
         keep_common: Whether the optimizer's state of w, too, goes on from the client's last round.
+        weight_decay: The decay in the released rule of alpha: the weight decay of `optimizer` (default 0).
         schedule: Round -> what the optimizer's steps and the rate of alpha are multiplied by.
 
     References:
@@ -185,7 +187,10 @@ def mixture_training(
         v_after = optax.apply_updates(v, tree.scale(factor, v_step))
         slope = gradients[2]
         if alpha_rule == "released":
-            along = _mixed(alpha, gradients[0], gradients[1])
+            decayed = (
+                tree.add(gradients[0], tree.scale(weight_decay, v)) if may_be_nonzero(weight_decay) else gradients[0]
+            )
+            along = _mixed(alpha, decayed, gradients[1])
             products = jax.tree.map(jnp.vdot, tree.subtract(v_after, after), along)
             slope = sum(jax.tree.leaves(products), 0.02 * alpha)
         moved = jnp.clip(alpha - alpha_rate * factor * slope, 0, 1)

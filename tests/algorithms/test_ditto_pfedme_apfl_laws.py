@@ -4,6 +4,7 @@ import functools
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from fedjax_het import models, tree
@@ -122,6 +123,25 @@ def test_apfls_alpha_stays_until_the_models_differ_and_then_moves_within_0_and_1
     ]
     assert np.all(np.asarray(alphas[0]) == 0.5)
     assert np.all((np.asarray(alphas[1]) >= 0) & (np.asarray(alphas[1]) <= 1)) and np.ptp(alphas[1]) > 0.01
+
+
+def test_the_released_step_of_apfls_alpha_reads_the_weight_decay_of_the_own_model():
+    """With alpha = 1 the own model trains alone, so that its step is lr (dL/dv + decay v)."""
+    rate = 0.05
+    options = {"alpha": 1.0, "preset": "released", "weight_decay": 0.1, "learning_rate": rate, "momentum": 0.0}
+    round = compose("apfl", norm="none", num_clients=1, options=options | {"epochs": None, "steps": 1})
+    data, key = federation(1).data, jax.random.key(0)
+    before = round.init(key, data)
+    own = before.clients.memory["own"]
+    own = own._replace(model=tree.scale(2.0, own.model))
+    before = before._replace(clients=before.clients._replace(memory={"own": own}))
+    after = jax.jit(round.step)(before, data, key)[0]
+    v, v_after = own_params(before), own_params(after)
+    apart = tree.subtract(tree.take(v_after, 0), after.server.shared["params"])
+    product = optax.tree.vdot(apart, tree.take(tree.subtract(v, v_after), 0))
+    (alpha,) = np.asarray(after.clients.memory["own"].alpha)
+    np.testing.assert_allclose(alpha, 1 - product - 0.02 * rate, rtol=1e-5)
+    assert 0.5 < alpha < 0.999
 
 
 @pytest.mark.parametrize(

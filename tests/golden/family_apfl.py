@@ -22,7 +22,7 @@ def released(case: Case):
     settings, network = case.meta, Network(case)
     cohorts, (rounds, cohort, steps, size) = case["selected"], case["y"].shape
     num_clients = len(case["alpha0"])
-    settings.confirm(rounds=rounds, clients=num_clients, cohort=cohort, local_steps=steps, weight_decay=0.0)
+    settings.confirm(rounds=rounds, clients=num_clients, cohort=cohort, local_steps=steps)
     settings.confirm(activation="tanh" if settings["hidden"] else None, momentum_kept_between_rounds=True)
     data = [
         batches_as_data(*each[:2], num_clients, each[2]) for each in zip(case["X"], case["y"], cohorts, strict=True)
@@ -33,6 +33,7 @@ def released(case: Case):
             adaptive=settings["adaptive_alpha"],
             learning_rate=settings["learning_rate"],
             momentum=settings["momentum"],
+            weight_decay=settings["weight_decay"],
             batch_size=size,
             shuffle=False,
             **options,
