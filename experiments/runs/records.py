@@ -61,9 +61,9 @@ class MetricLines:
         self._num_read += len(whole) + len(end)
         return [json.loads(line) for line in whole.splitlines()]
 
-    def rewind(self, round: int) -> list[Json]:
-        """Drop the lines after this round and an incomplete last line; return those that are left."""
-        kept = [line for line in self.read() if line["round"] <= round]
+    def rewind(self, round: int, every: int = 1) -> list[Json]:
+        """Drop an incomplete last line, later lines and those beside multiples of `every`; return what is left."""
+        kept = [line for line in self.read() if line["round"] <= round and line["round"] % every == 0]
         json_files.write(self.path, "".join(json_files.to_json(line) + "\n" for line in kept))
         return kept
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedjax_het import engine
 from fedjax_het.data.splitting import AUTO, default_client_test_fraction
 from fedjax_het.errors import InputError
 
@@ -41,9 +42,26 @@ class RunDirectory:
         """
         json_files.check_writable(self.path)
         self.check_settings(settings)  # first: the other files of another run would seem damaged
-        self._before = inspection.inspect(self.path, settings, is_thorough)
+        rounds = settings["rounds"]
+        before = min((self._undamaged("config.json") or {}).get("rounds", rounds), rounds)
+        state = inspection.inspect(self.path, {**settings, "rounds": before}, is_thorough)
+        if before < rounds:
+            if state.is_complete:
+                self._check_last_checkpoint(before, is_thorough)
+            note = f"the run of {before} rounds in {self.path} continues to round {rounds}"
+            state = state._replace(is_complete=False, notes=[*state.notes, note])
+        self._before = state
         self.check_settings(settings)
-        return self._before
+        return state
+
+    def _check_last_checkpoint(self, rounds: int, is_thorough: bool) -> None:
+        saved = [each for each in engine.inspect_checkpoints(self / "checkpoints", is_thorough) if each.round == rounds]
+        if not saved or saved[0].damage:
+            fault = f"is damaged: {saved[0].damage}" if saved else "is missing"
+            raise InputError(
+                f"--config.rounds: the run in '{self.path}' cannot continue: the checkpoint of its last round, "
+                f"{rounds}, {fault}. Put it back, or choose another directory."
+            )
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise InputError if the directory holds the run of other settings, by config.json or by a checkpoint.
@@ -63,7 +81,15 @@ class RunDirectory:
             return read_table(self / name)
 
     def _check_same(self, before: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-        if differing := list(describe_differences(run_identity(before), run_identity(here))):
+        there, here = run_identity(before), run_identity(here)
+        if differing := list(describe_differences(there, here)):
+            if there.get("rounds", 0) < here["rounds"] and (faults := _find_extension_faults(there, here)) is not None:
+                if not faults:
+                    return
+                raise InputError(
+                    f"--config.rounds: the run of {there['rounds']} rounds in '{self.path}' cannot continue to round "
+                    f"{here['rounds']}. {' '.join(faults)} Or choose another directory."
+                )
             raise InputError(
                 f"--workdir: '{self.path}' holds a run of another config. Choose another directory, or go back to its"
                 " settings (key: there / here):\n" + "\n".join(f"  {line}" for line in differing)
@@ -150,6 +176,34 @@ def run_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     without_metrics = () if settings.get("metrics") else ("metrics",)
     return {key: value for key, value in settings.items() if key not in (*_NOT_OF_IDENTITY, *without_metrics)}
+
+
+def is_continued_by(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
+    """Whether a run continues a checkpoint, given what both record of the config: more rounds may be asked for."""
+    before, after = there["config"], here["config"]
+    return {**there, "config": {**before, "rounds": max(before["rounds"], after["rounds"])}} == here
+
+
+def _find_extension_faults(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str] | None:
+    """Find what in a run with more rounds would have been different from its first round on.
+
+    Returns:
+        A sentence for each fault, [] if the run can continue; None where the runs differ in more.
+    """
+    before, after = there["rounds"], here["rounds"]
+    faults = []
+    for line in describe_differences({**there, "rounds": after}, here):
+        key, _, values = line.partition(": ")
+        if not key.endswith(".rounds") or values != f"{before} / {after}":
+            return None
+        faults.append(f"{key} follows the number of rounds: set --{key}={before}.")
+    if here.get("asynchronous"):
+        faults.append("In asynchronous rounds, the size of the server's history follows the number of rounds.")
+    if here.get("privacy", {}).get("epsilon") is not None:
+        faults.append("The noise keeps config.privacy.epsilon for the first number of rounds alone.")
+    if here.get("diagnostics") and before % here["diagnose_every"] == 0:
+        faults.append(f"No diagnostics were computed after its last round: a multiple of {here['diagnose_every']}.")
+    return faults
 
 
 def _resolve_auto_from(settings: dict[str, Any], before: Mapping[str, Any], partition: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ..distributed.collectives import SINGLE, Processes
 from ..runs import diagnostics_log, json_files, plots, records
 from ..runs.figures import Panel, View, learning_curves, partition_heat
 from ..runs.results import RunResults
-from ..runs.run_directory import RunDirectory, run_identity
+from ..runs.run_directory import RunDirectory, is_continued_by, run_identity
 from ..runs.run_files import METRICS, RESOLVED, SELECTED
 
 WRITTEN = (
@@ -75,12 +75,17 @@ class RunRecorder:
             else None
         )
         if processes.is_first:
+            summary = directory.read("summary.json")
+            if summary and summary["rounds"] < settings["rounds"]:
+                (directory / "summary.json").unlink()  # it marks the run as complete
             # config.json is the first of all files: without it the others would count as those of another run.
             directory.write("config.json", settings)
             directory.write(RESOLVED, resolved)
         about = {"config": run_identity(settings), "partition": federation.fingerprint}
         with processes.barrier(f"checkpoints {place}"):
-            self._checkpoints = engine.Checkpoints(directory / "checkpoints", about, num_clients=federation.num_clients)
+            self._checkpoints = engine.Checkpoints(
+                directory / "checkpoints", about, num_clients=federation.num_clients, continues=is_continued_by
+            )
 
     def part(self, values: PyTree) -> PyTree:
         """Return this run's part of leaves [all seeds of all runs, ...]."""
@@ -103,13 +108,14 @@ class RunRecorder:
         return state
 
     def rewind(self, done: int) -> float:
-        """Drop the lines of later rounds; return the seconds of training before."""
+        """Drop the lines of later rounds, and of the last round of a run that continues; return the seconds before."""
+        every = self.settings["evaluate_every"] if done < self.settings["rounds"] else 1
         self.directory.write("partition.json", records.describe_partition(self._federation))
         if self._diagnostics:
             self._diagnostics.rewind(done)
         if self._selected.path.exists():
-            self._selected.rewind(done)
-        lines = self._log.rewind(done)
+            self._selected.rewind(done, every)
+        lines = self._log.rewind(done, every)
         self._validation = list(map(records.selection_line, lines))
         return max((line["seconds"] for line in lines), default=0.0)
 

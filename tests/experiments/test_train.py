@@ -1,6 +1,7 @@
 """The command `train` in this process: refusals, exit statuses, and the files of a run."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,40 @@ def finished(config, tmp_path_factory):
 
 def contents(directory):
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+# ---- more rounds -----------------------------------------------------------------------------------------------------
+def test_a_finished_run_that_continues_ends_like_a_run_of_all_rounds(config, tmp_path, capsys):
+    """Its last round, which is between two evaluations, leaves no line."""
+
+    def run(name, rounds):
+        flags = [f"--config={config}", f"--workdir={tmp_path / name}", f"--config.rounds={rounds}"]
+        return train.main([*flags, "--config.data.valid_fraction=0.2"])
+
+    assert run("short", 3) == 0
+    capsys.readouterr()
+    assert run("short", 6) == 0 and run("whole", 6) == 0
+    out = capsys.readouterr().out
+    assert "note: the run of 3 rounds" in out and "continues to round 6" in out
+    found = {}
+    for name in ("short", "whole"):
+        files = [(tmp_path / name / file).read_text() for file in ("metrics.jsonl", "selected.jsonl")]
+        found[name] = [[{**json.loads(line), "seconds": 0} for line in text.splitlines()] for text in files]
+        found[name] += [(tmp_path / name / "per_client.csv").read_text()]
+        found[name] += [json.loads((tmp_path / name / "summary.json").read_text())["final"]]
+    assert found["short"] == found["whole"] and {line["round"] for line in found["short"][0]} == {2, 4, 6}
+    assert run("short", 3) == 2
+    assert "config.rounds: 6 / 3" in capsys.readouterr().err
+
+
+def test_a_run_without_its_last_checkpoint_does_not_continue(config, tmp_path, capsys):
+    flags = [f"--config={config}", f"--workdir={tmp_path}"]
+    assert train.main(flags) == 0
+    shutil.rmtree(tmp_path / "checkpoints" / "4")
+    before = contents(tmp_path)
+    assert train.main([*flags, "--config.rounds=6"]) == 2
+    assert "the checkpoint of its last round, 4, is missing" in capsys.readouterr().err
+    assert contents(tmp_path) == before
 
 
 # ---- what a run leaves behind ----------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """Checkpoints of the whole state of a run, written through Orbax: a killed run leaves no partial checkpoint."""
 
 import json
+import operator
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,21 +72,31 @@ class Checkpoints:
     Several processes share the directory, and all of them save and restore.
     """
 
-    def __init__(self, directory: str | Path, identity: Any = None, *, num_clients: int | None = None, keep: int = 2):
+    def __init__(
+        self,
+        directory: str | Path,
+        identity: Any = None,
+        *,
+        num_clients: int | None = None,
+        keep: int = 2,
+        continues: Callable[[Any, Any], bool] = operator.eq,
+    ):
         """Open the directory, and create it if needed.
 
         Args:
             directory: The directory.
-            identity: A JSON value that must be equal for a checkpoint to be continued, such as the resolved config.
+            identity: A JSON value that checkpoints are saved with, such as the resolved config.
             num_clients: The number of clients. Rows of the client states beyond it are padding, whose number depends
                 on the devices, and are ignored.
             keep: The number of newest checkpoints that are kept.
+            continues: (identity of a checkpoint, `identity`) -> whether the run continues the checkpoint. By default
+                they must be equal.
 
         Raises:
             InputError: The directory cannot be created or written.
         """
         self._directory, self._num_clients = Path(directory).absolute(), num_clients
-        self._identity = json.loads(json.dumps(identity))
+        self._identity, self._continues = json.loads(json.dumps(identity)), continues
         self._segments = IncrementalCheckpoint(self._directory / "clients")
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, enable_async_checkpointing=False, todelete_subdir=_DELETED
@@ -145,7 +156,7 @@ class Checkpoints:
                 f"{where}: written by {version} version (format {about['format']}, this one reads {FORMAT}). "
                 f"{remedy}, or train into another directory."
             )
-        if about["identity"] != self._identity:
+        if not self._continues(about["identity"], self._identity):
             raise InputError(
                 f"{where}: the checkpoint is of another run. Give its settings again, or another directory."
             )

@@ -78,6 +78,35 @@ def test_equal_settings_are_accepted_and_others_refused_with_the_difference(dire
     ]
 
 
+def test_more_rounds_are_accepted_and_fewer_refused(directory):
+    assert "the run of 3 rounds" in directory.check(SETTINGS | {"rounds": 4}).notes[0]
+    with pytest.raises(InputError, match=r"config\.rounds: 3 / 2"):
+        directory.check(SETTINGS | {"rounds": 2})
+
+
+@pytest.mark.parametrize(
+    "settings, more, message",
+    [
+        (
+            {"algorithm": {"learning_rate_schedule": {"name": "cosine", "rounds": 3}}},
+            {"algorithm": {"learning_rate_schedule": {"name": "cosine", "rounds": 6}}},
+            r"set --config\.algorithm\.learning_rate_schedule\.rounds=3\.",
+        ),
+        ({"asynchronous": {"name": "fedbuff"}}, {}, "the server's history"),
+        (
+            {"privacy": {"delta": 1e-3, "epsilon": 2.0}, "uplink": [{"noise_multiplier": 1.0}]},
+            {},
+            r"config\.privacy\.epsilon",
+        ),
+        ({"diagnostics": "drift", "diagnose_every": 3}, {}, "a multiple of 3"),
+    ],
+)
+def test_more_rounds_are_refused_where_rounds_before_would_have_been_others(directory, settings, more, message):
+    directory.write("config.json", SETTINGS | settings)
+    with pytest.raises(InputError, match=r"3 rounds in .* cannot continue to round 6.*" + message):
+        directory.check(SETTINGS | settings | more | {"rounds": 6})
+
+
 def test_another_layout_or_tracker_is_accepted(directory):
     directory.write("config.json", SETTINGS | {"layout": "sharded(8)"})
     directory.check(SETTINGS | {"layout": "sharded(2)", "live": "tensorboard"})
