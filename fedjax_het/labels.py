@@ -74,22 +74,26 @@ def cox_losses(logits: Array, labels: Array, is_example: Array) -> Array:
     return jnp.where((labels > 0) & is_example, total - risk, 0)
 
 
-def concordance(logits: Array, labels: Array, is_example: Array) -> Array:
-    """Harrell's C-index of the examples of a batch, []: the share of comparable pairs that the risks order rightly.
+def concordance(logits: Array, labels: Array, is_example: Array) -> tuple[Array, Array]:
+    """Harrell's C-index of the examples of a batch: the share of comparable pairs that the risks order rightly.
 
     A pair is comparable if the one with the shorter time had an event, or if of equal times one had an event and the
-    other not; equal risks count one half. NaN where no pair is comparable.
+    other not; equal risks count one half.
 
     Args:
         logits: [batch, 2].
         labels: Times of survival, [batch].
         is_example: [batch] bool, False for padding.
+
+    Returns:
+        (The C-index, 0 where no pair is comparable; whether a pair is), both [].
     """
     risk, time, has_event = risks(logits), jnp.abs(labels), labels > 0
     is_later = (time[None, :] > time[:, None]) | ((time[None, :] == time[:, None]) & ~has_event[None, :])
     is_pair = (has_event & is_example)[:, None] & is_later & is_example[None, :]
     wins = (risk[:, None] > risk[None, :]) + 0.5 * (risk[:, None] == risk[None, :])
-    return jnp.sum(jnp.where(is_pair, wins, 0)) / jnp.sum(is_pair)
+    num_pairs = jnp.sum(is_pair)
+    return jnp.sum(jnp.where(is_pair, wins, 0)) / jnp.maximum(num_pairs, 1), num_pairs > 0
 
 
 def is_counted(labels: Array) -> Array:

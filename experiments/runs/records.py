@@ -105,9 +105,9 @@ def _figures(metrics: engine.Metrics | None, seed: int, client: int, num_scores:
         return [None] * num_scores
     scores = [metrics.loss, metrics.accuracy, *(metrics.overlap or {}).values()]
     is_measured = metrics.num_examples[seed, client] > 0
-    figures = [float(score[seed, client]) if is_measured else None for score in scores]
-    requested = [float(values[seed, client]) for values in (metrics.requested or {}).values()]
-    return figures + [None if np.isnan(value) else value for value in requested]
+    loss, *figures = [float(score[seed, client]) if is_measured else None for score in scores]
+    figures += [float(values[seed, client]) for values in (metrics.requested or {}).values()]
+    return [loss, *(None if value is None or np.isnan(value) else value for value in figures)]
 
 
 def describe_partition(federation: Federation) -> Json:

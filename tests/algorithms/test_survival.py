@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.runs import records
 from fedjax_het import data, engine, models
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.client.objectives import with_task_loss
@@ -51,17 +52,17 @@ def test_loss_and_concordance_agree_with_brute_force():
         loss = cox_losses(jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(is_example)).sum()
         np.testing.assert_allclose(loss, brute_loss(risk, time, event), rtol=1e-4)
         shown = jnp.round(jnp.stack([0 * logits[:, 0], logits[:, 1] - logits[:, 0]], axis=1), 3)
-        index = concordance(shown, jnp.asarray(labels), jnp.asarray(is_example))
+        index, _ = concordance(shown, jnp.asarray(labels), jnp.asarray(is_example))
         np.testing.assert_allclose(index, brute_concordance(risk, time, event), rtol=1e-5)
 
 
 def test_without_a_comparable_pair_there_is_no_concordance():
     logits, labels = jnp.zeros((2, 2)), jnp.array([-1.0, -3.0])
-    assert np.isnan(concordance(logits, labels, jnp.ones(2, bool)))
+    assert tuple(concordance(logits, labels, jnp.ones(2, bool))) == (0, False)
     assert cox_losses(logits, labels, jnp.ones(2, bool)).sum() == 0
 
 
-def federation():
+def federation(**options):
     """Three regions; the hazard rises with the first of two features."""
     rng, num = np.random.default_rng(1), 150
     inputs = rng.normal(size=(num, 2)).astype(np.float32)
@@ -71,7 +72,7 @@ def federation():
     dataset = data.assemble(
         "regions", inputs, labels, class_names=("alive", "dead"), domains=np.arange(num) % 3, domain_names="abc"
     )
-    return data.federate(dataset, data.by_domain(), 0)
+    return data.federate(dataset, data.by_domain(), 0, **options)
 
 
 def with_loss(name, task_loss):
@@ -107,6 +108,26 @@ def test_losses_of_classes_are_refused():
         engine.Simulation(
             with_loss("fedavg", "cox"), models.mlp(2, hidden=()), data.toy(num_clients=2, num_classes=2), rounds=1
         )
+
+
+@pytest.mark.parametrize("examples", ["device", "stream"])
+def test_a_client_without_comparable_pairs_has_no_score(examples):
+    whole = federation(client_test_fraction=0.3)
+    labels = np.array(whole.examples.labels)
+    own = whole.data.test.index[1][: whole.data.test.count[1]]
+    labels[own] = -np.abs(labels[own])  # nobody died
+    chosen = replace(whole, data=whole.data._replace(examples=whole.examples._replace(labels=labels)))
+    options = {"rounds": 2, "metrics": ("c_index",), "examples": examples}
+    with jax.debug_nans(True):
+        run = engine.Simulation(with_loss("fedavg", "cox"), models.mlp(2, hidden=()), chosen, **options)
+        evaluation = run.evaluate(run.advance(run.start(), 2)[0])
+    assert np.isnan(evaluation.clients.accuracy[0]).tolist() == [False, True, False]
+    figures = engine.flatten_evaluation(evaluation)
+    for statistic in ("mean", "weighted", "std", "worst10", "min", "max", "gini"):
+        expected = figures[f"clients/c_index_{statistic}"]
+        np.testing.assert_allclose(figures[f"clients/accuracy_{statistic}"], expected, rtol=1e-5, atol=1e-6)
+    rows = records.client_rows(evaluation, chosen, [0])
+    assert [row["accuracy"] is None for row in rows] == [False, True, False]
 
 
 @pytest.mark.slow

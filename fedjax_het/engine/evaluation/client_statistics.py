@@ -26,8 +26,7 @@ def summarize_clients(metrics: Metrics) -> dict[str, np.ndarray]:
     """
     count, numbers = np.asarray(metrics.num_examples, np.float64), {}
     for name, values in _scores(metrics).items():
-        # An undefined metric of a client with examples is no score; a loss or an accuracy that is NaN is.
-        of_defined = np.where(np.isnan(values), 0, count) if name in METRICS else count
+        of_defined = np.where(np.isnan(values), 0, count)  # a score that is not defined has no part; a loss of NaN has
         statistics = _statistics_over_clients(values, of_defined, is_larger_better(name))
         numbers |= {f"{name}_{key}": value for key, value in statistics.items()}
     losses = {"loss": np.asarray(metrics.loss, np.float64)} | _perplexity(metrics)
@@ -37,15 +36,17 @@ def summarize_clients(metrics: Metrics) -> dict[str, np.ndarray]:
 def summarize_domains(domains: Sequence[Metrics]) -> dict[str, np.ndarray]:
     """Summarize metrics over domains: mean, population standard deviation and worst of each score, and the mean loss.
 
+    Domains for which a score is not defined are left out.
+
     Returns:
         {"accuracy_mean", "accuracy_std", "accuracy_worst", ..., "loss_mean": array of the axes of the metrics (seeds)}.
     """
     numbers = {}
     for name in _scores(domains[0]):
-        values = np.stack([_scores(each)[name] for each in domains])
-        worst = values.min(axis=0) if is_larger_better(name) else values.max(axis=0)
-        statistics = {"mean": values.mean(axis=0), "std": values.std(axis=0), "worst": worst}
-        numbers |= {f"{name}_{key}": value for key, value in statistics.items()}
+        values = np.stack([_scores(each)[name] for each in domains], axis=-1)
+        statistics = _statistics_over_clients(values, (~np.isnan(values)).astype(float))
+        names = {"mean": "mean", "std": "std", "worst": "min" if is_larger_better(name) else "max"}
+        numbers |= {f"{name}_{key}": statistics[of_clients] for key, of_clients in names.items()}
     losses = [{"loss": np.asarray(each.loss, np.float64)} | _perplexity(each) for each in domains]
     return numbers | {f"{name}_mean": np.mean([each[name] for each in losses], axis=0) for name in losses[0]}
 

@@ -1,6 +1,6 @@
 """Evaluation of the server's model on all held-out examples, and of personal models."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -11,7 +11,6 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Personalization
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.evaluation import scoring
-from fedjax_het.engine.evaluation.metrics import measure_rows, measure_segments
 from fedjax_het.engine.evaluation.scoring import Batches, HeldOut
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS
 from fedjax_het.engine.parallel.layout import Layout
@@ -27,7 +26,7 @@ _MIN_PADDING_SAVED = 4096  # padding slots: computing fewer is faster than compi
 
 
 class Metrics(NamedTuple):
-    """Means over examples (positions of sequences), 0 without any; and requested metrics, NaN where undefined."""
+    """Means over examples (positions of sequences), 0 without any; C-index and requested metrics: NaN if undefined."""
 
     loss: HostArray
     accuracy: HostArray
@@ -35,6 +34,7 @@ class Metrics(NamedTuple):
     overlap: dict[str, HostArray] | None = None  # of masks: "dice", "iou", "dice_foreground", "iou_foreground"
     requested: dict[str, HostArray] | None = None  # by the names of `metrics.METRICS`
     token_loss: HostArray | None = None  # of tokens: the loss, whose exponential is the perplexity
+    num_defined: HostArray | None = None  # of times: the examples over which the accuracy, the C-index, is defined
 
 
 class Evaluation(NamedTuple):
@@ -255,46 +255,11 @@ def collect_scores(groups: Groups, totals: HostArray, own: Mapping[str, HostArra
 
 
 def _mean_scores(totals: HostArray, is_text: bool) -> Metrics:
-    count = totals[..., 0]
-    loss, accuracy, *overlaps = (totals[..., i] / (count + (count == 0)) for i in range(1, totals.shape[-1]))
-    overlap = dict(zip(OVERLAP_METRICS, overlaps, strict=True)) if overlaps else None
-    return Metrics(loss, accuracy, count, overlap, token_loss=loss if is_text else None)
-
-
-def add_metrics(
-    evaluation: Evaluation,
-    predictions: Predictions | None,
-    names: Sequence[str],
-    federation: Federation,
-    personal_on_test: bool,
-) -> Evaluation:
-    """Add the requested metrics to an evaluation of all runs, on the host.
-
-    Args:
-        evaluation: The evaluation, NumPy arrays [runs, ...].
-        predictions: NumPy arrays [runs, ...], in batches of `BATCH`; None without requested metrics.
-        names: The names of the metrics.
-        federation: The federation.
-        personal_on_test: That of `personal_rows`.
-    """
-    if predictions is None:
-        return evaluation
-    labels, (held, groups) = federation.examples.labels, held_out_batches(federation, BATCH)
-    tables = personal_rows(federation, personal_on_test)
-    values = measure_segments(names, labels, held, sum(size for _, size in groups), predictions.held)
-    bounds = np.cumsum([0] + [size for _, size in groups])
-    parts = {
-        name: {metric: each[:, a:b] for metric, each in values.items()}
-        for (name, _), a, b in zip(groups, bounds, bounds[1:], strict=False)
-    }
-    parts |= {name: measure_rows(names, labels, tables[name], each) for name, each in predictions.own.items()}
-
-    def complete(name: str, metrics: Metrics) -> Metrics:
-        is_single = np.ndim(metrics.loss) == 1
-        return metrics._replace(
-            requested={metric: each[:, 0] if is_single else each for metric, each in parts[name].items()}
-        )
-
-    unseen = {name: complete(f"unseen/{name}", each) for name, each in evaluation.unseen.items()}
-    by_field = {name: complete(name, each) for name, each in evaluation._asdict().items() if isinstance(each, Metrics)}
-    return evaluation._replace(**by_field, unseen=unseen)
+    count, loss, correct, *others = (totals[..., i] for i in range(totals.shape[-1]))
+    num_defined = others.pop() if len(others) == 1 else None
+    mean = lambda total, num=count: total / (num + (num == 0))  # noqa: E731
+    overlap = dict(zip(OVERLAP_METRICS, map(mean, others), strict=True)) if others else None
+    accuracy = mean(correct) if num_defined is None else mean(correct, num_defined)
+    return Metrics(
+        mean(loss), accuracy, count, overlap, token_loss=mean(loss) if is_text else None, num_defined=num_defined
+    )

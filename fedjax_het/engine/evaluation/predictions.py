@@ -1,8 +1,21 @@
-"""Predictions of single examples, and confusion matrices."""
+"""Predictions of single examples: confusion matrices, and the metrics of all examples of a client."""
 
+from collections.abc import Sequence
+
+import jax
 import numpy as np
 from jaxtyping import Int
 
+from fedjax_het.data.federation import Federation
+from fedjax_het.engine.evaluation.evaluate import (
+    BATCH,
+    Evaluation,
+    Metrics,
+    Predictions,
+    held_out_batches,
+    personal_rows,
+)
+from fedjax_het.engine.evaluation.metrics import measure_rows, measure_segments
 from fedjax_het.errors import InputError
 from fedjax_het.labels import PADDING, are_times
 
@@ -27,3 +40,50 @@ def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, num_classes: int
     is_counted = labels != PADDING
     cells = labels[is_counted].astype(np.int64) * num_classes + predicted[is_counted]
     return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
+def add_metrics(
+    evaluation: Evaluation,
+    predictions: Predictions | None,
+    names: Sequence[str],
+    federation: Federation,
+    personal_on_test: bool,
+) -> Evaluation:
+    """Add the requested metrics to an evaluation of all runs, on the host, and NaN where a C-index is not defined.
+
+    Args:
+        evaluation: The evaluation, NumPy arrays [runs, ...].
+        predictions: NumPy arrays [runs, ...], in batches of `BATCH`; None without requested metrics.
+        names: The names of the metrics.
+        federation: The federation.
+        personal_on_test: That of `personal_rows`.
+    """
+    evaluation = jax.tree.map(_mark_undefined, evaluation, is_leaf=lambda part: isinstance(part, Metrics))
+    if predictions is None:
+        return evaluation
+    labels, (held, groups) = federation.examples.labels, held_out_batches(federation, BATCH)
+    tables = personal_rows(federation, personal_on_test)
+    values = measure_segments(names, labels, held, sum(size for _, size in groups), predictions.held)
+    bounds = np.cumsum([0] + [size for _, size in groups])
+    parts = {
+        name: {metric: each[:, a:b] for metric, each in values.items()}
+        for (name, _), a, b in zip(groups, bounds, bounds[1:], strict=False)
+    }
+    parts |= {name: measure_rows(names, labels, tables[name], each) for name, each in predictions.own.items()}
+
+    def complete(name: str, metrics: Metrics) -> Metrics:
+        is_single = np.ndim(metrics.loss) == 1
+        return metrics._replace(
+            requested={metric: each[:, 0] if is_single else each for metric, each in parts[name].items()}
+        )
+
+    unseen = {name: complete(f"unseen/{name}", each) for name, each in evaluation.unseen.items()}
+    by_field = {name: complete(name, each) for name, each in evaluation._asdict().items() if isinstance(each, Metrics)}
+    return evaluation._replace(**by_field, unseen=unseen)
+
+
+def _mark_undefined(metrics: Metrics) -> Metrics:
+    if metrics.num_defined is None:
+        return metrics
+    is_undefined = (metrics.num_examples > 0) & (metrics.num_defined == 0)
+    return metrics._replace(accuracy=np.where(is_undefined, np.nan, metrics.accuracy))

@@ -62,9 +62,11 @@ HeldOut = tuple[Batches, ...]
 def score_names(labels: HostArray) -> tuple[str, ...]:
     """The names of what is summed over examples: their number, and the scores whose means are reported.
 
-    Of sequences, every position that is no padding counts as an example.
+    Of sequences, every position that is no padding counts as an example. Of times of survival, "num_defined" are the
+    examples in batches with a comparable pair.
     """
-    return ("num_examples", "loss", "accuracy", *(OVERLAP_METRICS if labels.ndim > 2 else ()))
+    others = ("num_defined",) if are_times(labels) else OVERLAP_METRICS if labels.ndim > 2 else ()
+    return ("num_examples", "loss", "accuracy", *others)
 
 
 def add_batches(
@@ -261,11 +263,11 @@ def _score_batch(
     predicted = jnp.argmax(logits, -1)
     if are_times(labels):
         losses = cox_losses(logits, labels, is_example)
-        correct = jnp.full_like(losses, concordance(logits, labels, is_example))
+        others = [jnp.full_like(losses, each) for each in concordance(logits, labels, is_example)]
     else:
         losses = cross_entropies(logits, labels)
-        correct = (predicted == labels).astype(losses.dtype)
-    values = (jnp.ones_like(losses), losses, correct)
+        others = [(predicted == labels).astype(losses.dtype)]
+    values = (jnp.ones_like(losses), losses, *others)
     if are_of_sequences(labels):
         scores = [jnp.sum(jnp.where(is_counted(labels), x, 0), axis=1) for x in values]
     else:

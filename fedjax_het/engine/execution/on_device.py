@@ -8,7 +8,8 @@ import jax
 import numpy as np
 from jax.stages import Compiled
 
-from fedjax_het.engine.evaluation.evaluate import BATCH, Evaluation, add_metrics, held_out_batches, personal_rows
+from fedjax_het.engine.evaluation.evaluate import BATCH, Evaluation, held_out_batches, personal_rows
+from fedjax_het.engine.evaluation.predictions import add_metrics
 from fedjax_het.engine.evaluation.scoring import HeldOut
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.executor import Executor

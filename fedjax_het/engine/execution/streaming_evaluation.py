@@ -15,12 +15,12 @@ from fedjax_het.engine.evaluation.evaluate import (
     BATCH,
     Evaluation,
     Predictions,
-    add_metrics,
     collect_scores,
     has_own_models,
     held_out_batches,
     personal_rows,
 )
+from fedjax_het.engine.evaluation.predictions import add_metrics
 from fedjax_het.engine.evaluation.scoring import Batches, HeldOut
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.prefetch import ExamplePrefetcher, prefetch, select_rows
@@ -101,11 +101,11 @@ class StreamedEvaluation:
             own, own_predicted = self._score_personal(state._replace(server=tested), pool)
         is_text = are_tokens(spec.federation.examples.inputs)
         evaluation = collect_scores(self._groups, np.asarray(totals), own, is_text)
-        if not spec.metrics:
-            return evaluation
-        pieces = zip(predicted, self._held, strict=True)
-        held = tuple(np.concatenate(parts, axis=1)[:, : len(batches.index)] for parts, batches in pieces)
-        predictions = Predictions(held, own_predicted)
+        predictions = None
+        if spec.metrics:
+            pieces = zip(predicted, self._held, strict=True)
+            held = tuple(np.concatenate(parts, axis=1)[:, : len(batches.index)] for parts, batches in pieces)
+            predictions = Predictions(held, own_predicted)
         return add_metrics(evaluation, predictions, spec.metrics, spec.federation, spec.personal_on_test)
 
     @property

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedjax_het.engine import summarize_clients
+from fedjax_het.engine.evaluation.client_statistics import summarize_domains
 from fedjax_het.engine.evaluation.evaluate import Metrics
 
 
@@ -41,3 +42,14 @@ def test_gini_is_the_relative_mean_difference_of_two_clients():
     nobody = np.zeros((1, 3))
     assert np.isnan(summarize_clients(Metrics(nobody, nobody, nobody))["accuracy_gini"][0])
     assert summarize_clients(Metrics(nobody, nobody, nobody + 1))["accuracy_gini"][0] == 0
+
+
+def test_clients_and_domains_for_which_a_score_is_not_defined_are_left_out():
+    accuracy, ones = np.array([[0.9, np.nan, 0.5]]), np.ones((1, 3))
+    numbers = summarize_clients(Metrics(ones, accuracy, ones))
+    assert pytest.approx(
+        {name: numbers[f"accuracy_{name}"][0] for name in ("mean", "worst10", "max", "gini", "std")}
+    ) == {"mean": 0.7, "worst10": 0.5, "max": 0.9, "gini": 1 / 7, "std": 0.2}
+    domains = [Metrics(*parts) for parts in zip(ones.T, accuracy.T, ones.T, strict=True)]
+    numbers = {name: value[0] for name, value in summarize_domains(domains).items()}
+    assert numbers == pytest.approx({"accuracy_mean": 0.7, "accuracy_std": 0.2, "accuracy_worst": 0.5, "loss_mean": 1})
