@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from experiments import __main__ as console
-from experiments.benchmarks.gpu.parts import PARTS
 from experiments.benchmarks.workloads import WORKLOADS
 from experiments.configuration import command_line, config_files, settings
 from experiments.papers import baselines, fl_simulator, tables
@@ -227,7 +226,7 @@ def page_tables(monkeypatch):
     return importlib.import_module("docs.page_tables")
 
 
-PAGES_WITH_TABLES = ("README.md", "docs/comparison.md", "docs/compilation.md")
+PAGES_WITH_TABLES = ("README.md", "docs/comparison.md")
 
 
 @pytest.mark.parametrize("name", PAGES_WITH_TABLES)
@@ -254,18 +253,6 @@ def test_the_tables_of_the_site_have_every_algorithm_in_one_family(algorithm_tab
     assert re.findall(r"^\| `(\w+)` \| \w", references, re.M) == list(ALGORITHMS)
     text = (ROOT / "docs" / "algorithms" / "index.md").read_text()
     assert re.findall(r"^<!-- table: (\w+) -->$", text, re.M) == ["algorithms", "references"]
-
-
-def test_every_algorithm_is_compiled_for_accelerators_or_refused(page_tables):
-    for model, topologies in page_tables.COMPILED.values():
-        records = page_tables.read_rounds(model, topologies)
-        assert list(records) == list(ALGORITHMS)
-        for of_algorithm in records.values():
-            one, four = (record["result"] for record in of_algorithm.values())
-            assert one == four
-            assert one == "compiled" or one.startswith("refused: ")
-            if topologies == page_tables.TPUS:
-                assert not any(record.get("float64_compiled") for record in of_algorithm.values())
 
 
 COMPARED = {
@@ -305,7 +292,6 @@ def test_the_comparison_gives_a_reason_for_each_algorithm_far_below_fedavg(page_
             [*AGGREGATORS, *STEPS, *POISONINGS, *(name for name in STAGES if name.startswith("attack_"))],
         ),
         ("docs/evaluation.md", [*DIAGNOSTICS, *METRICS]),
-        ("docs/accelerators.md", PARTS),
         ("docs/benchmarks.md", WORKLOADS),
         ("docs/command_line.md", [*(field.name for field in fields(settings.RunSettings)), *WRITTEN]),
     ],

@@ -1,24 +1,20 @@
-"""Compilation for accelerators that are not there, and what a round would cost on them, or for this machine's CPU:
+"""Check that rounds and evaluations compile for accelerators that are not present:
 
-    python -m experiments.benchmarks.compile --topology=v5e:2x2 --algorithms=all --models=mlp,cnn --json=compile.json
+    python -m experiments.benchmarks.compile --topology=v5e:2x2 --algorithms=all --models=mlp --layouts=sharded
 
-Compiles the rounds and the evaluation of a run for a TPU topology, such as v5e:1x1 or v5e:2x2, with the compiler of the
-extra `tpu`, or for GPUs, such as h100:1 or h100:4, with that of the extra `cuda12`. The process itself computes on the
-CPU. --platform=cuda without a topology lowers the programs for GPUs, and needs no extra; --platform=cpu compiles them
-for this machine, in layouts of one device.
-Each program is a row of the table: seconds to trace and to compile, those of all cores together in compiling, the
-instructions of the compiled program, bytes of arguments and temporary arrays on each device, FLOP, bytes and operations
-of one round with loops multiplied out, bytes of collectives, operations in float64, custom calls, and an estimate of a
-round's seconds from the peak rates of the chip; the last seven not for CPUs, where kernels of ours compute. For a GPU
-that is not there, kernels are chosen without timing them, and the room that cuDNN needs is not counted. Rows are
-written to --json as they come, and what is in that file is not compiled again. No program is taken from a cache.
---effort=-1 shows soonest whether the compiler accepts a program; its other figures are those of a slower one.
+Compiles the rounds and the evaluation of a run for a TPU slice, such as v5e:1x1 or v5e:2x2, with the compiler of the
+extra `tpu`, or for H100 GPUs, such as h100:1 or h100:4, with that of the extra `cuda12`. --topology=cuda lowers the
+programs for GPUs, and needs no extra. The process itself computes on the CPU.
+A program fails if the compiler rejects it, if it calls a function that only hosts and CPUs have, or if a collective
+sends the states of all clients. The table has a row per program, with XLA's own figures: GFLOP and GB of memory
+traffic (XLA counts the body of a loop once), MB of arguments and temporary arrays on each device, MB of the results of
+collectives by kind, operations in float64, and custom calls. Rows are appended to --json; programs listed there are
+skipped. JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1 makes the compiler of TPUs faster and its programs slower.
 Exit status: 0 = all compiled, or were refused for a stated reason, 1 = some failed, 2 = an input error.
 """
 
 import argparse
 import itertools
-import os
 import re
 import sys
 import time
@@ -44,11 +40,10 @@ from fedjax_het.models import MODELS
 
 from ..configuration.command_line import with_exit_status
 from ..runs.setting_text import select_names
-from .costs import Costs, count_costs
+from .collectives import check_collectives, list_collectives
 from .figure_file import FigureFile, Record, format_table
-from .hlo import count_instructions
 from .rounds import check_json_path
-from .targets import DEFAULT_TOPOLOGIES, LAYOUTS, Target, estimate_seconds, find_target, first_line, platform_of
+from .targets import LAYOUTS, Target, find_target, first_line
 
 CLIENTS, COHORT, EXAMPLES, BATCH = 100, 8, 100, 20  # clients, clients per round, examples per client, batch size
 ALPHABET = 80  # characters of a text
@@ -83,8 +78,6 @@ PROBLEMS = {
     "transformer": Problem((80,), is_dense=True),
 }
 
-IMAGE_MODELS = tuple(name for name, problem in PROBLEMS.items() if len(problem.shape) == 3)
-
 
 def trace(algorithm: str, model: str, layout: Layout) -> TracedRound:
     """Trace a run of the algorithm on synthetic images, or texts, of the model's size."""
@@ -115,19 +108,17 @@ def _draw_texts(problem: Problem) -> fh.data.Federation:
     return fh.data.federate(dataset, fh.data.iid(), CLIENTS, test_fraction=0.2)
 
 
-def compile_case(
-    algorithm: str, model: str, layout_name: str, target: Target, names: Sequence[str] = PROGRAMS
-) -> list[Record]:
-    """Compile the rounds and the evaluation, and return a row for each: its figures, or what the compiler said."""
-    case = {"algorithm": algorithm, "model": model, "layout": layout_name}
+def compile_case(algorithm: str, model: str, layout: str, target: Target) -> list[Record]:
+    """Compile the rounds and the evaluation, and return a row for each: its figures, or why there are none."""
+    case = {"algorithm": algorithm, "model": model, "layout": layout}
     rows = []
     with tracing_for(target.traced_platform):
         try:
-            traced = trace(algorithm, model, target.layout(layout_name))
+            traced = trace(algorithm, model, target.layout(layout))
         except InputError as error:
-            return [case | {"program": name, "result": f"refused: {error}"} for name in names]
+            return [case | {"program": name, "result": f"refused: {error}"} for name in PROGRAMS]
         programs = RunPrograms(traced)
-        for name in names:
+        for name in PROGRAMS:
             try:
                 figures = measure(getattr(programs, name)(), traced, target)
             except Exception as error:  # whatever a compiler raises is a result
@@ -137,131 +128,66 @@ def compile_case(
 
 
 def measure(program: Program, traced: TracedRound, target: Target) -> Record:
-    """Compile a program of a traced run, or lower it where the target has no devices, and return its figures."""
-    begun = time.perf_counter()
+    """Compile a program of a traced run, or lower it where the target has no devices, and return its figures.
+
+    Raises:
+        HostCallError: The program calls what the device does not have.
+        GatheredStatesError: A collective sends a tensor of all clients' states.
+    """
     if not target.devices:
         lowered = program.function.trace(*program.arguments).lower(lowering_platforms=(target.platform,))
-        seconds = {"result": "lowered", "trace_s": time.perf_counter() - begun}
-        return seconds | _describe_lowered(lowered.as_text())
+        return {"result": "lowered"} | _list_custom_calls(lowered.as_text())
     lowered = program.function.lower(*target.place(program.arguments, traced.layout))
-    traced_at, cores_at = time.perf_counter(), _core_seconds()
+    calls, begun = _list_custom_calls(lowered.as_text()), time.perf_counter()
     compiled = lowered.compile()
-    seconds = {"result": "compiled", "trace_s": traced_at - begun, "compile_s": time.perf_counter() - traced_at}
-    seconds |= {"compile_cpu_s": _core_seconds() - cores_at}
+    figures = {"result": "compiled", "compile_s": time.perf_counter() - begun}
     memory: Any = compiled.memory_analysis()
-    sizes = {"argument_mb": memory.argument_size_in_bytes / 1e6, "temporary_mb": memory.temp_size_in_bytes / 1e6}
-    text = compiled.as_text() or ""
-    sizes = {"instructions": count_instructions(text)} | sizes
-    if target.platform == "cpu":
-        return seconds | sizes
-    costs = count_costs(text, count_trips(traced))
-    figures = {"gflop": costs.all_flop / 1e9, "gb": costs.bytes / 1e9, "operations": costs.operations}
-    figures |= {"collectives_mb": _describe_collectives(costs)}
-    if target.chip:
-        figures["estimated_s"] = estimate_seconds(costs, target.chip)
-    lowered_figures = _describe_lowered(lowered.as_text())
-    return seconds | sizes | figures | lowered_figures | {"float64_compiled": len(re.findall(r" f64\[", text))}
+    text, costs = compiled.as_text() or "", compiled.cost_analysis() or {}
+    figures |= {"gflop": costs.get("flops", 0) / 1e9, "gb": costs.get("bytes accessed", 0) / 1e9}
+    figures |= {"argument_mb": memory.argument_size_in_bytes / 1e6, "temporary_mb": memory.temp_size_in_bytes / 1e6}
+    collectives = list_collectives(text)
+    check_collectives(collectives, traced.shapes.state, COHORT)
+    sums = {kind: sum(num_bytes for other, num_bytes in collectives if other == kind) for kind, _ in collectives}
+    named = ", ".join(f"{kind} {num_bytes / 1e6:.3g}" for kind, num_bytes in sorted(sums.items()))
+    return figures | {"collectives_mb": named, "float64": len(re.findall(r" f64\[", text))} | calls
 
 
-def _core_seconds() -> float:
-    """Seconds of all cores that this process and the ones that it has started took; GPUs' assembler is such a one."""
-    return sum(os.times()[:4])
-
-
-def count_trips(traced: TracedRound) -> Mapping[str, float]:
-    """The iterations of one round's loops whose bounds depend on data, by `jax.named_scope`, for the largest client."""
-    update = traced.spec.algorithm.local_update
-    most = int(np.max(traced.spec.federation.data.train.count))
-    batches, steps = -(-most // update.batch_size), int(update.num_steps(np.array([most]))[0])
-    slots = traced.layout.round_up(COHORT) // traced.layout.num_devices
-    return {
-        "rounds": 1,
-        "round": 1,
-        "chunks": slots // traced.layout.chunk_size(slots),
-        "epochs": -(-steps // batches),
-        "steps": batches,
-        "batches": batches,
-        "": max(steps, slots),  # loops in no scope: over the cohort's clients, to put back their states, or over steps
-    }
-
-
-def _describe_lowered(text: str) -> Record:
-    """Operations in float64, and calls of libraries; raises an error for calls that only hosts and CPUs have."""
+def _list_custom_calls(text: str) -> Record:
+    """Name the library functions that a program calls; raises HostCallError for those that only hosts and CPUs have."""
     calls = sorted(set(re.findall(r"custom_call @([\w.]+)", text)) - _SHARDING_CALLS)
     if wrong := [name for name in calls if _HOST_CALL.search(name)]:
         raise HostCallError(f"calls that the device does not have: {', '.join(wrong)}")
-    return {"float64_lowered": len(re.findall(r"xf64>|<f64>", text)), "custom_calls": " ".join(calls)}
-
-
-def _describe_collectives(costs: Costs) -> str:
-    return ", ".join(f"{kind} {size / 1e6:.3g}" for kind, size in sorted(costs.collectives.items()))
+    return {"custom_calls": " ".join(calls)}
 
 
 def _parse_command(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse_flags.ArgumentParser(prog="python -m experiments.benchmarks.compile", allow_abbrev=False)
-    parser.add_argument(
-        "--platform", choices=tuple(DEFAULT_TOPOLOGIES), help="by default that of the topology, or else tpu"
-    )
-    parser.add_argument(
-        "--topology", help="chips of a TPU, such as v5e:2x2 (default: v5e:1x1), or GPUs, such as h100:4 (default: none)"
-    )
+    parser.add_argument("--topology", default="v5e:1x1", help="v5e:1x1, v5e:2x2, h100:1, h100:4, ... or cuda")
     parser.add_argument("--algorithms", default="all", help="comma-separated, or all")
     parser.add_argument("--models", default="mlp", help="comma-separated, or all")
     parser.add_argument("--layouts", default="vmapped", help=f"{', '.join(LAYOUTS)}, or all")
-    parser.add_argument("--programs", default="all", help=f"{', '.join(PROGRAMS)}, or all")
-    parser.add_argument("--effort", type=float, default=0.0, help="of the compiler, from -1 to 1; 0 is what runs have")
-    parser.add_argument("--json", type=Path, help="the file of figures, continued if it exists")
-    parser.add_argument("--markdown", type=Path, help="a file for the table")
-    known = parser.parse_args(list(argv))
-    for name, choices in (
-        ("algorithms", ALGORITHMS),
-        ("models", PROBLEMS),
-        ("layouts", LAYOUTS),
-        ("programs", PROGRAMS),
-    ):
-        setattr(known, name, select_names(f"--{name}", getattr(known, name), choices))
-    known.platform = known.platform or platform_of(known.topology or DEFAULT_TOPOLOGIES["tpu"])
-    if known.topology is None:
-        known.topology = DEFAULT_TOPOLOGIES[known.platform]
-    if not -1 <= known.effort <= 1:
-        raise InputError(f"--effort: {known.effort:g} is not from -1 to 1.")
-    if known.effort and known.platform != "tpu":
-        raise InputError("--effort: it is the compiler's for TPUs. Leave it out, or write --platform=tpu.")
-    if known.platform == "cpu" and "sharded" in known.layouts:
-        raise InputError("--layouts: a CPU is compiled for as one device. Write vmapped or chunked.")
-    for name in ("json", "markdown"):
-        if path := getattr(known, name):
-            check_json_path(path, f"--{name}")
-    return known
+    parser.add_argument("--json", type=Path, help="the file of results, appended to if it exists")
+    flags = parser.parse_args(list(argv))
+    for name, choices in (("algorithms", ALGORITHMS), ("models", PROBLEMS), ("layouts", LAYOUTS)):
+        setattr(flags, name, select_names(f"--{name}", getattr(flags, name), choices))
+    if flags.json:
+        check_json_path(flags.json)
+    return flags
 
 
-def run_command(known: argparse.Namespace) -> int:
+def run_command(flags: argparse.Namespace) -> int:
     jax.config.update("jax_platforms", "cpu")  # nothing runs on the devices that are compiled for
-    target, file = find_target(known.platform, known.topology), FigureFile(known.json)
-    effort = f", effort {known.effort:g}" if known.effort else ""
-    file.describe({"device": f"{target.topology}{effort}", "versions": f"JAX {jax.__version__}"})
-    if known.effort:
-        jax.config.update("jax_exec_time_optimization_effort", known.effort)
-    done = {tuple(record[key] for key in ("algorithm", "model", "layout", "program")) for record in file.records}
-    for case in itertools.product(known.algorithms, known.models, known.layouts):
-        missing = [program for program in known.programs if (*case, program) not in done]
-        if not missing:
+    target, file = find_target(flags.topology), FigureFile(flags.json)
+    file.describe({"device": flags.topology, "versions": f"JAX {jax.__version__}"})
+    done = {(record["algorithm"], record["model"], record["layout"]) for record in file.records}
+    for case in itertools.product(flags.algorithms, flags.models, flags.layouts):
+        if case in done:
             continue
-        print(*case, end=": ", flush=True)
-        for row in compile_case(*case, target, missing):
+        rows = compile_case(*case, target)
+        print(*case, *(f"{row['program']} {row['result']}" for row in rows), sep=", ", flush=True)
+        for row in rows:
             file.add("programs", row)
-            print(
-                row["program"],
-                row["result"],
-                f"{row.get('trace_s', 0) + row.get('compile_s', 0):.1f} s",
-                end="; ",
-                flush=True,
-            )
-        print()
-    table = format_table("programs", file.records)
-    print(table)
-    if known.markdown:
-        known.markdown.write_text(table)
+    print(format_table("programs", file.records))
     return int(any(record["result"].startswith("failed") for record in file.records))
 
 
@@ -272,5 +198,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    jax.config.update("jax_enable_compilation_cache", False)  # seconds are those of compiling
+    jax.config.update("jax_enable_compilation_cache", False)  # JAX has no cache for devices that are not present
     sys.exit(main(sys.argv[1:]))

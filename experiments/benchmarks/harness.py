@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .peers import CONTENDERS, MATMUL, OURS
-from .peers.process import ANSWER_TIMEOUT, ContenderError, ContenderProcess
+from .peers.process import ContenderError, ContenderProcess
 from .workloads import Workload
 
 _NUM_COMPARED = 200  # examples on which the loss of the weights is compared
@@ -82,7 +82,6 @@ class BenchmarkRules:
     layout: str = ""
     conv: str = "auto"
     precision: str = "float32"
-    answer_timeout: float = ANSWER_TIMEOUT  # seconds for one answer
     is_rated: bool = True  # whether the machine's matrix-product rate is measured, too
     pythons: Mapping[str, str] = field(default_factory=dict)  # the interpreter of a contender, where it is not this one
 
@@ -141,9 +140,7 @@ class Benchmark:
         sizes = [f"--clients={self.work.num_clients}", f"--examples={self.work.num_examples}"]
         chosen = {"cores": rules.cores, "layout": rules.layout, "conv": rules.conv, "precision": rules.precision}
         arguments = [self.work.base, *(f"--{option}={value}" for option, value in chosen.items()), *sizes]
-        process = ContenderProcess(
-            name, arguments, rules.pythons.get(name, sys.executable), directory, rules.answer_timeout
-        )
+        process = ContenderProcess(name, arguments, rules.pythons.get(name, sys.executable), directory)
         self._processes[name] = process
         greeting = process.read_greeting()
         if absent := greeting.get("missing"):

@@ -1,18 +1,16 @@
 """Traffic between devices in a round, read off the compiled program; the documentation extrapolates from it."""
 
-import math
-import re
 from collections import Counter
 
 import pytest
 
+from experiments.benchmarks.collectives import list_collectives
 from fedjax_het import models, tree
 from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.engine import Simulation, sharded
 from fedjax_het.engine.execution.programs import RunPrograms
 from tests.harness import algorithm, federation
 
-BYTES = {"f32": 4, "f64": 8, "s32": 4, "s64": 8, "u32": 4, "pred": 1}
 COHORT, DEVICES = 8, 4
 
 
@@ -31,9 +29,8 @@ def simulate(name: str, num_clients: int) -> Simulation:
 def traffic(text: str, num_bytes: int) -> Counter:
     """Bytes of the results of a program's collectives by kind, in units of `num_bytes`; none is in an inner loop."""
     found = Counter()
-    for shapes, kind in re.findall(r"= (.*?) (all-gather|all-reduce|all-to-all|reduce-scatter)(?:-start)?\(", text):
-        for dtype, shape in re.findall(rf"({'|'.join(BYTES)})\[([\d,]*)\]", shapes):
-            found[kind] += BYTES[dtype] * math.prod(int(size) for size in shape.split(",") if size) / num_bytes
+    for kind, size in list_collectives(text):
+        found[kind] += size / num_bytes
     return found
 
 

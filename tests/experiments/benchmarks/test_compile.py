@@ -1,4 +1,4 @@
-"""Every round and evaluation lowers for GPUs, and compiles for TPUs and GPUs that are not there."""
+"""Every round and evaluation lowers for GPUs, and compiles for TPUs and GPUs that are not present."""
 
 import importlib.util
 import json
@@ -12,8 +12,7 @@ import pytest
 from experiments.benchmarks import compile
 from experiments.benchmarks.targets import LAYOUTS, find_target
 from fedjax_het.algorithms import ALGORITHMS
-from fedjax_het.engine.execution.programs import RunPrograms
-from fedjax_het.engine.parallel.layout import chunked
+from fedjax_het.errors import InputError
 from tests.shared import ROOT
 
 HASH_PROGRAMS = """
@@ -49,21 +48,21 @@ def check(rows, result):
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedld", "harmofl"])
 def test_rounds_lower_for_gpus_without_calls_that_only_cpus_have(algorithm):
-    check(compile.compile_case(algorithm, "mlp", "vmapped", find_target("cuda", "")), "lowered")
+    check(compile.compile_case(algorithm, "mlp", "vmapped", find_target("cuda")), "lowered")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_lowers_for_gpus(algorithm):
     for layout in LAYOUTS:
-        check(compile.compile_case(algorithm, "mlp", layout, find_target("cuda", "")), "lowered")
+        check(compile.compile_case(algorithm, "mlp", layout, find_target("cuda")), "lowered")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", compile.PROBLEMS)
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedld", "harmofl"])
 def test_every_model_lowers_for_gpus(algorithm, model):
-    check(compile.compile_case(algorithm, model, "vmapped", find_target("cuda", "")), "lowered")
+    check(compile.compile_case(algorithm, model, "vmapped", find_target("cuda")), "lowered")
 
 
 @pytest.mark.slow
@@ -88,26 +87,7 @@ def test_another_process_finds_the_same_programs_in_the_compilation_cache(tmp_pa
 def test_a_call_of_the_host_is_a_failure():
     text = jax.jit(lambda x: jax.pure_callback(lambda x: x, x, x)).lower(1.0).as_text()
     with pytest.raises(compile.HostCallError, match="callback"):
-        compile._describe_lowered(text)
-
-
-@pytest.mark.parametrize(("size", "chunks"), [(1, 8), (3, 3), (8, 1), (20, 1)])
-def test_the_loop_over_chunks_of_eight_clients_is_counted(size, chunks):
-    traced = compile.trace("fedavg", "mlp", chunked(size))
-    trips = compile.count_trips(traced)
-    assert (trips["chunks"], trips["steps"]) == (chunks, 4)
-    program = RunPrograms(traced).rounds()
-    text = program.function.lower(*program.arguments).as_text(debug_info=True)
-    assert ("chunks/while" in text) == (chunks > 1)  # a loop outside its scope would be counted as one over steps
-
-
-def test_a_program_for_this_machine_is_measured_without_what_kernels_would_hide():
-    target = find_target("cpu", "")
-    traced = compile.trace("fedavg", "mlp", target.layout("vmapped"))
-    evaluation = compile.measure(RunPrograms(traced).evaluation(), traced, target)
-    assert evaluation["compile_cpu_s"] > 0
-    assert evaluation["instructions"] > 100
-    assert "gflop" not in evaluation
+        compile._list_custom_calls(text)
 
 
 def compile_apart(tmp_path, topology, *choices):
@@ -119,21 +99,16 @@ def compile_apart(tmp_path, topology, *choices):
     command = [sys.executable, "-m", "experiments.benchmarks.compile", f"--topology={topology}", f"--json={path}"]
     ended = subprocess.run([*command, *choices], cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr[-2000:]
-    return check(json.loads(path.read_text())["records"], "compiled")
-
-
-STEPS = -(-80 // compile.BATCH)  # of 100 examples, 20 are held out
-FLOP_PER_EXAMPLE = 2 * 2 * 28 * 28 * 128 + 3 * 2 * 128 * 10  # the inputs need no gradient
-GFLOP_OF_FEDAVG = compile.COHORT * STEPS * compile.BATCH * FLOP_PER_EXAMPLE / 1e9
+    rows = check(json.loads(path.read_text())["records"], "compiled")
+    assert not topology.startswith("v5e") or not any(row.get("float64") for row in rows)  # TPUs emulate float64
+    return rows
 
 
 @pytest.mark.parametrize("topology", ONE_CHIP)
 def test_rounds_and_evaluation_compile(topology, tmp_path):
-    rounds, evaluation = compile_apart(tmp_path, topology, "--algorithms=fedavg")
-    assert rounds["gflop"] == pytest.approx(GFLOP_OF_FEDAVG, rel=0.01)
-    assert rounds["operations"] > STEPS * 10  # at least ten in each step
-    assert rounds["float64_compiled"] == evaluation["float64_compiled"] == 0
-    assert rounds["estimated_s"] > 0
+    for program in compile_apart(tmp_path, topology, "--algorithms=fedavg"):
+        assert program["gflop"] > 0
+        assert program["argument_mb"] > 10_000 * 28 * 28 / 1e6  # the images alone, in bytes
 
 
 @pytest.mark.slow
@@ -151,9 +126,8 @@ def test_every_model_compiles(algorithm, model, topology, tmp_path):
     compile_apart(tmp_path, topology, f"--algorithms={algorithm}", f"--models={model}")
 
 
-def test_what_the_file_holds_is_not_compiled_again(tmp_path, capsys, monkeypatch):
-    command = ["--platform=cuda", "--algorithms=fedavg", "--models=mlp", f"--json={tmp_path / 'compile.json'}"]
-    assert compile.main([*command, "--programs=rounds"]) == 0
+def test_programs_that_the_file_lists_are_skipped(tmp_path, capsys, monkeypatch):
+    command = ["--topology=cuda", "--algorithms=fedavg", "--models=mlp", f"--json={tmp_path / 'compile.json'}"]
     assert compile.main(command) == 0
     records = json.loads((tmp_path / "compile.json").read_text())["records"]
     assert [record["program"] for record in records] == ["rounds", "evaluation"]
@@ -162,16 +136,17 @@ def test_what_the_file_holds_is_not_compiled_again(tmp_path, capsys, monkeypatch
     assert "| fedavg | mlp | vmapped | rounds | lowered |" in capsys.readouterr().out
 
 
-def test_several_devices_are_refused_for_a_cpu(capsys):
-    assert compile.main(["--platform=cpu", "--layouts=sharded"]) == 2
-    assert capsys.readouterr().err.startswith("error: --layouts: a CPU is compiled for as one device.")
+@pytest.mark.parametrize("topology", ["h100", "h100:", "h100:0", "h100:2x2", "b17:1"])
+def test_an_unknown_topology_is_refused_with_valid_ones(topology):
+    with pytest.raises(InputError, match="Write a TPU slice such as v5e:2x2, a number of H100 GPUs such as h100:4"):
+        find_target(topology)
 
 
-def test_an_effort_is_for_tpus_alone_and_from_minus_one_to_one(capsys):
-    assert compile.main(["--platform=cuda", "--effort=-1"]) == 2
-    assert capsys.readouterr().err.startswith("error: --effort: it is the compiler's for TPUs.")
-    assert compile.main(["--effort=-3"]) == 2
-    assert capsys.readouterr().err.startswith("error: --effort: -3 is not from -1 to 1.")
+@pytest.mark.parametrize(("topology", "extra"), [("v5e:1x1", "tpu"), ("h100:1", "cuda12")])
+def test_a_missing_compiler_is_named_with_the_command_that_installs_it(topology, extra, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=rf'pip install "fedjax-het\[{extra}\]"'):
+        find_target(topology)
 
 
 def test_an_unknown_algorithm_is_refused_with_the_nearest(capsys):

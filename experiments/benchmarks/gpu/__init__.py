@@ -1,1 +1,0 @@
-"""Measurements on a GPU."""
