@@ -5,7 +5,7 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +16,15 @@ from ..configuration import build, config_files, settings
 from ..runs import json_files
 from ..runs.run_directory import RunDirectory
 from ..runs.setting_text import short_name
+from ..training import terminal
 
 UNSEEN = "data.unseen"
 SEED = "seed"
 LOG = "train.log"
 MAX_TOGETHER = 8  # runs in one program; their memory adds up
 _NAME = "algorithm.name"
+_LOG_INTERVAL = 1.0  # seconds between two looks into a run's log
+_Show = Callable[[int, str], None]  # of the rounds that a run has done, and its last line
 
 
 class GridRun(NamedTuple):
@@ -158,16 +161,20 @@ def _train_runs(runs: Sequence[GridRun], workdir: Path, max_together: int) -> It
             yield GridResult(run, workdir / run.name, "was done", 0.0)
         else:
             incomplete.append(run)
-    for group in group_runs(incomplete, max_together):
-        start = time.perf_counter()
-        if len(group) > 1:
-            _train_group(group, workdir)
-        seconds = time.perf_counter() - start
-        for run in group:
-            if _is_done(run, workdir):
-                yield GridResult(run, workdir / run.name, "done", seconds, len(group) - 1)
-            else:
-                yield _train_one(run, workdir / run.name)
+    rounds = {run.name: run.settings()["rounds"] for run in incomplete}
+    with terminal.show_runs(sum(rounds.values())) as show:
+        done = 0
+        for group in group_runs(incomplete, max_together):
+            start = time.perf_counter()
+            if len(group) > 1:
+                _train_group(group, workdir, lambda now, text, n=len(group), done=done: show(done + n * now, text))
+            seconds = time.perf_counter() - start
+            for run in group:
+                if _is_done(run, workdir):
+                    yield GridResult(run, workdir / run.name, "done", seconds, len(group) - 1)
+                else:
+                    yield _train_one(run, workdir / run.name, lambda now, text, done=done: show(done + now, text))
+                done += rounds[run.name]
 
 
 def group_runs(runs: Sequence[GridRun], max_together: int) -> list[list[GridRun]]:
@@ -183,29 +190,48 @@ def _is_done(run: GridRun, workdir: Path) -> bool:
     return RunDirectory(workdir / run.name).check(run.settings(), is_thorough=False).is_complete
 
 
-def _train_one(run: GridRun, directory: Path) -> GridResult:
+def _train_one(run: GridRun, directory: Path, show: _Show) -> GridResult:
     start = time.perf_counter()
     flags = [f"--config={run.config}", f"--workdir={directory}"]
     flags += [f"--config.{key}={text}" for key, text in run.overrides.items()]
-    code = _run_module(["train", *flags], directory / LOG)
+    code = _run_module(["train", *flags], directory / LOG, run.name, show)
     status = "done" if code == 0 else _find_error(directory / LOG, code)
     return GridResult(run, directory, status, time.perf_counter() - start)
 
 
-def _train_group(runs: Sequence[GridRun], workdir: Path) -> None:
+def _train_group(runs: Sequence[GridRun], workdir: Path, show: _Show) -> None:
     records = [{"config": str(run.config), "set": run.overrides, "workdir": str(workdir / run.name)} for run in runs]
     folder = workdir / runs[0].name
     folder.mkdir(parents=True, exist_ok=True)
     json_files.write(folder / "together.json", json_files.to_json(records, indent=2) + "\n")
-    _run_module(["sweep.batched", str(folder / "together.json")], folder / LOG)
+    name = f"{runs[0].name} and {len(runs) - 1} more"
+    _run_module(["sweep.batched", str(folder / "together.json")], folder / LOG, name, show)
 
 
-def _run_module(command: Sequence[str], log: Path) -> int:
-    """Run a module of this package with its output appended to a file; return its exit status."""
+def _run_module(command: Sequence[str], log: Path, name: str, show: _Show) -> int:
+    """Run a module of this package with its output appended to a file, and show its rounds; return its exit status."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as file:
-        process, environment = module_command(*command), module_environment()
-        return subprocess.run(process, stdout=file, stderr=subprocess.STDOUT, env=environment, check=False).returncode
+        before, process = log.stat().st_size, module_command(*command)
+        with subprocess.Popen(process, stdout=file, stderr=subprocess.STDOUT, env=module_environment()) as running:
+            try:
+                while True:
+                    try:
+                        return running.wait(_LOG_INTERVAL)
+                    except subprocess.TimeoutExpired:
+                        show(*_read_progress(log, before, name))
+            except BaseException:
+                running.kill()
+                raise
+
+
+def _read_progress(log: Path, start: int, name: str) -> tuple[int, str]:
+    """Read (the rounds done, the last line with the name of the run before it) from a log, from a position on."""
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = file.read().decode(errors="replace").splitlines()
+    rounds = [int(found[1]) for line in lines if (found := re.match(r"round (\d+)/", line))]
+    return (rounds or [0])[-1], f"{name}: {next(filter(str.strip, reversed(lines)), 'starting')}"
 
 
 def _find_error(log: Path, code: int) -> str:

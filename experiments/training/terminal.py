@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -121,15 +122,17 @@ def _size(num_bytes: float | None) -> str:
 class ProgressDisplay:
     """Display of every stop: a progress bar on a terminal, a plain line elsewhere."""
 
-    def __init__(self, progress: Progress | None, rounds: int):
-        self._progress, self._rounds = progress, rounds
+    def __init__(self, progress: Progress | None, done: int, rounds: int):
+        self._progress, self._first, self._rounds, self._begun = progress, done, rounds, time.monotonic()
 
     def show(self, round: int, figures: Mapping[str, np.ndarray], seconds: float) -> None:
         names = [*format_headline(figures), *({FIGURE} & figures.keys())]
         text = "  ".join(f"{name} {np.mean(figures[name]):.4f}" for name in names)
         text += f"  {seconds:.3f} s per round"
         if self._progress is None:
-            print(f"round {round}/{self._rounds}  {text}", flush=True)
+            elapsed = time.monotonic() - self._begun
+            left = _describe_time_left(elapsed, round - self._first, self._rounds - self._first)
+            print(f"round {round}/{self._rounds}  {text}{left}", flush=True)
         else:
             self._progress.update(self._progress.task_ids[0], completed=round, description=text)
 
@@ -189,13 +192,52 @@ def _log_handler(log: logging.Logger, show: Callable[[str], None]) -> Iterator[N
 @contextmanager
 def show_progress(done: int, rounds: int) -> Iterator[ProgressDisplay]:
     """Display the rounds from `done` on."""
+    with _progress_bar(done, rounds) as progress:
+        yield ProgressDisplay(progress, done, rounds)
+
+
+@contextmanager
+def show_runs(rounds: int, interval: float = 30.0) -> Iterator[Callable[[int, str], None]]:
+    """Display the progress of several runs that other processes train.
+
+    Args:
+        rounds: The rounds of all runs together.
+        interval: The seconds between two lines, where the output is no terminal.
+
+    Yields:
+        A function of (the rounds done, a description of the present run), to be called often.
+    """
+    with _progress_bar(0, rounds) as progress:
+        begun = last = time.monotonic()
+
+        def show(done: int, text: str) -> None:
+            nonlocal last
+            if progress is not None:
+                progress.update(progress.task_ids[0], completed=done, description=text)
+            elif (now := time.monotonic()) - last >= interval:
+                last = now
+                print(
+                    f"{done:,} of {rounds:,} rounds{_describe_time_left(now - begun, done, rounds)}: {text}", flush=True
+                )
+
+        yield show
+
+
+@contextmanager
+def _progress_bar(done: int, total: int) -> Iterator[Progress | None]:
+    """A bar with the time left; None where the output is no terminal."""
     if not sys.stdout.isatty():
-        yield ProgressDisplay(None, rounds)
+        yield None
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns) as progress:
-        progress.add_task("", total=rounds, completed=done)
-        yield ProgressDisplay(progress, rounds)
+    with Progress(*columns, speed_estimate_period=3600) as progress:
+        progress.add_task("", total=total, completed=done)
+        yield progress
+
+
+def _describe_time_left(seconds: float, done: int, rounds: int) -> str:
+    """Describe the time left, ", 0:01:20 left", where some rounds took these seconds."""
+    return f", {timedelta(seconds=round(seconds / done * (rounds - done)))} left" if 0 < done < rounds else ""
 
 
 def format_headline(figures: Mapping[str, Any]) -> list[str]:

@@ -1,5 +1,6 @@
 """Training in one call, and its history."""
 
+import sys
 from typing import NamedTuple
 
 import jax
@@ -32,25 +33,31 @@ class History(NamedTuple):
         }
 
 
-def simulate(algorithm: Algorithm | Sweep, model: Model, federation: Federation, *, rounds: int, **options) -> History:
+def simulate(
+    algorithm: Algorithm | Sweep, model: Model, federation: Federation, *, progress: bool = False, **options
+) -> History:
     """Train, and evaluate at regular intervals.
 
     Args:
         algorithm: The algorithm, or a sweep over its hyper-parameters.
         model: The model.
         federation: The clients and their data.
-        rounds: The number of rounds.
-        **options: The other arguments of `Simulation`.
+        progress: Whether to display a progress bar with the time left on stdout, after compilation.
+        **options: The other arguments of `Simulation`; `rounds` is required.
 
     Returns:
         The history of the training.
     """
-    simulation = Simulation(algorithm, model, federation, rounds=rounds, **options)
+    from tqdm import tqdm  # not at the start of every program
+
+    simulation = Simulation(algorithm, model, federation, **options)
     state, done, evaluations, losses = simulation.start(), 0, [], []
-    for stop in simulation.stops():
-        state, metrics = simulation.advance(state, stop - done)
-        done = stop
-        losses.append(metrics.loss)
-        evaluations.append((done, simulation.evaluate(state)))
+    with tqdm(total=simulation.rounds, unit="round", disable=not progress, file=sys.stdout) as bar:
+        for stop in simulation.stops():
+            state, metrics = simulation.advance(state, stop - done)
+            losses.append(metrics.loss)
+            evaluations.append((stop, simulation.evaluate(state)))
+            bar.update(stop - done)
+            done = stop
     evaluation = jax.tree.map(lambda *parts: np.stack(parts, axis=1), *(part for _, part in evaluations))
     return History([r for r, _ in evaluations], evaluation, np.concatenate(losses, axis=1), state, simulation.cost)

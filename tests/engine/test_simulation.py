@@ -170,7 +170,7 @@ def test_the_error_for_nonfinite_values_names_the_round_and_their_origin(change,
         built.advance(built.start(), 4)
 
 
-def test_a_simulation_with_participation_evaluates_newcomers():
+def test_a_simulation_with_participation_evaluates_newcomers(capsys):
     held = data.toy(num_clients=4, image=(6, 6, 1), unseen_clients=2)
     history = simulate(
         algorithm("fedbn"),
@@ -179,7 +179,9 @@ def test_a_simulation_with_participation_evaluates_newcomers():
         rounds=12,
         evaluate_every=6,
         participation=participation.bernoulli(0.7, participation.uniform(3)),
+        progress=True,
     )
+    assert "12/12" in capsys.readouterr().out
     assert history.rounds == [6, 12]
     assert history.evaluation.newcomers.accuracy.shape == (1, 2, 2)
     assert history.evaluation.personal.accuracy.shape == (1, 2, 4)

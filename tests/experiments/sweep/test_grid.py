@@ -111,3 +111,13 @@ def test_runs_that_differ_in_numbers_are_trained_together(tmp_path, capsys):
     assert capsys.readouterr().out.count(" s together with 3 more") == 4
     rows = [line for line in (tmp_path / "grid" / "test.md").read_text().splitlines() if "learning_rate" in line]
     assert len(rows) == 2 and all(" ± " in row for row in rows)
+
+
+def test_progress_of_a_run_is_read_from_the_present_part_of_its_log(tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text("round 70/80  of an earlier start\n")
+    start = log.stat().st_size
+    assert grid._read_progress(log, start, "fedavg") == (0, "fedavg: starting")
+    with log.open("a") as file:
+        file.write("round 20/80  loss 1\nround 30/80  loss 0\nwarning: one\n\n")
+    assert grid._read_progress(log, start, "fedavg") == (30, "fedavg: warning: one")

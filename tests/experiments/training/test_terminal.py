@@ -51,3 +51,23 @@ def test_the_program_that_is_compiled_is_printed_again_while_it_takes_long(capsy
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "compiling rounds, vmapped ..." and lines[-1] == "compiling evaluation, vmapped ..."
     assert "compiling rounds, vmapped ... 0 s" in lines
+
+
+def test_rounds_of_several_runs_are_shown_with_the_time_left(capsys, monkeypatch):
+    now = iter([100.0, 110.0, 131.0, 140.0])
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(now))
+    with terminal.show_runs(400, interval=30) as show:
+        show(50, "too early")
+        show(100, "fedavg: round 20/80")
+        show(120, "too early again")
+    assert capsys.readouterr().out == "100 of 400 rounds, 0:01:33 left: fedavg: round 20/80\n"
+
+
+def test_a_line_of_a_round_has_the_time_left(capsys, monkeypatch):
+    now = iter([100.0, 110.0, 120.0])
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(now))
+    with terminal.show_progress(10, 30) as progress:
+        progress.show(20, {"train/loss": 0.5}, 1.0)
+        progress.show(30, {"train/loss": 0.5}, 1.0)
+    first, last = capsys.readouterr().out.splitlines()
+    assert first == "round 20/30  train/loss 0.5000  1.000 s per round, 0:00:10 left" and "left" not in last
