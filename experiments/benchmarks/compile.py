@@ -6,10 +6,10 @@ Compiles the rounds and the evaluation of a run for a TPU slice, such as v5e:1x1
 extra `tpu`, or for H100 GPUs, such as h100:1 or h100:4, with that of the extra `cuda12`. --topology=cuda lowers the
 programs for GPUs, and needs no extra. The process itself computes on the CPU.
 A program fails if the compiler rejects it, if it calls a function that only hosts and CPUs have, or if a collective
-sends the states of all clients. The table has a row per program, with XLA's own figures: GFLOP and GB of memory
-traffic (XLA counts the body of a loop once), MB of arguments and temporary arrays on each device, MB of the results of
-collectives by kind, operations in float64, and custom calls. Rows are appended to --json; programs listed there are
-skipped. JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1 makes the compiler of TPUs faster and its programs slower.
+sends the states of all clients. The table has a row per program, with XLA's own figures: for TPUs, GFLOP and GB of
+memory traffic (XLA counts the body of a loop once); MB of arguments and temporary arrays on each device, MB of the
+results of collectives by kind, operations in float64, and custom calls. Rows are appended to --json; programs
+listed there are skipped. JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1 makes the compiler of TPUs faster, its programs slower.
 Exit status: 0 = all compiled, or were refused for a stated reason, 1 = some failed, 2 = an input error.
 """
 
@@ -142,8 +142,9 @@ def measure(program: Program, traced: TracedRound, target: Target) -> Record:
     compiled = lowered.compile()
     figures = {"result": "compiled", "compile_s": time.perf_counter() - begun}
     memory: Any = compiled.memory_analysis()
-    text, costs = compiled.as_text() or "", compiled.cost_analysis() or {}
-    figures |= {"gflop": costs.get("flops", 0) / 1e9, "gb": costs.get("bytes accessed", 0) / 1e9}
+    text = compiled.as_text() or ""
+    if costs := compiled.cost_analysis():  # None for GPUs that are not present
+        figures |= {"gflop": costs["flops"] / 1e9, "gb": costs["bytes accessed"] / 1e9}
     figures |= {"argument_mb": memory.argument_size_in_bytes / 1e6, "temporary_mb": memory.temp_size_in_bytes / 1e6}
     collectives = list_collectives(text)
     check_collectives(collectives, traced.shapes.state, COHORT)

@@ -15,9 +15,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-from jax._src.distributed import global_state  # JAX offers its client nowhere else; Orbax uses it too
 
 from fedjax_het.errors import InputError, NonFiniteError
+
+try:
+    from jax._src.distributed import global_state  # JAX offers its client nowhere else; Orbax uses it too
+except ImportError:  # it is not public: another JAX may keep it elsewhere, and a single process does not need it
+    global_state: Any = None
 
 RESUME_HINT = "the same command resumes from the last checkpoint"
 _FOREVER = 10**9  # seconds; JAX itself ends a process that waits for one that is lost

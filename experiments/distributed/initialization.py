@@ -11,11 +11,10 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
-from jax._src.distributed import global_state
 
 from fedjax_het.errors import InputError
 
-from .collectives import RESUME_HINT, SINGLE, Processes
+from .collectives import RESUME_HINT, SINGLE, Processes, global_state
 
 
 class DistributedConfig(NamedTuple):
@@ -92,10 +91,16 @@ def initialize(config: DistributedConfig) -> Processes:
     If a process does not start, JAX aborts this one, which then exits with status 2 as for an InputError.
 
     Raises:
-        InputError: Process 0 cannot open its port or cannot be reached, or JAX detects no processes.
+        InputError: Process 0 cannot open its port or cannot be reached, JAX detects no processes, or its version has
+            no client for several processes where this package looks for it.
     """
     if config.is_single:
         return SINGLE
+    if global_state is None:
+        raise InputError(
+            f"several processes are not supported with JAX {jax.__version__}. Start a single process, or install the "
+            "version of JAX in constraints.txt."
+        )
     if config.coordinator is not None:
         _check_address(config, config.coordinator)
     jax.config.update("jax_enable_preemption_service", False)  # with it, SIGTERM would not end the process

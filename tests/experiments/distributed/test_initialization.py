@@ -1,11 +1,15 @@
 """Initialization of several processes: their flags, and errors where config, data or directories differ."""
 
+import runpy
 import socket
+import sys
 
 import numpy as np
 import pytest
 
 from experiments import train
+from experiments.distributed import collectives, initialization
+from experiments.distributed.initialization import DistributedConfig
 from fedjax_het.errors import InputError
 from tests.experiments.distributed.launcher import (
     common_error,
@@ -32,6 +36,15 @@ def test_a_slurm_job_is_detected(place, tmp_path):
     tasks = [start(place, own, SLURM_PROCID=rank, SLURM_LOCALID=rank, **job) for rank in ("0", "1")]
     (status, printed, errors), (other, _, _) = wait_for_all(tasks)
     assert status == other == 0 and "sharded(2" in printed, errors
+
+
+def test_a_jax_without_its_private_client_trains_in_a_single_process_and_refuses_several(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax._src.distributed", None)
+    assert runpy.run_module(collectives.__name__)["global_state"] is None
+    monkeypatch.setattr(initialization, "global_state", None)
+    assert initialization.initialize(DistributedConfig()) is collectives.SINGLE
+    with pytest.raises(InputError, match="several processes are not supported with JAX"):
+        initialization.initialize(DistributedConfig("127.0.0.1:1234", 2, 0))
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
