@@ -36,12 +36,13 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 """{command: (its module below this package, its description)}."""
 
 
-def format_usage() -> str:
-    """Format the text for --help."""
-    width = max(map(len, COMMANDS)) + 2
-    lines = [f"  {name:{width}}{words}" for name, (_, words) in COMMANDS.items()]
-    head, tail = f"usage: {PROGRAM} COMMAND ... | --version", "COMMAND --help describes its options."
-    return "\n".join([head, "", *lines, "", tail])
+def format_usage(group: str = "") -> str:
+    """Format the text for --help of all commands, or of those of a group ("paper")."""
+    commands = {name: words for name, (_, words) in COMMANDS.items() if name.startswith(f"{group} " if group else "")}
+    width = max(map(len, commands)) + 2
+    lines = [f"  {name:{width}}{words}" for name, words in commands.items()]
+    head = f"usage: {PROGRAM} {group} NAME ..." if group else f"usage: {PROGRAM} COMMAND ... | --version"
+    return "\n".join([head, "", *lines, "", "COMMAND --help describes its options."])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,14 +58,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: From the command's parser, for --help and for arguments that it does not know.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    if argv in (["--help"], ["-h"]):
-        print(format_usage())
+    group = "paper" if argv[:1] == ["paper"] else ""
+    rest = argv[len(group.split()) :]
+    if rest in (["--help"], ["-h"]):
+        print(format_usage(group))
         return 0
     if argv == ["--version"]:
         print(f"fedjax-het {fedjax_het.__version__}")
         return 0
-    if not argv:
-        print(format_usage(), file=sys.stderr)
+    if not rest:
+        print(format_usage(group), file=sys.stderr)
         return 2
     name = next((name for name in (" ".join(argv[:2]), argv[0]) if name in COMMANDS), None)
     if name is None:

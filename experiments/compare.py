@@ -26,8 +26,6 @@ from .runs.tables import WRITERS, LabeledRun, Table, narrow, result_tables, to_m
 from .sweep import grid
 from .sweep.grid import GridResult
 
-_MAX_COLUMNS = 8  # of a table on a terminal
-
 
 class Command(NamedTuple):
     configs: list[Path]
@@ -120,7 +118,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit status."""
     command = parse(argv)
     results, tables = run(command)
-    Console().print(Markdown("\n".join(to_markdown(narrow(table, _MAX_COLUMNS)) for table in tables)))
+    Console().print(Markdown("\n".join(to_markdown(narrow(table)) for table in tables)))
     print(f"written: {command.workdir / 'results.md'}, and in the same directory each table as .md, .tex and .csv")
     return int(not all(result.is_done for result in results))
 

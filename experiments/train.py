@@ -21,7 +21,7 @@ from fedjax_het.errors import InputError, NonFiniteError
 
 from . import PROGRAM, trackers
 from .configuration import build, config_files, settings
-from .configuration.command_line import add_config_flag, split_overrides
+from .configuration.command_line import add_config_flag, split_overrides, with_hints
 from .distributed import initialization
 from .distributed.collectives import RESUME_HINT, SINGLE, CollectiveInputError, Processes
 from .distributed.initialization import DistributedConfig
@@ -67,7 +67,7 @@ def parse(argv: Sequence[str]) -> Command:
         epilog="--config.<key>=<value> sets any key: --config.rounds=50 --config.algorithm.name=fedprox",
         allow_abbrev=False,
     )
-    add_config_flag(parser)
+    add_config_flag(with_hints(parser))
     parser.add_argument(
         "--workdir", type=Path, help="the run directory (default: runs/ and the config's path below configs/)"
     )
@@ -106,7 +106,7 @@ def run(command: Command, processes: Processes = SINGLE) -> None:
         train_together([Run(run_settings, directory)], resolved, processes)
     if processes.is_first:
         draw_pictures(directory)
-        _print_results(Run(run_settings, directory))
+        _print_results(Run(run_settings, directory), has_trained=not is_complete)
 
 
 def train_together(runs: Sequence[Run], resolved: Mapping[str, Any], processes: Processes = SINGLE) -> None:
@@ -163,11 +163,12 @@ def train_together(runs: Sequence[Run], resolved: Mapping[str, Any], processes: 
         TrainingLoop(simulation, recorders, processes).run()
 
 
-def _print_results(run: Run) -> None:
+def _print_results(run: Run, has_trained: bool) -> None:
+    """Print the figures and the files of a complete run, and its data unless its training has printed them."""
     directory = run.directory
     summary, partition = directory.read("summary.json"), directory.read("partition.json")
     Console(markup=False).print(terminal.tabulate_results(summary))
-    if partition:
+    if partition and not has_trained:
         print(terminal.describe_data_usage(partition, data_usage.groups_of(summary["final"])))
     optional = (
         *diagnostics_log.diagnostics_files(run.settings["diagnostics"]),

@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+_MAX_NAMES = 12  # that a message lists beside the most similar one
+
 
 class InputError(ValueError):
     """An input (a file, a setting, a combination of components) cannot work. Raised before round 1."""
@@ -26,8 +28,21 @@ def shorten(value: object, most: int = 60) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A sentence on an unknown name for messages: the most similar known name, if there is one, and all known names."""
+    """A sentence on an unknown name for messages: the most similar known name, and all of them unless there are many.
+
+    The abbreviation of a name of several words is similar to it: "lr" to "learning_rate".
+    """
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = [each for each in known if name and abbreviate(each) == name] or difflib.get_close_matches(
+        name, known, 1, 0.5
+    )
+    if close and len(known) > _MAX_NAMES:
+        return f"Did you mean '{close[0]}'?"
     hint = f"Did you mean '{close[0]}'? " if close else ""
     return f"{hint}Known: {', '.join(known) if known else 'none'}."
+
+
+def abbreviate(name: str) -> str:
+    """The initials of the words of a name: "lr" for "learning_rate" or "algorithm.learning_rate", "" for one word."""
+    words = name.rpartition(".")[2].split("_")
+    return "".join(word[:1] for word in words) if len(words) > 1 else ""

@@ -123,7 +123,19 @@ def validate_arguments(function: Callable[P, R]) -> Callable[P, R]:
         check_constraints(kinds, given)
         return function(*args, **kwargs)
 
+    validated.__dict__["__signature__"] = _without_constraints(function)
     return validated
+
+
+def _without_constraints(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature for people: `rounds: int` in place of `rounds: Annotated[int, Range(...)]`."""
+    signature, kinds = inspect.signature(function), typing.get_type_hints(function)
+    arguments = []
+    for each in signature.parameters.values():
+        kind = kinds.get(each.name, each.annotation)
+        is_unpacked = typing.get_origin(kind) is typing.Unpack
+        arguments.append(each.replace(annotation=typing.get_args(kind)[0] if is_unpacked else kind))
+    return signature.replace(parameters=arguments, return_annotation=kinds.get("return", signature.return_annotation))
 
 
 def with_presets(**presets: Mapping[str, Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -228,3 +228,20 @@ def test_algorithms_with_presets_use_their_options(name, presets):
     assert presets.keys() == {"released"}
     assert presets["released"].keys() < inspect.signature(ALGORITHMS[name]).parameters.keys()
     ALGORITHMS[name](preset="released")
+
+
+def test_signatures_are_shown_without_constraints():
+    @validate_arguments
+    def train(rounds: Count, size: Count | None = None, *, kind: Literal["a", "b"] = "a") -> int:
+        return rounds
+
+    assert str(inspect.signature(train)) in (
+        "(rounds: int, size: Optional[int] = None, *, kind: Literal['a', 'b'] = 'a') -> int",
+        "(rounds: int, size: int | None = None, *, kind: Literal['a', 'b'] = 'a') -> int",
+    )
+
+
+def test_simulate_shows_the_arguments_of_a_simulation():
+    shown = inspect.signature(engine.simulate).parameters
+    assert [*inspect.signature(engine.Simulation).parameters, "progress"] == list(shown)
+    assert shown["rounds"].annotation is int and "Range(" not in str(inspect.signature(engine.simulate))

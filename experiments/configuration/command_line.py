@@ -2,14 +2,15 @@
 
 import argparse
 import functools
+import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from fedjax_het.errors import InputError, NonFiniteError
 
 from .. import PROGRAM
-from . import config_files
+from . import config_files, settings
 
 _P = ParamSpec("_P")
 
@@ -22,7 +23,25 @@ def add_config_flag(parser: argparse.ArgumentParser, **options: Any) -> None:
 def make_parser(prog: str, description: str, more: str = "") -> argparse.ArgumentParser:
     """Make the parser of a command that trains runs: its help says what overrides are, followed by `more`."""
     epilog = f"--config.<key>=<value> sets a key in all runs{more}."
-    return argparse.ArgumentParser(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
+    return with_hints(parser)
+
+
+_Parser = TypeVar("_Parser", bound=argparse.ArgumentParser)
+
+
+def with_hints(parser: _Parser) -> _Parser:
+    """Let the parser's error on an unknown flag name the setting that is meant: --config.rounds for --rounds."""
+    fail = parser.error
+
+    def fail_with_hint(message: str) -> NoReturn:
+        found = re.search(r"unrecognized arguments:.*?--(\w+)(=\S+)?", message)
+        if found and (key := settings.find_setting(found[1])):
+            message += f". Did you mean --config.{key}{found[2] or ''}?"
+        fail(message)
+
+    parser.error = fail_with_hint
+    return parser
 
 
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:

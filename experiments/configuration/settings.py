@@ -16,7 +16,7 @@ from fedjax_het.engine import METRICS
 from fedjax_het.engine.round import participation
 from fedjax_het.engine.round.asynchronous import ASYNCHRONOUS
 from fedjax_het.engine.round.timing import TIMINGS
-from fedjax_het.errors import InputError, nearest, shorten
+from fedjax_het.errors import InputError, abbreviate, nearest, shorten
 from fedjax_het.models import MODELS
 from fedjax_het.server.aggregators import AGGREGATORS
 from fedjax_het.uplink import STAGES
@@ -235,6 +235,8 @@ def _override(tables: dict[str, Settings], schemas: Mapping[str, Mapping[str, ca
         raise InputError(f"--config.{key} is a table. Set --config.{key}.{first}={text}")
     if key == "uplink":
         raise InputError("--config.uplink is a list of tables. Give it in a file; set one: --config.uplink.0.norm=1")
+    if where in schemas and name not in schemas[where] and (others := _find_keys(name, schemas)):
+        raise InputError(f"--config.{key} is unknown. Did you mean '--config.{others[0]}'?")
     if where not in schemas:
         raise InputError(f"--config.{key}: there is no table '{where}'. {nearest(where, filter(None, schemas))}")
     if name not in schemas[where]:
@@ -246,3 +248,16 @@ def _override(tables: dict[str, Settings], schemas: Mapping[str, Mapping[str, ca
         tables[where][name] = calls.parse_text(text, schemas[where][name].kind)
     except TypeError as error:
         raise InputError(f"--config.{key}: {error}.") from error
+
+
+def find_setting(name: str) -> str | None:
+    """Find the key of a setting of the default config from its name alone, "algorithm.learning_rate" from "lr"."""
+    tables = _split_tables({})
+    schemas = {where: _find_spec(where).schema(table, where) for where, table in tables.items() if where}
+    return next(iter(_find_keys(name, {"": calls.read_signature(RunSettings), **schemas})), None)
+
+
+def _find_keys(name: str, schemas: Mapping[str, Mapping[str, calls.Setting]]) -> list[str]:
+    """The keys of settings with this name, or with this abbreviation, in any table."""
+    keys = [f"{where}.{key}".lstrip(".") for where, schema in schemas.items() for key in schema if key != "name"]
+    return [key for key in keys if key.rpartition(".")[2] == name] or [key for key in keys if abbreviate(key) == name]

@@ -73,6 +73,7 @@ class Cell(NamedTuple):
     key: float | None = None  # the number that a column is sorted by
 
 
+_MAX_COLUMNS = 8  # of a table on a terminal or a page
 SUMMARIES = ("mean", "deviation", "worst")
 """The last columns, which summarize the columns before them."""
 
@@ -89,9 +90,9 @@ def make_cells(table: Table) -> list[list[Cell]]:
     return [[column[row] for column in columns] for row in range(len(table.rows))]
 
 
-def narrow(table: Table, max_columns: int) -> Table:
-    """Reduce a table that has more columns to its summaries."""
-    if len(table.columns) <= max_columns or not set(SUMMARIES) <= set(table.columns):
+def narrow(table: Table) -> Table:
+    """Reduce a table that is too wide for a terminal or a page to its summaries."""
+    if len(table.columns) <= _MAX_COLUMNS or not set(SUMMARIES) <= set(table.columns):
         return table
     kept = [table.columns.index(name) for name in SUMMARIES]
     rows = [(label, [values[index] for index in kept]) for label, values in table.rows]
@@ -108,7 +109,11 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    r"""Write a table as a tabular with the rules of booktabs: the best \textbf, the second best \underline."""
+    r"""Write a table as a tabular with the rules of booktabs: the best \textbf, the second best \underline.
+
+    A table that is too wide for a page is reduced to its summaries.
+    """
+    table = narrow(table)
     body = _format_rows(table, best=r"\textbf{{{}}}".format, second=r"\underline{{{}}}".format, escape=_escape_latex)
     head = ["", *map(_escape_latex, table.columns)]
     rows = [" & ".join(line) + r" \\" for line in (head, *body)]

@@ -48,10 +48,8 @@ def describe_costs(
         usage["personal_test/"] += f" ({predictions}; personal_on_test=False does without)"
     least, most = facts.steps_per_client
     steps = f"{least}" if least == most else f"{least} to {most}"
-    num_examples = len(federation.examples.labels)
     bits = f" ({facts.bits_up:,.0f} bits)" if settings.get("uplink") else ""
     rows = {
-        "data": f"{federation.name}, {num_examples:,} examples, {federation.num_classes} classes",
         "clients": f"{facts.num_clients}, of which {describe_cohort(facts, settings)}",
         **usage,
         "algorithm": settings["algorithm"]["name"],

@@ -1,5 +1,6 @@
 """Training in one call, and its history."""
 
+import inspect
 import sys
 from typing import NamedTuple
 
@@ -61,3 +62,12 @@ def simulate(
             done = stop
     evaluation = jax.tree.map(lambda *parts: np.stack(parts, axis=1), *(part for _, part in evaluations))
     return History([r for r, _ in evaluations], evaluation, np.concatenate(losses, axis=1), state, simulation.cost)
+
+
+def _show_options() -> inspect.Signature:
+    """The signature of `simulate` with the arguments of `Simulation` in place of **options."""
+    own, options = inspect.signature(simulate), inspect.signature(Simulation).parameters
+    return own.replace(parameters=[*options.values(), own.parameters["progress"]])
+
+
+simulate.__dict__["__signature__"] = _show_options()

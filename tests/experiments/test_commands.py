@@ -92,3 +92,26 @@ sys.exit(subprocess.run(command, env=experiments.module_environment()).returncod
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_group_of_commands_prints_its_list(run, capsys):
+    assert run("paper") == 2
+    text = capsys.readouterr().err
+    assert run("paper", "--help") == 0
+    assert capsys.readouterr().out == text and "paper fedld" in text and "compare  " not in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--config=quickstart", "--rounds=5"], "Did you mean --config.rounds=5?"),
+        (["--config=quickstart", "--lr=0.1"], "Did you mean --config.algorithm.learning_rate=0.1?"),
+        (["--config=quickstart", "--config.lr=0.1"], "Did you mean '--config.algorithm.learning_rate'?"),
+        (["--config=quickstart", "--config.lam=0.1"], "Did you mean '--config.algorithm.lam'?"),
+        (["--config=quickstrat"], "no embedded config of that name. Did you mean 'quickstart'?\n"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_a_near_miss_is_answered_with_the_right_name(run, command, flags, message, tmp_path, capsys):
+    assert run(command, *flags, f"--workdir={tmp_path}") == 2
+    assert message in capsys.readouterr().err

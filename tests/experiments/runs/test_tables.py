@@ -76,18 +76,18 @@ def test_columns_can_prefer_small_values_or_none_and_hold_stars_and_text():
     assert "fedavg,text,a|b," in to_csv(table)
 
 
-def test_a_wide_table_is_reduced_to_its_summary_columns():
-    wide = Table(
-        "clients",
-        "Accuracy",
-        ["a", "b", "mean", "deviation", "worst"],
-        [("fedavg", [Value(0.1), None, Value(0.5), None, None])],
-    )
-    assert narrow(wide, 5) is wide
-    result = narrow(wide, 3)
+def test_a_wide_table_is_reduced_to_its_summary_columns_on_a_page():
+    def make(count):
+        columns = [*map(str, range(count)), "mean", "deviation", "worst"]
+        return Table("clients", "Accuracy", columns, [("fedavg", [*[None] * count, Value(0.5), None, None])])
+
+    assert len(narrow(make(5)).columns) == 8
+    result = narrow(make(20))
     assert result.columns == ["mean", "deviation", "worst"] and result.rows == [("fedavg", [Value(0.5), None, None])]
-    assert result.title == "Accuracy (all 2 columns: clients.md)"
-    assert narrow(TABLE, 1) is TABLE  # it has no column of the worst
+    assert result.title == "Accuracy (all 20 columns: clients.md)"
+    assert r"\begin{tabular}{lrrr}" in to_latex(make(20)) and r"\begin{tabular}{lrrrrrrrr}" in to_latex(make(5))
+    without = make(20)._replace(columns=[*map(str, range(23))])
+    assert narrow(without) is without  # it has no column of the worst
 
 
 def test_names_with_markup_are_escaped_in_every_format():
