@@ -29,7 +29,7 @@ def read_sampling(flags: argparse.Namespace) -> Sampling:
     """The way in which clients are drawn.
 
     Raises:
-        InputError: The flags describe none, or more than one.
+        InputError: The flags describe none, or more than one, or a number is out of range.
     """
     if flags.noise_at == "clients":
         return LocalNoise()
@@ -38,13 +38,9 @@ def read_sampling(flags: argparse.Namespace) -> Sampling:
             "give --probability for Poisson sampling, or --cohort_size and --num_clients for cohorts of one size."
         )
     if flags.probability is not None:
-        if not 0 < flags.probability <= 1:
-            raise InputError(f"--probability={flags.probability:g}: must be above 0 and at most 1.")
-        if flags.slots is not None and flags.num_clients is None:
-            raise InputError("--slots: the accounting of a fixed number of places needs --num_clients, too.")
         return PoissonSampling(flags.probability, flags.num_clients, flags.slots)
-    if flags.num_clients is None or not 1 <= flags.cohort_size <= flags.num_clients:
-        raise InputError(f"--cohort_size={flags.cohort_size}: must be from 1 to --num_clients, which must be given.")
+    if flags.num_clients is None:
+        raise InputError("--cohort_size: needs --num_clients, too.")
     return FixedSizeSampling(flags.num_clients, flags.cohort_size)
 
 

@@ -11,19 +11,32 @@ dp-accounting, of the extra `privacy`, which is imported when it is first needed
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from fedjax_het.errors import InputError
-from fedjax_het.validation import Count, CountOrZero, NonNegative, OpenFraction, Positive, validate_arguments
+from fedjax_het.validation import (
+    Count,
+    CountOrZero,
+    NonNegative,
+    OpenFraction,
+    Positive,
+    PositiveFraction,
+    check_constraints,
+    constraints,
+    validate_arguments,
+)
 
 Accountant = Literal["auto", "pld", "rdp"]
 _INTERVAL = 1e-4  # of the grid of privacy losses; a coarser one gives a larger epsilon, never a smaller one
-_LEAST_MULTIPLIER, _FIRST_GUESS, _TOLERANCE = 0.1, 2.0, 1e-6  # of the search for a noise multiplier
+_LARGEST_EPSILON = 1e5  # beyond it the accountants run out of memory, and nobody is protected
+_LEAST_MULTIPLIER, _LARGEST_MULTIPLIER, _FIRST_GUESS, _TOLERANCE = 0.1, 1e6, 2.0, 1e-6  # of the search for a multiplier
 
 
-class PoissonSampling(NamedTuple):
+@dataclass(frozen=True)
+class PoissonSampling:
     """Every client takes part in a round with the same probability, independently of the others.
 
     Args:
@@ -31,16 +44,24 @@ class PoissonSampling(NamedTuple):
         num_clients: N; needed with `slots` alone.
         slots: The number of places of a round; of more clients that were drawn, some are left out at random. None is
             as many as there are clients.
+
+    Raises:
+        InputError: A number is out of range, or `slots` is given without `num_clients`.
     """
 
-    probability: float
-    num_clients: int | None = None
-    slots: int | None = None
+    probability: PositiveFraction
+    num_clients: Count | None = None
+    slots: Count | None = None
+
+    def __post_init__(self):
+        check_constraints(constraints(PoissonSampling), vars(self))
+        if self.slots is not None and self.num_clients is None:
+            raise InputError("num_clients: needed for Poisson sampling with a fixed number of slots.")
 
     @property
     def is_truncated(self) -> bool:
         """Whether a client can be left out because the round is full."""
-        return self.slots is not None and (self.num_clients is None or self.slots < self.num_clients)
+        return self.slots is not None and self.num_clients is not None and self.slots < self.num_clients
 
     @property
     def neighbors(self) -> str:
@@ -51,7 +72,8 @@ class PoissonSampling(NamedTuple):
         return f"Poisson sampling (q = {self.probability:g}{slots})"
 
 
-class FixedSizeSampling(NamedTuple):
+@dataclass(frozen=True)
+class FixedSizeSampling:
     """A fixed number of clients, drawn without replacement in every round.
 
     Its guarantee is for replacing one client by another, which moves a sum of updates by up to 2 C, and is much weaker
@@ -59,11 +81,19 @@ class FixedSizeSampling(NamedTuple):
 
     Args:
         num_clients: N.
-        cohort_size: The number of clients of a round.
+        cohort_size: The number of clients of a round, at most N.
+
+    Raises:
+        InputError: A number is out of range.
     """
 
-    num_clients: int
-    cohort_size: int
+    num_clients: Count
+    cohort_size: Count
+
+    def __post_init__(self):
+        check_constraints(constraints(FixedSizeSampling), vars(self))
+        if self.cohort_size > self.num_clients:
+            raise InputError(f"cohort_size: must be at most num_clients, {self.num_clients}, not {self.cohort_size}.")
 
     @property
     def neighbors(self) -> str:
@@ -73,7 +103,8 @@ class FixedSizeSampling(NamedTuple):
         return f"a fixed {self.cohort_size} of {self.num_clients} clients"
 
 
-class LocalNoise(NamedTuple):
+@dataclass(frozen=True)
+class LocalNoise:
     """Noise at the clients: each message by itself, seen by somebody who knows whose it is.
 
     Who takes part is no secret then, so that sampling protects nobody, and a client may take part in every round.
@@ -112,11 +143,18 @@ def epsilon(
         An upper bound; infinity without noise.
 
     Raises:
-        InputError: dp-accounting is missing, or has no such bound for this sampling.
+        InputError: dp-accounting is missing, it has no such bound for this sampling, or epsilon exceeds 10^5.
     """
     if noise_multiplier == 0 or rounds == 0:
         return 0.0 if rounds == 0 else float("inf")
-    return _epsilon(float(noise_multiplier), sampling, rounds, delta, resolve_accountant(sampling, accountant))
+    found = _epsilon(float(noise_multiplier), sampling, rounds, delta, resolve_accountant(sampling, accountant))
+    if found > _LARGEST_EPSILON:
+        raise InputError(
+            f"noise_multiplier: {noise_multiplier:g} over {rounds} rounds gives an epsilon above "
+            f"{_LARGEST_EPSILON:g}, which protects nobody and is out of reach of the accountant. Raise it, or "
+            "train for fewer rounds."
+        )
+    return found
 
 
 @validate_arguments
@@ -136,7 +174,8 @@ def noise_multiplier(
         z, to 1e-6.
 
     Raises:
-        InputError: dp-accounting is missing, has no such bound for this sampling, or the least z is below 0.1.
+        InputError: dp-accounting is missing, has no such bound for this sampling, or the least z is not between
+            0.1 and 10^6.
     """
     kind = resolve_accountant(sampling, accountant)
     accounting = _import_accounting()
@@ -148,6 +187,11 @@ def noise_multiplier(
     high = _FIRST_GUESS
     while exceeds(high):
         high *= 2
+        if high > _LARGEST_MULTIPLIER:
+            raise InputError(
+                f"epsilon: {epsilon:g} needs a noise_multiplier above {_LARGEST_MULTIPLIER:g}. "
+                "Ask for a larger epsilon."
+            )
     while not exceeds(high / 2):
         high /= 2
         if high < _LEAST_MULTIPLIER:
@@ -157,7 +201,7 @@ def noise_multiplier(
             )
     with _silenced():
         found = accounting.calibrate_dp_mechanism(
-            lambda: _make_accountant(sampling, kind),
+            lambda: _make_accountant(sampling, kind, epsilon),
             lambda z: accounting.SelfComposedDpEvent(_make_event(sampling, z, kind), rounds),
             epsilon,
             delta,
@@ -190,20 +234,29 @@ def resolve_accountant(sampling: Sampling, accountant: Accountant) -> Literal["p
 
 @lru_cache(maxsize=1024)
 def _epsilon(noise_multiplier: float, sampling: Sampling, rounds: int, delta: float, kind: str) -> float:
+    """Epsilon; infinity where it is out of reach, as Rényi's epsilon tells in milliseconds."""
+    estimate = 0.0
+    if kind == "pld":
+        plain = PoissonSampling(sampling.probability) if isinstance(sampling, PoissonSampling) else sampling
+        estimate = _epsilon(noise_multiplier, plain, rounds, delta, "rdp")
+        if estimate > _LARGEST_EPSILON:
+            return float("inf")
     with _silenced():
-        accountant = _make_accountant(sampling, kind)
+        accountant = _make_accountant(sampling, kind, estimate)
         accountant.compose(_make_event(sampling, noise_multiplier, kind), rounds)
         return float(accountant.get_epsilon(delta))
 
 
-def _make_accountant(sampling: Sampling, kind: str) -> Any:
+def _make_accountant(sampling: Sampling, kind: str, epsilon: float) -> Any:
+    """An accountant for an epsilon of this size; above 11 a coarser grid of privacy losses saves minutes."""
     accounting = _import_accounting()
     is_added = isinstance(sampling, PoissonSampling)
     relation = accounting.NeighboringRelation
     relation = relation.ADD_OR_REMOVE_ONE if is_added else relation.REPLACE_ONE
     if kind == "rdp":
         return accounting.rdp.RdpAccountant(neighboring_relation=relation)
-    return accounting.pld.PLDAccountant(relation, value_discretization_interval=_INTERVAL)
+    interval = _INTERVAL * min(max(1.0, epsilon - 10), 1e3)
+    return accounting.pld.PLDAccountant(relation, value_discretization_interval=interval)
 
 
 def _make_event(sampling: Sampling, noise_multiplier: float, kind: str) -> Any:
@@ -215,8 +268,6 @@ def _make_event(sampling: Sampling, noise_multiplier: float, kind: str) -> Any:
     if isinstance(sampling, LocalNoise):
         return accounting.GaussianDpEvent(noise_multiplier / 2 if kind == "rdp" else noise_multiplier)
     if sampling.is_truncated:
-        if sampling.num_clients is None:
-            raise InputError("num_clients: needed for Poisson sampling into a fixed number of places.")
         return accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
             sampling.num_clients, sampling.probability, sampling.slots, noise_multiplier
         )

@@ -80,6 +80,17 @@ def test_a_missing_accountant_is_named(monkeypatch):
         epsilon(1.25, PoissonSampling(0.1), 3, DELTA)
 
 
+def test_a_large_epsilon_is_computed_on_a_coarser_grid_within_seconds():
+    assert epsilon(0.1, PoissonSampling(0.1), 512, 1e-6) == pytest.approx(4115.63, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_the_noise_for_a_large_epsilon_and_few_places_is_found():
+    sampling = PoissonSampling(0.5, 12, 7)
+    z = noise_multiplier(30.0, sampling, 10, 1e-3)
+    assert epsilon(z, sampling, 10, 1e-3) == pytest.approx(30.0, rel=1e-3)
+
+
 POISSON = ["--probability=0.1", "--rounds=512", "--delta=1e-6"]
 
 
@@ -108,9 +119,18 @@ def test_published_values_are_printed_by_the_command(arguments, expected, capsys
     ("arguments", "message"),
     [
         (["--noise_multiplier=3", "--rounds=5", "--delta=1e-6"], "--probability"),
-        (["--noise_multiplier=3", "--probability=2", "--rounds=5", "--delta=1e-6"], "--probability=2"),
+        (["--noise_multiplier=3", "--probability=2", "--rounds=5", "--delta=1e-6"], "probability: must be"),
         (["--noise_multiplier=3", "--cohort_size=9", "--rounds=5", "--delta=1e-6"], "--num_clients"),
         (["--noise_multiplier=3", "--probability=0.1", "--rounds=5", "--delta=1"], "delta"),
+        (["--noise_multiplier=3", *POISSON, "--slots=0", "--num_clients=9"], "slots: must be"),
+        (["--noise_multiplier=3", *POISSON, "--slots=-2", "--num_clients=9"], "slots: must be"),
+        (["--noise_multiplier=3", *POISSON, "--slots=2"], "num_clients: needed"),
+        (["--noise_multiplier=3", *POISSON, "--num_clients=-5"], "num_clients: must be"),
+        (["--noise_multiplier=3", "--cohort_size=9", "--num_clients=8", "--rounds=5", "--delta=1e-6"], "at most"),
+        (["--noise_multiplier=1e-9", *POISSON], "out of reach of the accountant"),
+        (["--noise_multiplier=1e-9", *POISSON, "--accountant=rdp"], "out of reach of the accountant"),
+        (["--noise_multiplier=0.01", "--noise_at=clients", "--rounds=5", "--delta=1e-6"], "out of reach"),
+        (["--epsilon=1e-12", *POISSON, "--accountant=rdp", "--rounds=2000000000"], "noise_multiplier above 1e+06"),
     ],
 )
 def test_wrong_arguments_of_the_command_are_refused_in_one_line(arguments, message, capsys):

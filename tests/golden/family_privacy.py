@@ -218,7 +218,7 @@ def accounting_truncated(case: Case) -> Iterator[Comparison]:
     for z, clients, q, slots, rounds, delta in rows(case, *names):
         sampling = PoissonSampling(q, int(clients), int(slots))
         ours.append(privacy.epsilon(z, sampling, int(rounds), delta))
-        whole.append(privacy.epsilon(z, sampling._replace(slots=None), int(rounds), delta))
+        whole.append(privacy.epsilon(z, PoissonSampling(q), int(rounds), delta))
         overflow.append(participation.overflow_probability(int(clients), q, int(slots)))
     yield case.compare("eps_add_or_remove_one", ours, ACCOUNTANT)
     yield case.compare("eps_poisson", whole, ACCOUNTANT)
