@@ -1,6 +1,10 @@
 """A simulator for heterogeneous federated learning in which a whole round is one XLA program."""
 
+import sys as _sys
+from types import ModuleType as _ModuleType
+
 from fedjax_het import algorithms, data, diagnostics, models, privacy, sharing, tree, types, uplink
+from fedjax_het._internal.public_names import show_public_names as _show_public_names
 from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, OutputMixture, Summary, Weighting
 from fedjax_het.client import (
     consistency,
@@ -65,3 +69,8 @@ __all__ = [
     "uplink",
     "weightings",
 ]
+
+_show_public_names(_sys.modules[__name__])
+for _module in map(globals().get, __all__):
+    if isinstance(_module, _ModuleType):
+        _show_public_names(_module)
