@@ -80,7 +80,6 @@ class BenchmarkRules:
     warmup: int = 2
     cores: int
     layout: str = ""
-    conv: str = "auto"
     precision: str = "float32"
     is_rated: bool = True  # whether the machine's matrix-product rate is measured, too
     pythons: Mapping[str, str] = field(default_factory=dict)  # the interpreter of a contender, where it is not this one
@@ -138,7 +137,7 @@ class Benchmark:
     def _start_contender(self, measurement: Measurement, directory: Path) -> None:
         name, rules = measurement.contender, self.rules
         sizes = [f"--clients={self.work.num_clients}", f"--examples={self.work.num_examples}"]
-        chosen = {"cores": rules.cores, "layout": rules.layout, "conv": rules.conv, "precision": rules.precision}
+        chosen = {"cores": rules.cores, "layout": rules.layout, "precision": rules.precision}
         arguments = [self.work.base, *(f"--{option}={value}" for option, value in chosen.items()), *sizes]
         process = ContenderProcess(name, arguments, rules.pythons.get(name, sys.executable), directory)
         self._processes[name] = process

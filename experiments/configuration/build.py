@@ -18,7 +18,8 @@ from fedjax_het.data import Dataset, Federation, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import METRICS, OffloadPolicy, Sweep
 from fedjax_het.errors import InputError
-from fedjax_het.models import UNDECIDED_CONVS, computed_in, select_conv_impl
+from fedjax_het.models import computed_in
+from fedjax_het.models._conv_impl import select_conv_impl
 from fedjax_het.types import Array, Model
 
 from ..distributed import cpu_devices
@@ -42,7 +43,7 @@ class RunParts(NamedTuple):
     participation: Any
     timing: Any  # of clients on the virtual clock; None without one
     asynchronous: Any  # the rule of asynchronous rounds; None waits for every client
-    conv: str | None  # how convolutions are computed, where the model has any; "auto" and "timed" if it is to be timed
+    conv: str | None  # how convolutions are computed, where the model has any; "auto" if it is to be timed
     resolved: Mapping[str, Any]  # values of an earlier start that are used again; {} if there are none for the devices
 
 
@@ -72,11 +73,9 @@ def build_parts(
     timing = _build_optional(settings, "timing")
     asynchronous = _build_optional(settings, "asynchronous")
     table = dict(settings["model"])
-    if (asked := table.get("conv")) in UNDECIDED_CONVS:
-        earlier = resolved.get("conv")
-        earlier = "im2col" if earlier == "patches" else earlier  # as earlier versions wrote it
-        is_timed = asked == "timed" or (layout == engine.simulation.AUTO and target_platform() != "cpu")
-        table["conv"] = earlier or _choose_conv_impl(settings["precision"], processes, asked if is_timed else None)
+    if table.get("conv") == "auto":
+        is_timed = layout == engine.simulation.AUTO and target_platform() != "cpu"
+        table["conv"] = resolved.get("conv") or _choose_conv_impl(settings["precision"], processes, is_timed=is_timed)
     model = calls.build_from_table(table, TABLES["model"].registry, "config.model", num_classes=federation.num_classes)
     model = computed_in(settings["precision"])(model)
     algorithm, auto = build_algorithm(settings), engine.simulation.AUTO
@@ -226,13 +225,15 @@ def _describe_devices() -> str:
     return f"{jax.device_count()} x {jax.devices()[0].device_kind}{several}"
 
 
-def _choose_conv_impl(precision: str, processes: Processes, timed: str | None = None) -> str:
-    """Choose one implementation of convolutions for all processes, which one host without a compiler may determine.
+def _choose_conv_impl(precision: str, processes: Processes, *, is_timed: bool = False) -> str:
+    """Choose one implementation of convolutions for all processes: "im2col" if a host has no compiler for the kernels.
 
-    Otherwise `timed`, "auto" or "timed", stays as it is: the simulation times them.
+    Where they are timed, "auto" remains: the simulation chooses.
     """
     names = set(processes.all_gather("conv", select_conv_impl(precision)))
-    return (timed or names.pop()) if len(names) == 1 else "im2col"
+    if len(names) > 1:
+        return "im2col"
+    return "auto" if is_timed else names.pop()
 
 
 def read_dataset(table: Mapping[str, Any]) -> Dataset:

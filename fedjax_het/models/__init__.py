@@ -9,8 +9,6 @@ from fedjax_het.models._adaptations import (
 )
 from fedjax_het.models._amplitude import Band, FirstAverage, amplitude_normalised
 from fedjax_het.models._cnn import cnn, lenet
-from fedjax_het.models._conv_choice import find_conv_candidates, with_conv
-from fedjax_het.models._conv_impl import CONV_IMPLS, UNDECIDED_CONVS, select_conv_impl
 from fedjax_het.models._densenet import DENSENET_NAMES, densenet121, harmofl_densenet
 from fedjax_het.models._layers import Conv, UpConv, avg_pool, max_pool
 from fedjax_het.models._mlp import mlp
@@ -35,12 +33,10 @@ TORCH_NAMES = {
 """The names of a model's layers in PyTorch code, for `save_state_dict`; the other models have none."""
 
 __all__ = [
-    "CONV_IMPLS",
     "LSTM",
     "MODELS",
     "NORMS",
     "TORCH_NAMES",
-    "UNDECIDED_CONVS",
     "Band",
     "Conv",
     "FirstAverage",
@@ -52,7 +48,6 @@ __all__ = [
     "cnn",
     "computed_in",
     "densenet121",
-    "find_conv_candidates",
     "framed",
     "from_flax",
     "harmofl_densenet",
@@ -67,12 +62,10 @@ __all__ = [
     "resnet18",
     "resnet50",
     "save_state_dict",
-    "select_conv_impl",
     "starting_from",
     "transformer",
     "unet",
     "unnamed_leaves",
-    "with_conv",
     "with_empty_parameter",
     "with_feature_shape",
     "with_image_shape",

@@ -79,7 +79,7 @@ def cnn(
         kernel: Side of the convolutions' kernels.
         padding: "SAME" keeps the size, "VALID" does not pad.
         norm: After each convolution, see `norm`.
-        conv: How convolutions are computed: "auto", "timed", "lax", "im2col", "shifts" or "native".
+        conv: How convolutions are computed: "auto", "lax", "im2col" or "native".
         width: Multiplies every entry of `channels` and `hidden`.
 
     Raises:

@@ -1,81 +1,55 @@
-"""Choice of one implementation for the convolutions that a model leaves undecided, and the candidates for it."""
+"""Implementations that are timed for the convolutions of a model with conv="auto", and how one of them is set."""
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from fedjax_het._internal.target_platform import target_platform
-from fedjax_het.models._conv_impl import (
-    UNDECIDED_CONVS,
-    check_conv_impl,
-    choosing_convs,
-    replace_missing_native,
-    select_conv_impl,
-)
+from fedjax_het.models._conv_impl import setting_auto
 from fedjax_het.types import Array, Context, Model, Named, Params, Variables
-from fedjax_het.validation import validate_arguments
 
-_EVERYWHERE = ("lax", "im2col", "shifts")
+_CANDIDATES = ("lax", "im2col")  # the first is what "auto" stands for where nothing is timed
 
 
-@validate_arguments
 def with_conv(name: str) -> Callable[[Model], Model]:
-    """Compute the convolutions that a model leaves undecided, as "auto" or "timed", by one implementation.
-
-    Args:
-        name: "lax", "im2col", "shifts" or "native"; where "native" is not available, "im2col" takes its place.
-            "auto" and "timed" are the model itself.
-
-    Raises:
-        InputError: An unknown name.
-    """
-    check_conv_impl(name)
-
-    def choose(asked: str, dtype: DTypeLike, strides: tuple[int, int]) -> str:
-        del asked
-        return replace_missing_native(name, dtype, strides)
+    """Compute the convolutions that a model leaves to "auto" with the implementation `name`."""
 
     def adapt(model: Model) -> Model:
         def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
-            with choosing_convs(choose):
+            with setting_auto(lambda: name):
                 return model.encode(variables, inputs, context)
 
         def classify(params: Params, features: Array) -> Array:
-            with choosing_convs(choose):
+            with setting_auto(lambda: name):
                 return model.classify(params, features)
 
         return model._replace(encode=encode, classify=classify)
 
-    return (lambda model: model) if name in UNDECIDED_CONVS else adapt
+    return adapt
 
 
-def find_conv_candidates(
-    model: Model, inputs: Array | jax.ShapeDtypeStruct, *, is_layout_given: bool
-) -> tuple[str, ...]:
-    """The implementations worth timing for the convolutions that a model leaves undecided.
-
-    "auto" is timed off the CPU, together with the layout; "timed" always is.
+def find_conv_candidates(model: Model, inputs: Array | jax.ShapeDtypeStruct) -> tuple[str, ...]:
+    """List the implementations to time on an accelerator.
 
     Args:
         model: The model.
         inputs: A batch, or its shape.
-        is_layout_given: Whether the layout is given, and not timed.
 
     Returns:
-        Their names, that which "auto" stands for first; () where nothing is to be timed.
+        Their names; () on a CPU, and for a model without a convolution that is left to "auto".
     """
-    asked, usual = set(), set()
+    if target_platform() == "cpu":
+        return ()
+    found = []
 
-    def record(name: str, dtype: DTypeLike, strides: tuple[int, int]) -> str:
-        asked.add(name)
-        usual.add(impl := select_conv_impl(dtype, strides))
-        return impl
+    def record() -> str:
+        found.append(_CANDIDATES[0])
+        return _CANDIDATES[0]
 
     context = Context(jnp.ones(inputs.shape[0]), jnp.zeros((), jnp.int32), jax.random.key(0), False)
     variables = jax.eval_shape(model.init, jax.random.key(0), inputs)
-    with choosing_convs(record):
+    with setting_auto(record):
         jax.eval_shape(
             lambda variables, inputs: model.classify(
                 variables["params"], model.encode(variables, inputs, context)[0][0]
@@ -83,7 +57,4 @@ def find_conv_candidates(
             variables,
             inputs,
         )
-    if "timed" not in asked and ("auto" not in asked or is_layout_given or target_platform() == "cpu"):
-        return ()
-    first = "native" if "native" in usual else usual.pop()
-    return tuple(dict.fromkeys((first, *_EVERYWHERE)))
+    return _CANDIDATES if found else ()

@@ -3,22 +3,20 @@
 "lax" is XLA's own. On a CPU it is many times slower inside a loop than outside it, and rounds are loops. Where clients
 are vectorized it is a grouped convolution, which is known to be slow on GPUs.
 "im2col" copies the windows of the image side by side and multiplies once.
-"shifts" multiplies once per entry of the kernel, each time another shift of the image: it keeps no copies of windows,
-but adds to the result as often.
 "native" runs kernels of ours that are compiled once per machine (_native/convolution.cc): float32, on a CPU, several
 times as fast as im2col. Kernels of 3 x 3 and 5 x 5 with 16 channels and features or more go by Winograd's algorithm,
 three (5 x 5) and two times as fast again as the definition. Against float64 its results are off by 5e-7 to 1e-6
 (3 x 3) and 2e-6 to 4e-6 (5 x 5) of their root mean square, those of the definition by 2e-7 to 4e-7. Where kernels are
 large and pixels few it multiplies as im2col does, but for 3 x 3 on images of 2 x 2 pixels, which take a quarter of the
 products and round to 3e-7 to 8e-7.
-"auto" is lax off the CPU; on one it is native where that is available and im2col elsewhere. The layout "auto" times the
-others too, off the CPU. "timed" is the same, but timed on CPUs, too, and in a given layout.
+"auto" is native on a CPU, or im2col where native is not available. On accelerators it is lax; with the layout "auto",
+lax and im2col are timed there.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial, reduce
+from functools import partial
 
 import jax.numpy as jnp
 from jax import lax
@@ -31,12 +29,9 @@ from fedjax_het.models._native import convolution
 from fedjax_het.types import Array
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
-Choice = Callable[[str, DTypeLike, tuple[int, int]], str]  # (what was asked for, dtype, strides) -> implementation
-UNDECIDED_CONVS = ("auto", "timed")
-"""What leaves the implementation to the package."""
 # With few channels the copies are narrow, and joining a row's first makes them wider; measured on 3, 6 and 32 channels.
 _FEW = 16
-_choice: ContextVar[Choice | None] = ContextVar("choice of convolutions", default=None)
+_auto: ContextVar[Callable[[], str] | None] = ContextVar("implementation for auto", default=None)
 
 
 def convolve(
@@ -47,26 +42,26 @@ def convolve(
     Raises:
         InputError: An unknown name; "native" where it is not available.
     """
-    if name in UNDECIDED_CONVS:
-        choose = _choice.get()
-        name = choose(name, x.dtype, strides) if choose else select_conv_impl(x.dtype, strides)
+    if name == "auto":
+        choose = _auto.get()
+        name = choose() if choose else select_conv_impl(x.dtype, strides)
     elif name == "native" and (reason := _explain_missing_native(x.dtype, strides)):
         raise InputError(f"conv: 'native' is not available: {reason}. Use conv='auto'.")
     check_conv_impl(name)
-    y = CONV_IMPLS[name](x, kernel, strides, pads)
+    y = _IMPLS[name](x, kernel, strides, pads)
     if bias is None:
         return y
     return y + convolution.broadcast_bias(bias, y.shape) if name == "native" else add_bias(y, bias)
 
 
 @contextmanager
-def choosing_convs(choose: Choice) -> Iterator[None]:
-    """Compute the convolutions of this context that are left undecided, as "auto" or "timed", as `choose` says."""
-    token = _choice.set(choose)
+def setting_auto(choose: Callable[[], str]) -> Iterator[None]:
+    """Compute convolutions with conv="auto" in this context with the implementation that `choose` returns."""
+    token = _auto.set(choose)
     try:
         yield
     finally:
-        _choice.reset(token)
+        _auto.reset(token)
 
 
 def select_conv_impl(dtype: DTypeLike = jnp.float32, strides: tuple[int, int] = (1, 1)) -> str:
@@ -76,13 +71,8 @@ def select_conv_impl(dtype: DTypeLike = jnp.float32, strides: tuple[int, int] = 
     return "im2col" if _explain_missing_native(dtype, strides) else "native"
 
 
-def replace_missing_native(name: str, dtype: DTypeLike, strides: tuple[int, int]) -> str:
-    """The implementation itself, or "im2col" in place of "native" where that is not available."""
-    return "im2col" if name == "native" and _explain_missing_native(dtype, strides) else name
-
-
 def check_conv_impl(name: str) -> None:
-    if name not in (known := (*UNDECIDED_CONVS, *CONV_IMPLS)):
+    if name not in (known := ("auto", *_IMPLS)):
         raise InputError(f"conv: no implementation '{name}'. {nearest(str(name), known)}")
 
 
@@ -103,12 +93,12 @@ def _with_lax(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> 
 def _with_im2col(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> Array:
     (height, width, channels, features), dtype = kernel.shape, x.dtype
     x = jnp.pad(x.astype(_sum_dtype(dtype)), ((0, 0), *pads, (0, 0)))
-    rows = partial(_shifts, axis=1, size=height, stride=strides[0])
-    columns = partial(_shifts, axis=2, size=width, stride=strides[1])
+    rows = partial(_slices, axis=1, size=height, stride=strides[0])
+    columns = partial(_slices, axis=2, size=width, stride=strides[1])
     if channels < _FEW:
         windows = rows(jnp.concatenate(columns(x), axis=-1))
     else:
-        windows = [shifted for row in rows(x) for shifted in columns(row)]
+        windows = [window for row in rows(x) for window in columns(row)]
     return jnp.concatenate(windows, axis=-1).astype(dtype) @ kernel.reshape(height * width * channels, features)
 
 
@@ -118,20 +108,10 @@ def _sum_dtype(dtype: DTypeLike) -> DTypeLike:
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def _shifts(x: Array, axis: int, size: int, stride: int) -> list[Array]:
+def _slices(x: Array, axis: int, size: int, stride: int) -> list[Array]:
     """The image as each entry of a kernel of that size sees it along one axis."""
     last = x.shape[axis] - size
     return [lax.slice_in_dim(x, i, i + last + 1, stride, axis) for i in range(size)]
-
-
-def _with_shifts(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> Array:
-    (height, width, *_), dtype = kernel.shape, x.dtype
-    exact = _sum_dtype(dtype)
-    x = jnp.pad(x.astype(exact), ((0, 0), *pads, (0, 0)))
-    rows = _shifts(x, 1, height, strides[0])
-    shifted = [_shifts(row, 2, width, strides[1]) for row in rows]
-    products = [shifted[i][j].astype(dtype) @ kernel[i, j] for i in range(height) for j in range(width)]
-    return reduce(jnp.add, (product.astype(exact) for product in products)).astype(dtype)
 
 
 def _with_native(x: Array, kernel: Array, strides: tuple[int, int], pads: Pads) -> Array:
@@ -175,5 +155,4 @@ def _map_both_axes(combine: Callable[..., Sequence[Array]], rows: Sequence[Seque
     return [combine(*row) for row in zip(*columns, strict=True)]
 
 
-CONV_IMPLS = {"lax": _with_lax, "im2col": _with_im2col, "shifts": _with_shifts, "native": _with_native}
-"""By their names."""
+_IMPLS = {"lax": _with_lax, "im2col": _with_im2col, "native": _with_native}

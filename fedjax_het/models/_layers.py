@@ -273,7 +273,7 @@ Args:
     norm: After each convolution, see `norm`.
     stem: "imagenet", or "small" for images of 32 and 64 pixels, see `Stem`.
     width: Multiplies every count of channels.
-    conv: How convolutions are computed: "auto", "timed", "lax", "im2col", "shifts" or "native".
+    conv: How convolutions are computed: "auto", "lax", "im2col" or "native".
     pretrained: A .safetensors or .npz file with the state dict of the network in PyTorch.
 
 Returns:

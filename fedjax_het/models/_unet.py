@@ -104,7 +104,7 @@ def unet(
         width: Multiplies every count of channels.
         levels: The first so many of the four alone, and the bottleneck twice as wide as the last; sides are then
             multiples of 2^levels.
-        conv: How convolutions are computed: "auto", "timed", "lax", "im2col", "shifts" or "native".
+        conv: How convolutions are computed: "auto", "lax", "im2col" or "native".
         pretrained: A .safetensors or .npz file with the state dict of HarmoFL's network.
 
     Raises:

@@ -18,8 +18,9 @@ from experiments.runs.run_directory import RunDirectory
 from experiments.training.recorder import WRITTEN
 from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.engine import OffloadPolicy, chunked
+from fedjax_het.engine.planning import autotune
 from fedjax_het.errors import InputError
-from fedjax_het.models import select_conv_impl
+from fedjax_het.models._conv_impl import select_conv_impl
 from tests.shared import ROOT
 
 FILE = """
@@ -181,17 +182,18 @@ def test_a_resumed_run_keeps_the_resolved_values_of_auto(config, finished, monke
         assert seen.pop() == kept
 
 
-def test_a_resumed_run_keeps_the_convolution_that_was_timed(config):
-    changes = {"model.name": "cnn", "model.conv": "timed", "layout": "vmapped", "rounds": "2"}
+def test_a_resumed_run_keeps_the_convolution_that_was_timed(config, monkeypatch):
+    monkeypatch.setattr(autotune, "time_rounds", lambda *_: [1.0])
+    changes = {"model.name": "cnn", "rounds": "2"}
     run_settings, _ = settings.complete_settings(config_files.load_config(config), changes)
-    parts = build.build_parts(run_settings)
-    assert parts.conv == "timed"
-    simulation = build.build_simulation(parts, [run_settings], Path())
-    resolved = build.describe_resolved(parts, simulation, run_settings)
-    assert resolved["conv"] == select_conv_impl() and resolved["reason"].startswith(f"vmapped with {resolved['conv']}")
-    assert resolved["seconds_a_round"].keys() == {f"vmapped with {resolved['conv']}"}
-    again = build.build_parts(run_settings, resolved | {"conv": "shifts"})
-    assert again.conv == "shifts" and again.resolved["reason"] == resolved["reason"]
+    with tracing_for("gpu"):
+        parts = build.build_parts(run_settings)
+        assert parts.conv == "auto"
+        simulation = build.build_simulation(parts, [run_settings], Path())
+        resolved = build.describe_resolved(parts, simulation, run_settings)
+        assert resolved["conv"] == "lax" and resolved["reason"].startswith(f"{resolved['layout']} with lax")
+        again = build.build_parts(run_settings, resolved | {"conv": "im2col"})
+    assert again.conv == "im2col" and again.resolved["reason"] == resolved["reason"]
 
 
 def test_on_an_accelerator_auto_is_timed_with_the_layout(config):

@@ -20,7 +20,6 @@ class ContenderSettings(NamedTuple):
 
     cores: int
     layout: str = ""  # of fedjax_het; "" is sharded(cores, 1) on a CPU and vmapped elsewhere
-    conv: str = "auto"  # of fedjax_het
     precision: str = "float32"  # of matrix products on a GPU: one of PRECISIONS
 
 

@@ -22,7 +22,7 @@ def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     on_cores = f"sharded({settings.cores}, 1)" if jax.default_backend() == "cpu" else "vmapped"
     simulation = engine.Simulation(
         algorithms.fedavg(learning_rate=work.learning_rate, batch_size=work.batch_size, shuffle=False),
-        with_matmul_precision(settings.precision)(build_model(work, settings.conv)),
+        with_matmul_precision(settings.precision)(build_model(work)),
         build_federation(work),
         rounds=1_000_000,
         evaluate_every=1,

@@ -38,7 +38,7 @@ def main() -> None:
         return
     try:
         module = importlib.import_module(f"{__package__}.{entry.module}")
-        settings = ContenderSettings(arguments.cores, arguments.layout, arguments.conv, arguments.precision)
+        settings = ContenderSettings(arguments.cores, arguments.layout, arguments.precision)
         contender = module.prepare(work, settings)
     except UnusableError as error:
         send_answer(answers, unusable=str(error))
@@ -57,7 +57,6 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("work", choices=WORKLOADS)
     parser.add_argument("--cores", type=int, required=True)
     parser.add_argument("--layout", default="")
-    parser.add_argument("--conv", default="auto")
     parser.add_argument("--precision", default="float32", choices=PRECISIONS)
     parser.add_argument("--clients", type=int, default=0)
     parser.add_argument("--examples", type=int, default=0)

@@ -13,14 +13,14 @@ from fedjax_het.engine.execution.executor import Executor
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.parallel.layout import Layout, sharded
 from fedjax_het.errors import MemoryBudgetError
-from fedjax_het.models import with_conv
+from fedjax_het.models._conv_choice import with_conv
 
 _DEFAULT_CHUNK = 10  # clients at a time, where neither one nor all may be fastest
 _MAX_TIMED_ROUNDS, _MAX_TIMED_SECONDS = 5, 1.0  # timing ends at the first of both
 
 
 class Candidate(NamedTuple):
-    """A layout, and the implementation of the convolutions that the model leaves undecided; None is its own choice."""
+    """A layout, and the implementation of the convolutions that the model leaves to "auto"; None is its own choice."""
 
     layout: Layout
     conv: str | None = None

@@ -22,7 +22,7 @@ from fedjax_het.engine.planning import autotune
 from fedjax_het.engine.planning.autotune import Candidate, LayoutChoice
 from fedjax_het.engine.storage.records import nearest_existing_folder
 from fedjax_het.errors import InputError, MemoryBudgetError
-from fedjax_het.models import find_conv_candidates
+from fedjax_het.models._conv_choice import find_conv_candidates
 
 _ON_DEVICES = " Several {} keep everything on their devices."
 
@@ -48,7 +48,7 @@ def build_executor(
     """
     requested_offload = _check_offload(requested_offload, len(spec.seeds))
     given = layout if isinstance(layout, Layout) else None
-    convs = _conv_candidates(spec, is_layout_given=bool(given))
+    convs = () if given else _conv_candidates(spec)
     layouts = [given] if given else autotune.candidates(spec.cohort_size, convs)
     first, refusals = trace_round(spec, layouts[0]), []
     capacity = device_capacity(spec, layouts[0])
@@ -56,7 +56,7 @@ def build_executor(
 
     def build(candidate: Candidate) -> Executor:
         layout = candidate.layout
-        # Undecided convolutions are traced as the first of the candidates.
+        # Convolutions with conv="auto" are traced as the first of the candidates.
         is_first = layout is layouts[0] and candidate.conv in (None, *convs[:1])
         traced = first if is_first else trace_round(candidate.adapt(spec), layout)
         executor = compile_executor(traced, offload, folder)
@@ -74,10 +74,10 @@ def build_executor(
         try:
             if sum(held.values()) > limit:
                 raise MemoryBudgetError(_describe_plan(layouts[0], offload, held))
-            if given and not convs:
+            if given:
                 executor, choice = build(Candidate(given)), None
             else:
-                smaller = [] if given else autotune.smaller_layouts(layouts, spec.cohort_size)
+                smaller = autotune.smaller_layouts(layouts, spec.cohort_size)
                 executor, choice = _build_fastest(layouts, smaller, convs, build, spec.rounds)
             if (peak := executor.peak_bytes) > device_capacity(spec, executor.traced.layout):
                 raise MemoryBudgetError(_describe_plan(executor.traced.layout, offload, {"with evaluation": peak}))
@@ -135,9 +135,9 @@ def compile_executor(traced: TracedRound, offload: OffloadPolicy, folder: Path) 
     return OnDeviceExecutor(traced) if offload == ALL_ON_DEVICE else StreamingExecutor(traced, offload, folder)
 
 
-def _conv_candidates(spec: RunSpec, *, is_layout_given: bool) -> tuple[str, ...]:
+def _conv_candidates(spec: RunSpec) -> tuple[str, ...]:
     inputs = jax.eval_shape(lambda inputs: spec.federation.prepare(inputs[:1]), spec.federation.examples.inputs)
-    return find_conv_candidates(spec.model, inputs, is_layout_given=is_layout_given)
+    return find_conv_candidates(spec.model, inputs)
 
 
 def _build_fastest(

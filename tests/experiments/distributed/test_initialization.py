@@ -40,7 +40,7 @@ def test_a_slurm_job_is_detected(place, tmp_path):
 
 def test_a_jax_without_its_private_client_trains_in_a_single_process_and_refuses_several(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax._src.distributed", None)
-    assert runpy.run_module(collectives.__name__)["global_state"] is None
+    assert runpy.run_path(collectives.__file__)["global_state"] is None
     monkeypatch.setattr(initialization, "global_state", None)
     assert initialization.initialize(DistributedConfig()) is collectives.SINGLE
     with pytest.raises(InputError, match="several processes are not supported with JAX"):

@@ -151,16 +151,3 @@ def test_a_killed_run_with_convolutions_resumes_bit_for_bit(tmp_path):
     """The convolutions' and the Gram matrix's bits depend on nothing that another process may choose otherwise."""
     network = {"model.name": "cnn", "model.channels": "4,8", "model.kernel": "3"}
     check_kill_and_resume(tmp_path, SMALL | network | {"algorithm.name": "fedld"}, kills=[(5, 0.0), (13, 0.01)])
-
-
-@pytest.mark.slow
-def test_a_killed_run_with_a_timed_convolution_resumes_bit_for_bit(tmp_path):
-    """As one in which the same convolution is given, so that nothing is timed again."""
-    network = SMALL | {"model.name": "cnn", "model.channels": "4,8", "model.kernel": "3"}
-    timed, given = tmp_path / "timed", tmp_path / "given"
-    kill_after(start(timed, network | {"model.conv": "timed"}), timed, 5)
-    resolved = RunDirectory(timed).read("resolved.json")
-    finish(start(timed, network | {"model.conv": "timed"}))
-    finish(start(given, network | {"model.conv": resolved["conv"]}))
-    assert RunDirectory(timed).read("resolved.json")["seconds_a_round"] == resolved["seconds_a_round"] != {}
-    assert lines(timed) == lines(given) and len(lines(given)) > 0
