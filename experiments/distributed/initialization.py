@@ -2,6 +2,8 @@
 
 import argparse
 import ctypes
+import errno
+import ipaddress
 import os
 import signal
 import socket
@@ -114,14 +116,30 @@ def initialize(config: DistributedConfig) -> Processes:
         initialization_timeout=config.initialization_timeout,
         heartbeat_timeout_seconds=config.heartbeat_timeout,
     )
-    if config.is_detected:
+    if config.coordinator is None:
         _detect(initialize)
     else:
-        initialize(*config[:3], cluster_detection_method="deactivate")
+        port, host = config.coordinator.rpartition(":")[2], _listening_host(config.coordinator) or "::"
+        bind = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        initialize(*config[:3], cluster_detection_method="deactivate", coordinator_bind_address=bind)
     processes = Processes(global_state.process_id, global_state.num_processes, config.heartbeat_timeout)
     which = "JAX says above which (the leader is process 0)"
     _set_abort_message(1, f"error: {processes} ends because another is lost; {which}; {RESUME_HINT}")
     return processes
+
+
+def _listening_host(coordinator: str) -> str:
+    """The host of a numeric HOST:PORT, and of localhost; "" is all interfaces.
+
+    A name is not resolved: many hosts know their own as a loopback address, which others cannot reach.
+    """
+    host = coordinator.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return "127.0.0.1"
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return ""
 
 
 def _detect(initialize: Callable[[], None]) -> None:
@@ -141,8 +159,15 @@ def _check_address(config: DistributedConfig, coordinator: str) -> None:
     print(f"process {config.process_id} of {config.num_processes}: connecting to {coordinator}", flush=True)
     if config.process_id == 0:
         try:
-            socket.create_server(("", int(port))).close()
+            listening = _listening_host(coordinator)
+            family = socket.AF_INET6 if ":" in listening else socket.AF_INET
+            socket.create_server((listening, int(port)), family=family).close()
         except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise InputError(
+                    f"--coordinator: {host} is no address of this host, which has --process_id=0. Give an address of "
+                    "process 0's host, or its name."
+                ) from error
             raise InputError(f"--coordinator: port {port} of this host is taken ({error}). Give another.") from error
         return
     until = time.monotonic() + config.initialization_timeout

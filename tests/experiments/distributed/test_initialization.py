@@ -4,6 +4,7 @@ import runpy
 import socket
 import sys
 
+import jax
 import numpy as np
 import pytest
 
@@ -136,3 +137,31 @@ def test_a_port_in_use_is_named(place, tmp_path, capsys):
         flags = [f"--coordinator=localhost:{port}", "--num_processes=2", "--process_id=0"]
         assert train.main([*train_arguments(place, tmp_path / "run", {}), *flags]) == 2
     assert f"port {port} of this host is taken" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("host", "bind"),
+    [("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1"), ("[::1]", "[::1]"), ("node0", "[::]")],
+)
+def test_process_0_listens_on_the_address_that_was_given_and_for_a_name_on_all(monkeypatch, host, bind):
+    class ListenedError(Exception):
+        pass
+
+    def listen(*_, coordinator_bind_address, **__):
+        raise ListenedError(coordinator_bind_address)
+
+    monkeypatch.setattr(initialization, "_check_address", lambda *_: None)
+    monkeypatch.setattr(initialization, "_set_abort_message", lambda *_: None)
+    monkeypatch.setattr(jax.distributed, "initialize", listen)
+    preemption = jax.config.jax_enable_preemption_service
+    try:
+        with pytest.raises(ListenedError) as raised:
+            initialization.initialize(DistributedConfig(f"{host}:1234", 2, 0))
+    finally:
+        jax.config.update("jax_enable_preemption_service", preemption)
+    assert str(raised.value) == f"{bind}:1234"
+
+
+def test_an_address_of_another_host_is_refused_by_process_0():
+    with pytest.raises(InputError, match=r"192\.0\.2\.1 is no address of this host"):
+        initialization.initialize(DistributedConfig("192.0.2.1:1234", 2, 0))
