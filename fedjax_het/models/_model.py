@@ -1,15 +1,18 @@
 """Models from Flax modules, and the checks of the factories' arguments."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from flax import nnx
+from flax.nnx import bridge
 
 from fedjax_het import tree
 from fedjax_het.errors import InputError
 from fedjax_het.models._dense import Dense
+from fedjax_het.models._plain import plain_model, to_linen
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
 from fedjax_het.validation import LARGEST_COUNT, Range
 
@@ -28,16 +31,34 @@ class Network(nn.Module):
         return self.classifier(features)
 
 
-def from_flax(module: nn.Module) -> Model:
-    """Build a model from a Linen module that offers a feature extractor and a head.
+def from_flax(module: nn.Module | nnx.Module | Callable[..., nnx.Module]) -> Model:
+    """Build a model from a Flax module, Linen or NNX, that returns logits.
 
-    The module has the methods ``encode(x, mask, is_training) -> features [batch, feature]`` and
-    ``classify(features) -> logits``; its head is the submodule named ``classifier``, so that the head's leaves lie at
-    ``params/classifier/*``. `mask` [batch] is 1 for an example and 0 for padding.
+    The features are the inputs of the last dense layer if that layer returns the logits. Its parameters are then
+    renamed to ``params/classifier``, where algorithms look for the head. Other modules train with every algorithm that
+    reads neither features nor head; the rest raise an error that says why.
+
+    `module(inputs)` may have further arguments: ``train``, ``training`` or ``is_training``; their opposites
+    ``deterministic`` or ``use_running_average``; and ``mask`` [batch], 1 for an example and 0 for padding. Batch
+    normalization of Flax leaves out padding in any case. NNX modules run through `flax.nnx.bridge`, after ``train()``
+    or ``eval()``.
+
+    A Linen module may choose its features itself with the methods ``encode(inputs, mask, is_training) -> features``
+    and ``classify(features) -> logits``, and a submodule ``classifier`` as its head.
 
     In training every collection besides params may change, and dropout draws from `context.key`; in evaluation the
     collections come back as they were.
+
+    Args:
+        module: A Linen module; a function ``rngs -> NNX module``, such as ``functools.partial(Net, 10)``, which draws
+            weights for each seed; or an NNX module, whose own weights every seed starts from.
+
+    Raises:
+        InputError: Something that is no module; an argument of its ``__call__`` that is unknown and has no default.
     """
+    module = to_linen(module)
+    if isinstance(module, bridge.ToLinen) or not (hasattr(module, "encode") and hasattr(module, "classify")):
+        return plain_model(module)
 
     def init(key: Key, inputs: Array) -> Variables:
         return dict(module.init(key, inputs, method=_encode_and_classify))
