@@ -23,7 +23,7 @@ def read_number_table(path: str | Path, columns: Mapping[str, type], name: str) 
         InputError: The file cannot be read, has no such column or no line, or a cell is not a finite number.
     """
     try:
-        with Path(path).open(newline="") as file:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             lines, header = list(reader), reader.fieldnames or []
     except (OSError, UnicodeDecodeError, csv.Error) as error:

@@ -91,7 +91,7 @@ def _find_file(path: str) -> Path:
 def _read_texts(file: Path) -> dict[str, list[str]]:
     with report_read_errors(file):
         data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        content = json.loads(data.decode("utf-8"))
+        content = json.loads(data.decode("utf-8-sig"))
     is_valid = isinstance(content, Mapping) and all(
         isinstance(own, list) and own and all(isinstance(text, str) for text in own) for own in content.values()
     )

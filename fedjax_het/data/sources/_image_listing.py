@@ -155,7 +155,7 @@ class ListedFile(NamedTuple):
 def read_split_list(file: Path, root: Path) -> list[ListedFile]:
     """Read a split list of files below `root`; file names may hold spaces, blank lines are skipped."""
     with report_read_errors(file):
-        lines = file.read_text().splitlines()
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     rows = []
     for line, text in enumerate(map(str.strip, lines), start=1):
         path, _, label = text.rpartition(" ")

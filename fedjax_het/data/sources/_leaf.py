@@ -19,6 +19,8 @@ from fedjax_het.validation import Count, CountOrZero, validate_arguments
 _URL = "https://github.com/TalwalkarLab/leaf"
 _ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 _SIDE, _NAME_BYTES = 28, 48
+_NO_IMAGES = np.empty((0, _SIDE, _SIDE, 1), np.uint8)  # what a file without users holds, as LEAF's -k leaves it
+_NO_CLASSES, _NO_NAMES = np.empty(0, np.int32), np.empty(0, f"S{_NAME_BYTES}")
 _CLASSES = (*"0123456789", *"ABCDEFGHIJKLMNOPQRSTUVWXYZ", *"abcdefghijklmnopqrstuvwxyz")
 
 
@@ -107,9 +109,9 @@ def femnist(path: str, min_examples: CountOrZero = 0, cache: str | None = None) 
         with lock:  # a parsed file takes ten times as much memory as its images
             users = [user for user in _read_users(file) if len(user.y)]
             return {
-                "inputs": np.concatenate([_to_images(file, user) for user in users]),
-                "labels": np.concatenate([_to_classes(file, user) for user in users]),
-                "writers": np.concatenate([_to_names(file, user) for user in users]),
+                "inputs": np.concatenate([_NO_IMAGES, *(_to_images(file, user) for user in users)]),
+                "labels": np.concatenate([_NO_CLASSES, *(_to_classes(file, user) for user in users)]),
+                "writers": np.concatenate([_NO_NAMES, *(_to_names(file, user) for user in users)]),
                 "is_test": np.full(sum(len(user.y) for user in users), file.split == "test"),
             }
 
@@ -181,7 +183,7 @@ def _find_files(path: str, title: str) -> list[_File]:
 
 def _read_users(file: _File) -> Iterator[_User]:
     with report_read_errors(file.path):
-        content = json.loads(Path(file.path).read_text(encoding="utf-8"))
+        content = json.loads(Path(file.path).read_text(encoding="utf-8-sig"))
     if not isinstance(content, Mapping) or not {"users", "num_samples", "user_data"} <= set(content):
         raise InputError(f"{file.path} is no file of LEAF: it needs users, num_samples and user_data. Make it anew.")
     if len(content["users"]) != len(content["num_samples"]):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_het.data import by_domain, federate, load
+from fedjax_het.data.sources._image_listing import read_split_list
 from fedjax_het.errors import InputError
 from tests.data.sources.image_files import draw
 from tests.shared import shared_path
@@ -164,3 +165,10 @@ def test_pacs_is_read_as_published():
     np.testing.assert_array_equal(dataset.labels, folders.labels)
     assert (dataset.domain_names, dataset.class_names) == (DOMAINS, PACS)
     assert load("pacs", path=path, size=64).inputs.shape == (168, 64, 64, 3)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_list_of_files(tmp_path):
+    draw(tmp_path / "photo" / "dog" / "1.png")
+    (tmp_path / "photo.txt").write_text("photo/dog/1.png 1\n", encoding="utf-8-sig")
+    rows = read_split_list(tmp_path / "photo.txt", tmp_path)
+    assert [(row.path, row.label) for row in rows] == [("photo/dog/1.png", 1)]

@@ -112,3 +112,22 @@ def test_femnist_images_of_another_form_are_refused(tmp_path, images, message):
     write_leaf(tmp_path, writers(images))
     with pytest.raises(InputError, match=message):
         load("femnist", path=tmp_path, cache=tmp_path / "cache")
+
+
+@pytest.mark.parametrize(("source", "splits"), [("shakespeare", ROLES), ("femnist", writers())])
+def test_files_without_a_user_add_nothing(tmp_path, source, splits):
+    write_leaf(tmp_path, splits)
+    whole = load(source, path=tmp_path)
+    for split in splits:
+        (tmp_path / split / f"all_data_niid_1_keep_100_{split}_9.json").write_text(json.dumps(leaf_json({})))
+    dataset = load(source, path=tmp_path)
+    np.testing.assert_array_equal(dataset.inputs, whole.inputs)
+    np.testing.assert_array_equal(dataset.labels, whole.labels)
+    assert dataset.domain_names == whole.domain_names and dataset.is_test.tolist() == whole.is_test.tolist()
+
+
+def test_a_byte_order_mark_is_no_part_of_the_content(tmp_path):
+    write_leaf(tmp_path, ROLES)
+    for file in tmp_path.glob("*/*.json"):
+        file.write_text(file.read_text(), encoding="utf-8-sig")
+    assert load("shakespeare", path=tmp_path).domain_names == ("HAMLET", "OPHELIA")

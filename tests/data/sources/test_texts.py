@@ -84,3 +84,8 @@ def test_the_roles_of_shakespeare_are_read():
     dataset = load("texts", path=shared_path("data/shakespeare"), min_examples=20)
     assert dataset.num_classes == 65 and len(dataset.domain_names) == 133
     assert dataset.inputs.shape[1] == 80 and dataset.is_test.any()
+
+
+def test_a_byte_order_mark_is_no_part_of_the_texts(tmp_path):
+    (tmp_path / "plays.json").write_text(json.dumps(TEXTS), encoding="utf-8-sig")
+    assert load("texts", path=tmp_path, length=3).domain_names == ("Ann", "Bob")
