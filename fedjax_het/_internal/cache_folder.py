@@ -14,9 +14,14 @@ def cache_folder() -> Path:
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedjax_het"
     except RuntimeError:  # Path.home finds no home
-        return Path(_temporary_folder().name)
+        return temporary_folder()
+
+
+def temporary_folder() -> Path:
+    """A folder of this process alone, which is removed when it ends."""
+    return Path(_make_temporary_folder().name)
 
 
 @functools.cache
-def _temporary_folder() -> tempfile.TemporaryDirectory:
+def _make_temporary_folder() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix="fedjax_het-")

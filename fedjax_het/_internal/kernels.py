@@ -6,15 +6,18 @@ import hashlib
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 import jax
 import jaxlib
 
-from fedjax_het._internal.cache_folder import cache_folder
+from fedjax_het._internal import atomic
+from fedjax_het._internal.cache_folder import cache_folder, temporary_folder
 
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O2", "-march=native", "-shared", "-fPIC", "-w")
@@ -56,9 +59,12 @@ def load(source: Path) -> ctypes.CDLL:
     compiler = next(filter(None, map(shutil.which, [os.environ.get("CXX", ""), *COMPILERS])), None)
     if compiler is None:
         raise KernelUnavailableError(f"no C++ compiler ({', '.join(COMPILERS)}) on the PATH")
-    path = cache_folder() / f"{source.stem}-{_hash_build(source)}.so"
-    if not path.exists():
-        _compile(compiler, source, path)
+    try:
+        path = _private_folder() / f"{source.stem}-{_hash_build(source)}.so"
+        if not _is_intact(path):
+            _compile(compiler, source, path)
+    except OSError as error:
+        raise KernelUnavailableError(str(error)) from None
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
@@ -79,19 +85,52 @@ def _describe_processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
+def _private_folder() -> Path:
+    """The folder of compiled libraries, which are executed: nobody but the user may write to it."""
+    folder = cache_folder() / "kernels"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if _is_private(folder):
+        return folder
+    warnings.warn(
+        f"{folder}: belongs to another user or is writable by others, so that its kernels are not loaded. They are "
+        "compiled anew in every process. Remove the folder, or set XDG_CACHE_HOME to a folder of your own.",
+        stacklevel=2,
+    )
+    return temporary_folder()
+
+
+def _is_private(path: Path) -> bool:
+    status = path.stat()
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _is_intact(library: Path) -> bool:
+    """Whether a library and its digest belong to the user, and agree: one that was cut short kills the process."""
+    digest = library.with_suffix(".sha256")
+    if not all(path.is_file() and _is_private(path) for path in (library, digest)):
+        return False
+    return digest.read_bytes() == _digest(library)
+
+
+def _digest(library: Path) -> bytes:
+    return hashlib.sha256(library.read_bytes()).hexdigest().encode()
+
+
 def _compile(compiler: str, source: Path, path: Path) -> None:
-    """Compile into a temporary file first, so that another process never loads a part of a library."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            library = Path(folder) / path.name
-            command = [compiler, *FLAGS, f"-I{jax.ffi.include_dir()}", str(source), "-o", str(library)]
-            result = subprocess.run(command, capture_output=True, text=True)
-            if result.returncode:
-                lines = result.stderr.strip().splitlines() or ["?"]
-                raise KernelUnavailableError(
-                    f"{compiler} failed: {next((x for x in lines if 'error' in x), lines[-1])}"
-                )
-            library.replace(path)
-    except OSError as error:
-        raise KernelUnavailableError(str(error)) from None
+    """Compile aside, so that another process never loads a part of a library, and store its digest."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        library = Path(folder) / path.name
+        command = [compiler, *FLAGS, f"-I{jax.ffi.include_dir()}", str(source), "-o", str(library)]
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode:
+            lines = result.stderr.strip().splitlines() or ["?"]
+            raise KernelUnavailableError(f"{compiler} failed: {next((x for x in lines if 'error' in x), lines[-1])}")
+        library.chmod(0o700)
+        atomic.sync(library)
+        digest = library.with_suffix(".sha256")
+        digest.write_bytes(_digest(library))
+        digest.chmod(0o600)
+        atomic.sync(digest)
+        library.replace(path)
+        digest.replace(path.with_suffix(".sha256"))
+        atomic.sync(path.parent)

@@ -24,3 +24,58 @@ def test_the_error_for_missing_kernels_gives_the_reason(monkeypatch, tmp_path):
     monkeypatch.setenv(kernels.ENABLE_VARIABLE, "0")
     with pytest.raises(kernels.KernelUnavailableError, match=kernels.ENABLE_VARIABLE):
         build()
+
+
+@pytest.fixture
+def build(monkeypatch, tmp_path):
+    """A function that loads a small library as a new process would, and the folder of the library."""
+    source = tmp_path / "answer.cpp"
+    source.write_text('extern "C" int answer() { return 42; }\n')
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(kernels.ENABLE_VARIABLE, raising=False)
+    folder = tmp_path / "cache" / "fedjax_het" / "kernels"
+    try:
+        assert kernels.load.__wrapped__(source).answer() == 42
+    except kernels.KernelUnavailableError as reason:
+        pytest.skip(str(reason))
+    return lambda: kernels.load.__wrapped__(source), folder
+
+
+@pytest.mark.parametrize("size", [0, 100, 5000])
+def test_a_library_that_was_cut_short_is_compiled_anew(build, size):
+    load, folder = build
+    (library,) = folder.glob("*.so")
+    content = library.read_bytes()
+    # A new file, because the old one is mapped by this process, which a cut would kill.
+    library.unlink()
+    library.write_bytes(content[:size])
+    library.chmod(0o700)
+    assert load().answer() == 42
+    assert library.stat().st_size > 5000
+
+
+@pytest.mark.parametrize("suffix", ["*.so", "*.sha256"])
+def test_a_library_that_others_may_write_is_compiled_anew(build, suffix, monkeypatch):
+    load, folder = build
+    (path,) = folder.glob(suffix)
+    path.chmod(0o722)
+    compiled = []
+    monkeypatch.setattr(kernels, "_compile", lambda *given: compiled.append(given))
+    load()
+    assert compiled
+
+
+def test_a_folder_that_others_may_write_is_not_used(build):
+    load, folder = build
+    folder.chmod(0o777)
+    with pytest.warns(UserWarning, match="writable by others"):
+        loaded = load()
+    assert loaded.answer() == 42 and not loaded._name.startswith(str(folder))
+
+
+def test_a_folder_of_another_user_is_not_used(build, monkeypatch):
+    load, _ = build
+    user = kernels.os.geteuid()
+    monkeypatch.setattr(kernels.os, "geteuid", lambda: user + 1)
+    with pytest.warns(UserWarning, match="belongs to another user"):
+        assert load().answer() == 42
