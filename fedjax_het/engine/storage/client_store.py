@@ -115,7 +115,7 @@ class ClientStore:
         self._records.write(numbers, records.view(self._raw))
 
     def _pack(self, leaves: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-        records = np.empty(shape, self._record)
+        records = np.zeros(shape, self._record)  # zeros in the nameless field, too: equal states, equal bytes
         for name, leaf in zip(self._names, leaves, strict=True):
             records[name] = leaf
         return records
