@@ -23,11 +23,12 @@ class Value(NamedTuple):
     mean: float
     std: float | None = None  # the population's; None for one seed
     stars: str = ""  # of a test of significance
+    num_seeds: int | None = None  # None where it is not known
 
     @classmethod
     def of(cls, seeds: Iterable[float], stars: str = "") -> "Value":
         values = np.asarray(list(seeds), float)
-        return cls(float(values.mean()), float(values.std()) if len(values) > 1 else None, stars)
+        return cls(float(values.mean()), float(values.std()) if len(values) > 1 else None, stars, len(values))
 
 
 class ColumnFormat(NamedTuple):

@@ -204,7 +204,7 @@ def test_results_on_different_data_are_in_separate_tables(tmp_path):
     assert all(len(table.rows) == 1 for table in told.tables if table.name.startswith("results"))
 
 
-def test_the_lead_names_the_best_row_and_unfinished_runs(run_rows):
+def test_the_lead_names_the_best_row_warns_of_few_seeds_and_counts_unfinished_runs(run_rows):
     lead = make_contents([row.first for row in run_rows]).lead
-    assert lead[0] == "test set, last: fedavg is best with 60.0 ± 10.0 %."
+    assert lead[0] == "test set, last: fedavg is best with 60.0 ± 10.0 % (few seeds: 2)."
     assert lead[-1] == "1 of 2 runs are not finished."
