@@ -205,6 +205,14 @@ def check_constraints(kinds: Mapping[str, Any], values: Mapping[str, Any], where
             raise InputError(f"{where}{name}: must be {expected}, not {shorten(value)}{note}.")
 
 
+def refuse_without_effect(factory: Callable[..., Any], reason: str, **options: Any) -> None:
+    """Raise InputError for the first option that is not at the factory's default; a key of `**rest` has no default."""
+    arguments = inspect.signature(factory).parameters
+    for name, value in options.items():
+        if name not in arguments or isinstance(value, jax.core.Tracer) or value != arguments[name].default:
+            raise InputError(f"{name}: has no effect {reason}. Leave it out.")
+
+
 def check_clients(name: str, clients: Iterable[int], num_clients: int) -> None:
     """Raise InputError where one of the ids that an option names is no client of the federation."""
     if (last := max(clients, default=0)) >= num_clients:

@@ -34,7 +34,11 @@ def documented_values(kind: typing.Any) -> Iterator[typing.Any]:
     """The values that an annotation lists."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if table := keywords_of(kind):
-        yield from ({name: value} for name, value in option_values(table.function) if name not in table.given)
+        yield from (
+            BESIDE.get((name, value), {}) | {name: value}
+            for name, value in option_values(table.function)
+            if name not in table.given
+        )
     elif origin is typing.Literal:
         yield from inner
     elif origin in (tuple, list, Sequence):
@@ -78,6 +82,7 @@ BESIDE: dict[tuple[str, typing.Any], dict[str, typing.Any]] = {
     ("bounded_fraction", True): {"target_quantile": 0.5, "count_noise": 1.0},
     ("count_noise", None): {"target_quantile": 0.5, "noise_multiplier": 0.1},
     ("before", ("bucketing",)): {"num_attackers": 0},
+    ("projection", "cosine"): {"correction": "whole"},
 }
 """What a value has no effect or no meaning without."""
 

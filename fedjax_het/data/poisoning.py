@@ -75,6 +75,8 @@ def backdoor(
             raise InputError("poison: a backdoor is measured on the common test set. Set test_fraction above 0.")
         if target >= federation.num_classes:
             raise InputError(f"target: there is no class {target}; the last is {federation.num_classes - 1}.")
+        if size > min(inputs.shape[1:3]):
+            raise InputError(f"size: a square of {size} pixels is larger than images of {inputs.shape[1:3]}. Lower it.")
         brightest = np.iinfo(inputs.dtype).max if np.issubdtype(inputs.dtype, np.integer) else inputs.max()
         test = np.asarray(federation.test.index)[: int(federation.test.count)]
         shown = test[labels[test] != target]
@@ -95,6 +97,8 @@ def _training_positions(federation: Federation, attackers: Attackers, share: flo
     """The positions of the first training examples of every attacker, a share of them."""
     rows = federation.data.train
     ids = choose_attackers(federation.num_clients, attackers)
+    if len(ids) and not np.any(np.asarray(rows.count)[ids]):
+        raise InputError("clients: no attacker has a training example. Name other clients.")
     parts = [np.asarray(rows.index[i])[: int(np.ceil(share * int(rows.count[i])))] for i in ids]
     return np.concatenate([*parts, np.zeros(0, np.int32)]).astype(np.int64)
 

@@ -51,6 +51,8 @@ def test_a_backdoor_marks_images_and_is_measured_on_marked_ones_of_other_classes
 def test_backdoors_that_cannot_be_are_refused(federation):
     with pytest.raises(InputError, match="target: there is no class 9; the last is 3"):
         data.backdoor(9, clients=(0,))(federation)
+    with pytest.raises(InputError, match=r"size: a square of 99 pixels is larger than images of"):
+        data.backdoor(0, 99, clients=(0,))(federation)
     with pytest.raises(InputError, match="clients: there is no client 6"):
         data.flip_labels(clients=(6,))(federation)
     with pytest.raises(InputError, match="fraction: give the fraction"):

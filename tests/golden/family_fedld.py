@@ -28,7 +28,7 @@ OPTIONS = {
     "agg_eig_sum_all": {"eig_norm": "sum_all"},
     "agg_eig_unit": {"eig_norm": "unit"},
     "agg_no_correction": {"correction": "none"},
-    "agg_cosine_per_axis": {"projection": "cosine"},
+    "agg_cosine_per_axis": {},  # per axis the kind of projection has no effect, so that it is refused
     "agg_sign_majority": {},  # which way an axis points changes nothing, so that it is no option here
     "agg_sign_none": {},
 }

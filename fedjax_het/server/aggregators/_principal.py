@@ -11,7 +11,7 @@ from fedjax_het.algorithm import Aggregator
 from fedjax_het.server.aggregators._gram_space import Buffers, GramEdit, Scope, StackDtype, gram_space_mean
 from fedjax_het.server.weightings import WeightingOrName
 from fedjax_het.types import Array
-from fedjax_het.validation import CountOrZero, PositiveFraction, validate_arguments
+from fedjax_het.validation import CountOrZero, PositiveFraction, refuse_without_effect, validate_arguments
 
 _RANK = 1e-12  # eigenvalues under this share of the largest are rounding, not directions
 _SMALLEST_PROJECTION = 1e-14  # of an update's length: the sign of a smaller projection is rounding
@@ -133,7 +133,7 @@ def principal_directions(
         correction: "per_axis" (Eq. 7, supplement, code) | "whole" (the sentence: one factor on the sum) | "none".
         eig_norm: "l2_selected" keeps |g_i^r| = |g_i|, as the paper states; released: "sum_all"; "sum_selected",
             "l2_all", "unit".
-        projection: "orthogonal" | "cosine", visible with correction="whole" or "none" only.
+        projection: "orthogonal" | "cosine", for correction="whole" or "none".
         rounding: of L: "floor" (at least 1) | "ceil" | "round" | "truncate" (released: may keep none).
         scope, buffers, stack, warmup_mean_rounds: see `gram_space_mean`. Released, in this order: "tensor",
             "weighted_mean", "float32", 1.
@@ -143,11 +143,13 @@ def principal_directions(
         the stack.
 
     Raises:
-        InputError: for unknown options.
+        InputError: for unknown options, and a projection that has no effect.
 
     References:
         Zeng et al., FedLD; official code Zeng-Shuang/FedLD, svd_tools.py.
     """
+    if correction == "per_axis":
+        refuse_without_effect(principal_directions, "with correction='per_axis'", projection=projection)
     edit = principal_edit(fraction, correction=correction, eig_norm=eig_norm, projection=projection, rounding=rounding)
     return gram_space_mean(
         edit, weighting, scope=scope, buffers=buffers, stack=stack, warmup_mean_rounds=warmup_mean_rounds
