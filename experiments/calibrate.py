@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import shared_variables
 from fedjax_het.client.measures import class_moments
 from fedjax_het.engine import flatten_evaluation, vmapped
@@ -87,13 +88,13 @@ def calibrate(
         )
         return {**variables, "params": params}, moments
 
-    variables, moments = run(model.variables, model.federation.data, jax.random.key(draw_seed))
+    variables, moments = run(model.variables, model.federation.data, make_key(draw_seed))
     return model._replace(variables=variables), moments
 
 
 def _head_shape(problem: LocalProblem, variables: Variables, data: ClientData) -> tuple[int, int]:
     """(Number of classes, number of features)."""
-    context = Context(jnp.ones(1), jnp.int32(0), jax.random.key(0), False)
+    context = Context(jnp.ones(1), jnp.int32(0), make_key(0), False)
 
     def outputs() -> tuple[Array, Array]:
         (features, _), _ = problem.model.encode(
@@ -121,7 +122,7 @@ def evaluate(model: TrainedModel) -> dict[str, np.ndarray]:
         ClientState({}, {}, jnp.zeros(federation.num_clients, int)),
         RunCounters(zero, zero),
     )
-    tables, key = personal_rows(federation, False), jax.random.key(0)  # no client has a model of its own
+    tables, key = personal_rows(federation, False), make_key(0)  # no client has a model of its own
     return flatten_evaluation(evaluation(state, federation.data, held, tables, key)[0])
 
 

@@ -13,6 +13,7 @@ import jax
 
 from fedjax_het import data, models
 from fedjax_het._internal.docstrings import parse_docstring
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.client.local_updates import Training, sgd
@@ -29,7 +30,7 @@ def measure_traffic(factory: Callable[..., Algorithm], federation: data.Federati
     """Return the bytes down and up, per client and round, for a small convolutional network with batch norm."""
     model = models.cnn(federation.num_classes, channels=(8, 16), hidden=(32,), norm="batch")
     round = make_round(factory(), model, federation.num_clients, prepare=federation.prepare)
-    key = jax.random.key(0)
+    key = make_key(0)
     state = jax.eval_shape(round.init, key, federation.data)
     return sum(bytes_per_client(jax.eval_shape(round.step_with_messages, state, federation.data, key)[2]))
 

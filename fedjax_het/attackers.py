@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array
 from fedjax_het.validation import CountOrZero, Fraction, Seed, check_clients
@@ -61,5 +62,5 @@ def is_attacker(client: Array | Any, num_clients: int, options: Attackers) -> Ar
 
 
 def _draw(options: Attackers, client: Array) -> Array:
-    key = jax.random.fold_in(jax.random.key(options.get("seed", 0)), client)
+    key = jax.random.fold_in(make_key(options.get("seed", 0)), client)
     return jax.random.bits(key, (), "uint32")

@@ -23,6 +23,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.engine.parallel.layout import AXIS, Layout, sharded, vmapped
 from fedjax_het.engine.parallel.update_stack import StackedUpdates, pack
@@ -87,7 +88,7 @@ def draw_updates(num_clients: int, num_parameters: int, layout: Layout) -> Array
     """Draw updates from a normal distribution, half of whose pairs are in conflict."""
     sharding = NamedSharding(layout.mesh, P(AXIS)) if layout.mesh else None
     draw = jax.jit(lambda key: jax.random.normal(key, (num_clients, num_parameters)), out_shardings=sharding)
-    return draw(jax.random.key(0))
+    return draw(make_key(0))
 
 
 def measure(

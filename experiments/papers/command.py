@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models import MODELS
 
@@ -116,7 +117,7 @@ def _check_weights(runs: Sequence[GridRun]) -> None:
     tables = {json.dumps(table): table for run in runs if (table := run.settings()["model"]).get("pretrained")}
     for table in tables.values():
         model = calls.build_from_table(table, MODELS, "config.model", num_classes=2)
-        jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32))
+        jax.eval_shape(model.init, make_key(0), jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32))
 
 
 def parse_paths(needed: Mapping[str, str], given: Sequence[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import GradientRule, Problem, StatefulGradientRule
 from fedjax_het.types import Array, Batch, ClientView, Key, Params, PyTree, Variables
 from fedjax_het.validation import NonNegative, Positive, PositiveFraction, validate_arguments
@@ -208,7 +209,7 @@ def full_gradient(problem: Problem, view: ClientView, batch_size: int) -> Params
     rows = view.data.train
 
     def add(total: Params, batch: Batch, number: Array) -> Params:
-        _, gradient = problem.value_and_grad(params, state, batch, view, jax.random.fold_in(jax.random.key(0), number))
+        _, gradient = problem.value_and_grad(params, state, batch, view, jax.random.fold_in(make_key(0), number))
         return tree.add(total, tree.scale(jnp.sum(batch.mask), gradient))
 
     total = problem.fold(view.data, rows, batch_size, add, tree.zeros_like(params))

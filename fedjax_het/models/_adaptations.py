@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.models._dense import add_bias, multiply
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
@@ -174,7 +175,7 @@ def _resize_head(key: Key, params: Params, inside: int, outside: int) -> Params:
 
 def _output_shapes(model: Model, variables: Variables, inputs: Array) -> tuple[jax.ShapeDtypeStruct, ...]:
     """The shapes of (features, logits) in evaluation mode."""
-    context = Context(jnp.ones(inputs.shape[0]), jnp.zeros((), jnp.int32), jax.random.key(0), False)
+    context = Context(jnp.ones(inputs.shape[0]), jnp.zeros((), jnp.int32), make_key(0), False)
     features = jax.eval_shape(lambda: model.encode(variables, inputs, context)[0][0])
     return features, jax.eval_shape(model.classify, variables["params"], features)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.models._conv_impl import setting_auto
 from fedjax_het.types import Array, Context, Model, Named, Params, Variables
@@ -47,8 +48,8 @@ def find_conv_candidates(model: Model, inputs: Array | jax.ShapeDtypeStruct) -> 
         found.append(_CANDIDATES[0])
         return _CANDIDATES[0]
 
-    context = Context(jnp.ones(inputs.shape[0]), jnp.zeros((), jnp.int32), jax.random.key(0), False)
-    variables = jax.eval_shape(model.init, jax.random.key(0), inputs)
+    context = Context(jnp.ones(inputs.shape[0]), jnp.zeros((), jnp.int32), make_key(0), False)
+    variables = jax.eval_shape(model.init, make_key(0), inputs)
     with setting_auto(record):
         jax.eval_shape(
             lambda variables, inputs: model.classify(

@@ -10,6 +10,7 @@ from flax import nnx
 from flax.nnx import bridge
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.models._dense import Dense
 from fedjax_het.models._plain import plain_model, to_linen
@@ -100,7 +101,7 @@ def _list_layers(module: nn.Module, inputs: Array) -> Mapping[str, type]:
 
     def trace(inputs: Array) -> Variables:
         with nn.intercept_methods(record):
-            return dict(module.init(jax.random.key(0), inputs, method=_encode_and_classify))
+            return dict(module.init(make_key(0), inputs, method=_encode_and_classify))
 
     jax.eval_shape(trace, inputs)
     return classes

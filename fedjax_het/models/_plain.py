@@ -12,6 +12,7 @@ from flax import nnx, traverse_util
 from flax.nnx import bridge
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.models._dense import Dense
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
@@ -205,7 +206,7 @@ def _read_structure(module: nn.Module, inputs: jax.ShapeDtypeStruct) -> _Structu
         return output
 
     def trace(inputs: Array) -> Array:
-        function = functools.partial(module.init_with_output, _initial_keys(jax.random.key(0)))
+        function = functools.partial(module.init_with_output, _initial_keys(make_key(0)))
         output, _ = _run(function, module, inputs, jnp.ones(len(inputs)), False, record)
         outputs.append(output)
         return output

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Int
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import CorruptView, ReceiveView, Sent, Stage, StageView
 from fedjax_het.attackers import Attackers, check_attackers, choose_attackers, is_attacker
 from fedjax_het.errors import InputError
@@ -278,7 +279,7 @@ def attack_mimic(
 
     def init_server(shared: Variables, num_clients: int, cohort_size: int) -> Direction:
         zeros = tree.zeros_like(treated(shared))
-        return Direction(jnp.array(0), zeros, draw_normal(zeros, jax.random.key(axis_seed)), jnp.array(0))
+        return Direction(jnp.array(0), zeros, draw_normal(zeros, make_key(axis_seed)), jnp.array(0))
 
     def corrupt(stack: Variables, view: CorruptView) -> Variables:
         _, place = step(view.state, stack, view)

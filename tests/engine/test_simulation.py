@@ -218,3 +218,15 @@ def test_personal_on_test_without_a_test_set_is_refused():
 def test_full_participation_includes_every_client():
     built = Simulation(algorithm("fedavg"), model("none"), federation(), rounds=1, participation=participation.full())
     assert built.cost.cohort_size == 5
+
+
+def test_the_default_random_generator_of_jax_changes_nothing():
+    """Keys name their generator, so a run under `JAX_DEFAULT_PRNG_IMPL=rbg` ends with the same bits."""
+
+    def train():
+        run = Simulation(algorithm("fedbn"), model(), federation(), rounds=2, cohort_size=3, evaluate_every=2)
+        return run.advance(run.start(), 2)[0].server
+
+    expected = train()
+    with jax.default_prng_impl("rbg"):
+        chex.assert_trees_all_equal(train(), expected)

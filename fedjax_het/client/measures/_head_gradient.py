@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Measure, Problem
 from fedjax_het.client.objectives._regularizers import gradient_of_head
 from fedjax_het.types import Array, Batch, ClientView, Named
@@ -38,7 +39,7 @@ def head_gradient(batch_size: Count, per: Literal["batch", "sample", "client"] =
         params, state = tree.split_params(view.start)
 
         def add(sums: Named, batch: Batch, number: Array) -> Named:
-            forward = problem.forward(params, state, batch, view, jax.random.fold_in(jax.random.key(0), number))
+            forward = problem.forward(params, state, batch, view, jax.random.fold_in(make_key(0), number))
             share = jnp.asarray(1.0 if per == "batch" else jnp.sum(batch.mask), float)
             total = tree.add(sums["total"], tree.scale(share, gradient_of_head(forward)))
             return {"total": total, "weight": sums["weight"] + share}

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Measure, Problem
 from fedjax_het.labels import cross_entropies, mean_per_example
 from fedjax_het.types import Array, Batch, ClientData, ClientView, Rows, Variables
@@ -96,7 +97,7 @@ def _mean_metric(
     params, state = tree.split_params(variables)
 
     def add(total: Array, batch: Batch, number: Array) -> Array:
-        forward = problem.forward(params, state, batch, view, jax.random.key(0), is_training=False)
+        forward = problem.forward(params, state, batch, view, make_key(0), is_training=False)
         each = mean_per_example(metric(forward.outputs.logits, batch.labels), batch.labels)
         return total + jnp.sum(jnp.where(batch.mask > 0, each, 0).astype(total.dtype))
 
@@ -141,7 +142,7 @@ def _mean_objective(problem: Problem, view: ClientView, variables: Variables, ba
     rows = view.data.train
 
     def add(total: Array, batch: Batch, number: Array) -> Array:
-        key = jax.random.fold_in(jax.random.key(0), number)
+        key = jax.random.fold_in(make_key(0), number)
         forward = problem.forward(params, state, batch, view, key, is_training=False)
         return total + jnp.sum(batch.mask) * sum(term(forward) for term in problem.objective)
 

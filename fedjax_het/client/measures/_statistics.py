@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Measure, Problem
 from fedjax_het.client.objectives._supervised import count_classes
 from fedjax_het.errors import InputError
@@ -79,7 +80,7 @@ def class_moments(batch_size: int = 50) -> Measure:
         params, state = tree.split_params(view.local)
 
         def add(total: Array, batch: Batch, number: Array) -> Array:
-            forward = problem.forward(params, state, batch, view, jax.random.key(0), is_training=False)
+            forward = problem.forward(params, state, batch, view, make_key(0), is_training=False)
             apart = forward.outputs.features - classes.means[batch.labels]
             return total + scatter_by_class(apart, batch.labels, batch.mask, num_classes)
 
@@ -104,7 +105,7 @@ def class_counts(problem: Problem, view: ClientView) -> Array:
 
     def logits() -> Array:
         batch = problem.batch(view.data, rows.index, rows.count, 0, 1)
-        return problem.forward(params, state, batch, view, jax.random.key(0), is_training=False).outputs.logits
+        return problem.forward(params, state, batch, view, make_key(0), is_training=False).outputs.logits
 
     return count_classes(view.data, jax.eval_shape(logits).shape[-1])
 
@@ -120,7 +121,7 @@ def _measure_classes(problem: Problem, view: ClientView, variables: Variables, b
                 f"class statistics: labels have shape {batch.labels.shape[1:]} per example; they need one label each. "
                 "Take a data set for classification."
             )
-        forward = problem.forward(params, state, batch, view, jax.random.key(0), is_training=False)
+        forward = problem.forward(params, state, batch, view, make_key(0), is_training=False)
         return _sums(forward.outputs.features, batch.labels, batch.mask, forward.outputs.logits.shape[-1])
 
     nothing = tree.zeros_like(jax.eval_shape(lambda: sums(problem.batch(view.data, rows.index, rows.count, 0, 1))))

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Int
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import OutputMixture, Personalization
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS, overlap_metrics
 from fedjax_het.engine.parallel.layout import Layout, vmapped
@@ -248,7 +249,7 @@ def _score_batch(
     """
     inputs = problem.prepare(examples.inputs[index])
     mask = is_example.astype(jnp.promote_types(inputs.dtype, jnp.float32))
-    context = Context(mask, round, jax.random.key(0), False)
+    context = Context(mask, round, make_key(0), False)
 
     def compute_logits(variables: Variables) -> Array:
         (features, _), _ = problem.model.encode(variables, inputs, context)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
@@ -111,7 +112,7 @@ class RunSpec:
 
     def keys(self) -> Key:
         """The key of each run, [num_runs]."""
-        return jax.vmap(jax.random.key)((jnp.array(self.seeds)[:, None] + jnp.arange(self.num_seeds)).reshape(-1))
+        return jax.vmap(make_key)((jnp.array(self.seeds)[:, None] + jnp.arange(self.num_seeds)).reshape(-1))
 
     def hyper_parameters(self) -> dict[str, Array]:
         """The values of a sweep, leaves [num_runs]; {} for a single algorithm."""

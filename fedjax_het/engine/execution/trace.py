@@ -12,6 +12,7 @@ import numpy as np
 from flax import linen as nn
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het._internal.machine_memory import describe_bytes
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
@@ -122,7 +123,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
         _check_steps(algorithm, federation)
         _check_named_clients(algorithm, federation)
     _check_batch_norm(spec.algorithm, round.problem, federation)
-    before = jax.eval_shape(round.init, jax.random.key(0), federation.data)
+    before = jax.eval_shape(round.init, make_key(0), federation.data)
     least = tree.num_bytes(before.server) + tree.num_bytes(before.clients) // spec.num_clients
     if least > layout.device_memory:
         raise InputError(
@@ -145,7 +146,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
 
 def _trace(spec: RunSpec, layout: Layout, round: Round) -> tuple[Callable, State, RoundShapes]:
     """(`TracedRound.train`, shapes of the initial state, of a round); of a sweep the round is built from tracers."""
-    key, data, runs = jax.random.key(0), spec.federation.data, spec.hyper_parameters()
+    key, data, runs = make_key(0), spec.federation.data, spec.hyper_parameters()
 
     def build(hyper_parameters: Mapping[str, Array]) -> Round:
         return spec.round(layout, spec.sweep.build(hyper_parameters)) if hyper_parameters else round
@@ -195,7 +196,7 @@ def _check_states(spec: RunSpec, layout: Layout, initial: State) -> None:
     """Raise InputError where a run of a sweep has another state than the same run alone: neither could continue from
     the checkpoints of the other."""
     for index, algorithm in enumerate(spec.sweep.algorithms if spec.sweep.values else ()):
-        own_state = jax.eval_shape(spec.round(layout, algorithm).init, jax.random.key(0), spec.federation.data)
+        own_state = jax.eval_shape(spec.round(layout, algorithm).init, make_key(0), spec.federation.data)
         if differing := sorted(tree.describe_leaves(own_state).items() ^ tree.describe_leaves(initial).items()):
             values = ", ".join(f"{name}={each[index]}" for name, each in spec.sweep.values.items())
             raise InputError(
@@ -250,7 +251,7 @@ def _check_amplitude(shared: Variables, federation: Federation) -> None:
 
 def _check_outputs(problem: LocalProblem, federation: Federation) -> None:
     """Raise InputError unless the model's outputs and the labels are both for classes, or both for masks."""
-    model, key = problem.model, jax.random.key(0)
+    model, key = problem.model, make_key(0)
 
     def logits(inputs: Array) -> Array:
         inputs = federation.prepare(inputs[:1])

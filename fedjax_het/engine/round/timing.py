@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het._internal.number_table import read_number_table
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array
@@ -84,7 +85,7 @@ def log_normal(
     """
 
     def seconds(client: Array, num_clients: int) -> tuple[Array, Array]:
-        factor = jnp.exp(sigma * jax.random.normal(jax.random.fold_in(jax.random.key(speed_seed), client), ()))
+        factor = jnp.exp(sigma * jax.random.normal(jax.random.fold_in(make_key(speed_seed), client), ()))
         return factor * step_seconds, factor * message_seconds
 
     return Timing(seconds, deadline, late)

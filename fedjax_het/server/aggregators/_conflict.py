@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import geometry, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Aggregator
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators._gram_space import Buffers, GramEdit, Scope, StackDtype, gram_space_mean
@@ -193,7 +194,7 @@ def lexicographic_order(view: ServerView, seed: int) -> Array:
 
 def random_order(view: ServerView, seed: int) -> Array:
     """[m, m]: the same in an order drawn anew each round, a function of (seed, round, the two ids)."""
-    key = jax.random.fold_in(jax.random.key(seed), view.received.round)
+    key = jax.random.fold_in(make_key(seed), view.received.round)
 
     def draw(one: Array, other: Array) -> Array:
         pair = jax.random.fold_in(jax.random.fold_in(key, jnp.minimum(one, other)), jnp.maximum(one, other))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from fedjax_het import geometry, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.types import Aggregate, Array, ServerView, UpdateStack, Variables
 from fedjax_het.validation import Count, Positive, Seed
@@ -111,7 +112,7 @@ def bucket_means(place: Array, is_member: Array, size: int) -> tuple[Array, Arra
 
 def random_place(view: ServerView, seed: int) -> Array:
     """[cohort]: each client's turn in a random order of those present, a function of (seed, round, the ids)."""
-    key = jax.random.fold_in(jax.random.key(seed), view.received.round)
+    key = jax.random.fold_in(make_key(seed), view.received.round)
     draws = jax.vmap(lambda client: jax.random.bits(jax.random.fold_in(key, client), (), "uint32"))(view.cohort)
     order = jnp.lexsort((view.cohort, draws, ~view.is_present))
     return jnp.argsort(order)
