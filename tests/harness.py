@@ -98,7 +98,6 @@ def train(name: str, rounds: int = 2, norm: str = "none", **options) -> Variable
     return run(compose(name, norm=norm, options=options), rounds=rounds)[0].server.shared
 
 
-every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 # One of each kind of program: sums, stacks, Gram matrices, personal leaves, memories, replies, surveys.
 REPRESENTATIVE = (
     "fedavg",
@@ -111,13 +110,14 @@ REPRESENTATIVE = (
 )
 
 
-def all_quick_for(*quick: str) -> pytest.MarkDecorator:
-    """Parametrize a test by the names of all algorithms, where all but a few are slow."""
+def all_quick_for(*quick: str, others: pytest.MarkDecorator = pytest.mark.slow) -> pytest.MarkDecorator:
+    """Parametrize a test by the names of all algorithms, and mark those that are not among the quick ones."""
     return pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=[] if name in quick else pytest.mark.slow) for name in ALGORITHMS]
+        "name", [pytest.param(name, marks=[] if name in quick else others) for name in ALGORITHMS]
     )
 
 
+every_algorithm = all_quick_for(*REPRESENTATIVE, others=pytest.mark.extended)
 every_algorithm_slowly = all_quick_for(*REPRESENTATIVE)
 ROUNDING = 1e-5
 

@@ -9,6 +9,7 @@ from fedjax_het.attackers import check_attackers, choose_attackers, is_attacker
 from fedjax_het.errors import InputError
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "options", [{"fraction": 0.2}, {"fraction": 0.25, "seed": 3}, {"clients": (7, 2)}, {"fraction": 0.0}]
 )

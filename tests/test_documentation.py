@@ -85,6 +85,7 @@ def run_python(path: Path, place: Path, *, is_slow: bool) -> None:
             exec(compile(block["code"], name_of(path), "exec"), scope)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("path", [_page(path) for path in PAGES if blocks(path, "python")], ids=name_of)
 def test_the_python_of_a_page_runs(path, place):
     run_python(path, place, is_slow=False)

@@ -13,6 +13,8 @@ import pytest
 from experiments.__main__ import COMMANDS
 from tests.shared import ROOT
 
+pytestmark = pytest.mark.extended
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OURS = {"fedjax_het", "experiments", "configs"}
 INSTALLED = [

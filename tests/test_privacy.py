@@ -37,6 +37,7 @@ def test_rounds_of_everyone_are_one_round_with_less_noise():
     assert many == pytest.approx(one, rel=1e-3)
 
 
+@pytest.mark.extended
 def test_places_for_all_clients_are_no_truncation_and_fewer_cost_more():
     plain = epsilon(2.0, PoissonSampling(0.1), 20, DELTA)
     assert epsilon(2.0, PoissonSampling(0.1, 50, 50), 20, DELTA) == plain
@@ -44,6 +45,7 @@ def test_places_for_all_clients_are_no_truncation_and_fewer_cost_more():
     assert epsilon(2.0, PoissonSampling(0.1, 50, 5), 20, DELTA) > 1.2 * plain
 
 
+@pytest.mark.extended
 def test_replacing_a_client_costs_twice_the_sensitivity_with_either_accountant():
     """A fixed cohort of everyone, and noise at clients, are plain Gaussians of sensitivity 2 C."""
     added = epsilon(2.0, PoissonSampling(1.0), 10, DELTA, "rdp")

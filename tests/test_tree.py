@@ -32,6 +32,7 @@ def test_putting_taken_rows_back_is_the_identity():
     assert jax.tree.all(jax.tree.map(jnp.array_equal, tree.put(stack, index, tree.take(stack, index)), stack))
 
 
+@pytest.mark.extended
 def test_large_rows_are_taken_one_by_one_on_a_tpu():
     stack, index = {"large": jnp.arange(3.0 * 2**19).reshape(3, -1), "small": jnp.arange(3.0)}, jnp.array([2, 0])
     usual, num_gathers = tree.take(stack, index), str(jax.make_jaxpr(tree.take)(stack, index)).count("gather[")

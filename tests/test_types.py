@@ -20,6 +20,8 @@ from fedjax_het.types import Batch, ClientData, Examples, Rows
 from tests.harness import algorithm, every_algorithm_slowly, federation, model
 from tests.record_shapes import check_shapes, checked, with_checked_slots, with_checked_weights
 
+pytestmark = pytest.mark.extended
+
 
 def trace_checked(algorithm, model, federation):
     """Trace a round of two clients with checks of all that slots are given and return, and compile nothing."""

@@ -12,6 +12,8 @@ from fedjax_het.engine import Simulation
 from fedjax_het.engine.round import participation
 from tests.harness import algorithm, compose, difference, federation, is_equal, run
 
+pytestmark = pytest.mark.extended
+
 
 @functools.cache
 def train(name: str, rounds: int = 2, cohort: int = 5, **options):

@@ -30,6 +30,7 @@ def interpolate(rate: float, band: float = BAND, others=OTHERS) -> np.ndarray:
     return np.asarray(interpolate_amplitudes(IMAGES, low_amplitudes(others, band), rates, band))
 
 
+@pytest.mark.extended
 def test_interpolated_images_are_linear_in_the_rate_and_keep_their_phases():
     assert np.array_equal(interpolate(0.0), IMAGES)
     np.testing.assert_allclose(interpolate(0.8, others=IMAGES), IMAGES, atol=1e-6)
@@ -41,6 +42,7 @@ def test_interpolated_images_are_linear_in_the_rate_and_keep_their_phases():
     np.testing.assert_allclose(np.abs(after), np.where(is_low, np.abs(theirs), np.abs(before)), atol=1e-4)
 
 
+@pytest.mark.extended
 def test_without_a_band_only_the_mean_of_each_channel_is_replaced():
     """What the released training does: x - mean x + mean of the other."""
     expected = IMAGES + (OTHERS.mean((1, 2)) - IMAGES.mean((1, 2)))[:, None, None]
@@ -89,6 +91,7 @@ def test_a_client_sends_amplitudes_of_images_from_all_over_its_table(num_images)
     np.testing.assert_allclose(answer["amplitudes"][: len(rows)], expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.extended
 def test_the_server_keeps_the_last_amplitudes_of_the_clients_that_were_asked():
     some = Participation(lambda n: 2, lambda key, n, number: (jnp.array([3, 1]), jnp.array([True, False])))
     round = compose("feddg", norm="none", participation=some, options={"num_images": 4})
@@ -100,6 +103,7 @@ def test_the_server_keeps_the_last_amplitudes_of_the_clients_that_were_asked():
     assert not np.any(kept["latest"]["amplitudes"][:3])
 
 
+@pytest.mark.extended
 def test_without_transformation_inner_step_and_boundary_it_is_fedavg_at_twice_the_rate():
     plain = {"rate": 0.0, "inner_step": 0.0, "gamma": 0.0, "learning_rate": 0.025}
     average, ours = train("fedavg")["params"], train("feddg", **plain)["params"]
@@ -120,6 +124,7 @@ def contrast(features, labels, mask, second=None) -> jax.Array:
     return boundary_contrast(1.0)(*passes)
 
 
+@pytest.mark.extended
 def test_the_boundary_contrast_leaves_out_examples_without_a_structure_and_padding():
     features, second = RNG.normal(size=(2, 3, 12, 12, 4))
     labels = masks_of_boxes(3)

@@ -13,6 +13,8 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import Rows
 from tests.harness import algorithm, compose, difference, federation, is_equal, map_rows, run, train
 
+pytestmark = pytest.mark.extended
+
 
 def messages(round, rounds: int):
     """The states before and after each round, and the messages of each round."""

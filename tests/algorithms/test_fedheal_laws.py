@@ -13,6 +13,8 @@ from fedjax_het.server.weightings import distance_momentum
 from fedjax_het.types import Broadcast, ServerView, Upload
 from tests.harness import compose, difference, federation, is_equal, run, train
 
+pytestmark = pytest.mark.extended
+
 
 def test_fedheal_without_masks_and_momentum_is_fedavg_with_equal_weights():
     plain = train("fedavg", weighting="uniform")

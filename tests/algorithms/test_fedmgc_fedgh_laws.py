@@ -12,6 +12,8 @@ from fedjax_het.engine import Simulation
 from fedjax_het.errors import InputError
 from tests.harness import compose, difference, federation, is_equal, model, run, train
 
+pytestmark = pytest.mark.extended
+
 CORRECTED = ("fedmgc", "fedavg_dgc", "fedprox_dgc")
 EDITED = (*CORRECTED, "fedgh", "hierarchical")
 

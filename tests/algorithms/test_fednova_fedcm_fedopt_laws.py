@@ -20,6 +20,7 @@ def fedavg():
     return train("fedavg")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("a_norm", ["impulse", "released"])
 def test_fednova_with_equal_steps_is_fedavg(a_norm):
     local = {"steps": 3, "momentum": 0.5}
@@ -35,6 +36,7 @@ def test_fednova_with_one_client_is_local_training():
     assert difference(train_one_client("fedprox", **local), train_one_client("fednova", **local)) < 1e-6
 
 
+@pytest.mark.extended
 def test_fednovas_step_is_proportional_to_tau_eff():
     start = run(compose("fednova", norm="none"), rounds=0)[0].server.shared
     near, far = (train("fednova", rounds=1, tau_eff=tau) for tau in (1.0, 2.0))
@@ -52,6 +54,7 @@ def test_fednova_refuses_other_optimizers_than_sgd():
         fednova(optimizer="adam")
 
 
+@pytest.mark.extended
 def test_fedcm_with_alpha_one_is_fedavg_with_uniform_weights():
     assert difference(train("fedavg", weighting="uniform"), train("fedcm", alpha=1.0)) < 1e-6
 
@@ -61,6 +64,7 @@ def test_the_first_round_of_fedcm_is_fedavg_with_a_scaled_rate():
     assert difference(train("fedavg", rounds=1, weighting="uniform", learning_rate=0.01), ours) < 1e-6
 
 
+@pytest.mark.extended
 def test_fedcms_normalisations_agree_for_equal_steps_only():
     options = {"rounds": 3, "alpha": 0.5}
     equal = [train("fedcm", steps=2, normalisation=name, **options) for name in ("client", "cohort")]
@@ -102,21 +106,25 @@ def test_fedavgm_without_momentum_is_fedavg(fedavg):
     assert difference(fedavg, train("fedavgm")) > 1e-4
 
 
+@pytest.mark.extended
 def test_damped_momentum_equals_undamped_momentum_at_a_smaller_rate():
     damped = train("fedavgm", momentum_damping=True)
     assert difference(train("fedavgm", server_learning_rate=0.1), damped) < 1e-6
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["fedadam", "fedyogi"])
 def test_fedadam_and_fedyogi_with_a_large_tau_are_fedavg(name, fedavg):
     options = {"server_learning_rate": 1e6, "tau": 1e6, "b1": 0.0}
     assert difference(fedavg, train(name, **options)) < 1e-5
 
 
+@pytest.mark.extended
 def test_fedadagrad_with_a_large_tau_is_fedavg(fedavg):
     assert difference(fedavg, train("fedadagrad", server_learning_rate=1e6, tau=1e6)) < 1e-5
 
 
+@pytest.mark.extended
 def test_fedadam_and_fedyogi_agree_in_the_first_round_only():
     assert difference(train("fedadam", rounds=1), train("fedyogi", rounds=1)) < 1e-5
     assert difference(train("fedadam", rounds=3), train("fedyogi", rounds=3)) > 1e-6

@@ -14,6 +14,8 @@ from fedjax_het.errors import InputError
 from fedjax_het.sharing import HEAD
 from tests.harness import TINY, compose, federation, is_equal, run
 
+pytestmark = pytest.mark.extended
+
 BODY = "params/dense_0/*"
 
 

@@ -11,6 +11,8 @@ from fedjax_het.errors import InputError
 from fedjax_het.models._simplex_frame import framed_logits, simplex_frame
 from tests.harness import algorithm, compose, difference, federation, is_equal, run
 
+pytestmark = pytest.mark.extended
+
 RNG = np.random.default_rng(0)
 
 

@@ -9,6 +9,8 @@ from fedjax_het.engine.round import participation
 from fedjax_het.sharing import share_all
 from tests.harness import compose, difference, federation, is_equal, run, train
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture(scope="module")
 def fedavg():

@@ -58,10 +58,12 @@ def losses(name: str, variables) -> np.ndarray:
     return np.asarray(jax.vmap(one)((data.train, data.valid, data.test)))
 
 
+@pytest.mark.extended
 def test_fedrd_without_its_parts_is_fedavg():
     assert is_equal(after("fedrd", debiased=False, guided=False), fedavg(epochs=5))
 
 
+@pytest.mark.extended
 def test_with_one_epoch_the_debiased_classifier_has_no_effect():
     assert difference(after("fedrd", guided=False, epochs=1, few_shot=(1,)), fedavg()) < 1e-6
 
@@ -84,6 +86,7 @@ def test_guided_aggregation_is_another_average_of_the_same_models():
     assert difference(ours, fedavg(rounds=1, epochs=5)) > 1e-5
 
 
+@pytest.mark.extended
 def test_the_reported_gain_is_measured_on_validation_examples():
     [(before, said)], _ = run_with_messages("fedrd", 1)
     start = losses("fedrd", before.server.shared)
@@ -97,12 +100,14 @@ def test_the_extra_model_of_the_released_code_shrinks_the_result():
     assert lengths[0] < 0.95 * lengths[1]
 
 
+@pytest.mark.extended
 def test_fedrd_can_keep_its_optimizer_state_between_rounds():
     options = {"momentum": 0.9, "weight_decay": 1e-3}
     afresh, kept = (after("fedrd", reset_optimizer=reset, **options) for reset in (True, False))
     assert difference(afresh, kept) > 1e-5
 
 
+@pytest.mark.extended
 def test_fedga_with_a_step_of_zero_is_fedavg_with_uniform_weights():
     assert difference(after("fedga", step=0.0), fedavg(weighting="uniform")) < 1e-6
 

@@ -15,6 +15,8 @@ from fedjax_het.sharing import personal
 from fedjax_het.types import State, Variables
 from tests.harness import compose, difference, federation, is_equal, run
 
+pytestmark = pytest.mark.extended
+
 
 @functools.cache
 def compose_cached(name: str, **options) -> Round:

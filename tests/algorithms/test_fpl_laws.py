@@ -2,9 +2,12 @@
 
 import jax
 import numpy as np
+import pytest
 
 from fedjax_het import tree
 from tests.harness import compose, difference, federation, run
+
+pytestmark = pytest.mark.extended
 
 
 def test_fpl_begins_as_fedavg_and_then_follows_the_published_clusters():

@@ -12,6 +12,8 @@ from fedjax_het.errors import InputError
 from fedjax_het.server.weightings._discrepancy import discrepancies, discrepancy_weights
 from tests.harness import difference, is_equal, train
 
+pytestmark = pytest.mark.extended
+
 RNG = np.random.default_rng(0)
 LOGITS, OTHERS = RNG.normal(size=(2, 6, 4)).astype(np.float32)
 LABELS = np.array([0, 1, 2, 0, 1, 2])

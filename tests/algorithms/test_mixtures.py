@@ -11,6 +11,8 @@ from fedjax_het.algorithms import fedadam, fedga, fedprox
 from fedjax_het.engine.round.program import make_round
 from tests.harness import TINY, compose, difference, federation, model, reference_run, run, task_loss
 
+pytestmark = pytest.mark.extended
+
 ABLATIONS = [
     pytest.param("fedld", {"principal": False}, id="fedld-margin-only"),
     pytest.param("fedld", {"lam": 0.0}, id="fedld-principal-only"),

@@ -16,6 +16,8 @@ from fedjax_het.models import projected
 from fedjax_het.server.aggregators._collaboration import collaboration_weights, drop_small_weights
 from tests.harness import TINY, algorithm, compose, difference, federation, is_equal, run
 
+pytestmark = pytest.mark.extended
+
 
 @functools.cache
 def train_cached(name: str, rounds: int = 2, **options):

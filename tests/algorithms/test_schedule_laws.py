@@ -7,6 +7,8 @@ from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.client.schedules import steps, warm_up
 from tests.harness import TINY, compose, difference, is_equal, plain_round, run
 
+pytestmark = pytest.mark.extended
+
 ITS_OWN = {"fedpac": {"head_learning_rate": 0.2}}  # .1 else
 
 

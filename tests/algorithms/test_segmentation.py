@@ -12,6 +12,8 @@ from fedjax_het.errors import InputError
 from fedjax_het.models._norms import norm
 from tests.harness import every_algorithm_slowly
 
+pytestmark = pytest.mark.extended
+
 FEDERATION = data.toy(num_clients=3, num_classes=2, image=(16, 16, 1), masks=True, examples_per_client=(12, 16))
 # Prototypes, a distribution for each class, correlations of features, a frame.
 OF_CLASSES = {"fedpac", "fedsr", "fedproto", "feddecorr", "fedetf", "fpl"}

@@ -36,6 +36,7 @@ def simulation(name, chosen, **options):
     return engine.Simulation(algorithm, MODEL, chosen, rounds=30, evaluate_every=30, **options)
 
 
+@pytest.mark.extended
 def test_padding_counts_neither_in_training_nor_in_scores():
     chosen = federation()
     run = simulation("fedavg", chosen)

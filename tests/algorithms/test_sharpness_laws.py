@@ -23,6 +23,8 @@ from tests.golden.replay import Replay, replay_case
 from tests.golden.test_golden import HERE
 from tests.harness import difference, is_equal
 
+pytestmark = pytest.mark.extended
+
 CASE = Case(HERE / "fedspeed" / "quad_0.npz")  # six rounds of three of five clients on quadratic losses
 NUM_CLIENTS, SELECTED = int(CASE["n_clients"]), CASE["selected"]
 fedavg_uniform, fedsam_uniform = partial(fedavg, weighting="uniform"), partial(fedsam, weighting="uniform")

@@ -14,6 +14,8 @@ from fedjax_het.client.objectives import with_task_loss
 from fedjax_het.errors import InputError
 from fedjax_het.labels import concordance, cox_losses
 
+pytestmark = pytest.mark.extended
+
 RNG = np.random.default_rng(0)
 READ_CLASSES = ("fedlc", "fedrs", "fedntd", "fedproto", "fedpac", "fedsr", "fedrd", "fedmgc", "fpl")
 

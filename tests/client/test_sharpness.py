@@ -91,6 +91,7 @@ def direction(rule, *terms, params=WEIGHTS):
     return rule(problem, params, {}, BATCH, view(np.arange(30), 30), KEY)
 
 
+@pytest.mark.extended
 def test_added_terms_enter_neither_the_perturbation_nor_the_perturbed_pass():
     params, rule = tree.scale(1.5, WEIGHTS), sharpness_aware(0.5)
     (loss, _), task = direction(rule, params=params)

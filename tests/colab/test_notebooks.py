@@ -48,6 +48,7 @@ def test_notebooks_have_a_badge_an_install_cell_and_no_output(name):
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook.cells)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "quickstart" else pytest.mark.slow) for name in NOTEBOOKS]
 )

@@ -34,6 +34,7 @@ def ramp(size=32):
     return jnp.stack([rows, columns], axis=-1)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("key", KEYS)
 def test_a_crop_is_a_straight_window_of_the_requested_area_and_ratio(key):
     cropped, _ = augmentation.crop_and_resize((0.3, 0.6), (0.5, 1.5))(key, ramp(), None)
@@ -53,6 +54,7 @@ def test_the_whole_image_as_a_crop_is_the_image():
     np.testing.assert_array_equal(mask, MASK)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("transform", [augmentation.crop_and_resize((0.3, 0.8)), augmentation.rotate(40)])
 @pytest.mark.parametrize("key", KEYS[:5])
 def test_a_mask_moves_with_its_image(transform, key):
@@ -125,6 +127,7 @@ def test_grey_images_keep_their_colors():
     np.testing.assert_allclose(dropped, np.broadcast_to(dropped[..., :1], dropped.shape))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("labels", [jnp.arange(6), jnp.arange(6 * 64).reshape(6, 8, 8)])
 def test_an_example_does_not_depend_on_its_batch(labels):
     augment = jax.jit(images(**EVERYTHING))

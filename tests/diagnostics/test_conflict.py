@@ -12,6 +12,7 @@ STACK = np.array([[1.0, 0.0], [-1.0, 1.0], [0.0, -2.0]])
 GRAM = jnp.asarray(STACK @ STACK.T)
 
 
+@pytest.mark.extended
 def test_conflict_measures_match_those_computed_by_hand():
     measured = conflict(GRAM)
     root = np.sqrt(2)
@@ -27,6 +28,7 @@ def test_dominance_is_divided_by_losses():
     np.testing.assert_allclose(conflict(GRAM, losses).dominance, conflict(GRAM).agreement / losses)
 
 
+@pytest.mark.extended
 def test_absent_clients_do_not_change_the_measures():
     padded, present = jnp.pad(GRAM, ((0, 1), (0, 1))), jnp.array([True, True, True, False])
     full, wider = conflict(GRAM), conflict(padded, is_present=present)

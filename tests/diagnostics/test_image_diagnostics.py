@@ -17,6 +17,8 @@ from fedjax_het.types import Context
 from tests.algorithms.test_segmentation import PixelClassifier
 from tests.harness import algorithm, is_equal, model
 
+pytestmark = pytest.mark.extended
+
 MASKED = data.toy(num_clients=5, num_classes=2, image=(8, 8, 1), masks=True, examples_per_client=(12, 16))
 IMAGES = data.toy(num_clients=3, image=(8, 8, 2))
 

@@ -18,6 +18,8 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import Context
 from tests.harness import algorithm, every_algorithm_slowly, is_equal, model
 
+pytestmark = pytest.mark.extended
+
 COHORT = 3
 DIAGNOSTICS = {name: one for name, one in DIAGNOSTICS.items() if not one.panels}
 

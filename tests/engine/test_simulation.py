@@ -23,6 +23,7 @@ def simulation():
     return Simulation(algorithm("fedbn"), model(), federation(), rounds=25, cohort_size=3, evaluate_every=10)
 
 
+@pytest.mark.extended
 def test_advancing_and_evaluating_compile_nothing(simulation, monkeypatch):
     """Rounds and evaluation are compiled when the simulation is made; 25 rounds in three blocks compile nothing."""
     compiled = []
@@ -104,6 +105,7 @@ def test_the_length_of_blocks_does_not_change_the_state(simulation):
     assert is_equal(whole, parts)
 
 
+@pytest.mark.extended
 def test_several_seeds_equal_simulations_of_one_seed():
     options = {"rounds": 4, "cohort_size": 3, "evaluate_every": 4}
     both = simulate(algorithm("fedld"), model("none"), federation(), num_seeds=2, seed=5, **options)
@@ -117,6 +119,7 @@ def test_several_seeds_equal_simulations_of_one_seed():
     assert (mean, deviation) == pytest.approx((values.mean(), values.std()))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("layout", [chunked(2), sharded(2)], ids=str)
 def test_simulations_in_other_layouts_give_equal_results(layout):
     plain, other = (
@@ -170,6 +173,7 @@ def test_the_error_for_nonfinite_values_names_the_round_and_their_origin(change,
         built.advance(built.start(), 4)
 
 
+@pytest.mark.extended
 def test_a_simulation_with_participation_evaluates_newcomers(capsys):
     held = data.toy(num_clients=4, image=(6, 6, 1), unseen_clients=2)
     history = simulate(

@@ -10,6 +10,8 @@ from experiments.export import load_model
 from fedjax_het.types import Context
 from tests.harness import is_equal
 
+pytestmark = pytest.mark.extended
+
 CONFIG = """
 def get_config():
     return dict(

@@ -11,6 +11,8 @@ from experiments.runs.run_directory import RunDirectory
 from fedjax_het import models
 from fedjax_het.types import Context
 
+pytestmark = pytest.mark.extended
+
 CONFIG = """
 def get_config():
     return dict(

@@ -47,6 +47,7 @@ def test_every_option_of_an_algorithm_is_explained(name):
     assert all(re.search(r"[a-z]", meaning, re.IGNORECASE) for meaning in meanings.values()), meanings
 
 
+@pytest.mark.extended
 def test_traffic_is_the_size_of_the_messages():
     federation = data.toy(num_clients=2, image=(12, 12, 1))
     plain, double = (list_algorithms.measure_traffic(ALGORITHMS[name], federation) for name in ("fedavg", "scaffold"))
@@ -61,6 +62,7 @@ def test_the_overview_has_one_line_per_algorithm_within_eighty_columns(list_outp
     assert "list NAME` shows the formula" in rest and "quickstart" in rest and "pacs/fedrd" in rest
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("name", "columns"), [("fedld", 80), ("fedld", 40), ("fedl2r", 200), ("scaffold", 80)])
 def test_one_algorithm_is_shown_completely_at_any_width(list_output, name, columns):
     out = list_output(name, columns=columns)
@@ -83,6 +85,7 @@ def test_one_algorithm_is_shown_completely_at_any_width(list_output, name, colum
     assert every <= shown
 
 
+@pytest.mark.extended
 def test_one_algorithm_is_shown_with_its_messages_and_traffic(list_output):
     out = " ".join(list_output("scaffold").split())
     assert "Down w and c, up y_i - w and c_i+ - c_i" in out
@@ -91,6 +94,7 @@ def test_one_algorithm_is_shown_with_its_messages_and_traffic(list_output):
     assert "FedAvg: down w, up w_i - w and n_i." in " ".join(list_output("fedprox").split())
 
 
+@pytest.mark.extended
 def test_a_closed_pipe_is_no_error():
     command = f"{sys.executable} -m experiments list fedld | head -1"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -102,6 +102,7 @@ def test_amplitude_normalization_without_images_is_refused(refused, tmp_path):
     assert "needs images" in refused(*arguments)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("labels", "model", "message"),
     [
@@ -196,6 +197,7 @@ def test_images_resized_beyond_all_memory_are_refused(refused, folder, tmp_path,
     assert "config.data.size: " in said and len(said.splitlines()) == 1
 
 
+@pytest.mark.extended
 def test_a_damaged_checkpoint_is_named_and_kept(tmp_path, capsys):
     config, workdir = tmp_path / "small.py", tmp_path / "run"
     config.write_text(FILE)

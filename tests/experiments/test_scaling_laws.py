@@ -18,6 +18,7 @@ TARGETS = (70.0, 80.0)
 TINY = Plan({1: 4, 2: 2, 4: 1}, 6, (6, 40), 2, rounds=4, visits=8, cost_intervals=2, cost_visits=4, cost_rounds=2)
 
 
+@pytest.mark.extended
 def test_every_run_has_valid_settings_and_a_directory_of_its_own():
     settings_of = {}
     for place in make_places(PLAN)["costs"]:
@@ -115,6 +116,7 @@ def test_data_of_another_name_are_refused(tmp_path, capsys):
     assert "fashion_mnist.npz and cifar10.npz" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
+@pytest.mark.extended
 def test_a_command_that_is_stopped_writes_what_is_done(tmp_path, monkeypatch, capsys):
     def stop(runs, workdir):
         raise KeyboardInterrupt

@@ -30,6 +30,7 @@ def test_what_the_command_line_sets_takes_precedence():
     assert {(run.settings()["rounds"], run.settings()["algorithm"]["learning_rate"]) for _, run in runs} == {(3, 0.5)}
 
 
+@pytest.mark.extended
 def test_runs_that_are_done_or_refused_are_written_and_drawn(tmp_path):
     runs, results = make_runs(TOPICS["privacy"], GIVEN), {}
     for place, run in runs:

@@ -182,6 +182,7 @@ def test_a_resumed_run_keeps_the_resolved_values_of_auto(config, finished, monke
         assert seen.pop() == kept
 
 
+@pytest.mark.extended
 def test_a_resumed_run_keeps_the_convolution_that_was_timed(config, monkeypatch):
     monkeypatch.setattr(autotune, "time_rounds", lambda *_: [1.0])
     changes = {"model.name": "cnn", "rounds": "2"}
@@ -260,6 +261,7 @@ def test_an_unexpected_error_keeps_its_traceback(tmp_path, monkeypatch):
         train.main(["--config=configs/quickstart.py", f"--workdir={tmp_path / 'run'}"])
 
 
+@pytest.mark.extended
 def test_the_command_in_a_process_exits_with_status_2():
     command = [sys.executable, "-m", "experiments.train", "--config=configs/quickstart.py", "--config.rouds=3"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -294,6 +296,7 @@ def test_an_unknown_flag_exits_with_status_2(arguments, capsys):
 DIVERGING = ["--config.algorithm.learning_rate=1e30", "--config.num_seeds=1", "--config.rounds=3"]
 
 
+@pytest.mark.extended
 def test_bits_of_a_compressed_upload_are_printed_and_counted(config, tmp_path, capsys):
     """A linear model of 64 inputs and 10 classes, 4 bits an entry, two scales for each of two tensors."""
     path = tmp_path / "compressed.py"
@@ -309,12 +312,14 @@ def test_bits_of_a_compressed_upload_are_printed_and_counted(config, tmp_path, c
     assert line["traffic/bits_up"] == 8 * line["traffic/up"] == 4 * 2 * bits
 
 
+@pytest.mark.extended
 def test_dropped_uploads_are_counted_with_a_warning(config, tmp_path, capsys):
     assert train.main([f"--config={config}", f"--workdir={tmp_path / 'run'}", *DIVERGING]) == 0
     assert "warning: " in capsys.readouterr().out
     assert RunDirectory(tmp_path / "run").read("summary.json")["dropped_uploads"][0] > 0
 
 
+@pytest.mark.extended
 def test_a_run_stops_at_the_first_nonfinite_upload_if_asked(config, tmp_path, capsys):
     arguments = [*DIVERGING, "--config.on_nonfinite=raise"]
     assert train.main([f"--config={config}", f"--workdir={tmp_path / 'run'}", *arguments]) == 1

@@ -11,6 +11,8 @@ from tests.golden.family_models import recognised
 from tests.golden.released_rules import adjusted_weights, guided_weights, principal_mean, tournament_mean
 from tests.golden.test_golden import HERE
 
+pytestmark = pytest.mark.extended
+
 load_checks()
 
 

@@ -1,10 +1,13 @@
 """Every stored case; all golden cases of the shared folder with -m slow."""
 
+import itertools
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.golden.__main__ import main, run_case
 from tests.golden.cases import Case, find_cases, load_checks
@@ -17,11 +20,17 @@ load_checks()
 LARGE = ("harmofl_unet_hw32", "resnet18_hw64", "fedld_repo_4", "byzfl_s_outliers_f2")  # slow to compile
 
 
-def _parameter(path: Path):
-    return pytest.param(path, id=f"{path.parent.name}/{path.stem}", marks=[pytest.mark.slow] * (path.stem in LARGE))
+def stored_cases() -> Iterator[ParameterSet]:
+    """The smallest file of every family as a quick test, and the others as extended or slow tests."""
+    for _, family in itertools.groupby(find_cases(HERE), key=lambda path: path.parent):
+        smallest, *others = sorted(family, key=lambda path: (path.stem in LARGE, path.stat().st_size))
+        yield pytest.param(smallest, id=f"{smallest.parent.name}/{smallest.stem}")
+        for path in others:
+            mark = pytest.mark.slow if path.stem in LARGE else pytest.mark.extended
+            yield pytest.param(path, id=f"{path.parent.name}/{path.stem}", marks=mark)
 
 
-@pytest.mark.parametrize("path", list(map(_parameter, find_cases(HERE))))
+@pytest.mark.parametrize("path", stored_cases())
 def test_the_package_agrees_with_every_stored_case(path):
     _, outcome = run_case(path)
     assert not outcome.problems

@@ -22,6 +22,8 @@ from tests.golden.cases import Case, find_cases
 from tests.golden.replay import aggregate
 from tests.golden.test_golden import HERE
 
+pytestmark = pytest.mark.extended
+
 AGGREGATORS = {
     "mean": mean,
     "principal": principal_directions,

@@ -23,6 +23,7 @@ def test_lenet_has_its_usual_number_of_parameters():
     assert num_params(lenet(10), 32, 32, 3) == 62_006
 
 
+@pytest.mark.extended
 def test_gradients_do_not_depend_on_the_convolution_implementation():
     inputs = jax.random.normal(KEY, (3, 16, 16, 3))
     variables = jax.jit(lenet(4, norm="batch").init)(KEY, inputs)

@@ -80,6 +80,7 @@ def test_native_has_the_derivatives_of_lax(case, stride, derivative):
     assert_equal(ours(x, kernel), theirs(x, kernel))
 
 
+@pytest.mark.extended
 @needs_native
 @pytest.mark.parametrize(
     ("side", "images", "pixels", "channels", "features", "most"),
@@ -197,6 +198,7 @@ def test_without_kernels_auto_is_im2col_and_native_is_refused(monkeypatch):
         Conv(2, impl="native").init(jax.random.key(0), jnp.zeros((1, 4, 4, 1)))
 
 
+@pytest.mark.extended
 def test_a_round_on_a_cpu_contains_no_xla_convolution():
     """Inside a loop that would cost several times the rest of the round (jax issues 12868, 26568)."""
     network = models.cnn(3, channels=(2,), hidden=(4,), kernel=3)

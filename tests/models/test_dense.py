@@ -22,6 +22,7 @@ def test_dense_has_the_leaves_and_values_of_flax():
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("inputs", "kernel"), SHAPES)
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
 def test_a_product_has_the_derivatives_of_any_order_and_mode_of_jax(platform, inputs, kernel):

@@ -35,6 +35,7 @@ def values_and_gradients(impl, case, dtype):
     return run(params, x)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 1e-5)])
 @pytest.mark.parametrize("case", CASES)
 def test_all_ways_give_the_values_and_gradients_of_lax(case, dtype, tolerance):

@@ -48,6 +48,7 @@ def test_layers_accepts_abstract_inputs():
     assert from_flax(Nested()).layers(inputs)["block_0/norm"] is BatchNorm
 
 
+@pytest.mark.extended
 def test_only_training_changes_the_other_collections():
     model = from_flax(Nested())
     inputs = jax.random.normal(KEY, (4, 5, 5, 1))
@@ -61,6 +62,7 @@ def test_only_training_changes_the_other_collections():
     assert all(jax.tree.leaves(moved))
 
 
+@pytest.mark.extended
 def test_dropout_draws_from_the_contexts_key_in_training_only():
     model = mlp(3, hidden=(64,), dropout=0.5)
     inputs = jax.random.normal(KEY, (2, 6))
@@ -74,6 +76,7 @@ def test_dropout_draws_from_the_contexts_key_in_training_only():
     np.testing.assert_array_equal(features(False, 1), features(False, 2))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", OF_IMAGES)
 def test_every_model_has_its_head_at_classifier(name):
     model = MODELS[name](7, width=0.1)

@@ -18,6 +18,8 @@ from fedjax_het.models._norms import NORMS
 from fedjax_het.server.weightings._parameter_guided import low_layer
 from fedjax_het.types import Context
 
+pytestmark = pytest.mark.extended
+
 KEY = jax.random.key(0)
 NETWORKS = ("resnet18", "resnet50", "densenet121", "harmofl_densenet", "unet")
 NUM_PARAMS = {  # on images of three channels; ResNet and DenseNet as torchvision's of a thousand classes

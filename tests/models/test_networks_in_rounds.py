@@ -13,6 +13,8 @@ from fedjax_het.models._resnet import ResNet
 from tests.golden.replay import client_data
 from tests.harness import algorithm, every_algorithm, every_algorithm_slowly
 
+pytestmark = pytest.mark.extended
+
 KEY = jax.random.key(0)
 
 

@@ -70,6 +70,7 @@ def test_max_pool_passes_its_gradient_to_the_first_of_equal_entries(kind, values
     assert found.sum() == num_windows * (num_windows + 1) / 2
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", POOLS)
 def test_max_pool_supports_forward_mode_and_vmap(kind):
     pool, theirs = POOLS[kind]
@@ -79,6 +80,7 @@ def test_max_pool_supports_forward_mode_and_vmap(kind):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.extended
 def test_the_compiled_gradient_of_max_pool_is_complete():
     """With jnp.max as the pool, a third of this gradient is missing once compiled."""
     kernel = jax.random.normal(jax.random.key(1), (5, 5, 3, 4))

@@ -33,6 +33,7 @@ def test_the_gradient_of_a_bias_is_summed_in_float32(layer, shape):
     np.testing.assert_array_equal(gradient(params, x, jnp.ones(()))["params"]["bias"], COUNT)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("impl", ["lax", "im2col"])
 def test_convolutions_and_their_gradients_are_rounded_to_bfloat16_once_or_twice(impl):
     """Sums of 25 or more numbers in bfloat16 would be off by twice as much."""

@@ -23,6 +23,7 @@ def trained():
     return jax.jit(thin().init)(jax.random.key(1), INPUTS)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("ending", ["safetensors", "npz"])
 def test_a_pretrained_model_is_initialized_with_the_weights_of_the_file(tmp_path, trained, ending):
     path = tmp_path / f"weights.{ending}"
@@ -32,6 +33,7 @@ def test_a_pretrained_model_is_initialized_with_the_weights_of_the_file(tmp_path
     jax.tree.map(np.testing.assert_array_equal, begun, trained)
 
 
+@pytest.mark.extended
 def test_a_head_of_other_classes_is_initialized_at_random(tmp_path, trained):
     save_state_dict(tmp_path / "weights.npz", trained, NAMES)
     begun = jax.jit(thin(7, pretrained=str(tmp_path / "weights.npz")).init)(KEY, INPUTS)

@@ -23,6 +23,7 @@ def encode(model, variables, *, is_training=False, key=KEY):
     return features, extras
 
 
+@pytest.mark.extended
 def test_the_adapted_model_keeps_the_initial_weights_of_the_model():
     _, variables = adapted()
     alone = mlp(3, hidden=(5,)).init(KEY, INPUTS)["params"]
@@ -59,6 +60,7 @@ def test_training_noise_depends_on_the_key_only():
     assert np.ptp(first - encode(model, variables)[1]["mean"], axis=0).min() > 0
 
 
+@pytest.mark.extended
 def test_evaluation_averages_the_probabilities_of_its_samples():
     model, variables = adapted(7)
     features, _ = encode(model, variables)
@@ -86,6 +88,7 @@ def test_evaluation_with_zero_scale_equals_that_of_the_mean():
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.extended
 def test_another_number_of_features_replaces_the_head():
     model, variables = adapted(2, num_features=8)
     params = variables["params"]

@@ -12,6 +12,7 @@ KEY, INPUTS = jax.random.key(0), jax.random.normal(jax.random.key(1), (4, 6, 6, 
 CONTEXT = Context(jnp.ones(4), jnp.int32(0), KEY, True)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("base", [mlp(3, (8,), norm="batch"), cnn(3, (2,), (5,), kernel=3)])
 def test_the_projection_adds_two_layers_behind_the_features(base):
     model = projected(7)(base)

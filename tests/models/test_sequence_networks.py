@@ -11,6 +11,8 @@ from fedjax_het.errors import InputError
 from fedjax_het.models import LSTM, computed_in, lstm, mlp, transformer
 from fedjax_het.types import Context
 
+pytestmark = pytest.mark.extended
+
 KEY = jax.random.key(0)
 TOKENS = jax.random.randint(KEY, (3, 12), 0, 7)
 SMALL = {

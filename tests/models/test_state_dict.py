@@ -33,6 +33,7 @@ def state_dict(name="resnet18"):
     return to_torch(variables(name, seed=1), TORCH_NAMES[name])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "norm"), [("resnet18", "batch_stat"), ("resnet18", "group"), *((name, "batch") for name in TORCH_NAMES)]
 )

@@ -3,9 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from fedjax_het.server.calibration import ClassMoments, add_moments, calibrate_head, no_moments
 from tests.harness import is_equal
+
+pytestmark = pytest.mark.extended
 
 RNG = np.random.default_rng(0)
 FEATURES = RNG.normal(size=(30, 3)) @ RNG.normal(size=(3, 3)) + 5

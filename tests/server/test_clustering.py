@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy.sparse.csgraph import connected_components
 
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
@@ -66,6 +67,7 @@ def test_means_of_clusters_come_in_the_order_of_their_lowest_members():
     np.testing.assert_allclose(means, [(points[0] + points[4]) / 2, (points[1] + points[3] + points[5]) / 3, [0, 0]])
 
 
+@pytest.mark.extended
 def test_published_clusters_count_alike_and_stay_for_classes_that_nobody_has():
     """Domains of four and of two clients in class 0; class 1 has one client; nobody present has class 2."""
     means = np.zeros((8, 3, 2), np.float32)

@@ -19,6 +19,8 @@ from fedjax_het.uplink import attack_sign_flip as sign_flip
 from fedjax_het.uplink._attacks import largest_z
 from tests.harness import ROUNDING, algorithm, compose, difference, federation, is_equal, model, run
 
+pytestmark = pytest.mark.extended
+
 UNIFORM = {"weighting": "uniform"}
 ATTACKS = {name: stage for name, stage in STAGES.items() if name.startswith("attack_")}
 

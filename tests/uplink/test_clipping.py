@@ -12,6 +12,7 @@ from fedjax_het.uplink import clip
 UPDATE = {"params": {"w": np.array([[3.0, 0.0], [0.0, 4.0]], np.float32), "b": np.array([0.0, 12.0], np.float32)}}
 
 
+@pytest.mark.extended
 @settings(max_examples=20, deadline=None)
 @given(bound=st.floats(1e-3, 12.9), scale=st.floats(1, 1e6))
 def test_a_longer_update_ends_at_the_bound_in_its_own_direction(bound, scale):

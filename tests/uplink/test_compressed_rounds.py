@@ -13,6 +13,8 @@ from fedjax_het.server.aggregators import coordinate_median, krum, minimum_diame
 from fedjax_het.uplink import drive, majority_vote, quantize, sign, top_k
 from tests.harness import compose, difference, is_equal, reference_run, run
 
+pytestmark = pytest.mark.extended
+
 UNIFORM = {"weighting": "uniform"}
 
 

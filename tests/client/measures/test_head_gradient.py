@@ -43,6 +43,7 @@ def assert_close(ours, theirs):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), ours, theirs)
 
 
+@pytest.mark.extended
 def test_per_batch_a_short_batch_counts_as_a_full_one():
     batches = [expected_gradient(0, 3), expected_gradient(3, 6), expected_gradient(6, 7)]
     assert_close(measure(), {"total": jax.tree.map(lambda *x: sum(x), *batches), "weight": 3.0})
@@ -56,6 +57,7 @@ def test_per_client_the_total_is_the_mean_gradient_of_the_client():
     assert_close(measure("client"), {"total": expected_gradient(0, 7), "weight": 1.0})
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("per", ["sample", "client"])
 def test_per_sample_and_per_client_the_batch_size_has_no_effect(per):
     assert_close(measure(per, batch_size=2), measure(per, batch_size=7))

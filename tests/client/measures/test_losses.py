@@ -44,6 +44,7 @@ def by_hand(variables, index, metric="loss") -> float:
     return float(optax.softmax_cross_entropy_with_integer_labels(logits, LABELS[index]).mean())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("batch_size", [1, 4, 7, 50])
 @pytest.mark.parametrize(("model", "variables"), [("start", START), ("local", LOCAL)])
 @pytest.mark.parametrize("metric", ["loss", "accuracy"])
@@ -65,6 +66,7 @@ def test_a_batch_is_no_wider_than_a_row_has_entries():
     assert float(PROBLEM.fold(data, data.train, 4, note, jnp.zeros(()))) == len(TRAIN) and widths == {4}
 
 
+@pytest.mark.extended
 def test_without_validation_examples_training_examples_are_used_unless_excluded():
     nobody = view(valid=NOTHING)
     expected = by_hand(LOCAL, TRAIN)
@@ -83,6 +85,7 @@ def test_nan_in_padding_does_not_change_the_mean_loss():
     assert float(mean_loss()(PROBLEM, view(inputs=sick))) == pytest.approx(by_hand(LOCAL, VALID), rel=1e-5)
 
 
+@pytest.mark.extended
 def test_the_mean_loss_under_vmap_is_that_of_each_client_alone():
     clients = [view(), view(valid=NOTHING), view(train=NOTHING, valid=NOTHING)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *clients)

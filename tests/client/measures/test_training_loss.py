@@ -9,6 +9,8 @@ from fedjax_het.client.measures._losses import EVALUATED, MEASURED
 from fedjax_het.errors import InputError
 from tests.harness import compose, federation
 
+pytestmark = pytest.mark.extended
+
 
 def report_loss(moment: str, batch_size: int = 50, **options):
     round = compose(

@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from fedjax_het.client.measures._statistics import ClassStatistics
 from fedjax_het.client.objectives import alignment
@@ -28,6 +29,7 @@ def test_a_class_without_a_global_prototype_uses_the_clients_own():
     np.testing.assert_allclose(term(is_known=(True, False, True)), np.mean((FEATURES - targets) ** 2), rtol=1e-6)
 
 
+@pytest.mark.extended
 def test_alignment_is_zero_in_the_first_round():
     assert float(term(round=0)) == 0
     assert not np.any(jax.grad(lambda x: term(round=0, features=x))(jnp.asarray(FEATURES)))

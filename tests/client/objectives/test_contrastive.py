@@ -22,6 +22,7 @@ def contrast(features, received, previous, is_kept, temperature):
     return value(features), jax.grad(lambda z: jnp.sum(value(z)))(features)
 
 
+@pytest.mark.extended
 @settings(max_examples=30, deadline=None)
 @given(arrays(np.float32, (4, 3, 4), elements=number), st.sampled_from([0.05, 0.5, 5.0]))
 def test_the_loss_is_bounded_and_its_gradient_is_orthogonal_to_the_features(vectors, temperature):
@@ -96,6 +97,7 @@ def test_the_contrast_to_clusters_follows_directions_alone():
     assert not np.any(gradient)
 
 
+@pytest.mark.extended
 def test_the_contrast_to_single_clusters_is_the_usual_one_of_prototypes():
     loss, _ = against_clusters(Z, CLUSTERS, FIRST)
     cosines = cosine(jnp.asarray(Z)[:, None], jnp.asarray(CLUSTERS)[:, 0]) / 0.1

@@ -40,6 +40,7 @@ def row_mean(change) -> float:
     return float(np.linalg.norm(change, axis=0).mean())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("per", ["weights", "batch"])
 def test_lambda_per_epoch_uses_the_head_at_the_beginning_of_the_epoch(per):
     loss = debiased_cross_entropy((2, 3), normalise=per)(forward())
@@ -74,6 +75,7 @@ def test_a_few_shot_class_that_is_not_in_the_batch_has_no_effect():
     np.testing.assert_allclose(debiased_cross_entropy((3,), normalise="batch")(at), cross_entropy()(at), rtol=1e-6)
 
 
+@pytest.mark.extended
 def test_divergence_per_class_weights_each_class_by_its_own_row():
     scores = jnp.zeros((1, NUM_CLASSES))
     term = debiased_cross_entropy((1, 2), divergence="per_class", normalise="batch")
@@ -82,6 +84,7 @@ def test_divergence_per_class_weights_each_class_by_its_own_row():
     np.testing.assert_allclose(weights, [1, 1 + rows[1], 1 + rows[2], 1], rtol=1e-5)
 
 
+@pytest.mark.extended
 @given(seed=st.integers(0, 1000), factor=st.floats(0.01, 100))
 @settings(deadline=None, max_examples=20)
 def test_divergences_are_homogeneous_and_invariant_to_rotation(seed, factor):
@@ -93,6 +96,7 @@ def test_divergences_are_homogeneous_and_invariant_to_rotation(seed, factor):
         np.testing.assert_allclose(divergence(rotation @ change), divergence(change), rtol=1e-4)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("now", [NOW, START])
 def test_no_gradient_passes_through_lambda(now):
     """At the start, too, where a length has no derivative."""
@@ -106,6 +110,7 @@ def test_no_gradient_passes_through_lambda(now):
     np.testing.assert_allclose(by_head, 0, atol=1e-6)  # logits may all move alike; nothing comes by lambda
 
 
+@pytest.mark.extended
 def test_padding_changes_nothing_and_an_empty_batch_is_zero():
     term = debiased_cross_entropy((2, 3))
     padded = forward(np.concatenate([LOGITS, 9 + LOGITS[:2]]), np.concatenate([LABELS, [3, 3]]), [1] * 8 + [0] * 2)
@@ -114,12 +119,14 @@ def test_padding_changes_nothing_and_an_empty_batch_is_zero():
     assert float(value) == 0 and not np.any(gradient)
 
 
+@pytest.mark.extended
 def test_the_loss_of_maps_is_the_mean_over_pixels():
     maps, labels = LOGITS.reshape(2, 2, 2, NUM_CLASSES), LABELS.reshape(2, 2, 2)
     term = debiased_cross_entropy((2, 3))
     np.testing.assert_allclose(term(forward(maps, labels)), term(forward()), rtol=1e-6)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("labels", "count", "share", "expected"),
     [

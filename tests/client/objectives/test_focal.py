@@ -13,6 +13,8 @@ from fedjax_het.client.objectives._supervised import focal_losses
 from fedjax_het.errors import InputError
 from fedjax_het.types import Batch, ForwardPass, Outputs
 
+pytestmark = pytest.mark.extended
+
 RNG = np.random.default_rng(0)
 LOGITS = jnp.asarray(RNG.normal(size=(6, 4)), jnp.float32)
 LABELS = jnp.array([0, 1, 2, 3, 0, 1])

@@ -115,6 +115,7 @@ def test_fashion_mnist_is_read():
     assert dataset.class_names[9] == "Ankle boot"
 
 
+@pytest.mark.extended
 def test_pacs_is_read_from_a_file_per_domain():
     dataset = load("arrays", path=shared_path("data/pacs"))
     assert dataset.inputs.shape == (9991, 64, 64, 3)

@@ -38,6 +38,7 @@ def whole_model(state, personal):
     return tree.merge(first, personal)
 
 
+@pytest.mark.extended
 def test_the_global_model_is_evaluated_on_every_client_newcomer_and_test_example(trained):
     federation, _, state, evaluation = trained
     clients = jax.tree.map(lambda x: x[0], state.clients)

@@ -18,6 +18,8 @@ from fedjax_het.models._resnet import ResNet
 from fedjax_het.types import ClientState, Context, Rows, RunCounters, ServerState, State
 from tests.harness import is_equal, map_rows
 
+pytestmark = pytest.mark.extended
+
 BATCH = 8  # so that clients have several batches, of several sizes
 NETWORKS = {
     "mlp": lambda norm: models.mlp(3, hidden=(8,), norm=norm),

@@ -19,6 +19,8 @@ from fedjax_het.sharing import HEAD
 from fedjax_het.types import Context
 from tests.harness import algorithm, is_equal
 
+pytestmark = pytest.mark.extended
+
 
 @functools.cache
 def federation():

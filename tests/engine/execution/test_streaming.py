@@ -82,6 +82,7 @@ def run(simulation: Simulation, blocks: tuple[int, ...] = (5, 4)) -> tuple:
     return jax.tree.map(np.array, (without_padding(with_all_client_states(state), federation().num_clients), out))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("client_states", ["device", pytest.param("host", marks=pytest.mark.slow)])
 def test_a_released_executor_keeps_no_data_on_the_device(client_states):
     shapes = (federation().examples.inputs.shape, federation().data.test.index.shape)
@@ -97,6 +98,7 @@ def test_a_released_executor_keeps_no_data_on_the_device(client_states):
     assert count_arrays() == num_before
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("full_optimization")
 @pytest.mark.parametrize(
     ("name", "options", "layout", "residence"),
@@ -133,6 +135,7 @@ def streamed():
     return build("scaffold", "disk", "stream", **quick_options())
 
 
+@pytest.mark.extended
 def test_the_length_of_blocks_does_not_change_the_states(streamed):
     whole, parts = streamed.start(), streamed.start()
     whole, _ = streamed.advance(whole, 5)

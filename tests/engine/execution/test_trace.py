@@ -78,12 +78,14 @@ def test_a_summary_that_returns_its_stack_is_refused():
         build({"published": {"n": summary}, "reports": report})
 
 
+@pytest.mark.extended
 def test_batches_of_one_example_are_refused_with_batch_norm_only():
     with pytest.raises(InputError, match=r"batch_size: batches of one example.*norm_0"):
         build({}, norm="batch", batch_size=1)
     assert build({}, norm="none", batch_size=1).cost.num_clients == 5
 
 
+@pytest.mark.extended
 def test_amplitude_normalisation_is_refused_for_images_with_negative_means():
     pixels = (np.random.default_rng(0).random((40, 6, 6, 1)) - 0.5).astype(np.float32)
     floats = federate(assemble("floats", pixels, np.arange(40) % 3), iid(), 5)

@@ -29,6 +29,7 @@ def assert_close(ours, rows, tolerance=4e-13):
     np.testing.assert_array_equal(ours, ours.T)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("size", [(1, 1), (2, 5), (5, 512), (7, 5000), (100, 40), (4, 0)], ids=str)
 @pytest.mark.parametrize("scale", [1.0, 1e-15, 1e15])
 def test_inner_products_by_digits_are_those_of_float64(size, scale):
@@ -89,6 +90,7 @@ def test_small_leaves_are_joined_without_a_change():
         assert_close(np.asarray(jax.jit(in_double(lambda stack: StackedUpdates(stack).gram()))(stack)), rows)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("layout", [vmapped, sharded(2)], ids=str)
 @pytest.mark.parametrize("results", [1, 1 << 22], ids=["by blocks", "at once"])
 def test_each_leaf_has_products_of_its_own_whether_it_is_joined_or_not(layout, results, monkeypatch):

@@ -22,6 +22,7 @@ PACKED = {"aggregation": STACK}
 each = pytest.mark.parametrize("name", NAMES)
 
 
+@pytest.mark.extended
 @each
 def test_a_run_with_a_bfloat16_stack_stays_near_the_one_in_float32(name):
     shared = run(compose(name, options=PACKED))[0].server.shared
@@ -61,6 +62,7 @@ def test_a_weighting_reads_packed_updates_as_floats():
     assert difference(wanted, ours) < 1e-2
 
 
+@pytest.mark.extended
 def test_streaming_sums_are_of_the_unpacked_updates():
     momentum = {"reports": {"momentum": effective_learning_rate(0.05)}, "published": {"momentum": mean_direction()}}
     rounds = [compose("fedgh", options=options, change=momentum) for options in ({}, PACKED)]

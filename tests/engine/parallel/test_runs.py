@@ -72,6 +72,7 @@ def check(chosen, seed=0, num_seeds=1, **options):
     assert len(np.unique(together["loss"][:, -1])) > 1
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("name", "option", "values"), OF_ITS_OWN)
 def test_a_sweep_over_an_option_equals_runs_alone(name, option, values):
     check(sweep(name, {option: values}))
@@ -120,6 +121,7 @@ def test_a_sweep_over_the_learning_rate_equals_runs_alone_for_every_algorithm(na
     check(sweep(name, {"learning_rate": RATES}))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_number_of_every_algorithm_can_be_swept(name):
     """All at once, by tracing alone. What may be something else (HarmoFL's band may be a name) may be refused."""
@@ -169,6 +171,7 @@ def test_the_error_for_a_list_of_algorithms_says_how_to_write_a_sweep():
         build([algorithm("fedavg"), algorithm("fedavg")])
 
 
+@pytest.mark.extended
 def test_the_cost_covers_all_runs():
     fewest, most = build(sweep("fedavg", {"epochs": (1, 2)})).cost.steps_per_client
     assert fewest == build(algorithm("fedavg", epochs=1)).cost.steps_per_client[0]

@@ -13,6 +13,8 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import ClientState
 from tests.harness import ROUNDING, algorithm, difference, federation, model, without_padding
 
+pytestmark = pytest.mark.extended
+
 HIDDEN = 20_000  # the model outweighs everything else; nothing is run
 QUICK = [vmapped, sharded(3), sharded(2, 2)]
 LAYOUTS = [vmapped, chunked(2), sharded(2), sharded(3), sharded(4), sharded(4, 1), sharded(2, 2)]

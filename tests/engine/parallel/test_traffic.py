@@ -11,6 +11,8 @@ from fedjax_het.engine import Simulation, sharded
 from fedjax_het.engine.execution.programs import RunPrograms
 from tests.harness import algorithm, federation
 
+pytestmark = pytest.mark.extended
+
 COHORT, DEVICES = 8, 4
 
 

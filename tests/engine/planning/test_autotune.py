@@ -109,6 +109,7 @@ def test_smaller_layouts_train_fewer_clients_at_a_time():
     assert list(autotune.smaller_layouts([sharded(2), chunked(1)], 9)) == []
 
 
+@pytest.mark.extended
 def test_a_simulation_with_layout_auto_records_its_choice():
     simulation = Simulation(algorithm("fedavg"), model(), federation(), rounds=2, layout="auto")
     assert simulation.choice.layout is simulation.layout
@@ -135,6 +136,7 @@ def test_off_the_cpu_auto_times_convolutions_with_layouts_and_trains_the_same(mo
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *states)
 
 
+@pytest.mark.extended
 def test_the_chosen_layout_is_compiled_once(monkeypatch):
     compiled, compile = [], jax.stages.Lowered.compile
     monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self: compiled.append(1) or compile(self))

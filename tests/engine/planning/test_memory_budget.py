@@ -82,6 +82,7 @@ def test_a_requested_offload_is_kept_for_any_budget(select):
         select(vmapped, select.held("device", "device") + 700, OffloadPolicy("device", "device"))
 
 
+@pytest.mark.extended
 def test_layout_auto_trains_fewer_clients_at_a_time_within_the_budget(select, monkeypatch):
     monkeypatch.setattr(autotune, "candidates", lambda *_: [vmapped, chunked(5)])
     _, layout, choice = select("auto", select.held("device", "device") + 210, OffloadPolicy("device", "device"))
@@ -138,6 +139,7 @@ def test_a_disk_that_is_too_small_is_refused(select, monkeypatch):
         select(vmapped, None, OffloadPolicy("disk", "device"))
 
 
+@pytest.mark.extended
 def test_a_simulation_runs_within_a_small_memory_budget():
     """End to end: all of it would take four times that, and is not even compiled."""
     simulation = Simulation(

@@ -66,6 +66,7 @@ def play(rule, draws, durations, rounds):
     return steps[:rounds]
 
 
+@pytest.mark.extended
 def test_the_schedule_is_that_of_an_event_queue():
     rng, num_stale, num_equal = np.random.default_rng(0), 0, 0
     for case in range(1000):
@@ -98,6 +99,7 @@ def test_fewer_rounds_have_the_beginning_of_the_same_schedule():
 
 
 # ---- laws ------------------------------------------------------------------------------------------------------------
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["fedavg", pytest.param("scaffold", marks=pytest.mark.slow)])
 def test_with_one_number_as_buffer_cohort_and_concurrency_the_run_is_synchronous(name):
     """To the bit, but for the last of the clock's, whatever the clients' speeds."""
@@ -111,6 +113,7 @@ def test_with_one_number_as_buffer_cohort_and_concurrency_the_run_is_synchronous
         assert is_equal(metrics._replace(staleness=None, seconds=None), measured._replace(seconds=None))
 
 
+@pytest.mark.extended
 def test_updates_are_scaled_by_their_staleness_and_models_are_mixed():
     """FedAsync's step is (1 - alpha s) w + alpha s w_i for the model w_i of the client, found by FedBuff."""
     plain, scaled = (simulation(fedbuff(3, buffer_size=1, exponent=a), rounds=8) for a in (0.0, 0.5))
@@ -161,6 +164,7 @@ def test_layouts_give_equal_results(name):
         assert difference(without_padding(expected), without_padding(state)) < 1e-5
 
 
+@pytest.mark.extended
 def test_streamed_runs_give_the_same_bits():
     rule = fedbuff(4, buffer_size=2)
     expected, _ = finish(simulation(rule, "scaffold", num_seeds=2))
@@ -169,6 +173,7 @@ def test_streamed_runs_give_the_same_bits():
     assert is_equal(stored.clients.take(np.tile(np.arange(5), (2, 1))), expected.clients)
 
 
+@pytest.mark.extended
 def test_updates_that_are_too_old_are_dropped_and_counted():
     rule = fedbuff(4, buffer_size=1, max_staleness=1)
     state, metrics = finish(simulation(rule, rounds=8))

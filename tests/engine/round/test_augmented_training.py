@@ -9,6 +9,8 @@ from fedjax_het.engine.parallel.layout import chunked, vmapped
 from fedjax_het.engine.round.program import make_round
 from tests.harness import difference, run
 
+pytestmark = pytest.mark.extended
+
 FLIP = data.AUGMENTATIONS["images"](flip=0.5)
 JITTER = data.AUGMENTATIONS["images"](crop=(0.5, 1.0), flip=0.5, brightness=0.5, grayscale=0.5)
 

@@ -31,6 +31,7 @@ def test_clients_take_part_independently_and_equally_often():
     assert np.abs(pairs).max() < 5 / np.sqrt(DRAWS)
 
 
+@pytest.mark.extended
 def test_the_number_of_clients_of_a_large_population_is_binomial():
     rule, num_clients, probability = poisson(1e-3), 1_000_003, 1e-3
     draw = jax.jit(jax.vmap(lambda key: rule.draw(key, num_clients, 0)))
@@ -44,6 +45,7 @@ def test_the_number_of_clients_of_a_large_population_is_binomial():
     assert "1000003]" not in str(jax.make_jaxpr(lambda key: rule.draw(key, num_clients, 0))(jax.random.key(0)))
 
 
+@pytest.mark.extended
 def test_a_surplus_is_left_out_at_random_and_counted():
     whole, few = poisson(0.5), poisson(0.5, slots=4)
     keys = jax.random.split(jax.random.key(3), DRAWS)

@@ -15,6 +15,8 @@ from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import WEIGHTINGS
 from tests.harness import algorithm, difference, federation, plain_round, run
 
+pytestmark = pytest.mark.extended
+
 HIDDEN = 50_000  # the model outweighs everything else; nothing is run
 
 

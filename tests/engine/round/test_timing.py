@@ -11,6 +11,8 @@ from fedjax_het.engine.round.timing import from_file, log_normal
 from fedjax_het.errors import InputError
 from tests.harness import algorithm, federation, is_equal, model, run
 
+pytestmark = pytest.mark.extended
+
 STEPS = -(-np.asarray(federation().data.train.count) // 8)  # of batches of 8, in one epoch
 SECONDS = np.array([1.0, 2.0, 3.0, 4.0, 5.0])  # of one step
 

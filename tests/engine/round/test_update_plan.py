@@ -14,6 +14,8 @@ from fedjax_het.server.weightings._shares import WEIGHTINGS, weight_per_client
 from fedjax_het.types import Aggregate
 from tests.harness import algorithm, compose, difference, federation, plain_round, run
 
+pytestmark = pytest.mark.extended
+
 
 def trimmed_mean(num_trimmed: int) -> Aggregator:
     """As a user would write it: each coordinate without its largest and smallest values."""

@@ -14,6 +14,8 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import Upload
 from tests.harness import ROUNDING, compose, difference, is_equal, reference_run, run
 
+pytestmark = pytest.mark.extended
+
 PLAIN = Stage(send=lambda update, view: Sent(update, view.memory))
 COUNTED = Stage(
     send=lambda update, view: Sent(tree.scale(2.0, update), view.memory + 1, {"ids": view.client.astype(float)}),

@@ -25,6 +25,7 @@ def build(name: str, num_seeds: int = 1, **options) -> Simulation:
     )
 
 
+@pytest.mark.extended
 @all_quick_for("fedavg", "fedbn", "fedpac")
 def test_a_resumed_run_ends_with_the_same_bits(name, tmp_path):
     simulation = build(name)
@@ -67,6 +68,7 @@ def with_all_client_states(state):
     return state._replace(clients=state.clients.take_all())
 
 
+@pytest.mark.extended
 def test_a_resumed_run_has_the_same_client_states(tmp_path):
     simulation = build_off_device()
     expected = with_all_client_states(advance_in_blocks(simulation, 4))
@@ -112,6 +114,7 @@ def test_a_damaged_file_of_client_states_is_refused(tmp_path):
         Checkpoints(tmp_path, "me").restore(simulation.start())
 
 
+@pytest.mark.extended
 def test_moving_client_states_on_or_off_the_device_is_refused(tmp_path):
     advance_in_blocks(build_off_device(), 1, directory=tmp_path)
     with pytest.raises(InputError, match=r"its client states were off the device, not on it. Set client_states"):
@@ -127,6 +130,7 @@ def test_an_empty_directory_has_no_latest_checkpoint(tmp_path):
     assert Checkpoints(tmp_path).latest() is None
 
 
+@pytest.mark.extended
 def test_only_the_newest_checkpoints_are_kept(tmp_path, saved):
     simulation, _ = saved
     kept = Checkpoints(tmp_path, keep=2)
@@ -161,6 +165,7 @@ def test_a_checkpoint_of_another_algorithm_is_refused(saved):
         Checkpoints(directory, {"mu": 1}).restore(build("scaffold").start())
 
 
+@pytest.mark.extended
 def test_a_checkpoint_of_another_number_of_seeds_is_refused(saved):
     _, directory = saved
     with pytest.raises(InputError, match=r"int32\[1, 5\] there and int32\[2, 5\] here"):

@@ -14,6 +14,8 @@ from fedjax_het.engine.round.timing import log_normal
 from tests.engine.storage.test_checkpoint import advance_in_blocks, with_all_client_states
 from tests.harness import algorithm, federation, is_equal, model
 
+pytestmark = pytest.mark.extended
+
 
 def send(update, view):
     """Send three quarters of the update and of what was left of the last one, and keep the rest."""

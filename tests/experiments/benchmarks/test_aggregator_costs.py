@@ -3,6 +3,8 @@ import pytest
 from experiments.benchmarks import aggregators
 from fedjax_het.engine.parallel.layout import sharded, vmapped
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.mark.parametrize("layout", [vmapped, pytest.param(sharded(2), marks=pytest.mark.slow)], ids=str)
 def test_every_aggregator_is_measured_with_the_mean(layout):

@@ -46,6 +46,7 @@ def check(rows, result):
     return rows
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedld", "harmofl"])
 def test_rounds_lower_for_gpus_without_calls_that_only_cpus_have(algorithm):
     check(compile.compile_case(algorithm, "mlp", "vmapped", find_target("cuda")), "lowered")

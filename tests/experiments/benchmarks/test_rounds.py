@@ -138,6 +138,7 @@ def measurements(tmp_path_factory):
     return Benchmark(W3, [name for name in pythons if name in PEERS], BenchmarkRules(cores=2, pythons=pythons)).run()
 
 
+@pytest.mark.extended
 def test_crashed_and_missing_peers_are_reported_and_the_others_are_measured(measurements):
     assert "out of luck" in measurements["flower"].crashed
     assert [len(measurements[name].seconds) for name in (OURS, "torch_lean", "flower", "fedjax")] == [7, 7, 0, 0]
@@ -196,6 +197,7 @@ def test_a_worker_imports_neither_fedjax_het_nor_jax():
 
 
 # ---- contenders ------------------------------------------------------------------------------------------------------
+@pytest.mark.extended
 def test_this_package_takes_the_step_that_the_workload_describes(tmp_path):
     """One step of a client on all its examples, through the worker's pipe, against the gradient by hand."""
     sizes = ["--clients=3", "--examples=20"]
@@ -216,6 +218,7 @@ def test_this_package_takes_the_step_that_the_workload_describes(tmp_path):
         np.testing.assert_allclose(held["arr_1"] - bias, -work.learning_rate * error.sum(axis=0), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "work",
     [

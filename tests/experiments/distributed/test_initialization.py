@@ -49,6 +49,7 @@ def test_a_jax_without_its_private_client_trains_in_a_single_process_and_refuses
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
+@pytest.mark.extended
 def test_an_input_error_of_one_process_is_printed_once_and_ends_both(place, tmp_path):
     own = train_arguments(place, tmp_path / "run", {"data.path": "examples.npz"})
     assert common_error(place, own, [place, tmp_path]).startswith("error: process 1 of 2: config.data.path: ")
@@ -93,6 +94,7 @@ def as_one_of_two(index: int) -> list[str]:
     return [f"--coordinator=127.0.0.1:{free_port()}", "--num_processes=2", f"--process_id={index}"]
 
 
+@pytest.mark.extended
 def test_a_coordinator_that_does_not_answer_is_named(place, tmp_path, capsys):
     flags = [*as_one_of_two(1), "--initialization_timeout=5"]
     assert train.main([*train_arguments(place, tmp_path, {}), *flags]) == 2

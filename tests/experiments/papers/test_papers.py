@@ -53,6 +53,7 @@ def test_the_settings_of_every_run_are_valid(experiment, scale):
         assert "{" not in str(chosen["data"].get("path"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("paper", PAPERS)
 def test_networks_have_the_layers_that_their_algorithm_keeps_personal(paper):
     seen = set()
@@ -73,6 +74,7 @@ def test_networks_have_the_layers_that_their_algorithm_keeps_personal(paper):
     assert bool(seen) == (paper != "fedmgc")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("paper", PAPERS)
 def test_tables_share_the_runs_of_equal_settings_and_no_others(paper, tmp_path):
     there, shared = {}, 0
@@ -86,6 +88,7 @@ def test_tables_share_the_runs_of_equal_settings_and_no_others(paper, tmp_path):
     assert shared > 0
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("paper", ("fedrd", "harmofl"))
 def test_every_experiment_has_a_smoke_scale_without_files(paper):
     for experiment in PAPERS[paper].values():

@@ -9,6 +9,8 @@ from experiments.report import page
 from experiments.report.contents import make_contents
 from experiments.runs.results import read_runs
 
+pytestmark = pytest.mark.extended
+
 CONFIG = """
 def get_config():
     return dict(

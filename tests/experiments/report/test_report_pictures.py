@@ -10,6 +10,8 @@ from experiments.runs.results import read_runs
 from fedjax_het.errors import InputError
 from tests.experiments.report import sample_runs
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture
 def run(tmp_path):

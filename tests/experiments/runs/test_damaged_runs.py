@@ -218,6 +218,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("damage", "message"), REFUSED.values(), ids=REFUSED)
 def test_a_damaged_run_is_refused_with_one_message_and_left_unchanged(workdir, command, capsys, damage, message):
     damage(workdir)
@@ -288,6 +289,7 @@ def test_a_torn_last_line_is_repaired_on_resumption(finished, workdir, command):
     assert lines(workdir) == lines(finished)
 
 
+@pytest.mark.extended
 def test_truncating_a_file_as_advised_gives_the_same_results(finished, workdir, command, capsys):
     edit_line(7, halve)(workdir)
     assert train.main(command) == 2

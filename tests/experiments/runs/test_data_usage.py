@@ -159,6 +159,7 @@ def read(path):
     return json.loads(path.read_text())
 
 
+@pytest.mark.extended
 def test_the_header_and_the_end_describe_training_and_measured_examples(finished):
     begun, _, ended = finished[1].partition("round 1/2")
     for text in (" ".join(begun.split()), " ".join(ended.split())):

@@ -144,6 +144,7 @@ def test_check_data_refuses_what_training_refuses(command, capsys, tmp_path):
     assert "--config.data.sise is unknown" in capsys.readouterr().err
 
 
+@pytest.mark.extended
 def test_training_prints_the_table_before_compiling(command, capsys, tmp_path):
     assert train.main([*command, f"--workdir={tmp_path / 'run'}"]) == 0
     shown = capsys.readouterr().out

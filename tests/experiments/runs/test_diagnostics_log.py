@@ -13,6 +13,8 @@ from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import Simulation
 from tests.harness import algorithm, model
 
+pytestmark = pytest.mark.extended
+
 CONFIG = """
 def get_config():
     return dict(

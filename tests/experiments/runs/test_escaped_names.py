@@ -44,6 +44,7 @@ def workdir(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.extended
 def test_all_files_are_written_and_tables_have_one_line_per_row(workdir):
     assert {"summary.json", "per_client.csv", "curves.png", "partition.png"} <= {
         path.name for path in workdir.iterdir()
@@ -61,6 +62,7 @@ def test_a_complete_run_prints_its_table_without_interpreting_markup(workdir, ca
     assert "unseen/[/x] $y^{/accuracy" in capsys.readouterr().out
 
 
+@pytest.mark.extended
 def test_the_report_shows_names_literally(workdir, tmp_path, capsys):
     pytest.importorskip("plotly")
     from experiments.report import __main__ as report

@@ -43,6 +43,7 @@ def train_run(folder, name):
     return train.main([f"--config={folder / 'config.py'}", f"--workdir={folder / name}", "--no_compilation_cache"])
 
 
+@pytest.mark.extended
 def test_selected_rows_are_those_of_the_selected_rounds(finished):
     run = RunResults(finished / "run")
     summary = run.summary
@@ -67,6 +68,7 @@ def test_measures_read_the_selected_rows(finished):
         )
 
 
+@pytest.mark.extended
 def test_a_killed_run_resumes_to_the_same_selected_rows(finished):
     """Killed with the checkpoint of round 6 and the lines of all rounds written."""
     shutil.copytree(finished / "run", finished / "killed")

@@ -243,12 +243,14 @@ def test_a_failing_writer_is_reported_once_and_the_others_continue(log, tmp_path
     assert curves(tmp_path / "tensorboard" / "seed_0") == expected(tmp_path, 0)
 
 
+@pytest.mark.extended
 def test_a_writer_that_fails_to_close_loses_no_result(command, tmp_path, failing_tracker, capsys):
     failing_tracker.writer.close = raise_network_error
     assert train.main([*command, "--config.live=broken", "--config.diagnostics="]) == 0
     assert "warning: broken failed" in capsys.readouterr().out and (tmp_path / "run" / "summary.json").exists()
 
 
+@pytest.mark.extended
 def test_a_writer_that_fails_to_start_ends_the_run_before_its_first_round(command, tmp_path, failing_tracker, capsys):
     failing_tracker.module.open = raise_network_error
     assert train.main([*command, "--config.live=broken", "--config.diagnostics="]) == 2

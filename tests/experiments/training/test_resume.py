@@ -95,6 +95,7 @@ def check_kill_and_resume(
         np.testing.assert_array_equal(resumed[path], leaf, err_msg=path)
 
 
+@pytest.mark.extended
 def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     check_kill_and_resume(tmp_path, SMALL | {"num_seeds": "1", "model.hidden": "()"}, kills=[(10, 0.0)])
 

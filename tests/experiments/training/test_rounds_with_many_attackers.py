@@ -3,10 +3,13 @@
 import json
 
 import numpy as np
+import pytest
 
 from experiments import train
 from fedjax_het import engine
 from fedjax_het.attackers import choose_attackers
+
+pytestmark = pytest.mark.extended
 
 FILE = """
 def get_config():

@@ -40,6 +40,7 @@ def reports_of(variance=VARIANCE, means=MEANS, heads=HEADS):
     )
 
 
+@pytest.mark.extended
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([0.05, 1.0]))
 def test_mixed_heads_have_no_larger_risk_than_own_or_averaged_heads(seed, spread):
@@ -89,6 +90,7 @@ def test_small_weights_are_dropped_and_the_rest_sums_to_one():
     np.testing.assert_array_equal(drop_small_weights(rows, 0.0), rows)
 
 
+@pytest.mark.extended
 def test_heads_are_mixed_per_client_and_other_leaves_averaged():
     reports = reports_of()
     aggregate, _ = server_step.aggregate(collaborative_heads(mean()), None, (), view(**reports))

@@ -42,6 +42,7 @@ def draw_updates(seed, size=6, length=5):
     return rng.normal(size=(size, length)), rng.uniform(0.2, 2, size)
 
 
+@pytest.mark.extended
 @seeds
 @few
 def test_no_update_grows_and_none_opposes_the_last_dominant(seed):
@@ -89,6 +90,7 @@ def test_the_sum_of_projections_ranks_as_their_mean_and_is_no_option(seed):
         dominant_edit(p_mode="sum_excl")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("fraction", "count"), [(0.1, 1), (0.3, 3), (0.5, 5), (0.7, 7), (0.75, 8), (1.0, 10)])
 def test_the_number_of_dominant_clients_is_the_rounded_fraction(fraction, count):
     stack, losses = draw_updates(0, size=10)
@@ -107,6 +109,7 @@ def test_absent_clients_are_never_dominant():
     assert int(count) == 3 and set(np.asarray(order)[:3].tolist()) == {0, 1, 2}
 
 
+@pytest.mark.extended
 def test_min_norm_ratio_excludes_nearly_zero_updates_from_dominance():
     stack = np.concatenate([[[1e-13, 0, 0]], [[1.0, 0, 0]], [[-0.2, 1, 0]], [[-0.2, 0, 1]]])
     losses = np.array([0.1, 1, 1, 1])

@@ -72,6 +72,7 @@ def test_more_clients_than_dimensions_give_finite_updates(test):
             assert np.linalg.norm(out) <= 100 * np.linalg.norm(stack)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", PAIR_ORDERS)
 def test_the_order_of_a_pair_does_not_depend_on_other_clients(name):
     def turns(cohort):

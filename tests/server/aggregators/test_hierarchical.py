@@ -9,6 +9,8 @@ from fedjax_het.server.aggregators import hierarchical_mean
 from fedjax_het.server.aggregators._hierarchical import Reference
 from tests.golden.replay import aggregate
 
+pytestmark = pytest.mark.extended
+
 RNG = np.random.default_rng(0)
 STACK = {
     "params": {"a": RNG.normal(size=(5, 6)).astype(np.float32), "b": RNG.normal(size=(5, 2, 3)).astype(np.float32)}

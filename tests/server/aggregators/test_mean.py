@@ -97,6 +97,7 @@ def apply_to_models(aggregator) -> np.ndarray:
     return START + aggregate.update["params"]["w"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 def test_with_weights_that_sum_to_one_the_sum_of_models_is_the_mean(weighting):
     np.testing.assert_allclose(apply_to_models(sum_of_models(weighting)), apply_to_models(mean(weighting)), atol=1e-5)

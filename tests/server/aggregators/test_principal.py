@@ -63,6 +63,7 @@ def test_absent_clients_do_not_change_the_result(name):
     close(combine(AGGREGATORS[name], padded, counts), combine(AGGREGATORS[name], STACK, COUNTS))
 
 
+@pytest.mark.extended
 @each
 @given(st.integers(1, 8), st.integers(1, 5), st.integers(0, 1000))
 @settings(deadline=None, max_examples=15)

@@ -78,6 +78,7 @@ def draw_updates(seed):
     return (generator.normal(size=LENGTH) + 0.5 * generator.normal(size=(SIZE, LENGTH))).astype(np.float32)
 
 
+@pytest.mark.extended
 @given(st.integers(0, 10_000), st.floats(-30, 38), st.booleans())
 @few
 def test_liars_of_any_size_move_the_result_by_a_bounded_amount(seed, exponent, is_same):
@@ -106,6 +107,7 @@ def test_zeros_give_zero():
         assert np.array_equal(result, np.zeros(LENGTH)), name
 
 
+@pytest.mark.extended
 @seeds
 @few
 def test_the_order_of_clients_and_absent_ones_do_not_matter(seed):

@@ -22,6 +22,7 @@ def adjust(weights, gaps, size, is_adjusted=None, **options) -> np.ndarray:
     )
 
 
+@pytest.mark.extended
 @given(clients=clients, size=st.floats(0, 3), factor=st.floats(0.1, 10), centre=st.booleans(), seed=st.integers(0, 5))
 @settings(deadline=None, max_examples=60)
 def test_adjusted_weights_are_shares_and_depend_on_relative_gaps_only(clients, size, factor, centre, seed):
@@ -142,6 +143,7 @@ def test_a_single_client_has_all_the_weight():
     np.testing.assert_array_equal(used, np.ones((3, 1)))
 
 
+@pytest.mark.extended
 def test_the_step_can_be_traced():
     steps = jnp.array([0.0, 0.1])
     second = jax.vmap(lambda d: run_second(generalization_adjustment(d, 10)))(steps)

@@ -18,6 +18,7 @@ def weigh(name, counts, is_present):
     return np.asarray(weighting.update(weighting.init({}, len(counts)), view)[0])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", WEIGHTINGS)
 @given(clients=counts_and_presence, seed=st.integers(0, 5))
 @settings(deadline=None, max_examples=40)
