@@ -32,6 +32,26 @@ def test_a_client_store_is_restored_from_its_checkpoint(tmp_path):
     assert is_equal(other.take_all(), mirror)
 
 
+def test_equal_states_have_equal_files_whatever_was_in_memory_before(tmp_path, monkeypatch):
+    listed, make_empty = [], np.empty
+    for garbage in (17, 202):
+
+        def make_filled(shape, dtype=float, garbage=garbage):
+            array = make_empty(shape, dtype)
+            array.view(np.uint8)[...] = garbage
+            return array
+
+        monkeypatch.setattr(np, "empty", make_filled)
+        store = new_store()
+        update_random(store, dense(initial_states()))
+        listed.append(IncrementalCheckpoint(tmp_path / str(garbage)).write(1, store))
+    first, second = listed
+    assert first == second  # names and checksums
+    for written in first:
+        files = [tmp_path / folder / written["file"] for folder in ("17", "202")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+
+
 def test_a_checkpoint_before_training_writes_no_file(tmp_path):
     assert IncrementalCheckpoint(tmp_path / "clients").write(1, new_store()) == []
 
