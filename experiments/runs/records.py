@@ -111,7 +111,7 @@ def _figures(metrics: engine.Metrics | None, seed: int, client: int, num_scores:
 
 
 def describe_partition(federation: Federation) -> Json:
-    """Describe each client's examples, the examples held out of all clients, and the fingerprint of the partition."""
+    """Describe each client's examples, the examples held out of all clients, and the fingerprint of the data."""
     return {
         "fingerprint": federation.fingerprint,
         "test": None if federation.test is None else int(federation.test.count),

@@ -96,11 +96,11 @@ class RunDirectory:
             )
 
     def check_partition(self, fingerprint: str) -> None:
-        """Raise InputError if the run in the directory was made on another partition: its data have changed."""
+        """Raise InputError if the run in the directory was made on other examples or on another partition of them."""
         before = self._before.partition if self._before else (self.read("partition.json") or {}).get("fingerprint")
         if before is not None and before != fingerprint:
             raise InputError(
-                f"--workdir: the run in '{self.path}' was made on other data: partition {before[:12]} there,"
+                f"--workdir: the run in '{self.path}' was made on other data: fingerprint {before[:12]} there,"
                 f" {fingerprint[:12]} here. Restore the data, or choose another directory."
             )
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,8 @@ from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.data.preparation import Preparation
 from fedjax_het.labels import are_times
 from fedjax_het.types import ClientData, Examples, Rows
+
+_CHUNK_BYTES = 1 << 26  # of examples that are hashed at a time
 
 
 class Fractions(NamedTuple):
@@ -83,14 +86,18 @@ class Federation:
         """[client, class] int64: the number of training examples, or of their labelled pixels or positions."""
         return self._count_classes(self.data.train)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        """The sha256, in hexadecimal digits, of all position tables: equal if and only if the tables are."""
+        """The sha256, in hexadecimal digits, of all examples and position tables: equal if and only if these are."""
         digest = hashlib.sha256()
-        for name, rows in self._tables():
-            digest.update(f"{name} {np.shape(rows.index)};".encode())
-            for values in rows:
-                digest.update(np.ascontiguousarray(values, "<i4").tobytes())
+        arrays = [
+            (f"{name}/{field}", values) for name, rows in self._tables() for field, values in rows._asdict().items()
+        ]
+        for name, values in (*self.examples._asdict().items(), *arrays):
+            values = np.asarray(values)
+            digest.update(f"{name} {values.dtype.newbyteorder('<').str} {values.shape};".encode())
+            for chunk in np.array_split(np.atleast_1d(values), -(-values.nbytes // _CHUNK_BYTES) or 1):
+                digest.update(np.ascontiguousarray(chunk, chunk.dtype.newbyteorder("<")).data)
         return digest.hexdigest()
 
     def describe(self) -> list[dict]:

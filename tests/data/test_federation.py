@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from fedjax_het.data import federate, iid, splitting
+from fedjax_het.data import federation as federation_module
 from fedjax_het.data.dataset import assemble
 
 
@@ -35,11 +37,35 @@ def test_the_fingerprint_depends_on_the_seed_and_every_split():
     assert len({f.fingerprint for f in [federation(), *others]}) == 4
 
 
-def test_the_fingerprint_of_known_tables_is_the_same_on_every_machine():
+@pytest.mark.parametrize("field", ["inputs", "labels"])
+def test_the_fingerprint_depends_on_the_content_of_every_example(field, monkeypatch):
+    monkeypatch.setattr(federation_module, "_CHUNK_BYTES", 100)
+    original = federation()
+    fingerprints = {original.fingerprint}
+    for i in range(60):
+        changed = np.array(getattr(original.examples, field))
+        changed[i] += 1
+        examples = original.examples._replace(**{field: changed})
+        fingerprints.add(replace(original, data=original.data._replace(examples=examples)).fingerprint)
+    assert len(fingerprints) == 61
+
+
+def test_the_fingerprint_is_independent_of_the_order_in_memory_and_of_chunks(monkeypatch):
+    original = federation()
+    inputs = np.asfortranarray(np.arange(60 * 24, dtype=">i4").reshape(60, 6, 4))
+    variants = [inputs, np.ascontiguousarray(inputs), inputs.astype("<i4")]
+    examples = [original.examples._replace(inputs=each) for each in variants]
+    made = [replace(original, data=original.data._replace(examples=each)) for each in examples]
+    whole = made[0].fingerprint
+    monkeypatch.setattr(federation_module, "_CHUNK_BYTES", 100)
+    assert {each.fingerprint for each in made[1:]} == {whole}
+
+
+def test_the_fingerprint_of_known_data_is_the_same_on_every_machine():
     data = federation().data._replace(
         train=splitting.pad_lists([np.array([0, 1, 2]), np.array([3])]),
         valid=splitting.pad_lists([np.array([4]), np.array([], int)]),
         test=splitting.pad_lists([np.array([5]), np.array([6])]),
     )
     known = replace(federation(), data=data, test=splitting.to_rows(np.array([7, 8])), unseen={})
-    assert known.fingerprint == "c88f00736057c670a9bbae0a81620d40ee2cd9a40c1c792101f4a0e4a85125ec"
+    assert known.fingerprint == "12a8822fe5f5394f4142459156eee635b984b7b8823b81419f59f2c4ae306d99"

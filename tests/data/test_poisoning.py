@@ -27,7 +27,7 @@ def test_labels_of_the_attackers_training_examples_alone_are_flipped(federation)
     np.testing.assert_array_equal(labels[others], before[others])
     np.testing.assert_array_equal(federation.examples.labels, before)
     assert poisoned.newcomers.examples is poisoned.data.examples
-    assert poisoned.fingerprint == federation.fingerprint
+    assert poisoned.fingerprint != federation.fingerprint
 
 
 def test_a_backdoor_marks_images_and_is_measured_on_marked_ones_of_other_classes(federation):

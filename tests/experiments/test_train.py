@@ -97,6 +97,20 @@ def test_a_finished_run_that_continues_ends_like_a_run_of_all_rounds(config, tmp
     assert "config.rounds: 6 / 3" in capsys.readouterr().err
 
 
+@pytest.mark.extended
+def test_a_run_does_not_continue_on_other_pictures_of_the_same_names_and_labels(tmp_path, capsys):
+    config, images = tmp_path / "arrays.py", np.arange(60 * 16, dtype=np.uint8).reshape(60, 4, 4)
+    data = {"name": "arrays", "path": str(tmp_path / "data.npz"), "num_clients": 3, "partition": {"name": "iid"}}
+    settings = {"algorithm": {"name": "fedavg"}, "model": {"name": "mlp", "hidden": ()}, "data": data, "rounds": 1}
+    config.write_text(f"def get_config():\n    return {settings}\n")
+    command = [f"--config={config}", f"--workdir={tmp_path / 'run'}", "--no_compilation_cache"]
+    np.savez(data["path"], images=images, labels=np.arange(60) % 2)
+    assert train.main(command) == 0
+    np.savez(data["path"], images=255 - images, labels=np.arange(60) % 2)
+    assert train.main([*command, "--config.rounds=2"]) == 2
+    assert "made on other data" in capsys.readouterr().err
+
+
 def test_a_run_without_its_last_checkpoint_does_not_continue(config, tmp_path, capsys):
     flags = [f"--config={config}", f"--workdir={tmp_path}"]
     assert train.main(flags) == 0

@@ -145,11 +145,11 @@ def test_an_unreadable_file_is_named_in_the_error(directory):
         directory.check(SETTINGS)
 
 
-def test_another_partition_is_refused(directory):
+def test_other_data_are_refused(directory):
     directory.check_partition("abc")
     directory.write("partition.json", {"fingerprint": "abc", "clients": []})
     directory.check_partition("abc")
-    with pytest.raises(InputError, match="other data: partition abc there, def here"):
+    with pytest.raises(InputError, match="other data: fingerprint abc there, def here"):
         directory.check_partition("def")
 
 
