@@ -122,9 +122,6 @@ def _tabulate_clients(rows: Sequence[Row]) -> list[Table]:
     return [table for table in client_tables(finished) if table.columns]
 
 
-_FEW_SEEDS = 3  # with fewer seeds a deviation says little
-
-
 def _summarize(final: Table, compared: Sequence[comparisons.Comparison]) -> list[str]:
     """Name the best row of the first three figures of the table, and its difference from FedAvg."""
     sentences = []
@@ -136,9 +133,8 @@ def _summarize(final: Table, compared: Sequence[comparisons.Comparison]) -> list
             continue
         label, best = max(known, key=lambda each: each[1].mean)
         spread = "" if best.std is None else f" ± {100 * best.std:.1f}"
-        few = f" (few seeds: {best.num_seeds})" if best.num_seeds and best.num_seeds < _FEW_SEEDS else ""
         difference = _describe_difference(label, column, compared)
-        sentences.append(f"{column}: {label} is best with {100 * best.mean:.1f}{spread} %{few}{difference}.")
+        sentences.append(f"{column}: {label} is best with {100 * best.mean:.1f}{spread} %{best.few_seeds}{difference}.")
     return sentences
 
 

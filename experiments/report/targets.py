@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from ..runs.results import RunResults
 from ..runs.run_files import Json
 from ..runs.tables import ColumnFormat, Table, Value, score_title
@@ -76,7 +74,7 @@ def _has(lines: Sequence[Json], read: Callable[[Json], float | None]) -> bool:
 
 def _mean(lines: Sequence[Json], read: Callable[[Json], float | None]) -> Value | None:
     known = [value for line in lines if (value := read(line)) is not None]
-    return Value(float(np.mean(known)), float(np.std(known)) if len(known) > 1 else None) if known else None
+    return Value.of(known) if known else None
 
 
 _COLUMNS: dict[str, tuple[ColumnFormat, Callable[[Json], float | None]]] = {

@@ -4,6 +4,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -29,6 +30,11 @@ class Value(NamedTuple):
     def of(cls, seeds: Iterable[float], stars: str = "") -> "Value":
         values = np.asarray(list(seeds), float)
         return cls(float(values.mean()), float(values.std()) if len(values) > 1 else None, stars, len(values))
+
+    @property
+    def few_seeds(self) -> str:
+        """Name the number of seeds where it is too small for a deviation to say much: " (2 seeds)", or ""."""
+        return f" ({self.num_seeds} seed{'s' * (self.num_seeds > 1)})" if self.num_seeds in (1, 2) else ""
 
 
 class ColumnFormat(NamedTuple):
@@ -86,8 +92,7 @@ def make_cells(table: Table) -> list[list[Cell]]:
     for i, name in enumerate(table.columns):
         form = table.formats.get(name, PER_CENT)
         values = [row[i] for _, row in table.rows]
-        ranks = _rank(values, form)
-        columns.append([_make_cell(*each, form) for each in zip(values, ranks, strict=True)])
+        columns.append([_make_cell(*each, form) for each in zip(values, _rank(values, form), strict=True)])
     return [[column[row] for column in columns] for row in range(len(table.rows))]
 
 
@@ -158,8 +163,8 @@ def _make_cell(value: Value | str | None, rank: int | None, form: ColumnFormat) 
     if not isinstance(value, Value):
         return Cell(value or "")
     mean = _format_number(value.mean, form)
-    text = mean if value.std is None else f"{mean} ± {_format_number(value.std, form)}"
-    return Cell(text + value.stars, rank, value.mean if math.isfinite(value.mean) else None)
+    spread = "" if value.std is None else f" ± {_format_number(value.std, form)}{value.few_seeds}"
+    return Cell(f"{mean}{spread}{value.stars}", rank, value.mean if math.isfinite(value.mean) else None)
 
 
 def _format_number(value: float, form: ColumnFormat) -> str:
@@ -213,12 +218,8 @@ class LabeledRun(NamedTuple):
 def result_tables(runs: Sequence[LabeledRun]) -> list[Table]:
     """Tabulate all scores that the runs have: after the last round, and of the selected round where there is one."""
     scores = [None, *requested_metrics(name for run in runs for name in run.results.final)]
-    tables = [
-        _tabulate_server_scores(runs, kind, when, score)
-        for score in scores
-        for when in _WHEN
-        for kind in ("unseen", "test")
-    ]
+    parts = product(scores, _WHEN, ("unseen", "test"))
+    tables = [_tabulate_server_scores(runs, kind, when, score) for score, when, kind in parts]
     return [table for table in tables + client_tables(runs) if table.columns]
 
 
@@ -273,11 +274,8 @@ def capitalize(text: str) -> str:
 
 def _describe_data(runs: Sequence[LabeledRun], kind: str, figures: Figures) -> str:
     """Describe the data that the runs with figures train on and are measured on."""
-    known = [
-        (label, left_out, results.partition)
-        for label, results, left_out in runs
-        if label in figures and results.partition
-    ]
+    shown = [run for run in runs if run.label in figures]
+    known = [(run.label, run.left_out, run.results.partition) for run in shown if run.results.partition]
     return data_usage.describe_runs(known, [kind])
 
 

@@ -88,9 +88,9 @@ def test_tables_sort_on_a_click(opened):
     assert column(0) == ["fedavg", "fedld", "a_rather_long_name_of_an_algorithm"]
     head = table.find_elements("css selector", "thead button")[1]
     head.click()
-    assert column(1) == ["85.0 ± 5.0", "60.0 ± 10.0", "10.5 ± 0.5"]
+    assert column(1) == ["85.0 ± 5.0 (2 seeds)", "60.0 ± 10.0 (2 seeds)", "10.5 ± 0.5 (2 seeds)"]
     head.click()
-    assert column(1) == ["10.5 ± 0.5", "60.0 ± 10.0", "85.0 ± 5.0"]
+    assert column(1) == ["10.5 ± 0.5 (2 seeds)", "60.0 ± 10.0 (2 seeds)", "85.0 ± 5.0 (2 seeds)"]
     assert head.find_element("xpath", "..").get_attribute("aria-sort") == "ascending"
     table.find_elements("css selector", "thead button")[0].click()
     assert column(0) == ["a_rather_long_name_of_an_algorithm", "fedavg", "fedld"]

@@ -206,5 +206,5 @@ def test_results_on_different_data_are_in_separate_tables(tmp_path):
 
 def test_the_lead_names_the_best_row_warns_of_few_seeds_and_counts_unfinished_runs(run_rows):
     lead = make_contents([row.first for row in run_rows]).lead
-    assert lead[0] == "test set, last: fedavg is best with 60.0 ± 10.0 % (few seeds: 2)."
+    assert lead[0] == "test set, last: fedavg is best with 60.0 ± 10.0 % (2 seeds)."
     assert lead[-1] == "1 of 2 runs are not finished."

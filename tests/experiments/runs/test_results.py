@@ -109,5 +109,6 @@ def test_requested_metrics_have_tables_of_their_own_in_their_units(tmp_path):
     assert table.title.startswith("Expected calibration error of the server's model on the domain left out, after ")
     assert table.columns == ["photo", "sketch", "mean", "deviation", "worst"]
     assert [round(value.mean, 6) for value in table.rows[0][1]] == [0.3, 0.6, 0.45, 0.15, 0.6]  # the largest is worst
-    assert [cell.text for cell in make_cells(found["unseen_hausdorff"])[0]][:2] == ["0.30 ± 0.10", "0.60 ± 0.20"]
+    cells = make_cells(found["unseen_hausdorff"])[0]
+    assert [cell.text for cell in cells[:2]] == ["0.30 ± 0.10 (2 seeds)", "0.60 ± 0.20 (2 seeds)"]
     assert "Hausdorff distance in pixels" in found["unseen_hausdorff"].title
