@@ -3,7 +3,7 @@
     python -m experiments.benchmarks.compile --topology=v5e:2x2 --algorithms=all --models=mlp --layouts=sharded
 
 Compiles the rounds and the evaluation of a run for a TPU slice, such as v5e:1x1 or v5e:2x2, with the compiler of the
-extra `tpu`, or for H100 GPUs, such as h100:1 or h100:4, with that of the extra `cuda12`. --topology=cuda lowers the
+extra `tpu`, or for H100 GPUs, such as h100:1 or h100:4, with that of the extra `cuda13`. --topology=cuda lowers the
 programs for GPUs, and needs no extra. The process itself computes on the CPU.
 A program fails if the compiler rejects it, if it calls a function that only hosts and CPUs have, or if a collective
 sends the states of all clients. The table has a row per program, with XLA's own figures: for TPUs, GFLOP and GB of

@@ -15,7 +15,8 @@ from fedjax_het.errors import InputError
 
 LAYOUTS = ("vmapped", "chunked", "sharded")
 LOWERED = "cuda"  # the topology for which programs are lowered and not compiled
-_COMPILERS = {"tpu": ("libtpu", "tpu"), "cuda": ("jax_cuda12_plugin", "cuda12")}  # (package, extra that installs it)
+# (packages, of which any suffices; the extra that installs the first)
+_COMPILERS = {"tpu": (["libtpu"], "tpu"), "cuda": (["jax_cuda13_plugin", "jax_cuda12_plugin"], "cuda13")}
 _ADVICE = f"Write a TPU slice such as v5e:2x2, a number of H100 GPUs such as h100:4, or {LOWERED}."
 
 # The text form of the message that describes a GPU to XLA's compiler; sizes from NVIDIA's data sheet of the H100 SXM.
@@ -80,8 +81,8 @@ def find_target(topology: str) -> Target:
 
 
 def _load_compiler(platform: str, topology: str, options: Mapping[str, Any]) -> Target:
-    package, extra = _COMPILERS[platform]
-    if importlib.util.find_spec(package) is None:
+    packages, extra = _COMPILERS[platform]
+    if not any(map(importlib.util.find_spec, packages)):
         raise InputError(
             f"--topology: no compiler for '{topology}' is installed: pip install \"fedjax-het[{extra}]\". {_ADVICE}"
         )

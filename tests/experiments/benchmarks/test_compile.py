@@ -34,7 +34,8 @@ needs_tpu_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="no compiler for TPUs: install fedjax_het[tpu]"
 )
 needs_gpu_compiler = pytest.mark.skipif(
-    importlib.util.find_spec("jax_cuda12_plugin") is None, reason="no compiler for GPUs: install fedjax_het[cuda12]"
+    not any(map(importlib.util.find_spec, ("jax_cuda12_plugin", "jax_cuda13_plugin"))),
+    reason="no compiler for GPUs: install fedjax_het[cuda13]",
 )
 ONE_CHIP = [pytest.param("v5e:1x1", marks=needs_tpu_compiler), pytest.param("h100:1", marks=needs_gpu_compiler)]
 FOUR_CHIPS = [pytest.param("v5e:2x2", marks=needs_tpu_compiler), pytest.param("h100:4", marks=needs_gpu_compiler)]
@@ -143,7 +144,7 @@ def test_an_unknown_topology_is_refused_with_valid_ones(topology):
         find_target(topology)
 
 
-@pytest.mark.parametrize(("topology", "extra"), [("v5e:1x1", "tpu"), ("h100:1", "cuda12")])
+@pytest.mark.parametrize(("topology", "extra"), [("v5e:1x1", "tpu"), ("h100:1", "cuda13")])
 def test_a_missing_compiler_is_named_with_the_command_that_installs_it(topology, extra, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=rf'pip install "fedjax-het\[{extra}\]"'):
