@@ -236,8 +236,8 @@ class Stage:
         bits: (bits of one client's update as it enters, the update's shapes) -> bits as it leaves.
         attackers: (client ids, number of clients of the run) -> which of them lie in this stage; diagnostics read it.
         check: Raises InputError for algorithms that the stage cannot serve.
-        hides_examples: Whether clients' numbers of examples are kept from the server. Aggregators that read them are
-            refused.
+        hides_examples: Whether what clients hold is kept from the server, besides their updates. Aggregators that read
+            numbers of examples are refused, and inputs that are standardized by moments of clients' examples.
         steps_without_reports: Whether the server steps in rounds in which no client reported, too.
         named_clients: See `Aggregator`.
     """

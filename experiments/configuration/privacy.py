@@ -114,11 +114,6 @@ def make_sampling(settings: Settings, num_clients: int) -> Sampling:
     _, table = _find_mechanism(settings)
     if table["noise_at"] == "clients":
         return LocalNoise()
-    if "asynchronous" in settings:
-        raise InputError(
-            "config.privacy: no guarantee is known for asynchronous rounds, where who takes part in a step follows "
-            "from the steps before. Leave config.asynchronous out, or take noise_at='clients'."
-        )
     rule, size = settings.get("participation"), settings["cohort_size"]
     if rule is None:
         return FixedSizeSampling(num_clients, size) if size else PoissonSampling(settings["availability"] or 1.0)

@@ -14,7 +14,7 @@ from fedjax_het.data.federation import Federation, Fractions
 from fedjax_het.data.preparation import Preparation, moments
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientData, Examples
-from fedjax_het.validation import CountOrZero, FractionBelowOne, Seed, validate_arguments
+from fedjax_het.validation import CountOrZero, Finite, FractionBelowOne, Positive, Seed, validate_arguments
 
 # Each choice has its own random stream, so that changing one setting leaves the other choices as they were.
 _TEST, _PARTITION, _NEWCOMERS, _SPLIT, _EQUAL = range(5)
@@ -34,7 +34,7 @@ def federate(
     unseen_clients: CountOrZero = 0,
     local_test: bool = False,
     equal_train: bool = False,
-    standardise: bool = False,
+    standardise: bool | Sequence[tuple[Finite, Positive]] = False,
     augment: Augmentation | None = None,
 ) -> Federation:
     """Distribute a data set over clients.
@@ -63,7 +63,9 @@ def federate(
         local_test: There is no common test set; the published test split is distributed with the rest, and the test
             set of each client is its part of that split (with `by_domain`: each site's own test set).
         equal_train: Training clients keep, at random, as many training examples as the smallest of them has.
-        standardise: Inputs become (x - mean) / deviation per channel, of the training examples of training clients.
+        standardise: Inputs become (x - mean) / deviation per channel. True takes the moments of the training examples
+            of training clients; [(mean, deviation), ...] of each channel, pixels in 0..1, are constants, as
+            differential privacy needs.
         augment: The augmentation of training images, see `augmentation.images`; None: there is none.
 
     Returns:
@@ -110,9 +112,26 @@ def federate(
         class_names=dataset.class_names,
         client_names=tuple(names[i] for i in trained),
         newcomer_names=tuple(names[i] for i in new),
-        prepare=Preparation(moments(dataset.inputs, training) if standardise else None, augment),
+        prepare=_make_preparation(standardise, dataset, training, augment),
         fractions=fractions,
     )
+
+
+def _make_preparation(
+    standardise: bool | Sequence[tuple[float, float]],
+    dataset: Dataset,
+    training: np.ndarray,
+    augment: Augmentation | None,
+) -> Preparation:
+    if isinstance(standardise, bool):
+        return Preparation(moments(dataset.inputs, training) if standardise else None, augment)
+    if len(standardise) != (num_channels := dataset.inputs.shape[-1]):
+        raise InputError(
+            f"standardise: {len(standardise)} pairs (mean, deviation), and inputs of {dataset.name} have "
+            f"{num_channels} channels. Give a pair for each."
+        )
+    mean, deviation = np.asarray(standardise, np.float64).T
+    return Preparation((mean, deviation), augment, are_moments_public=True)
 
 
 def _count_trained_domains(dataset: Dataset, rest: np.ndarray, unseen_clients: int) -> int:

@@ -23,10 +23,13 @@ class Preparation:
     Args:
         moments: ([channel] mean, [channel] deviation), see `moments`; None: inputs are not standardized.
         augment: The augmentation; None: training inputs are not augmented.
+        are_moments_public: Whether the moments are constants that no client's examples have determined. If not, they
+            tell about clients what no differential privacy of their updates covers.
     """
 
     moments: tuple[np.ndarray, np.ndarray] | None = None
     augment: Augmentation | None = None
+    are_moments_public: bool = False
 
     def __call__(self, inputs: Array) -> Array:
         """Prepare inputs [batch, ...] for evaluation."""

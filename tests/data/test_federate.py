@@ -212,9 +212,20 @@ def test_standardise_uses_training_examples_of_training_clients_only():
     np.testing.assert_allclose(inputs.std((0, 1, 2)), 1.0, atol=1e-5)
 
 
+def test_standardise_takes_constants():
+    images = dataset().inputs
+    pairs = [(0.5 + channel, 0.25) for channel in range(images.shape[-1])]
+    federation = federate(dataset(), iid(), 4, standardise=pairs)
+    expected = np.asarray(images, np.float64) / (255 if images.dtype == np.uint8 else 1)
+    expected = (expected - [mean for mean, _ in pairs]) / 0.25
+    np.testing.assert_allclose(federation.prepare(images), expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"standardise": [(0.5, 0.25)] * 9}, r"standardise: 9 pairs .*Give a pair for each"),
+        ({"standardise": [(0.5, 0.0)]}, r"standardise: must be .*a finite number above 0"),
         ({"num_clients": -1}, "num_clients: must be a whole number from 0 .*not -1"),
         ({"num_clients": 2.5}, "num_clients: must be a whole number .*not 2.5"),
         ({"unseen_clients": -1}, "unseen_clients: must be a whole number from 0"),

@@ -81,6 +81,7 @@ def settings_of(folder) -> dict:
         (["--config.privacy.accountant=rdp"], "fixed number of places"),
         (["--config.cohort_size=2"], "config.cohort_size: 'poisson' draws no fixed number"),
         (["--config.algorithm.weighting=samples", *GIVEN], "plain mean"),
+        (["--config.data.standardise=true", *GIVEN], "standardise: the moments of all clients' examples"),
         (["--config.model.norm=batch", "--config.model.hidden=4,", *GIVEN], "buffers: the model has batch_stats"),
     ],
 )

@@ -1,5 +1,7 @@
 """Laws and refusals of the Gaussian mechanism."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 from fedjax_het import tree
 from fedjax_het.algorithm import ReceiveView, Sent, Stage
+from fedjax_het.engine import Simulation
 from fedjax_het.engine.parallel.layout import chunked, sharded, vmapped
 from fedjax_het.engine.round.participation import bernoulli, full, poisson
 from fedjax_het.engine.round.uplink import count_bits
@@ -15,7 +18,7 @@ from fedjax_het.types import Broadcast, ServerView, Upload
 from fedjax_het.uplink import clip, gaussian_mechanism
 from fedjax_het.uplink._gaussian import split_noise
 from tests.golden.family_privacy import run_stage
-from tests.harness import compose, difference, is_equal, run
+from tests.harness import algorithm, compose, difference, federation, is_equal, model, run
 
 UNIFORM = {"weighting": "uniform"}
 NOBODY = full()._replace(draw=lambda key, num_clients, number: (jnp.arange(num_clients), jnp.zeros(num_clients, bool)))
@@ -226,6 +229,15 @@ def test_a_missing_multiplier_and_unprotected_statistics_are_refused():
             run(private(1.0, 1.0, name=name, options={}, noise_at="clients"), rounds=1)
     with pytest.raises(InputError, match="expects no client"):
         run(private(1.0, 1.0, participation=bernoulli(0.0)), rounds=1)
+
+
+@pytest.mark.parametrize("noise_at", ["server", "clients"])
+def test_moments_of_clients_are_refused_and_constants_are_not(noise_at):
+    stage = gaussian_mechanism(1.0, 1.0, noise_at=noise_at)
+    fedavg = replace(algorithm("fedavg", **UNIFORM), uplink=(stage,))
+    with pytest.raises(InputError, match=r"standardise: the moments of all clients' examples .*Give constants"):
+        Simulation(fedavg, model("none"), federation(standardise=True), rounds=1)
+    assert Simulation(fedavg, model("none"), federation(standardise=((0.5, 0.25),)), rounds=1).rounds == 1
 
 
 def test_a_clip_before_the_mechanism_and_further_stages_after_local_noise_are_allowed():

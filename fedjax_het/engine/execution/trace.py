@@ -26,6 +26,7 @@ from fedjax_het.engine.round.phases import RoundMessages, RoundMetrics
 from fedjax_het.engine.round.population import with_population
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.program import Round
+from fedjax_het.engine.round.uplink import hides_examples
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, ClientData, Context, Key, PyTree, State, Variables
 from fedjax_het.validation import LARGEST_COUNT, check_clients
@@ -109,8 +110,9 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
     Raises:
         InputError: A published quantity that no client reports; a part that reads what no slot fills; a state whose
             shape a round would change; batches of one example under batch normalization; amplitude normalization of
-            images whose means have both signs; no client with a training example; a hyper-parameter that cannot be
-            swept; a client that an option names and that the federation lacks.
+            images whose means have both signs; moments of clients' examples beside differential privacy; no client
+            with a training example; a hyper-parameter that cannot be swept; a client that an option names and that the
+            federation lacks.
     """
     round, federation = spec.round(layout), spec.federation
     provided = [*spec.algorithm.survey, *spec.algorithm.reports]
@@ -122,6 +124,13 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
     for algorithm in spec.sweep.algorithms:
         _check_steps(algorithm, federation)
         _check_named_clients(algorithm, federation)
+    prepare = federation.prepare
+    if hides_examples(spec.algorithm.uplink) and prepare.moments is not None and not prepare.are_moments_public:
+        raise InputError(
+            "standardise: the moments of all clients' examples would be published without noise, and no guarantee "
+            "covers them. Give constants, standardise=[(mean, deviation), ...] of each channel, known from elsewhere, "
+            "or set standardise=False."
+        )
     _check_batch_norm(spec.algorithm, round.problem, federation)
     before = jax.eval_shape(round.init, make_key(0), federation.data)
     least = tree.num_bytes(before.server) + tree.num_bytes(before.clients) // spec.num_clients

@@ -98,6 +98,11 @@ class Asynchronous(NamedTuple):
                 f"asynchronous: this algorithm asks its clients a question before they train "
                 f"({', '.join(algorithm.survey)}), which all must answer first. Take another, or train synchronously."
             )
+        if any(stage.steps_without_reports for stage in algorithm.uplink):
+            raise InputError(
+                "asynchronous: noise at the server has no known guarantee where who takes part in a step follows from "
+                "the steps before. Take gaussian_mechanism with noise_at='clients', or train synchronously."
+            )
         if participation.overflow or participation.depends_on_round:
             raise InputError(
                 "asynchronous: there are no rounds to draw clients for, which this participation does. Take uniform "

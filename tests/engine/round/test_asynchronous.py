@@ -1,6 +1,7 @@
 """Asynchronous rounds: their schedule, and what the server makes of updates from older models."""
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from fedjax_het.engine.round.event_schedule import make_schedule
 from fedjax_het.engine.round.participation import derive_keys
 from fedjax_het.engine.round.timing import log_normal
 from fedjax_het.errors import InputError
+from fedjax_het.uplink import gaussian_mechanism
 from tests.harness import algorithm, difference, federation, is_equal, model, without_padding
 
 CLIENTS = 7
@@ -198,6 +200,19 @@ def test_updates_that_are_too_old_are_dropped_and_counted():
 def test_what_cannot_work_is_refused(rule, options, message):
     with pytest.raises(InputError, match=message):
         simulation(rule, **options)
+
+
+@pytest.mark.parametrize("noise_at", ["server", "clients"])
+def test_noise_at_the_server_is_refused_and_noise_at_clients_is_not(noise_at):
+    private = replace(
+        algorithm("fedavg", weighting="uniform"), uplink=(gaussian_mechanism(1.0, 1.0, noise_at=noise_at),)
+    )
+    arguments = {"rounds": 1, "timing": SPEEDS, "asynchronous": fedbuff(4, 2), "cohort_size": 1}
+    if noise_at == "server":
+        with pytest.raises(InputError, match=r"noise at the server has no known guarantee.*noise_at='clients'"):
+            Simulation(private, model("none"), federation(), **arguments)
+    else:
+        assert Simulation(private, model("none"), federation(), **arguments).rounds == 1
 
 
 def test_a_participation_that_nobody_answers_is_refused(monkeypatch):
