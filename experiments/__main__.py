@@ -41,7 +41,11 @@ def format_usage(group: str = "") -> str:
     commands = {name: words for name, (_, words) in COMMANDS.items() if name.startswith(f"{group} " if group else "")}
     width = max(map(len, commands)) + 2
     lines = [f"  {name:{width}}{words}" for name, words in commands.items()]
-    head = f"usage: {PROGRAM} {group} NAME ..." if group else f"usage: {PROGRAM} COMMAND ... | --version"
+    head = (
+        f"usage: {PROGRAM} {group} NAME ..."
+        if group
+        else f"usage: {PROGRAM} COMMAND ... | --version | --completion SHELL"
+    )
     return "\n".join([head, "", *lines, "", "COMMAND --help describes its options."])
 
 
@@ -66,6 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv == ["--version"]:
         print(f"fedjax-het {fedjax_het.__version__}")
         return 0
+    if argv and argv[0].partition("=")[0] == "--completion":
+        from . import completion
+
+        return completion.main(" ".join(argv).removeprefix("--completion")[1:], COMMANDS, main)
     if not rest:
         print(format_usage(group), file=sys.stderr)
         return 2

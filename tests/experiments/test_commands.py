@@ -1,5 +1,6 @@
 """The console command, the configs that it finds by name, and the processes that commands start."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -43,6 +44,60 @@ def test_the_usage_names_every_command(run, capsys):
 def test_every_command_has_a_help_text_with_its_name(run, name, capsys):
     assert run(*name.split(), "--help") == 0
     assert capsys.readouterr().out.startswith(f"usage: python -m experiments {name} ")
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory):
+    """Complete the last word of a command line, of which bash makes these words."""
+    script = tmp_path_factory.mktemp("completion") / "script"
+    with script.open("w") as file, contextlib.redirect_stdout(file):
+        assert console.main(["--completion", "bash"]) == 0
+
+    def complete(*words):
+        program = 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _fedjax_het; echo "${COMPREPLY[@]}"'
+        command = ["bash", "-uc", program, script, "fedjax-het", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+
+    return complete
+
+
+@pytest.mark.parametrize(
+    ("words", "choices"),
+    [
+        (["tr"], ["train"]),
+        (["--v"], ["--version"]),
+        (["paper", "fed"], ["fedld", "fedmgc", "fedrd"]),
+        (["train", "--work"], ["--workdir"]),
+        (["paper", "fedld", "--"], ["--help", "--what", "--scale", "--data", "--workdir"]),
+        (["train", "--no_compilation_cache", "--dist"], ["--distributed"]),
+        (["train", "--config", "=", "quick"], ["quickstart"]),
+        (["train", "--config", "quick"], ["quickstart"]),
+        (["train", "--config=quick"], ["--config=quickstart"]),
+        (["train", "--workdir", "=", "tr"], []),
+        (["report", "ru"], []),
+    ],
+)
+def test_bash_completes(complete, words, choices):
+    assert complete(*words) == choices
+
+
+def test_bash_completes_every_command_and_config(complete):
+    assert {name.split()[0] for name in console.COMMANDS} <= set(complete(""))
+    assert complete("compare", "--config", "=") == config_files.embedded_configs()
+
+
+def test_zsh_reads_the_script_of_bash(run, capsys):
+    assert run("--completion=bash") == 0
+    script = capsys.readouterr().out
+    assert run("--completion=zsh") == 0
+    first, rest = capsys.readouterr().out.split("\n", 1)
+    assert "bashcompinit" in first and rest == script
+
+
+@pytest.mark.parametrize("flags", [["--completion"], ["--completion", "fish"], ["--completion=fish"]])
+def test_completion_of_another_shell_is_refused(run, flags, capsys):
+    assert run(*flags) == 2
+    assert "error: --completion: unknown shell" in capsys.readouterr().err
 
 
 def test_the_exit_status_is_that_of_the_command(run, tmp_path, capsys):
