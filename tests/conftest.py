@@ -16,7 +16,14 @@ use_quick_compilation()
 jax.config.update("jax_num_cpu_devices", 4)
 
 MAPPINGS = Path("/proc/self/maps")
-MOST_MAPPINGS = 30_000  # Linux allows 65,530 a process, and a program that needs one more crashes in the compiler
+MAX_MAPPINGS = 30_000  # Linux allows 65,530 a process, and a program that needs one more crashes in the compiler
+
+
+def pytest_configure(config):
+    """Keep compiled programs for the next run; `--cache-clear` deletes them."""
+    if not jax.config.jax_compilation_cache_dir and hasattr(config, "cache"):
+        jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("programs")))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -36,5 +43,5 @@ def pytest_xdist_make_scheduler(config, log):
 
 def pytest_runtest_teardown(item, nextitem):
     """Compiled programs live as long as the process: let go of them before their memory mappings run out."""
-    if MAPPINGS.exists() and len(MAPPINGS.read_bytes().splitlines()) > MOST_MAPPINGS:
+    if MAPPINGS.exists() and len(MAPPINGS.read_bytes().splitlines()) > MAX_MAPPINGS:
         jax.clear_caches()
