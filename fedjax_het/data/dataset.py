@@ -185,7 +185,7 @@ def assemble(
     inputs: np.ndarray,
     labels: np.ndarray,
     *,
-    class_names: Sequence[str] | None = None,
+    class_names: Sequence[object] | None = None,
     domains: np.ndarray | None = None,
     domain_names: Sequence[str] = ("all",),
     is_valid: np.ndarray | None = None,
@@ -200,8 +200,8 @@ def assemble(
         name: The name of the data set.
         inputs: Images [n, height, width] or [n, height, width, channel] uint8, floats [n, ...], or tokens [n, length]
             int8, int16 or int32.
-        labels: Integers [n], masks [n, height, width], or for sequences [n, length], -1 at padding; or with
-            `class_names`, float32 [n], times of survival.
+        labels: Integers [n] or [n, 1], one-hot [n, class], masks [n, height, width], or for tokens [n, length], -1 at
+            padding; or with `class_names`, float32 [n], times of survival.
         class_names: By default "0", "1", ... up to the largest label.
         domains: Integers [n]; by default every example is of the first domain.
         domain_names: The name of each domain.
@@ -213,9 +213,15 @@ def assemble(
         The data set: grey images have a channel axis of 1, floats are float32.
 
     Raises:
-        InputError: Labels or domains are not integers, or `Dataset` refuses the arrays.
+        InputError: Labels or domains are not integers, an example has several labels, or `Dataset` refuses the arrays.
     """
-    inputs, labels = np.asanyarray(inputs), np.asanyarray(labels)
+    inputs, labels, notes = np.asanyarray(inputs), np.asanyarray(labels), list(notes)
+    if labels.ndim == 2 and labels.shape[1] == 1 and inputs.shape != labels.shape:
+        labels = labels[:, 0]
+    elif labels.ndim == 2 and not are_tokens(inputs):
+        class_names = range(labels.shape[1]) if class_names is None else class_names
+        notes.append(f"one-hot labels of shape {labels.shape}")
+        labels = _decode_one_hot(name, labels)
     if labels.dtype != np.float32 or labels.ndim != 1 or class_names is None:
         labels = _to_integers(f"{name}: labels", labels)
     if inputs.ndim == 0:
@@ -237,6 +243,15 @@ def assemble(
         is_valid=np.zeros(len(inputs), bool) if is_valid is None else np.asarray(is_valid, bool),
         is_test=np.zeros(len(inputs), bool) if is_test is None else np.asarray(is_test, bool),
         notes=tuple(notes),
+    )
+
+
+def _decode_one_hot(name: str, labels: np.ndarray) -> np.ndarray:
+    if labels.dtype.kind in "biuf" and ((labels == 0) | (labels == 1)).all() and (labels.sum(axis=1) == 1).all():
+        return labels.argmax(axis=1)
+    raise InputError(
+        f"{name}: labels of shape {labels.shape} are not one-hot, a single 1 per row. Several labels per example are "
+        "not supported: give one class each, [n]."
     )
 
 

@@ -57,3 +57,22 @@ def test_floats_become_float32_and_keep_their_shape():
 def test_impossible_arrays_are_named_in_the_error(changes, message):
     with pytest.raises(InputError, match=message):
         assemble("x", **({"inputs": IMAGES, "labels": [0, 1, 0, 1]} | changes))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64])
+def test_labels_in_one_column_are_those_of_the_examples(dtype):
+    dataset = assemble("x", IMAGES, np.array([[0], [2], [1], [0]], dtype))
+    assert (dataset.labels.tolist(), dataset.num_classes, dataset.notes) == ([0, 2, 1, 0], 3, ())
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64, bool])
+def test_one_hot_labels_are_decoded_with_a_note(dtype):
+    dataset = assemble("x", IMAGES, np.eye(4)[[0, 2, 1, 0]].astype(dtype))
+    assert (dataset.labels.tolist(), dataset.class_names) == ([0, 2, 1, 0], ("0", "1", "2", "3"))
+    assert dataset.notes == ("one-hot labels of shape (4, 4)",)
+
+
+@pytest.mark.parametrize("row", [[1, 1, 0], [0, 0, 0], [0, 2, 1], [0.5, 0.5, 0]])
+def test_several_labels_per_example_are_refused(row):
+    with pytest.raises(InputError, match=r"labels of shape \(4, 3\) are not one-hot.*one class each"):
+        assemble("x", IMAGES, np.array([[1, 0, 0]] * 3 + [row]))
