@@ -1,6 +1,6 @@
 """Algorithms as data: named slots filled with pure functions of a view."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -149,7 +149,7 @@ class Aggregator(NamedTuple):
         is_selective: Whether the updates of some of the clients present are left out whole; error feedback warns of it.
         extrapolation: Up to which multiple of an update that is the same for all clients the first aggregate of a run
             may go; above 1 for rules that step beyond what clients agree on, such as FedDyn's.
-        named_clients: {option: ids that it names}, all of clients that are to have training examples, {"root": (0,)}.
+        named_clients: Pairs (option, ids that it names), as ("root", (0,)). These clients must have training examples.
     """
 
     init: Callable[[Variables, int], PyTree]  # (shared, num_clients)
@@ -158,7 +158,7 @@ class Aggregator(NamedTuple):
     is_uniform_mean: bool = False
     is_selective: bool = False
     extrapolation: float = 1.0
-    named_clients: Mapping[str, Sequence[int]] = MappingProxyType({})
+    named_clients: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 class Weighting(NamedTuple):
@@ -254,7 +254,7 @@ class Stage:
     check: Callable[["Algorithm"], None] = lambda algorithm: None
     hides_examples: bool = False
     steps_without_reports: bool = False
-    named_clients: Mapping[str, Sequence[int]] = field(default_factory=_nothing)
+    named_clients: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 class CorruptView(NamedTuple):

@@ -80,7 +80,7 @@ def _own_lie(lie: Callable[[Variables, Key], Variables], collections: Collection
 
 def _attack(attackers: Attackers, collections: Collections, **slots: Any) -> Stage:
     check_attackers(attackers)
-    named = {"clients": attackers["clients"]} if "clients" in attackers else {}
+    named = (("clients", tuple(attackers["clients"])),) if "clients" in attackers else ()
     lies = partial(is_attacker, options=attackers)
     return Stage(collections=collections, attackers=lies, named_clients=named, **slots)
 

@@ -225,7 +225,7 @@ def _check_steps(algorithm: Algorithm, federation: Federation) -> None:
 def _check_named_clients(algorithm: Algorithm, federation: Federation) -> None:
     parts = [("aggregator", algorithm.aggregator), *(("uplink", stage) for stage in algorithm.uplink)]
     for where, part in parts:
-        for option, clients in part.named_clients.items():
+        for option, clients in part.named_clients:
             check_clients(f"{where}: {option}", clients, federation.num_clients)
             if idle := [client for client in clients if not federation.data.train.count[client]]:
                 raise InputError(f"{where}: {option}: client {idle[0]} has no training example. Name another client.")

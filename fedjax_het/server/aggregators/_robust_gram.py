@@ -262,4 +262,4 @@ def fltrust(root: CountOrZero = 0, *, buffers: RobustBuffers = "in_vector") -> A
         coefficients, trust = trust_coefficients(updates.gram(), view.is_present, is_root & view.is_present)
         return steps.decide(updates.combine(coefficients), view, jnp.any(trust > 0)), state
 
-    return Aggregator(lambda shared, num_clients: (), update, named_clients={"root": (root,)})
+    return Aggregator(lambda shared, num_clients: (), update, named_clients=(("root", (root,)),))
