@@ -5,8 +5,9 @@ Convolutions lie [features, channel, height, width] there and [height, width, ch
 """
 
 import re
+import shlex
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -70,16 +71,18 @@ def unnamed_leaves(variables: Variables, naming: Naming) -> list[str]:
 def from_torch(state: StateDict, variables: Variables, naming: Naming) -> Variables:
     """These variables with the state dict's values, in their own dtypes; leaves that the naming does not know stay.
 
-    The head stays too where the state dict's is for another number of classes.
+    The head stays too where the state dict's is for another number of classes. Prefixes that wrappers put before every
+    key, such as "module." of DataParallel, are removed.
 
     Raises:
-        InputError: A key is missing, surplus or of another shape; the message lists them all.
+        InputError: Keys are missing, surplus or of another shape; the message names the first of them.
     """
+    leaves = tree.leaves_by_path(variables)
+    entries = dict(_entries(leaves, naming))
+    state = _remove_prefixes(state, {entry.key for entry in entries.values()})
     for pattern, replacement in naming.former.items():
         state = {re.sub(pattern, replacement, key): value for key, value in state.items()}
     state = {key: value for key, value in state.items() if not key.endswith(_COUNTER)}
-    leaves = tree.leaves_by_path(variables)
-    entries = dict(_entries(leaves, naming))
     heads = {entry.key: entry.shape for entry in entries.values() if entry.is_head}
     if any(key in state and _is_other_head(state[key].shape, shape) for key, shape in heads.items()):
         entries = {path: entry for path, entry in entries.items() if not entry.is_head}
@@ -122,23 +125,35 @@ def _fill(leaf: Array, state: StateDict, entry: _Entry | None) -> Array:
     return jnp.asarray(value.transpose(np.argsort(axes)), leaf.dtype)
 
 
+def _remove_prefixes(state: StateDict, expected: Container[str]) -> StateDict:
+    """Remove the components that all keys begin with, until one of them is expected."""
+    while not any(key in expected for key in state):
+        prefixes = {key.partition(".")[0] for key in state}
+        if len(prefixes) != 1 or not all("." in key for key in state):
+            break
+        state = {key.partition(".")[2]: value for key, value in state.items()}
+    return state
+
+
 def _is_other_head(theirs: tuple[int, ...], ours: tuple[int, ...]) -> bool:
     """By its weight, [class, feature]."""
     return len(theirs) == len(ours) > 1 and theirs[0] != ours[0] and theirs[1:] == ours[1:]
 
 
 def _check_shapes(state: StateDict, expected: Mapping[str, tuple[int, ...]]) -> None:
-    faults = [f"missing: {key} {list(shape)}" for key, shape in expected.items() if key not in state]
-    faults += [f"surplus: {key} {list(value.shape)}" for key, value in state.items() if key not in expected]
-    faults += [
+    missing = [f"missing: {key} {list(shape)}" for key, shape in expected.items() if key not in state]
+    surplus = [f"surplus: {key} {list(value.shape)}" for key, value in state.items() if key not in expected]
+    reshaped = [
         f"of another shape: {key} is {list(state[key].shape)}, and {list(shape)} here"
         for key, shape in expected.items()
         if key in state and state[key].shape != shape
     ]
-    if faults:
+    if num_faults := len(missing) + len(surplus) + len(reshaped):
+        named = [fault for kind in (missing, surplus, reshaped) for fault in kind[:_FAULTS_NAMED]]
+        rest = [f"and {num_faults - len(named)} more"] if num_faults > len(named) else []
         raise InputError(
-            f"pretrained: the file's weights are not this network's ({len(faults)} keys). Take the network, norm, stem "
-            "and width that they were trained with, and inputs with as many channels.\n  " + "\n  ".join(faults)
+            f"pretrained: the file's weights do not fit this network ({num_faults} keys). Choose the network, norm, "
+            "stem, width and number of input channels that they were trained with.\n  " + "\n  ".join(named + rest)
         )
 
 
@@ -151,9 +166,13 @@ _READERS = {".safetensors": safetensors.numpy.load_file, ".npz": _read_npz}
 _WRITERS = {".safetensors": safetensors.numpy.save_file, ".npz": lambda state, path: np.savez(path, **state)}
 _PICKLES = (".pth", ".pt", ".bin", ".ckpt")
 _CONVERSION = (
-    'python -c "import torch, safetensors.torch as s; '
-    "s.save_file(torch.load('{old}', map_location='cpu', weights_only=True), '{new}')\""
+    'python -c "import sys, torch, safetensors.torch as s; '
+    "c = torch.load(sys.argv[1], map_location='cpu', weights_only=True); "
+    "c = next((c[k] for k in ('state_dict', 'model_state_dict', 'model') if isinstance(c.get(k), dict)), c); "
+    "s.save_file({k: v.detach().clone().contiguous() for k, v in c.items() if isinstance(v, torch.Tensor)}, "
+    'sys.argv[2])" '
 )
+_FAULTS_NAMED = 3  # of each kind
 
 
 def starting_from(path: str | Path | None, naming: Naming) -> Callable[[Model], Model]:
@@ -163,7 +182,7 @@ def starting_from(path: str | Path | None, naming: Naming) -> Callable[[Model], 
 
     Raises:
         InputError: A file that cannot be read, now, or where the weights do not fit, when the model is initialised,
-            with every key that is missing, surplus or of another shape.
+            with the first keys that are missing, surplus or of another shape.
     """
     if path is None:
         return lambda model: model
@@ -185,10 +204,12 @@ def read_state_dict(path: str | Path) -> StateDict:
         InputError: Other kinds, with how to convert a pickle of PyTorch's; a file that cannot be read.
     """
     path = Path(path)
-    if path.suffix in _PICKLES:
-        command = _CONVERSION.format(old=path, new=path.with_suffix(".safetensors"))
+    name = path.with_suffix("") if path.suffix == ".tar" else path
+    if name.suffix in _PICKLES:
+        command = _CONVERSION + shlex.join([str(path), str(name.with_suffix(".safetensors"))])
         raise InputError(
-            f"pretrained: '{path}' is a pickle, which can run any code. Convert it, with PyTorch: {command}"
+            f"pretrained: '{path}' is a pickle, which can run any code. Convert it with PyTorch, and use the new file: "
+            f"{command}"
         )
     _check_kind(path)
     try:

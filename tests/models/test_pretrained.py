@@ -1,5 +1,11 @@
 """Weights from files: read, refused, loaded into a model, written."""
 
+import shlex
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +14,8 @@ import safetensors.numpy
 
 from fedjax_het.errors import InputError
 from fedjax_het.models import MODELS, TORCH_NAMES
-from fedjax_het.models._pretrained import read_state_dict, save_state_dict
+from fedjax_het.models._pretrained import from_torch, read_state_dict, save_state_dict, to_torch
+from tests.shared import shared_path
 
 KEY, NAMES = jax.random.key(0), TORCH_NAMES["resnet18"]
 INPUTS = jnp.zeros((1, 32, 32, 3))
@@ -47,14 +54,91 @@ def test_a_head_of_other_classes_is_initialized_at_random(tmp_path, trained):
 def test_weights_that_do_not_fit_are_refused_at_initialization(tmp_path, trained):
     save_state_dict(tmp_path / "weights.npz", trained, NAMES)
     model = thin(pretrained=str(tmp_path / "weights.npz"), norm="group")
-    with pytest.raises(InputError, match=r"(?s)pretrained: .*\n  surplus: bn1.running_mean \[3\]"):
+    with pytest.raises(InputError, match=r"(?s)pretrained: .*\n  surplus: [\w.]+running_mean \[3\]"):
         jax.eval_shape(model.init, KEY, INPUTS)
 
 
-@pytest.mark.parametrize("ending", ["pth", "pt", "bin"])
+def test_an_error_for_weights_that_do_not_fit_names_few_keys(tmp_path, trained):
+    state = {f"other{number}.weight": np.zeros(3) for number in range(200)}
+    with pytest.raises(InputError, match=r"\n  and \d+ more$") as raised:
+        from_torch(state, trained, NAMES)
+    lines = str(raised.value).splitlines()
+    assert len(lines) == 8 and "  surplus: other0.weight [3]" in lines
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module.model."])
+def test_prefixes_of_wrappers_are_removed(trained, prefix):
+    state = {prefix + key: value for key, value in to_torch(trained, NAMES).items()}
+    jax.tree.map(np.testing.assert_array_equal, from_torch(state, trained, NAMES), trained)
+
+
+def test_weights_of_a_data_parallel_model_fit():
+    path = shared_path("bugs/cases/16/dp.safetensors")
+    model = MODELS["resnet18"](10, width=0.125, pretrained=str(path))
+    begun = jax.eval_shape(model.init, KEY, INPUTS)
+    assert begun["params"]["classifier"]["kernel"].shape == (64, 10)
+
+
+def test_a_prefix_that_some_keys_lack_is_refused(trained):
+    state = {key if key.startswith("fc") else f"module.{key}": x for key, x in to_torch(trained, NAMES).items()}
+    with pytest.raises(InputError, match=r"surplus: module\."):
+        from_torch(state, trained, NAMES)
+
+
+def conversion_of(path):
+    with pytest.raises(InputError, match="is a pickle") as raised:
+        read_state_dict(path)
+    return str(raised.value).partition("use the new file: ")[2]
+
+
+@pytest.mark.parametrize("ending", ["pth", "pt", "bin", "ckpt", "pth.tar"])
 def test_the_error_for_a_pickle_says_how_to_convert_it(ending):
-    with pytest.raises(InputError, match=rf"torch.load\('weights.{ending}'.*'weights.safetensors'"):
-        thin(pretrained=f"weights.{ending}")
+    program, option, code, *paths = shlex.split(conversion_of(f"v1.0/it's a model.{ending}"))
+    assert (program, option) == ("python", "-c")
+    assert paths == [f"v1.0/it's a model.{ending}", "v1.0/it's a model.safetensors"]
+    compile(code, "command", "exec")
+
+
+class Tensor:
+    """A tensor as far as the conversion needs it."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def detach(self):
+        return self
+
+    clone = detach
+
+    def contiguous(self):
+        return Tensor(np.ascontiguousarray(self.value))
+
+
+@pytest.mark.parametrize("wrapper", [None, "state_dict", "model_state_dict", "model"])
+def test_the_conversion_keeps_the_tensors_of_a_training_script_alone(monkeypatch, tmp_path, wrapper):
+    """The code of the command, with a stand-in for PyTorch."""
+    weights, saved = {"conv.weight": Tensor(np.ones((2, 3)).T), "epoch": 3}, {}
+    content = weights if wrapper is None else {"epoch": 3, wrapper: weights, "optimizer": {"state": {}}}
+    torch = SimpleNamespace(Tensor=Tensor, load=lambda path, **options: content)
+    writer = SimpleNamespace(save_file=lambda state, path: saved.update({path: state}))
+    for name, module in {"torch": torch, "safetensors.torch": writer}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(safetensors, "torch", writer, raising=False)
+    _, _, code, *paths = shlex.split(conversion_of("model.pth.tar"))
+    monkeypatch.setattr(sys, "argv", ["-c", *paths])
+    exec(code, {})
+    ((key, value),) = saved["model.safetensors"].items()
+    assert key == "conv.weight" and value.value.flags.c_contiguous
+
+
+@pytest.mark.parametrize("name", ["wrapped.pth", "noncontig.pth"])
+def test_the_conversion_of_a_checkpoint_gives_weights_that_fit(tmp_path, name):
+    pytest.importorskip("torch")
+    old = tmp_path / name
+    shutil.copy(shared_path(f"bugs/cases/16/{name}"), old)
+    subprocess.run(conversion_of(old), shell=True, check=True)
+    model = MODELS["resnet18"](10, width=0.125, pretrained=str(old.with_suffix(".safetensors")))
+    jax.eval_shape(model.init, KEY, INPUTS)
 
 
 def test_unreadable_files_are_named_in_the_error(tmp_path):
