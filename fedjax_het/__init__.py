@@ -18,7 +18,7 @@ from fedjax_het.client import (
     schedules,
     sharpness,
 )
-from fedjax_het.engine import History, Simulation, Sweep, simulate
+from fedjax_het.engine import History, Prediction, Simulation, Sweep, confusion_matrix, predict, simulate
 from fedjax_het.engine.parallel import layout
 from fedjax_het.engine.round import asynchronous, participation, timing
 from fedjax_het.errors import InputError
@@ -35,6 +35,7 @@ __all__ = [
     "LocalUpdate",
     "Memory",
     "OutputMixture",
+    "Prediction",
     "Simulation",
     "Summary",
     "Sweep",
@@ -43,6 +44,7 @@ __all__ = [
     "aggregators",
     "algorithms",
     "asynchronous",
+    "confusion_matrix",
     "consistency",
     "data",
     "diagnostics",
@@ -56,6 +58,7 @@ __all__ = [
     "objectives",
     "participation",
     "personalization",
+    "predict",
     "privacy",
     "schedules",
     "server_optimizers",

@@ -114,7 +114,18 @@ def test_files_have_at_most_300_lines():
     assert not [(path.name, n) for path in FILES if (n := len(path.read_text().splitlines())) > 300]
 
 
-ENGINE = ("parallel", "round", "evaluation", "storage", "execution", "planning", "diagnose", "simulation", "history")
+ENGINE = (
+    "parallel",
+    "round",
+    "evaluation",
+    "storage",
+    "execution",
+    "planning",
+    "diagnose",
+    "prediction",
+    "simulation",
+    "history",
+)
 
 
 @pytest.mark.parametrize("path", files_in("engine"), ids=lambda path: path.name)

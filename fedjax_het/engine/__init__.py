@@ -11,6 +11,7 @@ from fedjax_het.engine.history import History, simulate
 from fedjax_het.engine.parallel.layout import Layout, chunked, sharded, vmapped
 from fedjax_het.engine.parallel.runs import Sweep
 from fedjax_het.engine.planning.autotune import LayoutChoice
+from fedjax_het.engine.prediction import Prediction, predict
 from fedjax_het.engine.round.phases import RoundMetrics
 from fedjax_het.engine.round.program import Round, make_round
 from fedjax_het.engine.simulation import Simulation, is_personal_on_test
@@ -28,6 +29,7 @@ __all__ = [
     "LayoutChoice",
     "Metrics",
     "OffloadPolicy",
+    "Prediction",
     "PredictionMetric",
     "Round",
     "RoundMetrics",
@@ -42,6 +44,7 @@ __all__ = [
     "inspect_checkpoints",
     "is_personal_on_test",
     "make_round",
+    "predict",
     "sharded",
     "simulate",
     "summarize_clients",

@@ -1,0 +1,112 @@
+"""Predictions of a trained model on one split of a federation."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.data.federation import Federation
+from fedjax_het.engine.evaluation.evaluate import BATCH
+from fedjax_het.engine.evaluation.predictions import confusion_matrix
+from fedjax_het.engine.evaluation.scoring import mean_personal_variables, score_own_models
+from fedjax_het.engine.execution.run_spec import RunSpec
+from fedjax_het.engine.parallel.layout import vmapped
+from fedjax_het.engine.parallel.runs import Sweep
+from fedjax_het.engine.round.client_step import Cohort, cohort_data
+from fedjax_het.engine.round.participation import full
+from fedjax_het.engine.storage.client_store import ClientStore
+from fedjax_het.errors import InputError
+from fedjax_het.labels import are_times
+from fedjax_het.types import Model, Rows, State
+from fedjax_het.validation import Seed, check_clients, validate_arguments
+
+
+class Prediction(NamedTuple):
+    """The predictions for the examples of a split, in the order of its table; NumPy arrays."""
+
+    labels: np.ndarray  # true labels, [examples, ...]
+    classes: np.ndarray | None  # predicted classes, the shape of labels; None for survival times
+    logits: np.ndarray | None  # [examples, classes], of sequences [examples, positions, classes]; None for masks
+
+    def confusion_matrix(self, num_classes: int) -> np.ndarray:
+        """See `fedjax_het.confusion_matrix`."""
+        if self.classes is None:
+            raise InputError("confusion matrix: the labels are times of survival, not classes.")
+        return confusion_matrix(self.labels, self.classes, num_classes)
+
+
+@validate_arguments
+def predict(
+    algorithm: Algorithm | Sweep,
+    model: Model,
+    federation: Federation,
+    state: State,
+    *,
+    client: int | None = None,
+    personal: bool = False,
+    split: Literal["train", "valid", "test"] = "test",
+    run: int = 0,
+    seed: Seed | Sequence[Seed] = 0,
+) -> Prediction:
+    """Predict the labels of one split with the model that evaluations score.
+
+    Args:
+        algorithm: The algorithm or the sweep that was trained; it determines which variables are evaluated.
+        model: The model.
+        federation: The clients and their data.
+        state: The state after training, leaves [runs, ...], such as `history.state`.
+        client: The client whose examples are predicted (default None, the common test set).
+        personal: Whether the client's own model predicts, in place of the server's model (default False).
+        split: The client's training, validation or test examples (default "test").
+        run: The position on the axis of runs (default 0).
+        seed: The `seed` of the simulation (default 0), which the rule of personal models may draw from.
+
+    Returns:
+        The labels, predicted classes and logits.
+
+    Raises:
+        InputError: An unknown client or run, a personal model without a client, or a split without examples.
+    """
+    num_runs = len(np.asarray(state.server.round))
+    if not 0 <= run < num_runs:
+        raise InputError(f"run: the state has the runs 0 to {num_runs - 1}, not {run}.")
+    if client is None and (personal or split != "test"):
+        raise InputError("client: personal models and the splits 'train' and 'valid' need the number of a client.")
+    check_clients("client", [] if client is None else [client], federation.num_clients)
+    rows = federation.test if client is None else tree.take(getattr(federation.data, split), client)
+    if rows is None or not rows.count:
+        where = "there is no common test set" if client is None else f"client {client} has no {split} examples"
+        raise InputError(f"split: {where}. Hold some out when the federation is made, or choose another split.")
+    sweep = algorithm if isinstance(algorithm, Sweep) else Sweep(lambda: algorithm)
+    seeds = (seed,) * len(sweep.algorithms) if isinstance(seed, int) else tuple(seed)
+    spec = RunSpec(sweep, model, federation, full(), 1, 1, seeds, num_runs // len(seeds))
+    trained = sweep.algorithms[run // spec.num_seeds if sweep.values else 0]
+    round = spec.round(vmapped, trained)
+    clients = state.clients.take_all() if isinstance(state.clients, ClientStore) else state.clients
+    server, clients = jax.tree.map(lambda x: x[run], (state.server, clients))
+    shared = round.problem.evaluated(server)
+    whole = tree.merge(shared, mean_personal_variables(clients, federation.num_clients))
+    personalize = round.personalize if personal else lambda problem, view, key: whole
+    block = Cohort(np.array([client or 0]), np.array([True]))
+    tables = {"split": Rows(np.asarray(rows.index)[None], np.asarray(rows.count)[None])}
+    _, predicted = jax.jit(score_own_models, static_argnums=(0, 1, 2, 3, 10))(
+        round.problem,
+        personalize,
+        vmapped,
+        BATCH,
+        server._replace(shared=shared),
+        tree.take(clients, block.ids),
+        cohort_data(federation.data, block),
+        tables,
+        block,
+        spec.keys()[run],
+        True,
+    )["split"]
+    labels = np.asarray(federation.examples.labels[np.asarray(rows.index)[: rows.count]])
+    values = np.asarray(predicted)[0, : rows.count]
+    if are_times(labels):
+        return Prediction(labels, None, values)
+    return Prediction(labels, values, None) if labels.ndim > 2 else Prediction(labels, values.argmax(-1), values)
