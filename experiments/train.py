@@ -2,7 +2,7 @@
 
 The same command resumes a stopped run and prints the results of a complete one. With --coordinator, --num_processes and
 --process_id, or --distributed, several processes train together. Exit status: 0 = done, 2 = an input error, printed on
-stderr before anything is compiled or written, 1 = any other error.
+stderr before anything is compiled or written, or a full disk, 1 = any other error.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from fedjax_het.errors import InputError, NonFiniteError
 
 from . import PROGRAM, trackers
 from .configuration import build, config_files, settings
-from .configuration.command_line import add_config_flag, split_overrides, with_hints
+from .configuration.command_line import add_config_flag, report_full_disk, split_overrides, with_hints
 from .distributed import initialization
 from .distributed.collectives import RESUME_HINT, SINGLE, CollectiveInputError, Processes
 from .distributed.initialization import DistributedConfig
@@ -146,6 +146,7 @@ def train_together(runs: Sequence[Run], resolved: Mapping[str, Any], processes: 
         print(f"trained in one program: {', '.join(names)}", flush=True)
     # -> loop
     with contextlib.ExitStack() as stack:
+        stack.enter_context(report_full_disk(directory.path))
         for each in runs:
             stack.enter_context(each.directory.lock(processes))
         recorders = [
@@ -205,7 +206,7 @@ def main(argv: Sequence[str]) -> int:
         processes = initialization.initialize(command.distributed)
         if command.is_cached:
             enable_compilation_cache()
-        with processes.only_first_prints():
+        with processes.only_first_prints(), report_full_disk(command.workdir):
             run(command, processes)
     except InputError as error:
         return processes.end(2, error)

@@ -1,10 +1,14 @@
 """The parts that command lines share: the flag --config, overrides of the config, and the exit status."""
 
 import argparse
+import contextlib
+import errno
 import functools
+import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from fedjax_het.errors import InputError, NonFiniteError
@@ -13,6 +17,7 @@ from .. import PROGRAM
 from . import config_files, settings
 
 _P = ParamSpec("_P")
+_FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))  # in the texts of TensorStore's errors, too
 
 
 def add_config_flag(parser: argparse.ArgumentParser, **options: Any) -> None:
@@ -59,14 +64,16 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 def with_exit_status(when_interrupted: str = "") -> Callable[[Callable[_P, int]], Callable[_P, int]]:
     """Make a decorator of a command that returns its exit status.
 
-    An InputError is printed and gives 2, a NonFiniteError likewise 1; an interrupt prints the given text and gives 130.
+    An InputError or a full disk is printed and gives 2, a NonFiniteError likewise 1; an interrupt prints the given text
+    and gives 130.
     """
 
     def decorate(main: Callable[_P, int]) -> Callable[_P, int]:
         @functools.wraps(main)
         def run(*args: _P.args, **kwargs: _P.kwargs) -> int:
             try:
-                return main(*args, **kwargs)
+                with report_full_disk():
+                    return main(*args, **kwargs)
             except (InputError, NonFiniteError) as error:
                 print(f"error: {error}", file=sys.stderr)
                 return 2 if isinstance(error, InputError) else 1
@@ -77,3 +84,31 @@ def with_exit_status(when_interrupted: str = "") -> Callable[[Callable[_P, int]]
         return run
 
     return decorate
+
+
+@contextlib.contextmanager
+def report_full_disk(folder: Path | None = None) -> Iterator[None]:
+    """Raise as an InputError what a full disk, or a quota that is used up, has caused.
+
+    Args:
+        folder: The folder that is written; where errors do not name another, the message names it.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if reason := next((each for each in _FULL if each in str(cause)), None):
+                break
+            cause = cause.__cause__ or cause.__context__
+        else:
+            raise
+        place = getattr(cause, "filename", None)
+        if isinstance(place, str) and not (folder and Path(place).absolute().is_relative_to(folder.absolute())):
+            folder = Path(place).absolute().parent
+        where = f" of '{folder}'" if folder else ""
+        raise InputError(
+            f"the disk{where} is full ({reason}). Make room there; the same command then resumes."
+        ) from error

@@ -13,15 +13,17 @@ def write(path: Path, content: str | bytes | Callable[[Path], None]) -> None:
         content: Text, bytes, or a function that writes the file at the path that it is given.
     """
     temporary = path.with_name(f".partial.{path.name}")
-    if callable(content):
-        try:
+    try:
+        if callable(content):
             content(temporary)
-        except Exception:
-            temporary.unlink(missing_ok=True)
-            raise
-    else:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-    sync(temporary)
+        else:
+            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        sync(temporary)
+    except Exception as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # the system names no file when a disk is full
+        raise
     os.replace(temporary, path)
     sync(path.parent)
 
