@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedjax_het._internal.regular_files import read_regular
 from fedjax_het.errors import InputError
 
 from ..runs import json_files
@@ -20,7 +21,7 @@ class FigureFile:
         self._path, self.about, self.records = path, {}, []
         if path and path.exists():
             try:
-                held = json.loads(path.read_text())
+                held = json.loads(read_regular(path))
                 self.about, self.records = held["about"], held["records"]
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise InputError(f"--json: '{path}' was not written by this command. Give another file.") from error

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from fedjax_het import engine
+from fedjax_het._internal.regular_files import open_regular
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.types import State
 
@@ -103,7 +104,7 @@ def load_images(directory: Path, line: Mapping[str, Any]) -> dict[str, dict[str,
     """Load the images of a line: {diagnostic: {quantity: array}}; {} where it has none."""
     images: dict[str, dict[str, np.ndarray]] = {}
     if "pictures" in line:
-        with np.load(directory / line["pictures"]) as arrays:
+        with open_regular(directory / line["pictures"]) as file, np.load(file) as arrays:
             for key in arrays.files:
                 name, _, quantity = key.partition("/")
                 images.setdefault(name, {})[quantity] = arrays[key]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_het import __version__, engine
+from fedjax_het._internal.regular_files import open_regular, read_regular
 from fedjax_het.data import Federation
 
 from . import json_files
@@ -48,14 +49,14 @@ class MetricLines:
 
     def read(self) -> list[Json]:
         """Read all complete lines."""
-        whole = self.path.read_text().rpartition("\n")[0] if self.path.exists() else ""
+        whole = read_regular(self.path).rpartition(b"\n")[0] if self.path.exists() else b""
         return [json.loads(line) for line in whole.splitlines()]
 
     def read_new(self) -> list[Json]:
         """Read the complete lines after those that this returned before."""
         if not self.path.exists():
             return []
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             file.seek(self._num_read)
             whole, end, _ = file.read().rpartition(b"\n")
         self._num_read += len(whole) + len(end)

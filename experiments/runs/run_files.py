@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedjax_het._internal.regular_files import read_regular
 from fedjax_het.errors import InputError
 
 Json = dict[str, Any]
@@ -157,7 +158,7 @@ def _is_number(cell: str) -> bool:
 
 def _read_bytes(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

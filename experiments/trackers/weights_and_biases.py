@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 import wandb
 
+from fedjax_het._internal.regular_files import read_regular
 from fedjax_het.errors import InputError
 
 from ..runs import json_files
@@ -64,7 +65,7 @@ def _read_ids(run: TrackedRun) -> dict[str, str]:
     path = run.directory / "wandb_ids.json"
     if not path.exists():
         json_files.write(path, json_files.to_json({seed: uuid.uuid4().hex[:16] for seed in run.seeds}, indent=2) + "\n")
-    return json.loads(path.read_text())
+    return json.loads(read_regular(path))
 
 
 open = WeightsAndBiases

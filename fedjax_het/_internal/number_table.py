@@ -1,10 +1,13 @@
 """Reading of CSV files with columns of numbers."""
 
 import csv
+import io
 import math
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedjax_het._internal.regular_files import read_regular
 from fedjax_het.errors import InputError
 
 
@@ -23,10 +26,9 @@ def read_number_table(path: str | Path, columns: Mapping[str, type], name: str) 
         InputError: The file cannot be read, has no such column or no line, or a cell is not a finite number.
     """
     try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            lines, header = list(reader), reader.fieldnames or []
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reader = csv.DictReader(io.StringIO(read_regular(path).decode("utf-8-sig"), newline=""))
+        lines, header = list(reader), reader.fieldnames or []
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{name}: cannot read '{path}': {error}.") from error
     if missing := [column for column in columns if column not in header]:
         raise InputError(f"{name}: '{path}' has no column {missing[0]}. Its first line must be {','.join(columns)}.")

@@ -1,6 +1,5 @@
 """Arrays on disk: .npz files, MNIST's idx files, and the batches of CIFAR-10 and CIFAR-100."""
 
-import gzip
 import math
 import struct
 from dataclasses import replace
@@ -9,6 +8,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from fedjax_het._internal.regular_files import read_regular
 from fedjax_het.data.dataset import Dataset, assemble
 from fedjax_het.data.sources._images import conform_images, decoding_options
 from fedjax_het.data.sources._io_errors import report_read_errors, require_path
@@ -72,7 +72,7 @@ def _read_idx(folder: Path, file: str) -> np.ndarray:
     path = folder / f"{file}.gz"
     path = path if path.exists() else folder / file
     with report_read_errors(path):
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        data = read_regular(path)
         zeros, kind, num_axes = struct.unpack_from(">HBB", data)
         if zeros != 0 or kind != _UNSIGNED_BYTES:
             raise InputError(f"{path} is not an idx file of unsigned bytes: it begins with {data[:4].hex()}.")
@@ -148,7 +148,10 @@ def _read_cifar_names(path: Path, layout: _CifarLayout) -> list[str] | None:
         names = _unpickle(path)
         with report_read_errors(path):
             return [each.decode() for each in names[layout.key + b"_names"]]
-    return path.read_text().split() if path.exists() else None
+    if not path.exists():
+        return None
+    with report_read_errors(path):
+        return read_regular(path).decode().split()
 
 
 def _unpickle(path: Path) -> dict:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedjax_het._internal.regular_files import read_regular
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._folders import are_splits, list_domain_images, list_image_files, list_subfolders
 from fedjax_het.data.sources._image_listing import (
@@ -134,7 +135,7 @@ def tiny_imagenet(path: str, size: Count | None = None, cache: str | None = None
     root = next((each for each in (place, place / "tiny-imagenet-200") if (each / "wnids.txt").is_file()), None)
     if root is None:
         raise InputError(f"{place} holds no wnids.txt. Tiny-ImageNet is published at {_TINY_URL}")
-    classes = (root / "wnids.txt").read_text(encoding="utf-8-sig").split()
+    classes = read_regular(root / "wnids.txt").decode("utf-8-sig").split()
     for name in ("train", "val/images"):
         if not (root / name).is_dir():
             raise InputError(f"{root} holds no folder {name}. Tiny-ImageNet is published at {_TINY_URL}")
@@ -159,7 +160,7 @@ def _list_tiny_val(root: Path, classes: list[str]) -> list[ImageEntry]:
     with report_read_errors(listing):
         lines = [
             (i, line.split())
-            for i, line in enumerate(listing.read_text(encoding="utf-8-sig").splitlines(), start=1)
+            for i, line in enumerate(read_regular(listing).decode("utf-8-sig").splitlines(), start=1)
             if line.strip()
         ]
     for line, words in lines:

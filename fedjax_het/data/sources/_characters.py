@@ -1,6 +1,5 @@
 """Texts as sequences of characters: their alphabet, their tokens, and the source of texts by author."""
 
-import gzip
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from fedjax_het._internal.regular_files import read_regular
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._image_listing import assemble_by_name
 from fedjax_het.data.sources._io_errors import report_read_errors, require_path
@@ -90,8 +90,7 @@ def _find_file(path: str) -> Path:
 
 def _read_texts(file: Path) -> dict[str, list[str]]:
     with report_read_errors(file):
-        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        content = json.loads(data.decode("utf-8-sig"))
+        content = json.loads(read_regular(file).decode("utf-8-sig"))
     is_valid = isinstance(content, Mapping) and all(
         isinstance(own, list) and own and all(isinstance(text, str) for text in own) for own in content.values()
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedjax_het._internal.regular_files import read_regular
 from fedjax_het.data.sources._io_errors import report_read_errors
 from fedjax_het.errors import InputError
 
@@ -42,7 +43,7 @@ def read_pickle(path: Path, kind: type | tuple[type, ...], what: str, encoding: 
     """
     with report_read_errors(path):
         try:
-            content = _ArrayUnpickler(io.BytesIO(path.read_bytes()), encoding=encoding).load()
+            content = _ArrayUnpickler(io.BytesIO(read_regular(path)), encoding=encoding).load()
         except (pickle.UnpicklingError, TypeError, AttributeError) as error:
             raise InputError(f"cannot read {path} as {what}: {error}. Download it again.") from error
     if not isinstance(content, kind):

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from fedjax_het import tree
+from fedjax_het._internal.regular_files import read_regular
 from fedjax_het.engine.storage.checksums import find_damage, write_checksums
 from fedjax_het.engine.storage.client_store import ClientStore
 from fedjax_het.engine.storage.incremental import IncrementalCheckpoint
@@ -53,7 +54,7 @@ def _inspect(directory: Path, round: int, is_thorough: bool) -> SavedCheckpoint:
     if missing := next((name for name in ("state", "about") if not (folder / name).is_dir()), None):
         return SavedCheckpoint(round, {}, f"'{missing}' is missing")
     try:
-        about = json.loads((folder / "about" / "metadata").read_bytes())
+        about = json.loads(read_regular(folder / "about" / "metadata"))
         there = about.get("round", round)
         if not {"format", "identity", "leaves"} <= about.keys():
             return SavedCheckpoint(round, {}, "'about' is not what a run writes there")

@@ -5,6 +5,7 @@ import zlib
 from pathlib import Path
 
 from fedjax_het._internal.atomic import write
+from fedjax_het._internal.regular_files import open_regular, read_regular
 
 NAME = "checksums.json"
 _BLOCK = 1 << 24  # bytes read at one time
@@ -24,7 +25,7 @@ def find_damage(folder: Path) -> str | None:
         without checksums (of an earlier version, or of a process that was killed before it wrote them).
     """
     try:
-        expected = json.loads((folder / NAME).read_bytes())
+        expected = json.loads(read_regular(folder / NAME))
         for name, crc in expected.items():
             if crc32_of(folder / name) != crc:
                 return f"{name} has another checksum than when it was written"
@@ -39,7 +40,7 @@ def find_damage(folder: Path) -> str | None:
 def crc32_of(file: Path) -> int:
     """The CRC-32 of a file."""
     crc = 0
-    with file.open("rb") as opened:
+    with open_regular(file) as opened:
         while block := opened.read(_BLOCK):
             crc = zlib.crc32(block, crc)
     return crc

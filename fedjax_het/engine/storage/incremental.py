@@ -14,6 +14,7 @@ from typing import TypedDict
 import numpy as np
 
 from fedjax_het._internal.atomic import sync
+from fedjax_het._internal.regular_files import open_regular
 from fedjax_het.engine.storage.checksums import crc32_of
 from fedjax_het.engine.storage.client_store import ClientStore
 
@@ -87,7 +88,7 @@ class IncrementalCheckpoint:
             path, checksum, size = self._folder / segment["file"], 0, store.record_dtype.itemsize
             if path.stat().st_size != segment["num_records"] * size:
                 raise OSError(f"{path} is cut short")
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 while content := file.read(max(1, _BUFFER_SIZE // size) * size):
                     checksum = zlib.crc32(content, checksum)
                     store.load_records(np.frombuffer(content, store.record_dtype))
