@@ -72,6 +72,8 @@ def parse(argv: Sequence[str]) -> Command:
         key, _, values = text.partition("=")
         if not key or not all(texts := [value.strip() for value in values.split(",")]):
             raise InputError(f"--vary={text}: write a key and its values, --vary=algorithm.lam=0.01,0.1")
+        if key in varied:
+            raise InputError(f"--vary={text}: {key} is varied twice. Write all its values in one --vary.")
         if key in common:
             raise InputError(f"--vary={text}: --config.{key} sets it for all runs. Leave one of the two out.")
         varied[key] = texts

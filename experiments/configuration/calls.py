@@ -154,7 +154,7 @@ def parse_text(text: str, kind: Any) -> Any:
 def choose_factory(table: Mapping[str, Any], registry: Registry, where: str) -> Callable[..., Any]:
     """Return the factory that a table names; raise InputError for a missing or unknown name."""
     name = table.get("name")
-    if name in registry:
+    if isinstance(name, str) and name in registry:
         return registry[name]
     wrong = "is missing" if name is None else f"is unknown: {name!r}"
     raise InputError(f"{where}.name {wrong}. {nearest(str(name or ''), registry)}")

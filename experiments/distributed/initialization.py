@@ -83,7 +83,7 @@ def _check_numbers(coordinator: str, num_processes: int, process_id: int) -> Non
             f"--process_id: 0 to {num_processes - 1} with --num_processes={num_processes}, not {process_id}."
         )
     host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise InputError(f"--coordinator: HOST:PORT with a port of 1 to 65535, not '{coordinator}'.")
 
 

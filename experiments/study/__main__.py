@@ -101,8 +101,11 @@ def parse(argv: Sequence[str]) -> Command:
 
 
 def _parse_methods(names: str, own: Sequence[str]) -> dict[str, dict[str, str]]:
-    methods: dict[str, dict[str, str]] = {name.strip(): {} for name in names.split(",")}
-    for name in methods:
+    methods: dict[str, dict[str, str]] = {}
+    for name in map(str.strip, names.split(",")):
+        if name in methods:
+            raise InputError(f"--methods: '{name}' is named twice. Name each method once.")
+        methods[name] = {}
         if name not in ALGORITHMS:
             raise InputError(f"--methods: there is no algorithm '{name}'. {nearest(name, ALGORITHMS)}")
     for text in own:

@@ -112,7 +112,7 @@ def sort_naturally(names: Iterable[str]) -> list[str]:
     """Sort names, with the numbers in them as numbers: client_2 before client_10."""
 
     def parts(name: str) -> list[tuple[bool, int, str]]:
-        return [(not x.isdigit(), int(x) if x.isdigit() else 0, x) for x in re.split(r"(\d+)", name)]
+        return [(not x.isdecimal(), int(x) if x.isdecimal() else 0, x) for x in re.split(r"(\d+)", name)]
 
     return sorted(names, key=parts)
 
@@ -160,7 +160,7 @@ def read_split_list(file: Path, root: Path) -> list[ListedFile]:
     rows = []
     for line, text in enumerate(map(str.strip, lines), start=1):
         path, _, label = text.rpartition(" ")
-        if text and not (path and label.isdigit()):
+        if text and not (path and label.isdecimal()):
             raise InputError(f"{file}, line {line}: '{text}' is not '<file> <label>'. Correct the line.")
         rows += [ListedFile(line, path.strip(), int(label))] if text else []
     check_files_exist(file, ((row.line, str(root / row.path)) for row in rows))

@@ -58,7 +58,7 @@ def _find_layer(layer: str, paths: list[str]) -> str:
 
 def _natural_order(path: str) -> list:
     """conv_2 before conv_10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path)]
 
 
 NEGLIGIBLE = 1e-8  # the authors' limit: distances that sum to less say nothing

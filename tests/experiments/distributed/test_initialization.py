@@ -123,6 +123,7 @@ def test_a_process_that_does_not_start_in_time_ends_the_others(place, tmp_path):
         (["--coordinator=a:1", "--num_processes=2", "--process_id=-1"], "--process_id: 0 to 1"),
         (["--coordinator=a:1", "--num_processes=0", "--process_id=0"], "--num_processes: at least 1"),
         (["--coordinator=a", "--num_processes=2", "--process_id=0"], "--coordinator: HOST:PORT"),
+        (["--coordinator=a:12²", "--num_processes=2", "--process_id=0"], "--coordinator: HOST:PORT"),
         (["--coordinator=a:0", "--num_processes=2", "--process_id=0"], "--coordinator: HOST:PORT"),
         (["--distributed", "--process_id=0"], "--distributed detects what"),
         (["--distributed", "--heartbeat_timeout=1"], "--heartbeat_timeout: at least 5"),

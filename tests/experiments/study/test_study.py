@@ -169,6 +169,7 @@ def test_the_table_marks_selections_on_test_examples():
     [
         (["--methods=fedavg"], "no validation examples"),
         (["--methods=fedavg,fedavgg", VALIDATION], "no algorithm 'fedavgg'"),
+        (["--methods=fedavg,fedavg", VALIDATION], "'fedavg' is named twice"),
         (["--methods=fedavg", VALIDATION, "--trials=0"], "at least 1"),
         (["--methods=fedavg", VALIDATION, "--halving=1"], "at least 2"),
         (["--methods=fedavg", VALIDATION, "--for=fedld:algorithm.lam=1"], "METHOD:KEY=VALUE"),

@@ -84,6 +84,12 @@ def test_vary_without_a_key_and_values_is_refused(text, tmp_path, capsys):
     assert "write a key and its values" in capsys.readouterr().err
 
 
+def test_a_key_that_is_varied_twice_is_refused(tmp_path, capsys):
+    flags = [f"--config={QUICK}", "--vary=seed=1,2", "--vary=seed=3", f"--workdir={tmp_path}"]
+    assert compare.main(flags) == 2
+    assert "seed is varied twice" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_grid_is_trained_tabulated_and_not_trained_twice(tmp_path, capsys):
     """One of three cells fails: an upload that is not finite ends it."""
