@@ -16,14 +16,16 @@ TOP = {"algorithms", "engine"}
 
 def imports(path: Path) -> set[str]:
     """The modules that a file imports, as dotted names; `from package import a` counts as package.a too."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+    return {name for node in ast.walk(ast.parse(path.read_text())) for name in imported_by(node)}
+
+
+def imported_by(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    if isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"{node.module}: relative import"
+        return {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return set()
 
 
 def package_of(path: Path) -> str:
@@ -77,6 +79,19 @@ def test_the_package_imports_no_command_line_or_plotting():
     forbidden = ("experiments", "configs", "matplotlib", "absl", "ml_collections", "argparse", "rich")
     for path in FILES:
         assert not any(name.split(".")[0] in forbidden for name in imports(path)), path
+
+
+def test_packages_that_take_long_to_import_are_imported_where_they_are_used():
+    slow = (
+        "orbax",
+        "scipy.",
+        "sklearn",
+        "tensorflow_datasets",
+        "torch",
+    )  # not `import scipy` alone
+    for path in FILES:
+        found = {name for node in ast.parse(path.read_text()).body for name in imported_by(node)}
+        assert not any(f"{name}.".startswith(slow) and name != "scipy" for name in found), path
 
 
 def test_shard_map_is_used_in_layouts_alone():

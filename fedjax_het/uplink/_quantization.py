@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
-from scipy.linalg import hadamard
+import scipy  # which imports its packages when they are first used
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Stage
-from fedjax_het.types import Array, Key
+from fedjax_het.types import Array, HostArray, Key
 from fedjax_het.uplink._clipping import Collections
 from fedjax_het.uplink._compression import Compressor, Feedback, Scope, compression_stage
 from fedjax_het.validation import Positive, Range, validate_arguments
@@ -238,4 +238,6 @@ def _transform(vector: Array) -> Array:
     return values.ravel() / vector.size**0.5
 
 
-_hadamard = functools.cache(hadamard)
+@functools.cache
+def _hadamard(size: int) -> HostArray:
+    return scipy.linalg.hadamard(size)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+import scipy  # which imports its packages when they are first used
 from jaxtyping import Float, Int
-from scipy import ndimage, special, stats
 
 from fedjax_het.engine.evaluation.scoring import HeldOut
 from fedjax_het.errors import InputError, nearest
@@ -83,7 +83,7 @@ def auroc(logits: Logits, labels: Labels) -> float:
     after = np.logaddexp.accumulate(logits[:, ::-1], axis=1)[:, ::-1]
     edge = np.full((num, 1), -np.inf)
     others = np.logaddexp(np.hstack([edge, before[:, :-1]]), np.hstack([after[:, 1:], edge]))
-    ranks = stats.rankdata((logits - others)[:, is_defined], axis=0)
+    ranks = scipy.stats.rankdata((logits - others)[:, is_defined], axis=0)
     positive, is_class = positive[is_defined], is_class[:, is_defined]
     wins = np.sum(ranks * is_class, axis=0) - positive * (positive + 1) / 2
     return float(np.mean(wins / (positive * (num - positive))))
@@ -97,7 +97,7 @@ def calibration_error(logits: Logits, labels: Labels) -> float:
     References:
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017.
     """
-    confidence = special.softmax(logits, axis=1).max(axis=1)
+    confidence = scipy.special.softmax(logits, axis=1).max(axis=1)
     is_correct = logits.argmax(axis=1) == labels
     bins = np.searchsorted(np.linspace(0, 1, _NUM_BINS + 1)[1:-1], confidence)
     gaps = np.bincount(bins, weights=is_correct - confidence, minlength=_NUM_BINS)
@@ -149,8 +149,8 @@ def _boundary_distances(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """The distances of the boundary pixels of each mask from the other's boundary."""
     if not (one.any() and other.any()):
         return np.array([np.linalg.norm(np.array(one.shape) - 1)])
-    boundaries = [mask & ~ndimage.binary_erosion(mask) for mask in (one, other)]
-    to_one, to_other = (np.asarray(ndimage.distance_transform_edt(~boundary)) for boundary in boundaries)
+    boundaries = [mask & ~scipy.ndimage.binary_erosion(mask) for mask in (one, other)]
+    to_one, to_other = (np.asarray(scipy.ndimage.distance_transform_edt(~boundary)) for boundary in boundaries)
     return np.concatenate([to_other[boundaries[0]], to_one[boundaries[1]]])
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
+import scipy  # which imports its packages when they are first used
 from jaxtyping import Bool, Int
 
 from fedjax_het._internal.number_table import read_number_table

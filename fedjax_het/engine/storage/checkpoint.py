@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import orbax.checkpoint as ocp
 
 from fedjax_het import tree
 from fedjax_het._internal.regular_files import read_regular
@@ -99,6 +98,9 @@ class Checkpoints:
         self._directory, self._num_clients = Path(directory).absolute(), num_clients
         self._identity, self._continues = json.loads(json.dumps(identity)), continues
         self._segments = IncrementalCheckpoint(self._directory / "clients")
+        import orbax.checkpoint as ocp  # which takes half a second
+
+        self._args = ocp.args
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, enable_async_checkpointing=False, todelete_subdir=_DELETED
         )
@@ -120,8 +122,8 @@ class Checkpoints:
         about["leaves"] = _leaves(state, self._num_clients)
         state, store = _split_clients(state)
         about |= {"num_rows": _num_rows(state)} if store is None else {"segments": self._segments.write(round, store)}
-        saved = ocp.args.StandardSave(_fill_empty_leaves(state))
-        self._manager.save(round, args=ocp.args.Composite(state=saved, about=ocp.args.JsonSave(about)))
+        saved = self._args.StandardSave(_fill_empty_leaves(state))
+        self._manager.save(round, args=self._args.Composite(state=saved, about=self._args.JsonSave(about)))
         self._manager.wait_until_finished()
         if jax.process_index() == 0:
             write_checksums(self._directory / str(round))
@@ -174,7 +176,7 @@ class Checkpoints:
         )
         # Not strict, Orbax drops or adds padding rows behind the last client; `_check_leaves` has compared all else.
         is_alike = store is not None or about.get("num_rows", _num_rows(like)) == _num_rows(like)
-        state = self._read(where, "state", ocp.args.StandardRestore(target, strict=is_alike))
+        state = self._read(where, "state", self._args.StandardRestore(target, strict=is_alike))
         state = jax.tree.map(lambda read, given: read if given.size else given, state, like)
         if store is None:
             return state
@@ -197,11 +199,11 @@ class Checkpoints:
         self._manager.close()
 
     def _about(self, round: int) -> dict[str, Any]:
-        return self._read(self._directory / str(round), "about", ocp.args.JsonRestore())
+        return self._read(self._directory / str(round), "about", self._args.JsonRestore())
 
     def _read(self, where: Path, item: str, how: Any) -> Any:
         with _reporting_damage(where):
-            return self._manager.restore(int(where.name), args=ocp.args.Composite(**{item: how}))[item]
+            return self._manager.restore(int(where.name), args=self._args.Composite(**{item: how}))[item]
 
 
 @contextmanager
