@@ -215,8 +215,8 @@ def partial_participation(case: Case):
 @covers("compression", "ef_sign_*")
 def sign_with_memory(case: Case):
     tape, lr, momentum = case["tape"], float(case["lr"]), float(case["momentum"])
-    decay, has_memory = float(case["weight_decay"]), case.name != "ef_sign_no_memory"
-    options = {"scaled": case.name != "ef_sign_unscaled", "feedback": "classic" if has_memory else "none"}
+    decay, has_memory = float(case["weight_decay"]), "memory True" in case.meta["notes"]
+    options = {"scaled": "scaled_sign" in case.meta["notes"], "feedback": "classic" if has_memory else "none"}
     stage = uplink.sign(three_valued=True, **options)  # this code's sign of zero is zero, though it counts one bit
     inside, outside = (lr, 1.0) if options["scaled"] else (1.0, lr)  # signs without a scale are of size lr here
     x, velocity, memory, xs, memories = case["x0"], np.zeros(tape.shape[1]), np.zeros((1, tape.shape[1])), [], []

@@ -40,7 +40,9 @@ def losses(case: Case):
 @covers("fedntd", "rounds_*")
 def rounds(case: Case):
     settings = case.meta
-    settings.confirm(sample_ratio=case["selected"].shape[1] / len(case["X"]))
+    cohort = int(settings["sample_ratio"] * len(case["X"]))  # as the released code rounds it
+    if cohort != case["selected"].shape[1]:
+        raise ValueError(f"sample_ratio means a cohort of {cohort}, and {case['selected'].shape[1]} are selected")
     decay = rate_decay(settings["lr_decay_per_round"])
     algorithm = fedntd(settings["beta"], settings["tau"], learning_rate_schedule=decay, **training_settings(case))
     yield from compare_federation(case, replay_federation(case, algorithm))

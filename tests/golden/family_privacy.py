@@ -149,7 +149,7 @@ def quantile(case: Case) -> Iterator[Comparison]:
     yield case.compare("noisy_fraction", target - np.log(after / before) / rate)
 
 
-@covers("privacy", "noise_split_table")
+@covers("privacy", "noise_split_*")
 def noise_split(case: Case) -> Iterator[Comparison]:
     names = ("noise_multiplier", "clients_per_round", "stddev_given")
     splits, deviations, allowed = [], [], []
@@ -168,78 +168,51 @@ def noise_split(case: Case) -> Iterator[Comparison]:
 
 
 # ---- accounting ------------------------------------------------------------------------------------------------------
-def rows(case: Case, *names: str) -> list[tuple]:
-    return list(zip(*(case[name].tolist() for name in names), strict=True))
+EXCUSES = {
+    "*order*": "orders are not told",
+    "eps_rdp_multiplier_as_given": "the mistake that is to be caught",
+    "eps*_replace_one": "Poisson sampling is accounted for adding or removing a client",
+    "interval": "the package has a grid of its own; the others bound what the choice matters",
+}
+# {array: the accountant} of tables of epsilon, and of the least noise; zeroing a client costs what removing one does.
+EPSILONS = {
+    "eps_pld": "pld",
+    "eps_rdp": "rdp",
+    "eps_pld_replace_special": "auto",
+    "eps_rdp_sensitivity_2C": "auto",
+    "eps_add_or_remove_one": "auto",
+}
+MULTIPLIERS = {"sigma_pld": "pld", "sigma_rdp": "rdp", "noise_multiplier_sensitivity_2C": "auto"}
 
 
-@covers("privacy", "accounting_poisson")
-def accounting_poisson(case: Case) -> Iterator[Comparison]:
-    case.excuse("rdp_order", "epsilon alone is told")
-    settings = rows(case, "noise_multiplier", "q", "rounds", "delta")
-    for name in ("pld", "rdp"):
-        ours = [privacy.epsilon(z, PoissonSampling(q), int(rounds), delta, name) for z, q, rounds, delta in settings]
-        yield case.compare(f"eps_{name}", ours, ACCOUNTANT)
+@covers("privacy", "accounting_*")
+def accounting(case: Case) -> Iterator[Comparison]:
+    """Tables, row i one setting; their columns tell how clients are drawn."""
+    for pattern, reason in EXCUSES.items():
+        case.excuse(pattern, reason)
+    samplings = _samplings(case)
+    rest = list(zip(case["rounds"].astype(int).tolist(), case["delta"].tolist(), strict=True))
+    for names, function, given, tolerance in (
+        (EPSILONS, privacy.epsilon, "noise_multiplier", ACCOUNTANT),
+        (MULTIPLIERS, privacy.noise_multiplier, "eps", CALIBRATION),
+    ):
+        for name in filter(case.__contains__, names):
+            settings = zip(case[given].tolist(), samplings, rest, strict=True)
+            yield case.compare(name, [function(x, how, *each, names[name]) for x, how, each in settings], tolerance)
+    if "slots" in case:
+        settings = zip(case["noise_multiplier"].tolist(), case["q"].tolist(), rest, strict=True)
+        whole = [privacy.epsilon(z, PoissonSampling(q), *each) for z, q, each in settings]
+        yield case.compare("eps_poisson", whole, ACCOUNTANT)
+        overflow = [participation.overflow_probability(s.num_clients, s.probability, s.slots) for s in samplings]
+        yield case.compare("probability_of_overflow_a_round", overflow)
 
 
-@covers("privacy", "accounting_poisson_neighbours")
-def accounting_neighbors(case: Case) -> Iterator[Comparison]:
-    """Poisson sampling is accounted for adding or removing a client; zeroing one costs the same."""
-    case.excuse("eps_pld_replace_one", "Poisson sampling is accounted for adding or removing a client")
-    settings = rows(case, "noise_multiplier", "q", "rounds", "delta")
-    ours = [privacy.epsilon(z, PoissonSampling(q), int(rounds), delta) for z, q, rounds, delta in settings]
-    yield case.compare("eps_pld_replace_special", ours, ACCOUNTANT)
-
-
-@covers("privacy", "accounting_discretisation")
-def accounting_grid(case: Case) -> Iterator[Comparison]:
-    """The package's grid has the second interval; the others bound what the choice matters."""
-    (z, q, rounds, delta, _), *_ = rows(case, "noise_multiplier", "q", "rounds", "delta", "interval")
-    ours = privacy.epsilon(z, PoissonSampling(q), int(rounds), delta)
-    yield case.compare("eps_pld", np.full(3, ours), ACCOUNTANT)
-
-
-@covers("privacy", "accounting_fixed_size")
-def accounting_fixed_size(case: Case) -> Iterator[Comparison]:
-    for name in ("eps_rdp_multiplier_as_given", "order_*"):
-        case.excuse(name, "the mistake that is to be caught, and orders, which are not told")
-    settings = rows(case, "noise_multiplier", "num_clients", "cohort", "rounds", "delta")
-    ours = [
-        privacy.epsilon(z, FixedSizeSampling(int(clients), int(cohort)), int(rounds), delta)
-        for z, clients, cohort, rounds, delta in settings
+def _samplings(case: Case) -> list:
+    """The way in which clients are drawn in every row."""
+    columns = ("num_clients", "cohort") if "cohort" in case else ("q", "num_clients", "slots")
+    kind = FixedSizeSampling if "cohort" in case else PoissonSampling
+    values = [case[name].tolist() for name in columns if name in case]
+    return [
+        kind(*(x if name == "q" else int(x) for name, x in zip(columns, row, strict=False)))
+        for row in zip(*values, strict=True)
     ]
-    yield case.compare("eps_rdp_sensitivity_2C", ours, ACCOUNTANT)
-
-
-@covers("privacy", "accounting_truncated_poisson")
-def accounting_truncated(case: Case) -> Iterator[Comparison]:
-    case.excuse("eps_replace_one", "Poisson sampling is accounted for adding or removing a client")
-    names = ("noise_multiplier", "num_clients", "q", "slots", "rounds", "delta")
-    ours, whole, overflow = [], [], []
-    for z, clients, q, slots, rounds, delta in rows(case, *names):
-        sampling = PoissonSampling(q, int(clients), int(slots))
-        ours.append(privacy.epsilon(z, sampling, int(rounds), delta))
-        whole.append(privacy.epsilon(z, PoissonSampling(q), int(rounds), delta))
-        overflow.append(participation.overflow_probability(int(clients), q, int(slots)))
-    yield case.compare("eps_add_or_remove_one", ours, ACCOUNTANT)
-    yield case.compare("eps_poisson", whole, ACCOUNTANT)
-    yield case.compare("probability_of_overflow_a_round", overflow)
-
-
-@covers("privacy", "accounting_sigma")
-def accounting_sigma(case: Case) -> Iterator[Comparison]:
-    settings = rows(case, "eps", "q", "rounds", "delta")
-    for name in ("pld", "rdp"):
-        ours = [
-            privacy.noise_multiplier(eps, PoissonSampling(q), int(rounds), delta, name)
-            for eps, q, rounds, delta in settings
-        ]
-        yield case.compare(f"sigma_{name}", ours, CALIBRATION)
-
-
-@covers("privacy", "accounting_sigma_fixed_size")
-def accounting_sigma_fixed_size(case: Case) -> Iterator[Comparison]:
-    ours = [
-        privacy.noise_multiplier(eps, FixedSizeSampling(int(clients), int(cohort)), int(rounds), delta)
-        for eps, clients, cohort, rounds, delta in rows(case, "eps", "num_clients", "cohort", "rounds", "delta")
-    ]
-    yield case.compare("noise_multiplier_sensitivity_2C", ours, CALIBRATION)
