@@ -8,7 +8,7 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fedjax_het._internal.docstrings import parse_docstring
+from fedjax_het._internal.docstrings import find_title, parse_docstring
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import FAMILIES
 
@@ -67,11 +67,6 @@ def tabulate_families() -> str:
         ]
         rows.append(f"| {family} | {', '.join(files)} |")
     return "\n".join([*rows, ""])
-
-
-def find_title(algorithm: Callable[..., Algorithm]) -> str:
-    """Return the name of an algorithm as papers print it, such as "FedLD"."""
-    return parse_docstring(algorithm).title.partition(":")[0]
 
 
 def write_page(algorithm: Callable[..., Algorithm]) -> str:

@@ -10,6 +10,7 @@ import algorithm_tables
 import formulas
 from mkdocs.structure.files import File
 
+from fedjax_het._internal.docstrings import find_title
 from fedjax_het.algorithms import FAMILIES
 
 TABLES = {
@@ -18,17 +19,18 @@ TABLES = {
 }
 """{table: the function that makes it}; a page has `<!-- table: NAME -->` in its place."""
 _REFERENCES = re.compile(r'<details class="references".*?</details>', re.DOTALL)
-_UNPACK = re.compile(r"Unpack\[(.*?)\]")
+_UNPACK = re.compile(r'<span title="typing.Unpack">Unpack</span>\[(.*?)\](?=</code>)')
+_EMPTY = re.compile(
+    r'(?:(=</span>)<span class="n">|<span title="types.MappingProxyType">)'
+    r'MappingProxyType</span>(<span class="p">)?\(\{\}\)'
+)
 
 
 def on_config(config):
     (section,) = [entry for entry in config.nav if "Algorithms" in entry]
     section["Algorithms"] = ["algorithms/index.md"]
     for family, algorithms in FAMILIES.items():
-        pages = [
-            {algorithm_tables.find_title(algorithm): _path(algorithm)}
-            for algorithm in algorithms
-        ]
+        pages = [{find_title(algorithm): _path(algorithm)} for algorithm in algorithms]
         section["Algorithms"].append({family: pages})
     return config
 
@@ -52,7 +54,7 @@ def on_page_content(html, page, config, files):
     is_algorithm = page.file.generated_by is not None
     if is_algorithm:
         html = _REFERENCES.sub("", html)  # the page begins with them
-    html = _UNPACK.sub(r"\1", html.replace("MappingProxyType({})", "{}"))
+    html = _UNPACK.sub(r"\1", _EMPTY.sub(r"\1\2{}", html))
     return formulas.render_page(
         html, has_docstrings=is_algorithm or page.file.src_uri.startswith("api/")
     )

@@ -23,7 +23,8 @@ _BITS: dict[str, tuple[str, _Position]] = {
 }
 _CAPTION = (
     "The mean over seeds, and a band from the lowest to the highest. Seconds compare runs of the same machine only; "
-    "bytes are those of all clients of one seed, down and up; the virtual clock counts what clients would take."
+    "bytes are those of all clients of one seed, down and up; the virtual clock counts what clients would take. "
+    "Smoothing, an exponential moving average with that weight, changes this page alone."
 )
 _CAPTION_OF_BITS = " Bits are those that these clients have sent, as the stages of the uplink send them."
 

@@ -33,12 +33,22 @@
   const coarse = matchMedia("(pointer: coarse)").matches;
   const config = { displaylogo: false, displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
 
-  function traces(panel) {
+  function smoothed(values, weight) { // the exponential moving average, corrected for its start; gaps stay
+    let [sum, total] = [0, 0];
+    return values.map((value) => {
+      if (value === null) return null;
+      [sum, total] = [weight * sum + value, weight * total + 1];
+      return sum / total;
+    });
+  }
+
+  function traces(panel, smoothing) {
     return clone(panel.data).map((trace) => {
       const { row, part, scale, color: number } = trace.meta;
       if (part === "map") return { ...trace, colorscale: scales()[scale], colorbar: { ...trace.colorbar, thickness: 10, outlinewidth: 0 } };
       const own = color(number);
       trace.visible = !hidden.has(row);
+      if (smoothing) trace.y = smoothed(trace.y, smoothing);
       if (part === "band") trace.fillcolor = faint(own);
       else trace.marker.color = own;
       if (part === "line") trace.line = { color: own, width: 2 };
@@ -53,13 +63,14 @@
     return map.type === "contour" ? 360 : Math.min(640, Math.max(240, 110 + 20 * map.z.length));
   }
 
-  function layout(panel) {
+  function layout(panel, isZoomed) {
     const [ink, soft, line, ground] = ["--ink", "--soft", "--line", "--ground"].map(resolved);
     const axis = (own, room) => ({
       ...own, automargin: true, exponentformat: "e", gridcolor: line, linecolor: line, zerolinecolor: line, tickfont: { color: soft },
       title: { ...own.title, standoff: room, font: { color: soft, size: 12 } },
     });
     const { xaxis, yaxis, ...rest } = clone(panel.layout);
+    if (isZoomed) Object.assign(yaxis, { range: null, rangemode: "normal", autorange: true });
     return {
       ...rest, height: height(panel), ...(isPrinting ? { width: paper[panel.shape] } : { autosize: true }),
       margin: { l: 48, r: 12, t: 8, b: 40 }, font: { color: ink, size: 12, family: "inherit" },
@@ -75,6 +86,8 @@
     const { views, start } = figures[holder.dataset.figure];
     const panels = views[holder.dataset.view ?? start].panels;
     const grid = holder.querySelector(".panels");
+    const smoothing = Number(holder.querySelector("input")?.value ?? 0);
+    const isZoomed = holder.querySelector(".zoom[aria-pressed=true]") !== null;
     while (grid.children.length > panels.length) {
       Plotly.purge(grid.lastChild.lastChild);
       grid.lastChild.remove();
@@ -88,7 +101,7 @@
       place.className = `panel ${panel.shape}`;
       place.hidden = isHidden(panel);
       place.firstChild.textContent = panel.title;
-      if (!place.hidden) Plotly.react(place.lastChild, traces(panel), layout(panel), config);
+      if (!place.hidden) Plotly.react(place.lastChild, traces(panel, smoothing), layout(panel, isZoomed), config);
     });
     holder.dataset.drawn = "yes";
   }
@@ -114,6 +127,15 @@
         draw(holder);
       });
     }
+    const [zoom, slider] = [holder.querySelector(".zoom"), holder.querySelector("input")];
+    zoom?.addEventListener("click", () => {
+      zoom.setAttribute("aria-pressed", zoom.getAttribute("aria-pressed") === "false");
+      draw(holder);
+    });
+    slider?.addEventListener("input", () => {
+      slider.nextElementSibling.value = slider.value;
+      draw(holder);
+    });
     near.observe(holder);
   }
 

@@ -40,3 +40,8 @@ def parse_docstring(function: Callable) -> ParsedDocstring:
     references = " ".join(sections.get("References", "").split())
     communication = communication.removeprefix(_COMMUNICATION)
     return ParsedDocstring(title, formula, communication, prose, arguments, references)
+
+
+def find_title(algorithm: Callable) -> str:
+    """Return the name of an algorithm as papers print it, such as "FedLD"."""
+    return parse_docstring(algorithm).title.partition(":")[0]

@@ -105,6 +105,26 @@ def test_figures_have_as_many_points_as_the_data(opened):
     assert opened.execute_script(POINTS, "landscape") == [[["", 9]]]
 
 
+def test_curves_zoom_to_the_data_and_are_smoothed(opened):
+    figure = opened.find_element("id", "figure-curves")
+    first = "const graph = arguments[0].querySelector('.js-plotly-plot'); "
+    ends = first + "return graph.layout.yaxis.range"
+    curve = first + "return graph.data.find((trace) => trace.meta.part === 'line').y"
+    whole, (start, end) = opened.execute_script(ends, figure), opened.execute_script(curve, figure)
+    zoom = figure.find_element("css selector", ".zoom")
+    opened.execute_script("arguments[0].click()", zoom)
+    zoomed = opened.execute_script(ends, figure)
+    assert zoomed[0] > whole[0] and zoomed[1] - zoomed[0] < whole[1] - whole[0]
+    opened.execute_script("arguments[0].click()", zoom)
+    assert opened.execute_script(ends, figure) == whole
+    slide = "const slider = arguments[0].querySelector('input'); slider.value = arguments[1]; "
+    slide += "slider.dispatchEvent(new Event('input'))"
+    opened.execute_script(slide, figure, 0.5)
+    assert opened.execute_script(curve, figure) == pytest.approx([start, (0.5 * start + end) / 1.5])
+    opened.execute_script(slide, figure, 0)
+    assert opened.execute_script(curve, figure) == [start, end]
+
+
 def test_selecting_another_view_redraws_and_relinks_the_figure(opened):
     figure = opened.find_element("id", "figure-clients")
     opened.execute_script("arguments[0].click()", figure.find_elements("css selector", ".views button")[1])
