@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedjax_het._internal.docstrings import find_title
+from fedjax_het.algorithms import ALGORITHMS
+
 from ..runs.records import flatten
 from ..runs.results import MissingRun, RunResults
 from ..runs.run_directory import run_identity
@@ -67,8 +70,8 @@ def group_by_data(rows: Sequence[Row]) -> dict[str, list[Row]]:
 def make_rows(runs: Sequence[RunResults]) -> list[Row]:
     """Group runs into rows.
 
-    The label of a row is the algorithm's name and the fewest settings that distinguish it, or the directory if two runs
-    are equal.
+    The label of a row is the algorithm's name as papers print it and the fewest settings that distinguish it, or the
+    directory if two runs are equal.
     """
     groups: list[list[RunResults]] = []
     for run in runs:
@@ -101,7 +104,8 @@ def _distinguishing_settings(run: RunResults) -> dict[str, Any]:
 
 
 def _make_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    labels = [each["algorithm.name"] for each in settings]
+    names = [each["algorithm.name"] for each in settings]
+    labels = [find_title(ALGORITHMS[name]) if name in ALGORITHMS else name for name in names]
     keys = [*_NAMES[1:], *dict.fromkeys(key for each in settings for key in each)]
     for key in keys:
         for label in {label for label in labels if labels.count(label) > 1}:

@@ -55,15 +55,15 @@ FEDAVG = (0.50, 0.52, 0.54, 0.56, 0.58)
 def test_rows_are_compared_with_fedavg_seed_by_seed(tmp_path):
     better = tuple(x + 0.1 + 0.001 * i for i, x in enumerate(FEDAVG))
     found = compare(tmp_path, ("fedavg", FEDAVG), ("fedld", better), ("fedmgc", FEDAVG))
-    ours = next(each for each in found if (each.label, each.column, each.pairs) == ("fedld", "test set", "seeds"))
-    assert ours.against == "fedavg" and ours.test.num_pairs == 5
+    ours = next(each for each in found if (each.label, each.column, each.pairs) == ("FedLD", "test set", "seeds"))
+    assert ours.against == "FedAvg" and ours.test.num_pairs == 5
     assert ours.test.difference == pytest.approx(0.102)
     alone = comparisons.paired_t_test(better, FEDAVG).p
     assert ours.test.p == pytest.approx(alone)  # fedmgc differs nowhere, so that it has no p and does not count
     stars = comparisons.significance_stars(found)
-    assert stars[("fedld", "test set", "last")] == "***" and stars[("fedmgc", "test set", "last")] == ""
+    assert stars[("FedLD", "test set", "last")] == "***" and stars[("FedMGC", "test set", "last")] == ""
     assert "paired t-test over 5 seeds" in comparisons.describe_stars(found)
-    assert not any(each.label == "fedavg" for each in found)
+    assert not any(each.label == "FedAvg" for each in found)
 
 
 def test_with_too_few_seeds_there_are_no_stars_and_a_note(tmp_path):

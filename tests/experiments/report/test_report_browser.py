@@ -85,7 +85,7 @@ def test_tables_sort_on_a_click(opened):
         ]
 
     table = opened.find_element("css selector", "#table-results table")
-    assert column(0) == ["fedavg", "fedld", "a_rather_long_name_of_an_algorithm"]
+    assert column(0) == ["FedAvg", "FedLD", "a_rather_long_name_of_an_algorithm"]
     head = table.find_elements("css selector", "thead button")[1]
     head.click()
     assert column(1) == ["85.0 ± 5.0 (2 seeds)", "60.0 ± 10.0 (2 seeds)", "10.5 ± 0.5 (2 seeds)"]
@@ -93,13 +93,13 @@ def test_tables_sort_on_a_click(opened):
     assert column(1) == ["10.5 ± 0.5 (2 seeds)", "60.0 ± 10.0 (2 seeds)", "85.0 ± 5.0 (2 seeds)"]
     assert head.find_element("xpath", "..").get_attribute("aria-sort") == "ascending"
     table.find_elements("css selector", "thead button")[0].click()
-    assert column(0) == ["a_rather_long_name_of_an_algorithm", "fedavg", "fedld"]
+    assert column(0) == ["a_rather_long_name_of_an_algorithm", "FedAvg", "FedLD"]
 
 
 def test_figures_have_as_many_points_as_the_data(opened):
-    three = [["fedavg", 2], ["fedld", 2], ["a_rather_long_name_of_an_algorithm", 2]]
+    three = [["FedAvg", 2], ["FedLD", 2], ["a_rather_long_name_of_an_algorithm", 2]]
     assert opened.execute_script(POINTS, "curves") == [three] * 4
-    assert opened.execute_script(POINTS, "clients") == [[["fedavg", 3], ["fedld", 3]]]
+    assert opened.execute_script(POINTS, "clients") == [[["FedAvg", 3], ["FedLD", 3]]]
     assert opened.execute_script(POINTS, "partition") == [[["", 6]]]
     assert opened.execute_script(POINTS, "conflict_cosines") == [[["", 4]]]
     assert opened.execute_script(POINTS, "landscape") == [[["", 9]]]
@@ -137,7 +137,7 @@ def test_hiding_a_row_hides_it_in_every_figure(opened):
     opened.find_elements("css selector", ".legend button")[1].click()
     shown = """return [...document.querySelectorAll(".js-plotly-plot")].flatMap((graph) => graph.data)
       .filter((trace) => trace.meta.row && trace.visible).map((trace) => trace.meta.row)"""
-    assert set(opened.execute_script(shown)) == {"fedavg", "a_rather_long_name_of_an_algorithm"}
+    assert set(opened.execute_script(shown)) == {"FedAvg", "a_rather_long_name_of_an_algorithm"}
 
 
 @pytest.mark.parametrize("width", [1200, 400])

@@ -101,16 +101,16 @@ def labels(tmp_path, *changed):
 
 def test_row_labels_use_the_fewest_distinguishing_settings(tmp_path):
     some = [{}, {"algorithm": "fedld", "data__name": "cifar"}, {"rounds": 20, "algorithm__learning_rate": 0.5}]
-    assert labels(tmp_path, *some) == ["fedavg learning_rate=0.1", "fedld", "fedavg learning_rate=0.5"]
+    assert labels(tmp_path, *some) == ["FedAvg learning_rate=0.1", "FedLD", "FedAvg learning_rate=0.5"]
 
 
 def test_labels_of_equal_runs_include_their_directories(tmp_path):
-    assert labels(tmp_path, {}, {}) == ["fedavg (0)", "fedavg (1)"]
+    assert labels(tmp_path, {}, {}) == ["FedAvg (0)", "FedAvg (1)"]
 
 
 def test_runs_over_left_out_domains_share_a_row(tmp_path):
     some = [{"data__unseen": "photo"}, {"data__unseen": "sketch"}, {"algorithm": "fedbn", "data__unseen": "photo"}]
-    assert labels(tmp_path, *some) == ["fedavg", "fedbn"]
+    assert labels(tmp_path, *some) == ["FedAvg", "FedBN"]
 
 
 def test_the_baseline_has_the_same_data_and_rounds(tmp_path):

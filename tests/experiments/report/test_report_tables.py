@@ -24,7 +24,7 @@ def run_rows(tmp_path):
 
 
 def test_results_show_the_last_and_the_selected_round(run_rows):
-    table = measures.make_table(run_rows, {("fedld", "test set", "last"): "*"}, "Stars.")
+    table = measures.make_table(run_rows, {("FedLD", "test set", "last"): "*"}, "Stars.")
     assert table.columns[:2] == ["test set, last", "test set, selected"]
     (_, (last, selected, *_)), (_, (starred, none, *_)) = table.rows
     assert (last.mean, last.std) == pytest.approx((0.6, 0.1))
@@ -42,7 +42,7 @@ def test_left_out_domains_are_columns_with_their_mean_and_worst(tmp_path):
     over_domains = ["unseen, mean", "unseen, deviation", "unseen, worst"]
     assert table.columns[:5] == ["unseen photo", "unseen sketch", *over_domains]
     ((label, values),) = table.rows
-    assert label == "fedavg" and [value.mean for value in values[:5]] == pytest.approx([0.3, 0.3, 0.3, 0.1, 0.2])
+    assert label == "FedAvg" and [value.mean for value in values[:5]] == pytest.approx([0.3, 0.3, 0.3, 0.1, 0.2])
     assert [value.std for value in values[2:5]] == pytest.approx([0, 0, 0], abs=1e-12)
 
 
@@ -142,7 +142,7 @@ def test_curves_are_means_with_a_band_over_seeds(run_rows):
     assert panel.marks[0].x == [5, 10] and panel.marks[0].y == pytest.approx([0.3, 0.6])
     assert (panel.marks[0].low, panel.marks[0].high) == ([0.25, 0.5], [0.35, 0.7])
     assert by_seconds.panels[0].marks[1].x == [10, 20]
-    assert [mark.label for mark in by_bytes.panels[0].marks] == ["fedavg"]  # a running run has not said its bytes
+    assert [mark.label for mark in by_bytes.panels[0].marks] == ["FedAvg"]  # a running run has not said its bytes
 
 
 def test_curves_over_bits_are_drawn_where_a_run_has_an_uplink(tmp_path):
@@ -172,7 +172,7 @@ def test_the_scores_figure_has_one_point_per_client(run_rows):
 def test_rows_with_the_same_partition_share_a_heat_map(run_rows):
     examples, shares = clients.make_partition_figure(run_rows, "examples").views
     (panel,) = examples.panels
-    assert panel.title == "all runs" and panel.rows == ("fedavg", "fedld")
+    assert panel.title == "all runs" and panel.rows == ("FedAvg", "FedLD")
     assert panel.marks[0].z == [[0, 1, 2], [9, 8, 7]]
     assert shares.panels[0].marks[0].z[1] == pytest.approx([1, 8 / 9, 7 / 9])
 
@@ -206,5 +206,5 @@ def test_results_on_different_data_are_in_separate_tables(tmp_path):
 
 def test_the_lead_names_the_best_row_warns_of_few_seeds_and_counts_unfinished_runs(run_rows):
     lead = make_contents([row.first for row in run_rows]).lead
-    assert lead[0] == "test set, last: fedavg is best with 60.0 ± 10.0 % (2 seeds)."
+    assert lead[0] == "test set, last: FedAvg is best with 60.0 ± 10.0 % (2 seeds)."
     assert lead[-1] == "1 of 2 runs are not finished."

@@ -26,8 +26,8 @@ def run_rows(tmp_path):
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
-        (0.3, {"fedavg": ("2 of 2", 7.5, 15.0), "fedld": ("2 of 2", 5, 10.0)}),
-        (0.55, {"fedavg": ("1 of 2", 10, 20.0), "fedld": ("2 of 2", 10, 20.0)}),
+        (0.3, {"FedAvg": ("2 of 2", 7.5, 15.0), "FedLD": ("2 of 2", 5, 10.0)}),
+        (0.55, {"FedAvg": ("1 of 2", 10, 20.0), "FedLD": ("2 of 2", 10, 20.0)}),
     ],
 )
 def test_the_first_evaluation_of_each_seed_that_reaches_the_score_counts(run_rows, target, expected):
@@ -36,7 +36,7 @@ def test_the_first_evaluation_of_each_seed_that_reaches_the_score_counts(run_row
     for label, (seeds, rounds, seconds, traffic, virtual) in table.rows:
         assert (seeds, rounds.mean, seconds.mean) == expected[label]
         assert traffic.mean == rounds.mean * (2 * 400 + 2 * 500)
-        assert (virtual and virtual.mean) == (7.0 if label == "fedld" else None)
+        assert (virtual and virtual.mean) == (7.0 if label == "FedLD" else None)
 
 
 def test_bits_are_counted_where_an_uplink_sends_them(tmp_path):
@@ -51,7 +51,7 @@ def test_bits_are_counted_where_an_uplink_sends_them(tmp_path):
 
 def test_a_score_that_no_seed_reaches_leaves_its_cells_empty(run_rows):
     table = targets.make_table(run_rows, "accuracy", 0.65)
-    assert dict(table.rows)["fedld"] == ["0 of 2", None, None, None]
+    assert dict(table.rows)["FedLD"] == ["0 of 2", None, None, None]
     assert targets.make_table(run_rows, "dice", 0.5) is None
 
 
