@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedjax_het._internal.regular_files import read_regular
+from fedjax_het._internal.regular_files import read_text
 from fedjax_het.errors import InputError
 
 
@@ -26,7 +26,7 @@ def read_number_table(path: str | Path, columns: Mapping[str, type], name: str) 
         InputError: The file cannot be read, has no such column or no line, or a cell is not a finite number.
     """
     try:
-        reader = csv.DictReader(io.StringIO(read_regular(path).decode("utf-8-sig"), newline=""))
+        reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
         lines, header = list(reader), reader.fieldnames or []
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{name}: cannot read '{path}': {error}.") from error

@@ -48,3 +48,8 @@ def read_regular(path: str | Path, limit: int = LIMIT) -> bytes:
     if is_larger or len(content) > limit:
         raise OSError(errno.EFBIG, f"it holds more than {limit:,} bytes", str(path))
     return content
+
+
+def read_text(path: str | Path) -> str:
+    """Read a whole file in UTF-8, without the byte order mark that Excel writes; see `read_regular`."""
+    return read_regular(path).decode("utf-8-sig")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_het._internal.regular_files import read_regular
+from fedjax_het._internal.regular_files import read_text
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._folders import are_splits, list_domain_images, list_image_files, list_subfolders
 from fedjax_het.data.sources._image_listing import (
@@ -135,7 +135,7 @@ def tiny_imagenet(path: str, size: Count | None = None, cache: str | None = None
     root = next((each for each in (place, place / "tiny-imagenet-200") if (each / "wnids.txt").is_file()), None)
     if root is None:
         raise InputError(f"{place} holds no wnids.txt. Tiny-ImageNet is published at {_TINY_URL}")
-    classes = read_regular(root / "wnids.txt").decode("utf-8-sig").split()
+    classes = read_text(root / "wnids.txt").split()
     for name in ("train", "val/images"):
         if not (root / name).is_dir():
             raise InputError(f"{root} holds no folder {name}. Tiny-ImageNet is published at {_TINY_URL}")
@@ -158,11 +158,7 @@ def _list_tiny_train(root: Path, classes: list[str]) -> list[ImageEntry]:
 def _list_tiny_val(root: Path, classes: list[str]) -> list[ImageEntry]:
     listing = root / "val" / "val_annotations.txt"
     with report_read_errors(listing):
-        lines = [
-            (i, line.split())
-            for i, line in enumerate(read_regular(listing).decode("utf-8-sig").splitlines(), start=1)
-            if line.strip()
-        ]
+        lines = [(i, line.split()) for i, line in enumerate(read_text(listing).splitlines(), start=1) if line.strip()]
     for line, words in lines:
         if len(words) < 2 or words[1] not in classes:
             raise InputError(f"{listing}, line {line}: '{' '.join(words)}' names no class of wnids.txt. Correct it.")

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_het._internal.regular_files import read_regular
+from fedjax_het._internal.regular_files import read_text
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._image_listing import assemble_by_name
 from fedjax_het.data.sources._io_errors import report_read_errors, require_path
@@ -90,7 +90,7 @@ def _find_file(path: str) -> Path:
 
 def _read_texts(file: Path) -> dict[str, list[str]]:
     with report_read_errors(file):
-        content = json.loads(read_regular(file).decode("utf-8-sig"))
+        content = json.loads(read_text(file))
     is_valid = isinstance(content, Mapping) and all(
         isinstance(own, list) and own and all(isinstance(text, str) for text in own) for own in content.values()
     )

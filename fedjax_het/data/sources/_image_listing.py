@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_het._internal.regular_files import read_regular
+from fedjax_het._internal.regular_files import read_text
 from fedjax_het.data.dataset import Dataset, assemble
 from fedjax_het.data.sources._decode_cache import decode_once
 from fedjax_het.data.sources._images import decoding_options, read_image
@@ -156,7 +156,7 @@ class ListedFile(NamedTuple):
 def read_split_list(file: Path, root: Path) -> list[ListedFile]:
     """Read a split list of files below `root`; file names may hold spaces, blank lines are skipped."""
     with report_read_errors(file):
-        lines = read_regular(file).decode("utf-8-sig").splitlines()
+        lines = read_text(file).splitlines()
     rows = []
     for line, text in enumerate(map(str.strip, lines), start=1):
         path, _, label = text.rpartition(" ")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_het._internal.regular_files import read_regular
+from fedjax_het._internal.regular_files import read_text
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._characters import count_note, encode_characters, find_alphabet
 from fedjax_het.data.sources._decode_cache import Chunk, decode_once
@@ -183,7 +183,7 @@ def _find_files(path: str, title: str) -> list[_File]:
 
 def _read_users(file: _File) -> Iterator[_User]:
     with report_read_errors(file.path):
-        content = json.loads(read_regular(file.path).decode("utf-8-sig"))
+        content = json.loads(read_text(file.path))
     if not isinstance(content, Mapping) or not {"users", "num_samples", "user_data"} <= set(content):
         raise InputError(f"{file.path} is no file of LEAF: it needs users, num_samples and user_data. Make it anew.")
     if len(content["users"]) != len(content["num_samples"]):

@@ -124,13 +124,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
     for algorithm in spec.sweep.algorithms:
         _check_steps(algorithm, federation)
         _check_named_clients(algorithm, federation)
-    prepare = federation.prepare
-    if hides_examples(spec.algorithm.uplink) and prepare.moments is not None and not prepare.are_moments_public:
-        raise InputError(
-            "standardise: the moments of all clients' examples would be published without noise, and no guarantee "
-            "covers them. Give constants, standardise=[(mean, deviation), ...] of each channel, known from elsewhere, "
-            "or set standardise=False."
-        )
+    _check_moments(spec.algorithm, federation)
     _check_batch_norm(spec.algorithm, round.problem, federation)
     before = jax.eval_shape(round.init, make_key(0), federation.data)
     least = tree.num_bytes(before.server) + tree.num_bytes(before.clients) // spec.num_clients
@@ -229,6 +223,16 @@ def _check_named_clients(algorithm: Algorithm, federation: Federation) -> None:
             check_clients(f"{where}: {option}", clients, federation.num_clients)
             if idle := [client for client in clients if not federation.data.train.count[client]]:
                 raise InputError(f"{where}: {option}: client {idle[0]} has no training example. Name another client.")
+
+
+def _check_moments(algorithm: Algorithm, federation: Federation) -> None:
+    prepare = federation.prepare
+    if hides_examples(algorithm.uplink) and prepare.moments is not None and not prepare.are_moments_public:
+        raise InputError(
+            "standardise: the moments of all clients' examples would be published without noise, and no guarantee "
+            "covers them. Give constants, standardise=[(mean, deviation), ...] of each channel, known from elsewhere, "
+            "or set standardise=False."
+        )
 
 
 def _check_batch_norm(algorithm: Algorithm, problem: LocalProblem, federation: Federation) -> None:
