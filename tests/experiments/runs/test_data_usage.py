@@ -148,11 +148,16 @@ def command(tmp_path_factory):
 def finished(command, tmp_path_factory):
     """(the directory of a complete run, what it printed)."""
     workdir = tmp_path_factory.mktemp("runs") / "fedbn"
+    return workdir, run_train(command, workdir)
+
+
+def run_train(command, workdir):
+    """Run the command, and return what it prints."""
     cache = jax.config.jax_compilation_cache_dir
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert train.main([*command, f"--workdir={workdir}", "--no_compilation_cache"]) == 0
     jax.config.update("jax_compilation_cache_dir", cache)
-    return workdir, out.getvalue()
+    return out.getvalue()
 
 
 def read(path):
@@ -160,9 +165,11 @@ def read(path):
 
 
 @pytest.mark.extended
-def test_the_header_and_the_end_describe_training_and_measured_examples(finished):
+def test_the_header_and_a_complete_run_describe_training_and_measured_examples_once(command, finished):
     begun, _, ended = finished[1].partition("round 1/2")
-    for text in (" ".join(begun.split()), " ".join(ended.split())):
+    assert "trains on" not in ended
+    for text in (" ".join(begun.split()), " ".join(run_train(command, finished[0]).split())):
+        assert text.count("trains on") == 1
         assert "trains on 48 examples of 3 clients (16 each), none of theirs held out" in text
         assert "test/ the server's model on 12 examples, the data set's own test split" in text
         assert "personal_test/ each client's own model on 12 examples" in text
