@@ -21,13 +21,12 @@ LARGE = ("harmofl_unet_hw32", "resnet18_hw64", "fedld_repo_4", "byzfl_s_outliers
 
 
 def stored_cases() -> Iterator[ParameterSet]:
-    """The smallest file of every family as a quick test, and the others as extended or slow tests."""
+    """The smallest file of every family as a quick test, the others as extended ones; the large ones are slow."""
     for _, family in itertools.groupby(find_cases(HERE), key=lambda path: path.parent):
-        smallest, *others = sorted(family, key=lambda path: (path.stem in LARGE, path.stat().st_size))
-        yield pytest.param(smallest, id=f"{smallest.parent.name}/{smallest.stem}")
-        for path in others:
+        for number, path in enumerate(sorted(family, key=lambda path: (path.stem in LARGE, path.stat().st_size))):
             mark = pytest.mark.slow if path.stem in LARGE else pytest.mark.extended
-            yield pytest.param(path, id=f"{path.parent.name}/{path.stem}", marks=mark)
+            marks = mark if number or path.stem in LARGE else ()
+            yield pytest.param(path, id=f"{path.parent.name}/{path.stem}", marks=marks)
 
 
 @pytest.mark.parametrize("path", list(stored_cases()))
