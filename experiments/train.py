@@ -140,6 +140,7 @@ def train_together(runs: Sequence[Run], resolved: Mapping[str, Any], processes: 
     # -> simulation
     with terminal.show_compilation(), processes.barrier("simulation"):
         simulation = build.build_simulation(parts, all_settings, directory.path)
+        stop = settings.with_stop(all_settings[0], lambda stop: stop.complete(simulation))
     resolved = build.describe_resolved(parts, simulation, all_settings[0], names)
     print(terminal.describe_costs(simulation, all_settings[0], resolved, directory.path), flush=True)
     if names:
@@ -156,6 +157,7 @@ def train_together(runs: Sequence[Run], resolved: Mapping[str, Any], processes: 
                 resolved,
                 parts.federation,
                 simulation.cost,
+                stop=stop,
                 beside=(i, len(runs)),
                 processes=processes,
             )

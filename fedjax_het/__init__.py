@@ -18,7 +18,7 @@ from fedjax_het.client import (
     schedules,
     sharpness,
 )
-from fedjax_het.engine import History, Prediction, Simulation, Sweep, confusion_matrix, predict, simulate
+from fedjax_het.engine import EarlyStopping, History, Prediction, Simulation, Sweep, confusion_matrix, predict, simulate
 from fedjax_het.engine.parallel import layout
 from fedjax_het.engine.round import asynchronous, participation, timing
 from fedjax_het.errors import InputError
@@ -30,6 +30,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Aggregator",
     "Algorithm",
+    "EarlyStopping",
     "History",
     "InputError",
     "LocalUpdate",

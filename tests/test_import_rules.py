@@ -139,6 +139,7 @@ ENGINE = (
     "diagnose",
     "prediction",
     "simulation",
+    "early_stopping",
     "history",
 )
 

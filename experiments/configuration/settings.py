@@ -1,9 +1,9 @@
 """Complete, checked settings from the tables of a config and the command line."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from ml_collections import ConfigDict
 
@@ -12,7 +12,7 @@ from fedjax_het.client.objectives import TaskLoss
 from fedjax_het.client.schedules import SCHEDULES
 from fedjax_het.data import AUGMENTATIONS, PARTITIONS, POISONINGS, SOURCES, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
-from fedjax_het.engine import METRICS
+from fedjax_het.engine import METRICS, EarlyStopping
 from fedjax_het.engine.round import participation
 from fedjax_het.engine.round.asynchronous import ASYNCHRONOUS
 from fedjax_het.engine.round.timing import TIMINGS
@@ -27,6 +27,7 @@ from ..runs import setting_text
 from . import calls
 from .privacy import PrivacyBudget
 
+R = TypeVar("R")
 Settings = dict[str, Any]
 SCHEDULE = "learning_rate_schedule"
 
@@ -99,6 +100,7 @@ OPTIONAL_TABLES = {
     "aggregator": TableSpec(AGGREGATORS),
     "poison": TableSpec(POISONINGS),
     "privacy": TableSpec({}, fixed=calls.read_signature(PrivacyBudget)),
+    "stop": TableSpec({}, fixed=calls.read_signature(EarlyStopping)),
 }
 """Tables that stand in the settings of a run only if its config or command line gives them."""
 UPLINK = TableSpec(STAGES)
@@ -163,7 +165,14 @@ def complete_settings(
     calls.call_factory(RunSettings, tables[""], "config")
     if "privacy" in tables:
         calls.call_factory(PrivacyBudget, tables["privacy"], "config.privacy")
+    with_stop(tables, lambda stop: stop.check_rounds(tables[""]["rounds"], tables[""]["evaluate_every"]))
     return _join_tables(tables), notes
+
+
+def with_stop(settings: Mapping[str, Any], use: Callable[[EarlyStopping], R]) -> R | None:
+    """Apply a function to the rule of config.stop, whose InputErrors then name the setting; None without a rule."""
+    table = settings.get("stop")
+    return table and calls.call_factory(lambda **options: use(EarlyStopping(**options)), table, "config.stop")
 
 
 def _next_stage(tables: Mapping[str, Settings]) -> str:

@@ -14,10 +14,15 @@ KINDS = {
     "personal": "own model, own test examples",
     "personal_test": "own model, common test set",
 }
-_TITLES = {"clients": "the server's model", "personal": "own models", "personal_test": "own models, common test set"}
-_DEVIATION = ColumnFormat(PER_CENT.text, min)
-_GINI = ColumnFormat(lambda value: f"{value:.3f}", min)
-_FAIRNESS = {"mean": "mean", "worst tenth": "worst10", "worst": "min", "best": "max", "deviation": "std"}
+_FORMATS = {"deviation": ColumnFormat(PER_CENT.text, min), "Gini": ColumnFormat(lambda value: f"{value:.3f}", min)}
+_FAIRNESS = {
+    "mean": "mean",
+    "worst tenth": "worst10",
+    "worst": "min",
+    "best": "max",
+    "deviation": "std",
+    "Gini": "gini",
+}
 _FAIRNESS_NOTE = "Over clients, in per cent, then mean ± deviation over seeds. Gini: 0 = all clients have the same."
 _SCORES_CAPTION = (
     "After the last round: the mean over seeds, and a bar from the lowest to the highest. Clients without test "
@@ -29,34 +34,18 @@ _PARTITION_CAPTION = (
 )
 
 
-def gini(values: Sequence[float]) -> float:
-    """Compute sum_ij |x_i - x_j| / (2 n^2 mean x), 0 = all have the same; 0 where all are 0."""
-    x = np.sort(np.asarray(values, float))
-    n, total = len(x), x.sum()
-    return float((2 * np.arange(1, n + 1) - n - 1) @ x / (n * total)) if total > 0 else 0.0
-
-
-def _compute_ginis(row: Row, kind: str, score: str) -> list[float]:
-    """Compute the Gini coefficient of each seed, for runs that have not written it."""
-    clients = client_scores(row.runs, kind, score)
-    seeds = sorted({seed for each in clients.values() for seed in each})
-    return [gini([each[seed] for each in clients.values() if seed in each]) for seed in seeds]
-
-
 def make_fairness_tables(rows: Sequence[Row], score: str) -> list[Table]:
     """Tabulate the distribution of scores over clients after the last round: one table per kind of model."""
     tables = []
-    for kind, title in _TITLES.items():
+    for kind, model in KINDS.items():
         body = []
         for row in rows:
             statistics = [_read_last(row, f"{kind}/{score}_{statistic}") for statistic in _FAIRNESS.values()]
             if any(statistics):
-                ginis = _read_last(row, f"{kind}/{score}_gini") or _compute_ginis(row, kind, score)
-                body.append((row.label, [Value.of(each) if each else None for each in (*statistics, ginis)]))
+                body.append((row.label, [Value.of(each) if each else None for each in statistics]))
         if body:
-            formats = {"deviation": _DEVIATION, "Gini": _GINI}
-            title = f"Fairness over clients: {title}"
-            tables.append(Table(f"fairness_{kind}", title, [*_FAIRNESS, "Gini"], body, formats, _FAIRNESS_NOTE))
+            title = f"Fairness over clients: {model}"
+            tables.append(Table(f"fairness_{kind}", title, list(_FAIRNESS), body, _FORMATS, _FAIRNESS_NOTE))
     return tables
 
 

@@ -3,28 +3,27 @@
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..runs.figures import Figure
 from ..runs.results import MissingRun, RunResults
 from ..runs.tables import LabeledRun, Table, Value, client_tables, score_title
-from . import clients, comparisons, costs, curves, diagnostics, images, measures, targets
+from . import clients, comparisons, costs, curves, diagnostics, images, measures
 from .images import Picture
 from .rows import Row, group_by_data, left_out, make_rows, tabulate_runs, tabulate_settings, tabulate_versions
 
 _MAX_LINES = 16  # of a table that is not folded
+Part = Table | Figure | Picture
 
 
 class Section(NamedTuple):
-    """folded: tables that a reader opens; facts: {title: {name: value}}, folded, too."""
+    """parts: in their order; folded: tables that a reader opens; facts: {title: {name: value}}, folded, too."""
 
     name: str
     title: str
-    tables: list[Table] = []
-    figures: list[Figure] = []
-    folded: list[Table] = []
+    parts: Sequence[Part | None]
+    folded: Sequence[Part | None] = ()
     facts: dict[str, dict[str, str]] = {}
-    pictures: list[Picture] = []
 
 
 class Contents(NamedTuple):
@@ -35,15 +34,17 @@ class Contents(NamedTuple):
 
     @property
     def tables(self) -> list[Table]:
-        return [table for section in self.sections for table in (*section.tables, *section.folded)]
+        return [
+            each for section in self.sections for each in (*section.parts, *section.folded) if isinstance(each, Table)
+        ]
 
     @property
     def figures(self) -> list[Figure]:
-        return [figure for section in self.sections for figure in section.figures]
+        return [each for section in self.sections for each in section.parts if isinstance(each, Figure)]
 
     @property
     def pictures(self) -> list[Picture]:
-        return [picture for section in self.sections for picture in section.pictures]
+        return [each for section in self.sections for each in section.parts if isinstance(each, Picture)]
 
 
 def make_contents(
@@ -66,10 +67,11 @@ def make_contents(
         own, sentences = _make_sections(group, scores_to_reach)
         sections += own if len(groups) == 1 else [_rename(section, data) for section in own]
         lead += sentences if len(groups) == 1 else [f"{data}, {sentence}" for sentence in sentences]
-    sections.append(Section("settings", "Settings and versions", _non_empty(settings, versions), facts=facts))
+    sections.append(Section("settings", "Settings and versions", [settings, versions], facts=facts))
     if running := sum(not run.is_finished for run in runs):
         lead.append(f"{running} of {len(runs)} runs are not finished.")
-    sections = [each for each in sections if each.tables or each.figures or each.pictures or any(each.facts.values())]
+    sections = [_drop_empty(section) for section in sections]
+    sections = [each for each in sections if each.parts or any(each.facts.values())]
     names = [row.label for row in rows]
     title = f"{', '.join(names) if len(names) <= 4 else f'{len(names)} rows'} on {', '.join(groups)}"
     return Contents(title, lead, rows, sections)
@@ -81,20 +83,19 @@ def _make_sections(group: Sequence[Row], scores_to_reach: Sequence[float]) -> tu
     title = score_title(score)
     compared = comparisons.compare_with_baseline(group)
     final = measures.make_table(group, comparisons.significance_stars(compared), comparisons.describe_stars(compared))
-    tests = _non_empty(comparisons.make_table(compared))
+    tests = [comparisons.make_table(compared)]
     shown, folded = ([], tests) if len(compared) > _MAX_LINES else (tests, [])
-    fairness = clients.make_fairness_tables(group, score)
-    reached = [targets.make_table(group, score, target) for target in scores_to_reach]
-    learning = [curves.make_figure(group, score, title)]
-    by_client = [clients.make_scores_figure(group, score, title)]
-    partitions = [clients.make_partition_figure(group, "pixels" if score == "dice" else "examples")]
+    reached = [costs.make_target_table(group, score, target) for target in scores_to_reach]
+    finished = [LabeledRun(row.label, run, left_out(run)) for row in group for run in row.runs if run.clients]
+    fairness, by_client = clients.make_fairness_tables(group, score), clients.make_scores_figure(group, score, title)
+    partitions = clients.make_partition_figure(group, "pixels" if score == "dice" else "examples")
     sections = [
-        Section("results", "Results", [*_non_empty(final, *measures.make_metric_tables(group)), *shown], folded=folded),
-        Section("learning", "Learning", list(filter(None, reached)), list(filter(None, learning))),
-        Section("clients", "Clients", fairness, list(filter(None, by_client)), folded=_tabulate_clients(group)),
-        Section("data", "Data", figures=list(filter(None, partitions))),
-        Section("diagnostics", "Diagnostics", figures=diagnostics.make_figures(group)),
-        Section("pictures", "Pictures", pictures=images.draw_pictures(group)),
+        Section("results", "Results", [final, *measures.make_metric_tables(group), *shown], folded),
+        Section("learning", "Learning", [*reached, curves.make_figure(group, score, title)]),
+        Section("clients", "Clients", [*fairness, by_client], client_tables(finished)),
+        Section("data", "Data", [partitions]),
+        Section("diagnostics", "Diagnostics", diagnostics.make_figures(group)),
+        Section("pictures", "Pictures", images.draw_pictures(group)),
         Section("costs", "Costs", [costs.make_table(group)]),
     ]
     return sections, _summarize(final, compared)
@@ -102,24 +103,18 @@ def _make_sections(group: Sequence[Row], scores_to_reach: Sequence[float]) -> tu
 
 def _rename(section: Section, data: str) -> Section:
     """Add the name of the data set to the names of a section and of its files."""
-
-    def rename(parts):
-        return [part._replace(name=f"{part.name}_{slug}") for part in parts]
-
     slug = re.sub(r"\W+", "_", data)
-    parts: dict[str, Any] = {
-        name: rename(getattr(section, name)) for name in ("tables", "figures", "folded", "pictures")
-    }
-    return section._replace(name=f"{section.name}_{slug}", title=f"{section.title}: {data}", **parts)
+    parts, folded = ([each and each._replace(name=f"{each.name}_{slug}") for each in part] for part in section[2:4])
+    return Section(f"{section.name}_{slug}", f"{section.title}: {data}", parts, folded, section.facts)
 
 
-def _non_empty(*tables: Table) -> list[Table]:
-    return [table for table in tables if table.rows and table.columns]
-
-
-def _tabulate_clients(rows: Sequence[Row]) -> list[Table]:
-    finished = [LabeledRun(row.label, run, left_out(run)) for row in rows for run in row.runs if run.clients]
-    return [table for table in client_tables(finished) if table.columns]
+def _drop_empty(section: Section) -> Section:
+    """Leave out what could not be made, and tables without rows or columns."""
+    parts, folded = (
+        [each for each in part if each and (not isinstance(each, Table) or (each.rows and each.columns))]
+        for part in section[2:4]
+    )
+    return section._replace(parts=parts, folded=folded)
 
 
 def _summarize(final: Table, compared: Sequence[comparisons.Comparison]) -> list[str]:

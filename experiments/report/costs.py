@@ -1,16 +1,15 @@
-"""The table of the costs of runs: seconds, memory, traffic."""
+"""Tables of the costs of runs: of a whole run, and of reaching a score."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from ..runs.results import RunResults
-from ..runs.tables import ColumnFormat, Table, Value
-from .rows import Row
+from ..runs.run_files import Json
+from ..runs.tables import ColumnFormat, Table, Value, score_title
+from .rows import Row, figure_names
 
 EPSILON = "epsilon"
-"""The column of what runs have cost in privacy; it is there if any run has."""
-_TRAFFIC = ("traffic/down", "traffic/up")
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _NOTE = (
     "Seconds: of the whole run with all its seeds, evaluation included, compilation not. Seconds per round: from the "
@@ -18,8 +17,20 @@ _NOTE = (
     "up: what a client receives and sends in a round. Traffic: of all clients of one seed over the run so far. "
     "kB = 1000 B. Machines may differ: see the settings."
 )
+_FIGURES = {
+    "test/{}": "on the test set",
+    "clients/{}_mean": "of the server's model, mean of clients",
+    "personal/{}_mean": "of own models",
+}
+_TARGET_NOTE = (
+    "The first evaluated round at which a seed's score is at least {target:.4g} %, {where}; nothing is known "
+    "between evaluations. Means over the seeds that got there, whose number is in the first column. Bytes: of all "
+    "clients, down and up; bits: what the stages of an uplink send. Seconds are those of the machine, evaluation "
+    "included; the virtual clock counts what clients would take."
+)
 
 
+# ---- numbers ---------------------------------------------------------------------------------------------------------
 def format_bytes(num_bytes: float) -> str:
     """Format with three digits: "19.2 kB"."""
     power = 0
@@ -37,76 +48,115 @@ def format_seconds(value: float) -> str:
     return f"{value // 3600:.0f} h {value % 3600 // 60:.0f} min"
 
 
-def count_traffic(run: RunResults, round: int) -> float | None:
-    """Count the bytes of all clients of one seed up to an evaluation, down and up.
-
-    For runs that have not counted them they follow from what a client receives and sends, which is known at the end of
-    a run; None before.
-    """
-    lines = [line for line in run.lines if line["round"] == round]
-    if lines and all(name in line for name in _TRAFFIC for line in lines):
-        return float(np.mean([sum(line[name] for name in _TRAFFIC) for line in lines]))
-    if run.summary is None:
-        return None
-    facts = run.summary["facts"]
-    reporting = np.mean([line["num_reporting"] for line in run.lines])
-    return float(round * (facts["cohort_size"] * facts["bytes_down"] + reporting * facts["bytes_up"]))
+def count_traffic(line: Json) -> float:
+    """Count the bytes of all clients up to an evaluation, down and up."""
+    return line["traffic/down"] + line["traffic/up"]
 
 
-def count_bits_up(run: RunResults, round: int) -> float | None:
-    """Count the bits that all clients of one seed have sent up to an evaluation; None for runs that have not."""
-    lines = [line for line in run.lines if line["round"] == round]
-    if not lines or not all("traffic/up" in line for line in lines):
-        return None
-    return float(np.mean([line.get("traffic/bits_up", 8 * line["traffic/up"]) for line in lines]))
+def count_bits_up(line: Json) -> float:
+    """Count the bits that all clients have sent up to an evaluation."""
+    return line.get("traffic/bits_up", 8 * line["traffic/up"])
 
 
-def seconds_per_round(run: RunResults) -> float | None:
+def _seconds_per_round(run: RunResults, line: Json) -> float:
     """Measure from the first to the last evaluation; with a single one, from the start to it."""
-    if not run.lines:
-        return None
-    first, last = run.lines[0], run.lines[-1]
-    if first["round"] == last["round"]:
-        return last["seconds"] / last["round"]
-    return (last["seconds"] - first["seconds"]) / (last["round"] - first["round"])
+    rounds, seconds = run.lines[0]["round"], run.lines[0]["seconds"]
+    if rounds == line["round"]:
+        rounds = seconds = 0
+    return (line["seconds"] - seconds) / (line["round"] - rounds)
 
 
-def _fact(name: str) -> Callable[[RunResults], float | None]:
-    return lambda run: run.summary["facts"][name] if run.summary else None
+# ---- columns ---------------------------------------------------------------------------------------------------------
+_Column = tuple[ColumnFormat, Callable[[RunResults, Json], float | None]]
+
+
+def _fact(name: str, form: ColumnFormat) -> _Column:
+    return form, lambda run, line: run.summary["facts"][name] if run.summary else None
 
 
 _BYTES, _SECONDS = ColumnFormat(format_bytes, min), ColumnFormat(format_seconds, min)
-_UNRANKED_SECONDS = ColumnFormat(format_seconds)
-_COUNT = ColumnFormat(lambda value: f"{value:,.0f}")
-_COLUMNS: dict[str, tuple[ColumnFormat, Callable[[RunResults], float | None]]] = {
-    "rounds": (_COUNT, lambda run: run.done),
-    "parameters": (_COUNT, _fact("num_parameters")),
-    "seconds": (_UNRANKED_SECONDS, lambda run: run.lines[-1]["seconds"] if run.lines else None),
-    "seconds per round": (_SECONDS, seconds_per_round),
-    "compilation": (_UNRANKED_SECONDS, _fact("compile_seconds")),
-    "memory held": (_BYTES, lambda run: sum(run.summary["facts"]["held_bytes"].values()) if run.summary else None),
-    "peak memory": (_BYTES, _fact("peak_bytes")),
-    "down per client": (_BYTES, _fact("bytes_down")),
-    "up per client": (_BYTES, _fact("bytes_up")),
-    "traffic": (ColumnFormat(format_bytes), lambda run: count_traffic(run, run.done) if run.lines else None),
-    EPSILON: (
-        ColumnFormat(lambda value: f"{value:.3g}", min),
-        lambda run: run.lines[-1].get("privacy/epsilon") if run.lines else None,
+_COUNT, _UNRANKED = ColumnFormat(lambda value: f"{value:,.0f}"), ColumnFormat(format_seconds)
+_DIGITS = ColumnFormat(lambda value: f"{value:.3g}", min)
+_OF_RUN: Mapping[str, _Column] = {
+    "rounds": (_COUNT, lambda run, line: line["round"]),
+    "parameters": _fact("num_parameters", _COUNT),
+    "seconds": (_UNRANKED, lambda run, line: line["seconds"]),
+    "seconds per round": (_SECONDS, _seconds_per_round),
+    "compilation": _fact("compile_seconds", _UNRANKED),
+    "memory held": (
+        _BYTES,
+        lambda run, line: sum(run.summary["facts"]["held_bytes"].values()) if run.summary else None,
     ),
-    "dropped uploads": (_COUNT, lambda run: sum(run.summary.get("dropped_uploads", ())) if run.summary else None),
+    "peak memory": _fact("peak_bytes", _BYTES),
+    "down per client": _fact("bytes_down", _BYTES),
+    "up per client": _fact("bytes_up", _BYTES),
+    "traffic": (ColumnFormat(format_bytes), lambda run, line: count_traffic(line)),
+    EPSILON: (_DIGITS, lambda run, line: line.get("privacy/epsilon")),
+    "dropped uploads": (_COUNT, lambda run, line: sum(run.summary["dropped_uploads"]) if run.summary else None),
+}
+_OF_TARGET: Mapping[str, _Column] = {
+    "rounds": (ColumnFormat(lambda value: f"{value:.4g}", min), lambda run, line: line["round"]),
+    "seconds": (_SECONDS, lambda run, line: line["seconds"]),
+    "traffic": (_BYTES, lambda run, line: count_traffic(line)),
+    "bits sent": (_DIGITS, lambda run, line: line.get("traffic/bits_up")),
+    "virtual seconds": (_SECONDS, lambda run, line: line.get("virtual_seconds")),
 }
 
 
+def _add_columns(
+    table: Table,
+    lines: Sequence[Sequence[tuple[RunResults, Json]]],
+    columns: Mapping[str, _Column],
+    summarize: Callable[[list[float]], Value],
+) -> Table:
+    """Add columns that summarize the lines of each row to a table, without those that no line has."""
+    rows, formats = [[*values] for _, values in table.rows], {}
+    for name, (form, read) in columns.items():
+        known = [[value for each in own if (value := read(*each)) is not None] for own in lines]
+        if any(known):
+            formats[name] = form
+            for row, values in zip(rows, known, strict=True):
+                row.append(summarize(values) if values else None)
+    body = [(label, row) for (label, _), row in zip(table.rows, rows, strict=True)]
+    return table._replace(columns=[*table.columns, *formats], rows=body, formats=formats)
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
 def make_table(rows: Sequence[Row]) -> Table:
     """Tabulate the means over the runs of each row."""
-    shown = dict(_COLUMNS)
-    if not any(_mean(row, shown[EPSILON][1]) for row in rows):
-        del shown[EPSILON]
-    body = [(row.label, [_mean(row, read) for _, read in shown.values()]) for row in rows]
-    formats = {name: form for name, (form, _) in shown.items()}
-    return Table("costs", "Time, memory, traffic", list(shown), body, formats, _NOTE)
+    lines = [[(run, line) for run in row.runs for line in run.lines if line["round"] == run.done] for row in rows]
+    table = Table("costs", "Time, memory, traffic", [], [(row.label, []) for row in rows], note=_NOTE)
+    return _add_columns(table, lines, _OF_RUN, lambda values: Value(float(np.mean(values))))
 
 
-def _mean(row: Row, read: Callable[[RunResults], float | None]) -> Value | None:
-    known = [value for run in row.runs if (value := read(run)) is not None]
-    return Value(float(np.mean(known))) if known else None
+def make_target_table(rows: Sequence[Row], score: str, target: float) -> Table | None:
+    """Tabulate what each row took to reach a score.
+
+    Args:
+        rows: the rows of one data set.
+        score: "accuracy" or "dice".
+        target: the score, between 0 and 1.
+
+    Returns:
+        The table; None where no such score was measured.
+    """
+    names = figure_names(rows)
+    measured = {name: where for each, where in _FIGURES.items() if (name := each.format(score)) in names}
+    if not measured:
+        return None
+    figure, where = next(iter(measured.items()))
+    reached = [[each for run in row.runs for each in _first_lines(run, figure, target)] for row in rows]
+    seeds = [sum(len({line["seed"] for line in run.lines}) for run in row.runs) for row in rows]
+    body = [(row.label, [f"{len(own)} of {n}"]) for row, own, n in zip(rows, reached, seeds, strict=True)]
+    name, title = f"target_{100 * target:g}".replace(".", "_"), f"What {100 * target:.4g} % {score_title(score)} took"
+    note = _TARGET_NOTE.format(target=100 * target, where=where)
+    return _add_columns(Table(name, title, ["seeds"], body, note=note), reached, _OF_TARGET, Value.of)
+
+
+def _first_lines(run: RunResults, figure: str, target: float) -> list[tuple[RunResults, Json]]:
+    """The first line of each seed that reaches the target."""
+    first: dict[int, Json] = {}
+    for line in run.lines:
+        if (value := line.get(figure)) is not None and value >= target:
+            first.setdefault(line["seed"], line)
+    return [(run, line) for line in first.values()]

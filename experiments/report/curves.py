@@ -5,21 +5,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..runs.figures import Curve, Figure, Panel, View, group_titles, mean_curve
-from ..runs.results import RunResults
 from ..runs.run_files import Json
 from . import costs
 from .rows import Row, figure_names
 
-_Position = Callable[[RunResults, int], float | None]
+_Position = Callable[[Json], float | None]
 _AXES: dict[str, tuple[str, _Position]] = {
-    "by rounds": ("round", lambda run, round: round),
-    "by seconds": ("seconds", lambda run, round: _line(run, round)["seconds"]),
-    "by bytes": ("MB of traffic", lambda run, round: _millions(costs.count_traffic(run, round))),
-    "by epsilon": ("epsilon", lambda run, round: _line(run, round).get("privacy/epsilon")),
-    "by virtual seconds": ("seconds on the virtual clock", lambda run, round: _line(run, round).get("virtual_seconds")),
-}
-_BITS: dict[str, tuple[str, _Position]] = {
-    "by bits": ("Mbit sent by clients", lambda run, round: _millions(costs.count_bits_up(run, round))),
+    "by rounds": ("round", lambda line: line["round"]),
+    "by seconds": ("seconds", lambda line: line["seconds"]),
+    "by bytes": ("MB of traffic", lambda line: costs.count_traffic(line) / 1e6),
+    "by epsilon": ("epsilon", lambda line: line.get("privacy/epsilon")),
+    "by virtual seconds": ("seconds on the virtual clock", lambda line: line.get("virtual_seconds")),
+    "by bits": ("Mbit sent by clients", lambda line: costs.count_bits_up(line) / 1e6),
 }
 _CAPTION = (
     "The mean over seeds, and a band from the lowest to the highest. Seconds compare runs of the same machine only; "
@@ -45,13 +42,13 @@ def make_figure(rows: Sequence[Row], score: str, title: str) -> Figure | None:
             selected += [(name, f"{group_title}: {title if kind == score else 'loss'}", kind) for name in known[:1]]
     views = []
     has_uplink = any("traffic/bits_up" in line for row in rows for run in row.runs for line in run.lines)
-    for view, (x_label, position) in (_AXES | (_BITS if has_uplink else {})).items():
+    for view, (x_label, position) in _AXES.items():
         panels = []
         for name, panel_title, kind in selected:
             curves = list(filter(None, (_make_curve(row, name, position) for row in rows)))
             y_label, y_range = ("loss", (0, None)) if kind == "loss" else (title, (0, 1))
             panels.append(Panel(panel_title, x_label, y_label, curves, y_range))
-        if view == "by rounds" or any(panel.marks for panel in panels):
+        if view == "by rounds" or (any(panel.marks for panel in panels) and (has_uplink or view != "by bits")):
             views.append(View(view, panels))
     caption = _CAPTION + _CAPTION_OF_BITS * has_uplink
     return Figure("curves", "Learning curves", caption, views) if selected else None
@@ -63,16 +60,9 @@ def _make_curve(row: Row, name: str, position: _Position) -> Curve | None:
     if not runs:
         return None
     rounds = sorted(set.intersection(*({line["round"] for line in run.lines} for run in runs)))
-    x = [[position(run, round) for run in runs] for round in rounds]
+    lines = [[line for run in runs for line in run.lines if line["round"] == round] for round in rounds]
+    x = [[position(line) for line in own] for own in lines]
     if not rounds or any(value is None for values in x for value in values):
         return None
-    seeds = [[line.get(name) for run in runs for line in run.lines if line["round"] == round] for round in rounds]
+    seeds = [[line.get(name) for line in own] for own in lines]
     return mean_curve(row.label, row.number, [float(np.mean(np.array(each, float))) for each in x], seeds)
-
-
-def _line(run: RunResults, round: int) -> Json:
-    return next(line for line in run.lines if line["round"] == round)
-
-
-def _millions(count: float | None) -> float | None:
-    return None if count is None else count / 1e6

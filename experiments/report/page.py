@@ -1,11 +1,12 @@
 """The HTML page, which loads nothing from a network, the files beside it, and the watching of runs."""
 
 import base64
+import contextlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -16,7 +17,7 @@ from fedjax_het.errors import InputError
 from ..runs import json_files, plots
 from ..runs.figures import DARK, LIGHT, Figure, file_stems
 from ..runs.results import find_runs, modification_times, read_runs
-from ..runs.tables import WRITERS, Table, make_cells
+from ..runs.tables import WRITERS, make_cells
 from . import plotly_figures
 from .contents import Contents, make_contents
 
@@ -28,16 +29,6 @@ POLL = 3.0
 """Seconds between two checks of the files of watched runs."""
 
 
-class TemplateTable(NamedTuple):
-    """A table in the form that the template reads. body: (label, the number of the row or None, cells)."""
-
-    table: Table
-    body: list[tuple[str, int | None, list]]
-    texts: dict[str, str]
-    has_best: bool
-    is_text: list[bool]  # a column without numbers
-
-
 def render_page(contents: Contents, files_folder: str, is_watched: bool) -> str:
     """Render the whole page.
 
@@ -46,13 +37,14 @@ def render_page(contents: Contents, files_folder: str, is_watched: bool) -> str:
         files_folder: the folder beside the page that holds them as files.
         is_watched: whether the page reloads itself.
     """
-    colors = {row.label: i for i, row in enumerate(contents.rows)}
     environment = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
     figures = {each.name: plotly_figures.draw_figure(each) for each in contents.figures}
     return environment.get_template("template.html.j2").render(
         contents=contents,
-        prepare=lambda table: _prepare_table(table, colors),
+        colors={row.label: i for i, row in enumerate(contents.rows)},
+        formats=_FORMATS,
+        make_cells=make_cells,
         stems=file_stems,
         embedded=lambda picture: "data:image/png;base64," + base64.b64encode(picture.files["png"]).decode(),
         files=files_folder,
@@ -62,19 +54,10 @@ def render_page(contents: Contents, files_folder: str, is_watched: bool) -> str:
         script=Markup((_FOLDER / "script.js").read_text()),
         plotly=Markup(get_plotlyjs()),
         data=_embed_json({"figures": figures, "light": LIGHT, "dark": DARK}),
-        texts=_embed_json({table.name: _write_texts(table) for table in contents.tables}),
+        texts=_embed_json(
+            {each.name: {form: WRITERS[end](each) for end, form in _FORMATS.items()} for each in contents.tables}
+        ),
     )
-
-
-def _prepare_table(table: Table, colors: Mapping[str, int]) -> TemplateTable:
-    body = [(label, colors.get(label), row) for (label, _), row in zip(table.rows, make_cells(table), strict=True)]
-    has_best = any(cell.rank is not None for _, _, row in body for cell in row)
-    is_text = [all(row[i].key is None for _, _, row in body) for i in range(len(table.columns))]
-    return TemplateTable(table, body, _FORMATS, has_best, is_text)
-
-
-def _write_texts(table: Table) -> dict[str, str]:
-    return {form: WRITERS[ending](table) for ending, form in _FORMATS.items()}
 
 
 def _embed_json(value: Any) -> Markup:
@@ -118,33 +101,34 @@ def watch(report: Report, paths: Sequence[Path], scores_to_reach: Sequence[float
     Raises:
         InputError: The first page cannot be written.
     """
+
+    def write(is_watched: bool) -> None:
+        report.write(make_contents(*read_runs(paths), scores_to_reach), is_watched)
+
+    def write_again(is_watched: bool) -> None:
+        try:
+            write(is_watched)
+            print(f"{time.strftime('%H:%M:%S')} {report.out}", flush=True)
+        except (InputError, OSError) as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+
     before = _stamps(paths)  # before reading: changes while figures are drawn are noticed the next time
-    report.write(make_contents(*read_runs(paths), scores_to_reach), is_watched=True)
+    write(is_watched=True)
     print(f"{report.out} follows its runs; interrupt to stop", flush=True)
     try:
         while True:
             time.sleep(POLL)
             if (now := _stamps(paths)) != before:
                 before = now
-                _write_again(report, paths, scores_to_reach, is_watched=True)
+                write_again(is_watched=True)
     except KeyboardInterrupt:
-        _write_again(report, paths, scores_to_reach, is_watched=False)
+        write_again(is_watched=False)
 
 
-def _write_again(report: Report, paths: Sequence[Path], scores_to_reach: Sequence[float], is_watched: bool) -> None:
-    try:
-        report.write(make_contents(*read_runs(paths), scores_to_reach), is_watched)
-        print(f"{time.strftime('%H:%M:%S')} {report.out}", flush=True)
-    except (InputError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-
-
-def _stamps(paths: Sequence[Path]) -> dict[Path, list[int]]:
+def _stamps(paths: Sequence[Path]) -> list[list[int]]:
     """Return the times of change of the files of all runs; none for a path that cannot be read now."""
-    stamps = {}
+    stamps = []
     for path in paths:
-        try:
-            stamps |= {directory: modification_times(directory) for directory in find_runs(path)[0]}
-        except (InputError, OSError):
-            stamps[path] = []
+        with contextlib.suppress(InputError, OSError):
+            stamps += [modification_times(directory) for directory in find_runs(path)[0]]
     return stamps

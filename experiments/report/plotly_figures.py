@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from ..runs.figures import MARGIN, Curve, Figure, Heat, Panel, Points, color_range
 
@@ -31,18 +30,14 @@ def draw_panel(panel: Panel, ends: tuple[float | None, float | None] = (None, No
         panel: the panel.
         ends: the range of the colors of a heat map.
     """
-    drawn = go.Figure(layout=_make_layout(panel))
-    drawn.layout.template = None
+    data: list[Json] = []
     for mark in panel.marks:
-        if isinstance(mark, Curve):
-            drawn.add_traces(_draw_curve(mark, panel))
-        elif isinstance(mark, Points):
-            drawn.add_trace(_draw_points(mark))
+        if isinstance(mark, Heat):
+            data.append(_draw_heat(mark, panel, ends))
         else:
-            drawn.add_trace(_draw_heat(mark, panel, ends))
-    parts = drawn.to_plotly_json()
+            data += _draw_curve(mark, panel) if isinstance(mark, Curve) else [_draw_points(mark)]
     shape = "wide" if panel.is_wide else "plain"
-    return {"title": panel.title, "shape": shape, "rows": panel.rows, "data": parts["data"], "layout": parts["layout"]}
+    return {"title": panel.title, "shape": shape, "rows": panel.rows, "data": data, "layout": _make_layout(panel)}
 
 
 def _make_layout(panel: Panel) -> Json:
@@ -79,51 +74,43 @@ def _name_axis(names: Sequence) -> Json:
     return {"type": "category"} | order | ({"nticks": 20} if len(names) > _MAX_NAMES else {})
 
 
-def _draw_curve(mark: Curve, panel: Panel) -> list[go.Scatter]:
+def _draw_curve(mark: Curve, panel: Panel) -> list[Json]:
     """Draw the band before the line, so that the line lies over it."""
-    row = {"row": mark.label, "color": mark.color}
     traces = []
     if mark.low is not None and mark.high is not None:
-        edge = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "meta": row | {"part": "band"}}
-        traces.append(go.Scatter(x=mark.x, y=_round_digits(mark.high), **edge))
-        traces.append(go.Scatter(x=mark.x, y=_round_digits(mark.low), fill="tonexty", **edge))
-    marker = {"symbol": _SYMBOLS[mark.color % len(_SYMBOLS)], "size": 6}
+        edge = _make_trace(mark, "band") | {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+        traces = [edge | {"y": _round_digits(mark.high)}, edge | {"y": _round_digits(mark.low), "fill": "tonexty"}]
     mode = "lines+markers" if len(mark.x) <= _MAX_MARKERS else "lines"
     form = ".1%" if panel.y_range == (0, 1) else ".4g"
     hover = f"%{{fullData.name}}<br>{panel.x_label} %{{x:.5~g}}: %{{y:{form}}}<extra></extra>"
-    line = {"x": mark.x, "y": _round_digits(mark.y), "mode": mode, "marker": marker, "hovertemplate": hover}
-    return [*traces, go.Scatter(name=mark.label, meta=row | {"part": "line"}, **line)]
+    return [*traces, _make_trace(mark, "line") | {"mode": mode, "hovertemplate": hover}]
 
 
-def _draw_points(mark: Points) -> go.Scatter:
-    error = None
+def _draw_points(mark: Points) -> Json:
+    trace = _make_trace(mark, "points") | {"mode": "markers", "offsetgroup": str(mark.color), "cliponaxis": False}
     if mark.low is not None and mark.high is not None:
         y, low, high = (np.array(each, float) for each in (mark.y, mark.low, mark.high))
         up, down = (_round_digits(each.tolist()) for each in (high - y, y - low))
         if any(up + down):
-            error = {"type": "data", "symmetric": False, "array": up, "arrayminus": down}
-    return go.Scatter(
-        name=mark.label,
-        x=mark.x,
-        y=_round_digits(mark.y),
-        error_y=error,
-        mode="markers",
-        offsetgroup=str(mark.color),
-        cliponaxis=False,
-        marker={"symbol": _SYMBOLS[mark.color % len(_SYMBOLS)], "size": 7},
-        meta={"row": mark.label, "color": mark.color, "part": "points"},
-        hovertemplate="%{fullData.name}<br>%{x}: %{y:.4g}<extra></extra>",
-    )
+            trace["error_y"] = {"type": "data", "symmetric": False, "array": up, "arrayminus": down}
+    return trace | {"hovertemplate": "%{fullData.name}<br>%{x}: %{y:.4g}<extra></extra>"}
 
 
-def _draw_heat(mark: Heat, panel: Panel, ends: tuple[float | None, float | None]) -> go.Heatmap | go.Contour:
+def _make_trace(mark: Curve | Points, part: str) -> Json:
+    symbol = _SYMBOLS[mark.color % len(_SYMBOLS)]
+    about = {"row": mark.label, "color": mark.color, "part": part}
+    xy = {"x": list(mark.x), "y": _round_digits(mark.y)}
+    return {"type": "scatter", "name": mark.label, "meta": about, "marker": {"symbol": symbol, "size": 6}} | xy
+
+
+def _draw_heat(mark: Heat, panel: Panel, ends: tuple[float | None, float | None]) -> Json:
     hover = f"{panel.y_label} %{{y}}<br>{panel.x_label} %{{x}}<br>{mark.unit} %{{z:.4g}}<extra></extra>"
-    about = {"z": [_round_digits(row) for row in mark.z], "zmin": ends[0], "zmax": ends[1], "hovertemplate": hover}
-    about |= {"colorbar": {"title": {"text": mark.unit}}}
-    meta = {"scale": mark.scale, "part": "map"}
+    drawn = {"z": [_round_digits(row) for row in mark.z], "zmin": ends[0], "zmax": ends[1], "hovertemplate": hover}
+    drawn |= {"colorbar": {"title": {"text": mark.unit}}, "meta": {"scale": mark.scale, "part": "map"}}
     if mark.is_contour:
-        return go.Contour(x=mark.x, y=mark.y, meta=meta, ncontours=18, line={"width": 0.5}, **about)
-    return go.Heatmap(x=list(map(str, mark.x)), y=list(map(str, mark.y)), meta=meta, xgap=1, ygap=1, **about)
+        return drawn | {"type": "contour", "x": mark.x, "y": mark.y, "ncontours": 18, "line": {"width": 0.5}}
+    names = {"x": list(map(str, mark.x)), "y": list(map(str, mark.y))}
+    return drawn | {"type": "heatmap", "xgap": 1, "ygap": 1} | names
 
 
 def _round_digits(values: Sequence[float | None]) -> list[float | None]:

@@ -164,7 +164,7 @@ def _describe_run(run: RunResults, above: str) -> list[str | None]:
         ", ".join([data_name(run), *division, *without]),
         run.settings["model"]["name"],
         f"{clients}, {cohort} per round" if clients else None,
-        str(run.settings["rounds"]),
+        str(run.done if run.is_finished else run.settings["rounds"]),
         f"{first}" if num_seeds == 1 else f"{first} to {first + num_seeds - 1}",
         os.path.relpath(run.directory.resolve(), above),
         "; ".join(run.notes) or None,

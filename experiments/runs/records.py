@@ -164,11 +164,34 @@ def improving_lines(lines: list[Json]) -> list[Json]:
     return best
 
 
-def selection_line(line: Json) -> Json:
-    """Reduce a line to what `improving_lines` reads, with None for a score that is not finite, as in the file."""
-    scores = {name: line[name] for name in SELECTION_FIGURES if name in line}
+def selection_line(line: Json, *also: str) -> Json:
+    """Reduce a line to what `improving_lines` reads, with None for a score that is not finite, as in the file.
+
+    Args:
+        line: of metrics.jsonl.
+        *also: other figures to keep.
+    """
+    scores = {name: line[name] for name in (*SELECTION_FIGURES, *also) if name in line}
     finite = {name: value if value is not None and np.isfinite(value) else None for name, value in scores.items()}
     return {"round": line["round"], "seed": line["seed"], **finite}
+
+
+def find_end(lines: list[Json], stop: engine.EarlyStopping, num_seeds: int, evaluate_every: int) -> int | None:
+    """Find the round at which early stopping ends a run; None if it goes on.
+
+    Args:
+        lines: of metrics.jsonl, or what `selection_line` keeps of them.
+        stop: the rule.
+        num_seeds: the number of lines of an evaluation.
+        evaluate_every: the interval; a last round beside it does not count, as more rounds would not evaluate it.
+    """
+    stop = stop.name_in(lines[0]) if lines else stop
+    evaluated: dict[int, list[float | None]] = {}
+    for line in lines:
+        evaluated.setdefault(line["round"], []).append(line[stop.metric])
+    whole = {r: x for r, x in evaluated.items() if len(x) == num_seeds and r % evaluate_every == 0}
+    end = stop.find_end([np.array(values, np.float64) for values in whole.values()])
+    return None if end is None else list(whole)[end]
 
 
 def _selection_figure(lines: list[Json]) -> str | None:

@@ -15,8 +15,8 @@ from fedjax_het.data.splitting import AUTO, default_client_test_fraction
 from fedjax_het.errors import InputError
 
 from ..distributed.collectives import SINGLE, Processes
-from . import inspection, json_files
-from .run_files import RESOLVED, DamagedFileError, read_json, read_resolved, read_table
+from . import inspection, json_files, records
+from .run_files import METRICS, RESOLVED, DamagedFileError, read_json, read_lines, read_resolved, read_table
 
 _NOT_OF_IDENTITY = ("layout", "memory_budget", "client_states", "examples", "live")
 _SHARED_FILE = ".partial.sign"
@@ -44,8 +44,9 @@ class RunDirectory:
         self.check_settings(settings)  # first: the other files of another run would seem damaged
         rounds = settings["rounds"]
         before = min((self._undamaged("config.json") or {}).get("rounds", rounds), rounds)
-        state = inspection.inspect(self.path, {**settings, "rounds": before}, is_thorough)
-        if before < rounds:
+        end = self._find_end(settings)
+        state = inspection.inspect(self.path, {**settings, "rounds": end or before}, is_thorough)
+        if before < rounds and not end:
             if state.is_complete:
                 self._check_last_checkpoint(before, is_thorough)
             note = f"the run of {before} rounds in {self.path} continues to round {rounds}"
@@ -53,6 +54,14 @@ class RunDirectory:
         self._before = state
         self.check_settings(settings)
         return state
+
+    def _find_end(self, settings: Mapping[str, Any]) -> int | None:
+        """Find the round at which early stopping has ended the run; None without such or in a damaged file."""
+        with contextlib.suppress(InputError):
+            if "stop" in settings:
+                lines, stop = read_lines(self / METRICS)[0], engine.EarlyStopping(**settings["stop"])
+                return records.find_end(lines, stop, settings["num_seeds"], settings["evaluate_every"])
+        return None
 
     def _check_last_checkpoint(self, rounds: int, is_thorough: bool) -> None:
         saved = [each for each in engine.inspect_checkpoints(self / "checkpoints", is_thorough) if each.round == rounds]

@@ -41,6 +41,7 @@ class TrainingLoop:
         self.schedule = diagnostics_log.DiagnosticsSchedule(
             simulation, settings["diagnose_every"] if settings["diagnostics"] else 0
         )
+        self._running = list(recorders)  # without those that early stopping has ended
         self.stop_every = settings["checkpoint_every"], self.schedule.every
 
     def run(self) -> None:
@@ -63,8 +64,12 @@ class TrainingLoop:
                 opened = [stack.enter_context(each.start_trackers(seconds)) for each in self.recorders]
             self._began = time.perf_counter() - seconds
             state = self._train(state, done, opened)
+            self._finish(self._running, state)
+
+    def _finish(self, recorders: Sequence[RunRecorder], state: State) -> None:
+        if recorders:
             evaluation = self.simulation.evaluate(state)
-            for each in self.recorders if self.processes.is_first else []:
+            for each in recorders if self.processes.is_first else []:
                 each.finish(evaluation)
 
     def _restore(self, like: State, done: int) -> State:
@@ -80,7 +85,10 @@ class TrainingLoop:
         with terminal.show_progress(done, self.rounds) as progress:
             for each in opened:
                 each.catch_up(progress.warn)
+            self._end_runs(done, state, progress)
             for stop in self.simulation.stops(done, *self.stop_every):
+                if not self._running:
+                    break
                 state = self._advance(state, done, stop, progress)
                 for each in opened:
                     each.catch_up(progress.warn)
@@ -126,18 +134,33 @@ class TrainingLoop:
                 figures[privacy.FIGURE] = np.full(len(figures["num_dropped"]), spent)
             if self._too_many is not None:
                 figures["attackers/too_many"] = self._too_many[:, :stop].mean(axis=1)
-            for each in self.recorders if self.processes.is_first else []:
+            for each in self._running if self.processes.is_first else []:
                 each.add(stop, time.perf_counter() - self._began, figures, evaluation)
         progress.show(stop, figures, seconds_per_round)
         self._diagnose(state, stop)
         if stop == self.rounds or stop % self.every == 0:
-            for each in self.recorders:
+            for each in self._running:
                 each.save(stop, state)
+        self._end_runs(stop, state, progress)
         return state
+
+    def _end_runs(self, done: int, state: State, progress: terminal.ProgressDisplay) -> None:
+        """Save and finish the runs that early stopping ends after `done` rounds."""
+        if (stop := self.recorders[0].stop) is None:
+            return
+        ends = self.processes.broadcast(f"ends {done}", [each.end for each in self._running])
+        ended = [each for each, end in zip(self._running, ends, strict=True) if end is not None]
+        for each in ended:
+            if each.done < done:
+                each.save(done, state)
+            which = f"{stop.metric} has not improved in {stop.patience} evaluations"
+            progress.tell(f"{each.directory.path}: training stops after round {done}, because {which}")
+        self._finish(ended, state)
+        self._running = [each for each in self._running if each not in ended]
 
     def _diagnose(self, state: State, done: int) -> None:
         if (snapshot := self.schedule.diagnose(state, done)) is not None and self.processes.is_first:
-            for each in self.recorders:
+            for each in self._running:
                 each.add_snapshot(done, *snapshot)
 
     def _find_too_many_attackers(self) -> np.ndarray | None:

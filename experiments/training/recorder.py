@@ -48,6 +48,7 @@ class RunRecorder:
         federation: Federation,
         facts: RunCost,
         *,
+        stop: engine.EarlyStopping | None = None,
         beside: tuple[int, int] = (0, 1),
         processes: Processes = SINGLE,
     ):
@@ -58,11 +59,13 @@ class RunRecorder:
             resolved: the record of resolved.json.
             federation: the data.
             facts: the costs of the run.
+            stop: the rule that ends the run early, with the full name of its metric.
             beside: (its position among, number of) the runs that are trained in one program.
             processes: those that train together.
         """
         self.directory, self.settings, self._federation, self._facts = directory, settings, federation, facts
         self._processes, num_seeds = processes, settings["num_seeds"]
+        self.stop, self._also = stop, (stop.metric,) if stop else ()
         self.seeds = [settings["seed"] + i for i in range(num_seeds)]
         place, self._is_alone = beside[0], beside[1] == 1
         self._part = slice(place * num_seeds, (place + 1) * num_seeds)
@@ -116,7 +119,7 @@ class RunRecorder:
         if self._selected.path.exists():
             self._selected.rewind(done, every)
         lines = self._log.rewind(done, every)
-        self._validation = list(map(records.selection_line, lines))
+        self._validation = [records.selection_line(line, *self._also) for line in lines]
         return max((line["seconds"] for line in lines), default=0.0)
 
     def start_trackers(self, seconds: float) -> trackers.Trackers:
@@ -138,12 +141,19 @@ class RunRecorder:
         """Write the figures [seeds] of an evaluated round, and the clients' rows of the seeds that are best so far."""
         lines = records.metric_records(round, self.seeds, seconds, self.part(dict(figures)))
         self._log.add(lines)
-        self._validation += map(records.selection_line, lines)
+        self._validation += [records.selection_line(line, *self._also) for line in lines]
         rounds = {line["seed"]: line["round"] for line in records.improving_lines(self._validation)}
         if best := [seed for seed in self.seeds if rounds.get(seed) == round]:
             rows = records.client_rows(self.part(evaluation), self._federation, self.seeds)
             clients = {seed: [row for row in rows if row["seed"] == seed] for seed in best}
             self._selected.add({"round": round, "seed": seed, "clients": clients[seed]} for seed in best)
+
+    @property
+    def end(self) -> int | None:
+        """The round at which early stopping ends the run, in the first process; None if it goes on."""
+        if self.stop is None:
+            return None
+        return records.find_end(self._validation, self.stop, len(self.seeds), self.settings["evaluate_every"])
 
     def add_snapshot(self, round: int, values: engine.DiagnosticValues, seconds: float) -> None:
         if self._diagnostics is not None:

@@ -134,8 +134,11 @@ class ProgressDisplay:
         else:
             self._progress.update(self._progress.task_ids[0], completed=round, description=text)
 
+    def tell(self, text: str) -> None:
+        (print if self._progress is None else self._progress.console.print)(text)
+
     def warn(self, text: str) -> None:
-        (print if self._progress is None else self._progress.console.print)(f"warning: {text}")
+        self.tell(f"warning: {text}")
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The engine: compiles an algorithm's round, runs it on devices, evaluates it and keeps its state."""
 
 from fedjax_het.engine.diagnose import DiagnosticValues
+from fedjax_het.engine.early_stopping import EarlyStopping
 from fedjax_het.engine.evaluation.client_statistics import flatten_evaluation, summarize_clients
 from fedjax_het.engine.evaluation.evaluate import Evaluation, Metrics
 from fedjax_het.engine.evaluation.metrics import METRICS, PredictionMetric, check_metrics
@@ -23,6 +24,7 @@ __all__ = [
     "Checkpoints",
     "ClientStore",
     "DiagnosticValues",
+    "EarlyStopping",
     "Evaluation",
     "History",
     "Layout",

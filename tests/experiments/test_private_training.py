@@ -116,9 +116,11 @@ def test_no_guarantee_is_claimed_for_traces():
 
 
 def test_the_report_draws_curves_against_epsilon_and_tabulates_it():
+    traffic = {"traffic/down": 1, "traffic/up": 1}
+
     class Lines:
         lines = [
-            {"round": r, "seed": 0, "seconds": r, "test/accuracy": 0.5, "privacy/epsilon": e}
+            {"round": r, "seed": 0, "seconds": r, "test/accuracy": 0.5, "privacy/epsilon": e, **traffic}
             for r, e in ((1, 2.0), (2, 3.0))
         ]
         summary, done = None, 2

@@ -1,19 +1,16 @@
 """The command `train` in this process: refusals, exit statuses, and the files of a run."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
 from experiments import train
 from experiments.configuration import build, config_files, settings
 from experiments.distributed.initialization import DistributedConfig
-from experiments.runs import json_files
 from experiments.runs.run_directory import RunDirectory
 from experiments.training.recorder import WRITTEN
 from fedjax_het._internal.target_platform import tracing_for
@@ -23,42 +20,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.models._conv_impl import select_conv_impl
 from tests.shared import ROOT
 
-FILE = """
-def get_config():
-    return dict(
-        algorithm=dict(name="fedprox", mu=0.01, batch_size=20),
-        model=dict(name="mlp", hidden=()),
-        data=dict(
-            name="digits", num_clients=4, unseen_clients=1, client_test_fraction=0.2, partition=dict(name="iid")
-        ),
-        rounds=4, cohort_size=2, num_seeds=2, evaluate_every=2, checkpoint_every=3,
-    )
-"""
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    path = tmp_path_factory.mktemp("config") / "small.py"
-    path.write_text(FILE)
-    return path
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory):
-    """Runs of the same settings share what was compiled, and leave the user's cache alone."""
-    compile, kept = build.build_simulation, {}
-
-    def simulation(parts, runs, folder):
-        key = json_files.to_json(runs)
-        kept[key] = kept.get(key) or compile(parts, runs, folder)
-        return kept[key]
-
-    cache = jax.config.jax_compilation_cache_dir
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "build_simulation", simulation)
-        patch.setattr(train, "cache_folder", lambda: tmp_path_factory.mktemp("cache"))
-        yield
-    jax.config.update("jax_compilation_cache_dir", cache)
+pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 @pytest.fixture(scope="module")
@@ -71,54 +33,6 @@ def finished(config, tmp_path_factory):
 
 def contents(directory):
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
-# ---- more rounds -----------------------------------------------------------------------------------------------------
-def test_a_finished_run_that_continues_ends_like_a_run_of_all_rounds(config, tmp_path, capsys):
-    """Its last round, which is between two evaluations, leaves no line."""
-
-    def run(name, rounds):
-        flags = [f"--config={config}", f"--workdir={tmp_path / name}", f"--config.rounds={rounds}"]
-        return train.main([*flags, "--config.data.valid_fraction=0.2"])
-
-    assert run("short", 3) == 0
-    capsys.readouterr()
-    assert run("short", 6) == 0 and run("whole", 6) == 0
-    out = capsys.readouterr().out
-    assert "note: the run of 3 rounds" in out and "continues to round 6" in out
-    found = {}
-    for name in ("short", "whole"):
-        files = [(tmp_path / name / file).read_text() for file in ("metrics.jsonl", "selected.jsonl")]
-        found[name] = [[{**json.loads(line), "seconds": 0} for line in text.splitlines()] for text in files]
-        found[name] += [(tmp_path / name / "per_client.csv").read_text()]
-        found[name] += [json.loads((tmp_path / name / "summary.json").read_text())["final"]]
-    assert found["short"] == found["whole"] and {line["round"] for line in found["short"][0]} == {2, 4, 6}
-    assert run("short", 3) == 2
-    assert "config.rounds: 6 / 3" in capsys.readouterr().err
-
-
-@pytest.mark.extended
-def test_a_run_does_not_continue_on_other_pictures_of_the_same_names_and_labels(tmp_path, capsys):
-    config, images = tmp_path / "arrays.py", np.arange(60 * 16, dtype=np.uint8).reshape(60, 4, 4)
-    data = {"name": "arrays", "path": str(tmp_path / "data.npz"), "num_clients": 3, "partition": {"name": "iid"}}
-    settings = {"algorithm": {"name": "fedavg"}, "model": {"name": "mlp", "hidden": ()}, "data": data, "rounds": 1}
-    config.write_text(f"def get_config():\n    return {settings}\n")
-    command = [f"--config={config}", f"--workdir={tmp_path / 'run'}", "--no_compilation_cache"]
-    np.savez(data["path"], images=images, labels=np.arange(60) % 2)
-    assert train.main(command) == 0
-    np.savez(data["path"], images=255 - images, labels=np.arange(60) % 2)
-    assert train.main([*command, "--config.rounds=2"]) == 2
-    assert "made on other data" in capsys.readouterr().err
-
-
-def test_a_run_without_its_last_checkpoint_does_not_continue(config, tmp_path, capsys):
-    flags = [f"--config={config}", f"--workdir={tmp_path}"]
-    assert train.main(flags) == 0
-    shutil.rmtree(tmp_path / "checkpoints" / "4")
-    before = contents(tmp_path)
-    assert train.main([*flags, "--config.rounds=6"]) == 2
-    assert "the checkpoint of its last round, 4, is missing" in capsys.readouterr().err
-    assert contents(tmp_path) == before
 
 
 # ---- what a run leaves behind ----------------------------------------------------------------------------------------
@@ -315,7 +229,7 @@ def test_bits_of_a_compressed_upload_are_printed_and_counted(config, tmp_path, c
     """A linear model of 64 inputs and 10 classes, 4 bits an entry, two scales for each of two tensors."""
     path = tmp_path / "compressed.py"
     stages = [{"name": "clip", "norm": 10.0}, {"name": "quantize"}]
-    path.write_text(FILE.replace("rounds=4", f"uplink={stages}, layout='chunked(1)', rounds=4"))
+    path.write_text(config.read_text().replace("rounds=4", f"uplink={stages}, layout='chunked(1)', rounds=4"))
     workdir = tmp_path / "compressed"
     assert train.main([f"--config={path}", f"--workdir={workdir}", "--config.uplink.1.levels=16"]) == 0
     bits = 4 * 650 + 2 * 64 + 64

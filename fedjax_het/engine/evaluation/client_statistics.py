@@ -7,6 +7,7 @@ import numpy as np
 from fedjax_het.engine.evaluation.evaluate import Evaluation, Metrics
 from fedjax_het.engine.evaluation.metrics import METRICS
 
+_STATISTICS = ("mean", "weighted", "std", "worst10", "min", "gini", "max", "worst")
 _BY_CLIENT = ("clients", "personal", "personal_test", "personal_valid", "newcomers", "valid")
 
 
@@ -51,9 +52,13 @@ def summarize_domains(domains: Sequence[Metrics]) -> dict[str, np.ndarray]:
     return numbers | {f"{name}_mean": np.mean([each[name] for each in losses], axis=0) for name in losses[0]}
 
 
-def is_larger_better(score: str) -> bool:
-    """Whether larger values of a score, "accuracy" or "auroc", are better."""
-    return score not in METRICS or METRICS[score].is_larger_better
+def is_larger_better(figure: str) -> bool:
+    """Whether larger values of a score or of a figure of it are better: "accuracy", but not "valid/accuracy_std"."""
+    score, _, statistic = figure.rpartition("/")[2].rpartition("_")
+    if statistic not in _STATISTICS:
+        score, statistic = figure.rpartition("/")[2], ""
+    is_score = score not in ("loss", "perplexity") and (score not in METRICS or METRICS[score].is_larger_better)
+    return is_score and statistic not in ("std", "gini")
 
 
 def _scores(metrics: Metrics) -> dict[str, np.ndarray]:

@@ -69,7 +69,7 @@ def write_run(
         versions = {"python": "3.11", "jax": "0.10.2"}
         write_json(
             folder / "summary.json",
-            {"final": {}, "rounds": 10, "facts": FACTS, "versions": versions, "wall_seconds": 20.0},
+            {"final": {}, "rounds": 10, "facts": FACTS, "versions": versions, "dropped_uploads": [0]},
         )
     return folder
 
@@ -77,7 +77,10 @@ def write_run(
 def metric_line(round: int, seed: int, final: float, valid: Mapping[int, float] | None = None) -> dict:
     figures = {"train/loss": 1.0 / round, "num_reporting": 2, "num_dropped": 0}
     figures |= {"test/loss": 2.0 / round, "test/accuracy": final * round / 10}
-    figures |= {f"clients/accuracy_{name}": final for name in ("mean", "weighted", "std", "worst10", "min", "max")}
+    figures |= {
+        f"clients/accuracy_{name}": final for name in ("mean", "weighted", "std", "worst10", "min", "max", "gini")
+    }
+    figures |= {"traffic/down": 800 * round, "traffic/up": 1000 * round}
     figures |= {"valid/accuracy_mean": valid[round]} if valid else {}
     return {"round": round, "seed": seed, **figures, "seconds": 2.0 * round}
 

@@ -23,8 +23,8 @@ def run(tmp_path):
 def test_the_page_shows_the_images_of_the_last_diagnosed_round(run, tmp_path):
     told = make_contents(*read_runs([run]))
     section = next(each for each in told.sections if each.name == "pictures")
-    assert [each.name for each in section.pictures] == ["contours_0", "normalisation_0"]
-    assert all("Round 6, seed 0." in each.caption for each in section.pictures)
+    assert [each.name for each in section.parts] == ["contours_0", "normalisation_0"]
+    assert all("Round 6, seed 0." in each.caption for each in section.parts)
     assert all(each.files["png"].startswith(b"\x89PNG") and b"<svg" in each.files["svg"] for each in told.pictures)
     report = page.Report(tmp_path / "report.html")
     report.write(told)

@@ -4,11 +4,13 @@ import json
 
 import pytest
 
+from experiments.report import __main__ as command
 from experiments.report import clients, costs, curves, diagnostics, measures, rows
 from experiments.report.contents import make_contents
 from experiments.report.rows import make_rows
 from experiments.runs.results import MissingRun
 from experiments.runs.tables import make_cells
+from fedjax_het.errors import InputError
 from tests.experiments.report import sample_runs
 from tests.experiments.report.sample_runs import read_run
 
@@ -73,41 +75,15 @@ def test_without_validation_examples_there_is_one_column_per_figure(tmp_path):
     assert table.columns == ["test set", "clients", "clients, weighted"]
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [([1, 1, 1], 0), ([0, 0, 1], 2 / 3), ([1, 2, 3], 8 / 36), ([3, 1, 2], 8 / 36), ([0, 0], 0), ([0.4], 0)],
-)
-def test_gini_matches_its_definition(values, expected):
-    """[1, 2, 3]: the nine |x_i - x_j| sum to 8; 2 n^2 mean = 2 * 9 * 2 = 36."""
-    assert clients.gini(values) == pytest.approx(expected)
-
-
-def test_fairness_is_computed_per_seed_and_then_averaged(tmp_path):
-    run = sample_runs.write_run(tmp_path / "run", clients={"a": (0.1, 0.5), "b": (0.2, 0.5), "c": (0.3, 0.5)})
-    (table,) = clients.make_fairness_tables(make_rows([read_run(run)]), "accuracy")
-    values = dict(zip(table.columns, table.rows[0][1], strict=True))
-    assert values["Gini"].mean == pytest.approx((8 / 36 + 0) / 2)
-    assert values["worst tenth"].mean == pytest.approx(0.6)
-
-
-def test_traffic_is_the_cohorts_download_plus_the_reports_upload(run_rows):
-    """Ten rounds of two clients that receive 400 bytes and send 500."""
-    assert costs.count_traffic(run_rows[0].first, 10) == 10 * (2 * 400 + 2 * 500)
+def test_costs_and_fairness_are_those_that_the_run_has_counted(run_rows):
+    """Traffic of ten rounds: two clients receive 400 bytes and send 500."""
     table = costs.make_table(run_rows)
     values = dict(zip(table.columns, table.rows[0][1], strict=True))
     assert values["traffic"].mean == 18_000 and values["memory held"].mean == 3000
     assert values["seconds per round"].mean == pytest.approx(2.0) and values["seconds"].mean == 20
-    assert table.rows[1][1][table.columns.index("traffic")] is None
-
-
-def test_figures_counted_by_the_run_are_used_unchanged(tmp_path):
-    folder = sample_runs.write_run(tmp_path / "run", is_finished=False)
-    figures = {"traffic/down": 70, "traffic/up": 30, "clients/accuracy_gini": 0.25}
-    lines = [json.loads(line) | figures for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert costs.count_traffic(read_run(folder), 10) == 100
-    (table,) = clients.make_fairness_tables(make_rows([read_run(folder)]), "accuracy")
-    assert table.rows[0][1][table.columns.index("Gini")].mean == 0.25
+    assert table.rows[1][1][table.columns.index("memory held")] is None
+    (table,) = clients.make_fairness_tables(run_rows, "accuracy")
+    assert table.rows[0][1][table.columns.index("Gini")].mean == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +118,7 @@ def test_curves_are_means_with_a_band_over_seeds(run_rows):
     assert panel.marks[0].x == [5, 10] and panel.marks[0].y == pytest.approx([0.3, 0.6])
     assert (panel.marks[0].low, panel.marks[0].high) == ([0.25, 0.5], [0.35, 0.7])
     assert by_seconds.panels[0].marks[1].x == [10, 20]
-    assert [mark.label for mark in by_bytes.panels[0].marks] == ["FedAvg"]  # a running run has not said its bytes
+    assert by_bytes.panels[0].marks[0].x == pytest.approx([0.009, 0.018])
 
 
 def test_curves_over_bits_are_drawn_where_a_run_has_an_uplink(tmp_path):
@@ -208,3 +184,60 @@ def test_the_lead_names_the_best_row_warns_of_few_seeds_and_counts_unfinished_ru
     lead = make_contents([row.first for row in run_rows]).lead
     assert lead[0] == "test set, last: FedAvg is best with 60.0 ± 10.0 % (2 seeds)."
     assert lead[-1] == "1 of 2 runs are not finished."
+
+
+# ---- scores to reach -------------------------------------------------------------------------------------------------
+@pytest.fixture
+def timed_rows(tmp_path):
+    """Test accuracies: fedavg .25 and .35 at round 5, .5 and .7 at round 10; fedld .3, .3 and .6, .6, with a clock."""
+    one = sample_runs.write_run(tmp_path / "one", finals=(0.5, 0.7))
+    two = sample_runs.write_run(tmp_path / "two", "fedld", finals=(0.6, 0.6))
+    lines = [json.loads(line) | {"virtual_seconds": 7.0} for line in (two / "metrics.jsonl").read_text().splitlines()]
+    (two / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return make_rows([read_run(one), read_run(two)])
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (0.3, {"FedAvg": ("2 of 2", 7.5, 15.0), "FedLD": ("2 of 2", 5, 10.0)}),
+        (0.55, {"FedAvg": ("1 of 2", 10, 20.0), "FedLD": ("2 of 2", 10, 20.0)}),
+    ],
+)
+def test_the_first_evaluation_of_each_seed_that_reaches_the_score_counts(timed_rows, target, expected):
+    table = costs.make_target_table(timed_rows, "accuracy", target)
+    assert table.columns == ["seeds", "rounds", "seconds", "traffic", "virtual seconds"]
+    for label, (seeds, rounds, seconds, traffic, virtual) in table.rows:
+        assert (seeds, rounds.mean, seconds.mean) == expected[label]
+        assert traffic.mean == rounds.mean * (2 * 400 + 2 * 500)
+        assert (virtual and virtual.mean) == (7.0 if label == "FedLD" else None)
+
+
+def test_bits_are_counted_where_an_uplink_sends_them(tmp_path):
+    run = sample_runs.write_run(tmp_path / "one", finals=(0.5, 0.7))
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = [line | {"traffic/up": 10, "traffic/down": 10, "traffic/bits_up": 100.0 * line["round"]} for line in lines]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    table = costs.make_target_table(make_rows([read_run(run)]), "accuracy", 0.3)
+    ((_, values),) = table.rows
+    assert values[table.columns.index("bits sent")].mean == 750.0
+
+
+def test_a_score_that_no_seed_reaches_leaves_its_cells_empty(timed_rows):
+    table = costs.make_target_table(timed_rows, "accuracy", 0.65)
+    assert dict(table.rows)["FedLD"] == ["0 of 2", None, None, None]
+    assert costs.make_target_table(timed_rows, "dice", 0.5) is None
+
+
+def test_the_page_has_a_table_for_each_target_and_curves_by_the_virtual_clock(timed_rows):
+    told = make_contents([run for row in timed_rows for run in row.runs], scores_to_reach=[0.3, 0.6])
+    assert [table.name for table in told.tables if table.name.startswith("target")] == ["target_30", "target_60"]
+    views = curves.make_figure(timed_rows, "accuracy", "accuracy").views
+    assert [view.name for view in views] == ["by rounds", "by seconds", "by bytes", "by virtual seconds"]
+    without = curves.make_figure(timed_rows[:1], "accuracy", "accuracy").views
+    assert [view.name for view in without] == ["by rounds", "by seconds", "by bytes"]
+
+
+def test_a_target_that_is_no_score_is_refused():
+    with pytest.raises(InputError, match="--target: a score lies between 0 and 1, and 80 does not"):
+        command.parse(["runs/a", "--target=80"])

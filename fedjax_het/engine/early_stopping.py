@@ -1,0 +1,74 @@
+"""Early stopping: the end of a training whose metric no longer improves."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedjax_het.engine.evaluation.client_statistics import flatten_evaluation, is_larger_better
+from fedjax_het.engine.simulation import Simulation
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.validation import Count, NonNegative, check_constraints, constraints
+
+TRAIN_LOSS = "train/loss"
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """Stop at the first evaluation at which every seed has been without an improvement for `patience` evaluations.
+
+    Args:
+        metric: A figure of an evaluation, such as "valid/accuracy" (the mean over clients), "clients/accuracy_worst10"
+            or "valid/loss"; or "train/loss". Smaller values are better for losses, distances, calibration errors,
+            deviations and Gini coefficients.
+        patience: Number of consecutive evaluations without an improvement (default 5).
+        min_delta: An improvement is a change of more than this (default 0). NaN is none.
+    """
+
+    metric: str
+    patience: Count = 5
+    min_delta: NonNegative = 0.0
+
+    def __post_init__(self):
+        check_constraints(constraints(EarlyStopping), vars(self))
+
+    def check_rounds(self, rounds: int, evaluate_every: int) -> None:
+        """Raise InputError if training ends before it can be stopped."""
+        if (self.patience + 1) * evaluate_every >= rounds:
+            raise InputError(
+                f"patience: {self.patience} evaluations after the first take {(self.patience + 1) * evaluate_every} "
+                f"rounds, and training ends after {rounds}. Lower patience or evaluate_every, or raise rounds."
+            )
+
+    def complete(self, simulation: Simulation) -> "EarlyStopping":
+        """Return it with the full name of its metric; raise InputError if the simulation cannot be stopped by it."""
+        self.check_rounds(simulation.rounds, simulation.evaluate_every)
+        return self.name_in({TRAIN_LOSS, *flatten_evaluation(simulation.evaluate(simulation.start()))})
+
+    def name_in(self, figures: Collection[str]) -> "EarlyStopping":
+        """Return it with the full name of its metric among figures, or raise InputError; the mean is the default."""
+        for name in (self.metric, f"{self.metric}_mean"):
+            if name in figures:
+                return replace(self, metric=name)
+        raise InputError(f"metric: '{self.metric}' is not evaluated. {nearest(self.metric, sorted(figures))}")
+
+    def find_end(self, scores: Sequence[ArrayLike]) -> int | None:
+        """Find the evaluation after which training ends.
+
+        Args:
+            scores: The metric of each evaluation, [seeds].
+
+        Returns:
+            The position of the evaluation; None if training goes on.
+        """
+        sign = 1 if is_larger_better(self.metric) else -1
+        best, since, has_ended = -np.inf, 0, False
+        for i, values in enumerate(scores):
+            score = sign * np.asarray(values, np.float64)
+            is_better = score > best + self.min_delta
+            best, since = np.where(is_better, score, best), np.where(is_better, 0, since + 1)
+            has_ended |= since >= self.patience
+            if np.all(has_ended):
+                return i
+        return None
