@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array
-from fedjax_het.validation import CountOrZero, Fraction, Seed, check_clients
+from fedjax_het.validation import CountOrZero, Fraction, Seed, check_clients, refuse_without_effect
 
 
 class Attackers(TypedDict, total=False):
@@ -30,18 +30,24 @@ def check_attackers(options: Attackers) -> None:
     """Raise InputError unless there is one way to tell who attacks."""
     if ("fraction" in options) == ("clients" in options):
         raise InputError("fraction: give the fraction of the clients that attack, or their ids as clients.")
+    if "clients" in options and "seed" in options:
+        refuse_without_effect(check_attackers, "beside clients", seed=options["seed"])
 
 
 def choose_attackers(num_clients: int, options: Attackers) -> np.ndarray:
     """The ids of the attackers, rising.
 
     Raises:
-        InputError: There is no client of one of the ids.
+        InputError: There is no client of one of the ids, or a fraction above 0 rounds to no client.
     """
     if "clients" in options:
         ids = np.unique(np.asarray(options["clients"], np.int64))
         check_clients("clients", ids.tolist(), num_clients)
         return ids
+    if options["fraction"] > 0 and round(options["fraction"] * num_clients) == 0:
+        raise InputError(
+            f"fraction: {options['fraction']:g} of {num_clients} clients rounds to no attacker. Raise it, or set 0."
+        )
     with jax.ensure_compile_time_eval():
         draws = np.asarray(jax.vmap(lambda client: _draw(options, client))(jnp.arange(num_clients)))
     order = np.lexsort((np.arange(num_clients), draws))

@@ -116,7 +116,7 @@ def make_sampling(settings: Settings, num_clients: int) -> Sampling:
         return LocalNoise()
     rule, size = settings.get("participation"), settings["cohort_size"]
     if rule is None:
-        return FixedSizeSampling(num_clients, size) if size else PoissonSampling(settings["availability"] or 1.0)
+        return FixedSizeSampling(num_clients, size) if size else PoissonSampling(settings["availability"])
     if rule["name"] != participation.poisson.__name__:
         raise InputError(
             f"config.privacy: no guarantee is known for clients that are drawn by '{rule['name']}'. Take 'poisson', or "

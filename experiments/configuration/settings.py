@@ -20,7 +20,7 @@ from fedjax_het.errors import InputError, abbreviate, nearest, shorten
 from fedjax_het.models import MODELS
 from fedjax_het.server.aggregators import AGGREGATORS
 from fedjax_het.uplink import STAGES
-from fedjax_het.validation import Count, CountOrZero, Fraction, Seed, check_constraints, constraints
+from fedjax_het.validation import Count, CountOrZero, PositiveFraction, Seed, check_constraints, constraints
 
 from .. import trackers
 from ..runs import setting_text
@@ -38,7 +38,7 @@ class RunSettings:
 
     rounds: Count = 100
     cohort_size: CountOrZero = 0  # clients per round; 0 = all
-    availability: Fraction = 1.0  # probability that a client of the cohort reports
+    availability: PositiveFraction = 1.0  # probability that a client of the cohort reports
     seed: Seed = 0
     num_seeds: Count = 1  # trained together: seed, seed + 1, ...
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward and backward passes

@@ -17,6 +17,7 @@ from fedjax_het.validation import (
     Positive,
     Seed,
     may_be_nonzero,
+    refuse_without_effect,
     validate_arguments,
 )
 
@@ -82,6 +83,14 @@ def gaussian_mechanism(
     if is_adaptive and (per_layer or not is_central):
         other = "per_layer" if per_layer else "noise_at='clients'"
         raise InputError(f"target_quantile: there is no rule for it with {other}. Leave one of the two out.")
+
+    if not is_adaptive:
+        only_adaptive = {
+            "quantile_rate": quantile_rate,
+            "count_noise": count_noise,
+            "bounded_fraction": bounded_fraction,
+        }
+        refuse_without_effect(gaussian_mechanism, "without target_quantile", **only_adaptive)
 
     def check(algorithm: Algorithm) -> None:
         place = [stage.check for stage in algorithm.uplink].index(check)

@@ -16,7 +16,6 @@ from fedjax_het.validation import (
     LARGEST_COUNT,
     Count,
     CountOrZero,
-    Fraction,
     PositiveFraction,
     check_clients,
     validate_arguments,
@@ -83,7 +82,7 @@ def uniform(cohort_size: CountOrZero) -> Participation:
 
 
 @validate_arguments
-def bernoulli(probability: Fraction, among: Participation | None = None) -> Participation:
+def bernoulli(probability: PositiveFraction, among: Participation | None = None) -> Participation:
     """Each client that is asked reports with a given probability, so that fewer may report than were asked, or none.
 
     Whether a client drops out is a function of (seed, round, client id).
@@ -125,6 +124,8 @@ def poisson(probability: PositiveFraction, slots: Count | None = None) -> Partic
     """
 
     def size(num_clients: int) -> int:
+        if slots and slots > num_clients:
+            raise InputError(f"slots: {slots} places for {num_clients} clients. Lower it, or leave it out.")
         return min(slots or least_slots(num_clients, probability, _MOST_OVERFLOW), num_clients)
 
     def draw(key: Key, num_clients: int, number: Array) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ from fedjax_het._internal.keys import make_key
 from fedjax_het._internal.number_table import read_number_table
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array
-from fedjax_het.validation import LARGEST_COUNT, NonNegative, Positive, Seed, validate_arguments
+from fedjax_het.validation import LARGEST_COUNT, NonNegative, Positive, Seed, refuse_without_effect, validate_arguments
 
 Late = Literal["partial", "drop"]
 
@@ -84,6 +84,10 @@ def log_normal(
         InputError: A number is out of range.
     """
 
+    _check_late(deadline, late)
+    if sigma == 0:
+        refuse_without_effect(log_normal, "with sigma=0", speed_seed=speed_seed)
+
     def seconds(client: Array, num_clients: int) -> tuple[Array, Array]:
         factor = jnp.exp(sigma * jax.random.normal(jax.random.fold_in(make_key(speed_seed), client), ()))
         return factor * step_seconds, factor * message_seconds
@@ -103,6 +107,7 @@ def from_file(path: str, deadline: Positive | None = None, late: Late = "partial
     Raises:
         InputError: The file cannot be read, or a line is not as it must be.
     """
+    _check_late(deadline, late)
     speeds = _read_speeds(path)
 
     def check(num_clients: int) -> None:
@@ -121,6 +126,11 @@ def from_file(path: str, deadline: Positive | None = None, late: Late = "partial
 
 TIMINGS = {"log_normal": log_normal, "from_file": from_file}
 """The timings by the names of a config."""
+
+
+def _check_late(deadline: float | None, late: Late) -> None:
+    if deadline is None:
+        refuse_without_effect(log_normal, "without a deadline", late=late)
 
 
 def _read_speeds(path: str) -> np.ndarray:

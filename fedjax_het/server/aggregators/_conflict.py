@@ -16,7 +16,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators._gram_space import Buffers, GramEdit, Scope, StackDtype, gram_space_mean
 from fedjax_het.server.weightings import WeightingOrName
 from fedjax_het.types import Array, ServerView
-from fedjax_het.validation import Fraction, PositiveFraction, Seed, validate_arguments
+from fedjax_het.validation import Fraction, PositiveFraction, Seed, refuse_without_effect, validate_arguments
 
 _ROUNDING_OF_SQUARES = 1e-12  # of its squared parts: what an update that was cancelled to less has left is rounding
 
@@ -265,6 +265,8 @@ def harmonized_mean(
     References:
         Zhang, Sun and Chen, FedGH: Federated Learning via Gradient Harmonization, 2023. arXiv:2309.06692
     """
+    if pair_order == "lexicographic":
+        refuse_without_effect(harmonized_mean, "with pair_order='lexicographic'", seed=seed)
     return gram_space_mean(
         harmonized_edit(conflict_test),
         weighting,

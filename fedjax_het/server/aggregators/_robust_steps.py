@@ -15,7 +15,7 @@ from fedjax_het import geometry, tree
 from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.types import Aggregate, Array, ServerView, UpdateStack, Variables
-from fedjax_het.validation import Count, Positive, Seed
+from fedjax_het.validation import Count, Positive, Seed, refuse_without_effect
 
 StepName = Literal["nnm", "bucketing", "clip", "arc"]
 Radius = Positive | Literal["median"]
@@ -176,11 +176,14 @@ def prepare(rule: str, num_attackers: int, options: Preparation) -> Preparer:
     """The steps of a rule from its options.
 
     Raises:
-        InputError: A step is named twice.
+        InputError: A step is named twice, or an option belongs to a step that is not named.
     """
     before = options.get("before", ())
     if repeated := [name for name in before if list(before).count(name) > 1]:
         raise InputError(f"before: '{repeated[0]}' is named twice. Name each step once.")
+    for name, step in (("bucket_size", "bucketing"), ("seed", "bucketing"), ("clip_norm", "clip")):
+        if name in options and step not in before:
+            refuse_without_effect(prepare, f"without '{step}' in before", **{name: options[name]})
     return Preparer(rule, num_attackers, options)
 
 

@@ -194,7 +194,7 @@ def test_updates_that_are_too_old_are_dropped_and_counted():
         (fedbuff(2, 2), {"cohort_size": 3}, "cohort_size"),
         (fedbuff(4, 2), {"participation": participation.poisson(0.5)}, "there are no rounds"),
         (fedbuff(4, 2), {"name": "fedpac"}, "asks its clients"),
-        (fedbuff(4, 2), {"participation": participation.bernoulli(0.0)}, "concurrency"),
+        (fedbuff(4, 2), {"participation": participation.bernoulli(1e-9)}, "concurrency"),
     ],
 )
 def test_what_cannot_work_is_refused(rule, options, message):
@@ -218,7 +218,7 @@ def test_noise_at_the_server_is_refused_and_noise_at_clients_is_not(noise_at):
 def test_a_participation_that_nobody_answers_is_refused(monkeypatch):
     monkeypatch.setattr("fedjax_het.engine.round.event_schedule._MOST_EMPTY_DRAWS", 100)
     with pytest.raises(InputError, match="Raise availability"):
-        simulation(fedbuff(5, 2), participation=participation.bernoulli(0.0))
+        simulation(fedbuff(5, 2), participation=participation.bernoulli(1e-9))
 
 
 @pytest.mark.parametrize("options", [{"staleness": "constant", "a": 1.0}, {"b": 3}])

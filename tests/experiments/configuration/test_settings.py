@@ -160,7 +160,7 @@ def test_another_name_drops_the_options_in_the_file_with_a_note():
         ({"rounds": "0"}, r"config\.rounds: must be a whole number from 1 to 2147483647, not 0"),
         ({"evaluate_every": "0"}, r"config\.evaluate_every: .* from 1 to"),
         ({"num_seeds": "0"}, r"config\.num_seeds: .* from 1 to"),
-        ({"availability": "1.5"}, r"config\.availability: must be a number in \[0, 1\], not 1.5"),
+        ({"availability": "1.5"}, r"config\.availability: must be a number in \(0, 1\], not 1.5"),
         ({"on_nonfinite": "ignore"}, r"config\.on_nonfinite: unknown option 'ignore'\. Known: drop, raise"),
         ({"layout": "sharded"}, r"config\.layout: .* Write auto, vmapped"),
         ({"aggregator.name": "krumm"}, r"config\.aggregator\.name is unknown.*'krum'"),
