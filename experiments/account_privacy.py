@@ -6,8 +6,8 @@ input error, printed on stderr.
 
 import argparse
 import sys
-from collections.abc import Sequence
-from typing import get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
 from fedjax_het.errors import InputError
 from fedjax_het.privacy import (
@@ -31,7 +31,9 @@ def read_sampling(flags: argparse.Namespace) -> Sampling:
     Raises:
         InputError: The flags describe none, or more than one, or a number is out of range.
     """
+    sampling = {name: getattr(flags, name) for name in ("probability", "cohort_size", "num_clients", "slots")}
     if flags.noise_at == "clients":
+        _refuse(sampling, "beside --noise_at=clients: sampling does not protect anybody then")
         return LocalNoise()
     if (flags.probability is None) == (flags.cohort_size is None):
         raise InputError(
@@ -39,9 +41,17 @@ def read_sampling(flags: argparse.Namespace) -> Sampling:
         )
     if flags.probability is not None:
         return PoissonSampling(flags.probability, flags.num_clients, flags.slots)
+    _refuse({"slots": flags.slots}, "beside --cohort_size")
     if flags.num_clients is None:
         raise InputError("--cohort_size: needs --num_clients, too.")
     return FixedSizeSampling(flags.num_clients, flags.cohort_size)
+
+
+def _refuse(flags: Mapping[str, Any], reason: str) -> None:
+    """Raise InputError for the first flag that is given."""
+    for name, value in flags.items():
+        if value is not None:
+            raise InputError(f"--{name}: has no effect {reason}. Leave it out.")
 
 
 @with_exit_status()

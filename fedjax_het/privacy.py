@@ -26,6 +26,7 @@ from fedjax_het.validation import (
     PositiveFraction,
     check_constraints,
     constraints,
+    refuse_without_effect,
     validate_arguments,
 )
 
@@ -46,7 +47,7 @@ class PoissonSampling:
             as many as there are clients.
 
     Raises:
-        InputError: A number is out of range, or `slots` is given without `num_clients`.
+        InputError: A number is out of range, or one of `num_clients` and `slots` is given without the other.
     """
 
     probability: PositiveFraction
@@ -57,6 +58,8 @@ class PoissonSampling:
         check_constraints(constraints(PoissonSampling), vars(self))
         if self.slots is not None and self.num_clients is None:
             raise InputError("num_clients: needed for Poisson sampling with a fixed number of slots.")
+        if self.slots is None and self.num_clients is not None:
+            refuse_without_effect(PoissonSampling, "without slots", num_clients=self.num_clients)
 
     @property
     def is_truncated(self) -> bool:

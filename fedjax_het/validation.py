@@ -27,11 +27,12 @@ R = TypeVar("R")
 
 LARGEST_COUNT = 2**31 - 1  # compiled programs count in int32
 LARGEST_NUMBER = float(np.finfo(np.float32).max)
+SMALLEST_NUMBER = float(np.finfo(np.float32).tiny)  # above 0
 
 
 @dataclass(frozen=True)
 class Range:
-    """An interval of numbers; NaN is in none.
+    """An interval of numbers; NaN is in none, nor are numbers other than 0 that are 0 in float32.
 
     Args:
         low: The smallest number.
@@ -53,6 +54,8 @@ class Range:
         if isinstance(value, bool | np.bool_) or not isinstance(value, Integral if self.is_whole else Real):
             return False
         value = value if isinstance(value, int) else float(value)
+        if 0 < abs(value) < SMALLEST_NUMBER:
+            return False
         is_above = self.low < value if self.excludes_low else self.low <= value
         return bool(is_above and (value < self.high if self.excludes_high else value <= self.high))
 
@@ -200,8 +203,9 @@ def check_constraints(kinds: Mapping[str, Any], values: Mapping[str, Any], where
         elif message := unknown_option(value, kinds[name]):
             raise InputError(f"{where}{name}: {message}")
         elif expected := _mismatch(value, kinds[name]):
-            is_too_large = isinstance(value, float) and LARGEST_NUMBER < abs(value) < float("inf")
-            note = ", which is infinite in float32" if is_too_large else ""
+            size = abs(value) if isinstance(value, float) else 0
+            note = ", which is infinite in float32" if LARGEST_NUMBER < size < float("inf") else ""
+            note = ", which is 0 in float32" if 0 < size < SMALLEST_NUMBER else note
             raise InputError(f"{where}{name}: must be {expected}, not {shorten(value)}{note}.")
 
 

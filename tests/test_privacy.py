@@ -94,6 +94,7 @@ def test_the_noise_for_a_large_epsilon_and_few_places_is_found():
 
 
 POISSON = ["--probability=0.1", "--rounds=512", "--delta=1e-6"]
+COHORT = ["--cohort_size=5", "--num_clients=9", "--rounds=5", "--delta=1e-6"]
 
 
 @pytest.mark.parametrize(
@@ -128,6 +129,9 @@ def test_published_values_are_printed_by_the_command(arguments, expected, capsys
         (["--noise_multiplier=3", *POISSON, "--slots=-2", "--num_clients=9"], "slots: must be"),
         (["--noise_multiplier=3", *POISSON, "--slots=2"], "num_clients: needed"),
         (["--noise_multiplier=3", *POISSON, "--num_clients=-5"], "num_clients: must be"),
+        (["--noise_multiplier=3", *POISSON, "--num_clients=5"], "num_clients: has no effect without slots"),
+        (["--noise_multiplier=3", *POISSON, "--noise_at=clients"], "--probability: has no effect beside --noise_at"),
+        (["--noise_multiplier=3", *COHORT, "--slots=4"], "--slots: has no effect beside --cohort_size"),
         (["--noise_multiplier=3", "--cohort_size=9", "--num_clients=8", "--rounds=5", "--delta=1e-6"], "at most"),
         (["--noise_multiplier=1e-9", *POISSON], "out of reach of the accountant"),
         (["--noise_multiplier=1e-9", *POISSON, "--accountant=rdp"], "out of reach of the accountant"),

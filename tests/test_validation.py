@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from experiments.configuration import settings
-from fedjax_het import engine
+from fedjax_het import engine, timing
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.client import objectives
 from fedjax_het.client.local_updates import Training, sgd
@@ -67,6 +67,9 @@ def test_every_number_that_a_user_sets_has_a_range(name, factory):
         *((factory, "learning_rate", value) for factory in ALGORITHMS.values() for value in (-0.1, INFINITY, 1e39)),
         *((factory, "batch_size", value) for factory in ALGORITHMS.values() for value in (0, TOO_MANY, 2.0, True)),
         *((factory, "epochs", TOO_MANY) for factory in ALGORITHMS.values()),
+        *((sgd, "learning_rate", value) for value in (1e-50, 1e-39, np.float64(1e-50))),
+        *((timing.log_normal, "step_seconds", value) for value in (1e39, 1e-50, 0.0)),
+        (timing.log_normal, "sigma", 1e30),
         (sgd, "momentum", 2.0),
         (sgd, "momentum", 1),
         (sgd, "steps", TOO_MANY),

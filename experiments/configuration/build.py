@@ -112,6 +112,13 @@ def build_algorithm(settings: Mapping[str, Any], **hyper_parameters: float | Arr
     return replace(algorithm, objective=with_task_loss(algorithm.objective, settings["task_loss"]), uplink=uplink)
 
 
+def check_rules(settings: Mapping[str, Any]) -> None:
+    """Raise InputError if the factory of a rule that needs no data refuses its options."""
+    build_algorithm(settings)
+    for where in ("poison", "timing", "asynchronous"):
+        _build_optional(settings, where)
+
+
 def common_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Reduce settings to those that runs of one program share: all but the seed and the algorithm's real numbers.
 

@@ -20,7 +20,15 @@ from fedjax_het.errors import InputError, abbreviate, nearest, shorten
 from fedjax_het.models import MODELS
 from fedjax_het.server.aggregators import AGGREGATORS
 from fedjax_het.uplink import STAGES
-from fedjax_het.validation import Count, CountOrZero, PositiveFraction, Seed, check_constraints, constraints
+from fedjax_het.validation import (
+    Count,
+    CountOrZero,
+    PositiveFraction,
+    Seed,
+    check_constraints,
+    constraints,
+    refuse_without_effect,
+)
 
 from .. import trackers
 from ..runs import setting_text
@@ -62,6 +70,8 @@ class RunSettings:
         setting_text.parse_layout(self.layout)
         setting_text.parse_names("metrics", self.metrics, METRICS)
         setting_text.parse_names("diagnostics", self.diagnostics, DIAGNOSTICS)
+        if not self.diagnostics:
+            refuse_without_effect(RunSettings, "without diagnostics", diagnose_every=self.diagnose_every)
         trackers.names(self.live)
         setting_text.parse_size("memory_budget", self.memory_budget)
 

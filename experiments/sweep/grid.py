@@ -109,7 +109,8 @@ def check_runs(runs: Sequence[GridRun], workdir: Path) -> None:
     """
     for run in runs:
         try:
-            RunDirectory(workdir / run.name).check(run.settings())
+            build.check_rules(run_settings := run.settings())
+            RunDirectory(workdir / run.name).check(run_settings)
         except InputError as error:
             raise InputError(f"{run.name}: {error}") from error
 

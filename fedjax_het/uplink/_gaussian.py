@@ -141,8 +141,6 @@ def gaussian_mechanism(
 
     def receive(update: Variables, view: ReceiveView) -> tuple[Variables, PyTree]:
         expected, key = view.expected_clients, _fold(view.key)
-        if not expected:
-            raise InputError("gaussian_mechanism: the participation expects no client. Raise its probability.")
         # With as many clients as expected the factor is 1, so that the mean keeps its bits.
         mean = tree.scale(num_present(view) / expected, update)
         of_sum, of_count = jax.random.split(key)

@@ -1,7 +1,7 @@
 """Speeds of clients' devices and deadlines of rounds: partial work, late clients, and a virtual clock."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,20 @@ from fedjax_het._internal.keys import make_key
 from fedjax_het._internal.number_table import read_number_table
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array
-from fedjax_het.validation import LARGEST_COUNT, NonNegative, Positive, Seed, refuse_without_effect, validate_arguments
+from fedjax_het.validation import (
+    LARGEST_COUNT,
+    CountOrZero,
+    Range,
+    Seed,
+    check_constraints,
+    refuse_without_effect,
+    validate_arguments,
+)
 
 Late = Literal["partial", "drop"]
+# With these bounds and those of sigma, times stay finite and above 0 in float32.
+Seconds = Annotated[float, Range(0, 1e9)]
+PositiveSeconds = Annotated[float, Range(1e-9, 1e9)]
 
 
 class Timing(NamedTuple):
@@ -59,10 +70,10 @@ class Timing(NamedTuple):
 
 @validate_arguments
 def log_normal(
-    step_seconds: Positive = 1.0,
-    message_seconds: NonNegative = 0.0,
-    sigma: NonNegative = 0.5,
-    deadline: Positive | None = None,
+    step_seconds: PositiveSeconds = 1.0,
+    message_seconds: Seconds = 0.0,
+    sigma: Annotated[float, Range(0, 5)] = 0.5,
+    deadline: PositiveSeconds | None = None,
     late: Late = "partial",
     speed_seed: Seed = 0,
 ) -> Timing:
@@ -75,7 +86,7 @@ def log_normal(
     Args:
         step_seconds: Seconds of one local step of the median client.
         message_seconds: Seconds of download and upload together of the median client.
-        sigma: Standard deviation of the logarithm; 0 makes all clients alike, 0.5 one in forty 2.7 times slower.
+        sigma: Standard deviation of the logarithm, at most 5; 0 makes all clients alike, 0.5 one in forty 2.7 times slower.
         deadline: Seconds per round; None waits for the slowest.
         late: "partial" or "drop", see `Timing`.
         speed_seed: The seed of the factors.
@@ -96,7 +107,7 @@ def log_normal(
 
 
 @validate_arguments
-def from_file(path: str, deadline: Positive | None = None, late: Late = "partial") -> Timing:
+def from_file(path: str, deadline: PositiveSeconds | None = None, late: Late = "partial") -> Timing:
     """Speeds from a CSV file with the columns client, step_seconds, message_seconds: one line per client.
 
     Args:
@@ -136,12 +147,9 @@ def _check_late(deadline: float | None, late: Late) -> None:
 def _read_speeds(path: str) -> np.ndarray:
     """[clients, 2] float32: seconds of a step and of the messages."""
     lines = read_number_table(path, {"client": int, "step_seconds": float, "message_seconds": float}, "timing")
-    for number, (client, step, message) in enumerate(lines, 2):
-        if client < 0 or step <= 0 or message < 0:
-            raise InputError(
-                f"timing: '{path}', line {number}: client and message_seconds must be at least 0 and step_seconds "
-                f"above 0; they are {client}, {message} and {step}."
-            )
+    kinds = {"client": CountOrZero, "step_seconds": PositiveSeconds, "message_seconds": Seconds}
+    for number, line in enumerate(lines, 2):
+        check_constraints(kinds, dict(zip(kinds, line, strict=True)), f"timing: '{path}', line {number}: ")
     lines.sort()
     if (clients := [line[0] for line in lines]) != list(range(len(lines))):
         wrong = next(i for i, client in enumerate(clients) if client != i)

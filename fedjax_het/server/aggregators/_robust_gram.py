@@ -40,7 +40,7 @@ def gram_rule(
     preparation: Preparation,
     least: Callable[[int], int] = lambda num_attackers: 1,
     *,
-    most: int = 0,
+    num_selected: int = 0,
     is_selective: bool = False,
 ) -> Aggregator:
     """A rule that is a combination of the updates, or of what the steps before it make of them.
@@ -51,15 +51,17 @@ def gram_rule(
         num_attackers: f.
         preparation: The steps before it, and other shared options.
         least: f -> the fewest rows that the rule needs; with fewer the model stays as it is.
-        most: How many rows the rule selects; a cohort with fewer is refused.
+        num_selected: Number of rows that the rule selects; a cohort with fewer is refused.
         is_selective: See `Aggregator`.
     """
     steps = prepare(name, num_attackers, preparation)
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
         steps.check(view, fewest := least(num_attackers))
-        if (num_rows := steps.num_rows(len(view.cohort))) < most:
-            raise InputError(f"num_selected: {most} of the {num_rows} updates of a round. Lower it, or leave it out.")
+        if (size := steps.num_rows(len(view.cohort))) < num_selected:
+            raise InputError(
+                f"num_selected: {num_selected} of the {size} updates of a round. Lower it, or leave it out."
+            )
         updates = view.updates.select(steps.is_treated)
         members = steps.members(updates, view)
         is_usable = steps.has_majority(members.is_member) & (count(members.is_member) >= fewest)
@@ -141,8 +143,9 @@ def multi_krum(
         size = num_members - num_attackers if num_selected is None else jnp.minimum(num_selected, num_members)
         return ((ranks(scores, is_member) < size) & is_member) / jnp.maximum(size, 1)
 
-    least, most = _least_for_krum(neighbours), num_selected or 0
-    return gram_rule("multi_krum", weigh, num_attackers, preparation, least, most=most, is_selective=True)
+    least = _least_for_krum(neighbours)
+    size = num_selected or 0
+    return gram_rule("multi_krum", weigh, num_attackers, preparation, least, num_selected=size, is_selective=True)
 
 
 # ---- minimum diameter ------------------------------------------------------------------------------------------------

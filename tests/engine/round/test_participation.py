@@ -25,7 +25,7 @@ def test_the_availability_of_a_client_does_not_depend_on_the_cohort():
     np.testing.assert_array_equal(answers, np.asarray(all_there.draw(key, 9, 0)[1])[np.asarray(cohort)])
 
 
-@pytest.mark.parametrize(("probability", "expected"), [(0.0, 0.0), (0.3, 0.3), (1.0, 1.0)])
+@pytest.mark.parametrize(("probability", "expected"), [(1e-9, 0.0), (0.3, 0.3), (1.0, 1.0)])
 def test_clients_are_available_with_the_requested_probability(probability, expected):
     answers = participation.bernoulli(probability).draw(jax.random.key(1), 2000, 0)[1]
     assert float(answers.mean()) == pytest.approx(expected, abs=0.04)
@@ -37,9 +37,10 @@ def test_a_cohort_size_out_of_range_is_refused(size):
         participation.uniform(size).size(5)
 
 
-def test_a_probability_out_of_range_is_refused():
+@pytest.mark.parametrize("probability", [0.0, 1.2])
+def test_a_probability_out_of_range_is_refused(probability):
     with pytest.raises(InputError, match="probability"):
-        participation.bernoulli(1.2)
+        participation.bernoulli(probability)
 
 
 def test_a_cohort_of_a_million_clients_is_uniform_and_distinct():

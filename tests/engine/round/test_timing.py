@@ -101,8 +101,11 @@ def test_a_client_is_as_fast_whoever_else_takes_part():
         ("client,step_seconds,message_seconds\n0,fast,1", "line 2: step_seconds must be a number, and is 'fast'"),
         (
             "client,step_seconds,message_seconds\n0,1,1\n1,0,1",
-            "line 3: .* step_seconds above 0; they are 1, 1.0 and 0.0",
+            r"line 3: step_seconds: must be a number in \[1e-09, 1000000000.0\], not 0.0",
         ),
+        ("client,step_seconds,message_seconds\n0,1e39,1", "line 2: step_seconds: .* not 1e\\+39"),
+        ("client,step_seconds,message_seconds\n0,1,1e-50", "line 2: message_seconds: .* which is 0 in float32"),
+        ("client,step_seconds,message_seconds\n-1,1,1", "line 2: client: must be a whole number from 0"),
         ("client,step_seconds,message_seconds\n0,1,1\n2,1,1", "exactly one line for client 1"),
         ("client,step_seconds,message_seconds\n0,1,1\n0,1,1", "exactly one line for client 1"),
         ("client,step_seconds,message_seconds\n0,inf,1", "line 2: step_seconds must be finite"),

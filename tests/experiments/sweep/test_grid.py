@@ -71,10 +71,18 @@ def test_leaving_out_the_only_domain_is_refused():
         grid.make_grid([QUICK], {}, {"data.unseen": ["all"]})
 
 
-def test_a_wrong_setting_is_refused_with_the_name_of_its_run_before_training(tmp_path, capsys):
-    arguments = [f"--config={QUICK}", "--vary=algorithm.lamb=0,1", f"--workdir={tmp_path / 'grid'}"]
+@pytest.mark.parametrize(
+    ("varied", "message"),
+    [
+        ("algorithm.lamb=0,1", "quickstart,lamb=0: --config.algorithm.lamb is unknown"),
+        ("algorithm.learning_rate=0.1,1e-50", "rate=1e-50: config.algorithm.learning_rate: must be"),
+        ("poison.name=flip_labels", "flip_labels: config.poison: fraction: give the fraction"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_the_name_of_its_run_before_training(varied, message, tmp_path, capsys):
+    arguments = [f"--config={QUICK}", f"--vary={varied}", f"--workdir={tmp_path / 'grid'}"]
     assert compare.main(arguments) == 2
-    assert "quickstart,lamb=0: --config.algorithm.lamb is unknown" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "grid").exists()
 
 
