@@ -11,7 +11,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import ReceiveView, Sent, Stage
 from fedjax_het.engine import Simulation
 from fedjax_het.engine.parallel.layout import chunked, sharded, vmapped
-from fedjax_het.engine.round.participation import bernoulli, full, poisson
+from fedjax_het.engine.round.participation import full, poisson
 from fedjax_het.engine.round.uplink import count_bits
 from fedjax_het.errors import InputError
 from fedjax_het.types import Broadcast, ServerView, Upload

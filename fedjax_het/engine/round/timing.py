@@ -86,7 +86,7 @@ def log_normal(
     Args:
         step_seconds: Seconds of one local step of the median client.
         message_seconds: Seconds of download and upload together of the median client.
-        sigma: Standard deviation of the logarithm, at most 5; 0 makes all clients alike, 0.5 one in forty 2.7 times slower.
+        sigma: Standard deviation of the logarithm, at most 5. With 0.5, one client in forty is 2.7 times slower.
         deadline: Seconds per round; None waits for the slowest.
         late: "partial" or "drop", see `Timing`.
         speed_seed: The seed of the factors.
