@@ -26,7 +26,6 @@ from fedjax_het.validation import (
     PositiveFraction,
     check_constraints,
     constraints,
-    refuse_without_effect,
     validate_arguments,
 )
 
@@ -56,10 +55,8 @@ class PoissonSampling:
 
     def __post_init__(self):
         check_constraints(constraints(PoissonSampling), vars(self))
-        if self.slots is not None and self.num_clients is None:
-            raise InputError("num_clients: needed for Poisson sampling with a fixed number of slots.")
-        if self.slots is None and self.num_clients is not None:
-            refuse_without_effect(PoissonSampling, "without slots", num_clients=self.num_clients)
+        if (self.slots is None) != (self.num_clients is None):
+            raise InputError("num_clients: give it together with slots, or neither of them.")
 
     @property
     def is_truncated(self) -> bool:

@@ -54,10 +54,9 @@ class Range:
         if isinstance(value, bool | np.bool_) or not isinstance(value, Integral if self.is_whole else Real):
             return False
         value = value if isinstance(value, int) else float(value)
-        if 0 < abs(value) < SMALLEST_NUMBER:
-            return False
         is_above = self.low < value if self.excludes_low else self.low <= value
-        return bool(is_above and (value < self.high if self.excludes_high else value <= self.high))
+        is_below = value < self.high if self.excludes_high else value <= self.high
+        return bool(is_above and is_below and not 0 < abs(value) < SMALLEST_NUMBER)
 
     def __str__(self) -> str:
         if self.is_whole:
@@ -81,7 +80,6 @@ CountOrZero = Annotated[int, Range(0, LARGEST_COUNT, is_whole=True)]
 Seed = CountOrZero
 Preset = Literal["default", "released"]
 """Of a factory's options: its signature's defaults, or what the code that the authors released does."""
-
 
 Keywords = Mapping[str, Any]
 
