@@ -10,6 +10,7 @@ import numpy as np
 
 from fedjax_het._internal.regular_files import read_regular
 from fedjax_het.data.dataset import Dataset, assemble
+from fedjax_het.data.sources._image_listing import list_entries
 from fedjax_het.data.sources._images import conform_images, decoding_options
 from fedjax_het.data.sources._io_errors import report_read_errors, require_path
 from fedjax_het.data.sources._npz import read_npz_directory, read_npz_file
@@ -40,7 +41,7 @@ def arrays(path: str, title: str | None = None, size: int | None = None, channel
     decoding_options(size, channels)
     if place.is_file() and place.suffix == ".npz":
         return read_npz_file(place, title, size, channels)
-    if any(place.glob("*.npz")):
+    if list_entries(place, ".npz"):
         return read_npz_directory(place, title, size, channels)
     dataset = None
     if any((place / f"{_TRAIN_IMAGES}{suffix}").exists() for suffix in ("", ".gz")):

@@ -6,12 +6,14 @@ import numpy as np
 
 from fedjax_het._internal.regular_files import read_text
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.sources._folders import are_splits, list_domain_images, list_image_files, list_subfolders
+from fedjax_het.data.sources._folders import list_domain_images
 from fedjax_het.data.sources._image_listing import (
     ImageEntry,
     assemble_by_name,
     check_files_exist,
     image_dataset,
+    list_image_files,
+    list_subfolders,
     note_size,
 )
 from fedjax_het.data.sources._images import conform_images, decoding_options
@@ -97,22 +99,22 @@ def cinic10(path: str, size: Count | None = None, cache: str | None = None) -> D
     """
     place = require_dataset(path, "CINIC-10", _CINIC_URL)
     folders = [each for each in list_subfolders(place) if each.name in ("train", "valid", "test")]
-    if len(folders) != 3 or not are_splits(folders):
+    if len(folders) != 3:
         found = ", ".join(each.name for each in folders) or "none"
         raise InputError(
             f"{place} must hold the folders train, valid and test, and holds {found} of them. CINIC-10 is published at "
             f"{_CINIC_URL}"
         )
-    entries = []
+    entries, notes = [], []
     for folder in folders:
-        for entry in list_domain_images("", folder):
+        for entry in list_domain_images("", folder, notes):
             if entry.label not in _CINIC_CLASSES:
                 raise InputError(
                     f"{Path(entry.path).parent} is no class of CINIC-10. {nearest(entry.label, _CINIC_CLASSES)}"
                 )
             origin = "cifar10" if Path(entry.path).name.startswith("cifar10") else "imagenet"
             entries.append(entry._replace(domain=origin, split=folder.name))
-    notes = note_size(entries, _CINIC_SIZE)
+    notes += note_size(entries, _CINIC_SIZE)
     return image_dataset("cinic10", entries, size=size, cache=cache, class_names=_CINIC_CLASSES, notes=notes)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_het._internal.regular_files import read_text
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.sources._image_listing import assemble_by_name
+from fedjax_het.data.sources._image_listing import assemble_by_name, list_entries
 from fedjax_het.data.sources._io_errors import report_read_errors, require_path
 from fedjax_het.errors import InputError
 from fedjax_het.labels import PADDING
@@ -81,7 +81,7 @@ def _find_file(path: str) -> Path:
     place = require_path(path)
     if place.is_file():
         return place
-    files = sorted(each for suffix in ("*.json", "*.json.gz") for each in place.glob(suffix))
+    files = list_entries(place, ".json", ".json.gz")
     if len(files) != 1:
         found = ", ".join(file.name for file in files) or "none"
         raise InputError(f"{place} must hold one .json or .json.gz file of texts, and holds {found}. Give its path.")

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.sources._folders import list_domain_images, list_subfolders, normalize_name
+from fedjax_het.data.sources._folders import list_domain_images, normalize_name
 from fedjax_het.data.sources._image_listing import (
     ImageEntry,
     check_shared_classes,
     image_dataset,
+    list_subfolders,
     note_size,
     read_split_list,
 )
@@ -28,7 +29,6 @@ class _NamedDataset(NamedTuple):
     classes: Mapping[str, tuple[str, ...]]  # likewise, in the order of their labels; empty: as in the folders
     num_examples: int
     inside: tuple[str, ...] = ()  # folders below the path in which the domains may lie
-    ignored: str = ""  # a folder in every domain that repeats the content of the others
 
 
 _PACS = _NamedDataset(
@@ -50,7 +50,6 @@ _VLCS = _NamedDataset(
     classes={name: (str(i),) for i, name in enumerate(("bird", "car", "chair", "dog", "person"))},
     num_examples=10_729,
     inside=("VLCS",),
-    ignored="full",
 )
 _OFFICE_HOME = _NamedDataset(
     name="office_home",
@@ -91,7 +90,7 @@ def pacs(path: str, size: int | None = None, cache: str | None = None) -> Datase
         Li et al., ICCV 2017. arXiv:1710.03077
     """
     root, domains, notes = _find_domains(path, _PACS)
-    entries, list_notes = _apply_pacs_lists(root, domains, _list_known_classes(_PACS, domains))
+    entries, list_notes = _apply_pacs_lists(root, domains, _list_known_classes(_PACS, domains, notes))
     return _decode(_PACS, entries, [*notes, *list_notes], size, cache)
 
 
@@ -153,7 +152,7 @@ def digits_dg(path: str, size: int | None = None, cache: str | None = None) -> D
 
 def _read_class_folders(spec: _NamedDataset, path: str, size: int | None, cache: str | None) -> Dataset:
     _, domains, notes = _find_domains(path, spec)
-    return _decode(spec, _list_known_classes(spec, domains), notes, size, cache)
+    return _decode(spec, _list_known_classes(spec, domains, notes), notes, size, cache)
 
 
 def _find_domains(path: str, spec: _NamedDataset) -> tuple[Path, dict[str, Path], list[str]]:
@@ -191,9 +190,9 @@ def _list_spellings(names: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     return {normalize_name(each): name for name, others in names.items() for each in (name, *others)}
 
 
-def _list_known_classes(spec: _NamedDataset, domains: Mapping[str, Path]) -> list[ImageEntry]:
+def _list_known_classes(spec: _NamedDataset, domains: Mapping[str, Path], notes: list[str]) -> list[ImageEntry]:
     """List the images in the class folders, with our names of the classes."""
-    entries = [x for domain, folder in domains.items() for x in list_domain_images(domain, folder, spec.ignored)]
+    entries = [entry for domain, folder in domains.items() for entry in list_domain_images(domain, folder, notes)]
     known = _list_spellings(spec.classes) or {normalize_name(x.label): x.label for x in reversed(entries)}
     for entry in entries:
         if normalize_name(entry.label) not in known:

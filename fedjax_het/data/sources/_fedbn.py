@@ -7,8 +7,15 @@ from typing import Annotated, cast
 import numpy as np
 
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.sources._folders import list_domain_images, list_subfolders
-from fedjax_het.data.sources._image_listing import ImageEntry, assemble_by_name, image_dataset, note_size
+from fedjax_het.data.sources._folders import list_domain_images
+from fedjax_het.data.sources._image_listing import (
+    ImageEntry,
+    assemble_by_name,
+    image_dataset,
+    list_entries,
+    list_subfolders,
+    note_size,
+)
 from fedjax_het.data.sources._images import conform_images
 from fedjax_het.data.sources._io_errors import require_dataset
 from fedjax_het.data.sources._pickles import read_pickle
@@ -117,10 +124,10 @@ def office_caltech10(path: str, size: Count = 256, cache: str | None = None) -> 
         )
     root = roots[0]
     sites = {site: root / site for site in _SITES if (root / site).is_dir()}
-    entries = [x for site, folder in sites.items() for x in list_domain_images(site, folder)]
-    _check_classes(entries)
     notes = [f"skipped: {x.name}" for x in list_subfolders(root) if x.name not in sites]
-    if any(root.glob("*_train.pkl")):
+    entries = [x for site, folder in sites.items() for x in list_domain_images(site, folder, notes)]
+    _check_classes(entries)
+    if list_entries(root, "_train.pkl"):
         entries = list(_apply_lists(root, sites, {entry.path: entry for entry in entries}))
     else:
         notes += ["no <site>_train.pkl beside the sites: no split of FedBN's"]

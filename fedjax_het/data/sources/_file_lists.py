@@ -11,6 +11,7 @@ from fedjax_het.data.sources._image_listing import (
     check_files_exist,
     check_shared_classes,
     image_dataset,
+    list_entries,
     note_size,
     parse_count,
     read_csv,
@@ -55,7 +56,7 @@ def mini_domainnet(path: str, lists: str = "splits_mini", size: int | None = Non
     published = f"The lists are published at {_DOMAINNET_URL}"
     if root is None:
         raise InputError(f"{place} holds no folder {lists}, nor does its domainnet/. {published}")
-    domains = sorted(file.name.removesuffix("_train.txt") for file in require_path(root / lists).glob("*_train.txt"))
+    domains = [x.name.removesuffix("_train.txt") for x in list_entries(require_path(root / lists), "_train.txt")]
     if not domains:
         raise InputError(f"{root / lists} holds no <domain>_train.txt. {published}")
     names: dict[int, str] = {}
@@ -148,7 +149,7 @@ def _read_ssl_fl(name: str, title: str, path: str, split: str, size: int | None,
             raise InputError(f"{root / 'labels.csv'}, line {line}: '{cells[0]}' is not '<file>,<label>'. Correct it.")
         labels[cells[0]] = str(parse_count(root / "labels.csv", line, "the label", cells[1]))
     exists = (root / split).is_dir()
-    lists = {file.stem: file for file in require_path(root / split).glob("*.csv")} if exists else {}
+    lists = {file.stem: file for file in list_entries(require_path(root / split), ".csv")} if exists else {}
     if not lists:
         others = ", ".join(str(each.relative_to(root)) for each in sorted(root.glob("*_clients/*")) if each.is_dir())
         raise InputError(f"{root / split} holds no lists of clients. There are {others or 'none'} in {root}.")

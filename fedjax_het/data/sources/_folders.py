@@ -5,8 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.sources._image_listing import SPLITS, ImageEntry, check_shared_classes, image_dataset
-from fedjax_het.data.sources._images import IMAGE_SUFFIXES
+from fedjax_het.data.sources._image_listing import (
+    ImageEntry,
+    check_shared_classes,
+    count_suffixes,
+    find_splits,
+    image_dataset,
+    list_image_files,
+    list_subfolders,
+)
 from fedjax_het.data.sources._io_errors import require_path
 from fedjax_het.errors import InputError
 
@@ -22,7 +29,8 @@ def folders(
     """Read image files in a folder per domain and class; classes are in alphabetical order.
 
     Between a domain and its classes, or above the classes, there may be folders for splits (train; val, valid,
-    validation or crossval; test), which become the published split. Hidden files and other files are skipped.
+    validation or crossval; test), which become the published split. Folders beside those of splits are skipped, and so
+    are other files; notes name them. Hidden files and what systems leave behind (__MACOSX, Thumbs.db) do not count.
 
     Args:
         path: The folder of the domains, or of the classes.
@@ -38,51 +46,31 @@ def folders(
         InputError: A class folder has no images, a file cannot be decoded, or sizes or channels are mixed.
     """
     root = require_path(path)
-    name, entries = title or root.resolve().name, _list_images(root)
+    notes = []
+    name, entries = title or root.resolve().name, _list_images(root, notes)
     if not lone_classes:
         check_shared_classes(name, entries, alternative=", or set lone_classes")
-    return image_dataset(name, entries, size=size, channels=channels, cache=cache)
+    return image_dataset(name, entries, size=size, channels=channels, cache=cache, notes=notes)
 
 
-def _list_images(path: Path) -> list[ImageEntry]:
+def _list_images(path: Path, notes: list[str]) -> list[ImageEntry]:
     if not path.is_dir():
         raise InputError(f"{path} is not a folder. Give one that holds <domain>/<class>/<image> or <class>/<image>.")
-    inside = list_subfolders(path)
-    if are_splits(inside) or not any(list_subfolders(folder) for folder in inside):
-        return list(list_domain_images("all", path))
-    return [entry for folder in inside for entry in list_domain_images(folder.name, folder)]
+    domains = {"all": path}
+    if not find_splits(path, []) and any(map(list_subfolders, inside := list_subfolders(path))):
+        domains = {folder.name: folder for folder in inside}
+    return [entry for domain, folder in domains.items() for entry in list_domain_images(domain, folder, notes)]
 
 
-def list_domain_images(domain: str, folder: Path, ignored: str = "") -> Iterator[ImageEntry]:
-    """The images of one domain by split, class and name; a folder of the name `ignored` is skipped."""
-    if are_splits(inside := [each for each in list_subfolders(folder) if each.name != ignored]):
-        for each in inside:
-            yield from _list_class_images(domain, SPLITS[each.name.lower()], each)
-    else:
-        yield from _list_class_images(domain, "train", folder)
-
-
-def list_subfolders(folder: Path) -> list[Path]:
-    """The subfolders that are not hidden, by name; none where `folder` is not a folder."""
-    inside = folder.iterdir() if folder.is_dir() else []
-    return sorted(each for each in inside if each.is_dir() and not each.name.startswith("."))
-
-
-def list_image_files(folder: Path) -> list[Path]:
-    """The image files that are not hidden, by name."""
-    return sorted(
-        each for each in folder.iterdir() if each.suffix.lower() in IMAGE_SUFFIXES and not each.name.startswith(".")
-    )
+def list_domain_images(domain: str, folder: Path, notes: list[str]) -> Iterator[ImageEntry]:
+    """The images of one domain by split, class and name; `notes` gains what `find_splits` skips."""
+    for split, part in find_splits(folder, notes) or [("train", folder)]:
+        yield from _list_class_images(domain, split, part)
 
 
 def normalize_name(name: str) -> str:
     """Keep letters and digits, in lower case: 'Real World', 'real_world' and 'RealWorld' are one name."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def are_splits(folders: list[Path]) -> bool:
-    """Whether all of these folders, of which there is at least one, have names of splits."""
-    return bool(folders) and all(folder.name.lower() in SPLITS for folder in folders)
 
 
 def _list_class_images(domain: str, split: str, folder: Path) -> Iterator[ImageEntry]:
@@ -92,5 +80,8 @@ def _list_class_images(domain: str, split: str, folder: Path) -> Iterator[ImageE
         raise InputError(f"{folder} has no class folders. Give <domain>/<class>/<image> or <class>/<image>.")
     for each in classes:
         if not (images := list_image_files(each)):
-            raise InputError(f"{each} is a class folder without images. Fill it or remove it.")
+            found = count_suffixes([each])
+            raise InputError(
+                f"{each} is a class folder without images{found and f', it holds {found}'}. Fill it or remove it."
+            )
         yield from (ImageEntry(str(image), each.name, domain, split) for image in images)

@@ -4,7 +4,7 @@ import csv
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 from fedjax_het._internal.regular_files import read_text
 from fedjax_het.data.dataset import Dataset, assemble
 from fedjax_het.data.sources._decode_cache import decode_once
-from fedjax_het.data.sources._images import decoding_options, read_image
+from fedjax_het.data.sources._images import IMAGE_SUFFIXES, decoding_options, read_image
 from fedjax_het.data.sources._io_errors import report_read_errors
 from fedjax_het.errors import InputError, nearest
 
@@ -23,6 +23,54 @@ SPLITS = {
     **dict.fromkeys(("test", "testing"), "test"),
 }
 """The names of splits in folders and lists of data sets -> "train", "valid" or "test"."""
+_LITTER = ("__macosx", "thumbs.db", "desktop.ini")  # what systems leave in folders, beside hidden files
+
+
+def list_entries(folder: Path, *suffixes: str) -> list[Path]:
+    """The files and folders of these suffixes (in lower case), by name, without hidden files and system litter."""
+    inside = folder.iterdir() if folder.is_dir() else []
+    names = {path: path.name.lower() for path in inside}
+    return sorted(
+        path
+        for path, name in names.items()
+        if not name.startswith(".") and name not in _LITTER and name.endswith(suffixes or "")
+    )
+
+
+def list_subfolders(folder: Path) -> list[Path]:
+    """The subfolders that `list_entries` lists."""
+    return [path for path in list_entries(folder) if path.is_dir()]
+
+
+def list_image_files(folder: Path) -> list[Path]:
+    """The image files that `list_entries` lists."""
+    return list_entries(folder, *IMAGE_SUFFIXES)
+
+
+def find_splits(folder: Path, notes: list[str]) -> list[tuple[str, Path]]:
+    """(split, subfolder) of the subfolders with the name of a split that hold folders; empty if there are none.
+
+    `notes` gains a line that names the subfolders beside them, which are skipped.
+    """
+    inside = list_subfolders(folder)
+    named = [path for path in inside if path.name.lower() in SPLITS]
+    splits = [path for path in named if list_subfolders(path)] or (named if named == inside else [])
+    if splits and (others := [path.name for path in inside if path not in splits]):
+        notes.append(f"{folder.name}: skipped beside {', '.join(x.name for x in splits)}: {', '.join(others)}")
+    return [(SPLITS[path.name.lower()], path) for path in splits]
+
+
+def count_suffixes(folders: Iterable[Path], read: Collection[str] = ()) -> str:
+    """Count the files in folders by suffix, "3 .gif, 1 .txt", without those of the suffixes that are read."""
+    files = [path for folder in folders for path in list_entries(folder) if path.suffix.lower() not in read]
+    counts = Counter(path.suffix.lower() or "without suffix" for path in files if path.is_file())
+    return ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))
+
+
+def note_skipped(files: Iterable[str], *suffixes: str) -> list[str]:
+    """A note that counts the files of other suffixes in the folders of files that are read, if there are any."""
+    folders = map(Path, sorted({os.path.dirname(file) for file in files}))
+    return [f"skipped by suffix: {skipped}"] if (skipped := count_suffixes(folders, suffixes)) else []
 
 
 class ImageEntry(NamedTuple):
@@ -47,7 +95,8 @@ def image_dataset(
 ) -> Dataset:
     """Decode the files of a listing, by default in color, as all papers do.
 
-    Domains, and classes without `class_names`, are in alphabetical order.
+    Domains, and classes without `class_names`, are in alphabetical order. A note counts the files beside the images
+    that are not read.
     """
     if not entries:
         raise InputError(f"{name}: no images are listed. Look for empty lists and folders.")
@@ -62,6 +111,7 @@ def image_dataset(
         cache=cache,
     )
     class_names = sorted({entry.label for entry in entries}) if class_names is None else class_names
+    suffixes = {os.path.splitext(file)[1].lower() for file in files}
     return assemble_by_name(
         name,
         arrays["inputs"],
@@ -69,7 +119,7 @@ def image_dataset(
         class_names=class_names,
         domains=[entry.domain for entry in entries],
         splits=[entry.split for entry in entries],
-        notes=notes,
+        notes=[*notes, *note_skipped(files, *IMAGE_SUFFIXES, *suffixes)],
     )
 
 

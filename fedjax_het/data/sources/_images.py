@@ -14,7 +14,7 @@ from fedjax_het.data.sources._io_errors import report_read_errors
 from fedjax_het.errors import InputError
 from fedjax_het.validation import Count, validate_arguments
 
-IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff"})
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 _MODES = {1: "L", 3: "RGB"}
 _GREY_MODES = ("1", "L", "LA", "La")
 _DEEP_MODES = ("I", "F")  # more than 8 bits per pixel, which Pillow would clip and not scale

@@ -11,7 +11,7 @@ from fedjax_het._internal.regular_files import read_text
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._characters import count_note, encode_characters, find_alphabet
 from fedjax_het.data.sources._decode_cache import Chunk, decode_once
-from fedjax_het.data.sources._image_listing import assemble_by_name
+from fedjax_het.data.sources._image_listing import assemble_by_name, list_entries
 from fedjax_het.data.sources._io_errors import report_read_errors, require_dataset
 from fedjax_het.errors import InputError
 from fedjax_het.validation import Count, CountOrZero, validate_arguments
@@ -167,13 +167,13 @@ def _find_files(path: str, title: str) -> list[_File]:
     """The JSON files of train and test, or of all_data."""
     place = require_dataset(path, f"LEAF's {title}", _URL)
     for root in (place, place / "data"):
-        found = {split: sorted((root / split).glob("*.json")) for split in ("train", "test")}
+        found = {split: list_entries(root / split, ".json") for split in ("train", "test")}
         if all(found.values()):
             return [_File(str(file), split) for split, files in found.items() for file in files]
         if any(found.values()):
             have, lack = sorted(found, key=lambda split: not found[split])
             raise InputError(f"{root} has {have}/*.json and no {lack}/*.json. Run LEAF's preprocess.sh to its end.")
-        if files := sorted((root / "all_data").glob("*.json")):
+        if files := list_entries(root / "all_data", ".json"):
             return [_File(str(file), "train") for file in files]
     raise InputError(
         f"{place} holds no JSON files of LEAF. Looked for train/*.json with test/*.json, and all_data/*.json, in it "

@@ -10,7 +10,7 @@ from numpy.lib.npyio import NpzFile
 
 from fedjax_het.data.dataset import Dataset, assemble, number_names
 from fedjax_het.data.sources._growable_npy import check_header
-from fedjax_het.data.sources._image_listing import SPLITS
+from fedjax_het.data.sources._image_listing import SPLITS, list_entries
 from fedjax_het.data.sources._images import conform_images, resize_mask
 from fedjax_het.data.sources._io_errors import check_regular, report_read_errors, require_path
 from fedjax_het.errors import InputError, nearest
@@ -46,7 +46,7 @@ def read_npz_file(path: Path, title: str | None, size: int | None, channels: int
 
 def read_npz_directory(path: Path, title: str | None, size: int | None, channels: int | None) -> Dataset:
     """Read a file per domain, which has the name of its file; the files agree on class names, shapes and types."""
-    files = sorted(path.glob("*.npz"))
+    files = list_entries(path, ".npz")
     contents = [_read(file, size, channels) for file in files]
     for file, each in zip(files, contents, strict=True):
         if len(each.domain_names) > 1:

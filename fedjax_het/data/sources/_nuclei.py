@@ -1,18 +1,24 @@
 """Nuclei in tissue: a folder per site with images and masks, in the forms in which the sites publish them."""
 
-import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw
 
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._decode_cache import Chunk, decode_once
-from fedjax_het.data.sources._folders import are_splits, list_image_files, list_subfolders, normalize_name
-from fedjax_het.data.sources._image_listing import SPLITS, assemble_by_name
+from fedjax_het.data.sources._folders import normalize_name
+from fedjax_het.data.sources._image_listing import (
+    assemble_by_name,
+    find_splits,
+    list_entries,
+    list_image_files,
+    list_subfolders,
+    note_skipped,
+)
 from fedjax_het.data.sources._images import (
     IMAGE_SUFFIXES,
     decoding_options,
@@ -64,7 +70,8 @@ def nuclei(path: str, size: int | None = None, channels: int | None = 3, cache: 
         Kumar et al. 2017; Naylor et al. 2018; Verma et al. 2021.
     """
     root = require_dataset(path, "Nuclei data", _URLS)
-    pairs = [pair for site in list_subfolders(root) for pair in _find_site_pairs(site)]
+    notes = []
+    pairs = [pair for site in list_subfolders(root) for pair in _find_site_pairs(site, notes)]
     if not pairs:
         raise InputError(f"{root} holds no <site>/images/ with masks. Sites are published as {_URLS}")
 
@@ -82,13 +89,12 @@ def nuclei(path: str, size: int | None = None, channels: int | None = 3, cache: 
         class_names=("background", "nucleus"),
         domains=[pair.site for pair in pairs],
         splits=[pair.split for pair in pairs],
+        notes=[*notes, *note_skipped(files, *IMAGE_SUFFIXES, ".xml")],
     )
 
 
-def _find_site_pairs(site: Path) -> Iterator[_Pair]:
-    inside = list_subfolders(site)
-    parts = [(SPLITS[each.name.lower()], each) for each in inside] if are_splits(inside) else [("train", site)]
-    for split, folder in parts:
+def _find_site_pairs(site: Path, notes: list[str]) -> Iterator[_Pair]:
+    for split, folder in find_splits(site, notes) or [("train", site)]:
         for image, mask in _find_pairs(folder):
             yield _Pair(str(image), str(mask), site.name, split)
 
@@ -103,20 +109,14 @@ def _find_pairs(folder: Path) -> list[tuple[Path, Path]]:
     if slides:
         masks_of = {slide: slide.with_name("GT_" + slide.name[len("slide_") :]) for slide in slides}
         return [pair for slide in slides for pair in _match_by_stem(slide, masks_of[slide])]
-    below = sorted(Path(each) for each, _, _ in os.walk(folder, onerror=_raise))
-    return [pair for each in below for pair in _find_annotated_images(each)]
-
-
-def _raise(error: OSError) -> NoReturn:
-    raise error
+    below = [pair for subfolder in inside.values() for pair in _find_pairs(subfolder)]
+    return [*_find_annotated_images(folder), *below]
 
 
 def _match_by_stem(image_folder: Path, mask_folder: Path) -> list[tuple[Path, Path]]:
     """Pair the files of equal stems; every file of either folder must have a partner."""
-    files = mask_folder.iterdir() if mask_folder.is_dir() else []
-    candidates = sorted(each for each in files if each.suffix.lower() in {*IMAGE_SUFFIXES, ".xml"})
-    candidates.sort(key=lambda each: each.suffix.lower() != ".xml")  # a mask image replaces XML of its stem
-    masks = {each.stem: each for each in candidates}
+    candidates = [*list_entries(mask_folder, ".xml"), *list_image_files(mask_folder)]
+    masks = {path.stem: path for path in candidates}  # a mask image replaces XML of its stem
     pairs = []
     for image in list_image_files(image_folder):
         if image.stem not in masks:
@@ -129,7 +129,7 @@ def _match_by_stem(image_folder: Path, mask_folder: Path) -> list[tuple[Path, Pa
 
 def _find_annotated_images(folder: Path) -> Iterator[tuple[Path, Path]]:
     """Pair every image with the XML of its stem in the same folder."""
-    annotations = {each.stem: each for each in folder.iterdir() if each.suffix.lower() == ".xml"}
+    annotations = {path.stem: path for path in list_entries(folder, ".xml")}
     for image in list_image_files(folder):
         if image.stem not in annotations:
             raise InputError(f"{image} has no mask: {image.stem}.xml is not beside it. Add it, or remove the image.")

@@ -9,8 +9,7 @@ import numpy as np
 
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._decode_cache import Chunk, decode_once
-from fedjax_het.data.sources._folders import list_subfolders
-from fedjax_het.data.sources._image_listing import assemble_by_name
+from fedjax_het.data.sources._image_listing import assemble_by_name, list_entries, list_subfolders, note_skipped
 from fedjax_het.data.sources._images import decoding_options, resize_image, resize_mask
 from fedjax_het.data.sources._io_errors import report_read_errors, require_dataset
 from fedjax_het.errors import InputError
@@ -69,11 +68,12 @@ def prostate(
         import nibabel  # noqa: F401
     except ImportError as error:
         raise InputError('NIfTI volumes are read by nibabel. Install it: pip install "fedjax-het[medical]"') from error
+    files = [file for case in cases for file in case[:2]]
     arrays = decode_once(
         "prostate",
         cases,
         lambda case: _read_case(case, size),
-        files=[file for case in cases for file in case[:2]],
+        files=files,
         options={"quantile": _QUANTILE, **decoding_options(size, channels=3)},
         cache=cache,
     )
@@ -87,13 +87,13 @@ def prostate(
         class_names=("background", "prostate"),
         domains=sites,
         splits=_draw_splits(sites, owners, split_by, split_seed),
-        notes=[f"no folder for {', '.join(missing)}"] if missing else [],
+        notes=[*([f"no folder for {', '.join(missing)}"] if missing else []), *note_skipped(files, ".nii", ".gz")],
     )
 
 
 def _find_site_cases(site: Path) -> list[_Case]:
     volumes, segmentations = {}, {}
-    for file in sorted(site.iterdir()):
+    for file in list_entries(site):
         if match := _VOLUME.fullmatch(file.name):
             (segmentations if match["segmentation"] else volumes)[match["case"]] = file
     for case, file in (volumes | segmentations).items():

@@ -44,6 +44,37 @@ def test_folders_of_splits_become_the_published_split(tmp_path, prefix, domains)
     assert not (dataset.is_valid | dataset.is_test)[4:].any()
 
 
+def test_clients_never_train_on_a_test_split_whatever_is_beside_it(tmp_path):
+    for split, num in (("train", 3), ("val", 1), ("test", 2)):
+        for folder in ("", "chest_xray", "__MACOSX"):
+            for i in range(num):
+                for name in ("sick", "well"):
+                    draw(tmp_path / folder / split / name / ("._" * (folder == "__MACOSX") + f"{i}.png"))
+    (tmp_path / "test" / "well" / "Thumbs.db").touch()
+    dataset = load("folders", path=tmp_path, title="x")
+    assert (dataset.domain_names, dataset.class_names) == (("all",), ("sick", "well"))
+    assert {name: split.sum() for name, split in dataset.splits.items()} == {"train": 6, "valid": 2, "test": 4}
+    assert dataset.notes == (f"{tmp_path.name}: skipped beside test, train, val: chest_xray",)
+
+
+def test_classes_may_have_names_of_splits(tmp_path):
+    for name in ("car/1.png", "train/1.png"):
+        draw(tmp_path / name)
+    assert load("folders", path=tmp_path).class_names == ("car", "train")
+
+
+def test_every_common_format_is_read_and_other_files_are_counted(tmp_path):
+    for suffix in ("png", "webp", "ppm", "BMP"):
+        draw(tmp_path / "cat" / f"1.{suffix}"), draw(tmp_path / "dog" / f"1.{suffix}")
+    (tmp_path / "dog" / "1.gif").touch(), (tmp_path / "cat" / "2.gif").touch(), (tmp_path / "cat" / "README").touch()
+    dataset = load("folders", path=tmp_path)
+    assert np.bincount(dataset.labels).tolist() == [4, 4]
+    assert dataset.notes == ("skipped by suffix: 2 .gif, 1 without suffix",)
+    (tmp_path / "cow").mkdir(), (tmp_path / "cow" / "1.gif").touch()
+    with pytest.raises(InputError, match=r"cow is a class folder without images, it holds 1 \.gif"):
+        load("folders", path=tmp_path)
+
+
 def test_a_class_of_one_domain_is_refused_unless_allowed(root):
     draw(root / "photo" / "dogs" / "1.png")
     with pytest.raises(

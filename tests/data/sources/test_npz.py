@@ -5,6 +5,7 @@ import pytest
 
 from fedjax_het.data import load
 from fedjax_het.errors import InputError
+from tests.data.sources.image_files import litter
 from tests.data.sources.image_files import save as save_image
 from tests.shared import read_jpegpack, shared_path
 
@@ -47,6 +48,7 @@ def test_domains_are_given_by_name_or_by_number(tmp_path, contents, names):
 
 def test_each_file_of_a_directory_is_a_domain(tmp_path):
     save(tmp_path / "b.npz"), save(tmp_path / "a.npz", images=IMAGES[:2], labels=LABELS[:2])
+    litter(tmp_path)
     dataset = load("arrays", path=tmp_path, title="both")
     assert (dataset.name, dataset.domain_names) == ("both", ("a", "b"))
     assert dataset.domains.tolist() == [0] * 2 + [1] * 6

@@ -6,7 +6,7 @@ import pytest
 from fedjax_het.data import by_domain, federate, load
 from fedjax_het.data.sources._nuclei import fill_polygons
 from fedjax_het.errors import InputError
-from tests.data.sources.image_files import draw, save
+from tests.data.sources.image_files import draw, litter, save
 from tests.shared import read_jpegpack
 
 RNG = np.random.default_rng(0)
@@ -38,6 +38,8 @@ def root(tmp_path):
     (tmp_path / "monusac" / "TCGA-1" / "TCGA-1_1.svs").write_text("a scan")
     save(tmp_path / "tnbc" / "Slide_01" / "01_1.png", IMAGE)
     save(tmp_path / "tnbc" / "GT_01" / "01_1.png", np.repeat(MASK[..., None] * 200, 3, axis=2))
+    for folder in (tmp_path, tmp_path / "emory" / "images", tmp_path / "emory" / "masks", tmp_path / "monusac"):
+        litter(folder)
     return tmp_path
 
 
@@ -48,6 +50,7 @@ def test_every_form_gives_the_same_image_and_mask(root):
     np.testing.assert_array_equal(dataset.inputs, [IMAGE] * 4)
     np.testing.assert_array_equal(dataset.labels, [MASK] * 4)
     assert isinstance(dataset.labels, np.memmap) and dataset.labels.dtype == np.uint8
+    assert dataset.notes == ("skipped by suffix: 1 .svs",)
 
 
 def test_each_site_becomes_a_client(root):

@@ -8,6 +8,7 @@ import pytest
 
 from fedjax_het.data import by_domain, federate, load
 from fedjax_het.errors import InputError
+from tests.data.sources.image_files import litter
 
 nibabel = pytest.importorskip("nibabel")
 
@@ -46,6 +47,7 @@ def cases(tmp_path):
     found["HK", 0] = volume, segmentation
     write(tmp_path / "HK" / "Case00.nii", volume, np.float32)
     write(tmp_path / "HK" / "Case00_Segmentation.nii", segmentation, np.float32)
+    litter(tmp_path), litter(tmp_path / "BIDMC")
     return found
 
 
