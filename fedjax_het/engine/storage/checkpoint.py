@@ -1,7 +1,10 @@
 """Checkpoints of the whole state of a run, written through Orbax: a killed run leaves no partial checkpoint."""
 
+import errno
 import json
+import logging
 import operator
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +23,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import ClientState, State
 
 FORMAT = 3  # 1: until the counters of a state were renamed; 2: until the server kept a history
+_MARGIN = 1 << 17  # bytes that Orbax writes besides the arrays of a small state
 _DELETED = "deleted"  # a checkpoint is moved there before it is deleted, so that a killed run leaves no part of one
 
 
@@ -117,14 +121,20 @@ class Checkpoints:
         Args:
             round: The number of rounds done.
             state: The state after them.
+
+        Raises:
+            OSError: The disk has no room for it.
         """
         about = {"format": FORMAT, "round": round, "identity": self._identity}
         about["leaves"] = _leaves(state, self._num_clients)
         state, store = _split_clients(state)
         about |= {"num_rows": _num_rows(state)} if store is None else {"segments": self._segments.write(round, store)}
+        if shutil.disk_usage(self._directory).free < _MARGIN + sum(x.nbytes for x in jax.tree.leaves(state)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory))
         saved = self._args.StandardSave(_fill_empty_leaves(state))
-        self._manager.save(round, args=self._args.Composite(state=saved, about=self._args.JsonSave(about)))
-        self._manager.wait_until_finished()
+        with _without_logged_errors():
+            self._manager.save(round, args=self._args.Composite(state=saved, about=self._args.JsonSave(about)))
+            self._manager.wait_until_finished()
         if jax.process_index() == 0:
             write_checksums(self._directory / str(round))
         self._empty_deleted()
@@ -204,6 +214,21 @@ class Checkpoints:
     def _read(self, where: Path, item: str, how: Any) -> Any:
         with _reporting_damage(where):
             return self._manager.restore(int(where.name), args=self._args.Composite(**{item: how}))[item]
+
+
+@contextmanager
+def _without_logged_errors() -> Iterator[None]:
+    """Drop the tracebacks that Orbax's threads log before it raises their errors."""
+    logger = logging.getLogger("absl")
+
+    def has_no_traceback(record: logging.LogRecord) -> bool:
+        return not record.exc_info
+
+    logger.addFilter(has_no_traceback)
+    try:
+        yield
+    finally:
+        logger.removeFilter(has_no_traceback)
 
 
 @contextmanager

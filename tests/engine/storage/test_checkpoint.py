@@ -1,7 +1,9 @@
 import functools
 import json
+import resource
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -203,6 +205,26 @@ def test_a_directory_that_cannot_be_created_is_refused(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(InputError, match="cannot be written"):
         Checkpoints(tmp_path / "file" / "below")
+
+
+def test_a_checkpoint_that_has_no_room_is_not_begun(saved, tmp_path, monkeypatch):
+    simulation, _ = saved
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100_000))
+    with pytest.raises(OSError, match="No space left on device"):
+        Checkpoints(tmp_path).save(1, simulation.start())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_write_is_raised_and_its_traceback_is_not_logged(saved, tmp_path, caplog):
+    simulation, _ = saved
+    kept, limits = Checkpoints(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+    try:
+        with pytest.raises((OSError, ValueError), match="File too large"):
+            kept.save(1, simulation.start())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not [record for record in caplog.records if record.name == "absl" and record.exc_info]
 
 
 def test_the_description_of_a_state_is_json_with_shapes_and_types(saved):
