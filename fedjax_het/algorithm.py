@@ -291,10 +291,10 @@ class Algorithm:
     server_optimizer: optax.GradientTransformation = field(default_factory=lambda: optax.sgd(1.0))
     sharing: Sharing = share_all
     adapt: Callable[[Model], Model] = _identity
-    memory: Mapping[str, Memory] = field(default_factory=_nothing)
-    survey: Mapping[str, Measure] = field(default_factory=_nothing)  # measured and sent before training
-    reports: Mapping[str, Measure] = field(default_factory=_nothing)  # measured and sent after training
-    published: Mapping[str, Summary] = field(default_factory=_nothing)  # by the report or answer that is summarized
+    memory: Mapping[str, Memory] = field(default_factory=_nothing, hash=False)
+    survey: Mapping[str, Measure] = field(default_factory=_nothing, hash=False)  # measured and sent before training
+    reports: Mapping[str, Measure] = field(default_factory=_nothing, hash=False)  # measured and sent after training
+    published: Mapping[str, Summary] = field(default_factory=_nothing, hash=False)  # by the report that is summarized
     uplink: tuple[Stage, ...] = ()  # applied in this order to every client's update
     evaluated: Callable[[ServerState], Variables] = shared_variables  # which shared variables are tested and exported
     personalize: Personalization | None = None  # None evaluates the shared leaves with the client's own personal leaves

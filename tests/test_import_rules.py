@@ -76,6 +76,7 @@ def test_an_algorithm_imports_no_other():
 
 
 def test_the_package_imports_no_command_line_or_plotting():
+    """`History.plot` asks for Matplotlib when it is called, as `History.to_dataframe` does for pandas."""
     forbidden = ("experiments", "configs", "matplotlib", "absl", "ml_collections", "argparse", "rich")
     for path in FILES:
         assert not any(name.split(".")[0] in forbidden for name in imports(path)), path

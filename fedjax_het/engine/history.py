@@ -1,8 +1,9 @@
 """Training in one call, and its history."""
 
+import importlib
 import inspect
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,6 +16,7 @@ from fedjax_het.engine.evaluation.evaluate import Evaluation
 from fedjax_het.engine.execution.cost import RunCost
 from fedjax_het.engine.parallel.runs import Sweep
 from fedjax_het.engine.simulation import Simulation
+from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Model, State
 
 
@@ -27,12 +29,57 @@ class History(NamedTuple):
     state: State
     cost: RunCost
 
+    def figures(self) -> dict[str, np.ndarray]:
+        """Return all figures by name, such as "test/accuracy" or "clients/accuracy_mean", [runs, evaluations]."""
+        losses = self.train_loss[:, np.array(self.rounds) - 1]
+        return {TRAIN_LOSS: losses, **client_statistics.flatten_evaluation(self.evaluation)}
+
     def mean_and_std(self) -> dict[str, tuple[float, float]]:
-        """Summarize the last evaluation over seeds: {"test/accuracy": (mean, population standard deviation)}."""
-        last = jax.tree.map(lambda x: x[:, -1], self.evaluation)
-        return {
-            name: (float(v.mean()), float(v.std())) for name, v in client_statistics.flatten_evaluation(last).items()
-        }
+        """Summarize the last evaluation over runs: {"test/accuracy": (mean, population standard deviation)}."""
+        last = {name: values[:, -1] for name, values in self.figures().items()}
+        return {name: (float(values.mean()), float(values.std())) for name, values in last.items()}
+
+    def to_dataframe(self) -> Any:
+        """Return a pandas.DataFrame with one row per run and evaluation: "run", "round", and a column per figure."""
+        runs, rounds = np.indices((len(self.train_loss), len(self.rounds)))
+        columns = {"run": runs, "round": np.array(self.rounds)[rounds], **self.figures()}
+        return _import("pandas").DataFrame({name: values.ravel() for name, values in columns.items()})
+
+    def plot(self, *names: str) -> np.ndarray:
+        """Plot figures against rounds with Matplotlib: the mean over runs, and a band from the lowest to the highest.
+
+        Args:
+            *names: The figures to plot together, see `figures`; by default accuracies, and losses beside them.
+
+        Returns:
+            The axes, [plots]; `axes[0].figure.savefig("curves.png")` saves them.
+
+        Raises:
+            InputError: A figure is unknown, or Matplotlib is not installed.
+        """
+        figures = self.figures()
+        if unknown := [name for name in names if name not in figures]:
+            raise InputError(f"plot: there is no figure '{unknown[0]}'. {nearest(unknown[0], figures)}")
+        accuracies, losses = ([n for n in figures if n.endswith((f"/{x}", f"/{x}_mean"))] for x in ("accuracy", "loss"))
+        groups = [names] if names else [accuracies, losses]
+        size = (6 * len(groups), 4)
+        _, (axes,) = _import("matplotlib.pyplot").subplots(1, len(groups), squeeze=False, figsize=size)
+        for axis, group in zip(axes, groups, strict=True):
+            for name in group:
+                axis.plot(self.rounds, figures[name].mean(axis=0), marker=".", label=name)
+                axis.fill_between(self.rounds, figures[name].min(axis=0), figures[name].max(axis=0), alpha=0.2)
+            axis.set_xlabel("round")
+            axis.legend()
+        return axes
+
+
+def _import(name: str) -> Any:
+    """Import a package that the library itself does without."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        package = name.partition(".")[0]
+        raise InputError(f"{package} is not installed. Install it with: pip install {package}") from error
 
 
 def simulate(
@@ -70,8 +117,8 @@ def simulate(
             bar.update(end - done)
             done = end
             if stop:
-                figures = {TRAIN_LOSS: metrics.loss[:, -1], **client_statistics.flatten_evaluation(evaluations[-1][1])}
-                scores.append(figures[stop.metric])
+                figures = client_statistics.flatten_evaluation(evaluations[-1][1])
+                scores.append(metrics.loss[:, -1] if stop.metric == TRAIN_LOSS else figures[stop.metric])
                 if stop.find_end(scores) is not None:
                     break
     evaluation = jax.tree.map(lambda *parts: np.stack(parts, axis=1), *(part for _, part in evaluations))

@@ -1,7 +1,8 @@
 """Predictions of a trained model on one split of a federation."""
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -17,10 +18,11 @@ from fedjax_het.engine.parallel.layout import vmapped
 from fedjax_het.engine.parallel.runs import Sweep
 from fedjax_het.engine.round.client_step import Cohort, cohort_data
 from fedjax_het.engine.round.participation import full
+from fedjax_het.engine.round.program import Round, make_round
 from fedjax_het.engine.storage.client_store import ClientStore
 from fedjax_het.errors import InputError
 from fedjax_het.labels import are_times
-from fedjax_het.types import Model, Rows, State
+from fedjax_het.types import Array, Model, Rows, State, Variables
 from fedjax_het.validation import Seed, check_clients, validate_arguments
 
 
@@ -82,31 +84,36 @@ def predict(
         raise InputError(f"split: {where}. Hold some out when the federation is made, or choose another split.")
     sweep = algorithm if isinstance(algorithm, Sweep) else Sweep(lambda: algorithm)
     seeds = (seed,) * len(sweep.algorithms) if isinstance(seed, int) else tuple(seed)
-    spec = RunSpec(sweep, model, federation, full(), 1, 1, seeds, num_runs // len(seeds))
-    trained = sweep.algorithms[run // spec.num_seeds if sweep.values else 0]
-    round = spec.round(vmapped, trained)
+    keys = RunSpec(sweep, model, federation, full(), 1, 1, seeds, num_runs // len(seeds)).keys()
+    trained = sweep.algorithms[run * len(seeds) // num_runs if sweep.values else 0]
+    num_training = int(np.count_nonzero(federation.data.train.count))
+    round, score = _make_score(
+        trained, model, federation.num_clients, num_training, federation.prepare, federation.augment, personal
+    )
     clients = state.clients.take_all() if isinstance(state.clients, ClientStore) else state.clients
     server, clients = jax.tree.map(lambda x: x[run], (state.server, clients))
     shared = round.problem.evaluated(server)
     whole = tree.merge(shared, mean_personal_variables(clients, federation.num_clients))
-    personalize = round.personalize if personal else lambda problem, view, key: whole
     block = Cohort(np.array([client or 0]), np.array([True]))
-    tables = {"split": Rows(np.asarray(rows.index)[None], np.asarray(rows.count)[None])}
-    _, predicted = jax.jit(score_own_models, static_argnums=(0, 1, 2, 3, 10))(
-        round.problem,
-        personalize,
-        vmapped,
-        BATCH,
-        server._replace(shared=shared),
-        tree.take(clients, block.ids),
-        cohort_data(federation.data, block),
-        tables,
-        block,
-        spec.keys()[run],
-        True,
-    )["split"]
+    own, data = tree.take(clients, block.ids), cohort_data(federation.data, block)
+    table = Rows(np.asarray(rows.index)[None], np.asarray(rows.count)[None])
+    predicted = score(whole, server._replace(shared=shared), own, data, {"split": table}, block, keys[run])
     labels = np.asarray(federation.examples.labels[np.asarray(rows.index)[: rows.count]])
-    values = np.asarray(predicted)[0, : rows.count]
+    values = np.asarray(predicted["split"][1])[0, : rows.count]
     if are_times(labels):
         return Prediction(labels, None, values)
     return Prediction(labels, values, None) if labels.ndim > 2 else Prediction(labels, values.argmax(-1), values)
+
+
+@functools.lru_cache(maxsize=16)
+def _make_score(*about: Any) -> tuple[Round, Callable[..., Any]]:
+    """Return the round of an algorithm and the compiled scores of its models, once for all calls with these values."""
+    algorithm, model, num_clients, num_training, prepare, augment, personal = about
+    round = make_round(algorithm, model, num_clients, num_training=num_training, prepare=prepare, augment=augment)
+
+    @jax.jit
+    def score(whole: Variables, *values: Any) -> dict[str, tuple[Array, Array | None]]:
+        personalize = round.personalize if personal else lambda problem, view, key: whole
+        return score_own_models(round.problem, personalize, vmapped, BATCH, *values, with_predictions=True)
+
+    return round, score
