@@ -3,14 +3,15 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from fedjax_het.errors import InputError, shorten
+from fedjax_het.data.indexing import decode_one_hot, index_names, number_names, sort_naturally, to_array
+from fedjax_het.errors import InputError
 from fedjax_het.labels import are_times, are_tokens
 
 _CHUNK_BYTES = 1 << 28  # of inputs that are checked at a time
-_MAX_UNNAMED = 1 << 16  # classes or domains
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,29 +183,29 @@ def escape_name(name: object) -> str:
 
 def assemble(
     name: str,
-    inputs: np.ndarray,
-    labels: np.ndarray,
+    inputs: Any,
+    labels: Any,
     *,
     class_names: Sequence[object] | None = None,
-    domains: np.ndarray | None = None,
-    domain_names: Sequence[str] = ("all",),
+    domains: Any = None,
+    domain_names: Sequence[object] | None = None,
     is_valid: np.ndarray | None = None,
     is_test: np.ndarray | None = None,
     notes: Sequence[str] = (),
 ) -> Dataset:
-    """Build a `Dataset` from arrays of other types and with fewer fields.
+    """Build a `Dataset` from arrays or lists of other types and with fewer fields.
 
     Memory-mapped arrays stay memory-mapped where their type need not change.
 
     Args:
         name: The name of the data set.
-        inputs: Images [n, height, width] or [n, height, width, channel] uint8, floats [n, ...], or tokens [n, length]
-            int8, int16 or int32.
-        labels: Integers [n] or [n, 1], one-hot [n, class], masks [n, height, width], or for tokens [n, length], -1 at
-            padding; or with `class_names`, float32 [n], times of survival.
-        class_names: By default "0", "1", ... up to the largest label.
-        domains: Integers [n]; by default every example is of the first domain.
-        domain_names: The name of each domain.
+        inputs: Images [n, height, width] or [n, height, width, channel] uint8, or other integers in 0..255, floats
+            [n, ...], or tokens [n, length] int8, int16 or int32.
+        labels: Integers, booleans or texts [n] or [n, 1], one-hot [n, class], masks [n, height, width], or for tokens
+            [n, length], -1 at padding; or with `class_names`, float32 [n], times of survival.
+        class_names: By default "0", "1", ... up to the largest label; of labels that are texts, these texts, sorted.
+        domains: Integers or texts [n]; by default every example is of the first domain.
+        domain_names: The name of each domain; by default "all", or the domains that are texts in natural order.
         is_valid: [n] bool; by default there is no published validation split.
         is_test: [n] bool; by default there is no published test split.
         notes: Remarks of the source, one sentence each.
@@ -213,65 +214,43 @@ def assemble(
         The data set: grey images have a channel axis of 1, floats are float32.
 
     Raises:
-        InputError: Labels or domains are not integers, an example has several labels, or `Dataset` refuses the arrays.
+        InputError: Labels or domains are neither integers nor texts, examples differ in shape or have several labels,
+            or `Dataset` refuses the arrays.
     """
-    inputs, labels, notes = np.asanyarray(inputs), np.asanyarray(labels), list(notes)
+    inputs, labels, notes = to_array(f"{name}: inputs", inputs), to_array(f"{name}: labels", labels), list(notes)
     if labels.ndim == 2 and labels.shape[1] == 1 and inputs.shape != labels.shape:
         labels = labels[:, 0]
     elif labels.ndim == 2 and not are_tokens(inputs):
         class_names = range(labels.shape[1]) if class_names is None else class_names
         notes.append(f"one-hot labels of shape {labels.shape}")
-        labels = _decode_one_hot(name, labels)
+        labels = decode_one_hot(name, labels)
     if labels.dtype != np.float32 or labels.ndim != 1 or class_names is None:
-        labels = _to_integers(f"{name}: labels", labels)
+        labels, class_names = index_names(f"{name}: labels", labels, class_names)
     if inputs.ndim == 0:
         raise InputError(f"{name}: inputs are a single {inputs.dtype}. Give an array [n, ...], one entry per example.")
+    if inputs.dtype.kind in "iu" and inputs.dtype != np.uint8 and inputs.ndim > 2 and _are_bytes(inputs):
+        notes.append(f"inputs of {inputs.dtype} in 0..255 are read as uint8 images")
+        inputs = inputs.astype(np.uint8)
     if inputs.dtype == np.uint8 and inputs.ndim == 3:
         inputs = inputs[..., None]
     elif inputs.dtype.kind == "f":
         inputs = inputs.astype(np.float32, copy=False)
     if class_names is None:
         class_names = number_names(f"{name}: labels", int(labels.max(initial=0)), len(inputs))
-    domains = np.zeros(len(inputs), np.int32) if domains is None else _to_integers(f"{name}: domains", domains)
+    domains = np.zeros(len(inputs), np.int32) if domains is None else domains
+    domains, domain_names = index_names(f"{name}: domains", domains, domain_names, sort_naturally)
     return Dataset(
         name=escape_name(name),
         inputs=inputs,
         labels=labels,
         class_names=tuple(map(escape_name, class_names)),
         domains=domains,
-        domain_names=tuple(map(escape_name, domain_names)),
+        domain_names=tuple(map(escape_name, domain_names or ("all",))),
         is_valid=np.zeros(len(inputs), bool) if is_valid is None else np.asarray(is_valid, bool),
         is_test=np.zeros(len(inputs), bool) if is_test is None else np.asarray(is_test, bool),
         notes=tuple(notes),
     )
 
 
-def _decode_one_hot(name: str, labels: np.ndarray) -> np.ndarray:
-    if labels.dtype.kind in "biuf" and ((labels == 0) | (labels == 1)).all() and (labels.sum(axis=1) == 1).all():
-        return labels.argmax(axis=1)
-    raise InputError(
-        f"{name}: labels of shape {labels.shape} are not one-hot, a single 1 per row. Several labels per example are "
-        "not supported: give one class each, [n]."
-    )
-
-
-def number_names(what: str, largest: int, num_examples: int, prefix: str = "") -> list[str]:
-    """Name classes or domains by their numbers, unless there are far more of them than examples."""
-    if largest >= max(num_examples, _MAX_UNNAMED):
-        raise InputError(
-            f"{what} go up to {shorten(largest)}, for {num_examples} examples. Number them from 0, or name them all."
-        )
-    return [f"{prefix}{number}" for number in range(largest + 1)]
-
-
-def _to_integers(what: str, values: np.ndarray) -> np.ndarray:
-    """Labels or domains as int32; masks as uint8 where that holds their values."""
-    values = np.asanyarray(values)
-    if values.dtype.kind not in "iu":
-        raise InputError(f"{what} are {values.dtype}, not integers. Give each class or domain its index, from 0.")
-    limits = np.iinfo(np.int32)
-    if values.size and not limits.min <= int(values.min()) <= int(values.max()) <= limits.max:
-        place = np.argwhere((values < limits.min) | (values > limits.max))[0].tolist()
-        raise InputError(f"{what}{place} is {int(values[tuple(place)])}. Give each class or domain its index, from 0.")
-    is_small = values.ndim > 2 and values.size and values.min() >= 0 and values.max() <= 255
-    return values.astype(np.uint8 if is_small else np.int32, copy=False)
+def _are_bytes(values: np.ndarray) -> bool:
+    return values.min(initial=0) >= 0 and values.max(initial=0) <= 255

@@ -76,3 +76,35 @@ def test_one_hot_labels_are_decoded_with_a_note(dtype):
 def test_several_labels_per_example_are_refused(row):
     with pytest.raises(InputError, match=r"labels of shape \(4, 3\) are not one-hot.*one class each"):
         assemble("x", IMAGES, np.array([[1, 0, 0]] * 3 + [row]))
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "expected"),
+    [
+        (["dog", "cat", "dog"], ("cat", "dog"), [1, 0, 1]),
+        ([["dog"], ["cat"], ["dog"]], ("cat", "dog"), [1, 0, 1]),
+        (np.array(["dog", "cat", "dog"], object), ("cat", "dog"), [1, 0, 1]),
+        (np.array(["b", "a", "b"], "S1"), ("a", "b"), [1, 0, 1]),
+        ([True, False, True], ("False", "True"), [1, 0, 1]),
+        ([2, 0, 2], ("0", "1", "2"), [2, 0, 2]),
+    ],
+)
+def test_labels_that_are_texts_are_the_class_names_and_lists_are_arrays(labels, names, expected):
+    dataset = assemble("x", [[[0, 1], [2, 255]]] * 3, labels, domains=["c_10", "c_2", "c_2"])
+    assert (dataset.class_names, dataset.labels.tolist()) == (names, expected)
+    assert (dataset.domain_names, dataset.domains.tolist()) == (("c_2", "c_10"), [1, 0, 0])
+    assert (dataset.inputs.dtype, dataset.inputs.shape) == (np.uint8, (3, 2, 2, 1))
+    assert "inputs of int64 in 0..255 are read as uint8 images" in dataset.notes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labels": ["dog", "cat", None, "dog"]}, r"labels\[2\] is None. Give each example one text"),
+        ({"labels": ["dog", "cats", "dog", "cat"], "class_names": ["cat", "dog"]}, "'cats'.*Did you mean 'cat'"),
+        ({"inputs": [[1.0], [1.0, 2.0], [1.0], [1.0]]}, "inputs cannot become one array.*the same shape"),
+    ],
+)
+def test_incomplete_texts_and_lists_are_named_in_the_error(changes, message):
+    with pytest.raises(InputError, match=message):
+        assemble("x", **({"inputs": IMAGES, "labels": [0, 1, 0, 1]} | changes))

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_het.data.dataset import Dataset, number_names
+from fedjax_het.data.dataset import Dataset
+from fedjax_het.data.indexing import number_names, sort_naturally
 from fedjax_het.data.sources._growable_npy import map_npy
 from fedjax_het.data.sources._image_listing import (
     ImageEntry,
@@ -17,7 +18,6 @@ from fedjax_het.data.sources._image_listing import (
     read_csv,
     read_csv_columns,
     read_split_list,
-    sort_naturally,
 )
 from fedjax_het.data.sources._images import conform_images, read_image
 from fedjax_het.data.sources._io_errors import report_read_errors, require_dataset, require_path

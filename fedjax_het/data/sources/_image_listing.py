@@ -2,11 +2,10 @@
 
 import csv
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -110,12 +109,11 @@ def image_dataset(
         options=decoding_options(size, channels),
         cache=cache,
     )
-    class_names = sorted({entry.label for entry in entries}) if class_names is None else class_names
     suffixes = {os.path.splitext(file)[1].lower() for file in files}
     return assemble_by_name(
         name,
         arrays["inputs"],
-        _encode_names([entry.label for entry in entries], class_names),
+        [entry.label for entry in entries],
         class_names=class_names,
         domains=[entry.domain for entry in entries],
         splits=[entry.split for entry in entries],
@@ -136,41 +134,17 @@ def _check_no_duplicates(entries: Sequence[ImageEntry]) -> None:
 def assemble_by_name(
     name: str,
     inputs: np.ndarray,
-    labels: np.ndarray,
+    labels: Any,
     *,
-    class_names: Sequence[str],
-    domains: Sequence[str],
-    splits: Sequence[str],
-    notes: Sequence[str] = (),
+    splits: Iterable[str],
+    **fields: Any,
 ) -> Dataset:
-    """Build a Dataset from the name of the domain and of the split ("train", "valid", "test") of every example."""
-    domain_names = sort_naturally(set(domains))
-    return assemble(
-        name,
-        inputs,
-        labels,
-        class_names=class_names,
-        domains=_encode_names(domains, domain_names),
-        domain_names=domain_names,
-        is_valid=np.array([split == "valid" for split in splits]),
-        is_test=np.array([split == "test" for split in splits]),
-        notes=notes,
-    )
-
-
-def sort_naturally(names: Iterable[str]) -> list[str]:
-    """Sort names, with the numbers in them as numbers: client_2 before client_10."""
-
-    def parts(name: str) -> list[tuple[bool, int, str]]:
-        return [(not x.isdecimal(), int(x) if x.isdecimal() else 0, x) for x in re.split(r"(\d+)", name)]
-
-    return sorted(names, key=parts)
-
-
-def _encode_names(values: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """[n] int32: the position of each value among the names."""
-    index = {name: i for i, name in enumerate(names)}
-    return np.array([index[value] for value in values], np.int32)
+    """`assemble` a data set from the name of the split of every example, in any spelling of `SPLITS`."""
+    splits = [split.lower() for split in splits]
+    if (unknown := next((split for split in splits if split not in SPLITS), None)) is not None:
+        raise InputError(f"{name}: no split is called '{unknown}'. {nearest(unknown, SPLITS)}")
+    is_valid, is_test = (np.array([SPLITS[split] == part for split in splits], bool) for part in ("valid", "test"))
+    return assemble(name, inputs, labels, is_valid=is_valid, is_test=is_test, **fields)
 
 
 def check_shared_classes(name: str, entries: Iterable[ImageEntry], alternative: str = "") -> None:

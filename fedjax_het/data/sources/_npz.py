@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from fedjax_het.data.dataset import Dataset, assemble, number_names
+from fedjax_het.data.dataset import Dataset, assemble
+from fedjax_het.data.indexing import number_names
 from fedjax_het.data.sources._growable_npy import check_header
 from fedjax_het.data.sources._image_listing import SPLITS, list_entries
 from fedjax_het.data.sources._images import conform_images, resize_mask
