@@ -12,6 +12,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.labels import are_times, are_tokens
 
 _CHUNK_BYTES = 1 << 28  # of inputs that are checked at a time
+_MAX_LISTED = 5  # classes without examples
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +37,8 @@ class Dataset:
 
     Raises:
         InputError: The data set has no examples, arrays differ in length, labels or domains are out of range, inputs
-            are not finite, tokens are negative, images have no channel axis, a mask differs in size from its image, or
-            an example is in two splits.
+            are not finite, tokens are negative, images have no channel axis or have it first, a mask differs in size
+            from its image, or an example is in two splits.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Dataset:
             raise InputError(f"{self.name}: the data set has no examples. Give the path of one that has.")
         if 0 in self.inputs.shape:
             raise InputError(f"{self.name}: inputs of shape {self.inputs.shape} are empty. Give each a pixel.")
+        check_channels_last(self.name, self.inputs)
         for field in ("labels", "domains", "is_valid", "is_test"):
             is_dense = field == "labels" and not self.has_label_per_example
             shape = (num, *self.inputs.shape[1:3]) if is_dense else (num,)
@@ -176,6 +178,17 @@ class Dataset:
             )
 
 
+def check_channels_last(name: str, images: np.ndarray) -> None:
+    """Raise InputError for images of the shape [n, 1 or 3, height, width]: any of bytes, and square ones of floats."""
+    _, channels, height, width = images.shape if images.ndim == 4 else (0, 0, 0, 0)
+    is_image = images.dtype == np.uint8 or (images.dtype.kind == "f" and height == width)
+    if is_image and channels in (1, 3) and min(height, width) > 4:
+        raise InputError(
+            f"{name}: images of shape {images.shape} have the channel axis first. Give it last: "
+            "np.moveaxis(images, 1, -1)."
+        )
+
+
 def escape_name(name: object) -> str:
     r"""Write control characters and bytes that are not UTF-8 as escapes (\n, \x1b, \udce9), for tables and files."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(name))
@@ -201,9 +214,11 @@ def assemble(
         name: The name of the data set.
         inputs: Images [n, height, width] or [n, height, width, channel] uint8, or other integers in 0..255, floats
             [n, ...], or tokens [n, length] int8, int16 or int32.
-        labels: Integers, booleans or texts [n] or [n, 1], one-hot [n, class], masks [n, height, width], or for tokens
-            [n, length], -1 at padding; or with `class_names`, float32 [n], times of survival.
-        class_names: By default "0", "1", ... up to the largest label; of labels that are texts, these texts, sorted.
+        labels: Integers, booleans or texts [n] or [n, 1], one-hot [n, class], masks [n, height, width], of which those
+            of 0 and 255 become 0 and 1, or for tokens [n, length], -1 at padding; or with `class_names`, float32 [n],
+            times of survival.
+        class_names: By default "0", "1", ... up to the largest label, with a note on those without examples; of labels
+            that are texts, these texts, sorted.
         domains: Integers or texts [n]; by default every example is of the first domain.
         domain_names: The name of each domain; by default "all", or the domains that are texts in natural order.
         is_valid: [n] bool; by default there is no published validation split.
@@ -226,6 +241,10 @@ def assemble(
         labels = decode_one_hot(name, labels)
     if labels.dtype != np.float32 or labels.ndim != 1 or class_names is None:
         labels, class_names = index_names(f"{name}: labels", labels, class_names)
+        is_named = len(class_names or ()) > 255
+        if labels.ndim > 2 and not is_named and labels.max(initial=0) == 255 and np.isin(labels, (0, 255)).all():
+            labels = (labels > 0).astype(np.uint8)
+            notes.append("masks of 0 and 255 are read as 0 and 1")
     if inputs.ndim == 0:
         raise InputError(f"{name}: inputs are a single {inputs.dtype}. Give an array [n, ...], one entry per example.")
     if inputs.dtype.kind in "iu" and inputs.dtype != np.uint8 and inputs.ndim > 2 and _are_bytes(inputs):
@@ -237,6 +256,11 @@ def assemble(
         inputs = inputs.astype(np.float32, copy=False)
     if class_names is None:
         class_names = number_names(f"{name}: labels", int(labels.max(initial=0)), len(inputs))
+        present = set(np.unique(labels).tolist())
+        if missing := [label for label in range(len(class_names)) if label not in present]:
+            which = ", ".join(map(str, missing[:_MAX_LISTED])) + " and others" * (len(missing) > _MAX_LISTED)
+            advice = "number the labels from 0 without gaps to leave them out"
+            notes.append(f"{len(missing)} of {len(class_names)} classes have no example ({which}): {advice}")
     domains = np.zeros(len(inputs), np.int32) if domains is None else domains
     domains, domain_names = index_names(f"{name}: domains", domains, domain_names, sort_naturally)
     return Dataset(

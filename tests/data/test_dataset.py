@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedjax_het.data.dataset import assemble
+from fedjax_het.data.sources._images import conform_images
 from fedjax_het.errors import InputError
 
 IMAGES = np.zeros((4, 5, 6), np.uint8)
@@ -108,3 +109,44 @@ def test_labels_that_are_texts_are_the_class_names_and_lists_are_arrays(labels, 
 def test_incomplete_texts_and_lists_are_named_in_the_error(changes, message):
     with pytest.raises(InputError, match=message):
         assemble("x", **({"inputs": IMAGES, "labels": [0, 1, 0, 1]} | changes))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64])
+def test_masks_of_0_and_255_are_read_as_0_and_1_with_a_note(dtype):
+    masks = (np.arange(120).reshape(4, 5, 6) % 3 == 0).astype(dtype) * 255
+    for class_names in (None, ["background", "nucleus"]):
+        dataset = assemble("x", IMAGES, masks, class_names=class_names)
+        np.testing.assert_array_equal(dataset.labels, masks // 255)
+        assert (dataset.num_classes, dataset.notes) == (2, ("masks of 0 and 255 are read as 0 and 1",))
+    assert assemble("x", IMAGES, masks, class_names=range(256)).labels.max() == 255
+    masks[0, 0, 0] = 7
+    dataset = assemble("x", IMAGES, masks)
+    assert dataset.labels.max() == 255 and "253 of 256 classes have no example (1, 2, 3, 4, 5 and" in dataset.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "note"),
+    [
+        ([1, 2, 3, 1], "1 of 4 classes have no example (0): number the labels from 0"),
+        ([7, 9, 0, 7], "7 of 10 classes have no example (1, 2, 3, 4, 5 and others): number the labels from 0"),
+    ],
+)
+def test_labels_with_gaps_are_noted_unless_classes_are_named(labels, note):
+    dataset = assemble("x", IMAGES, labels)
+    assert dataset.labels.tolist() == labels and dataset.notes[0].startswith(note)
+    assert assemble("x", IMAGES, labels, class_names=range(11)).notes == ()
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 32, 32), (4, 1, 28, 28), (4, 3, 8, 9)])
+@pytest.mark.parametrize("labels", [np.zeros(4, int), np.zeros((4, 8, 9), int)])
+def test_images_with_the_channel_axis_first_are_refused(shape, labels):
+    images = np.zeros(shape, np.uint8)
+    for given in (images, images.astype(float)) if shape[2] == shape[3] else (images,):
+        with pytest.raises(InputError, match=r"channel axis first. Give it last: np\.moveaxis\(images, 1, -1\)"):
+            assemble("x", given, labels)
+    with pytest.raises(InputError, match=r"np\.moveaxis\(images, 1, -1\)"):
+        conform_images(images, 8, None)
+
+
+def test_series_with_an_axis_of_one_row_are_no_images():
+    assert assemble("x", np.zeros((4, 1, 128, 9)), [0, 1, 0, 1]).inputs.shape == (4, 1, 128, 9)

@@ -10,6 +10,7 @@ import PIL
 from PIL import Image
 
 from fedjax_het._internal.machine_memory import describe_bytes, host_memory
+from fedjax_het.data.dataset import check_channels_last
 from fedjax_het.data.sources._io_errors import report_read_errors
 from fedjax_het.errors import InputError
 from fedjax_het.validation import Count, validate_arguments
@@ -70,10 +71,25 @@ def _open_image(file: str | Path | IO[bytes], origin: str) -> Image.Image:
 
 
 def read_mask(path: str | Path) -> np.ndarray:
-    """Decode a mask file to uint8 [height, width]: 1 where any channel but transparency is not 0, else 0."""
+    """Decode a mask file to uint8 [height, width]: 1 where any channel but transparency is not 0, else 0.
+
+    In JPEG and WebP files, whose compression blurs edges, 1 is where any channel is 128 or more.
+
+    Raises:
+        InputError: The file cannot be decoded, or a JPEG or WebP file is not black and white.
+    """
     with report_read_errors(path), _open_image(path, str(path)) as image:
         bands = np.asarray(image if image.mode.startswith((*_DEEP_MODES, "P")) else image.convert("RGB"))
-    return (bands.reshape(*bands.shape[:2], -1) != 0).any(axis=-1).astype(np.uint8)
+        is_lossy = image.format in ("JPEG", "WEBP")
+    values = np.max(bands.reshape(*bands.shape[:2], -1), axis=-1)
+    if is_lossy:
+        num_grey, num_white = int(((values >= 64) & (values < 192)).sum()), int((values >= 192).sum())
+        if num_grey > num_white or (values.any() and values.max() < 128):
+            raise InputError(
+                f"{path} is compressed and not black and white: it has {num_grey} grey pixels and {num_white} white "
+                f"ones, up to {values.max()}. Save the mask as PNG."
+            )
+    return np.asarray(values >= 128 if is_lossy else values != 0, np.uint8)
 
 
 def resize_image(image: np.ndarray, size: int | None) -> np.ndarray:
@@ -101,6 +117,7 @@ def conform_images(images: np.ndarray, size: int | None, channels: int | None) -
     """Convert an array of images [n, height, width] or [n, height, width, channel] as `read_image` converts each."""
     if size is None and channels is None:
         return images
+    check_channels_last("size and channels", images)
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):
         raise InputError(
             f"size and channels are for uint8 images [n, height, width] or [n, height, width, 1 or 3], not for "

@@ -50,8 +50,9 @@ class _Pair(NamedTuple):
 def nuclei(path: str, size: int | None = None, channels: int | None = 3, cache: str | None = None) -> Dataset:
     """Read nuclei segmentation data, classes background and nucleus: <site>/..., every site in one of these forms.
 
-    - images/ and masks/ (or Annotations/), where a mask has the name of its image: an image that is not 0 in nuclei,
-      or Aperio XML whose polygons are filled (MoNuSeg: "Tissue Images" and Annotations);
+    - images/ and masks/ (or Annotations/), where a mask has the name of its image: an image that is not 0 in nuclei
+      (in JPEG and WebP files, 128 or more), or Aperio XML whose polygons are filled (MoNuSeg: "Tissue Images" and
+      Annotations);
     - Slide_<nn>/ and GT_<nn>/ with files of equal names (TNBC);
     - images with their XML beside them, in folders of any depth (MoNuSAC).
 
@@ -81,7 +82,10 @@ def nuclei(path: str, size: int | None = None, channels: int | None = 3, cache: 
         return {"inputs": resize_image(image, size)[None], "labels": resize_mask(mask, size)[None]}
 
     files = [file for pair in pairs for file in (pair.image, pair.mask)]
-    arrays = decode_once("nuclei", pairs, read, files=files, options=decoding_options(size, channels), cache=cache)
+    options = decoding_options(size, channels) | {"compressed_masks": 128}
+    arrays = decode_once("nuclei", pairs, read, files=files, options=options, cache=cache)
+    if num := sum(pair.mask.lower().endswith((".jpg", ".jpeg", ".webp")) for pair in pairs):
+        notes.append(f"{num} masks are JPEG or WebP files: pixels of 128 or more are foreground")
     return assemble_by_name(
         "nuclei",
         arrays["inputs"],

@@ -1,9 +1,10 @@
 """Prostate MRI of six sites (SAML): slices of NIfTI volumes with their neighbors, and their segmentations."""
 
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ _URL = "https://liuquande.github.io/SAML/"
 _SITES = ("BIDMC", "HK", "I2CVB", "ISBI", "ISBI_1.5", "UCL")
 _VOLUME = re.compile(r"(?P<case>.+?)(?P<segmentation>_segmentation)?\.nii(\.gz)?", re.IGNORECASE)
 _QUANTILE = 0.99
+_MAX_SHIFT = 0.5  # voxels between a volume and its segmentation
 
 
 class _Case(NamedTuple):
@@ -42,6 +44,7 @@ def prostate(
     takes nibabel, pip install "fedjax-het[medical]". A volume is clipped at its 99 % quantile and scaled from its
     minimum to 0..255, rounded down. Its first and last slice, and those without prostate, are dropped; every other is
     an example of three channels, the slice between its neighbors, [height, width, 3] uint8. Labels above 1 become 1.
+    A segmentation whose header declares another order of its axes than the volume's is brought to that order.
     The examples of each site are shuffled and split into 64 % training, 16 % validation and 20 % test.
 
     Args:
@@ -53,8 +56,8 @@ def prostate(
         cache: The folder of decoded images, see `folders`.
 
     Raises:
-        InputError: A volume has no segmentation or the reverse, their shapes differ, a volume has fewer than three
-            slices, or its values are not finite or all alike.
+        InputError: A volume has no segmentation or the reverse, their shapes or places differ, a volume has fewer than
+            three slices, its values are not finite or all alike, or those of a segmentation are not whole numbers.
 
     References:
         Jiang et al., AAAI 2022. arXiv:2112.10775; Liu et al., MICCAI 2020.
@@ -74,7 +77,7 @@ def prostate(
         cases,
         lambda case: _read_case(case, size),
         files=files,
-        options={"quantile": _QUANTILE, **decoding_options(size, channels=3)},
+        options={"quantile": _QUANTILE, "order": "the volume's", **decoding_options(size, channels=3)},
         cache=cache,
     )
     owners = np.asarray(arrays["case"])
@@ -106,12 +109,16 @@ def _find_site_cases(site: Path) -> list[_Case]:
 
 def _read_case(case: _Case, size: int | None) -> Chunk:
     """All examples of one case, [slices, height, width, 3], and the number of the case."""
-    volume, segmentation = _read_volume(case.volume), _read_volume(case.segmentation)
+    image = _open_volume(case.volume)
+    mask_image = _reorient(_open_volume(case.segmentation), image, case)
+    volume, segmentation = _read_volume(case.volume, image), _read_volume(case.segmentation, mask_image)
     if volume.shape != segmentation.shape:
         raise InputError(
             f"{case.volume} is {volume.shape[::-1]} and {case.segmentation} is {segmentation.shape[::-1]}. Give every "
             "volume a segmentation of its shape."
         )
+    if (segmentation != np.round(segmentation)).any():
+        raise InputError(f"{case.segmentation} holds values between whole numbers. Resample it by the nearest voxel.")
     if len(volume) < 3:
         raise InputError(f"{case.volume} has {len(volume)} slices, but each example takes three. Remove the case.")
     pixels, mask = _to_bytes(case.volume, volume), (segmentation > 0).astype(np.uint8)
@@ -126,18 +133,43 @@ def _read_case(case: _Case, size: int | None) -> Chunk:
     }
 
 
-def _read_volume(path: str) -> np.ndarray:
-    """[slice, row, column], the reverse of the order in NIfTI."""
+def _open_volume(path: str) -> Any:
+    """A NIfTI image of three axes, without its voxels."""
     import nibabel
 
     with report_read_errors(path):
         try:
-            array = np.asanyarray(nibabel.load(path).dataobj)  # pyrefly: ignore[missing-attribute], NIfTI has it
+            image: Any = nibabel.load(path)
         except nibabel.filebasedimages.ImageFileError as error:
             raise InputError(f"cannot read {path} as NIfTI: {error} Download it again.") from error
-    if array.ndim != 3:
-        raise InputError(f"{path} has {array.ndim} axes {array.shape}, not three. Give one volume per file.")
-    return array.transpose()
+    if image.ndim != 3:
+        raise InputError(f"{path} has {image.ndim} axes {image.shape}, not three. Give one volume per file.")
+    return image
+
+
+def _read_volume(path: str, image: Any) -> np.ndarray:
+    """[slice, row, column], the reverse of the order in NIfTI."""
+    with report_read_errors(path):
+        return np.asanyarray(image.dataobj).transpose()
+
+
+def _reorient(segmentation: Any, volume: Any, case: _Case) -> Any:
+    """The segmentation with its axes in the order and direction of the volume's, where both headers declare them."""
+    from nibabel.orientations import io_orientation, ornt_transform
+
+    if not all(image.header["sform_code"] > 0 or image.header["qform_code"] > 0 for image in (segmentation, volume)):
+        return segmentation
+    with report_read_errors(case.segmentation):
+        change = ornt_transform(io_orientation(segmentation.affine), io_orientation(volume.affine))
+        segmentation = segmentation.as_reoriented(change)
+        corners = [(*corner, 1) for corner in itertools.product(*((0, num - 1) for num in volume.shape))]
+        shift = (np.linalg.solve(volume.affine, segmentation.affine) - np.eye(4)) @ np.transpose(corners)
+    if np.abs(shift[:3]).max() > _MAX_SHIFT:
+        raise InputError(
+            f"{case.volume} and {case.segmentation} are in different places according to their headers. Resample the "
+            "segmentation to the volume, or correct its header."
+        )
+    return segmentation
 
 
 def _to_bytes(path: str, volume: np.ndarray) -> np.ndarray:

@@ -81,6 +81,24 @@ def test_an_annotation_beside_a_mask_is_not_needed(root):
     assert len(load("nuclei", path=root).labels) == 4
 
 
+@pytest.mark.parametrize("suffix", ["jpg", "webp"])
+def test_compressed_masks_are_cut_at_128_with_a_note(tmp_path, suffix):
+    y, x = np.mgrid[:64, :64]
+    mask = ((x - 30) ** 2 + (y - 25) ** 2 < 15**2).astype(np.uint8)
+    save(tmp_path / "a" / "images" / "1.png", mask), save(tmp_path / "a" / "masks" / f"1.{suffix}", mask * 255)
+    dataset = load("nuclei", path=tmp_path)
+    np.testing.assert_array_equal(dataset.labels[0], mask)
+    assert dataset.notes == ("1 masks are JPEG or WebP files: pixels of 128 or more are foreground",)
+
+
+@pytest.mark.parametrize("value", [1, 100, 150])
+def test_compressed_masks_that_are_not_black_and_white_are_refused(tmp_path, value):
+    mask = np.kron(MASK, np.full((8, 8), value, np.uint8))
+    save(tmp_path / "a" / "images" / "1.png", mask), save(tmp_path / "a" / "masks" / "1.jpg", mask)
+    with pytest.raises(InputError, match=r"1\.jpg is compressed and not black and white.*as PNG"):
+        load("nuclei", path=tmp_path)
+
+
 def test_polygons_are_filled(tmp_path):
     path = tmp_path / "a.xml"
     path.write_text(annotation([(0, 0), (1, 1)], [(-5, -5), (2, -5), (2, 1), (-5, 1)], [(8.2, 8), (30, 8), (30, 30)]))

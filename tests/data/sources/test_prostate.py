@@ -80,6 +80,30 @@ def test_size_resizes_slices_and_masks(cases, tmp_path):
     assert set(np.unique(dataset.labels)) == {0, 1}
 
 
+def write_placed(path, array, affine, code=1):
+    """Write [column, row, slice] with an affine and what it refers to (0: nothing)."""
+    path.parent.mkdir(exist_ok=True)
+    image = nibabel.Nifti1Image(array.astype(np.uint8), affine)
+    image.set_sform(affine, code), image.set_qform(affine, code)
+    nibabel.save(image, path)
+
+
+@pytest.mark.parametrize(("order", "code"), [("LPS", 1), ("IRP", 1), ("RAS", 0)])
+def test_a_segmentation_is_brought_to_the_order_of_its_volume(tmp_path, order, code):
+    volume, segmentation = (np.asarray(array.transpose(), np.uint8) for array in case(marked=(1, 2, 3)))
+    affine = np.array([[0.6, 0, 0, -4], [0, 0.6, 0, 3], [0, 0, 3.6, 9], [0, 0, 0, 1]])
+    axes = nibabel.orientations.axcodes2ornt(order)
+    turned = nibabel.Nifti1Image(segmentation, affine).as_reoriented(axes)
+    assert (turned.shape != segmentation.shape) == (order == "IRP")
+    other = np.eye(4) if code == 0 else turned.affine  # a header without a place is not compared
+    for site in ("a", "b"):
+        write_placed(tmp_path / site / "1.nii", volume, affine)
+    write_placed(tmp_path / "a" / "1_segmentation.nii", segmentation, affine)
+    write_placed(tmp_path / "b" / "1_segmentation.nii", np.asarray(turned.dataobj), other, code)
+    labels, domains = (getattr(load("prostate", path=tmp_path), name) for name in ("labels", "domains"))
+    np.testing.assert_array_equal(labels[domains == 1], labels[domains == 0])
+
+
 @pytest.mark.parametrize("site", ["BIDMC", "UCL"])
 def test_slices_are_split_64_16_20(tmp_path, site):
     sizes = {"BIDMC": (261, 167, 41, 53), "UCL": (175, 112, 28, 35)}[site]  # as HarmoFL reports them
@@ -131,6 +155,14 @@ def test_each_site_becomes_a_client_cut_to_the_smallest(cases, tmp_path):
             r"Case01\.nii\.gz is \(7, 5, 6\) and .*Case01_segmentation\.nii\.gz is \(6, 5, 6\)",
         ),
         (lambda site: write(site / "Case01_segmentation.nii.gz", np.zeros(SHAPE)), "marks nothing between"),
+        (
+            lambda site: write(site / "Case01_segmentation.nii.gz", np.full(SHAPE, 0.3), np.float32),
+            r"Case01_segmentation\.nii\.gz holds values between whole numbers",
+        ),
+        (
+            lambda site: write_placed(site / "Case01_segmentation.nii.gz", np.ones(SHAPE[::-1]), np.diag([2, 1, 1, 1])),
+            r"Case01\.nii\.gz and .*Case01_segmentation\.nii\.gz are in different places",
+        ),
         (lambda site: write(site / "Case01.nii.gz", np.full(SHAPE, 3)), r"Case01\.nii\.gz is 3\.0 nearly everywhere"),
         (lambda site: write(site / "Case01.nii.gz", np.full(SHAPE, np.nan), np.float32), "holds NaN or infinity"),
         (lambda site: write(site / "Case01.nii.gz", np.zeros((2, *SHAPE))), "has 4 axes"),
