@@ -220,7 +220,8 @@ def assemble(
         class_names: By default "0", "1", ... up to the largest label, with a note on those without examples; of labels
             that are texts, these texts, sorted.
         domains: Integers or texts [n]; by default every example is of the first domain.
-        domain_names: The name of each domain; by default "all", or the domains that are texts in natural order.
+        domain_names: The name of each domain; by default "all", or "domain_0", "domain_1", ..., or of domains that are
+            texts, these texts in natural order.
         is_valid: [n] bool; by default there is no published validation split.
         is_test: [n] bool; by default there is no published test split.
         notes: Remarks of the source, one sentence each.
@@ -263,13 +264,16 @@ def assemble(
             notes.append(f"{len(missing)} of {len(class_names)} classes have no example ({which}): {advice}")
     domains = np.zeros(len(inputs), np.int32) if domains is None else domains
     domains, domain_names = index_names(f"{name}: domains", domains, domain_names, sort_naturally)
+    if domain_names is None:
+        largest = int(domains.max(initial=0))
+        domain_names = number_names(f"{name}: domains", largest, len(domains), "domain_") if largest else ("all",)
     return Dataset(
         name=escape_name(name),
         inputs=inputs,
         labels=labels,
         class_names=tuple(map(escape_name, class_names)),
         domains=domains,
-        domain_names=tuple(map(escape_name, domain_names or ("all",))),
+        domain_names=tuple(map(escape_name, domain_names)),
         is_valid=np.zeros(len(inputs), bool) if is_valid is None else np.asarray(is_valid, bool),
         is_test=np.zeros(len(inputs), bool) if is_test is None else np.asarray(is_test, bool),
         notes=tuple(notes),

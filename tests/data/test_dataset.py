@@ -44,7 +44,7 @@ def test_floats_become_float32_and_keep_their_shape():
         ({"inputs": np.zeros((4, 2), np.uint8)}, r"uint8 images of shape \(4, 2\)"),
         ({"inputs": np.zeros((4, 2), np.int64)}, "inputs are int64"),
         ({"inputs": np.zeros(4)}, r"float32 of shape \(4,\)"),
-        ({"domains": [0, 0, 1, 0]}, r"domains\[2\] is 1"),
+        ({"domains": [0, 0, 1, 0], "domain_names": ["a"]}, r"domains\[2\] is 1"),
         ({"is_test": [True]}, r"is_test of shape \(1,\)"),
         (
             {"is_valid": [False, True, False, False], "is_test": [False, True, True, False]},

@@ -22,7 +22,8 @@ def arrays(path: str, title: str | None = None, size: int | None = None, channel
     """Read arrays in one of these forms:
 
     - a .npz file with `images` and `labels` or `masks`; or with several parts of these, `train_images`,
-      `train_labels`, ..., where the parts train, valid and test are splits, and others are domains;
+      `train_labels`, ..., where the parts train, valid and test are splits, and others are domains; x_train and
+      y_train, X and y, data and targets, ... are other names of these arrays;
     - a directory of .npz files, one domain each, with the name of its file;
     - a directory with MNIST's idx files, plain or .gz;
     - a directory with the python or the binary batches of CIFAR-10 or CIFAR-100 (whose fine labels are read).

@@ -1,31 +1,41 @@
-"""NumPy's .npz files: one file, or a directory with a file per domain."""
+"""NumPy's .npz files, one file or a directory with a file per domain, and arrays by name in Python."""
 
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.lib.npyio import NpzFile
 
-from fedjax_het.data.dataset import Dataset, assemble
-from fedjax_het.data.indexing import number_names
+from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._growable_npy import check_header
-from fedjax_het.data.sources._image_listing import SPLITS, list_entries
+from fedjax_het.data.sources._image_listing import SPLITS, assemble_by_name, list_entries
 from fedjax_het.data.sources._images import conform_images, resize_mask
 from fedjax_het.data.sources._io_errors import check_regular, report_read_errors, require_path
-from fedjax_het.errors import InputError, nearest
+from fedjax_het.errors import InputError
 
-_KEYS = "images with labels or masks; or for each part train_images, train_labels, ..."
+_ALIASES = {
+    "images": ("images", "image", "x", "data", "inputs", "features"),
+    "labels": ("labels", "label", "y", "targets", "target", "class"),
+    "masks": ("masks", "mask"),
+    "split": ("split", "splits", "subset"),
+    "domains": ("domains", "domain", "clients", "client", "client_id", "sites", "site", "users", "user", "user_id"),
+    "domain_names": ("domain_names", "client_names"),
+    "class_names": ("class_names", "target_names"),
+}
+ROLES = {alias: role for role, aliases in _ALIASES.items() for alias in aliases}
+"""The names of arrays and columns in files, in lower case -> what they hold."""
+_KEYS = "images with labels or masks; or for each part train_images, train_labels or x_train, y_train, ..."
 
 
 class _Contents(NamedTuple):
     inputs: np.ndarray
     labels: np.ndarray
-    splits: np.ndarray  # [n] "train", "valid", "test"
-    domains: np.ndarray  # [n] int
-    domain_names: list[str]
+    splits: Sequence[str]  # [n]
+    domains: Any  # [n] names, or integers
+    domain_names: list[str] | None
     class_names: list[str] | None
+    notes: list[str]
 
 
 _FORMS: dict[str, Callable[[_Contents], object]] = {
@@ -36,13 +46,13 @@ _FORMS: dict[str, Callable[[_Contents], object]] = {
 
 
 def read_npz_file(path: Path, title: str | None, size: int | None, channels: int | None) -> Dataset:
-    """Read one file, with `images` and `labels` or `masks`, or with several parts of them, <part>_images and so on.
+    """Read one file, with images and labels or masks, or with several parts of them, <part>_images and so on.
 
-    The parts train, valid (val, ...) and test are splits; others are domains. Optional are `class_names`; `split` [n]
-    (or <part>_split) with the names of splits; and beside `images`, `domains` [n] as names, or as integers into
-    `domain_names`.
+    The parts train, valid (val, ...) and test are splits, which may stand behind (x_train); others are domains.
+    Optional are `class_names`; `split` [n] (or <part>_split) with the names of splits; and `domains` [n] (or
+    <split>_domains) as names, or as integers into `domain_names`. `ROLES` lists other names of these arrays.
     """
-    return _assemble(title or path.stem, _read(path, size, channels))
+    return assemble_by_name(title or path.stem, **_read(path, size, channels)._asdict())
 
 
 def read_npz_directory(path: Path, title: str | None, size: int | None, channels: int | None) -> Dataset:
@@ -50,32 +60,33 @@ def read_npz_directory(path: Path, title: str | None, size: int | None, channels
     files = list_entries(path, ".npz")
     contents = [_read(file, size, channels) for file in files]
     for file, each in zip(files, contents, strict=True):
-        if len(each.domain_names) > 1:
-            raise InputError(f"{file} holds the domains {', '.join(each.domain_names)}. Load it alone.")
+        if len(domains := np.unique(each.domains).tolist()) > 1:
+            raise InputError(f"{file} holds the domains {', '.join(map(str, domains))}. Load it alone.")
         _check_agreement("class_names", files[0], contents[0].class_names, file, each.class_names)
-    named = [each._replace(domain_names=[file.stem]) for file, each in zip(files, contents, strict=True)]
-    return _assemble(title or path.name, _concatenate(files, named))
+    named = [_in_domain(each, file.stem) for file, each in zip(files, contents, strict=True)]
+    return assemble_by_name(title or path.name, **_concatenate(files, named)._asdict())
 
 
-def _assemble(name: str, contents: _Contents) -> Dataset:
-    fields = contents._asdict()
-    splits = fields.pop("splits")
-    return assemble(name, **fields, is_valid=splits == "valid", is_test=splits == "test")
+def _in_domain(contents: _Contents, name: str) -> _Contents:
+    return contents._replace(domains=np.full(len(contents.inputs), name), domain_names=[name])
 
 
 def _concatenate(origins: Sequence[object], parts: Sequence[_Contents]) -> _Contents:
-    """Concatenate parts of one domain each; parts of the same domain name are of the same domain."""
+    """Concatenate parts; domains of equal names are one."""
     for what, form in _FORMS.items():
         for origin, part in zip(origins, parts, strict=True):
             _check_agreement(what, origins[0], form(parts[0]), origin, form(part))
     if len(parts) == 1:
         return parts[0]
-    names = list(dict.fromkeys(part.domain_names[0] for part in parts))
+    names = [name for part in parts for name in part.domain_names or []]
     return _Contents(
-        *(np.concatenate([getattr(part, field) for part in parts]) for field in ("inputs", "labels", "splits")),
-        domains=np.repeat([names.index(part.domain_names[0]) for part in parts], [len(part.inputs) for part in parts]),
-        domain_names=names,
+        inputs=np.concatenate([part.inputs for part in parts]),
+        labels=np.concatenate([part.labels for part in parts]),
+        splits=[split for part in parts for split in part.splits],
+        domains=np.concatenate([part.domains for part in parts]),
+        domain_names=list(dict.fromkeys(names)) or None,
         class_names=parts[0].class_names,
+        notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
     )
 
 
@@ -87,88 +98,121 @@ def _check_agreement(what: str, first: object, first_value: object, second: obje
         )
 
 
+def assign_roles(origin: object, keys: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Find what the arrays or columns of these names hold, by `ROLES`.
+
+    Returns:
+        {part: {role: key}}, where a part is a split or a domain, and "" of keys that name none.
+
+    Raises:
+        InputError: Two keys have the same role.
+    """
+    keys, parts = list(keys), {}
+    for key in keys:
+        (first, _, after), (before, _, last) = key.partition("_"), key.rpartition("_")
+        if key.lower() in ROLES:
+            part, role = "", ROLES[key.lower()]
+        elif first.lower() in ROLES and after.lower() in SPLITS:
+            part, role = after, ROLES[first.lower()]
+        elif before and (last in _ALIASES or (before.lower() in SPLITS and last.lower() in ROLES)):
+            part, role = before, ROLES[last.lower()]
+        else:
+            continue
+        if (other := parts.setdefault(part, {}).setdefault(role, key)) != key:
+            raise InputError(
+                f"{origin}: '{other}' and '{key}' may both be the {role}{part and f' of {part}'}. Keep one of them; "
+                f"found {', '.join(keys)}."
+            )
+    return parts
+
+
 def _read(path: Path, size: int | None, channels: int | None) -> _Contents:
     check_regular(require_path(path))
     if not zipfile.is_zipfile(path):
         raise InputError(f"{path} is not a whole .npz file. It is cut short or of another format; download it again.")
     with report_read_errors(path), np.load(path) as file:
-        class_names = _read_names(path, file, "class_names") if "class_names" in file else None
-        if "images" in file:
-            domains, domain_names = _read_domains(path, file)
-            contents = _read_part(path, file, "", size, channels)._replace(class_names=class_names)
-            return contents if domains is None else contents._replace(domains=domains, domain_names=domain_names)
-        names = [key.removesuffix("_images") for key in file.files if key.endswith("_images")]
-        if not names:
-            raise InputError(f"{path} has no images; it has {', '.join(file.files)}. Give {_KEYS}")
-        if len({name in SPLITS for name in names}) > 1:
-            raise InputError(f"{path} has the parts {', '.join(names)}: splits and domains. Give one kind.")
-        if names[0] in SPLITS:
-            names = sorted(names, key=lambda name: ("train", "valid", "test").index(SPLITS[name]))
-        parts = [_read_part(path, file, name, size, channels) for name in names]
-        return _concatenate([f"{name}_images" for name in names], parts)._replace(class_names=class_names)
+        return _read_contents(path, file, size, channels)
 
 
-def _read_part(path: Path, file: NpzFile, name: str, size: int | None, channels: int | None) -> _Contents:
-    """Read the part <name>_images ..., or without a name, images ...; its split or domain is its name."""
-    prefix = f"{name}_" if name else ""
-    images = _read_array(path, file, f"{prefix}images")
+def _read_contents(origin: object, file: Mapping[str, Any], size: int | None, channels: int | None) -> _Contents:
+    parts = assign_roles(origin, file)
+    whole, found = parts.get("", {}), ", ".join(file)
+    names = [name for name, keys in parts.items() if "images" in keys]
+    if not names:
+        raise InputError(f"{origin} has no images; it has {found}. Give {_KEYS}")
+    if len({(name == "") + 2 * (name.lower() in SPLITS) for name in names}) > 1:
+        raise InputError(f"{origin} has splits beside domains or whole arrays. Give one kind; it has {found}.")
+    if names[0].lower() in SPLITS:
+        names = sorted(names, key=lambda name: ("train", "valid", "test").index(SPLITS[name.lower()]))
+    contents = _concatenate(
+        [parts[name]["images"] for name in names],
+        [_read_part(origin, file, name, parts[name], size, channels) for name in names],
+    )
+    named = [role for role in ("class_names", "domain_names") if role in whole]
+    texts: dict[str, Any] = {role: _read_names(origin, file, whole[role]) for role in named}
+    used = {key: role for name in ["", *names] for role, key in parts.get(name, {}).items()}
+    renamed = [f"{key} as {role}" for key, role in used.items() if role[:-1] not in key]
+    unread = [key for key in file if key not in used]
+    notes = [f"read {', '.join(renamed)}"] * bool(renamed) + [f"not read: {', '.join(unread)}"] * bool(unread)
+    return contents._replace(**texts, notes=notes)
+
+
+def _read_part(
+    origin: object, file: Mapping[str, Any], name: str, keys: Mapping[str, str], size: int | None, channels: int | None
+) -> _Contents:
+    """Read the arrays of one part, whose split or domain is its name."""
+    images = _read_member(file, keys["images"])
     if images.ndim < 2 or 0 in images.shape:
         raise InputError(
-            f"{path}: '{prefix}images' has the shape {images.shape}. Give [n, ...], one or more, of one or more pixels."
+            f"{origin}: '{keys['images']}' has the shape {images.shape}. Give [n, ...], one or more, of one or more "
+            "pixels."
         )
-    inputs = conform_images(images, size, channels)
-    if f"{prefix}masks" in file:
-        labels = _convert_masks(path, _read_member(file, f"{prefix}masks"), size)
+    if "masks" in keys:
+        labels = _convert_masks(origin, _read_member(file, keys["masks"]), size)
+    elif "labels" in keys:
+        labels = _read_member(file, keys["labels"])
     else:
-        labels = _read_array(path, file, f"{prefix}labels")
-    splits = _read_names(path, file, f"{prefix}split") if f"{prefix}split" in file else ["train"] * len(inputs)
-    for split in set(splits):
-        if split not in SPLITS:
-            raise InputError(f"{path}: no split is called '{split}'. {nearest(split, SPLITS)}")
-    splits = np.full(len(inputs), SPLITS[name]) if name in SPLITS else np.array([SPLITS[x] for x in splits], "U5")
-    domain = name if name and name not in SPLITS else "all"
-    return _Contents(inputs, labels, splits, np.zeros(len(inputs), int), [domain], None)
+        raise InputError(f"{origin} has '{keys['images']}' without labels; it has {', '.join(file)}. Give {_KEYS}")
+    num, is_split = len(images), name.lower() in SPLITS
+    contents = _Contents(
+        conform_images(images, size, channels),
+        labels,
+        _read_names(origin, file, keys["split"]) if "split" in keys else [name if is_split else "train"] * num,
+        np.full(num, "all"),
+        None,
+        None,
+        [],
+    )
+    if name and not is_split:
+        return _in_domain(contents, name)
+    if "domains" not in keys:
+        return contents
+    domains = _read_member(file, keys["domains"])
+    is_number = domains.dtype.kind in "iu"
+    return contents._replace(domains=domains if is_number else _read_names(origin, file, keys["domains"]))
 
 
-def _convert_masks(path: Path, masks: np.ndarray, size: int | None) -> np.ndarray:
+def _convert_masks(origin: object, masks: np.ndarray, size: int | None) -> np.ndarray:
     if masks.dtype.kind not in "iub" or masks.ndim != 3 or masks.min(initial=0) < 0 or masks.max(initial=0) > 255:
         raise InputError(
-            f"{path} has masks {masks.dtype} {masks.shape}. Give [n, height, width], the class of each pixel in 0..255."
+            f"{origin} has masks {masks.dtype} {masks.shape}. Give [n, height, width], each pixel's class in 0..255."
         )
     return np.stack([resize_mask(mask, size) for mask in masks.astype(np.uint8)])
 
 
-def _read_array(path: Path, file: NpzFile, key: str) -> np.ndarray:
-    if key not in file:
-        raise InputError(f"{path} has no '{key}'; it has {', '.join(file.files)}. Give {_KEYS}")
-    return _read_member(file, key)
-
-
-def _read_member(file: NpzFile, key: str) -> np.ndarray:
+def _read_member(file: Mapping[str, Any], key: str) -> np.ndarray:
     """Read one array; raises ValueError where the file does not hold what its header announces."""
-    name, archive = f"{key}.npy", file.zip
+    name, archive = f"{key}.npy", getattr(file, "zip", None)
     if archive is not None and name in archive.namelist():
         with archive.open(name) as member:
             check_header(member, archive.getinfo(name).file_size, is_read=True)
-    return file[key]
+    return np.asanyarray(file[key])
 
 
-def _read_names(path: Path, file: NpzFile, key: str) -> list[str]:
+def _read_names(origin: object, file: Mapping[str, Any], key: str) -> list[str]:
     values = _read_member(file, key)
     if values.ndim != 1 or values.dtype.kind not in "Uiu":
         raise InputError(
-            f"{path}: '{key}' is {values.dtype} of shape {values.shape}. Give one axis of text, np.array([...], str)."
+            f"{origin}: '{key}' is {values.dtype} of shape {values.shape}. Give one axis of text, np.array([...], str)."
         )
     return [str(each) for each in values.tolist()]
-
-
-def _read_domains(path: Path, file: NpzFile) -> tuple[np.ndarray | None, list[str]]:
-    if "domains" not in file:
-        return None, ["all"]
-    domains = _read_member(file, "domains")
-    if domains.dtype.kind not in "iu":
-        names, domains = np.unique(_read_names(path, file, "domains"), return_inverse=True)
-        return domains, names.tolist()
-    if "domain_names" in file:
-        return domains, _read_names(path, file, "domain_names")
-    return domains, number_names("domains", int(domains.max(initial=0)), len(domains), "domain_")

@@ -72,7 +72,7 @@ def test_domains_must_agree(tmp_path, contents, message):
 
 def test_a_missing_key_is_named(tmp_path):
     np.savez(tmp_path / "x.npz", images=IMAGES)
-    with pytest.raises(InputError, match=r"x\.npz has no 'labels'; it has images"):
+    with pytest.raises(InputError, match=r"x\.npz has 'images' without labels; it has images"):
         load("arrays", path=tmp_path / "x.npz")
 
 
@@ -142,6 +142,32 @@ def test_parts_named_like_splits_are_splits(tmp_path):
     assert dataset.is_test.tolist() == [False] * 5 + [True]
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("x_train", "y_train", "x_test", "y_test"),
+        ("X_train", "y_train", "X_test", "y_test"),
+        ("train_data", "train_targets", "test_data", "test_targets"),
+        ("images_train", "labels_train", "images_test", "labels_test"),
+    ],
+)
+def test_parts_are_read_under_the_names_that_others_save_them_by(tmp_path, keys):
+    values = (IMAGES[:4], LABELS[:4, None], IMAGES[4:], LABELS[4:, None])
+    np.savez(tmp_path / "x.npz", **dict(zip(keys, values, strict=True)), train_client=["b", "a", "a", "b"])
+    dataset = load("arrays", path=tmp_path / "x.npz")
+    np.testing.assert_array_equal(dataset.inputs[..., 0], IMAGES)
+    assert (dataset.labels.tolist(), dataset.is_test.tolist()) == (LABELS.tolist(), [False] * 4 + [True] * 2)
+    assert [dataset.domain_names[i] for i in dataset.domains] == ["b", "a", "a", "b", "all", "all"]
+
+
+@pytest.mark.parametrize("keys", [("X", "y"), ("data", "target"), ("data", "targets"), ("x", "label")])
+def test_arrays_are_read_under_common_names_and_notes_say_which(tmp_path, keys):
+    np.savez(tmp_path / "x.npz", **dict(zip(keys, (IMAGES, LABELS), strict=True)), client=["b", "a"] * 3, extra=[1])
+    dataset = load("arrays", path=tmp_path / "x.npz")
+    assert (dataset.labels.tolist(), dataset.domain_names) == (LABELS.tolist(), ("a", "b"))
+    assert "not read: extra" in dataset.notes and f"{keys[0]} as images" in dataset.notes[0]
+
+
 def test_other_parts_are_domains_with_their_masks_and_splits(tmp_path):
     masks = (IMAGES % 2).astype(np.uint8)
     np.savez(
@@ -171,8 +197,11 @@ def test_resized_masks_have_the_same_classes(tmp_path):
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        ({"train_images": IMAGES, "train_labels": LABELS, "art_images": IMAGES, "art_labels": LABELS}, "Give one kind"),
-        ({"art_images": IMAGES}, "has no 'art_labels'"),
+        (
+            {"train_images": IMAGES, "train_labels": LABELS, "art_images": IMAGES, "art_labels": LABELS},
+            "Give one kind; it has",
+        ),
+        ({"art_images": IMAGES}, "has 'art_images' without labels"),
         ({"images": IMAGES, "labels": LABELS, "split": ["left"] * 6}, "no split is called 'left'"),
         ({"images": IMAGES, "masks": IMAGES.astype(np.int64) + 200}, r"has masks int64 \(6, 4, 4\)"),
         ({"images": IMAGES, "masks": IMAGES[0]}, r"has masks uint8 \(4, 4\)"),
@@ -182,6 +211,12 @@ def test_resized_masks_have_the_same_classes(tmp_path):
         ),
         ({"images": IMAGES, "masks": IMAGES[:, :3]}, r"labels of shape \(6, 3, 4\), not \(6, 4, 4\)"),
         ({"labels": LABELS}, "has no images; it has labels"),
+        (
+            {"images": IMAGES, "data": IMAGES, "y": LABELS},
+            "'images' and 'data' may both be the images.*data, y",
+        ),
+        ({"x_test": IMAGES, "test_images": IMAGES}, "'x_test' and 'test_images' may both be the images of test"),
+        ({"images": IMAGES, "y": LABELS, "x_test": IMAGES}, "splits beside domains or whole arrays"),
     ],
 )
 def test_invalid_parts_are_named_in_the_error(tmp_path, contents, message):
