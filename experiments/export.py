@@ -64,18 +64,20 @@ def load_model(workdir: Path, seed: int | None = None, *, for_pytorch: bool = Tr
     seeds = range(run_settings["seed"], run_settings["seed"] + run_settings["num_seeds"])
     if seed is not None and seed not in seeds:
         raise InputError(f"--seed: the run has the seeds {', '.join(map(str, seeds))}, not {seed}.")
-    state, rounds, problem, federation = _restore_last(directory, run_settings)
+    state, rounds, problem, parts = restore_last(directory, run_settings)
     one = jax.tree.map(lambda x: x[0 if seed is None else seeds.index(seed)], state)
     mean = mean_personal_variables(one.clients, len(one.clients.rounds))
     variables = tree.merge(problem.evaluated(one.server), mean)
-    return TrainedModel(variables, TORCH_NAMES.get(name), rounds, problem, federation)
+    return TrainedModel(variables, TORCH_NAMES.get(name), rounds, problem, parts.federation)
 
 
-def _restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tuple[State, int, LocalProblem, Federation]:
+def restore_last(
+    directory: RunDirectory, run_settings: dict[str, Any]
+) -> tuple[State, int, LocalProblem, build.RunParts]:
     """Restore the last checkpoint, leaves [num_seeds, ...], without compiling.
 
     Returns:
-        The state, its number of rounds, the learning problem, and the federation.
+        The state, its number of rounds, the learning problem, and the parts of the run.
     """
     if not (directory / "checkpoints").is_dir():
         raise InputError(f"--workdir: '{directory.path}' holds no checkpoint yet. Train until there is one.")
@@ -98,7 +100,7 @@ def _restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tupl
     ).with_events(parts.asynchronous)
     is_on_device = resolved.get("client_states", "device") == "device"
     state = spec.restore(checkpoints, is_on_device=is_on_device)
-    return state, checkpoints.latest() or 0, spec.round(engine.vmapped).problem, federation
+    return state, checkpoints.latest() or 0, spec.round(engine.vmapped).problem, parts
 
 
 @with_exit_status()

@@ -40,6 +40,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="SCORE",
         help="add a table of the rounds, seconds and bytes to this accuracy or Dice, such as 0.8; may be repeated",
     )
+    parser.add_argument("--client", metavar="NAME", help="add a section about one client")
+    parser.add_argument(
+        "--confusion",
+        action="store_true",
+        help="add confusion matrices, for which the data and the last checkpoints of the runs are read",
+    )
     flags = parser.parse_args(argv)
     if wrong := [target for target in flags.target if not 0 < target <= 1]:
         raise InputError(f"--target: a score lies between 0 and 1, and {wrong[0]:g} does not. Write 0.8 for 80 %.")
@@ -64,12 +70,12 @@ def main(argv: Sequence[str]) -> int:
     check_packages()
     from . import contents, page
 
-    report = page.Report(command.out)
+    report, options = page.Report(command.out), (command.target, command.client, command.confusion)
     try:
         if command.watch:
-            page.watch(report, command.runs, command.target)
+            page.watch(report, command.runs, *options)
         else:
-            report.write(contents.make_contents(*results.read_runs(command.runs), command.target))
+            report.write(contents.make_contents(*results.read_runs(command.runs), *options))
     except OSError as error:
         raise InputError(str(error)) from error
     print(f"written: {report.out}, and its tables and figures in {report.folder}")

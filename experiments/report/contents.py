@@ -5,10 +5,12 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fedjax_het.errors import InputError, nearest
+
 from ..runs.figures import Figure
 from ..runs.results import MissingRun, RunResults
 from ..runs.tables import LabeledRun, Table, Value, client_tables, score_title
-from . import clients, comparisons, costs, curves, diagnostics, images, measures
+from . import clients, comparisons, costs, curves, diagnostics, images, measures, one_client
 from .images import Picture
 from .rows import Row, group_by_data, left_out, make_rows, tabulate_runs, tabulate_settings, tabulate_versions
 
@@ -48,7 +50,11 @@ class Contents(NamedTuple):
 
 
 def make_contents(
-    runs: Sequence[RunResults], missing: Sequence[MissingRun] = (), scores_to_reach: Sequence[float] = ()
+    runs: Sequence[RunResults],
+    missing: Sequence[MissingRun] = (),
+    scores_to_reach: Sequence[float] = (),
+    client: str | None = None,
+    has_confusion: bool = False,
 ) -> Contents:
     """Make the contents of a report on runs, finished or not; each data set has sections of its own.
 
@@ -56,6 +62,8 @@ def make_contents(
         runs: the runs.
         missing: directories that were given and hold no run.
         scores_to_reach: between 0 and 1; each has a table of what it took to reach it.
+        client: the name of a client that has a section of its own.
+        has_confusion: whether models are restored to draw confusion matrices.
     """
     rows = make_rows(runs)
     groups = group_by_data(rows)
@@ -64,12 +72,15 @@ def make_contents(
     facts = {"Settings that all rows share": common, "Versions and machines that all rows share": common_versions}
     sections, lead = [Section("runs", "Runs", [tabulate_runs(rows, missing)])], []
     for data, group in groups.items():
-        own, sentences = _make_sections(group, scores_to_reach)
+        own, sentences = _make_sections(group, scores_to_reach, client, has_confusion)
         sections += own if len(groups) == 1 else [_rename(section, data) for section in own]
         lead += sentences if len(groups) == 1 else [f"{data}, {sentence}" for sentence in sentences]
     sections.append(Section("settings", "Settings and versions", [settings, versions], facts=facts))
     if running := sum(not run.is_finished for run in runs):
         lead.append(f"{running} of {len(runs)} runs are not finished.")
+    if client and not one_client.find_client(rows, client):
+        known = {each["client"] for row in rows if row.first.partition for each in row.first.partition["clients"]}
+        raise InputError(f"--client: no run has a client '{client}'. {nearest(client, known)}")
     sections = [_drop_empty(section) for section in sections]
     sections = [each for each in sections if each.parts or any(each.facts.values())]
     names = [row.label for row in rows]
@@ -77,7 +88,9 @@ def make_contents(
     return Contents(title, lead, rows, sections)
 
 
-def _make_sections(group: Sequence[Row], scores_to_reach: Sequence[float]) -> tuple[list[Section], list[str]]:
+def _make_sections(
+    group: Sequence[Row], scores_to_reach: Sequence[float], client: str | None, has_confusion: bool
+) -> tuple[list[Section], list[str]]:
     """Return (the sections of the rows of one data set, the sentences of their summary)."""
     score = measures.find_score(group)
     title = score_title(score)
@@ -89,10 +102,13 @@ def _make_sections(group: Sequence[Row], scores_to_reach: Sequence[float]) -> tu
     finished = [LabeledRun(row.label, run, left_out(run)) for row in group for run in row.runs if run.clients]
     fairness, by_client = clients.make_fairness_tables(group, score), clients.make_scores_figure(group, score, title)
     partitions = clients.make_partition_figure(group, "pixels" if score == "dice" else "examples")
+    matrices = [one_client.draw_confusion(group)] if has_confusion else []
+    of_client = one_client.make_parts(group, client, score, has_confusion) if client else []
     sections = [
-        Section("results", "Results", [final, *measures.make_metric_tables(group), *shown], folded),
+        Section("results", "Results", [final, *measures.make_metric_tables(group), *shown, *matrices], folded),
         Section("learning", "Learning", [*reached, curves.make_figure(group, score, title)]),
         Section("clients", "Clients", [*fairness, by_client], client_tables(finished)),
+        Section("client", f"Client {client}", of_client),
         Section("data", "Data", [partitions]),
         Section("diagnostics", "Diagnostics", diagnostics.make_figures(group)),
         Section("pictures", "Pictures", images.draw_pictures(group)),

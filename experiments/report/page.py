@@ -88,7 +88,7 @@ class Report:
                 self._drawn[figure.name] = figure
 
 
-def watch(report: Report, paths: Sequence[Path], scores_to_reach: Sequence[float] = ()) -> None:
+def watch(report: Report, paths: Sequence[Path], *options: Any) -> None:
     """Write the report whenever a run's files change until interrupted, and then once more without reloading.
 
     Files that cannot be read later cause a message, and the page stays as it is until they can be read.
@@ -96,14 +96,14 @@ def watch(report: Report, paths: Sequence[Path], scores_to_reach: Sequence[float
     Args:
         report: the report.
         paths: the directories of the runs.
-        scores_to_reach: see `contents.make_contents`.
+        *options: see `contents.make_contents`.
 
     Raises:
         InputError: The first page cannot be written.
     """
 
     def write(is_watched: bool) -> None:
-        report.write(make_contents(*read_runs(paths), scores_to_reach), is_watched)
+        report.write(make_contents(*read_runs(paths), *options), is_watched)
 
     def write_again(is_watched: bool) -> None:
         try:

@@ -5,13 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedjax_het._internal.docstrings import find_title
-from fedjax_het.algorithms import ALGORITHMS
-
 from ..runs.records import flatten
 from ..runs.results import MissingRun, RunResults
 from ..runs.run_directory import run_identity
-from ..runs.setting_text import short_name
+from ..runs.setting_text import algorithm_title, short_name
 from ..runs.tables import Table
 
 _READERS = ("arrays", "folders")
@@ -104,8 +101,7 @@ def _distinguishing_settings(run: RunResults) -> dict[str, Any]:
 
 
 def _make_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = [each["algorithm.name"] for each in settings]
-    labels = [find_title(ALGORITHMS[name]) if name in ALGORITHMS else name for name in names]
+    labels = [algorithm_title(each["algorithm.name"]) for each in settings]
     keys = [*_NAMES[1:], *dict.fromkeys(key for each in settings for key in each)]
     for key in keys:
         for label in {label for label in labels if labels.count(label) > 1}:

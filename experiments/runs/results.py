@@ -77,6 +77,11 @@ class RunResults:
         return _hinted(run_files.read_rows, self.directory / run_files.PER_CLIENT, CLIENTS_HINT) or []
 
     @cached_property
+    def improvements(self) -> list[Json]:
+        """The lines of selected.jsonl: one per seed and round that did best on validation examples so far."""
+        return self._read_lines(run_files.SELECTED)
+
+    @cached_property
     def selected_clients(self) -> list[Json]:
         """The clients' rows in the round that is selected on validation examples, for each seed.
 
@@ -84,7 +89,7 @@ class RunResults:
             InputError: The run selects no round, because no client has validation examples.
         """
         rounds = self.selected["rounds"]
-        lines = {(line["seed"], line["round"]): line["clients"] for line in self._read_lines(run_files.SELECTED)}
+        lines = {(line["seed"], line["round"]): line["clients"] for line in self.improvements}
         seeds = sorted({seed for seed, _ in lines})
         return [row for seed, round in zip(seeds, rounds, strict=True) for row in lines[seed, round]]
 

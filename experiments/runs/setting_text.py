@@ -3,12 +3,19 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from fedjax_het._internal.docstrings import find_title
+from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.errors import InputError, nearest, shorten
 
 _MAX_BYTES = 2**63
 _NUMBER = r"([1-9]\d{0,8})"  # of devices or clients
 _LAYOUT = re.compile(rf"(auto)|(vmapped)|(chunked)\({_NUMBER}\)|(sharded)\({_NUMBER}(?:,{_NUMBER})?\)")
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def algorithm_title(name: str) -> str:
+    """Return an algorithm's name as papers print it, "FedProx"; a name that is no algorithm's as it is."""
+    return find_title(ALGORITHMS[name]) if name in ALGORITHMS else name
 
 
 def parse_layout(text: str) -> tuple[str, tuple[int, ...]]:

@@ -15,7 +15,7 @@ from .. import module_command, module_environment
 from ..configuration import build, config_files, settings
 from ..runs import json_files
 from ..runs.run_directory import RunDirectory
-from ..runs.setting_text import short_name
+from ..runs.setting_text import algorithm_title, short_name
 from ..training import terminal
 
 UNSEEN = "data.unseen"
@@ -81,13 +81,17 @@ def make_grid(configs: Sequence[Path], common: Mapping[str, str], varied: Mappin
 
 
 def label_runs(runs: Sequence[GridRun]) -> list[str]:
-    """Return each run's row in a table: what distinguishes it from others, except the domain left out and the seed."""
+    """Return each run's row in a table: what distinguishes it from others, except the domain left out and the seed.
+
+    Algorithms, and configs that have the name of one, are named as papers print them.
+    """
     has_several_configs = len({run.config for run in runs}) > 1
 
     def label(run: GridRun) -> str:
         varied = [f"{short_name(key)}={text}" for key, text in run.own.items() if key not in (UNSEEN, SEED, _NAME)]
-        algorithm = [run.own[_NAME]] if _NAME in run.own else []
-        return " ".join(([run.config.stem] if has_several_configs or not algorithm else []) + algorithm + varied)
+        names = [run.config.stem] if has_several_configs or _NAME not in run.own else []
+        names += [run.own[_NAME]] if _NAME in run.own else []
+        return " ".join([*map(algorithm_title, names), *varied])
 
     return [label(run) for run in runs]
 

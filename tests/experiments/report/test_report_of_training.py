@@ -2,12 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from experiments import train
 from experiments.report import page
 from experiments.report.contents import make_contents
 from experiments.runs.results import read_runs
+from fedjax_het.errors import InputError
 
 pytestmark = pytest.mark.extended
 
@@ -59,3 +61,23 @@ def test_all_output_of_a_run_is_drawn(run):
     (while_running / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text()[:-10])
     told = make_contents(*read_runs([while_running]))
     assert told.rows[0].first.done == 2 and told.lead == ["1 of 1 runs are not finished."]
+
+
+def test_confusion_matrices_and_the_section_of_a_client_agree_with_its_figures(run):
+    told = make_contents(*read_runs([run]), client="client_002", has_confusion=True)
+    (found,) = told.rows[0].runs
+    figures = {figure.name: figure.views for figure in told.figures}
+    shares, counts = (np.array(view.panels[0].marks[0].z) for view in figures["confusion"])
+    assert np.trace(counts) / counts.sum() == pytest.approx(found.final["test/accuracy"]["mean"])
+    np.testing.assert_allclose(shares, counts / counts.sum(axis=1, keepdims=True))
+    last = [float(row["accuracy"]) for row in found.clients if row["client"] == "client_002"]
+    curves = figures["client_scores"][0].panels[0].marks
+    assert [curve.y[-1] for curve in curves] == last and all(curve.x[-1] == 4 for curve in curves)
+    own = np.array(figures["client_confusion"][1].panels[0].marks[0].z)
+    client = found.partition["clients"][2]
+    assert own.sum() == 2 * client["test"] and np.trace(own) / own.sum() == pytest.approx(np.mean(last))
+    table = next(table for table in told.tables if table.name == "client_data")
+    expected = [client["train"], client["valid"], client["test"], *client["classes"].values()]
+    assert table.rows[0][1] == list(map(str, expected))
+    with pytest.raises(InputError, match="--client: no run has a client 'client_9'"):
+        make_contents(*read_runs([run]), client="client_9")

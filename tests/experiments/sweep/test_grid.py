@@ -39,9 +39,9 @@ def test_domains_left_out_and_seeds_share_a_row():
 
 def test_a_row_is_labeled_by_its_algorithm():
     names = {"algorithm.name": ["fedavg", "fedbn"]}
-    assert grid.label_runs(grid.make_grid([QUICK], {}, names)) == ["fedavg", "fedbn"]
+    assert grid.label_runs(grid.make_grid([QUICK], {}, names)) == ["FedAvg", "FedBN"]
     several = grid.make_grid([QUICK, Path("slow.py")], {}, names | {"algorithm.lam": ["0"]})
-    assert grid.label_runs(several)[::3] == ["quickstart fedavg lam=0", "slow fedbn lam=0"]
+    assert grid.label_runs(several)[::3] == ["quickstart FedAvg lam=0", "slow FedBN lam=0"]
 
 
 def test_a_nested_table_is_labeled_by_its_own_name():
