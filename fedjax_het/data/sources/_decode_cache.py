@@ -1,4 +1,4 @@
-"""Cache of decoded examples: memory-mapped arrays in a folder that one process at a time writes."""
+"""Cache of decoded examples: memory-mapped arrays in a folder that is written aside and renamed."""
 
 import hashlib
 import json
@@ -7,27 +7,31 @@ import os
 import re
 import shutil
 import time
-from collections import deque
+import uuid
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
+from fedjax_het._internal import atomic
 from fedjax_het._internal.cache_folder import cache_folder
 from fedjax_het._internal.machine_memory import host_memory
-from fedjax_het.data.sources._growable_npy import DamagedArraysError, GrowableNpyWriter, open_arrays
 from fedjax_het.data.sources._images import check_space
 from fedjax_het.data.sources._io_errors import check_regular, report_write_errors
+from fedjax_het.data.sources._npy import map_npy
 from fedjax_het.errors import InputError
 
 Item = TypeVar("Item")
 Chunk = Mapping[str, np.ndarray]
+MANIFEST = "manifest.json"
 _LOG = logging.getLogger("fedjax_het")
-_FORMAT = 1  # of the cache; folders of another format are not opened
+_FORMAT = 2  # of the cache; folders of another format are not opened
 _LOG_INTERVAL = 10.0  # seconds between two messages on the progress
+_ABANDONED = 3600.0  # seconds after which a folder that nobody writes to is one of a process that was killed
 _WORKERS = min(16, os.cpu_count() or 1)
 
 
@@ -44,8 +48,9 @@ def decode_once(
 
     The arrays lie in `cache` under <name>-<hash>. The hash is of the files' order, names relative to their common
     folder, sizes and times of last change, and of `options`. Contents are not hashed: reading all files would take as
-    long as decoding them, and a file that is written again changes its time. A damaged or incomplete cache is written
-    again, with a warning to the logger "fedjax_het"; a second process waits for the first.
+    long as decoding them, and a file that is written again changes its time. The arrays are written beside that folder,
+    which is renamed once it is complete. A cache with a file that is missing or cut short is written again, with a
+    warning to the logger "fedjax_het".
 
     Args:
         name: The name of the data set.
@@ -67,14 +72,22 @@ def decode_once(
     size, channels = options.get("size"), options.get("channels")
     check_space(min(len(items), _WORKERS), size, channels, host_memory(), "this machine's memory")
     check_space(len(items), size, channels, shutil.disk_usage(root).free, str(root))
-    with _write_lock(folder.with_name(f"{folder.name}.partial")) as partial:
-        if (arrays := _open_cached(folder)) is not None:
-            return arrays
-        _write_arrays(partial, items, read, options)
-        with report_write_errors(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-            partial.rename(folder)
-    return open_arrays(folder)
+    partial = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.partial")
+    try:
+        with report_write_errors(partial):
+            _remove_abandoned(folder)
+            partial.mkdir()
+            _write_arrays(partial, items, read, options)
+            try:
+                partial.rename(folder)
+            except OSError:
+                if not folder.is_dir():  # else another process has written it in the meantime
+                    raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    if (arrays := _open_cached(folder)) is None:
+        raise InputError(f"cannot read the decoded data in {folder}. Give another folder with `cache`.")
+    return arrays
 
 
 def _compute_key(files: Sequence[str | Path], options: Mapping[str, Any]) -> str:
@@ -92,28 +105,72 @@ def _compute_key(files: Sequence[str | Path], options: Mapping[str, Any]) -> str
 
 
 def _open_cached(folder: Path) -> dict[str, np.memmap] | None:
+    """The arrays of a complete folder; None where there is no folder, or it was damaged and is removed."""
     with report_write_errors(folder):
         if not folder.exists():
             return None
     try:
-        return open_arrays(folder)
-    except DamagedArraysError as error:
+        names = json.loads((folder / MANIFEST).read_text())["arrays"]
+        return {name: map_npy(folder / f"{name}.npy") for name in names}
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         _LOG.warning("the cache %s is damaged and is written again: %s", folder, error)
+        shutil.rmtree(folder, ignore_errors=True)
         return None
+
+
+def _remove_abandoned(folder: Path) -> None:
+    for partial in folder.parent.glob(f"{folder.name}.*.partial"):
+        if time.time() - max(path.stat().st_mtime for path in (partial, *partial.iterdir())) > _ABANDONED:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write_arrays(
     folder: Path, items: Sequence[Item], read: Callable[[Item], Chunk], options: Mapping[str, Any]
 ) -> None:
-    writer, last_message = GrowableNpyWriter(folder), time.monotonic()
-    for i, (item, chunk) in enumerate(zip(items, map_in_order(read, items), strict=True)):
-        with report_write_errors(folder):
-            writer.append(str(item[0] if isinstance(item, tuple) else item), chunk)
-        if time.monotonic() - last_message > _LOG_INTERVAL:
-            last_message = time.monotonic()
-            _LOG.info("decoded %d of %d into %s", i + 1, len(items), folder)
-    with report_write_errors(folder):
-        writer.seal(options)
+    files: dict[str, IO[bytes]] = {}
+    heads: dict[str, np.ndarray] = {}  # of shape (0, ...), in the form of all rows
+    lengths, first, last_message = Counter(), "", time.monotonic()
+    with ExitStack() as stack:
+        for i, (item, chunk) in enumerate(zip(items, map_in_order(read, items), strict=True)):
+            origin = str(item[0] if isinstance(item, tuple) else item)
+            first = first or origin
+            for name, rows in chunk.items():
+                if name not in files:
+                    files[name], heads[name] = stack.enter_context((folder / f"{name}.npy").open("wb")), rows[:0]
+                    _write_header(files[name], heads[name], 0)
+                if rows.shape[1:] != heads[name].shape[1:]:
+                    raise InputError(_describe_difference(first, heads[name].shape[1:], origin, rows.shape[1:]))
+                if rows.dtype != heads[name].dtype:
+                    raise InputError(f"{first} holds {heads[name].dtype} and {origin} {rows.dtype}. Convert one.")
+                files[name].write(rows.tobytes())
+                lengths[name] += len(rows)
+            if time.monotonic() - last_message > _LOG_INTERVAL:
+                last_message = time.monotonic()
+                _LOG.info("decoded %d of %d into %s", i + 1, len(items), folder)
+        for name, file in files.items():
+            _write_header(file, heads[name], lengths[name])
+    for name in files:
+        atomic.sync(folder / f"{name}.npy")
+    atomic.write(folder / MANIFEST, json.dumps({"arrays": list(files), "about": options}, indent=2))
+
+
+def _write_header(file: IO[bytes], rows: np.ndarray, length: int) -> None:
+    """Write the header of an array of `length` rows; NumPy leaves room in it for any length."""
+    file.seek(0)
+    header = {"descr": rows.dtype.str, "fortran_order": False, "shape": (length, *rows.shape[1:])}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def _describe_difference(first: str, one: tuple[int, ...], second: str, other: tuple[int, ...]) -> str:
+    if one[2:] != other[2:]:
+        grey, color = (first, second) if one[2:] == (1,) else (second, first)
+        return (
+            f"{grey} is grey and {color} is in color. Give `channels`: 3 repeats grey in all three, 1 makes all grey."
+        )
+    return (
+        f"{first} is {one[1]} x {one[0]} and {second} is {other[1]} x {other[0]} pixels. Give `size`, and all are "
+        "resized to it."
+    )
 
 
 def map_in_order(function: Callable, items: Sequence) -> Iterator:
@@ -126,61 +183,3 @@ def map_in_order(function: Callable, items: Sequence) -> Iterator:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
-
-
-@contextmanager
-def _write_lock(partial: Path) -> Iterator[Path]:
-    """Create and lock an empty folder, which is removed afterwards unless it was renamed.
-
-    The lock is on the folder itself, so that a process that is killed leaves no lock, only files to remove.
-    """
-    while True:
-        with report_write_errors(partial):
-            handle = _open_folder(partial)
-        if handle is None:
-            continue
-        try:
-            with report_write_errors(partial):
-                _lock(handle, partial)
-                # The last owner of the lock may have renamed or removed the folder that was opened here.
-                if not _is_at(handle, partial):
-                    continue
-                for leftover in partial.iterdir():
-                    _LOG.warning("%s is incomplete and is written again", leftover)
-                    leftover.unlink()
-            try:
-                yield partial
-            finally:
-                if _is_at(handle, partial):
-                    shutil.rmtree(partial, ignore_errors=True)
-            return
-        finally:
-            os.close(handle)
-
-
-def _open_folder(folder: Path) -> int | None:
-    """Create and open a folder; None where another process has just renamed or removed it.
-
-    Not mkdir(exist_ok=True), which looks at what exists a moment later, and fails where that is gone by then.
-    """
-    with suppress(FileExistsError):
-        folder.mkdir()
-    with suppress(FileNotFoundError):
-        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _lock(handle: int, partial: Path) -> None:
-    import fcntl  # exists on POSIX only, and the package must be importable elsewhere
-
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        _LOG.info("another process writes %s: waiting for it", partial)
-        fcntl.flock(handle, fcntl.LOCK_EX)

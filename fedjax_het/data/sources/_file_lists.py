@@ -6,7 +6,6 @@ import numpy as np
 
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.indexing import number_names, sort_naturally
-from fedjax_het.data.sources._growable_npy import map_npy
 from fedjax_het.data.sources._image_listing import (
     ImageEntry,
     check_files_exist,
@@ -21,6 +20,7 @@ from fedjax_het.data.sources._image_listing import (
 )
 from fedjax_het.data.sources._images import conform_images, read_image
 from fedjax_het.data.sources._io_errors import report_read_errors, require_dataset, require_path
+from fedjax_het.data.sources._npy import map_npy
 from fedjax_het.data.splitting import draw_stratified
 from fedjax_het.errors import InputError
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.sources._growable_npy import check_header
 from fedjax_het.data.sources._image_listing import SPLITS, assemble_by_name, list_entries
 from fedjax_het.data.sources._images import conform_images, resize_mask
 from fedjax_het.data.sources._io_errors import check_regular, report_read_errors, require_path
+from fedjax_het.data.sources._npy import check_header
 from fedjax_het.errors import InputError
 
 _ALIASES = {
