@@ -1,12 +1,14 @@
 """Figures of diagnostics: numbers over rounds, vectors by client or as series, matrices and landscapes as maps."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from fedjax_het.diagnostics import DIAGNOSTICS, Diagnostic, Quantity
 
-from ..runs.figures import Curve, Figure, Heat, Panel, Points, View, mean_curve, mean_points
+from ..runs.figures import Figure, Heat, Panel, View, mean_curve, mean_points
 from ..runs.run_files import Json
 from .rows import Row
 
@@ -19,53 +21,42 @@ _MAPS = " Of the first seed; clients of that round's cohort."
 
 def make_figures(rows: Sequence[Row]) -> list[Figure]:
     """Draw all diagnostics that any row has; the first run of a row represents it."""
-    snapshots = [snapshot for row in rows for snapshot in row.first.snapshots]
     shapes: dict[str, dict[str, tuple[int, ...]]] = {}
-    for snapshot in snapshots:
+    taken: dict[str, set[int]] = {}
+    for snapshot in [each for row in rows for each in row.first.snapshots]:
         for name, values in snapshot.items():
             if isinstance(values, dict) and name != "cohort":
+                taken.setdefault(name, set()).add(snapshot["round"])
                 shapes.setdefault(name, {}).update({quantity: np.shape(value) for quantity, value in values.items()})
     figures = []
-    for name, shape_of_quantity in shapes.items():
-        rounds = _select_rounds(sorted({snapshot["round"] for snapshot in snapshots if name in snapshot}))
-        if name == _LANDSCAPE:
-            figures += _make_landscapes(rows, rounds)
-        else:
-            figures += _make_figures(name, shape_of_quantity, rows, rounds)
+    for name, of_quantities in shapes.items():
+        rounds = _select_rounds(sorted(taken[name]))
+        make = _make_landscapes if name == _LANDSCAPE else _make_figures
+        figures += make(find_diagnostic(name), name, of_quantities, rows, rounds)
     return figures
 
 
 def _make_figures(
-    name: str, shapes: Mapping[str, tuple[int, ...]], rows: Sequence[Row], rounds: Sequence[int]
+    diagnostic: Diagnostic, name: str, shapes: Mapping[str, tuple[int, ...]], rows: Sequence[Row], rounds: Sequence[int]
 ) -> list[Figure]:
-    """Draw one diagnostic, given the shapes of its quantities."""
-    diagnostic, figures = find_diagnostic(name), []
-    title, caption = diagnostic.title, diagnostic.caption
-    quantities = {key: diagnostic.quantities.get(key, _default_quantity(key, shape)) for key, shape in shapes.items()}
+    figures, caption = [], diagnostic.caption
+    quantities = {key: diagnostic.quantities.get(key) or _default_quantity(key, shape) for key, shape in shapes.items()}
     scalars = [(key, None, quantities[key].title) for key, shape in shapes.items() if not shape]
     scalars += [(key, i, part) for key, quantity in quantities.items() for i, part in enumerate(quantity.parts)]
     if scalars:
         panels = [_draw_over_rounds(name, *scalar, rows) for scalar in scalars]
-        figures.append(Figure(name, title, caption + _OVER_SEEDS, [View("", panels)]))
+        figures.append(Figure(name, diagnostic.title, caption + _OVER_SEEDS, [View("", panels)]))
     vectors = {key: each for key, each in quantities.items() if len(shapes[key]) == 1 and not each.parts}
     if vectors:
-        series = [quantity.title for quantity in vectors.values() if quantity.across != "clients"]
-        figures += _make_figure_by_round(
-            f"{name}_values",
-            f"{title}: {', '.join(series) or 'client by client'}",
-            caption + _OVER_COHORTS,
-            rounds,
-            lambda round: [_draw_vector(name, key, quantity, rows, round) for key, quantity in vectors.items()],
-        )
+        series = ", ".join(each.title for each in vectors.values() if each.across != "clients") or "client by client"
+        draw = partial(_draw_vectors, name, vectors, rows)
+        title = f"{diagnostic.title}: {series}"
+        figures += _make_by_round(f"{name}_values", title, caption + _OVER_COHORTS, rounds, draw)
     for key, quantity in quantities.items():
         if len(shapes[key]) == 2:
-            figures += _make_figure_by_round(
-                f"{name}_{key}",
-                f"{title}: {quantity.title}",
-                caption + _MAPS,
-                rounds,
-                lambda round, key=key, quantity=quantity: _draw_maps(name, key, quantity, rows, round),
-            )
+            draw = partial(_draw_maps, name, key, quantity, rows)
+            title = f"{diagnostic.title}: {quantity.title}"
+            figures += _make_by_round(f"{name}_{key}", title, caption + _MAPS, rounds, draw)
     return figures
 
 
@@ -77,7 +68,7 @@ def _default_quantity(key: str, shape: tuple[int, ...]) -> Quantity:
     return Quantity(title, unit=title)
 
 
-def _make_figure_by_round(
+def _make_by_round(
     name: str, title: str, caption: str, rounds: Sequence[int], draw: Callable[[int], list[Panel]]
 ) -> list[Figure]:
     """Make a figure with one view per round, of which the last is shown first; none where nothing can be drawn."""
@@ -97,27 +88,28 @@ def _draw_over_rounds(name: str, key: str, index: int | None, title: str, rows: 
     return Panel(title, "round", title, curves)
 
 
-def _draw_vector(name: str, key: str, quantity: Quantity, rows: Sequence[Row], round: int) -> Panel:
-    title = quantity.title
-    if quantity.across != "clients":
-        curves = list(filter(None, (_draw_series(row, name, key, round) for row in rows)))
-        return Panel(title, quantity.across, title, curves, (0, None), is_wide=True)
-    points = list(filter(None, (_draw_clients(row, name, key, round) for row in rows)))
-    names = sorted({client for each in points for client in each.x})
-    return Panel(title, "client", title, points, x_names=names, is_wide=True)
-
-
-def _draw_series(row: Row, name: str, key: str, round: int) -> Curve | None:
-    entries = list(zip(*(each[name][key] for each in _find_snapshots(row, round, name, key)), strict=True))
-    return mean_curve(row.label, row.number, range(1, len(entries) + 1), entries) if entries else None
-
-
-def _draw_clients(row: Row, name: str, key: str, round: int) -> Points | None:
-    values: dict[str, list[float]] = {}
-    for snapshot in _find_snapshots(row, round, name, key):
-        for position, client in _present_clients(row, snapshot).items():
-            values.setdefault(client, []).append(snapshot[name][key][position])
-    return mean_points(row.label, row.number, values) if values else None
+def _draw_vectors(name: str, quantities: Mapping[str, Quantity], rows: Sequence[Row], round: int) -> list[Panel]:
+    """Draw the vectors of each row: as points where entries are clients, else as curves."""
+    panels = []
+    for key, quantity in quantities.items():
+        marks, is_of_clients, title = [], quantity.across == "clients", quantity.title
+        for row in rows:
+            entries: dict[Any, list[float]] = {}
+            for snapshot in _find_snapshots(row, round, name, key):
+                values = snapshot[name][key]
+                places = (
+                    _present_clients(row, snapshot) if is_of_clients else dict(enumerate(range(1, len(values) + 1)))
+                )
+                for position, place in places.items():
+                    entries.setdefault(place, []).append(values[position])
+            if entries and is_of_clients:
+                marks.append(mean_points(row.label, row.number, entries))
+            elif entries:
+                marks.append(mean_curve(row.label, row.number, list(entries), list(entries.values())))
+        names = sorted({x for each in marks for x in each.x}) if is_of_clients else None
+        x_label, y_range = ("client", None) if is_of_clients else (quantity.across, (0, None))
+        panels.append(Panel(title, x_label, title, marks, y_range, names, is_wide=True))
+    return panels
 
 
 def _draw_maps(name: str, key: str, quantity: Quantity, rows: Sequence[Row], round: int) -> list[Panel]:
@@ -136,31 +128,30 @@ def _draw_maps(name: str, key: str, quantity: Quantity, rows: Sequence[Row], rou
     return panels
 
 
-def _make_landscapes(rows: Sequence[Row], rounds: Sequence[int]) -> list[Figure]:
+def _make_landscapes(
+    diagnostic: Diagnostic, name: str, shapes: Mapping[str, tuple[int, ...]], rows: Sequence[Row], rounds: Sequence[int]
+) -> list[Figure]:
     """Draw the loss around the server's model: of the federation by rounds, and of single clients in the last one."""
-    diagnostic, last = find_diagnostic(_LANDSCAPE), rounds[-1]
-    caption = f"{diagnostic.caption} Of the first seed."
+    last, caption = rounds[-1], f"{diagnostic.caption} Of the first seed."
 
     def draw(row: Row, snapshot: Json, losses: list[list[float]]) -> Panel:
-        steps = np.round(snapshot[_LANDSCAPE]["steps"], 6).tolist()
+        steps = np.round(snapshot[name]["steps"], 6).tolist()
         heat = Heat(steps, steps, losses, "level", "loss", is_contour=True)
         return Panel(row.label, "second direction", "first direction", [heat], rows=(row.label,))
 
     def draw_federation(round: int) -> list[Panel]:
-        snapshots = _first_snapshots(rows, round, _LANDSCAPE, "federation")
-        return [draw(row, snapshot, snapshot[_LANDSCAPE]["federation"]) for row, snapshot in snapshots]
+        return [draw(*each, each[1][name]["federation"]) for each in _first_snapshots(rows, round, name, "federation")]
 
     panels: dict[str, list[Panel]] = {}
-    for row, snapshot in _first_snapshots(rows, last, _LANDSCAPE, "clients"):
+    for row, snapshot in _first_snapshots(rows, last, name, "clients"):
         for position, client in _present_clients(row, snapshot).items():
-            panels.setdefault(client, []).append(draw(row, snapshot, snapshot[_LANDSCAPE]["clients"][position]))
-    figures = _make_figure_by_round(
-        _LANDSCAPE, diagnostic.title, f"{caption} The cohort's, weighted by examples.", rounds, draw_federation
-    )
+            panels.setdefault(client, []).append(draw(row, snapshot, snapshot[name]["clients"][position]))
+    of_federation = f"{caption} The cohort's, weighted by examples."
+    figures = _make_by_round(name, diagnostic.title, of_federation, rounds, draw_federation)
     if panels:
         views = [View(*each) for each in list(panels.items())[:_MAX_CLIENTS]]
         caption += f" {round_title(last).capitalize()}; at most {_MAX_CLIENTS} clients of the cohort."
-        figures.append(Figure(f"{_LANDSCAPE}_clients", f"{diagnostic.title}, per client", caption, views))
+        figures.append(Figure(f"{name}_clients", f"{diagnostic.title}, per client", caption, views))
     return figures
 
 
