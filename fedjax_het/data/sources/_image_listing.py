@@ -55,7 +55,7 @@ def find_splits(folder: Path, notes: list[str]) -> list[tuple[str, Path]]:
     named = [path for path in inside if path.name.lower() in SPLITS]
     splits = [path for path in named if list_subfolders(path)] or (named if named == inside else [])
     if splits and (others := [path.name for path in inside if path not in splits]):
-        notes.append(f"{folder.name}: skipped beside {', '.join(x.name for x in splits)}: {', '.join(others)}")
+        notes.append(f"skipped in {folder.name} beside {', '.join(x.name for x in splits)}: {', '.join(others)}")
     return [(SPLITS[path.name.lower()], path) for path in splits]
 
 

@@ -41,7 +41,7 @@ def read_image(path: str | Path, size: int | None, channels: int | None) -> np.n
         channels: 3 repeats grey and drops transparency, 1 takes the luminance; None: 1 for grey files, 3 for others.
 
     Raises:
-        InputError: The file cannot be decoded, or has more than 8 bits per pixel.
+        InputError: The file cannot be decoded, holds several images, or has more than 8 bits per pixel.
     """
     with report_read_errors(path):
         return decode_image(path, str(path), size, channels)
@@ -56,13 +56,15 @@ def decode_image(file: str | Path | IO[bytes], origin: str, size: int | None, ch
 
 
 def _open_image(file: str | Path | IO[bytes], origin: str) -> Image.Image:
-    """Open an image without decoding it; raise InputError for one of more pixels than Pillow's limit."""
+    """Open an image without decoding it; raise InputError for several, or for more pixels than Pillow's limit."""
     limit = Image.MAX_IMAGE_PIXELS or sys.maxsize
     try:
         image = Image.open(file)
-        if image.width * image.height <= limit:
-            return image
         extent = f"{image.width} x {image.height} pixels"
+        if image.width * image.height <= limit:
+            if (num := getattr(image, "n_frames", 1)) > 1 and image.format != "MPO":  # whose others are previews
+                raise InputError(f"{origin} holds {num} images. Save each in a file of its own.")
+            return image
     except Image.DecompressionBombError:
         extent = f"more than {2 * limit:,} pixels"
     raise InputError(

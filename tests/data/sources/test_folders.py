@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedjax_het.data import load
 from fedjax_het.errors import InputError
@@ -54,7 +55,7 @@ def test_clients_never_train_on_a_test_split_whatever_is_beside_it(tmp_path):
     dataset = load("folders", path=tmp_path, title="x")
     assert (dataset.domain_names, dataset.class_names) == (("all",), ("sick", "well"))
     assert {name: split.sum() for name, split in dataset.splits.items()} == {"train": 6, "valid": 2, "test": 4}
-    assert dataset.notes == (f"{tmp_path.name}: skipped beside test, train, val: chest_xray",)
+    assert dataset.notes == (f"skipped in {tmp_path.name} beside test, train, val: chest_xray",)
 
 
 def test_classes_may_have_names_of_splits(tmp_path):
@@ -133,6 +134,14 @@ def test_an_image_of_16_bits_is_refused(root):
     draw(root / "art" / "dog" / "deep.png", mode="I;16", value=40_000)
     with pytest.raises(InputError, match=r"deep\.png has more than 8 bits"):
         load("folders", path=root, channels=1)
+
+
+@pytest.mark.parametrize("suffix", ["tif", "webp"])
+def test_a_file_of_several_images_is_refused(root, suffix):
+    frames = [Image.new("RGB", (6, 4), value) for value in ("red", "blue")]
+    frames[0].save(root / "art" / "dog" / f"stack.{suffix}", save_all=True, append_images=frames[1:])
+    with pytest.raises(InputError, match=rf"stack\.{suffix} holds 2 images"):
+        load("folders", path=root)
 
 
 def test_an_empty_class_is_named(root):
