@@ -13,7 +13,6 @@ from fedjax_het.diagnostics import ImagePanel
 from fedjax_het.errors import InputError
 
 from ..runs import diagnostics_log, plots
-from ..runs.results import HINT
 from ..runs.run_files import Json
 from .diagnostics import find_diagnostic, round_title
 from .rows import Row
@@ -61,7 +60,9 @@ def _load_images(row: Row, snapshot: Json) -> Mapping[str, Arrays]:
     try:
         return diagnostics_log.load_images(row.first.directory, snapshot)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"{row.first.directory / snapshot['pictures']}: cannot be read ({error}). {HINT}") from error
+        raise InputError(
+            f"{row.first.directory / snapshot['pictures']}: cannot be read ({error}). Put it back."
+        ) from error
 
 
 def _draw_grid(panels: Sequence[ImagePanel], clients: Sequence[str], arrays: Arrays) -> Drawing:

@@ -17,7 +17,6 @@ from . import json_files, records, setting_text
 from .run_files import DIAGNOSTICS as NAME
 
 FOLDER = "snapshots"
-_OLD_FOLDER = "looks"
 
 
 class DiagnosticsSchedule:
@@ -61,10 +60,9 @@ class DiagnosticsLog:
     def rewind(self, done: int) -> None:
         """Drop what a run that resumes after `done` rounds will write again."""
         kept = {line.get("pictures") for line in self._log.rewind(done if done else -1)}
-        for name in (FOLDER, _OLD_FOLDER):
-            for file in self._log.path.with_name(name).glob("*"):
-                if f"{name}/{file.name}" not in kept:
-                    file.unlink()
+        for file in self._log.path.with_name(FOLDER).glob("*"):
+            if f"{FOLDER}/{file.name}" not in kept:
+                file.unlink()
 
     def add(self, done: int, values: engine.DiagnosticValues, seconds: float) -> None:
         """Write one line per seed of leaves [seeds, ...]; its images are on disk before the line that names them."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,15 +14,9 @@ from fedjax_het import engine
 from fedjax_het.errors import InputError
 
 from . import run_files
-from .run_files import METRICS, DamagedFileError, Json
+from .run_files import METRICS, Json
 
 FILES = (*run_files.KEYS, run_files.PER_CLIENT)
-HINT = (
-    "Start the command of that run again: it says how to go on. If another version wrote the file, read it with that "
-    "version."
-)
-CLIENTS_HINT = "Delete summary.json beside it and start the command of that run again: it writes both files anew."
-_FACTS = ("cohort_size", "num_parameters", "bytes_down", "bytes_up", "compile_seconds", "held_bytes", "peak_bytes")
 
 
 class RunResults:
@@ -41,15 +35,12 @@ class RunResults:
     @cached_property
     def settings(self) -> Json:
         """The config, completed by the defaults."""
-        settings = self._read("config.json")
-        for name in ("algorithm", "model", "data"):
-            _check_keys(f"{self.directory / 'config.json'}, {name}", settings[name], ("name",))
-        return settings
+        return self._read("config.json")
 
     @cached_property
     def resolved(self) -> Json:
         """The values that "auto" was resolved to, and the devices."""
-        return _hinted(run_files.read_resolved, self.directory) or {}
+        return run_files.read_table(self.directory / run_files.RESOLVED) or {}
 
     @cached_property
     def lines(self) -> list[Json]:
@@ -74,7 +65,7 @@ class RunResults:
     @cached_property
     def clients(self) -> list[dict[str, str]]:
         """The rows of per_client.csv: one per client and seed; none before the last round."""
-        return _hinted(run_files.read_rows, self.directory / run_files.PER_CLIENT, CLIENTS_HINT) or []
+        return run_files.read_rows(self.directory / run_files.PER_CLIENT) or []
 
     @cached_property
     def improvements(self) -> list[Json]:
@@ -96,7 +87,7 @@ class RunResults:
     @cached_property
     def partition(self) -> Json | None:
         """The clients with their numbers of examples."""
-        return _hinted(run_files.read_table, self.directory / "partition.json")
+        return run_files.read_table(self.directory / "partition.json")
 
     @property
     def partition_clients(self) -> list[Json]:
@@ -110,10 +101,7 @@ class RunResults:
     @cached_property
     def summary(self) -> Json | None:
         """The last file that a run writes; None before its end."""
-        summary = _hinted(run_files.read_table, self.directory / "summary.json")
-        if summary is not None:
-            _check_keys(self.directory / "summary.json", summary["facts"], _FACTS)
-        return summary
+        return run_files.read_table(self.directory / "summary.json")
 
     @property
     def final(self) -> Mapping[str, Json]:
@@ -164,35 +152,23 @@ class RunResults:
             getattr(self, name)
         if self.summary is not None and self.done != self.summary["rounds"]:
             path = self.directory / METRICS
-            raise InputError(f"{path} ends at round {self.done}, but the run at {self.summary['rounds']}. {HINT}")
+            raise InputError(f"{path} ends at round {self.done}, but the run at {self.summary['rounds']}. Put it back.")
         return self
 
     def _read(self, name: str) -> Json:
-        if (table := _hinted(run_files.read_table, self.directory / name)) is None:
-            raise InputError(f"{self.directory / name}: there is no such file. {HINT}")
+        if (table := run_files.read_table(self.directory / name)) is None:
+            raise InputError(f"{self.directory / name}: there is no such file. The command of the run writes it.")
         return table
 
     def _read_lines(self, name: str) -> list[Json]:
         """Read the complete lines of the rounds that all seeds have written."""
-        lines, is_torn = _hinted(run_files.read_lines, self.directory / name)
+        lines, is_torn = run_files.read_lines(self.directory / name)
         if is_torn:
             self.notes.append(f"{name}: the incomplete last line is left out")
         last = [line for line in lines if line["round"] == lines[-1]["round"]]
         if name != run_files.SELECTED and len(last) < len({line["seed"] for line in lines}):
             return lines[: -len(last)]
         return lines
-
-
-def _hinted(read: Any, path: Path, hint: str = HINT) -> Any:
-    try:
-        return read(path)
-    except DamagedFileError as error:
-        raise InputError(f"{error} {hint}") from error
-
-
-def _check_keys(where: Path | str, value: Json, keys: Sequence[str]) -> None:
-    if missing := next((key for key in keys if key not in value), None):
-        raise InputError(f"{where}: there is no '{missing}' in it. {HINT}")
 
 
 def modification_times(directory: Path) -> list[int]:
@@ -241,14 +217,14 @@ def find_runs(path: Path) -> tuple[list[Path], list[MissingRun]]:
     """
     if (path / "config.json").is_file():
         return [path], []
-    grid = _hinted(run_files.read_json, path / "grid.json", "The command `compare` writes it again.")
+    grid = run_files.read_json(path / "grid.json")
     if grid is None:
         if inside := sorted(each.parent for each in path.glob("*/config.json")):
             return inside, []
         what = "has no config.json and no grid.json" if path.is_dir() else "is no directory"
         raise InputError(f"{path}: {what}. Name a directory that `train` or `compare` has written.")
     if not isinstance(grid, list) or not all(isinstance(run, dict) and {"cell", "status"} <= set(run) for run in grid):
-        raise InputError(f"{path / 'grid.json'}: it is not a list of runs. {HINT}")
+        raise InputError(f"{path / 'grid.json'}: it is not a list of runs. Delete it.")
     here = [run for run in grid if (path / run["cell"] / "config.json").is_file()]
     missing = [MissingRun(run["cell"], run["status"]) for run in grid if run not in here]
     return [path / run["cell"] for run in here], missing

@@ -16,7 +16,7 @@ from fedjax_het.errors import InputError
 
 from ..distributed.collectives import SINGLE, Processes
 from . import inspection, json_files, records
-from .run_files import METRICS, RESOLVED, DamagedFileError, read_json, read_lines, read_resolved, read_table
+from .run_files import METRICS, DamagedFileError, read_json, read_lines, read_table
 
 _NOT_OF_IDENTITY = ("layout", "memory_budget", "client_states", "examples", "live")
 _SHARED_FILE = ".partial.sign"
@@ -45,7 +45,8 @@ class RunDirectory:
         rounds = settings["rounds"]
         before = min((self._undamaged("config.json") or {}).get("rounds", rounds), rounds)
         end = self._find_end(settings)
-        state = inspection.inspect(self.path, {**settings, "rounds": end or before}, is_thorough)
+        with _naming_flag():
+            state = inspection.inspect(self.path, {**settings, "rounds": end or before}, is_thorough)
         if before < rounds and not end:
             if state.is_complete:
                 self._check_last_checkpoint(before, is_thorough)
@@ -169,22 +170,24 @@ class RunDirectory:
         Raises:
             InputError: The file is not JSON.
         """
-        try:
-            return read_resolved(self.path) if name == RESOLVED else read_json(self / name)
-        except DamagedFileError as error:
-            raise InputError(f"--workdir: {error} The command of that run says how to go on.") from error
+        with _naming_flag():
+            return read_json(self / name)
 
     def write(self, name: str, value: Any) -> None:
         json_files.write(self / name, json_files.to_json(value, indent=2) + "\n")
 
 
-def run_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that identify a run: all but those of the machine and of trackers, which may change.
+@contextlib.contextmanager
+def _naming_flag() -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"--workdir: {error}") from error
 
-    A run without metrics is one of older versions, which had no such setting.
-    """
-    without_metrics = () if settings.get("metrics") else ("metrics",)
-    return {key: value for key, value in settings.items() if key not in (*_NOT_OF_IDENTITY, *without_metrics)}
+
+def run_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that identify a run: all but those of the machine and of trackers, which may change."""
+    return {key: value for key, value in settings.items() if key not in _NOT_OF_IDENTITY}
 
 
 def is_continued_by(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
@@ -216,15 +219,12 @@ def _find_extension_faults(there: Mapping[str, Any], here: Mapping[str, Any]) ->
 
 
 def _resolve_auto_from(settings: dict[str, Any], before: Mapping[str, Any], partition: Any) -> dict[str, Any]:
-    """Replace "auto" in the settings by the values of the directory's own config and partition.
-
-    The partitions of older versions do not say whether the data set has a test split of its own, on which the default
-    of client_test_fraction depends.
-    """
+    """Replace "auto" in the settings by the values of the directory's own config and partition."""
     data, data_before = settings.get("data", {}), before.get("data", {})
     if data.get("client_test_fraction") == AUTO and "client_test_fraction" in data_before:
         fraction = data_before["client_test_fraction"]
-        if isinstance(partition, dict) and (fractions := partition.get("fractions")) is not None:
+        if partition:
+            fractions = partition["fractions"]
             fraction = default_client_test_fraction(fractions["client_test"] is None or fractions["test"] != 0)
         settings = settings | {"data": data | {"client_test_fraction": fraction}}
     if settings.get("personal_on_test") == AUTO and "personal_on_test" in before:

@@ -14,7 +14,7 @@ from fedjax_het.engine import METRICS
 from fedjax_het.errors import InputError
 
 from . import data_usage, json_files
-from .results import CLIENTS_HINT, RunResults, client_scores, requested_metrics, score_name
+from .results import RunResults, client_scores, requested_metrics, score_name
 from .run_files import PER_CLIENT
 
 
@@ -254,7 +254,7 @@ def _tabulate_client_scores(runs: Sequence[LabeledRun], kind: str, requested: st
     by_row: dict[str, list[RunResults]] = {}
     for label, results, _ in runs:
         if not results.clients:
-            raise InputError(f"{results.directory / PER_CLIENT}: it is gone. {CLIENTS_HINT}")
+            raise InputError(f"{results.directory / PER_CLIENT}: it is gone. The command of the run writes it.")
         by_row.setdefault(label, []).append(results)
     score = requested or score_name(name for _, results, _ in runs for name in results.clients[0])
     scores = {label: client_scores(of_row, kind, score) for label, of_row in by_row.items()}

@@ -48,19 +48,13 @@ def test_a_round_counts_only_when_all_seeds_have_written_it(tmp_path):
     ("name", "text", "said"),
     [
         ("metrics.jsonl", "not json\n", "metrics.jsonl, line 1: not JSON"),
-        ("metrics.jsonl", '{"step": 1}\n', "line 1: there is no 'round' in it.*another version"),
+        ("metrics.jsonl", '{"step": 1}\n', "line 1: there is no 'round' in it"),
         ("metrics.jsonl", "", "metrics.jsonl ends at round 0, but the run at 10"),
-        ("metrics.jsonl", "3\n", "line 1: it holds a number, not a table"),
-        ("config.json", '{"algorithm": {}}', "config.json: there is no 'model' in it.*another version"),
-        ("config.json", '{"algorithm": "fedavg"}', "config.json: 'algorithm' is text, not a table"),
+        ("metrics.jsonl", "3\n", "line 1: there is no 'round' in it"),
+        ("config.json", '{"algorithm": {}}', "config.json: there is no 'model' in it"),
         ("config.json", "{", "config.json: not JSON"),
         ("summary.json", '{"final": {}}', "summary.json: there is no 'facts'"),
-        ("partition.json", "[]", "partition.json: it holds a list, not a table"),
-        (
-            "partition.json",
-            '{"fingerprint": "f", "clients": [{"name": "a"}]}',
-            "there is no 'client' in one of its clients",
-        ),
+        ("partition.json", "[]", "partition.json: there is no 'fingerprint' in it"),
         ("per_client.csv", "seed,name\n0,a\n", "per_client.csv: there is no column 'client'"),
     ],
 )

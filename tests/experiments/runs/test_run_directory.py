@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.runs import json_files
-from experiments.runs.inspection import inspect
-from experiments.runs.results import RunResults
 from experiments.runs.run_directory import RunDirectory, describe_differences
-from experiments.runs.run_files import RESOLVED
 from fedjax_het.errors import InputError
 
 EVERY = {"evaluate_every": 1, "checkpoint_every": 1, "diagnostics": "", "seed": 0, "num_seeds": 1}
@@ -23,16 +20,6 @@ def directory(tmp_path):
     with directory.lock():
         directory.write("config.json", SETTINGS)
         yield directory
-
-
-def test_choices_json_of_an_older_version_is_read_unless_resolved_json_exists(directory):
-    old = {"layout": "vmapped", "devices": "1 x cpu", "why": "as the config says"}
-    directory.write("choices.json", old)
-    assert directory.read(RESOLVED) == {"layout": "vmapped", "devices": "1 x cpu", "reason": "as the config says"}
-    assert RunResults(directory.path).resolved["reason"] == "as the config says"
-    assert inspect(directory.path, SETTINGS).resolved["layout"] == "vmapped"
-    directory.write(RESOLVED, old | {"layout": "chunked(2)"})
-    assert directory.read(RESOLVED)["layout"] == "chunked(2)"
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):
@@ -141,7 +128,7 @@ def test_results_without_a_config_are_not_overwritten(tmp_path):
 
 def test_an_unreadable_file_is_named_in_the_error(directory):
     (directory / "config.json").write_text("{")
-    with pytest.raises(InputError, match=r"config\.json: not JSON .*There is no checkpoint"):
+    with pytest.raises(InputError, match=r"config\.json: not JSON .*Delete it"):
         directory.check(SETTINGS)
 
 

@@ -99,4 +99,4 @@ def test_the_error_for_damaged_selected_rows_says_how_to_go_on(finished, what, c
     assert train_run(finished, what) == 2
     message = capsys.readouterr().err
     assert f"{path}" in message and ("line 1: not JSON" if what == "torn" else "there is no line for round") in message
-    assert "Put back what was there, or " in message
+    assert "Put it back, or delete the folder" in message

@@ -246,14 +246,14 @@ def test_a_failing_writer_is_reported_once_and_the_others_continue(log, tmp_path
 @pytest.mark.extended
 def test_a_writer_that_fails_to_close_loses_no_result(command, tmp_path, failing_tracker, capsys):
     failing_tracker.writer.close = raise_network_error
-    assert train.main([*command, "--config.live=broken", "--config.diagnostics="]) == 0
+    assert train.main([*command, "--config.live=broken", "--config.diagnostics=", "--config.diagnose_every=10"]) == 0
     assert "warning: broken failed" in capsys.readouterr().out and (tmp_path / "run" / "summary.json").exists()
 
 
 @pytest.mark.extended
 def test_a_writer_that_fails_to_start_ends_the_run_before_its_first_round(command, tmp_path, failing_tracker, capsys):
     failing_tracker.module.open = raise_network_error
-    assert train.main([*command, "--config.live=broken", "--config.diagnostics="]) == 2
+    assert train.main([*command, "--config.live=broken", "--config.diagnostics=", "--config.diagnose_every=10"]) == 2
     assert "config.live: broken did not start (no network). Mend it, or leave broken out." in capsys.readouterr().err
     assert MetricLines(tmp_path / "run" / "metrics.jsonl").read() == []
     with pytest.raises(InputError):
