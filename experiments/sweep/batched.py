@@ -5,7 +5,6 @@ seeds and real numbers of the algorithm. Each writes the directory that `experim
 `experiments.compare` writes the file and starts this module. Exit status: as `experiments.train`.
 """
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 from ..configuration import config_files, settings
 from ..configuration.command_line import with_exit_status
 from ..runs.run_directory import RunDirectory
-from ..runs.run_files import RESOLVED
+from ..runs.run_files import RESOLVED, read_json
 from ..train import Run, enable_compilation_cache, train_together
 
 
@@ -24,7 +23,7 @@ def read_runs(path: Path) -> list[Run]:
         InputError: Settings cannot be read, or a directory holds another run.
     """
     runs = []
-    for each in json.loads(path.read_text()):
+    for each in read_json(path):
         run_settings, _ = settings.complete_settings(config_files.load_config(Path(each["config"])), each["set"])
         runs.append(Run(run_settings, RunDirectory(each["workdir"])))
         for note in runs[-1].directory.check(run_settings).notes:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedjax_het._internal.regular_files import open_regular, read_regular
 from fedjax_het.errors import InputError
 
 from .. import module_command, module_environment
@@ -232,7 +233,7 @@ def _run_module(command: Sequence[str], log: Path, name: str, show: _Show) -> in
 
 def _read_progress(log: Path, start: int, name: str) -> tuple[int, str]:
     """Read (the rounds done, the last line with the name of the run before it) from a log, from a position on."""
-    with log.open("rb") as file:
+    with open_regular(log) as file:
         file.seek(start)
         lines = file.read().decode(errors="replace").splitlines()
     rounds = [int(found[1]) for line in lines if (found := re.match(r"round (\d+)/", line))]
@@ -241,6 +242,6 @@ def _read_progress(log: Path, start: int, name: str) -> tuple[int, str]:
 
 def _find_error(log: Path, code: int) -> str:
     """Return the exit status and the log's last error line, or its last line if there is none."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    lines = [line for line in read_regular(log).decode(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if "rror:" in line]
     return f"exit status {code}: {(errors or lines or ['no output'])[-1]}"

@@ -21,12 +21,23 @@ def open_regular(path: str | Path) -> BinaryIO:
         mode = os.fstat(handle).st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is not a regular file but a pipe, socket or device", str(path))
+        check_regular(path, mode)
         return os.fdopen(handle, "rb")
     except OSError:
         os.close(handle)
         raise
+
+
+def check_regular(path: str | Path, mode: int | None = None) -> None:
+    """Raise OSError for what is neither a file nor a folder: to open a FIFO would wait for its writer.
+
+    Args:
+        path: The file.
+        mode: Its mode, if it is known.
+    """
+    mode = os.stat(path).st_mode if mode is None else mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "it is not a regular file but a pipe, socket or device", str(path))
 
 
 def read_regular(path: str | Path, limit: int = LIMIT) -> bytes:

@@ -5,11 +5,14 @@ import os
 
 import pytest
 
+from experiments.configuration import config_files
 from experiments.runs.run_files import DamagedFileError, read_json, read_lines
+from experiments.sweep import batched, grid
 from fedjax_het._internal.number_table import read_number_table
 from fedjax_het._internal.regular_files import open_regular, read_regular
 from fedjax_het.engine.storage import checksums
 from fedjax_het.errors import InputError
+from fedjax_het.models._pretrained import read_state_dict
 
 
 @pytest.fixture(params=["fifo", "device"])
@@ -38,6 +41,20 @@ def test_traces_speeds_and_records_are_regular_files(irregular):
     for read, name in ((read_json, "summary.json"), (read_lines, "metrics.jsonl")):
         with pytest.raises(DamagedFileError, match="not a regular file"):
             read(irregular(name))
+
+
+def test_logs_and_lists_of_a_grid_are_regular_files(irregular):
+    with pytest.raises(DamagedFileError, match="not a regular file"):
+        batched.read_runs(irregular("together.json"))
+    with pytest.raises(OSError, match="not a regular file"):
+        grid._read_progress(irregular("train.log"), 0, "run")
+
+
+def test_pretrained_weights_and_configs_are_regular_files(irregular):
+    with pytest.raises(InputError, match="there is no file"):
+        read_state_dict(irregular("weights.npz"))
+    with pytest.raises(InputError, match="there is no Python file"):
+        config_files.load_config(irregular("config.py"))
 
 
 def test_checksums_and_the_files_that_they_name_are_regular_files(irregular, tmp_path):

@@ -20,8 +20,9 @@ import numpy as np
 from fedjax_het._internal import atomic
 from fedjax_het._internal.cache_folder import cache_folder
 from fedjax_het._internal.machine_memory import host_memory
+from fedjax_het._internal.regular_files import check_regular
 from fedjax_het.data.sources._images import check_space
-from fedjax_het.data.sources._io_errors import check_regular, report_write_errors
+from fedjax_het.data.sources._io_errors import report_write_errors
 from fedjax_het.data.sources._npy import map_npy
 from fedjax_het.errors import InputError
 
@@ -97,9 +98,9 @@ def _compute_key(files: Sequence[str | Path], options: Mapping[str, Any]) -> str
     for path in paths:
         try:
             status = os.stat(path)
+            check_regular(path, status.st_mode)
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror}. Restore it.") from error
-        check_regular(path, status.st_mode)
         digest.update(os.fsencode(f"{path[len(folder) :]}\0{status.st_size}\0{status.st_mtime_ns}\n"))
     return digest.hexdigest()[:16]
 

@@ -3,7 +3,6 @@
 import difflib
 import lzma
 import os
-import stat
 import struct
 import zipfile
 import zlib
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from fedjax_het._internal.regular_files import check_regular
 from fedjax_het.errors import InputError, shorten
 
 # What NumPy, zipfile, gzip, pickle, Pillow and array_record raise for damaged files.
@@ -48,18 +48,14 @@ def require_dataset(path: str | Path, title: str, url: str) -> Path:
         raise InputError(f"{error} {title} is published at {url}; it is not downloaded automatically.") from error
 
 
-def check_regular(path: str | Path, mode: int | None = None) -> None:
-    """Raise InputError for what is neither a file nor a folder: to open a FIFO would wait for its writer."""
-    mode = os.stat(path).st_mode if mode is None else mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise InputError(f"cannot read {path}: it is not a regular file but a pipe, socket or device. Remove it.")
-
-
 @contextmanager
 def report_read_errors(path: str | Path) -> Iterator[None]:
     """Raise any failure to read `path` as an InputError that names it."""
     require_path(path)
-    check_regular(path)
+    try:
+        check_regular(path)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}. Give another file.") from error
     try:
         yield
     except InputError:

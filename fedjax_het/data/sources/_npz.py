@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._image_listing import SPLITS, assemble_by_name, list_entries
 from fedjax_het.data.sources._images import conform_images, resize_mask
-from fedjax_het.data.sources._io_errors import check_regular, report_read_errors, require_path
+from fedjax_het.data.sources._io_errors import report_read_errors
 from fedjax_het.data.sources._npy import check_header
 from fedjax_het.errors import InputError
 
@@ -127,8 +127,9 @@ def assign_roles(origin: object, keys: Iterable[str]) -> dict[str, dict[str, str
 
 
 def _read(path: Path, size: int | None, channels: int | None) -> _Contents:
-    check_regular(require_path(path))
-    if not zipfile.is_zipfile(path):
+    with report_read_errors(path):
+        is_whole = zipfile.is_zipfile(path)
+    if not is_whole:
         raise InputError(f"{path} is not a whole .npz file. It is cut short or of another format; download it again.")
     with report_read_errors(path), np.load(path) as file:
         return _read_contents(path, file, size, channels)
