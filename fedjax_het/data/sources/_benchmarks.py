@@ -133,10 +133,7 @@ def tiny_imagenet(path: str, size: Count | None = None, cache: str | None = None
     Raises:
         InputError: A file is missing, or an image is of no class in wnids.txt.
     """
-    place = require_dataset(path, "Tiny-ImageNet", _TINY_URL)
-    root = next((each for each in (place, place / "tiny-imagenet-200") if (each / "wnids.txt").is_file()), None)
-    if root is None:
-        raise InputError(f"{place} holds no wnids.txt. Tiny-ImageNet is published at {_TINY_URL}")
+    root = require_dataset(path, "Tiny-ImageNet", _TINY_URL, "wnids.txt", "tiny-imagenet-200")
     classes = read_text(root / "wnids.txt").split()
     for name in ("train", "val/images"):
         if not (root / name).is_dir():

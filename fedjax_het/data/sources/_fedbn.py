@@ -115,14 +115,7 @@ def office_caltech10(path: str, size: Count = 256, cache: str | None = None) -> 
         Gong et al., Geodesic Flow Kernel for Unsupervised Domain Adaptation, CVPR 2012. The split: FedBN, ICLR 2021,
         arXiv:2102.07623
     """
-    place = require_dataset(path, "Office-Caltech-10", _URL)
-    roots = [root for root in (place, place / "office_caltech_10") if (root / _SITES[0]).is_dir()]
-    if not roots:
-        raise InputError(
-            f"{place} holds no folder {_SITES[0]}. Looked in it and in office_caltech_10/ for {', '.join(_SITES)}. "
-            f"Office-Caltech-10 in FedBN's files is published at {_URL}"
-        )
-    root = roots[0]
+    root = require_dataset(path, "Office-Caltech-10 in FedBN's files", _URL, _SITES[0], "office_caltech_10")
     sites = {site: root / site for site in _SITES if (root / site).is_dir()}
     notes = [f"skipped: {x.name}" for x in list_subfolders(root) if x.name not in sites]
     entries = [x for site, folder in sites.items() for x in list_domain_images(site, folder, notes)]

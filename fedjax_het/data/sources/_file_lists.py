@@ -51,14 +51,10 @@ def mini_domainnet(path: str, lists: str = "splits_mini", size: int | None = Non
     References:
         Peng et al., ICCV 2019. arXiv:1812.01754; Zhou et al., TIP 2021. arXiv:2003.07325
     """
-    place = require_dataset(path, "DomainNet", _DOMAINNET_URL)
-    root = next((each for each in (place, place / "domainnet") if (each / lists).is_dir()), None)
-    published = f"The lists are published at {_DOMAINNET_URL}"
-    if root is None:
-        raise InputError(f"{place} holds no folder {lists}, nor does its domainnet/. {published}")
+    root = require_dataset(path, "DomainNet", _DOMAINNET_URL, lists, "domainnet")
     domains = [x.name.removesuffix("_train.txt") for x in list_entries(require_path(root / lists), "_train.txt")]
     if not domains:
-        raise InputError(f"{root / lists} holds no <domain>_train.txt. {published}")
+        raise InputError(f"{root / lists} holds no <domain>_train.txt. They are published at {_DOMAINNET_URL}")
     names: dict[int, str] = {}
     entries = [entry for domain in domains for entry in _read_domain_lists(root, lists, domain, names)]
     check_shared_classes("DomainNet", entries)
@@ -226,13 +222,8 @@ def camelyon17(path: str, size: int | None = None, cache: str | None = None) -> 
     References:
         Koh et al., ICML 2021. arXiv:2012.07421
     """
-    root = require_dataset(path, "Camelyon17-WILDS", _CAMELYON17_URL)
-    places = [root / "metadata.csv", root / "camelyon17_v1.0" / "metadata.csv"]
-    table = next((place for place in places if place.is_file()), None)
-    if table is None:
-        raise InputError(
-            f"{root} holds no metadata.csv, nor does camelyon17_v1.0/ in it. It is published at {_CAMELYON17_URL}"
-        )
+    root = require_dataset(path, "Camelyon17-WILDS", _CAMELYON17_URL, "metadata.csv", "camelyon17_v1.0")
+    table = root / "metadata.csv"
     rows = [(line, _parse_patch(table, line, cells)) for line, cells in read_csv_columns(table, _CAMELYON17_COLUMNS)]
     if not rows:
         raise InputError(f"{table} has no rows. Download it again from {_CAMELYON17_URL}")

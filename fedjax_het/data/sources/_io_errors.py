@@ -40,12 +40,20 @@ def require_path(path: str | Path) -> Path:
     return path
 
 
-def require_dataset(path: str | Path, title: str, url: str) -> Path:
-    """`require_path` for a data set: the error says where it is published."""
+def require_dataset(path: str | Path, title: str, url: str, marker: str = "", inside: str = "") -> Path:
+    """The folder of a data set that holds `marker`: `path`, or the folder `inside` in it.
+
+    Raises:
+        InputError: There is none; the error says where the data set is published.
+    """
     try:
-        return require_path(path)
+        place = require_path(path)
     except InputError as error:
         raise InputError(f"{error} {title} is published at {url}; it is not downloaded automatically.") from error
+    for root in (place, place / inside):
+        if (root / marker).exists():
+            return root
+    raise InputError(f"{place} holds no {marker}, nor does {inside}/ in it. {title} is published at {url}")
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def test_the_whole_of_domainnet_is_read_and_an_unused_label_is_noted(root):
     dataset = load("mini_domainnet", path=root, lists="splits", size=8)
     assert (dataset.name, dataset.class_names) == ("domainnet", ("ant", "class_1", "cat"))
     assert "no list has labels [1]" in dataset.notes
-    with pytest.raises(InputError, match=r"holds no folder splits_mini.*ai\.bu\.edu"):
+    with pytest.raises(InputError, match=r"holds no splits_mini.*ai\.bu\.edu"):
         load("mini_domainnet", path=root)
 
 
