@@ -1,7 +1,7 @@
 """Comparison of every row with FedAvg over seeds and over clients, by paired tests with correction for many tests."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,6 @@ from .rows import Row, find_baseline
 BASELINE = "fedavg"
 MIN_PAIRS = {"seeds": 5, "clients": 6}
 """The fewest pairs with a p-value. Six clients, because with five Wilcoxon's p cannot be below 0.05."""
-_TESTS = {"seeds": "paired t", "clients": "signed rank"}
 _STARS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))
 _KINDS = {"clients": "clients", "own models": "personal", "own models on the test set": "personal_test"}
 _FORMATS = {
@@ -69,6 +68,9 @@ def correct_holm(ps: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
+_TESTS = {"seeds": ("paired t", paired_t_test), "clients": ("signed rank", signed_rank_test)}
+
+
 # ---- comparisons -----------------------------------------------------------------------------------------------------
 class Comparison(NamedTuple):
     label: str
@@ -81,50 +83,37 @@ class Comparison(NamedTuple):
 
 def compare_with_baseline(rows: Sequence[Row]) -> list[Comparison]:
     """Compare every row that has a FedAvg baseline with it, on every figure, with corrected p."""
-    score, comparisons = measures.find_score(rows), []
+    score, found = measures.find_score(rows), []
     for row in rows:
         if (base := find_baseline(row, rows, BASELINE)) is None:
             continue
+        pairs = []
         for when in (measures.LAST, measures.SELECTED):
             ours, theirs = (measures.read_figures(each, when, score) for each in (row, base))
-            for column in measures.order_columns([name for name in ours if name in theirs]):
-                comparisons += _compare(row, base, column, when, "seeds", ours[column], theirs[column])
-        for column, kind in _KINDS.items():
-            ours, theirs = (_average_seeds(client_scores(each.runs, kind, score)) for each in (row, base))
-            if _fingerprints(row) == _fingerprints(base) is not None:
-                comparisons += _compare(row, base, column, measures.LAST, "clients", ours, theirs)
-    return _correct(comparisons)
-
-
-def _compare(
-    row: Row, base: Row, column: str, when: str, pairs: str, ours: Mapping, theirs: Mapping
-) -> list[Comparison]:
-    both = [key for key in ours if key in theirs and math.isfinite(ours[key]) and math.isfinite(theirs[key])]
-    if not both:
-        return []
-    test = {"seeds": paired_t_test, "clients": signed_rank_test}[pairs]
-    result = test([ours[key] for key in both], [theirs[key] for key in both])
-    return [Comparison(row.label, base.label, column, when, pairs, result)]
-
-
-def _average_seeds(clients: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
-    return {client: float(np.mean(list(seeds.values()))) for client, seeds in clients.items()}
+            columns = measures.order_columns([name for name in ours if name in theirs])
+            pairs += [(column, when, "seeds", ours[column], theirs[column]) for column in columns]
+        if _fingerprints(row) == _fingerprints(base) is not None:
+            for column, kind in _KINDS.items():
+                clients = (client_scores(each.runs, kind, score) for each in (row, base))
+                means = [{name: float(np.mean(list(x.values()))) for name, x in each.items()} for each in clients]
+                pairs.append((column, measures.LAST, "clients", *means))
+        for column, when, kind, ours, theirs in pairs:
+            both = [x for x in ours if x in theirs and math.isfinite(ours[x]) and math.isfinite(theirs[x])]
+            if both:
+                test = _TESTS[kind][1]([ours[x] for x in both], [theirs[x] for x in both])
+                found.append(Comparison(row.label, base.label, column, when, kind, test))
+    families: dict[tuple, list[int]] = {}
+    for i, each in enumerate(found):  # p is corrected among the rows that are compared on the same figure
+        families.setdefault((each.against, each.column, each.when, each.pairs), []).append(i)
+    for members in families.values():
+        for i, p in zip(members, correct_holm([found[i].test.p for i in members]), strict=True):
+            found[i] = found[i]._replace(test=found[i].test._replace(p=p))
+    return found
 
 
 def _fingerprints(row: Row) -> tuple[str, ...] | None:
     known = [run.partition["fingerprint"] for run in row.runs if run.partition]
     return tuple(known) if len(known) == len(row.runs) else None
-
-
-def _correct(comparisons: list[Comparison]) -> list[Comparison]:
-    """Correct p among the rows that are compared on the same figure."""
-    families: dict[tuple, list[int]] = {}
-    for i, each in enumerate(comparisons):
-        families.setdefault((each.against, each.column, each.when, each.pairs), []).append(i)
-    for members in families.values():
-        for i, p in zip(members, correct_holm([comparisons[i].test.p for i in members]), strict=True):
-            comparisons[i] = comparisons[i]._replace(test=comparisons[i].test._replace(p=p))
-    return comparisons
 
 
 def significance_stars(comparisons: Sequence[Comparison]) -> dict[tuple[str, str, str], str]:
@@ -162,4 +151,4 @@ def _format_comparison(each: Comparison) -> list[Value | str | None]:
     few = "too few pairs" if num_pairs < MIN_PAIRS[each.pairs] else "too few pairs differ"
     result = few if p is None else Value(p, None, f" {_stars_of(p)}".rstrip())
     names = [each.against, each.column, each.when, each.pairs]
-    return [*names, Value(num_pairs), Value(difference), ends, _TESTS[each.pairs], result]
+    return [*names, Value(num_pairs), Value(difference), ends, _TESTS[each.pairs][0], result]
