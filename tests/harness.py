@@ -98,27 +98,18 @@ def train(name: str, rounds: int = 2, norm: str = "none", **options) -> Variable
     return run(compose(name, norm=norm, options=options), rounds=rounds)[0].server.shared
 
 
-# One of each kind of program: sums, stacks, Gram matrices, personal leaves, memories, replies, surveys.
-REPRESENTATIVE = (
-    "fedavg",
-    "scaffold",
-    "fedbn",
-    "fedpac",
-    "fedld",
-    "harmofl",
-    "fedsr",
-)
+QUICK = ("fedavg", "scaffold", "fedbn", "fedld")  # sums, memories, personal leaves, Gram matrices
+REPRESENTATIVE = (*QUICK, "fedpac", "harmofl", "fedsr")  # also stacks, replies and surveys
 
 
 def all_quick_for(*quick: str, others: pytest.MarkDecorator = pytest.mark.slow) -> pytest.MarkDecorator:
     """Parametrize a test by the names of all algorithms, and mark those that are not among the quick ones."""
-    return pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=[] if name in quick else others) for name in ALGORITHMS]
-    )
+    marks = dict.fromkeys(REPRESENTATIVE, pytest.mark.extended) | dict.fromkeys(quick, ())
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=marks.get(name, others)) for name in ALGORITHMS])
 
 
-every_algorithm = all_quick_for(*REPRESENTATIVE, others=pytest.mark.extended)
-every_algorithm_slowly = all_quick_for(*REPRESENTATIVE)
+every_algorithm = all_quick_for(*QUICK, others=pytest.mark.extended)
+every_algorithm_slowly = all_quick_for(*QUICK)
 ROUNDING = 1e-5
 
 

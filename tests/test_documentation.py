@@ -155,6 +155,7 @@ def test_code_of_a_page_fits_88_columns(path):
     assert not [line for line in lines if len(line) > 88]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == "fedld" else pytest.mark.slow) for name in ALGORITHMS]
 )

@@ -36,6 +36,7 @@ def test_agreement_sums_the_other_clients_unless_the_mode_includes_the_client():
     np.testing.assert_allclose(including, total + LENGTHS, rtol=1e-5)
 
 
+@pytest.mark.extended
 def test_agreement_ignores_absent_clients():
     padded = jnp.pad(GRAM, ((0, 2), (0, 2)))
     present = jnp.array([True] * 4 + [False] * 2)
@@ -44,6 +45,7 @@ def test_agreement_ignores_absent_clients():
     assert not np.any(geometry.agreement(padded, present)[4:])
 
 
+@pytest.mark.extended
 def test_a_single_vector_has_no_agreement():
     assert geometry.agreement(GRAM[:1, :1], jnp.ones(1, bool)) == 0
 

@@ -117,6 +117,7 @@ def write_tables(folder: Path) -> None:
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("where", "name", "option", "value"), list(cases()))
 @pytest.mark.parametrize("is_run", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["traced", "run"])
 def test_every_documented_value_of_an_option_makes_a_round(tmp_path, monkeypatch, where, name, option, value, is_run):

@@ -107,7 +107,7 @@ def test_personal_leaves_are_never_sent(name):
     assert int(metrics.num_reporting) == 5
 
 
-@all_quick_for("fedavg", "scaffold", "fedpac")
+@all_quick_for("fedavg", "scaffold", "fedbn")
 def test_training_works_with_an_adaptive_server_optimizer(name):
     round = compose(name, change={"server_optimizer": optax.adam(0.03)})
     before = round.init(jax.random.key(0), federation().data)
@@ -115,7 +115,7 @@ def test_training_works_with_an_adaptive_server_optimizer(name):
     assert task_loss(round, after) < task_loss(round, before)
 
 
-@all_quick_for("fedavg", "fedld", "harmofl")
+@all_quick_for("fedavg", "fedld")
 def test_training_in_bfloat16_stays_near_float32(name):
     """Weights and everything that is aggregated stay in float32, and the run stays near float32's."""
     round = compose(name, network=computed_in("bfloat16")(model()))

@@ -27,10 +27,12 @@ def test_fednova_with_equal_steps_is_fedavg(a_norm):
     assert difference(train("fedavg", **local), train("fednova", a_norm=a_norm, **local)) < 1e-6
 
 
+@pytest.mark.extended
 def test_fednova_with_unequal_steps_differs_from_fedavg(fedavg):
     assert difference(fedavg, train("fednova")) > 1e-4
 
 
+@pytest.mark.extended
 def test_fednova_with_one_client_is_local_training():
     local = {"momentum": 0.5, "mu": 0.1}
     assert difference(train_one_client("fedprox", **local), train_one_client("fednova", **local)) < 1e-6
@@ -44,6 +46,7 @@ def test_fednovas_step_is_proportional_to_tau_eff():
     assert difference(tree.add(start, tree.scale(2.0, moved)), far) < 1e-6
 
 
+@pytest.mark.extended
 def test_fednovas_server_momentum_equals_fedavgm():
     ours, other = train("fednova", steps=3, gmf=0.9), train("fedavgm", steps=3, server_momentum=0.9)
     assert difference(other, ours) < 1e-6
@@ -59,6 +62,7 @@ def test_fedcm_with_alpha_one_is_fedavg_with_uniform_weights():
     assert difference(train("fedavg", weighting="uniform"), train("fedcm", alpha=1.0)) < 1e-6
 
 
+@pytest.mark.extended
 def test_the_first_round_of_fedcm_is_fedavg_with_a_scaled_rate():
     ours = train("fedcm", rounds=1, alpha=0.2, learning_rate=0.05)
     assert difference(train("fedavg", rounds=1, weighting="uniform", learning_rate=0.01), ours) < 1e-6
@@ -101,6 +105,7 @@ def test_fedcm_refuses_settings_out_of_range(options):
         fedcm(**options)
 
 
+@pytest.mark.extended
 def test_fedavgm_without_momentum_is_fedavg(fedavg):
     assert is_equal(train("fedavgm", server_momentum=0.0), fedavg)
     assert difference(fedavg, train("fedavgm")) > 1e-4

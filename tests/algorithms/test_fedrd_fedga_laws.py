@@ -68,12 +68,14 @@ def test_with_one_epoch_the_debiased_classifier_has_no_effect():
     assert difference(after("fedrd", guided=False, epochs=1, few_shot=(1,)), fedavg()) < 1e-6
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("lambda_every", ["epoch", "step", "prev_round"])
 def test_the_debiased_classifier_changes_the_model(lambda_every):
     ours = after("fedrd", guided=False, lambda_every=lambda_every, few_shot=(1,))
     assert 1e-5 < difference(fedavg(epochs=5), ours) < 0.5
 
 
+@pytest.mark.extended
 def test_guided_aggregation_is_another_average_of_the_same_models():
     [(before, said)], state = run_with_messages("fedrd", 1, debiased=False)
     ours = state.server.shared
@@ -94,6 +96,7 @@ def test_the_reported_gain_is_measured_on_validation_examples():
     assert float(said.uploads.reports["gap"][2]) == pytest.approx(start[2] - losses("fedrd", trained)[2], abs=1e-5)
 
 
+@pytest.mark.extended
 def test_the_extra_model_of_the_released_code_shrinks_the_result():
     shrunk, ours = after("fedrd", rounds=1, official_n_extra=1), after("fedrd", rounds=1)
     lengths = [np.sqrt(sum(np.sum(np.square(x)) for x in jax.tree.leaves(tree))) for tree in (shrunk, ours)]
@@ -112,11 +115,13 @@ def test_fedga_with_a_step_of_zero_is_fedavg_with_uniform_weights():
     assert difference(after("fedga", step=0.0), fedavg(weighting="uniform")) < 1e-6
 
 
+@pytest.mark.extended
 def test_fedga_agrees_with_uniform_fedavg_in_the_first_round_only():
     assert difference(after("fedga", rounds=1), fedavg(rounds=1, weighting="uniform")) < 1e-6
     assert difference(after("fedga"), fedavg(weighting="uniform")) > 1e-5
 
 
+@pytest.mark.extended
 def test_fedgas_gap_is_the_loss_of_the_average_less_that_of_the_clients_model():
     [(first, said), (second, said_next)], _ = run_with_messages("fedga", 2)
     assert not np.any(said.uploads.reports["gap"])
@@ -125,6 +130,7 @@ def test_fedgas_gap_is_the_loss_of_the_average_less_that_of_the_clients_model():
     assert float(said_next.uploads.reports["gap"][3]) == pytest.approx(gap, abs=1e-5)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("options", [{}, {"preset": "released"}])
 def test_fedgas_weights_are_shares_under_partial_participation(options):
     round = compose("fedga", norm="none", options={"step": 2.0, **options}, participation=participation.uniform(3))

@@ -5,6 +5,8 @@ import pytest
 from fedjax_het.client.gradients import full_gradient
 from tests.client.test_local_updates import INPUTS, LABELS, PROBLEM, WEIGHTS, view
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.mark.parametrize("batch_size", [3, 7, 50])
 def test_the_full_gradient_is_the_mean_over_examples_for_any_batch_size(batch_size):

@@ -80,6 +80,7 @@ def test_a_number_of_steps_cycles_through_the_examples():
     assert float(out.num_steps) == 5
 
 
+@pytest.mark.extended
 def test_shuffling_keeps_every_example_once_in_an_order_independent_of_padding():
     key = jax.random.key(3)
     narrow = local_updates._shuffle(key, Rows(jnp.arange(100, 113), jnp.asarray(11)))
@@ -88,6 +89,7 @@ def test_shuffling_keeps_every_example_once_in_an_order_independent_of_padding()
     assert narrow[:11].tolist() == wide[:11].tolist() != sorted(wide[:11].tolist())
 
 
+@pytest.mark.extended
 def test_every_epoch_and_key_has_its_own_order():
     one, two = (train(sgd(0.5, batch_size=4, epochs=e), np.arange(12), 12) for e in (1, 2))
     again = train(sgd(0.5, batch_size=4, epochs=2), np.arange(12), 12)
@@ -105,6 +107,7 @@ def test_any_optax_optimizer_can_be_used_and_kept():
     assert int(second.optimizer[0].count) == 4
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("length", [{}, {"epochs": 3}, {"steps": 7}])
 def test_the_predicted_number_of_steps_is_the_number_taken(length):
     update = sgd(batch_size=4, **length)
@@ -133,6 +136,7 @@ def test_the_training_settings_are_the_parameters_of_sgd():
     assert set(get_type_hints(Training)) == known
 
 
+@pytest.mark.extended
 def test_a_sequential_update_continues_from_the_end_of_the_first():
     settings = {"batch_size": 5, "shuffle": False}
     halves = [np.arange(5), np.arange(5, 8)]
@@ -152,6 +156,7 @@ def test_a_sequential_update_without_examples_takes_no_step():
     assert float(out.num_steps) == 0 and float(out.metrics["loss"]) == 0
 
 
+@pytest.mark.extended
 def test_an_update_with_only_trains_the_matching_parameters():
     np.testing.assert_array_equal(
         train(sgd(0.3, only="params/w", batch_size=4), np.arange(8), 8).variables["params"]["w"],
@@ -166,6 +171,7 @@ def test_only_together_with_keep_optimizer_is_refused():
         sgd(only="params/w", keep_optimizer=True)
 
 
+@pytest.mark.extended
 def test_an_own_model_is_trained_after_the_common_one_in_the_steps_that_are_left():
     """Of its own start, at its own rate; without a limit both take their two steps."""
     batches, settings = [np.arange(5), np.arange(5, 10)], {"steps": 2, "batch_size": 5, "shuffle": False}

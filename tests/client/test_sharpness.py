@@ -104,6 +104,7 @@ def test_added_terms_enter_neither_the_perturbation_nor_the_perturbed_pass():
     assert norm(tree.subtract(both, leaked)) > 1e-2 * norm(both)
 
 
+@pytest.mark.extended
 def test_a_mixture_has_its_share_of_the_plain_gradient():
     plain, perturbed = direction(plain_gradient)[1], direction(sharpness_aware(0.5))[1]
     wanted = tree.add(tree.scale(0.3, plain), tree.scale(0.7, perturbed))

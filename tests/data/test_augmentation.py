@@ -48,6 +48,7 @@ def test_a_crop_is_a_straight_window_of_the_requested_area_and_ratio(key):
     assert inner.max() <= 32
 
 
+@pytest.mark.extended
 def test_the_whole_image_as_a_crop_is_the_image():
     cropped, mask = augmentation.crop_and_resize((1.0, 1.0), (1.0, 1.0))(KEY, IMAGE, MASK)
     np.testing.assert_allclose(cropped, IMAGE, atol=1e-6)

@@ -23,6 +23,7 @@ def test_conflict_measures_match_those_computed_by_hand():
     np.testing.assert_allclose(measured.dominance, measured.agreement)
 
 
+@pytest.mark.extended
 def test_dominance_is_divided_by_losses():
     losses = jnp.array([1.0, 2.0, 4.0])
     np.testing.assert_allclose(conflict(GRAM, losses).dominance, conflict(GRAM).agreement / losses)

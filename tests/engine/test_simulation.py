@@ -78,6 +78,7 @@ def test_an_effort_given_to_jax_is_kept_and_a_jax_without_the_setting_is_accepte
         assert bool(compilation._options_of_rare_programs()) == (effort is None)
 
 
+@pytest.mark.extended
 def test_a_round_is_traced_once():
     traces = []
 
@@ -93,6 +94,7 @@ def test_a_round_is_traced_once():
     assert len(traces) == 1
 
 
+@pytest.mark.extended
 def test_a_round_calls_nothing_on_the_host(simulation):
     assert "callback" not in simulation.executor.program.as_text()
 
@@ -156,6 +158,7 @@ def test_stops_are_the_evaluated_rounds_and_the_requested_multiples(simulation):
     assert [r for r in range(1, 26) if simulation.is_evaluated(r)] == [10, 20, 25]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -219,11 +222,13 @@ def test_personal_on_test_without_a_test_set_is_refused():
         Simulation(algorithm("fedbn"), model(), alone, rounds=1, personal_on_test=True)
 
 
+@pytest.mark.extended
 def test_full_participation_includes_every_client():
     built = Simulation(algorithm("fedavg"), model("none"), federation(), rounds=1, participation=participation.full())
     assert built.cost.cohort_size == 5
 
 
+@pytest.mark.extended
 def test_the_default_random_generator_of_jax_changes_nothing():
     """Keys name their generator, so a run under `JAX_DEFAULT_PRNG_IMPL=rbg` ends with the same bits."""
 

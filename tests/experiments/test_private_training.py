@@ -71,6 +71,7 @@ def settings_of(folder) -> dict:
     return scope["get_config"]()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

@@ -129,6 +129,7 @@ def test_images_too_small_for_the_network_are_refused(refused):
     assert "8" in refused("--config.model.name=lenet")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

@@ -86,6 +86,7 @@ def test_a_run_without_its_summary_writes_the_rest_from_its_checkpoint(config, f
     assert after[finished / "metrics.jsonl"] == before[finished / "metrics.jsonl"]
 
 
+@pytest.mark.extended
 def test_a_resumed_run_keeps_the_resolved_values_of_auto(config, finished, monkeypatch, tmp_path):
     """Another moment might choose otherwise, and bits would differ; other devices have to choose anew."""
     choices = json.loads((finished / "resolved.json").read_text())

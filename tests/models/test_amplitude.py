@@ -25,6 +25,7 @@ def run(model, variables, images=IMAGES, *, round=0, is_training=True, mask=ONES
     return features.reshape(images.shape), {"params": variables["params"]} | state
 
 
+@pytest.mark.extended
 def test_with_an_empty_average_evaluation_leaves_images_unchanged():
     model, variables = adapted()
     assert variables["amplitude"]["average"].shape == (5, 6, 2)
@@ -80,6 +81,7 @@ def test_a_batch_of_padding_leaves_the_average_unchanged():
     jax.tree.map(np.testing.assert_array_equal, later["amplitude"], trained["amplitude"])
 
 
+@pytest.mark.extended
 def test_no_gradient_passes_through_the_normalisation():
     model, variables = adapted()
 

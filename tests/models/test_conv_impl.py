@@ -70,6 +70,7 @@ def assert_equal(found, expected):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * np.abs(theirs).max())
 
 
+@pytest.mark.extended
 @needs_native
 @pytest.mark.parametrize("derivative", DERIVATIVES)
 @pytest.mark.parametrize("stride", [1, 2, 3])

@@ -57,6 +57,7 @@ def test_conv_has_the_leaves_and_values_of_flax(impl):
     np.testing.assert_allclose(ours.apply(variables, x), nn.Conv(4, (3, 3)).apply(variables, x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("impl", ["lax", "im2col", "auto"])
 def test_a_transposed_convolution_has_the_leaves_and_values_of_flax(impl):
     x = jax.random.normal(KEY, (2, 3, 5, 6))

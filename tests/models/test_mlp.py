@@ -21,12 +21,14 @@ def test_an_mlp_without_hidden_layers_is_logistic_regression():
     np.testing.assert_allclose(model.classify(variables["params"], features), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.extended
 def test_width_scales_the_hidden_layers():
     params = mlp(3, hidden=(100, 2), width=0.1).init(KEY, jnp.zeros((1, 4)))["params"]
     assert params["dense_0"]["kernel"].shape == (4, 10)
     assert params["dense_1"]["kernel"].shape == (10, 1)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["batch", "batch_stat", "group", "none"])
 def test_padding_does_not_change_the_features_of_other_examples(kind):
     model = mlp(3, hidden=(8,), norm=kind)

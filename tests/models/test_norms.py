@@ -79,6 +79,7 @@ def test_evaluation_uses_the_running_statistics():
     assert_close(BatchNorm().apply(START, x, jnp.zeros(4), False), expected, 1e-5)
 
 
+@pytest.mark.extended
 def test_batch_stat_has_no_leaves_and_uses_the_batch_in_evaluation_too():
     x = 3 * jax.random.normal(KEY, (50, 4, 4, 3)) + 2
     layer = norm("batch_stat")
@@ -94,6 +95,7 @@ def test_groups_hold_at_least_four_channels(channels, num_groups):
     assert _num_groups(channels, 32) == num_groups
 
 
+@pytest.mark.extended
 def test_group_norm_normalises_each_group_of_each_example():
     x = 3 * jax.random.normal(KEY, (2, 3, 3, 8)) + 5
     layer = norm("group")

@@ -92,17 +92,20 @@ def are_close(tree, other):
     return all(jax.tree.leaves(jax.tree.map(lambda a, b: bool(jnp.allclose(a, b, rtol=1e-5)), tree, other)))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", MODULES)
 def test_plain_modules_train_with_an_algorithm_that_reads_features(name):
     losses = train(MODULES[name], "moon").train_loss
     assert np.isfinite(losses).all()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["cnn_norm", "nnx"])
 def test_plain_modules_train_with_an_algorithm_that_reads_the_head(name):
     assert np.isfinite(train(MODULES[name], "fedrep").train_loss).all()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("module", "arguments", "head"),
     [(MLP(True, 0.2), {"train": False}, "Dense_1"), (CNN(True), {"deterministic": True}, "Dense_0")],
@@ -118,6 +121,7 @@ def test_logits_are_those_of_the_module(module, arguments, head):
     np.testing.assert_allclose(logits, module.apply(theirs, inputs, **arguments), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["mlp_norm_dropout", "nnx_norm"])
 def test_batch_norm_leaves_out_padding(name):
     inputs, mask = jnp.asarray(FEDERATION.examples.inputs[:6], jnp.float32), jnp.ones(6).at[4:].set(0)
@@ -129,6 +133,7 @@ def test_batch_norm_leaves_out_padding(name):
     assert are_close(moments(state), moments(padded))
 
 
+@pytest.mark.extended
 def test_modules_without_a_dense_head_train_where_no_features_are_read():
     assert np.isfinite(train(Scaled()).train_loss).all()
 

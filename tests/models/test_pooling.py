@@ -97,6 +97,7 @@ def test_the_compiled_gradient_of_max_pool_is_complete():
     np.testing.assert_allclose(compiled(kernel, max_pool), gradient(kernel, max_pool), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.extended
 def test_max_pool_propagates_nan_from_every_entry():
     for entry in np.ndindex(2, 2):
         x = jnp.zeros((1, 2, 2, 1)).at[0, *entry].set(jnp.nan)

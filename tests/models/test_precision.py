@@ -14,6 +14,7 @@ from fedjax_het.models._layers import Conv, UpConv
 COUNT = 2**14  # entries that bfloat16, one by one, would sum to 256
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("layer", "shape"),
     [

@@ -51,6 +51,7 @@ def test_a_head_of_other_classes_is_initialized_at_random(tmp_path, trained):
     )
 
 
+@pytest.mark.extended
 def test_weights_that_do_not_fit_are_refused_at_initialization(tmp_path, trained):
     save_state_dict(tmp_path / "weights.npz", trained, NAMES)
     model = thin(pretrained=str(tmp_path / "weights.npz"), norm="group")

@@ -52,6 +52,7 @@ def test_training_draws_one_sample_per_example():
     assert np.all(extras["scale"] > 0)
 
 
+@pytest.mark.extended
 def test_training_noise_depends_on_the_key_only():
     model, variables = adapted()
     first, again, other = (encode(model, variables, is_training=True, key=jax.random.key(i))[0] for i in (0, 0, 1))
@@ -78,6 +79,7 @@ def test_without_samples_evaluation_uses_the_mean():
     np.testing.assert_array_equal(features, extras["mean"])
 
 
+@pytest.mark.extended
 def test_evaluation_with_zero_scale_equals_that_of_the_mean():
     model, variables = adapted(4)
     bias = variables["params"]["representation"]["bias"].at[5:].set(-200.0)

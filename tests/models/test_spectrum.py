@@ -56,6 +56,7 @@ def replay(values, dtype, start, *, decay, band, key, tolerance, **tolerances):
     return average, count
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("name", "platform"), [*((name, "cpu") for name in SEQUENCES), ("s21_odd_seq", "tpu")])
 @BOTH_DTYPES
 def test_averages_and_images_match_the_papers_equations(name, platform, dtype, tolerance):

@@ -47,6 +47,7 @@ def test_conversion_to_pytorch_and_back_is_the_identity(name, norm):
     assert bool(counters) == (norm == "batch")
 
 
+@pytest.mark.extended
 def test_kernels_have_pytorchs_axis_order():
     given = variables("unet", 5, norm="none")
     state = to_torch(given, TORCH_NAMES["unet"])
@@ -118,6 +119,7 @@ def test_weights_with_another_number_of_channels_are_refused():
         from_torch(state_dict(), grey, TORCH_NAMES["resnet18"])
 
 
+@pytest.mark.extended
 def test_names_of_torchvisions_old_densenets_are_read():
     state = state_dict("densenet121")
     old = {

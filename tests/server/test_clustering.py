@@ -60,6 +60,7 @@ def test_identical_and_zero_points_form_one_cluster():
     assert not np.any(cluster(points.astype(np.float32), np.ones((2, SIZE), bool)))
 
 
+@pytest.mark.extended
 def test_means_of_clusters_come_in_the_order_of_their_lowest_members():
     points, is_member = jnp.arange(12.0).reshape(6, 2), np.array([True, True, False, True, True, True])
     means, is_cluster = cluster_means(points, jnp.array([0, 1, 2, 1, 0, 1]), is_member, 3)

@@ -44,6 +44,7 @@ def receive(stage: Stage, like, key, expected: float = 4.0):
 
 
 # ---- the bound -------------------------------------------------------------------------------------------------------
+@pytest.mark.extended
 @pytest.mark.parametrize("per_layer", [False, True])
 def test_no_client_moves_the_sum_by_more_than_the_bound(per_layer):
     """Removed or added: C; replaced by another: 2 C; whatever its update is."""
@@ -63,6 +64,7 @@ def test_no_client_moves_the_sum_by_more_than_the_bound(per_layer):
     np.testing.assert_allclose(total(np.zeros(9)), total(), rtol=1e-6)
 
 
+@pytest.mark.extended
 def test_without_noise_and_clipping_the_result_is_the_plain_mean_bit_for_bit():
     expected, _ = run(compose("fedavg", norm="none", options=UNIFORM))
     state, _ = run(private(1e9, 0.0))
@@ -229,6 +231,7 @@ def test_a_missing_multiplier_and_unprotected_statistics_are_refused():
             run(private(1.0, 1.0, name=name, options={}, noise_at="clients"), rounds=1)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("noise_at", ["server", "clients"])
 def test_moments_of_clients_are_refused_and_constants_are_not(noise_at):
     stage = gaussian_mechanism(1.0, 1.0, noise_at=noise_at)

@@ -49,6 +49,7 @@ def test_per_batch_a_short_batch_counts_as_a_full_one():
     assert_close(measure(), {"total": jax.tree.map(lambda *x: sum(x), *batches), "weight": 3.0})
 
 
+@pytest.mark.extended
 def test_per_sample_the_total_is_the_sum_over_examples():
     assert_close(measure("sample"), {"total": tree.scale(7, expected_gradient(0, 7)), "weight": 7.0})
 

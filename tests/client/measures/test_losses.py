@@ -79,6 +79,7 @@ def test_the_mean_loss_without_examples_is_zero():
     assert float(mean_loss()(PROBLEM, view(train=NOTHING, valid=NOTHING))) == 0
 
 
+@pytest.mark.extended
 def test_nan_in_padding_does_not_change_the_mean_loss():
     sick = INPUTS.copy()
     sick[-1] = np.nan
@@ -93,6 +94,7 @@ def test_the_mean_loss_under_vmap_is_that_of_each_client_alone():
     np.testing.assert_allclose(together, [mean_loss()(PROBLEM, v) for v in clients], rtol=1e-5)
 
 
+@pytest.mark.extended
 def test_training_gain_is_the_loss_before_less_the_loss_after():
     gain = float(training_gain()(PROBLEM, view()))
     assert gain == pytest.approx(by_hand(START, VALID) - by_hand(LOCAL, VALID), rel=1e-4)

@@ -47,6 +47,7 @@ def test_lambda_per_epoch_uses_the_head_at_the_beginning_of_the_epoch(per):
     assert float(loss) == pytest.approx(by_hand(row_mean(LOCAL - START), per=per), rel=1e-5)
 
 
+@pytest.mark.extended
 def test_lambda_per_step_uses_the_current_head():
     loss = debiased_cross_entropy((2, 3), "step")(forward())
     assert float(loss) == pytest.approx(by_hand(row_mean(NOW - START)), rel=1e-5)

@@ -50,6 +50,7 @@ def test_the_penalty_is_zero_where_the_gradients_match():
     assert float(term(forward(PARAMS, tree.scale(0.5, mean)))) > 1e-3
 
 
+@pytest.mark.extended
 def test_the_penalty_is_the_squared_distance():
     mean = jax.tree.map(jnp.ones_like, PARAMS["classifier"])
     distance = tree.subtract(full_gradient()["classifier"], mean)
@@ -73,6 +74,7 @@ def test_the_gradient_of_the_penalty_matches_finite_differences():
         check_grads(lambda params: invariance(1.0)(forward(params, mean)), (start,), order=1, modes=["rev"], rtol=1e-6)
 
 
+@pytest.mark.extended
 def test_the_penalty_has_a_gradient_for_the_features():
     mean = tree.zeros_like(PARAMS["classifier"])
     gradient = jax.grad(lambda p: invariance(1.0)(forward(p, mean)))(PARAMS)

@@ -21,6 +21,7 @@ def forward(logits, labels, mask, params=None, start=None) -> ForwardPass:
 TERMS = {"cross entropy": cross_entropy(), "dice": dice()} | {form: margin(0.3, form) for form in MARGIN_FORMS}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", TERMS)
 def test_padding_changes_no_term(name):
     padded_logits, padded_labels = np.concatenate([LOGITS, 9 + LOGITS[:2]]), np.concatenate([LABELS, LABELS[:2]])
@@ -29,6 +30,7 @@ def test_padding_changes_no_term(name):
     np.testing.assert_allclose(TERMS[name](forward(padded_logits, padded_labels, mask)), whole, rtol=1e-6)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", TERMS)
 def test_an_empty_batch_gives_no_nan(name):
     def loss(logits):
@@ -38,6 +40,7 @@ def test_an_empty_batch_gives_no_nan(name):
     assert np.isfinite(value) and np.all(np.isfinite(gradient))
 
 
+@pytest.mark.extended
 def test_cross_entropy_of_maps_is_the_mean_over_pixels():
     logits, labels = RNG.normal(size=(2, 3, 4, 5)), RNG.integers(0, 5, (2, 3, 4))
     flat = cross_entropy()(forward(logits.reshape(-1, 5), labels.reshape(-1), np.ones(24)))

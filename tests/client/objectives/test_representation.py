@@ -49,6 +49,7 @@ def test_the_l2_term_is_invariant_to_rotation(power):
     np.testing.assert_allclose(term(forward(Z @ rotation)), term(forward(Z)), rtol=1e-5)
 
 
+@pytest.mark.extended
 def test_a_zero_vector_has_no_gradient():
     features = Z.copy()
     features[2] = 0
@@ -62,6 +63,7 @@ def test_other_powers_are_refused(power):
         l2_representation(0.1, power)
 
 
+@pytest.mark.extended
 @settings(max_examples=30, deadline=None)
 @given(numbers, numbers, numbers, numbers, st.sampled_from([1.0, -0.7, 0.3]))
 def test_information_is_never_negative(mean, raw, target, width, factor):
@@ -99,6 +101,7 @@ def test_the_factor_defaults_to_one():
     assert information(Z, scale, bare) == information(Z, scale, reference)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("factor", [0.0, -1.0, 1e-30])
 @pytest.mark.parametrize("raw", [0.0, -800.0])
 def test_information_and_gradients_stay_finite_at_extreme_scales(factor, raw):

@@ -157,6 +157,7 @@ def test_digits_dg_is_read_with_its_validation_split(tmp_path):
     assert dataset.is_valid.tolist() == [False, True] * 4
 
 
+@pytest.mark.extended
 def test_pacs_is_read_as_published():
     path = shared_path("data/pacs/sample_original/PACS")
     dataset = load("pacs", path=path.parent)

@@ -109,6 +109,7 @@ def test_the_error_for_a_directory_without_arrays_lists_the_forms(tmp_path):
         load("arrays", path=tmp_path)
 
 
+@pytest.mark.extended
 def test_fashion_mnist_is_read():
     dataset = load("arrays", path=shared_path("data/fashion_mnist/fashion_mnist.npz"))
     assert dataset.inputs.shape == (70_000, 28, 28, 1)
@@ -255,6 +256,7 @@ def test_arrays_that_cannot_be_converted_are_refused(tmp_path, options, images, 
         load("arrays", path=save(tmp_path / "x.npz", images=images), **options)
 
 
+@pytest.mark.extended
 def test_real_digits_of_three_domains_are_read(tmp_path):
     with np.load(shared_path("data/digits/usps.npz")) as usps, np.load(shared_path("data/mnist/mnist.npz")) as mnist:
         sources = {"mnist": mnist, "usps": usps, "mnist_m": read_jpegpack("data/digits/mnist_m_jpegpack.npz")}

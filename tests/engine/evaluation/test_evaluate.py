@@ -54,6 +54,7 @@ def test_the_global_model_is_evaluated_on_every_client_newcomer_and_test_example
     assert (evaluation.test.loss[0], evaluation.test.accuracy[0]) == pytest.approx((loss, accuracy), abs=1e-5)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("part", "split"), [("personal", "test"), ("personal_valid", "valid")])
 def test_personal_models_are_evaluated_on_their_own_clients(trained, part, split):
     federation, _, state, evaluation = trained

@@ -144,6 +144,7 @@ def test_the_length_of_blocks_does_not_change_the_states(streamed):
     assert is_equal(with_all_client_states(whole), with_all_client_states(parts))
 
 
+@pytest.mark.extended
 def test_two_states_can_be_advanced_alternately(streamed):
     """What was read ahead for one must not be taken for the other."""
     one, other = streamed.start(), streamed.start()

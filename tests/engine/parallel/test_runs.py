@@ -134,6 +134,7 @@ def test_every_number_of_every_algorithm_can_be_swept(name):
     assert len(numbers) >= 2 and trace_round(job, vmapped).shapes.metrics.cohort.shape == (3,)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [

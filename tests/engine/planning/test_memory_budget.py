@@ -104,6 +104,7 @@ def test_the_error_lists_the_memory_of_every_offload_policy(select):
     assert "client states of 3 cohorts " in lines[4] and "examples of 2 cohorts " in lines[4]
 
 
+@pytest.mark.extended
 def test_a_budget_that_is_too_small_is_refused_before_compiling(monkeypatch, tmp_path):
     monkeypatch.setattr(memory_budget, "compile_executor", lambda *_: pytest.fail("compiled"))
     with pytest.raises(InputError, match="memory_budget"):
@@ -125,6 +126,7 @@ def test_a_run_too_large_for_the_machine_is_refused_before_compiling(select, mon
         select(vmapped, budget_kb)
 
 
+@pytest.mark.extended
 def test_a_program_too_large_for_the_machine_is_refused_before_running(select, monkeypatch):
     size = 1000 * select.held("device", "device") + 500_000
     monkeypatch.setattr(memory_budget, "device_capacity", lambda job, layout: size)

@@ -202,6 +202,7 @@ def test_what_cannot_work_is_refused(rule, options, message):
         simulation(rule, **options)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("noise_at", ["server", "clients"])
 def test_noise_at_the_server_is_refused_and_noise_at_clients_is_not(noise_at):
     private = replace(

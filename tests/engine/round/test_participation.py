@@ -18,6 +18,7 @@ def test_uniform_cohorts_have_distinct_clients_and_reach_every_client():
     assert counts.min() > 8
 
 
+@pytest.mark.extended
 def test_the_availability_of_a_client_does_not_depend_on_the_cohort():
     few, all_there = participation.bernoulli(0.5, among=participation.uniform(5)), participation.bernoulli(0.5)
     key = jax.random.key(7)

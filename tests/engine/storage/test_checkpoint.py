@@ -81,6 +81,7 @@ def test_a_resumed_run_has_the_same_client_states(tmp_path):
     assert is_equal(simulation.evaluate(advance_in_blocks(simulation, 4)), simulation.evaluate(resumed))
 
 
+@pytest.mark.extended
 def test_a_run_killed_between_states_and_checkpoint_resumes_from_the_one_before(tmp_path, monkeypatch):
     """Its segment is there, the checkpoint that lists it is not: the run goes on from the one before."""
     simulation = build_off_device()
@@ -141,6 +142,7 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path, saved):
     assert sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()) == [2, 3]
 
 
+@pytest.mark.extended
 def test_a_run_killed_while_it_deletes_an_old_checkpoint_leaves_no_damaged_one(tmp_path, saved, monkeypatch):
     simulation, _ = saved
     kept, rmtree = Checkpoints(tmp_path, keep=2), shutil.rmtree
@@ -161,6 +163,7 @@ def test_a_run_killed_while_it_deletes_an_old_checkpoint_leaves_no_damaged_one(t
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["3", "4"]
 
 
+@pytest.mark.extended
 def test_a_checkpoint_of_another_algorithm_is_refused(saved):
     _, directory = saved
     with pytest.raises(InputError, match=r"another algorithm.*memory/control.*absent there"):

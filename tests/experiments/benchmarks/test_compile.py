@@ -128,6 +128,7 @@ def test_every_model_compiles(algorithm, model, topology, tmp_path):
     compile_apart(tmp_path, topology, f"--algorithms={algorithm}", f"--models={model}")
 
 
+@pytest.mark.extended
 def test_programs_that_the_file_lists_are_skipped(tmp_path, capsys, monkeypatch):
     command = ["--topology=cuda", "--algorithms=fedavg", "--models=mlp", f"--json={tmp_path / 'compile.json'}"]
     assert compile.main(command) == 0

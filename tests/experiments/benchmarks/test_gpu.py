@@ -48,6 +48,7 @@ def test_timings_are_appended_and_failures_recorded(tmp_path, list_tasks, capsys
     assert [record["name"] for record in read_records(path)] == ["a", "b", "c", "d"]
 
 
+@pytest.mark.extended
 def test_a_round_of_the_smallest_workload_is_timed():
     tasks = [task for task in gpu.list_tasks(is_tiny=True) if task.names[0].startswith("w3")]
     (record,) = tasks[0].run()

@@ -148,6 +148,7 @@ def test_crashed_and_missing_peers_are_reported_and_the_others_are_measured(meas
     assert "fedjax: skipped, it needs an older one" in said
 
 
+@pytest.mark.extended
 def test_peers_with_other_results_are_marked_and_not_recorded(measurements):
     assert (
         measurements["torch_lean"].gap.update == pytest.approx(1e-4, rel=0.1)

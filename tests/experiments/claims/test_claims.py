@@ -93,6 +93,7 @@ def test_a_loss_that_falls_is_a_difference_in_the_direction_of_the_claim():
 
 
 # ---- the experiments -------------------------------------------------------------------------------------------------
+@pytest.mark.extended
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_methods_have_valid_settings_the_same_local_steps_and_rates_and_five_seeds(name, tmp_path):
     experiment = claims._fill(EXPERIMENTS[name], dict.fromkeys(EXPERIMENTS[name].data, "somewhere"))

@@ -127,6 +127,7 @@ def test_missing_data_are_named_before_training(tmp_path, capsys):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.extended
 def test_missing_initial_weights_are_named_before_training(tmp_path, capsys):
     save_file({"conv1.weight": np.zeros((64, 3, 7, 7), np.float32)}, tmp_path / "other.safetensors")
     arguments = ["--what=table2", "--scale=paper", f"--data={tmp_path}", f"--workdir={tmp_path / 'runs'}"]

@@ -36,6 +36,7 @@ def write_partition(folder, classes):
     (folder / "partition.json").write_text(json.dumps({"fingerprint": "f", "clients": clients}))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("experiment", "scale"), ALL)
 def test_the_settings_of_every_run_are_valid(experiment, scale):
     choice = next(iter(experiment.choices))

@@ -56,6 +56,7 @@ def test_the_page_fetches_nothing(report_contents):
     assert "default-src 'none'" in policy and "http" not in policy.lower() and "connect-src" not in policy
 
 
+@pytest.mark.extended
 def test_settings_cannot_break_out_of_the_page(report_contents):
     text = page.render_page(report_contents, "report_files", is_watched=False)
     assert "</script><img" not in text and "&lt;/script&gt;&lt;img src=x&gt;" in text
@@ -91,6 +92,7 @@ def test_a_page_that_is_not_watched_does_not_reload(report_contents):
     assert 'http-equiv="refresh"' not in page.render_page(report_contents, "files", is_watched=False)
 
 
+@pytest.mark.extended
 def test_watching_rewrites_a_changed_report_and_stops_reloading_at_the_end(tmp_path, monkeypatch, capsys):
     run = sample_runs.write_run(tmp_path / "run", is_finished=False)
     report = page.Report(tmp_path / "report.html")

@@ -12,6 +12,8 @@ from experiments.configuration import build
 from experiments.runs import json_files
 from experiments.training import recorder
 
+pytestmark = pytest.mark.extended
+
 FILE = """
 def get_config():
     return dict(
@@ -188,7 +190,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(("damage", "message"), REFUSED.values(), ids=REFUSED)
 def test_a_damaged_run_is_refused_with_one_message_and_left_unchanged(workdir, command, capsys, damage, message):
     damage(workdir)

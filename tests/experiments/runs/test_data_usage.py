@@ -178,6 +178,7 @@ def test_the_header_and_a_complete_run_describe_training_and_measured_examples_o
     assert "test/accuracy 0." in ended.splitlines()[0]
 
 
+@pytest.mark.extended
 def test_config_json_holds_the_resolved_values_of_auto(finished):
     config, partition = read(finished[0] / "config.json"), read(finished[0] / "partition.json")
     assert config["data"]["client_test_fraction"] == 0.0 and config["personal_on_test"] is True

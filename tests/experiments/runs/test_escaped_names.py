@@ -56,6 +56,7 @@ def test_all_files_are_written_and_tables_have_one_line_per_row(workdir):
     assert text.count("\n") == 1 + len(rows)
 
 
+@pytest.mark.extended
 def test_a_complete_run_prints_its_table_without_interpreting_markup(workdir, capsys):
     config = workdir.parent / "config.py"
     assert train.main([f"--config={config}", f"--workdir={workdir}"]) == 0

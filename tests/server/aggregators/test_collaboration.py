@@ -100,6 +100,7 @@ def test_heads_are_mixed_per_client_and_other_leaves_averaged():
     np.testing.assert_allclose(aggregate.update["params"]["w"], np.ones(2))
 
 
+@pytest.mark.extended
 def test_a_shared_head_gets_no_reply():
     reports = reports_of(heads={})
     assert server_step.aggregate(collaborative_heads(mean()), None, (), view(**reports))[0].replies == {}

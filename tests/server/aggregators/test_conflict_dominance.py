@@ -53,6 +53,7 @@ def test_no_update_grows_and_none_opposes_the_last_dominant(seed):
     assert np.all(revised @ stack[last] >= -1e-9 * np.linalg.norm(stack[last]) ** 2)
 
 
+@pytest.mark.extended
 @seeds
 @few
 def test_a_single_dominant_update_is_kept_and_the_mean_follows_it(seed):
@@ -119,6 +120,7 @@ def test_min_norm_ratio_excludes_nearly_zero_updates_from_dominance():
     np.testing.assert_allclose(dropped[0], stack[0])
 
 
+@pytest.mark.extended
 def test_with_scope_tensor_each_tensor_has_its_own_dominant_clients():
     rng = np.random.default_rng(1)
     stack = {"params": {"a": rng.normal(size=(4, 3)), "b": rng.normal(size=(4, 5))}}

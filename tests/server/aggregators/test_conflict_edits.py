@@ -100,6 +100,7 @@ def test_a_zero_update_conflicts_with_no_other(name):
     close(combine_vectors(name, stack), mean(name, stack))
 
 
+@pytest.mark.extended
 @each
 @pytest.mark.parametrize("present", [2, 3, 4])
 def test_absent_clients_do_not_change_the_result(name, present):

@@ -88,6 +88,7 @@ def test_the_order_of_a_pair_does_not_depend_on_other_clients(name):
     assert np.array_equal(many, many.T)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", PAIR_ORDERS)
 def test_the_order_of_pairs_does_not_depend_on_positions_in_the_cohort(name):
     order = jnp.array([3, 0, 4, 1, 2])

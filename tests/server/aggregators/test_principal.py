@@ -82,6 +82,7 @@ def edit_stack(stack, **options):
         return np.asarray(principal_edit(**options)(jnp.asarray(stack @ stack.T), jnp.ones(len(stack), bool))) @ stack
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("correction", ["per_axis", "whole"])
 def test_a_revised_update_keeps_its_length(correction):
     lengths = np.linalg.norm(edit_stack(STACK, correction=correction), axis=1)
@@ -171,6 +172,7 @@ def test_options_out_of_range_are_refused(options, message):
         principal_directions(**options)
 
 
+@pytest.mark.extended
 def test_an_edit_can_use_sorting_loops_and_conditionals():
     """argmin, sorting, cumulative sums, searches and loops are lowered after the float64 context of the trace ended."""
 

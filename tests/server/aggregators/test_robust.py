@@ -94,6 +94,7 @@ def test_liars_of_any_size_move_the_result_by_a_bounded_amount(seed, exponent, i
         assert np.all(result <= stack[LIARS:].max(axis=0) + 1e-6), name
 
 
+@pytest.mark.extended
 @seeds
 @few
 def test_identical_clients_give_their_update(seed):
@@ -174,6 +175,7 @@ def test_too_few_present_clients_leave_the_model_as_it_is():
         assert np.any(result) == (name in UNAWARE), name
 
 
+@pytest.mark.extended
 def test_buffers_are_treated_or_kept():
     stack = {"params": {"w": jnp.ones((5, 2))}, "batch_stats": {"mean": jnp.full((5, 3), 2.0).at[0].set(1e30)}}
     one, ones = jax.tree.map(lambda x: x[0], stack), jnp.ones(5)

@@ -115,6 +115,7 @@ def test_the_step_follows_its_schedule_and_scale(options, factors):
     np.testing.assert_allclose(np.diff([weights[0] for weights in used]), 0.05 * np.array(factors), atol=1e-6)
 
 
+@pytest.mark.extended
 def test_absent_clients_keep_their_weights():
     everyone = view(0, [0.0] * 4)
     some = view(1, [9.0, 2.0, 1.0], cohort=[3, 0, 2], is_present=[False, True, True], num_clients=4)
@@ -138,6 +139,7 @@ def test_present_clients_without_weight_count_equally():
     np.testing.assert_allclose(used[2], [0.5, 0.5], rtol=1e-6)
 
 
+@pytest.mark.extended
 def test_a_single_client_has_all_the_weight():
     used, _ = run(generalization_adjustment(), [view(number, [1.0]) for number in range(3)])
     np.testing.assert_array_equal(used, np.ones((3, 1)))
