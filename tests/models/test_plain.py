@@ -83,6 +83,15 @@ def context(mask, is_training):
     return Context(mask, jnp.zeros((), jnp.int32), jax.random.key(0), is_training)
 
 
+def predict(module):
+    """(inputs, the initial variables of the model of a module, its logits in evaluation)."""
+    inputs = jnp.asarray(FEDERATION.examples.inputs[:5], jnp.float32)
+    model = from_flax(module)
+    variables = model.init(jax.random.key(1), inputs)
+    (features, _), _ = model.encode(variables, inputs, context(jnp.ones(5), False))
+    return inputs, variables, model.classify(variables["params"], features)
+
+
 def moments(variables):
     """The moments of batch normalization, "batch_stats" in Linen and "BatchStat" in NNX."""
     return next(variables[name] for name in ("batch_stats", "BatchStat") if name in variables)
@@ -111,14 +120,18 @@ def test_plain_modules_train_with_an_algorithm_that_reads_the_head(name):
     [(MLP(True, 0.2), {"train": False}, "Dense_1"), (CNN(True), {"deterministic": True}, "Dense_0")],
 )
 def test_logits_are_those_of_the_module(module, arguments, head):
-    inputs = jnp.asarray(FEDERATION.examples.inputs[:5], jnp.float32)
-    model = from_flax(module)
-    variables = model.init(jax.random.key(1), inputs)
+    inputs, variables, logits = predict(module)
     theirs = dict(variables, params=dict(variables["params"]))
     theirs["params"][head] = theirs["params"].pop("classifier")
-    (features, _), _ = model.encode(variables, inputs, context(jnp.ones(5), False))
-    logits = model.classify(variables["params"], features)
     np.testing.assert_allclose(logits, module.apply(theirs, inputs, **arguments), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.extended
+def test_logits_are_those_of_the_nnx_module():
+    module = NnxMLP(True, rngs=nnx.Rngs(0))
+    inputs, _, logits = predict(module)
+    module.eval()
+    np.testing.assert_allclose(logits, module(inputs), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.extended
