@@ -156,10 +156,12 @@ def _detect(initialize: Callable[[], None]) -> None:
 def _check_address(config: DistributedConfig, coordinator: str) -> None:
     """Raise InputError where JAX would crash because a port is taken, or wait silently because no one answers."""
     host, _, port = coordinator.rpartition(":")
-    print(f"process {config.process_id} of {config.num_processes}: connecting to {coordinator}", flush=True)
+    listening, action = _listening_host(coordinator), f"connecting to {coordinator}"
+    if config.process_id == 0:
+        action = f"listening on {listening or 'all interfaces'}, port {port}"
+    print(f"process {config.process_id} of {config.num_processes}: {action}", flush=True)
     if config.process_id == 0:
         try:
-            listening = _listening_host(coordinator)
             family = socket.AF_INET6 if ":" in listening else socket.AF_INET
             socket.create_server((listening, int(port)), family=family).close()
         except OSError as error:

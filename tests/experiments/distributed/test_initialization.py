@@ -143,26 +143,32 @@ def test_a_port_in_use_is_named(place, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("host", "bind"),
-    [("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1"), ("[::1]", "[::1]"), ("node0", "[::]")],
+    ("host", "bind", "printed"),
+    [
+        ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
+        ("localhost", "127.0.0.1", "127.0.0.1"),
+        ("node0", "[::]", "all interfaces"),
+    ],
 )
-def test_process_0_listens_on_the_address_that_was_given_and_for_a_name_on_all(monkeypatch, host, bind):
+def test_process_0_listens_on_the_address_that_was_given_and_for_a_name_on_all(
+    monkeypatch, capsys, host, bind, printed
+):
     class ListenedError(Exception):
         pass
 
     def listen(*_, coordinator_bind_address, **__):
         raise ListenedError(coordinator_bind_address)
 
-    monkeypatch.setattr(initialization, "_check_address", lambda *_: None)
     monkeypatch.setattr(initialization, "_set_abort_message", lambda *_: None)
     monkeypatch.setattr(jax.distributed, "initialize", listen)
-    preemption = jax.config.jax_enable_preemption_service
+    preemption, port = jax.config.jax_enable_preemption_service, free_port()
     try:
         with pytest.raises(ListenedError) as raised:
-            initialization.initialize(DistributedConfig(f"{host}:1234", 2, 0))
+            initialization.initialize(DistributedConfig(f"{host}:{port}", 2, 0))
     finally:
         jax.config.update("jax_enable_preemption_service", preemption)
-    assert str(raised.value) == f"{bind}:1234"
+    assert str(raised.value) == f"{bind}:{port}"
+    assert f"process 0 of 2: listening on {printed}, port {port}\n" in capsys.readouterr().out
 
 
 def test_an_address_of_another_host_is_refused_by_process_0():
