@@ -147,6 +147,7 @@ def test_a_port_in_use_is_named(place, tmp_path, capsys):
     [
         ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
         ("localhost", "127.0.0.1", "127.0.0.1"),
+        ("[::1]", "[::1]", "::1"),
         ("node0", "[::]", "all interfaces"),
     ],
 )
