@@ -246,5 +246,5 @@ def test_signatures_are_shown_without_constraints():
 
 def test_simulate_shows_the_arguments_of_a_simulation():
     shown = inspect.signature(engine.simulate).parameters
-    assert [*inspect.signature(engine.Simulation).parameters, "progress"] == list(shown)
+    assert [*inspect.signature(engine.Simulation).parameters, "progress", "stop"] == list(shown)
     assert shown["rounds"].annotation is int and "Range(" not in str(inspect.signature(engine.simulate))
