@@ -30,6 +30,7 @@ def results(directory):
 
 
 # ---- more rounds -----------------------------------------------------------------------------------------------------
+@pytest.mark.extended
 def test_a_finished_run_that_continues_ends_like_a_run_of_all_rounds(config, tmp_path, capsys):
     """Its last round, which is between two evaluations, leaves no line."""
 
@@ -62,6 +63,7 @@ def test_a_run_does_not_continue_on_other_pictures_of_the_same_names_and_labels(
     assert "made on other data" in capsys.readouterr().err
 
 
+@pytest.mark.extended
 def test_a_run_without_its_last_checkpoint_does_not_continue(config, tmp_path, capsys):
     flags = [f"--config={config}", f"--workdir={tmp_path}"]
     assert train.main(flags) == 0
@@ -92,6 +94,7 @@ def test_training_ends_after_evaluations_without_improvement_of_every_seed(metri
     assert EarlyStopping(metric, patience=2, min_delta=delta).find_end(scores) == end
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("killed", ["save", "finish"])
 def test_a_run_that_is_killed_at_its_stop_ends_with_the_same_results(config, tmp_path, monkeypatch, capsys, killed):
     """Before its last checkpoint, or between that and its summary; then it is complete, for more rounds too."""
@@ -156,6 +159,7 @@ def test_a_stop_that_cannot_take_effect_is_refused_before_the_first_round(config
     assert message in capsys.readouterr().err and not workdir.exists()
 
 
+@pytest.mark.extended
 def test_a_simulation_in_python_stops_early():
     federation = data.toy(num_clients=3, test_fraction=0.3)
     network, stop = models.mlp(federation.num_classes, hidden=()), EarlyStopping("test/accuracy", patience=2)
