@@ -17,7 +17,7 @@ from fedjax_het.data.partition import (
     within_domains,
 )
 from fedjax_het.data.poisoning import POISONINGS, Poisoning, backdoor, flip_labels
-from fedjax_het.data.sources import SOURCES, load
+from fedjax_het.data.sources import SOURCES, convert, load
 from fedjax_het.data.synthetic import toy
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "assemble",
     "backdoor",
     "by_domain",
+    "convert",
     "dirichlet",
     "domain_dirichlet",
     "federate",

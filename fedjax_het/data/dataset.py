@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_het.data.indexing import decode_one_hot, index_names, number_names, sort_naturally, to_array
+from fedjax_het.data.encoding import decode_one_hot, index_names, number_names, sort_naturally, to_array
 from fedjax_het.errors import InputError
 from fedjax_het.labels import are_times, are_tokens
 

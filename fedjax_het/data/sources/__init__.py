@@ -17,8 +17,11 @@ from fedjax_het.data.sources._leaf import femnist, shakespeare
 from fedjax_het.data.sources._nuclei import nuclei
 from fedjax_het.data.sources._prostate import prostate
 from fedjax_het.data.sources._sklearn_digits import digits
+from fedjax_het.data.sources._tables import convert, table
 from fedjax_het.data.sources._tfds import tfds
 from fedjax_het.errors import InputError, nearest
+
+__all__ = ["SOURCES", "convert", "load"]
 
 
 def _report_os_errors(source: Callable[..., Dataset]) -> Callable[..., Dataset]:
@@ -43,7 +46,7 @@ SOURCES = {
         *(arrays, digits, tfds, camelyon17, covid_fl, digits_dg, folders),
         *(mini_domainnet, nuclei, office_home, pacs, prostate, retina, vlcs),
         *(cinic10, digits5, femnist, heart_disease, office_caltech10),
-        *(shakespeare, svhn, tcga_brca, texts, tiny_imagenet),
+        *(shakespeare, svhn, table, tcga_brca, texts, tiny_imagenet),
     )
 }
 

@@ -1,6 +1,8 @@
-"""Arrays on disk: .npz files, MNIST's idx files, and the batches of CIFAR-10 and CIFAR-100."""
+"""Arrays on disk: .npz files, MNIST's idx files, the batches of CIFAR-10 and CIFAR-100, and pickles."""
 
+import io
 import math
+import pickle
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,6 @@ from fedjax_het.data.sources._image_listing import list_entries
 from fedjax_het.data.sources._images import conform_images, decoding_options
 from fedjax_het.data.sources._io_errors import report_read_errors, require_path
 from fedjax_het.data.sources._npz import read_npz_directory, read_npz_file
-from fedjax_het.data.sources._pickles import read_pickle
 from fedjax_het.errors import InputError
 
 
@@ -158,3 +159,45 @@ def _read_cifar_names(path: Path, layout: _CifarLayout) -> list[str] | None:
 
 def _unpickle(path: Path) -> dict:
     return cast(dict, read_pickle(path, dict, "a CIFAR python batch", encoding="bytes"))
+
+
+# ---- pickles ---------------------------------------------------------------------------------------------------------
+class _ArrayUnpickler(pickle.Unpickler):
+    """Unpickles arrays and containers only: a pickle may request calls of any function."""
+
+    _ALLOWED = {
+        ("multiarray", "_reconstruct"): np._core.multiarray._reconstruct,
+        ("numeric", "_frombuffer"): np._core.numeric._frombuffer,  # pyrefly: ignore[missing-attribute], not in NumPy's stubs
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+        ("_codecs", "encode"): lambda text, codec: text.encode("latin1"),  # how Python 3 writes bytes for Python 2
+    }
+
+    def find_class(self, module: str, name: str) -> object:
+        short = module.removeprefix("numpy.core.").removeprefix("numpy._core.")
+        if (short, name) not in self._ALLOWED:
+            raise pickle.UnpicklingError(f"it wants to use {module}.{name}, which no batch of images needs")
+        return self._ALLOWED[short, name]
+
+
+def read_pickle(path: Path, kind: type | tuple[type, ...], what: str, encoding: str = "ASCII") -> object:
+    """Read a pickle of arrays, texts, numbers and containers.
+
+    Args:
+        path: The file.
+        kind: The class of its content.
+        what: What the file is, for messages: "a CIFAR python batch".
+        encoding: How texts that Python 2 wrote are read; "bytes" leaves them as they are.
+
+    Raises:
+        InputError: The file does not exist, is damaged, holds something else, or wants to call other functions.
+    """
+    with report_read_errors(path):
+        try:
+            content = _ArrayUnpickler(io.BytesIO(read_regular(path)), encoding=encoding).load()
+        except (pickle.UnpicklingError, TypeError, AttributeError) as error:
+            raise InputError(f"cannot read {path} as {what}: {error}. Download it again.") from error
+    if not isinstance(content, kind):
+        names = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
+        raise InputError(f"cannot read {path} as {what}: it holds a {type(content).__name__}, not a {names}.")
+    return content

@@ -7,6 +7,7 @@ from typing import Annotated, cast
 import numpy as np
 
 from fedjax_het.data.dataset import Dataset
+from fedjax_het.data.sources._arrays import read_pickle
 from fedjax_het.data.sources._folders import list_domain_images
 from fedjax_het.data.sources._image_listing import (
     ImageEntry,
@@ -18,7 +19,6 @@ from fedjax_het.data.sources._image_listing import (
 )
 from fedjax_het.data.sources._images import conform_images
 from fedjax_het.data.sources._io_errors import require_dataset
-from fedjax_het.data.sources._pickles import read_pickle
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.validation import Count, Range, validate_arguments
 

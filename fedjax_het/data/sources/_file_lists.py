@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.indexing import number_names, sort_naturally
+from fedjax_het.data.encoding import number_names, sort_naturally
 from fedjax_het.data.sources._image_listing import (
     ImageEntry,
     check_files_exist,

@@ -1,4 +1,4 @@
-"""Labels and domains as indices into their names."""
+"""Encoding of labels, domains and features as numbers."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -9,6 +9,9 @@ import numpy as np
 from fedjax_het.errors import InputError, nearest, shorten
 
 _MAX_UNNAMED = 1 << 16  # classes or domains
+_MISSING = {"", "?", "NA", "N/A", "NaN", "nan", "NaT", "None", "null", "<NA>"}
+_MAX_CATEGORIES = 20  # more are taken for names where they are more than half of the rows
+_MAX_LISTED = 8  # names in a note
 
 
 def to_array(what: str, values: Any) -> np.ndarray:
@@ -90,3 +93,52 @@ def _to_integers(what: str, values: np.ndarray) -> np.ndarray:
         raise InputError(f"{what}{place} is {int(values[tuple(place)])}. Give each class or domain its index, from 0.")
     is_small = values.ndim > 2 and values.size and values.min() >= 0 and values.max() <= 255
     return values.astype(np.uint8 if is_small else np.int32, copy=False)
+
+
+def read_names(what: str, values: Sequence[Any]) -> list[str]:
+    """Labels, domains or splits by name, where none may be missing."""
+    items = [np.asarray(value).item() for value in values]
+    for row, item in enumerate(items, start=1):
+        if str(item) in _MISSING:
+            raise InputError(f"{what} has no value in row {row}. Fill it, or delete the row.")
+    return [str(int(item) if isinstance(item, float) and item.is_integer() else item) for item in items]
+
+
+def encode_feature(what: str, key: str, values: Any, is_train: np.ndarray, notes: list[str]) -> np.ndarray:
+    """[n, 1] numbers, or [n, category] indicators; `notes` gains what is missing."""
+    parsed = _parse(values)
+    if parsed.dtype.kind == "f":
+        is_missing = np.isnan(parsed)
+        if not (known := parsed[is_train & ~is_missing]).size:
+            raise InputError(f"{what}: column '{key}' has no value in any training row. Leave it out of features.")
+        if is_missing.any():
+            notes.append(f"{key}: {is_missing.sum()} missing values become the mean of the training rows")
+        return np.where(is_missing, known.mean(), parsed)[:, None]
+    categories = sorted({value for value in parsed[is_train] if value is not None})
+    if not categories or len(categories) > max(_MAX_CATEGORIES, is_train.sum() / 2):
+        raise InputError(
+            f"{what}: column '{key}' has {len(categories)} different texts in {is_train.sum()} training rows. Leave it "
+            "out of features."
+        )
+    indicators = np.stack([parsed == category for category in categories], axis=1)
+    for kind, is_kind in (("missing", parsed == None), ("unknown", ~indicators.any(axis=1) & (parsed != None))):  # noqa: E711
+        if is_kind.any():
+            notes.append(f"{key}: {is_kind.sum()} {kind} categories have no indicator")
+    return indicators
+
+
+def list_some(names: Sequence[str]) -> str:
+    """Names for a note; of many the first ones and the last."""
+    return ", ".join(names if len(names) <= _MAX_LISTED else [*names[: _MAX_LISTED - 1], "...", names[-1]])
+
+
+def _parse(values: Any) -> np.ndarray:
+    """[n] float64, NaN where a value is missing; or [n] texts, None where one is missing."""
+    array = np.asarray(values)
+    if array.dtype.kind in "biuf":
+        return array.astype(np.float64)
+    texts = [None if str(value) in _MISSING else str(value) for value in array.tolist()]
+    try:
+        return np.array([np.nan if text is None else float(text) for text in texts])
+    except ValueError:
+        return np.array(texts, object)

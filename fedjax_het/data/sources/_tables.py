@@ -1,0 +1,295 @@
+"""Tables: .csv files, also of image files, and the tables and data sets of Python libraries."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_het.data.dataset import Dataset
+from fedjax_het.data.encoding import encode_feature, list_some, read_names, sort_naturally, to_array
+from fedjax_het.data.sources._image_listing import (
+    SPLITS,
+    ImageEntry,
+    assemble_by_name,
+    image_dataset,
+    list_entries,
+    list_image_files,
+    list_subfolders,
+    read_csv,
+)
+from fedjax_het.data.sources._images import decoding_options
+from fedjax_het.data.sources._io_errors import require_path
+from fedjax_het.data.sources._npz import ROLES
+from fedjax_het.errors import InputError, nearest, shorten
+
+Columns = Mapping[str, Any]
+
+
+class _Roles(NamedTuple):
+    label: str
+    domain: str | None
+    split: str | None
+    features: list[str]
+
+
+def table(
+    path: str,
+    label: str | None = None,
+    domain: str | None = None,
+    split: str | None = None,
+    features: Sequence[str] | str | None = None,
+    size: int | None = None,
+    channels: int | None = None,
+    title: str | None = None,
+    cache: str | None = None,
+) -> Dataset:
+    """Read a .csv file with a header: a row per example, whose inputs are numbers and categories, or an image file.
+
+    If most texts of a column are the names of image files in the folder of the table (paths relative to it, or names
+    with or without their ending, at any depth), these are the inputs, and other columns are not read. Else the inputs
+    are encoded as `convert` does.
+
+    Args:
+        path: The file, or a folder of such files: one; several whose names are splits, or end in them (train.csv,
+            mnist_test.csv); or one per domain, which has the name of its file.
+        label: The column of labels; by default one called label, target, class or y.
+        domain: The column of domains, such as clients; by default one called domain, client, site or user.
+        split: The column of splits; by default one called split or subset. Without it there is no published split.
+        features: The columns of the inputs, as names or separated by commas; by default all others with a name.
+        size: The side to which images are resized, see `folders`.
+        channels: 1 makes all images grey, 3 makes all color, see `folders`.
+        title: The name of the data set; by default that of the file or folder.
+        cache: The folder of decoded images, see `folders`.
+
+    Raises:
+        InputError: A column is missing or may have several meanings, a row lacks its label, or as of `convert`.
+    """
+    place = require_path(path)
+    name, columns = title or place.resolve().stem, _read_files(place)
+    features = [each.strip() for each in features.split(",")] if isinstance(features, str) else features
+    roles, notes = _assign_columns(name, columns, {"labels": label, "domains": domain, "split": split}, features)
+    folder = place if place.is_dir() else place.parent
+    files = _index_images(folder)
+    named = [key for key in roles.features if 2 * sum(text in files for text in columns[key]) > len(columns[key])]
+    if len(named) > 1:
+        raise InputError(f"{name}: the columns {', '.join(named)} name image files. Choose one: features='{named[0]}'.")
+    if not named:
+        if size is not None or channels is not None or cache is not None:
+            raise InputError(f"{name}: size, channels and cache are for images, and no column names files in {folder}.")
+        return _encode(name, columns, roles, None, notes)
+    texts = _read_column(name, columns, roles.label)
+    domains = _read_column(name, columns, roles.domain, "all")
+    splits = _read_column(name, columns, roles.split, "train")
+    paths = [_find_image(name, row, text, files) for row, text in enumerate(columns[named[0]], start=1)]
+    entries = list(map(ImageEntry, paths, texts, domains, splits))
+    notes.append(f"images from column '{named[0]}'")
+    decoding_options(size, channels)
+    return image_dataset(
+        name, entries, size=size, channels=channels, cache=cache, class_names=sort_naturally(set(texts)), notes=notes
+    )
+
+
+def _read_files(place: Path) -> dict[str, list[str]]:
+    """The columns of a file; or of the files of a folder, with a column for the split or domain of each."""
+    files = list_entries(place, ".csv") if place.is_dir() else [place]
+    if not files:
+        raise InputError(f"{place} holds no .csv file. Give the path of a table.")
+    splits = [SPLITS.get(file.stem.lower().rpartition("_")[2]) for file in files]
+    if len(files) > 1 and None in splits and any(splits):
+        raise InputError(f"{place} holds {', '.join(file.name for file in files)}. Give the path of one of them.")
+    columns: dict[str, list[str]] = {}
+    for file, part in zip(files, splits, strict=True):
+        lines = read_csv(file)
+        header = next(lines, (0, []))[1]
+        if repeated := {key for key in header if key and header.count(key) > 1}:
+            raise InputError(f"{file} has the column '{min(repeated)}' twice. Rename one of them.")
+        extra = {} if len(files) == 1 else {"split": part} if part else {"domain": file.stem}
+        columns = columns or {key: [] for key in [*filter(None, header), *extra]}
+        if missing := [key for key in columns if key not in header and key not in extra]:
+            raise InputError(
+                f"{file} has no column '{missing[0]}', as {files[0].name} has. Give the path of one table."
+            )
+        for line, cells in lines:
+            if len(cells) != len(header):
+                raise InputError(
+                    f"{file}, line {line}: {len(cells)} cells for {len(header)} columns. Correct the line."
+                )
+            row = dict(zip(header, cells, strict=True)) | extra
+            for key, values in columns.items():
+                values.append(row[key])
+    return columns
+
+
+def _index_images(folder: Path) -> dict[str, set[str]]:
+    """The image files below a folder, by path relative to it and by name, each with and without its ending."""
+    files: dict[str, set[str]] = {}
+    folders = [folder]
+    while folders:
+        inside = folders.pop()
+        folders += list_subfolders(inside)
+        for file in list_image_files(inside):
+            relative = file.relative_to(folder)
+            for key in {relative.as_posix(), relative.with_suffix("").as_posix(), file.name, file.stem}:
+                files.setdefault(key, set()).add(str(file))
+    return files
+
+
+def _find_image(name: str, row: int, text: str, files: Mapping[str, set[str]]) -> str:
+    found = sorted(files.get(text, ()))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InputError(f"{name}, row {row}: '{text}' may be {found[0]} or {found[1]}. Write paths in the table.")
+    raise InputError(f"{name}, row {row}: no image file is called '{text}'. Restore the file, or delete the row.")
+
+
+def convert(
+    examples: Any,
+    label: str | None = None,
+    domain: str | None = None,
+    split: str | None = None,
+    features: Sequence[str] | None = None,
+    name: str = "data",
+) -> Dataset:
+    """Convert a table or data set of another library: a pandas DataFrame, or whatever is used like one of these.
+
+    - A table of columns: a DataFrame, a `datasets.Dataset` of Hugging Face, an Arrow table, or a dict of lists. Inputs
+      are one column of images or arrays, or the other columns as features.
+    - A PyTorch `Dataset`: it has a length, and examples[i] is (input, label) or a dict. Its transforms are applied
+      once.
+    - A dict of these whose keys are splits, as a `DatasetDict`: {"train": ..., "test": ...}.
+
+    Features become float32 [n, feature]: numbers as they are, and an indicator for every category of a column of texts
+    (one-hot). Missing numbers become the mean, missing and unknown categories have no indicator; means and categories
+    are those of the training rows. Images with the channel axis first are transposed. Notes tell what was understood.
+
+    Args:
+        examples: The examples; all are read into memory.
+        label: The column of labels; by default one called label, target, class or y.
+        domain: The column of domains, such as clients; by default one called domain, client, site or user.
+        split: The column of splits; by default one called split or subset. Without it there is no published split.
+        features: The columns of the inputs; by default all others.
+        name: The name of the data set.
+
+    Returns:
+        The data set. Classes have the names that the library knows; else those of their labels, in natural order.
+
+    Raises:
+        InputError: A column is missing or may have several meanings, a label is missing, a column of texts has about as
+            many categories as rows, or `assemble` refuses the arrays.
+    """
+    parts = {"": examples}
+    if isinstance(examples, Mapping) and any(str(key).lower() in SPLITS for key in examples):
+        parts = dict(examples)
+    read = [_read_columns(name, part) for part in parts.values()]
+    columns = {key: [value for part in read for value in _column(name, part, key)] for key in read[0]}
+    if "" not in parts:
+        columns["split"] = [key for key, part in zip(parts, read, strict=True) for _ in next(iter(part.values()))]
+        split = split or "split"
+    roles, notes = _assign_columns(name, columns, {"labels": label, "domains": domain, "split": split}, features)
+    return _encode(name, columns, roles, _find_class_names(next(iter(parts.values())), roles.label), notes)
+
+
+def _read_columns(name: str, examples: Any) -> Columns:
+    keys = getattr(examples, "column_names", None)
+    keys = getattr(examples, "columns", None) if keys is None else keys
+    if keys is not None:
+        return {
+            str(key): list(np.asarray(examples[key]) if hasattr(examples, "iloc") else examples[key]) for key in keys
+        }
+    if isinstance(examples, Mapping):
+        return {str(key): list(values) for key, values in examples.items()}
+    if not (hasattr(examples, "__len__") and hasattr(examples, "__getitem__")):
+        raise InputError(f"{name}: a {type(examples).__name__} has no length and examples[i]. Read it into a list.")
+    items = [examples[i] for i in range(len(examples))]
+    if items and all(isinstance(item, Mapping) for item in items):
+        return {str(key): [item[key] for item in items] for key in items[0]}
+    if not items or any(not isinstance(item, tuple | list) or len(item) != 2 for item in items):
+        raise InputError(
+            f"{name}: expected examples[i] to be (input, label), got {shorten(items[0] if items else [])}."
+        )
+    return {"images": [item[0] for item in items], "labels": [item[1] for item in items]}
+
+
+def _column(name: str, columns: Columns, key: str) -> Sequence[Any]:
+    if key not in columns:
+        raise InputError(f"{name}: a split has no column '{key}'. {nearest(key, columns)}")
+    return columns[key]
+
+
+def _find_class_names(examples: Any, label: str) -> Sequence[str] | None:
+    """The names that `datasets` and torchvision keep."""
+    features = getattr(examples, "features", None)
+    feature = features.get(label) if isinstance(features, Mapping) else None
+    return getattr(feature, "names", None) or getattr(examples, "classes", None)
+
+
+def _assign_columns(
+    name: str, columns: Columns, given: Mapping[str, str | None], features: Sequence[str] | None
+) -> tuple[_Roles, list[str]]:
+    """Find the columns of "labels", "domains" and "split" that are not given, with a note on them."""
+    for key in [*filter(None, given.values()), *(features or [])]:
+        if key not in columns:
+            raise InputError(f"{name} has no column '{key}'. {nearest(key, columns)}")
+    chosen, notes = dict(given), []
+    free = [key for key in columns if key not in (*given.values(), *(features or []))]
+    for role, key in given.items():
+        found = [each for each in free if key is None and ROLES.get(each.lower()) == role]
+        if len(found) > 1:
+            raise InputError(
+                f"{name}: the columns {', '.join(found)} may all be the {role}. Choose one: "
+                f"{role.removesuffix('s')}='{found[0]}'."
+            )
+        for column in found:
+            chosen[role] = column
+            notes += [f"{role} from column '{column}'"] * (role[:-1] not in column)
+    if chosen["labels"] is None:
+        raise InputError(f"{name}: no column is called label. Choose one, label='...': {', '.join(columns)}.")
+    features = list(features) if features else [key for key in free if key not in chosen.values()]
+    if not features:
+        raise InputError(f"{name} has no columns for inputs: {', '.join(columns)}.")
+    return _Roles(chosen["labels"], chosen["domains"], chosen["split"], features), notes
+
+
+def _read_column(name: str, columns: Columns, key: str | None, default: str = "") -> list[str]:
+    if key is None:
+        return [default] * len(next(iter(columns.values())))
+    return read_names(f"{name}: column '{key}'", columns[key])
+
+
+def _encode(
+    name: str, columns: Columns, roles: _Roles, class_names: Sequence[str] | None, notes: Sequence[str]
+) -> Dataset:
+    notes = list(notes)
+    domains = _read_column(name, columns, roles.domain, "all")
+    splits = _read_column(name, columns, roles.split, "train")
+    labels: Any = columns[roles.label]
+    if class_names is None and len(labels) and np.ndim(labels[0]) == 0:
+        labels = _read_column(name, columns, roles.label)
+        class_names = sort_naturally(set(labels))
+        if all(map(str.isdecimal, class_names)) and class_names != [str(i) for i in range(len(class_names))]:
+            notes.append(f"labels {list_some(class_names)} are classes 0 to {len(class_names) - 1}")
+    else:
+        labels = to_array(f"{name}: labels", [np.asarray(label) for label in labels])
+    arrays = [key for key in roles.features if len(labels) and np.ndim(columns[key][0])]
+    if len(arrays) > 1:
+        raise InputError(f"{name}: the columns {', '.join(arrays)} hold arrays. Choose one, features=['{arrays[0]}'].")
+    if arrays:
+        if unread := [key for key in roles.features if key not in arrays]:
+            notes.append(f"inputs from column '{arrays[0]}'; not read: {list_some(unread)}")
+        inputs = to_array(f"{name}: inputs", [np.asarray(value) for value in columns[arrays[0]]])
+        if inputs.ndim == 4 and inputs.shape[1] in (1, 3) and inputs.shape[3] not in (1, 3):
+            notes.append(f"images of shape {inputs.shape[1:]} have the channel axis first: it becomes the last")
+            inputs = np.ascontiguousarray(np.moveaxis(inputs, 1, -1))
+        elif inputs.ndim == 2 and inputs.dtype.kind in "iu":
+            notes.append("inputs that are lists of integers are tokens")
+            inputs = inputs.astype(np.int32)
+    else:
+        is_train = np.array([SPLITS.get(each.lower()) == "train" for each in splits], bool)
+        features = [encode_feature(name, key, columns[key], is_train, notes) for key in roles.features]
+        widths = [part.shape[1] for part in features]
+        shown = [f"{key} ({num})" if num > 1 else key for key, num in zip(roles.features, widths, strict=True)]
+        notes.append(f"features: {list_some(shown)}")
+        inputs = np.concatenate(features, axis=1, dtype=np.float32)
+    return assemble_by_name(name, inputs, labels, splits=splits, domains=domains, class_names=class_names, notes=notes)
