@@ -6,7 +6,6 @@ written again whenever a run's files change. Exit status: 0 = written, 2 = an er
 """
 
 import argparse
-import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +15,6 @@ from fedjax_het.errors import InputError
 from .. import PROGRAM
 from ..configuration.command_line import with_exit_status
 from ..runs import json_files, results
-
-_PACKAGES = ("jinja2", "plotly")
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -55,21 +52,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return flags
 
 
-def check_packages() -> None:
-    """Raise InputError if a package that draws the page is not installed."""
-    if missing := [name for name in _PACKAGES if importlib.util.find_spec(name) is None]:
-        raise InputError(
-            f'the report needs {" and ".join(missing)}. Install what is missing: pip install "fedjax-het[report]"'
-        )
-
-
 @with_exit_status()
 def main(argv: Sequence[str]) -> int:
     """Write the page and return the exit status."""
     command = parse(argv)
-    check_packages()
-    from . import contents, page
-
+    try:
+        from . import contents, page
+    except ModuleNotFoundError as error:
+        raise InputError(f'the report needs {error.name}: pip install "fedjax-het[report]"') from error
     report, options = page.Report(command.out), (command.target, command.client, command.confusion)
     try:
         if command.watch:

@@ -85,7 +85,7 @@ class TrainingLoop:
         with terminal.show_progress(done, self.rounds) as progress:
             for each in opened:
                 each.catch_up(progress.warn)
-            self._end_runs(done, state, progress)
+            self._finish_early(self._find_ended(done), done, state, progress)
             for stop in self.simulation.stops(done, *self.stop_every):
                 if not self._running:
                     break
@@ -138,23 +138,25 @@ class TrainingLoop:
                 each.add(stop, time.perf_counter() - self._began, figures, evaluation)
         progress.show(stop, figures, seconds_per_round)
         self._diagnose(state, stop)
-        if stop == self.rounds or stop % self.every == 0:
-            for each in self._running:
+        ended = self._find_ended(stop)
+        for each in self._running:
+            if stop == self.rounds or stop % self.every == 0 or each in ended:
                 each.save(stop, state)
-        self._end_runs(stop, state, progress)
+        self._finish_early(ended, stop, state, progress)
         return state
 
-    def _end_runs(self, done: int, state: State, progress: terminal.ProgressDisplay) -> None:
-        """Save and finish the runs that early stopping ends after `done` rounds."""
-        if (stop := self.recorders[0].stop) is None:
-            return
+    def _find_ended(self, done: int) -> list[RunRecorder]:
+        """Find the runs that early stopping ends after `done` rounds."""
+        if self.recorders[0].stop is None:
+            return []
         ends = self.processes.broadcast(f"ends {done}", [each.end for each in self._running])
-        ended = [each for each, end in zip(self._running, ends, strict=True) if end is not None]
+        return [each for each, end in zip(self._running, ends, strict=True) if end is not None]
+
+    def _finish_early(
+        self, ended: Sequence[RunRecorder], done: int, state: State, progress: terminal.ProgressDisplay
+    ) -> None:
         for each in ended:
-            if each.done < done:
-                each.save(done, state)
-            which = f"{stop.metric} has not improved in {stop.patience} evaluations"
-            progress.tell(f"{each.directory.path}: training stops after round {done}, because {which}")
+            progress.tell(f"{each.directory.path}: training stops after round {done}, because {each.stop}")
         self._finish(ended, state)
         self._running = [each for each in self._running if each not in ended]
 

@@ -33,6 +33,9 @@ class EarlyStopping:
     def __post_init__(self):
         check_constraints(constraints(EarlyStopping), vars(self))
 
+    def __str__(self) -> str:
+        return f"{self.metric} has not improved in {self.patience} evaluations"
+
     def check_rounds(self, rounds: int, evaluate_every: int) -> None:
         """Raise InputError if training ends before it can be stopped."""
         if (self.patience + 1) * evaluate_every >= rounds:

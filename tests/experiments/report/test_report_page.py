@@ -1,8 +1,8 @@
 """The page of the report and the files beside it; the page sends no request."""
 
-import importlib.util
 import json
 import re
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -156,9 +156,8 @@ def test_input_errors_exit_with_status_2(tmp_path, capsys, arguments, said):
 
 
 def test_the_error_for_a_missing_extra_says_how_to_install_it(tmp_path, monkeypatch, capsys):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "plotly" else found(name))
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.delitem(sys.modules, "experiments.report.page")
+    monkeypatch.delattr("experiments.report.page")
     assert command.main([str(sample_runs.write_run(tmp_path / "run"))]) == 2
-    assert capsys.readouterr().err == (
-        'error: the report needs plotly. Install what is missing: pip install "fedjax-het[report]"\n'
-    )
+    assert capsys.readouterr().err == 'error: the report needs jinja2: pip install "fedjax-het[report]"\n'
