@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedjax_het import data, participation, timing, uplink
+from fedjax_het import algorithms, data, participation, timing, uplink
 from fedjax_het.engine import Simulation
 from fedjax_het.errors import InputError
 from fedjax_het.server import aggregators
@@ -29,6 +29,11 @@ PRIVATE = {"norm": 1.0, "noise_multiplier": 1.0}
         (data.flip_labels, {"clients": (1,)}, "seed", 0, "beside clients"),
         (aggregators.principal_directions, {}, "projection", "cosine", "with correction='per_axis'"),
         (aggregators.harmonized_mean, {}, "seed", 1, "with pair_order='lexicographic'"),
+        (algorithms.fedsam, {}, "swa_cycle", 5, "without swa_start"),
+        (algorithms.fedasam, {}, "swa_cycle", 5, "without swa_start"),
+        (algorithms.fedbabu, {"fine_tune_epochs": 0}, "fine_tune_part", "head", "with fine_tune_epochs=0"),
+        (algorithms.fedbabu, {"fine_tune_epochs": 0}, "fine_tune_learning_rate", 0.1, "with fine_tune_epochs=0"),
+        (algorithms.fedrep, {"head_epochs": 0}, "head_learning_rate", 0.1, "without epochs of the head"),
     ],
 )
 def test_an_option_without_effect_beside_the_others_is_refused(factory, others, option, value, reason):

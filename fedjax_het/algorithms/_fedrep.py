@@ -12,7 +12,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import WeightingOrName
 from fedjax_het.sharing import HEAD, personal, share_only
-from fedjax_het.validation import CountOrZero, NonNegative, validate_arguments
+from fedjax_het.validation import CountOrZero, NonNegative, refuse_without_effect, validate_arguments
 
 BODY = f"!{HEAD}"
 PARTS = {"full": None, "head": HEAD, "body": BODY}
@@ -61,6 +61,8 @@ def fedrep(
         arXiv:2102.07078; code lgcollins/FedRep, PFLlib (a third party).
     """
     _refuse_only("FedRep trains the head and then the body", training)
+    if not head_epochs and not fine_tune_epochs:
+        refuse_without_effect(fedrep, "without epochs of the head", head_learning_rate=head_learning_rate)
     head: Training = {**training, "epochs": head_epochs, "only": HEAD}
     head.pop("steps", None)
     if head_learning_rate is not None:
@@ -123,6 +125,9 @@ def fedbabu(
         arXiv:2106.06042; code jhoon-oh/FedBABU.
     """
     _refuse_only(f"FedBABU trains the {part}", training)
+    if not fine_tune_epochs:
+        options = {"fine_tune_learning_rate": fine_tune_learning_rate, "fine_tune_part": fine_tune_part}
+        refuse_without_effect(fedbabu, "with fine_tune_epochs=0", **options)
     fine_tuning: Training = {**training, "learning_rate": fine_tune_learning_rate}
     fine_tuning |= {"epochs": fine_tune_epochs, "only": PARTS[fine_tune_part]}
     for setting in ("steps", "optimizer", "betas", "learning_rate_schedule"):

@@ -1,5 +1,6 @@
 """FedSAM and FedASAM."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Unpack
 
@@ -12,7 +13,7 @@ from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.client.sharpness import AdaptiveParameters, sharpness_aware
 from fedjax_het.server.aggregators import averaged_model, mean, with_model_average
 from fedjax_het.server.weightings import WeightingOrName
-from fedjax_het.validation import Count, CountOrZero, NonNegative, Positive, validate_arguments
+from fedjax_het.validation import Count, CountOrZero, NonNegative, Positive, refuse_without_effect, validate_arguments
 
 
 @validate_arguments
@@ -61,7 +62,7 @@ def fedsam(
         arXiv:2206.02618; code debcaldarola/fedsam, woodenchild95/FL-Simulator.
     """
     rule = sharpness_aware(rho, epsilon=epsilon, only=training.get("only"))
-    swa = None if swa_start is None else (swa_start, swa_cycle)
+    swa = _read_swa(fedsam, swa_start, swa_cycle)
     return _with_rule(rule, clip, server_learning_rate, weighting, swa, training)
 
 
@@ -112,8 +113,15 @@ def fedasam(
         arXiv:2203.11834; Kwon et al., ASAM, ICML 2021. arXiv:2102.11600; code debcaldarola/fedsam.
     """
     rule = sharpness_aware(rho, epsilon=epsilon, adaptive=adaptive, offset=eta, only=training.get("only"))
-    swa = None if swa_start is None else (swa_start, swa_cycle)
+    swa = _read_swa(fedasam, swa_start, swa_cycle)
     return _with_rule(rule, clip, server_learning_rate, weighting, swa, training)
+
+
+def _read_swa(factory: Callable[..., Algorithm], start: int | None, cycle: int) -> tuple[int, int] | None:
+    if start is None:
+        refuse_without_effect(factory, "without swa_start", swa_cycle=cycle)
+        return None
+    return start, cycle
 
 
 def _with_rule(
