@@ -2,9 +2,9 @@
 
 python -m experiments.check_data --config=configs/pacs/fedavg.py --config.data.path=data/pacs
 
-Prints the examples by domain, split and class, each client's share, and the examples that a run would train on and be
-measured on. Decoded images stay in the cache for training. Exit status: 0 = the data can be used, 2 = an input error,
-printed on stderr.
+Prints the examples by domain, split and class, those of each client by class, and the examples that a run would train
+on and be measured on. Decoded images stay in the cache for training. Exit status: 0 = the data can be used, 2 = an
+input error, printed on stderr.
 """
 
 import argparse

@@ -6,12 +6,14 @@ import sys
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from fedjax_het.data import Dataset, Federation
 
-_MAX_CLASSES, _MAX_DOMAINS = 12, 30  # more are summarized in a table that is not whole
+_MAX_CLASSES, _MAX_DOMAINS, _MAX_CLIENTS = 12, 30, 40  # more are summarized
+_NAME_WIDTH = 20  # of names that are not folded
 
 
 def print_dataset(dataset: Dataset, is_whole: bool = False) -> None:
@@ -57,22 +59,40 @@ def _format_counts(values: Iterable[int]) -> list[str]:
 
 def _make_table(rows: Sequence[Sequence[str]]) -> Table:
     """Make a table whose first row is the heading and whose first column holds the names."""
-    table = Table()
+    table = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for i, name in enumerate(rows[0]):
-        table.add_column(name, justify="right" if i else "left", overflow="fold")
+        width = 0 if i else min(_NAME_WIDTH, max(len(row[0]) for row in rows))
+        table.add_column(name, justify="right" if i else "left", overflow="fold", min_width=width)
     for row in rows[1:]:
         table.add_row(*row)
     return table
 
 
 def client_table(federation: Federation) -> Table:
-    """Tabulate each client's examples for training, validation and test, newcomers last, and those held out of all."""
-    rows = [["client", "train", "valid", "test"]]
-    for row in federation.describe():
+    """Tabulate each client's examples for training, validation and test, newcomers last, and those held out of all.
+
+    Training examples are also counted by class (of masks and sequences, in per cent of pixels or positions), or if
+    there are many classes, summarized; of many clients the first are shown.
+    """
+    is_wide, clients = federation.num_classes > _MAX_CLASSES, federation.describe()
+    rows = [["client", "train", "valid", "test", *(["classes", "largest"] if is_wide else federation.class_names)]]
+    for row in clients[:_MAX_CLIENTS]:
         name = f"{row['client']} (never trains)" if row["is_newcomer"] else row["client"]
-        rows.append([name, *_format_counts(row[split] for split in ("train", "valid", "test"))])
+        counts = np.array(list(row["classes"].values()))
+        shares = [f"{share:.1f} %" for share in 100 * counts / max(counts.sum(), 1)]
+        if is_wide:
+            classes = [
+                str(np.count_nonzero(counts)),
+                f"{federation.class_names[counts.argmax()]}: {shares[counts.argmax()]}",
+            ]
+        else:
+            classes = _format_counts(counts) if federation.examples.labels.ndim == 1 else shares
+        rows.append([name, *_format_counts(row[split] for split in ("train", "valid", "test")), *classes])
+    if num_more := len(clients[_MAX_CLIENTS:]):
+        rows.append([f"{num_more:,} more clients", *["..."] * (len(rows[0]) - 1)])
     held_out = {"common test": federation.test, **{f"unseen: {name}": rows for name, rows in federation.unseen.items()}}
-    rows += [[name, "", "", *_format_counts([int(each.count)])] for name, each in held_out.items() if each is not None]
+    empty = [""] * (len(rows[0]) - 4)
+    rows += [[name, "", "", f"{int(each.count):,}", *empty] for name, each in held_out.items() if each is not None]
     return _make_table(rows)
 
 

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from experiments import check_data, train
 from experiments.runs import dataset_table
-from fedjax_het.data import assemble, by_domain, federate
+from fedjax_het.data import assemble, by_domain, federate, iid
 from tests.data.sources.image_files import draw
 
 CONFIG = """
@@ -24,11 +23,8 @@ def get_config():
 
 def cells_of(table) -> list[list[str]]:
     """The cells, row by row."""
-    console = Console(width=400, markup=False)
-    with console.capture() as capture:
-        console.print(table)
-    lines = [line for line in capture.get().splitlines() if line[0] in "┃│"]
-    return [[cell.strip() for cell in line.replace("┃", "│").strip("│").split("│")] for line in lines]
+    columns = [[str(column.header), *column.cells] for column in table.columns]
+    return list(map(list, zip(*columns, strict=True)))
 
 
 def dataset(num_classes=3, num_domains=2, masks=False, names=None):
@@ -108,7 +104,26 @@ def test_the_client_table_has_rows_for_held_out_examples():
     federation = federate(dataset(), by_domain(), 1, unseen_domains="domain_1", test_fraction=0.4, unseen_clients=0)
     shown = cells_of(dataset_table.client_table(federation))
     assert [row[0] for row in shown] == ["client", "domain_0", "common test", "unseen: domain_1"]
-    assert shown[-1] == ["unseen: domain_1", "", "", "6"]
+    assert shown[0][4:] == ["class_0", "class_1", "class_2"] and shown[1][1] == str(sum(map(int, shown[1][4:])))
+    assert shown[-1] == ["unseen: domain_1", "", "", "6", "", "", ""]
+
+
+def test_the_client_table_counts_training_examples_by_class():
+    def rows_of(**options):
+        whole = dataset(num_domains=3, **options)
+        return cells_of(dataset_table.client_table(federate(whole, by_domain(), 3)))[:2]
+
+    assert rows_of()[0] == ["client", "train", "valid", "test", "class_0", "class_1", "class_2"]
+    assert rows_of()[1] == ["domain_0", "3", "1", "0", "3", "0", "0"]
+    assert rows_of(num_classes=40)[0][4:] == ["classes", "largest"]
+    assert rows_of(num_classes=40)[1][4:] == ["3", "class_3: 33.3 %"]
+    assert rows_of(num_classes=2, masks=True)[1][4:] == ["33.3 %", "66.7 %"]
+
+
+def test_of_many_clients_the_table_shows_the_first():
+    whole = assemble("x", np.zeros((100, 2)), np.arange(100) % 2)
+    shown = cells_of(dataset_table.client_table(federate(whole, iid(), 50, test_fraction=0, client_test_fraction=0)))
+    assert len(shown) == 42 and shown[-1][0] == "10 more clients"
 
 
 @pytest.fixture
