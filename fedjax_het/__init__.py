@@ -18,7 +18,18 @@ from fedjax_het.client import (
     schedules,
     sharpness,
 )
-from fedjax_het.engine import EarlyStopping, History, Prediction, Simulation, Sweep, confusion_matrix, predict, simulate
+from fedjax_het.engine import (
+    Checkpoints,
+    EarlyStopping,
+    History,
+    Prediction,
+    Simulation,
+    Sweep,
+    confusion_matrix,
+    predict,
+    simulate,
+)
+from fedjax_het.engine.evaluation import metrics
 from fedjax_het.engine.parallel import layout
 from fedjax_het.engine.round import asynchronous, participation, timing
 from fedjax_het.errors import InputError
@@ -30,6 +41,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Aggregator",
     "Algorithm",
+    "Checkpoints",
     "EarlyStopping",
     "History",
     "InputError",
@@ -55,6 +67,7 @@ __all__ = [
     "local_updates",
     "measures",
     "memories",
+    "metrics",
     "models",
     "objectives",
     "participation",

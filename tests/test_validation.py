@@ -106,7 +106,7 @@ def test_every_number_that_a_user_sets_has_a_range(name, factory):
         (ALGORITHMS["moon"], "buffer", 0),
         (objectives.proximal, "mu", -1.0),
         (objectives.dice, "smooth", -1.0),
-        (optimizers.fedadagrad, "tau", 0.0),
+        (optimizers.adagrad, "tau", 0.0),
         (aggregators.normalized_mean, "tau_eff", INFINITY),
         (projected, "width", 0),
         (functools.partial(SCHEDULES["steps"], (3,)), "factor", INFINITY),

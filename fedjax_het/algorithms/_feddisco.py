@@ -7,8 +7,8 @@ from fedjax_het.algorithm import Algorithm, Uniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import class_counts
 from fedjax_het.client.objectives import cross_entropy
+from fedjax_het.server import optimizers
 from fedjax_het.server.aggregators import mean
-from fedjax_het.server.optimizers import fedavgm
 from fedjax_het.server.weightings import Discrepancy, discrepancy_aware
 from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, validate_arguments
 
@@ -61,5 +61,5 @@ def feddisco(
         local_update=sgd(**training),
         reports={"class_counts": class_counts},
         aggregator=mean(discrepancy_aware(a, b, metric, normalise_kl=normalise_kl, target=target)),
-        server_optimizer=fedavgm(server_learning_rate, server_momentum, momentum_damping=True),
+        server_optimizer=optimizers.sgd(server_learning_rate, server_momentum, momentum_damping=True),
     )

@@ -7,8 +7,8 @@ from fedjax_het.client.local_updates import LearningRate, TrainingWithoutMomentu
 from fedjax_het.client.measures import CoefficientRule, coefficient_norm
 from fedjax_het.client.objectives import cross_entropy, proximal
 from fedjax_het.errors import InputError
+from fedjax_het.server import optimizers
 from fedjax_het.server.aggregators import normalized_mean
-from fedjax_het.server.optimizers import fedavgm
 from fedjax_het.server.weightings import WeightingOrName
 from fedjax_het.validation import (
     FractionBelowOne,
@@ -81,5 +81,5 @@ def fednova(
         local_update=sgd(learning_rate, momentum, **training),
         reports={"a_norm": coefficient_norm(learning_rate, momentum, mu, a_norm, schedule)},
         aggregator=normalized_mean(weighting, tau_eff),
-        server_optimizer=fedavgm(server_learning_rate, gmf),
+        server_optimizer=optimizers.sgd(server_learning_rate, gmf),
     )

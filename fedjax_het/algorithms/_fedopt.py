@@ -45,7 +45,7 @@ def fedavgm(
         Hsu et al., Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification, 2019.
         arXiv:1909.06335; code Flower (a third party).
     """
-    optimizer = optimizers.fedavgm(server_learning_rate, server_momentum, momentum_damping=momentum_damping)
+    optimizer = optimizers.sgd(server_learning_rate, server_momentum, momentum_damping=momentum_damping)
     return _on_server(optimizer, weighting, training)
 
 
@@ -79,7 +79,7 @@ def fedadagrad(
         Reddi et al., Adaptive Federated Optimization, ICLR 2021. arXiv:2003.00295; code Flower, TensorFlow
         Federated (third parties).
     """
-    optimizer = optimizers.fedadagrad(server_learning_rate, tau, v0)
+    optimizer = optimizers.adagrad(server_learning_rate, tau, v0)
     return _on_server(optimizer, weighting, training)
 
 
@@ -124,7 +124,7 @@ def fedadam(
         Reddi et al., Adaptive Federated Optimization, ICLR 2021. arXiv:2003.00295; code Flower, TensorFlow
         Federated (third parties).
     """
-    optimizer = optimizers.fedadam(server_learning_rate, b1, b2, tau, v0=v0, bias_correction=bias_correction)
+    optimizer = optimizers.adam(server_learning_rate, b1, b2, tau, v0=v0, bias_correction=bias_correction)
     return _on_server(optimizer, weighting, training)
 
 
@@ -170,7 +170,7 @@ def fedyogi(
         Reddi et al., Adaptive Federated Optimization, ICLR 2021. arXiv:2003.00295; code Flower, TensorFlow
         Federated (third parties).
     """
-    optimizer = optimizers.fedyogi(server_learning_rate, b1, b2, tau, v0=v0, bias_correction=bias_correction)
+    optimizer = optimizers.yogi(server_learning_rate, b1, b2, tau, v0=v0, bias_correction=bias_correction)
     return _on_server(optimizer, weighting, training)
 
 

@@ -8,8 +8,8 @@ from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.memories import previous_models
 from fedjax_het.client.objectives import contrastive, cross_entropy
 from fedjax_het.models import projected
+from fedjax_het.server import optimizers
 from fedjax_het.server.aggregators import mean
-from fedjax_het.server.optimizers import fedavgm
 from fedjax_het.server.weightings import WeightingOrName
 from fedjax_het.validation import Count, FractionBelowOne, NonNegative, Positive, may_be_nonzero, validate_arguments
 
@@ -61,7 +61,7 @@ def moon(
         objective=(cross_entropy(), contrastive(mu, temperature)) if is_contrasted else (cross_entropy(),),
         local_update=sgd(**training),
         aggregator=mean(weighting),
-        server_optimizer=fedavgm(server_learning_rate, server_momentum, momentum_damping=True),
+        server_optimizer=optimizers.sgd(server_learning_rate, server_momentum, momentum_damping=True),
         memory={"previous": previous_models(buffer, first)} if is_contrasted else {},
     )
     return algorithm if projection is None else replace(algorithm, adapt=projected(projection))

@@ -6,7 +6,7 @@ The pseudo-gradient g is minus the combined update, D = -g. For each coordinate
     v <- v + D^2 (Adagrad, b1 = 0)  |  b2 v + (1 - b2) D^2 (Adam)  |  v - (1 - b2) D^2 sign(v - D^2) (Yogi)
     w <- w + eta m / (sqrt(v) + tau)
 
-Each is an optax.GradientTransformation and serves any algorithm: replace(fedprox(), server_optimizer=fedyogi()).
+Each is an optax.GradientTransformation and serves any algorithm: replace(fedprox(), server_optimizer=yogi()).
 optax's own adam and yogi correct the bias of the first rounds, which the paper does not.
 Raised by all: InputError for a concrete setting out of range, or an unknown name.
 
@@ -47,7 +47,7 @@ LATER: dict[BiasCorrection, int] = {"adam": 0, "flower": 1}  # Flower counts the
 
 
 @validate_arguments
-def fedavgm(
+def sgd(
     learning_rate: NonNegative = 1.0, momentum: FractionBelowOne = 0.9, *, momentum_damping: bool = False
 ) -> optax.GradientTransformation:
     """Server momentum: b <- momentum b + D;  w <- w + eta b.
@@ -103,21 +103,21 @@ def without_lookahead(server: ServerState) -> Variables:
 
 
 @validate_arguments
-def fedadagrad(
+def adagrad(
     learning_rate: NonNegative = 0.1, tau: Positive = 1e-3, v0: InitialMoment = 0.0
 ) -> optax.GradientTransformation:
     """FedAdagrad: v is the sum of squares, so steps only become shorter.
 
     Args:
         learning_rate: The paper's eta.
-        tau: See `fedadam`.
-        v0: See `fedadam`.
+        tau: See `adam`.
+        v0: See `adam`.
     """
     return _adaptive(lambda v, square: v + square, learning_rate, 0.0, 0.0, tau, v0, None)
 
 
 @validate_arguments
-def fedadam(
+def adam(
     learning_rate: NonNegative = 0.01,
     b1: FractionBelowOne = 0.9,
     b2: FractionBelowOne = 0.99,
@@ -142,7 +142,7 @@ def fedadam(
 
 
 @validate_arguments
-def fedyogi(
+def yogi(
     learning_rate: NonNegative = 0.01,
     b1: FractionBelowOne = 0.9,
     b2: FractionBelowOne = 0.99,
@@ -151,7 +151,7 @@ def fedyogi(
     v0: InitialMoment = 0.0,
     bias_correction: BiasCorrection | None = None,
 ) -> optax.GradientTransformation:
-    """FedYogi: v moves towards the squares by steps of their size, so it falls slowly. Arguments as in `fedadam`."""
+    """FedYogi: v moves towards the squares by steps of their size, so it falls slowly. Arguments as in `adam`."""
     return _adaptive(
         lambda v, square: v - (1 - b2) * square * jnp.sign(v - square), learning_rate, b1, b2, tau, v0, bias_correction
     )

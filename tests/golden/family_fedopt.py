@@ -9,15 +9,15 @@ import optax
 
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.engine.round.server_step import apply_server_optimizer
+from fedjax_het.server import optimizers
 from fedjax_het.server.aggregators import mean
-from fedjax_het.server.optimizers import fedadagrad, fedadam, fedavgm, fedyogi
 from fedjax_het.types import PyTree, ServerState
 from tests.golden.cases import Case, covers
 from tests.golden.metadata import Metadata
 from tests.golden.replay import aggregate
 
 TENSORFLOW = 1e-6  # its hyper-parameters are float32 inside
-OPTIMIZERS = {"adagrad": fedadagrad, "adam": fedadam, "avgm": fedavgm, "yogi": fedyogi}
+OPTIMIZERS = {"adagrad": optimizers.adagrad, "adam": optimizers.adam, "avgm": optimizers.sgd, "yogi": optimizers.yogi}
 # What Flower's strategies take unless they are told otherwise; its FedAdam corrects the bias in a way of its own.
 FLOWER_DEFAULTS = {
     "adagrad": {"eta": 0.1, "tau": 1e-9},
@@ -142,26 +142,28 @@ def reference(case: Case):
 
 
 def _keras_adagrad(hyper: Metadata) -> optax.GradientTransformation:
-    return fedadagrad(hyper["lr"], hyper["eps"], v0=hyper.get("v0", 0.0))
+    return optimizers.adagrad(hyper["lr"], hyper["eps"], v0=hyper.get("v0", 0.0))
 
 
 def _keras_adagrad_inside_the_root(hyper: Metadata) -> optax.GradientTransformation:
     """sqrt(v + eps) is our root with eps in the first v."""
-    return fedadagrad(hyper["lr"], 1e-12, v0=hyper.get("v0", 0.0) + hyper["eps"])
+    return optimizers.adagrad(hyper["lr"], 1e-12, v0=hyper.get("v0", 0.0) + hyper["eps"])
 
 
 def _keras_adam(hyper: Metadata) -> optax.GradientTransformation:
-    return fedadam(hyper["lr"], hyper["b1"], hyper["b2"], hyper["eps"], **ALGORITHMS["fedadam"].presets["released"])
+    return optimizers.adam(
+        hyper["lr"], hyper["b1"], hyper["b2"], hyper["eps"], **ALGORITHMS["fedadam"].presets["released"]
+    )
 
 
 def _google_yogi(hyper: Metadata) -> optax.GradientTransformation:
     released = ALGORITHMS["fedyogi"].presets["released"]
-    return fedyogi(hyper["lr"], hyper["b1"], hyper["b2"], hyper["eps"], v0=hyper["v0"], **released)
+    return optimizers.yogi(hyper["lr"], hyper["b1"], hyper["b2"], hyper["eps"], v0=hyper["v0"], **released)
 
 
 def _keras_momentum(hyper: Metadata) -> optax.GradientTransformation:
     hyper.confirm(eps=0.0)
-    return fedavgm(hyper["lr"], hyper["mom"])
+    return optimizers.sgd(hyper["lr"], hyper["mom"])
 
 
 RULES = {
