@@ -1,6 +1,7 @@
 """The page of verdicts: a CSV file of each experiment's values, and tables of verdicts that are made of these files."""
 
 import csv
+import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -8,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_het.errors import InputError
+
 from ..runs import json_files
-from ..runs.page_blocks import fill_blocks
 from ..study.comparison import Interval
 from .spec import Experiment
 from .verdicts import Line, Values, judge
@@ -154,3 +156,24 @@ def _list_choices(experiment: Experiment, rows: Sequence[Row]) -> str:
 
 def _format(interval: Interval | None, digits: int) -> str:
     return "" if interval is None else f"{interval.mean:.{digits}f} ± {interval.half_width:.{digits}f}"
+
+
+def fill_blocks(page: Path, command: str, blocks: Mapping[str, str]) -> str:
+    """Return the text of a page with the blocks in their places; the file stays as it is.
+
+    Args:
+        page: a Markdown file.
+        command: that makes the blocks, such as `python -m docs.page_tables`.
+        blocks: {name: Markdown}.
+
+    Raises:
+        InputError: The page has no place for a block, or several.
+    """
+    text, end = page.read_text(), "<!-- end -->"
+    for name, block in blocks.items():
+        start = f"<!-- {name}: made by {command} -->\n"
+        filled = f"{start}\n{block.strip()}\n\n{end}"
+        text, count = re.subn(f"{re.escape(start)}.*?{end}", lambda _, new=filled: new, text, flags=re.DOTALL)
+        if count != 1:
+            raise InputError(f"{page}: there are {count} places between '{start.strip()}' and '{end}'. Make it one.")
+    return text

@@ -75,7 +75,10 @@ def normalize_name(name: str) -> str:
 
 def _list_class_images(domain: str, split: str, folder: Path) -> Iterator[ImageEntry]:
     if stray := list_image_files(folder):
-        raise InputError(f"{folder} holds images that are in no class folder, as {stray[0].name}. Move them.")
+        raise InputError(
+            f"{folder} holds images that are in no class folder, as {stray[0].name}. Move them, or give the source "
+            "'table' a .csv of their labels."
+        )
     if not (classes := list_subfolders(folder)):
         raise InputError(f"{folder} has no class folders. Give <domain>/<class>/<image> or <class>/<image>.")
     for each in classes:

@@ -9,13 +9,14 @@ from sklearn.datasets import load_digits
 from experiments.claims import __main__ as claims
 from experiments.claims import page, verdicts
 from experiments.claims.experiments import TOPICS
-from experiments.claims.page import Row
+from experiments.claims.page import Row, fill_blocks
 from experiments.claims.spec import Experiment
 from experiments.claims.verdicts import FAILS, HOLDS, NOT_RUN, OPEN, Claim, Quantity
 from experiments.configuration import build
 from experiments.papers import measures
 from experiments.runs.results import RunResults
 from experiments.study.comparison import Interval
+from fedjax_het.errors import InputError
 from tests.shared import ROOT
 
 EXPERIMENTS = {name: each for of_topic in TOPICS.values() for name, each in of_topic.items()}
@@ -235,3 +236,43 @@ def test_the_command_of_the_page_trains_searches_resumes_and_writes(tmp_path, mo
     capsys.readouterr()
     assert claims.main(flags) == 0
     assert ": done, " not in capsys.readouterr().out and (tmp_path / "claims.md").read_text() == text
+
+
+COMMAND = "python -m docs.page_tables"
+PAGE = """# Page
+
+<!-- first: made by python -m docs.page_tables -->
+<!-- end -->
+between
+<!-- second: made by python -m docs.page_tables -->
+stale
+<!-- end -->
+<!-- first: made by python -m experiments.claims -->
+of another command
+<!-- end -->
+"""
+
+
+@pytest.fixture
+def document(tmp_path):
+    (tmp_path / "page.md").write_text(PAGE)
+    return tmp_path / "page.md"
+
+
+def test_a_block_is_replaced_and_nothing_else(document):
+    blocks = {"second": r"| a\1 |", "first": "| b |\n"}
+    filled = fill_blocks(document, COMMAND, blocks)
+    assert filled == PAGE.replace("<!-- end -->\nbetween", "\n| b |\n\n<!-- end -->\nbetween").replace(
+        "stale", "\n| a\\1 |\n"
+    )
+    document.write_text(filled)
+    assert fill_blocks(document, COMMAND, blocks) == filled
+
+
+@pytest.mark.parametrize(("text", "count"), [("# Page", 0), (PAGE.replace("second", "first"), 2)])
+def test_a_page_without_a_place_or_with_two_is_refused(document, text, count):
+    document.write_text(text)
+    with pytest.raises(
+        InputError, match=f"page.md: there are {count} places between '<!-- first: made by {COMMAND} -->'"
+    ):
+        fill_blocks(document, COMMAND, {"first": ""})
