@@ -10,7 +10,7 @@ from fedjax_het.errors import InputError, nearest
 from ..runs.figures import Figure
 from ..runs.results import MissingRun, RunResults
 from ..runs.tables import LabeledRun, Table, Value, client_tables, score_title
-from . import clients, comparisons, costs, curves, diagnostics, images, measures, one_client
+from . import clients, comparisons, costs, curves, diagnostics, images, measures
 from .images import Picture
 from .rows import Row, group_by_data, left_out, make_rows, tabulate_runs, tabulate_settings, tabulate_versions
 
@@ -78,7 +78,7 @@ def make_contents(
     sections.append(Section("settings", "Settings and versions", [settings, versions], facts=facts))
     if running := sum(not run.is_finished for run in runs):
         lead.append(f"{running} of {len(runs)} runs are not finished.")
-    if client and not one_client.find_client(rows, client):
+    if client and not clients.find_client(rows, client):
         known = {each["client"] for row in rows if row.first.partition for each in row.first.partition["clients"]}
         raise InputError(f"--client: no run has a client '{client}'. {nearest(client, known)}")
     sections = [_drop_empty(section) for section in sections]
@@ -102,8 +102,8 @@ def _make_sections(
     finished = [LabeledRun(row.label, run, left_out(run)) for row in group for run in row.runs if run.clients]
     fairness, by_client = clients.make_fairness_tables(group, score), clients.make_scores_figure(group, score, title)
     partitions = clients.make_partition_figure(group, "pixels" if score == "dice" else "examples")
-    matrices = [one_client.draw_confusion(group)] if has_confusion else []
-    of_client = one_client.make_parts(group, client, score, has_confusion) if client else []
+    matrices = [clients.draw_confusion(group)] if has_confusion else []
+    of_client = clients.make_client_parts(group, client, score, has_confusion) if client else []
     sections = [
         Section("results", "Results", [final, *measures.make_metric_tables(group), *shown, *matrices], folded),
         Section("learning", "Learning", [*reached, curves.make_figure(group, score, title)]),
