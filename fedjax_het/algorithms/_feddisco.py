@@ -10,7 +10,7 @@ from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.server import optimizers
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import Discrepancy, discrepancy_aware
-from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, validate_arguments
+from fedjax_het.validation import FractionBelowOne, NonNegative, Positive, refuse_without_effect, validate_arguments
 
 
 @validate_arguments
@@ -56,6 +56,8 @@ def feddisco(
         Ye et al., FedDisco: Federated Learning with Discrepancy-Aware Collaboration, ICML 2023. arXiv:2305.19229; code
         MediaBrain-SJTU/FedDisco.
     """
+    if metric != "kl":
+        refuse_without_effect(feddisco, f"with metric='{metric}'", normalise_kl=normalise_kl)
     return Algorithm(
         objective=(cross_entropy(),),
         local_update=sgd(**training),

@@ -16,6 +16,7 @@ from fedjax_het.validation import (
     NonNegative,
     PositiveFraction,
     Preset,
+    refuse_without_effect,
     validate_arguments,
     with_presets,
 )
@@ -73,6 +74,8 @@ def fedld(
         arXiv:2408.12300; code Zeng-Shuang/FedLD.
     """
     aggregator = principal_directions(fraction, weighting, **aggregation)
+    if not principal:
+        refuse_without_effect(fedld, "with principal=False", fraction=fraction)
     return Algorithm(
         objective=(cross_entropy(), margin(lam, margin_form)),
         local_update=sgd(**training),

@@ -12,7 +12,14 @@ from fedjax_het.client.measures import Moment, training_loss
 from fedjax_het.client.objectives import cross_entropy, focal, proximal
 from fedjax_het.server.aggregators import dominant_correction, mean
 from fedjax_het.server.weightings import WeightingOrName
-from fedjax_het.validation import Keywords, KeywordsOf, NonNegative, PositiveFraction, validate_arguments
+from fedjax_het.validation import (
+    Keywords,
+    KeywordsOf,
+    NonNegative,
+    PositiveFraction,
+    refuse_without_effect,
+    validate_arguments,
+)
 
 
 @validate_arguments
@@ -62,6 +69,8 @@ def fedmgc(
         Learning.
     """
     aggregator = dominant_correction(fraction, weighting, **aggregation)
+    if not dominant:
+        refuse_without_effect(fedmgc, "with dominant=False", fraction=fraction, client_loss=client_loss)
     return Algorithm(
         objective=(focal(gamma, beta),),
         local_update=sgd(**training),

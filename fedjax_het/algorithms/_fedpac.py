@@ -14,7 +14,7 @@ from fedjax_het.server.aggregators import collaborative_heads, mean
 from fedjax_het.server.summaries import class_weighted_mean
 from fedjax_het.server.weightings import WeightingName, WeightingOrName
 from fedjax_het.sharing import HEAD, personal
-from fedjax_het.validation import Count, Fraction, NonNegative, validate_arguments
+from fedjax_het.validation import Count, Fraction, NonNegative, refuse_without_effect, validate_arguments
 
 
 @validate_arguments
@@ -73,7 +73,9 @@ def fedpac(
     local_update = sequential(sgd(**head), sgd(**training, only=f"!{HEAD}"))
     batch_size = local_update.batch_size
     reports = {"prototypes": prototypes(batch_size)}
-    if collaborate:
+    if not collaborate:
+        refuse_without_effect(fedpac, "with collaborate=False", threshold=threshold)
+    else:
         reports |= {"head": own_head, "statistics": head_statistics}
     return Algorithm(
         objective=(cross_entropy(), alignment(lam)),

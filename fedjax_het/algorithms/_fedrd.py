@@ -12,7 +12,15 @@ from fedjax_het.client.memories import last_head, optimizer_state
 from fedjax_het.client.objectives import Divergence, Divisor, LambdaTime, cross_entropy, debiased_cross_entropy
 from fedjax_het.server.aggregators import mean, sum_of_models
 from fedjax_het.server.weightings import Distance, WeightingOrName, parameter_guided
-from fedjax_het.validation import CountOrZero, Fraction, NonNegative, Preset, validate_arguments, with_presets
+from fedjax_het.validation import (
+    CountOrZero,
+    Fraction,
+    NonNegative,
+    Preset,
+    refuse_without_effect,
+    validate_arguments,
+    with_presets,
+)
 
 
 @with_presets(released={"official_n_extra": 1, "reset_optimizer": False})
@@ -81,6 +89,11 @@ def fedrd(
         FedRD: Reducing Divergences for Generalized Federated Learning via Heterogeneity-aware Parameter Guidance,
         NeurIPS 2025; code Kailee-WANG/NeurIPS25-FedRD.
     """
+    if not debiased:
+        of_term = {"lambda_every": lambda_every, "divergence": divergence, "normalise": normalise}
+        refuse_without_effect(fedrd, "with debiased=False", few_shot_share=few_shot_share, **of_term)
+    if not guided:
+        refuse_without_effect(fedrd, "with guided=False", layer=layer, distance=distance, examples=examples)
     settings: Training = training if training.get("steps") else {"epochs": 5} | training
     local_update, memory = sgd(**settings), {}
     if not reset_optimizer:
