@@ -1,5 +1,6 @@
 """Encoding of labels, domains and features as numbers."""
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -135,8 +136,9 @@ def list_some(names: Sequence[str]) -> str:
 def _parse(values: Any) -> np.ndarray:
     """[n] float64, NaN where a value is missing; or [n] texts, None where one is missing."""
     array = np.asarray(values)
-    if array.dtype.kind in "biuf":
-        return array.astype(np.float64)
+    with contextlib.suppress(ValueError):
+        if array.dtype.kind in "biufU":
+            return array.astype(np.float64)
     texts = [None if str(value) in _MISSING else str(value) for value in array.tolist()]
     try:
         return np.array([np.nan if text is None else float(text) for text in texts])

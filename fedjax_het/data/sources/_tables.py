@@ -18,7 +18,6 @@ from fedjax_het.data.sources._image_listing import (
     list_subfolders,
     read_csv,
 )
-from fedjax_het.data.sources._images import decoding_options
 from fedjax_het.data.sources._io_errors import require_path
 from fedjax_het.data.sources._npz import ROLES
 from fedjax_het.errors import InputError, nearest, shorten
@@ -71,7 +70,9 @@ def table(
     roles, notes = _assign_columns(name, columns, {"labels": label, "domains": domain, "split": split}, features)
     folder = place if place.is_dir() else place.parent
     files = _index_images(folder)
-    named = [key for key in roles.features if 2 * sum(text in files for text in columns[key]) > len(columns[key])]
+    named = [
+        key for key in roles.features if files and 2 * sum(text in files for text in columns[key]) > len(columns[key])
+    ]
     if len(named) > 1:
         raise InputError(f"{name}: the columns {', '.join(named)} name image files. Choose one: features='{named[0]}'.")
     if not named:
@@ -84,7 +85,6 @@ def table(
     paths = [_find_image(name, row, text, files) for row, text in enumerate(columns[named[0]], start=1)]
     entries = list(map(ImageEntry, paths, texts, domains, splits))
     notes.append(f"images from column '{named[0]}'")
-    decoding_options(size, channels)
     return image_dataset(
         name, entries, size=size, channels=channels, cache=cache, class_names=sort_naturally(set(texts)), notes=notes
     )
@@ -102,6 +102,8 @@ def _read_files(place: Path) -> dict[str, list[str]]:
     for file, part in zip(files, splits, strict=True):
         lines = read_csv(file)
         header = next(lines, (0, []))[1]
+        if len(header) == 1 and (separator := next((each for each in ";\t" if each in header[0]), None)):
+            raise InputError(f"{file}: its cells are separated by {separator!r}. Save it with commas.")
         if repeated := {key for key in header if key and header.count(key) > 1}:
             raise InputError(f"{file} has the column '{min(repeated)}' twice. Rename one of them.")
         extra = {} if len(files) == 1 else {"split": part} if part else {"domain": file.stem}
@@ -110,14 +112,16 @@ def _read_files(place: Path) -> dict[str, list[str]]:
             raise InputError(
                 f"{file} has no column '{missing[0]}', as {files[0].name} has. Give the path of one table."
             )
-        for line, cells in lines:
+        places = [(values, header.index(key)) for key, values in columns.items() if key not in extra]
+        if not (rows := list(lines)):
+            raise InputError(f"{file} has no rows below a header. Give the path of a table that has.")
+        for line, cells in rows:
             if len(cells) != len(header):
-                raise InputError(
-                    f"{file}, line {line}: {len(cells)} cells for {len(header)} columns. Correct the line."
-                )
-            row = dict(zip(header, cells, strict=True)) | extra
-            for key, values in columns.items():
-                values.append(row[key])
+                raise InputError(f"{file}, line {line}: {len(cells)} cells for {len(header)} columns. Correct it.")
+            for values, position in places:
+                values.append(cells[position])
+        for key, value in extra.items():
+            columns[key] += [value] * len(rows)
     return columns
 
 

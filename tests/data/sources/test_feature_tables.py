@@ -78,6 +78,8 @@ def test_a_table_beside_images_names_their_labels_domains_and_splits(tmp_path, f
         ("label,age,age\n1,2,3\n", {}, "the column 'age' twice"),
         ("label,age,split\n1,2,left\n", {}, "no split is called 'left'"),
         ("label,age\n1,0.5\n", {"size": 8}, "size, channels and cache are for images"),
+        ("label,age\n", {}, "has no rows below a header"),
+        ("label;age\n1;2\n", {}, "its cells are separated by ';'. Save it with commas"),
         ("label\n1\n", {}, "has no columns for inputs"),
         ("label,file\n1,1.png\n2,2.png\n1,3.png\n", {}, "row 3: no image file is called '3.png'"),
         ("label,file\n1,1.png\n2,2.png\n1,4.png\n", {}, "row 3: '4.png' may be .*a/4.png or .*b/4.png"),
