@@ -50,6 +50,7 @@ def positions(federation):
 FRACTIONS = st.just(0.0) | st.floats(0.001, 0.45)
 
 
+@pytest.mark.extended
 @settings(deadline=None, max_examples=60)
 @given(
     st.sampled_from([iid(), by_domain(), dirichlet(1e-3), dirichlet(0.5, equal_sizes=True), quantity_skew(0.1)]),

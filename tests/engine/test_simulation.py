@@ -99,6 +99,7 @@ def test_a_round_calls_nothing_on_the_host(simulation):
     assert "callback" not in simulation.executor.program.as_text()
 
 
+@pytest.mark.extended
 def test_the_length_of_blocks_does_not_change_the_state(simulation):
     whole, parts = simulation.start(), simulation.start()
     whole, _ = simulation.advance(whole, 6)

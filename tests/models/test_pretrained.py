@@ -59,6 +59,7 @@ def test_weights_that_do_not_fit_are_refused_at_initialization(tmp_path, trained
         jax.eval_shape(model.init, KEY, INPUTS)
 
 
+@pytest.mark.extended
 def test_an_error_for_weights_that_do_not_fit_names_few_keys(tmp_path, trained):
     state = {f"other{number}.weight": np.zeros(3) for number in range(200)}
     with pytest.raises(InputError, match=r"\n  and \d+ more$") as raised:

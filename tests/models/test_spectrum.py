@@ -66,6 +66,7 @@ def test_averages_and_images_match_the_papers_equations(name, platform, dtype, t
         replay(values, dtype, start, decay=meta["v"], band=meta["band"], key="abar", tolerance=tolerance)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("name", "platform"), [*((name, "cpu") for name in SINGLE), ("s61_self", "tpu")])
 @BOTH_DTYPES
 def test_normalisation_of_images_with_empty_bins_matches_the_paper(name, platform, dtype, tolerance):
@@ -77,6 +78,7 @@ def test_normalisation_of_images_with_empty_bins_matches_the_paper(name, platfor
         assert_close(found, channels_last(values["y0"], dtype), tolerance)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", OFFICIAL)
 def test_band_dc_with_decay_0_matches_the_authors_code(name):
     values, meta = golden(f"official_{name}")

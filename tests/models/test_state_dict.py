@@ -60,6 +60,7 @@ def test_kernels_have_pytorchs_axis_order():
     assert all(value.flags.c_contiguous for value in state.values())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["resnet18", "unet"])
 def test_a_head_for_another_number_of_classes_is_not_loaded(name):
     own, given = variables(name, num_classes=4), variables(name, num_classes=9, seed=1)

@@ -34,6 +34,7 @@ def by_hand(count, scale=1.0):
     return np.bincount(labels, minlength=5), means, np.mean(np.sum(features**2, axis=1))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("batch_size", [1, 5, 50])
 def test_statistics_are_those_of_all_training_examples_before_training(batch_size):
     ours = jax.jit(lambda v: class_statistics(batch_size)(PROBLEM, v))(view())

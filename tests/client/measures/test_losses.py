@@ -102,6 +102,7 @@ def test_training_gain_is_the_loss_before_less_the_loss_after():
     assert float(training_gain()(PROBLEM, view(local=START))) == 0
 
 
+@pytest.mark.extended
 def test_the_gap_is_the_loss_of_the_received_model_less_the_remembered_loss():
     known, unknown = ({"value": jnp.asarray(0.25), "is_known": jnp.asarray(known)} for known in (True, False))
     measured = [generalization_gap()(PROBLEM, view(memory={"validation_loss": m})) for m in (known, unknown)]

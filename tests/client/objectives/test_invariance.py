@@ -35,6 +35,7 @@ def test_gradient_of_head_is_the_heads_part_of_the_full_gradient():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), ours, full_gradient()["classifier"])
 
 
+@pytest.mark.extended
 def test_gradient_of_head_has_only_shared_leaves():
     shared = {**PARAMS, "classifier": {"kernel": PARAMS["classifier"]["kernel"]}}
     assert set(gradient_of_head(forward(shared=shared))) == {"kernel"}

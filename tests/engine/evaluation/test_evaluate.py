@@ -10,6 +10,8 @@ from fedjax_het.engine.evaluation.scoring import mean_personal_variables
 from fedjax_het.types import Context
 from tests.harness import algorithm, model
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture(scope="module")
 def trained():
@@ -38,7 +40,6 @@ def whole_model(state, personal):
     return tree.merge(first, personal)
 
 
-@pytest.mark.extended
 def test_the_global_model_is_evaluated_on_every_client_newcomer_and_test_example(trained):
     federation, _, state, evaluation = trained
     clients = jax.tree.map(lambda x: x[0], state.clients)
@@ -54,7 +55,6 @@ def test_the_global_model_is_evaluated_on_every_client_newcomer_and_test_example
     assert (evaluation.test.loss[0], evaluation.test.accuracy[0]) == pytest.approx((loss, accuracy), abs=1e-5)
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(("part", "split"), [("personal", "test"), ("personal_valid", "valid")])
 def test_personal_models_are_evaluated_on_their_own_clients(trained, part, split):
     federation, _, state, evaluation = trained

@@ -162,6 +162,7 @@ class SynchronousExecutor(Executor):
         return done
 
 
+@pytest.mark.extended
 def test_prefetching_in_a_thread_does_not_change_the_results(streamed):
     overlapped = run(streamed)
     streamed.executor.prefetch_pool, thread = SynchronousExecutor(), streamed.executor.prefetch_pool

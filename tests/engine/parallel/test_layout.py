@@ -57,6 +57,7 @@ def test_every_layout_maps_random_keys():
     np.testing.assert_array_equal(*out)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("num_clients", [1, 4, 7])

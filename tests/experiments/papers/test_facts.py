@@ -100,6 +100,7 @@ def test_facts_have_known_kinds_keys_and_places(paper):
                 assert set(fact.get("columns", [])) <= {*experiment.scales["paper"].columns, experiment.average}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("paper", "what"), EVERY)
 def test_every_run_has_the_settings_of_its_paper(paper, what):
     experiment = PAPERS[paper][what]

@@ -14,6 +14,8 @@ from experiments.runs.run_files import SELECTED
 from fedjax_het.errors import InputError
 from tests.experiments.runs.test_results import SUMMARY
 
+pytestmark = pytest.mark.extended
+
 CONFIG = """
 def get_config():
     return dict(
@@ -43,7 +45,6 @@ def train_run(folder, name):
     return train.main([f"--config={folder / 'config.py'}", f"--workdir={folder / name}", "--no_compilation_cache"])
 
 
-@pytest.mark.extended
 def test_selected_rows_are_those_of_the_selected_rounds(finished):
     run = RunResults(finished / "run")
     summary = run.summary
@@ -56,7 +57,6 @@ def test_selected_rows_are_those_of_the_selected_rounds(finished):
         assert means == pytest.approx(chosen["figures"][name]["seeds"], rel=1e-6)
 
 
-@pytest.mark.extended
 def test_measures_read_the_selected_rows(finished):
     run = RunResults(finished / "run")
     columns = {
@@ -69,7 +69,6 @@ def test_measures_read_the_selected_rows(finished):
         )
 
 
-@pytest.mark.extended
 def test_a_killed_run_resumes_to_the_same_selected_rows(finished):
     """Killed with the checkpoint of round 6 and the lines of all rounds written."""
     shutil.copytree(finished / "run", finished / "killed")

@@ -11,6 +11,8 @@ from experiments.runs.records import MetricLines
 from experiments.sweep import batched, grid
 from tests.shared import ROOT
 
+pytestmark = pytest.mark.extended
+
 QUICK = ROOT / "configs" / "quickstart.py"
 SMALL = {
     "data.num_clients": "4",
@@ -55,7 +57,6 @@ def trained(tmp_path_factory):
     return folder
 
 
-@pytest.mark.extended
 def test_each_run_equals_the_run_trained_alone(trained, tmp_path):
     overrides = SMALL | {"algorithm.mu": "0.5", "seed": "3"}
     flags = [f"--config.{key}={text}" for key, text in overrides.items()]
@@ -72,7 +73,6 @@ def test_each_run_equals_the_run_trained_alone(trained, tmp_path):
     assert files == {path.name for path in (trained / "1").iterdir()}
 
 
-@pytest.mark.extended
 def test_each_run_records_the_runs_of_its_program(trained):
     beside = [json.loads((trained / name / "resolved.json").read_text())["beside"] for name in "01"]
     assert beside == [["0", "1"], ["0", "1"]]
@@ -91,7 +91,6 @@ def test_runs_that_need_another_program_are_refused(tmp_path, capsys):
     assert not (tmp_path / "0").exists()
 
 
-@pytest.mark.extended
 def test_killed_runs_resume_from_the_last_checkpoint_that_all_have(trained, tmp_path):
     folder = tmp_path / "again"
     for name in "01":
@@ -106,7 +105,6 @@ def test_killed_runs_resume_from_the_last_checkpoint_that_all_have(trained, tmp_
         assert (folder / name / "checkpoints" / "6").exists() and (folder / name / "summary.json").exists()
 
 
-@pytest.mark.extended
 def test_a_run_that_began_with_others_notes_it_when_resumed_alone(trained, tmp_path, capsys):
     shutil.copytree(trained / "0", tmp_path / "0")
     (tmp_path / "0" / "summary.json").unlink()

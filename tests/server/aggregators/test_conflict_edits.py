@@ -68,6 +68,7 @@ def close(a, b, tolerance=2e-6):
     np.testing.assert_allclose(a, b, atol=tolerance * max(1e-12, np.abs(b).max()))
 
 
+@pytest.mark.extended
 @each
 def test_without_conflicts_the_result_is_the_mean(name):
     close(combine_vectors(name, AGREEING), mean(name, AGREEING))
@@ -138,6 +139,7 @@ def test_of_exactly_opposite_updates_the_uncorrected_one_remains(name, survivor)
     close(combine_vectors(name, stack, np.ones(2), np.ones(2)), 0.5 * stack[survivor])
 
 
+@pytest.mark.extended
 @each
 def test_nearly_opposite_updates_give_a_finite_result(name):
     for noise in 10.0 ** -np.arange(1, 9):
@@ -146,6 +148,7 @@ def test_nearly_opposite_updates_give_a_finite_result(name):
         assert np.linalg.norm(out) <= 3 * np.linalg.norm(stack, axis=1).max()
 
 
+@pytest.mark.extended
 @each
 def test_runs_under_vmap_and_loops_without_float64(name):
     stacks = jnp.asarray(np.stack([STACK, 2 * STACK, STACK[::-1]]))

@@ -45,6 +45,7 @@ def test_the_order_of_clients_does_not_matter(name):
     close(combine(AGGREGATORS[name], STACK[order], COUNTS[order]), combine(AGGREGATORS[name], STACK, COUNTS))
 
 
+@pytest.mark.extended
 @each
 @pytest.mark.parametrize("factor", [1e-6, 3.0, 1e6, -1.0])
 def test_scaled_updates_give_a_scaled_result(name, factor):

@@ -103,6 +103,7 @@ def test_identical_clients_give_their_update(seed):
         np.testing.assert_allclose(result, row[0], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.extended
 def test_zeros_give_zero():
     for name, result in aggregate(np.zeros((SIZE, LENGTH))).items():
         assert np.array_equal(result, np.zeros(LENGTH)), name
