@@ -11,7 +11,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -121,8 +121,9 @@ def _open_cached(folder: Path) -> dict[str, np.memmap] | None:
 
 def _remove_abandoned(folder: Path) -> None:
     for partial in folder.parent.glob(f"{folder.name}.*.partial"):
-        if time.time() - max(path.stat().st_mtime for path in (partial, *partial.iterdir())) > _ABANDONED:
-            shutil.rmtree(partial, ignore_errors=True)
+        with suppress(FileNotFoundError):  # it was renamed or removed in the meantime
+            if time.time() - max(path.stat().st_mtime for path in (partial, *partial.iterdir())) > _ABANDONED:
+                shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write_arrays(
