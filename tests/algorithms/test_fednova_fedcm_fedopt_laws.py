@@ -77,6 +77,7 @@ def test_fedcms_normalisations_agree_for_equal_steps_only():
     assert difference(*ragged) > 1e-6
 
 
+@pytest.mark.extended
 def test_fedcms_momentum_approaches_a_constant_gradient():
     gradient, alpha = np.array([1.0, -2.0]), 0.3
     tapes = np.broadcast_to(gradient, (6, 3, 4, 2))

@@ -137,6 +137,7 @@ def final_figures(history):
     return flatten_evaluation(jax.tree.map(lambda x: x[:, -1], history.evaluation))
 
 
+@pytest.mark.extended
 def test_the_cost_of_a_run_is_computed_from_its_shapes(simulation):
     facts = simulation.cost
     assert (facts.num_clients, facts.cohort_size) == (5, 3)

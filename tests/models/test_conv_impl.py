@@ -110,6 +110,7 @@ def test_winograds_algorithm_rounds_little(side, images, pixels, channels, featu
         assert np.linalg.norm(found - expected) < most * np.linalg.norm(expected)
 
 
+@pytest.mark.extended
 @needs_native
 @pytest.mark.parametrize("derivative", DERIVATIVES)
 @pytest.mark.parametrize("shape", [(5, 2, 2, 70, 3, 3, 60), (5, 2, 3, 70, 3, 3, 60)], ids=["2 x 2", "2 x 3"])

@@ -68,6 +68,7 @@ def test_an_error_for_weights_that_do_not_fit_names_few_keys(tmp_path, trained):
     assert len(lines) == 8 and "  surplus: other0.weight [3]" in lines
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module.model."])
 def test_prefixes_of_wrappers_are_removed(trained, prefix):
     state = {prefix + key: value for key, value in to_torch(trained, NAMES).items()}

@@ -63,6 +63,7 @@ def draws(stage):
     return np.asarray(jax.jit(jax.vmap(send))(jnp.arange(10_000)), np.float64)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", UNBIASED)
 def test_the_mean_over_keys_is_the_update(name):
     sent = draws(UNBIASED[name])
@@ -108,6 +109,7 @@ def test_what_was_sent_once_is_sent_as_it_is(name):
     np.testing.assert_allclose(compress(stage, once, own=1), once, rtol=1e-6)
 
 
+@pytest.mark.extended
 @every_compressor
 def test_zeros_are_sent_as_zeros_and_equal_entries_are_finite(name):
     stage = COMPRESSORS[name]()
@@ -118,6 +120,7 @@ def test_zeros_are_sent_as_zeros_and_equal_entries_are_finite(name):
         np.testing.assert_allclose(constant, 0.7, rtol=1e-6)
 
 
+@pytest.mark.extended
 @every_compressor
 @pytest.mark.parametrize("scope", ["tensor", "model"])
 def test_a_scaled_update_is_sent_scaled_and_the_same_key_gives_the_same_message(name, scope):

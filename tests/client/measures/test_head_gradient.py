@@ -54,6 +54,7 @@ def test_per_sample_the_total_is_the_sum_over_examples():
     assert_close(measure("sample"), {"total": tree.scale(7, expected_gradient(0, 7)), "weight": 7.0})
 
 
+@pytest.mark.extended
 def test_per_client_the_total_is_the_mean_gradient_of_the_client():
     assert_close(measure("client"), {"total": expected_gradient(0, 7), "weight": 1.0})
 

@@ -59,6 +59,7 @@ def test_the_penalty_is_the_squared_distance():
     assert float(invariance(0.3)(forward(PARAMS, mean))) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("mass", "divisor"), [(0.05, 0.05), (0.0, 1.0)])
 def test_debiasing_divides_by_the_mass(mass, divisor):
     mean = full_gradient()["classifier"]

@@ -11,6 +11,7 @@ from fedjax_het.errors import InputError
 LAYOUTS = [vmapped, chunked(1), chunked(3), chunked(100), sharded(2), sharded(4, 1), sharded(3, 2)]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("num_clients", [1, 4, 7, 12])
 def test_every_layout_maps_every_client(layout, num_clients):

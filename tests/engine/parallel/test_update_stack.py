@@ -43,6 +43,7 @@ def test_inner_products_are_summed_in_float64(gram_implementation, size):
     close(ours, rows.astype(float) @ rows.T.astype(float), 1e-14)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_inner_products_of_packed_rows_are_summed_in_float32(gram_implementation, size):
     bits = pack(jnp.asarray(draw_rows(size)))
@@ -83,6 +84,7 @@ def test_the_kernel_is_not_called_for_float64_rows(monkeypatch):
         close(np.asarray(inner_products(jnp.asarray(rows))), rows @ rows.T, 1e-14)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_a_combination_of_packed_leaves_is_summed_in_float32(gram_implementation, size):
     leaf, factors = jnp.asarray(draw_rows(size)), draw_rows(size[0])

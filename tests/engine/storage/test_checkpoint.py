@@ -101,6 +101,7 @@ def test_a_run_killed_between_states_and_checkpoint_resumes_from_the_one_before(
     assert is_equal(expected, with_all_client_states(Checkpoints(tmp_path, "me").restore(simulation.start())))
 
 
+@pytest.mark.extended
 def test_an_older_checkpoint_can_still_be_restored(tmp_path):
     simulation = build_off_device()
     advance_in_blocks(simulation, 1, 1, 1, 1, directory=tmp_path)
@@ -177,6 +178,7 @@ def test_a_checkpoint_of_another_number_of_seeds_is_refused(saved):
         Checkpoints(directory, {"mu": 1}).restore(build("fedavg", num_seeds=2).start())
 
 
+@pytest.mark.extended
 def test_a_checkpoint_of_another_run_is_refused(saved):
     simulation, directory = saved
     with pytest.raises(InputError, match="another run"):

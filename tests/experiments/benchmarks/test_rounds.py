@@ -159,6 +159,7 @@ def test_peers_with_other_results_are_marked_and_not_recorded(measurements):
     assert [record["peer"] for record in report.to_records(W3, measurements)] == ["torch_lean", OURS]
 
 
+@pytest.mark.extended
 def test_records_have_the_documented_keys_and_figures(measurements):
     record = report.to_records(W3, measurements)[1]
     assert record.keys() == KEYS

@@ -115,6 +115,7 @@ def test_settings_of_the_user_take_precedence():
     assert {cell.settings()["data"]["partition"]["alpha"] for cell in cells.values()} == {5.0}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "draw",
     [

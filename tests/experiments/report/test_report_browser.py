@@ -14,7 +14,10 @@ from selenium import webdriver
 from selenium.webdriver.support.wait import WebDriverWait
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="chromium or chromedriver is not on the PATH")
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="chromium or chromedriver is not on the PATH"),
+]
 ARGUMENTS = (
     "--headless=new",
     "--no-sandbox",
@@ -71,7 +74,6 @@ def resize(browser, width):
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
 
-@pytest.mark.extended
 def test_the_page_opens_without_errors_or_requests(opened):
     assert opened.get_log("browser") == []
     requests = "return performance.getEntriesByType('resource').map((each) => each.name)"
@@ -151,7 +153,6 @@ def test_the_page_does_not_scroll_sideways(opened, width):
     assert needed <= there == width
 
 
-@pytest.mark.extended
 def test_the_theme_switch_turns_the_page_dark_and_persists(opened):
     def colors():
         opened.execute_script("document.querySelector('#figure-curves').scrollIntoView()")
@@ -171,7 +172,6 @@ def test_the_theme_switch_turns_the_page_dark_and_persists(opened):
     assert colors() == dark
 
 
-@pytest.mark.extended
 def test_the_page_follows_the_color_scheme_of_the_system(opened):
     opened.execute_script("localStorage.clear()")
     opened.refresh()

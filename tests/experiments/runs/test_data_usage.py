@@ -192,6 +192,7 @@ def test_config_json_holds_the_resolved_values_of_auto(finished):
     assert partition["fractions"] == {"test": None, "client_test": 0.0, "client_valid": 0.0}
 
 
+@pytest.mark.extended
 def test_unmeasured_figures_are_absent_and_personal_models_are_scored(finished):
     lines = [json.loads(line) for line in (finished[0] / "metrics.jsonl").read_text().splitlines()]
     groups = {name.rpartition("/")[0] for name in lines[-1]}

@@ -74,6 +74,7 @@ def test_without_conflicts_the_result_is_the_mean(name):
     close(combine_vectors(name, AGREEING), mean(name, AGREEING))
 
 
+@pytest.mark.extended
 @each
 def test_with_conflicts_the_result_differs_from_the_mean(name):
     assert np.abs(combine_vectors(name, STACK) - mean(name, STACK)).max() > 1e-2
@@ -84,6 +85,7 @@ def test_identical_clients_give_that_update(name):
     close(combine_vectors(name, np.repeat(STACK[:1], 5, axis=0)), STACK[0])
 
 
+@pytest.mark.extended
 @each
 def test_a_single_client_gives_its_update(name):
     close(combine_vectors(name, STACK[:1], COUNTS[:1], LOSSES[:1]), STACK[0])
@@ -127,11 +129,13 @@ def test_negated_updates_give_a_negated_result(name):
     close(combine_vectors(name, -STACK, state=turned), -combine_vectors(name, STACK))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["all dominant", "harmonized", "original", "sequential", "random pairs"])
 def test_exactly_opposite_updates_cancel(name):
     close(combine_vectors(name, np.stack([STACK[0], -STACK[0]]), np.ones(2), np.ones(2)), np.zeros(12))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("name", "survivor"), [("dominant", 0), ("running target", 1), ("hierarchical", 1)])
 def test_of_exactly_opposite_updates_the_uncorrected_one_remains(name, survivor):
     """The dominant one; or, where the first has already become zero, the second."""

@@ -169,6 +169,7 @@ def _each(rules, stack):
     return run(jnp.asarray(stack))
 
 
+@pytest.mark.extended
 def test_too_few_present_clients_leave_the_model_as_it_is():
     stack, is_present = draw_updates(0), np.arange(SIZE) < 2 * LIARS
     results = aggregate(stack, is_present)
