@@ -29,7 +29,7 @@ def apfl(
     preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """APFL: each client mixes a model of its own with the common one.
+    """APFL: mix a personal model with the global model on each client.
 
         each step:  w_i <- w_i - lr g(w_i);   v_i <- v_i - lr alpha_i g(m),   m = alpha_i v_i + (1 - alpha_i) w_i before
         first step of a round:  alpha_i <- alpha_i - lr <v_i - w_i, g(m)>, cut to [0, 1]
@@ -40,22 +40,22 @@ def apfl(
     with the server's current w. Cost: two gradients per step.
 
     Setting: FedTorch's defaults are alpha .5, not adaptive.
-    Deviations from the code, which preset="released" takes back: there outputs are mixed instead of parameters, also in
-    the evaluation, with w_i after its step; alpha's step takes <v' - w', alpha (dL/dv + decay v) + (1 - alpha) dL/dw> +
-    .02 alpha, where the weight decay of w_i is left out; and the momentum of w_i, too, survives rounds. Not reproduced:
-    three other repositories have an APFL with a stale mixture, with alpha v + alpha w, or with a v that is trained
+    Deviations from the code (preset="released" undoes them): the code mixes outputs instead of parameters, also in
+    evaluation, with w_i after its step; it updates alpha by <v' - w', alpha (dL/dv + decay v) + (1 - alpha) dL/dw> +
+    .02 alpha, without the weight decay of w_i; and it also keeps the momentum of w_i between rounds. Not reproduced:
+    three other repositories implement APFL with a stale mixture, with alpha v + alpha w, or with a v that is trained
     alone.
 
     Args:
-        alpha: The first alpha_i, .5 to .75; 0 is FedAvg, and with 1 every v_i trains alone.
-        adaptive: Whether alpha_i moves.
-        mix: Of "parameters", or of "outputs" (two passes).
-        order: w_i in the mixture "before" or "after" its step.
-        alpha_rule: "gradient" or "released".
-        keep_momentum: Whether w_i's momentum goes on from the client's last round; v_i's always does.
-        server_learning_rate: eta_g, by which the mean of the updates is multiplied, 1.
-        weighting: "uniform" or "samples".
-        preset: "released" is the authors' code, as above.
+        alpha: Initial alpha_i (default .5), .5 to .75. 0 is FedAvg; with 1 every v_i is trained alone.
+        adaptive: Whether alpha_i is updated.
+        mix: What is mixed: "parameters", or "outputs" (two forward passes).
+        order: Whether the mixture uses w_i "before" or "after" its step.
+        alpha_rule: Update of alpha_i: "gradient" or "released".
+        keep_momentum: Whether to keep w_i's momentum between rounds; v_i's is always kept.
+        server_learning_rate: Server learning rate eta_g (default 1).
+        weighting: Client weights: "uniform" or "samples".
+        preset: "released" follows the authors' code, as above.
         training: Settings of local training of both models, see `local_updates.sgd`.
 
     References:

@@ -27,28 +27,28 @@ def ditto(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """Ditto: each client trains a model of its own, drawn to the common one.
+    """Ditto: train personal models regularized towards the global model.
 
         y_i = SGD(F_i, start at w),   w <- w + eta_g sum_i p_i (y_i - w),   p_i = n_i / sum_j n_j
-        v <- v - eta_v (g_i(v) + lam (v - w)),   from the client's last v_i, w as it was received
+        v <- v - eta_v (g_i(v) + lam (v - w)),   from the client's last v_i, with the received w
 
     Communication: same as FedAvg (down w, up y_i - w and n_i); v_i never leaves its client. Client state: v_i, a
     full model; before its first round, the initial w. The personal model is v_i.
 
-    Both passes have batches of their own and, where they have momentum, a fresh state each round. v_i is only stable
-    for eta_v (lam + curvature) < 2.
+    The two models use separate batches, and reset their optimizers (if any) in each round. v_i is only stable for eta_v
+    (lam + curvature) < 2.
     Setting: Fashion-MNIST CNN, SGD .05, batch 16, 2 steps, lam 1, 5000 rounds, 10 of 500 clients.
-    Deviations from the code, which takes one batch for both steps: clients count by their examples (there each the
-    same, and they are drawn by their numbers of examples); the pull is part of the gradient, so that momentum applies
-    to it (other repositories add it outside of the momentum; the authors have none). Not reproduced: lam chosen per
-    client by validation, weights exp(q loss), and the cut of long updates to the cohort's median norm.
+    Deviations from the code, which uses one batch for both steps: clients are weighted by their numbers of examples
+    (the code uses equal weights and samples clients by their numbers of examples); momentum applies to the regularizer
+    as part of the gradient (other repositories add it outside; the authors use no momentum). Not reproduced: lam
+    selected per client by validation, weights exp(q loss), and clipping of updates to the cohort's median norm.
 
     Args:
-        lam: The paper's λ, 0.1 to 2; 0 trains every client alone.
-        personal_learning_rate: eta_v; None is the rate of the common model.
-        personal_epochs: Passes of v over the client's examples; None is as much training as of the common model.
-        server_learning_rate: eta_g, by which the mean of the updates is multiplied, 1.
-        weighting: "samples" or "uniform" (the authors' code).
+        lam: The paper's λ (default 1), 0.1 to 2. 0 trains every client alone.
+        personal_learning_rate: eta_v. None: the learning rate of the global model.
+        personal_epochs: Epochs of training of v. None: as much training as for the global model.
+        server_learning_rate: Server learning rate eta_g (default 1).
+        weighting: Client weights: "samples" or "uniform" (the authors' code).
         training: Settings of local training of both models, see `local_updates.sgd`.
 
     Raises:

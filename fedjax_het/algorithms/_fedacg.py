@@ -21,7 +21,7 @@ def fedacg(
     weighting: WeightingOrName = "uniform",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedACG: clients start where the server's momentum will have led.
+    """FedACG: start clients from a lookahead along the server's momentum.
 
         z = x + lam m, which is sent
         w <- w - lr (g(w) + beta (w - z)),   K_i steps from w = z
@@ -29,20 +29,20 @@ def fedacg(
 
     Communication: same as FedAvg, one model in each direction. Client state: none. Server state: m.
 
-    z moves as under a server with Nesterov's momentum: FedACG is FedProx with that server, but for the model that is
-    tested. With lam = 0 it is FedProx, with beta = 0 too FedAvg. A single client does not train plainly.
+    z moves like a server model with Nesterov momentum: except for the evaluated model, FedACG is FedProx with that
+    server optimizer. lam = 0 is FedProx, and lam = beta = 0 is FedAvg. A single client does not train as in plain SGD.
     Setting: SGD .1 times .998 per round, decay 1e-3, batch 50, 5 epochs, 5 of 100 clients, Dirichlet .3, ResNet-18 with
     group norms, 1000 rounds.
-    Deviations: the released code penalises .001 ||w - z||^2 without 1/2, which is our beta .002. It clips gradients at
-    norm 10 (an option here), and lets the rate decay by the round's factor in each local epoch, too; here it decays
-    between rounds only. The lookahead is of the parameters alone: the code moves batch statistics with them, and fails
-    on their counters.
+    Deviations: the released code penalizes .001 ||w - z||^2 without the factor 1/2, which corresponds to beta .002
+    here. It clips gradients at norm 10 (an option here), and also decays the learning rate by the round's factor in
+    each local epoch; here it decays between rounds only. The lookahead applies to the parameters alone; the code also
+    moves batch statistics, and fails on their counters.
 
     Args:
-        lam: The paper's λ, .85.
-        beta: The paper's β, .002.
-        clip: Largest norm of g + beta (w - z); None in the paper, 10 in the released code.
-        weighting: "uniform" or "samples".
+        lam: The paper's λ (default .85).
+        beta: The paper's β (default .002).
+        clip: Maximum norm of g + beta (w - z) (10 in the released code). None: no clipping (paper).
+        weighting: Client weights: "uniform" or "samples".
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

@@ -23,8 +23,8 @@ def fedavg(
     Communication: down w, up w_i - w and n_i. Client state: none.
 
     Args:
-        server_learning_rate: eta_g, by which the mean of the updates is multiplied, 1.
-        weighting: "samples" (the paper's p_i) or "uniform".
+        server_learning_rate: Server learning rate eta_g (default 1).
+        weighting: Client weights: "samples" (the paper's p_i) or "uniform".
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

@@ -23,7 +23,7 @@ def fedbn(
     preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedBN: batch normalisation stays at home.
+    """FedBN: keep normalization layers local to each client.
 
         w_i = SGD(F_i),   shared leaves: w <- sum_i p_i w_i,   norm leaves (scale, bias, mean, variance): client i's own
 
@@ -31,14 +31,14 @@ def fedbn(
     while it does not participate. A client that never trained gets the mean over the clients that did.
 
     Setting: SGD .01, batch 32, 1 epoch, 100 rounds.
-    Deviation: the authors decide by "bn" in a parameter's name, which shares a ResNet's four downsampling norms.
+    Deviation: the authors select parameters with "bn" in the name, which shares a ResNet's four downsampling norms.
 
     Args:
-        local_norms: "batch" (by the layer's class, so that norms in shortcuts count) or "all" normalisation layers. A
-            model whose norms have no leaves is refused: nothing would stay.
-        server_learning_rate: By which the mean of the updates is multiplied, 1.
-        weighting: "samples" or "uniform" (the authors' code).
-        preset: "released" weighs clients as the authors' code does.
+        local_norms: Local layers: "batch" (by class, including norms in shortcuts) or "all" normalization layers. A
+            model whose norms have no leaves raises an error, because nothing would be local.
+        server_learning_rate: Factor of the mean update (default 1).
+        weighting: Client weights: "samples" or "uniform" (the authors' code).
+        preset: "released" weights clients as the authors' code does.
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

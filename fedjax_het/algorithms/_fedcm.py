@@ -28,7 +28,7 @@ def fedcm(
     clip: Positive | None = None,
     **training: Unpack[TrainingWithoutRate],
 ) -> Algorithm:
-    """FedCM: clients follow the server's momentum more than their gradients.
+    """FedCM: mix local gradients with the server's momentum.
 
         y <- y - lr (alpha g(y) + (1 - alpha) Delta),                 K_i steps from y = w
         w <- w + eta_g 1/|S| sum_S (y_i - w),   Delta <- 1/|S| sum_S (w - y_i) / (K_i lr)
@@ -37,16 +37,16 @@ def fedcm(
     method suits small cohorts drawn from large populations.
 
     Setting: SGD .1, decay 1e-3, batch 50, 5 epochs, 10 of 100 clients.
-    Weight decay is added in full, outside the mixture. Local momentum is refused: Delta would no longer be a mean
-    gradient. No code by the authors was found; a third party's (FL-Simulator) agrees with these equations.
+    Weight decay is added in full, outside the mixture. Local momentum raises an error: Delta would no longer be a mean
+    gradient. No code by the authors was found; a third-party code (FL-Simulator) agrees with these equations.
 
     Args:
-        learning_rate: lr of the local steps, which Delta is divided by.
-        alpha: The paper's α in (0, 1], .1; 1 is FedAvg.
-        server_learning_rate: eta_g, 1; the paper's is ours / (K lr).
-        weighting: "uniform" or "samples".
+        learning_rate: Learning rate lr of the local steps, by which Delta is divided (default .1).
+        alpha: The paper's α in (0, 1] (default .1). 1 is FedAvg.
+        server_learning_rate: Server learning rate eta_g (default 1). The paper's rate is this one divided by K lr.
+        weighting: Client weights: "uniform" or "samples".
         normalisation: "client" divides each update by its own K_i lr, "cohort" the mean update by the mean K_i lr.
-        clip: Largest norm of a mixed direction; None in the paper, 10 in FL-Simulator.
+        clip: Maximum norm of the mixed direction (10 in FL-Simulator). None: no clipping (paper).
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:
@@ -73,7 +73,7 @@ def mofedsam(
     clip: Positive | None = None,
     **training: Unpack[TrainingWithoutRate],
 ) -> Algorithm:
-    """MoFedSAM: FedSAM's gradient in FedCM's mixture with momentum.
+    """MoFedSAM: FedSAM's gradient mixed with the server's momentum as in FedCM.
 
         e = rho g(y) / (||g(y)|| + epsilon),   y <- y - lr (alpha g(y + e) + (1 - alpha) Delta),   K_i steps from y = w
         w <- w + eta_g 1/|S| sum_S (y_i - w),   Delta <- 1/|S| sum_S (w - y_i) / (K_i lr)
@@ -81,24 +81,24 @@ def mofedsam(
     Communication: down w and Delta, twice FedAvg's; up y_i - w and the number K_i lr. Client state: none. Cost: two
     gradients per step.
 
-    g is the gradient of the task alone, and Delta does not enter e. Delta is zero in round 0, whose steps are therefore
-    FedSAM's at the rate alpha lr. alpha 1 is FedSAM with uniform weights, rho 0 is FedCM.
+    g is the gradient of the task loss alone, and Delta does not enter e. Delta is zero in round 0, whose steps are
+    therefore FedSAM's with learning rate alpha lr. alpha = 1 is FedSAM with uniform weights, rho = 0 is FedCM.
     Setting (FL-Simulator): rho .1, alpha .05 to .1, SGD .1 times .998 per round, decay 1e-3, batch 50, 5 epochs, 10 of
     100 clients, 1,000 rounds, clip 10.
-    Weight decay is added in full, outside the mixture. Local momentum is refused: Delta would no longer be a mean
-    gradient. No code by the authors was found; a third party's (FL-Simulator) agrees with these equations. It divides
-    all updates by the number of steps of client 0, which is not reproduced; one by MediaBrain-SJTU/FedLESAM leaves out
-    alpha before g, which is another method.
+    Weight decay is added in full, outside the mixture. Local momentum raises an error: Delta would no longer be a mean
+    gradient. No code by the authors was found; a third-party code (FL-Simulator) agrees with these equations, but
+    divides all updates by the number of steps of client 0. MediaBrain-SJTU/FedLESAM omits alpha before g, which is a
+    different method.
 
     Args:
-        learning_rate: lr of the local steps, which Delta is divided by; that of the round in which it was made.
-        alpha: The paper's β in (0, 1], .1; 1 is FedSAM.
-        rho: The radius, the paper's ρ, .1; 0 is FedCM.
-        epsilon: Added to the norm; 1e-7 in FL-Simulator.
-        server_learning_rate: eta_g, 1.
-        weighting: "uniform" or "samples".
+        learning_rate: Learning rate lr of the local steps. Delta is divided by the rate of the round that computed it.
+        alpha: The paper's β in (0, 1] (default .1). 1 is FedSAM.
+        rho: Perturbation radius, the paper's ρ (default .1). 0 is FedCM.
+        epsilon: Constant added to the norm; 1e-7 in FL-Simulator.
+        server_learning_rate: Server learning rate eta_g (default 1).
+        weighting: Client weights: "uniform" or "samples".
         normalisation: As in `fedcm`.
-        clip: Largest norm of a mixed direction; None in the paper, 10 in FL-Simulator.
+        clip: Maximum norm of the mixed direction (10 in FL-Simulator). None: no clipping (paper).
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:

@@ -21,7 +21,7 @@ def feddecorr(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedDecorr: keep the features of a batch uncorrelated.
+    """FedDecorr: decorrelate the features of each batch.
 
         min  CE + beta R,   R = 1/(d (d - 1)) sum_{i != j} (X^T X)_ij^2 / N
         X [N, d]: the features of the batch, each standardized over it
@@ -32,15 +32,15 @@ def feddecorr(
 
     Setting: 10 clients, all in every round, SGD .01, momentum .9, decay 1e-5, batch 64, 10 epochs, 100 rounds,
     Dirichlet .05, .1 or .5, MobileNetV2.
-    Deviations: the printed term is |K|_F^2 / d^2 with the correlation matrix K; the released one is about N times as
-    large, and what beta .1 was run with. A batch of one example has no term, nor has a single feature, for which the
-    released code is NaN.
+    Deviations: the printed term is |K|_F^2 / d^2 with the correlation matrix K. The released one is about N times as
+    large, and was used with beta .1. The term is 0 for a batch of one example, and for a single feature, where the
+    released code gives NaN.
 
     Args:
-        beta: The paper's β, .1; 0 is FedAvg.
-        form: "released" or "printed".
-        server_learning_rate: By which the mean of the updates is multiplied, 1.
-        weighting: "samples" or "uniform".
+        beta: The paper's β (default .1). 0 is FedAvg.
+        form: Form of the term: "released" or "printed".
+        server_learning_rate: Factor of the mean update (default 1).
+        weighting: Client weights: "samples" or "uniform".
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:

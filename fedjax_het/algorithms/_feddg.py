@@ -50,46 +50,47 @@ def feddg(
     preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedDG (ELCFS): images also with low frequencies of other clients, in episodes.
+    """FedDG (ELCFS): episodes on images with other clients' low frequencies.
 
         x' = Re IDFT(((1 - M) A + M ((1 - l) A + l A')) exp(i P)),   A = |DFT(x)|, P its phases, l ~ U[0, 1]
         min  L(x; w) + L(x'; w') + gamma L_boundary,   w' = w - s clamp(grad L(x; w), -c, c)
 
-    M is the centred square of frequencies up to floor(min(height, width) band), A' the amplitude of an image of another
-    client, drawn among those that have taken part. L is the task's loss, and the gradient does not go through the inner
-    step. L_boundary holds the mean features at the contour of each structure apart from those around it, over both
-    passes, see `objectives.boundary_contrast`; with labels of whole images it is 0.
+    M is the centered square of frequencies up to floor(min(height, width) band), A' the amplitude of an image of
+    another client, drawn among the clients that have participated. L is the task loss; the gradient does not go through
+    the inner step. L_boundary contrasts the mean features at the contour of each structure with those around it, over
+    both passes, see `objectives.boundary_contrast`; it is 0 if labels are per image.
 
-    Communication: same as FedAvg, plus before training: up, the amplitudes of num_images images, restricted to M;
-    down, those of all clients, [clients, num_images, row, column, channel]. They never change, so sending them once
-    would suffice. Client state: the optimizer state. Server state: the amplitudes.
+    Communication: same as FedAvg, plus before training: up, the amplitudes of num_images images, restricted to M; down,
+    those of all clients, [clients, num_images, row, column, channel]. They never change, so sending them once would
+    suffice. Client state: the optimizer state. Server state: the amplitudes.
 
-    Images whose means have both signs, as standardised ones have, are refused: the sign is phase.
-    Setting: optimizer "adam", rate 1e-3, task_loss "dice", batch 5, 1 epoch, 100 rounds on fundus images of 384 pixels;
-    for classification (PACS, by FedGA's authors) band .1.
-    Deviations: the equation as printed, (1 - l) A (1 - M) + l A' M, is a misprint by its authors' word. The released
-    training never interpolates: its window is the mean alone and its rate 1, so that images get another mean and are
-    cut to their range; preset="released" has that. It cuts each client's amplitudes to a random eighth; here num_images
-    are spread evenly over its examples. Weights are exact shares, and not rounded to two decimals. The Dice loss is of
-    a softmax with the background, and each class is a structure of its own, where the code has a sigmoid for discs that
-    contain cups. An example where a structure is absent is left out of that structure's L_boundary, where the code has
-    NaN.
+    Images whose means have both signs, such as standardized images, raise an error, because the sign belongs to the
+    phase.
+    Setting: optimizer "adam", learning rate 1e-3, task_loss "dice", batch 5, 1 epoch, 100 rounds on fundus images of
+    384 pixels; for classification (PACS, by FedGA's authors) band .1.
+    Deviations: the printed equation, (1 - l) A (1 - M) + l A' M, is a misprint according to its authors. The released
+    code never interpolates: its window is the mean alone and its l is 1, so that images get another mean and are
+    clipped to their range; preset="released" reproduces this. It keeps a random eighth of each client's amplitudes;
+    here num_images are spread evenly over its examples. Weights are exact shares, not rounded to two decimals. The Dice
+    loss uses a softmax with background and treats each class as a separate structure, while the code uses a sigmoid for
+    discs that contain cups. An example without a structure is excluded from that structure's L_boundary, where the code
+    gives NaN.
 
     Args:
-        gamma: The paper's γ, .1 (boundary term).
-        band: The paper's α of M, .01 (.003 in the demonstration); "dc", or a number below 1 / min(height, width), is
-            the mean alone.
-        rate: l, "uniform" or a number for all; 0 leaves images as they are.
-        clip: The range to which altered images are cut; None is none.
-        num_images: Images whose amplitudes a client sends, the same in every round.
-        inner_step: s, the code's 1e-3; 0 has w' = w.
-        inner_clip: c, the code's 100; None is no clamp.
-        order: "first" (code), or "second", which differentiates through the inner step, the paper read literally.
-        temperature: Of the boundary term, the code's .05.
-        reset_optimizer: Whether the local optimizer starts afresh each round, as in most other algorithms.
-        weighting: "samples" or "uniform".
-        server_learning_rate: By which the mean of the updates is multiplied, 1.
-        preset: "released" has the public code's images: band="dc", rate=1, clip=(0, 1).
+        gamma: Weight of the boundary term, the paper's γ (default .1).
+        band: Size of M, the paper's α (default .01; .003 in the demonstration). "dc", or less than 1 / min(height,
+            width), is the mean alone.
+        rate: l, "uniform" or a number for all images. 0 leaves images unchanged.
+        clip: Range to which altered images are clipped. None: no clipping.
+        num_images: Number of images whose amplitudes a client sends, the same in every round (default 8).
+        inner_step: s (default 1e-3, as in the code). 0: w' = w.
+        inner_clip: c (default 100, as in the code). None: no clamping.
+        order: "first" (code), or "second", which differentiates through the inner step, a literal reading of the paper.
+        temperature: Temperature of the boundary term (default .05, as in the code).
+        reset_optimizer: Whether to reset the local optimizer in each round, as most other algorithms do.
+        weighting: Client weights: "samples" or "uniform".
+        server_learning_rate: Factor of the mean update (default 1).
+        preset: "released" uses the public code's images: band="dc", rate=1, clip=(0, 1).
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:

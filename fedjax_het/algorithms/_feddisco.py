@@ -25,7 +25,7 @@ def feddisco(
     server_momentum: FractionBelowOne = 0.0,
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedDisco: less weight for label distributions unlike the target's.
+    """FedDisco: downweight clients with label distributions unlike the target.
 
         p_k = relu(n_k / n - a d_k + b) / sum over the cohort,   d_k = discrepancy(D_k, T),   w <- sum_k p_k w_k
         D_k: the shares of the classes at client k;   T: uniform, or those of the test set
@@ -34,19 +34,18 @@ def feddisco(
     they accompany every upload). Client state: none. With a = b = 0 this is FedAvg.
 
     Setting: CIFAR-10, 10 clients, Dirichlet .5, 10 epochs, 100 rounds, batch 64, SGD .01, momentum .9, decay 1e-5.
-    Deviations: where no value is positive the released code fails; here weights are then FedAvg's. Its KL is divided
-    by its sum over the cohort, and the other metrics are not, so that the same a is several times stronger with them.
-    Its metric "only_iid", which drops clients, is not reproduced; nor is the damping of batch statistics by server
-    momentum.
+    Deviations: if no value is positive, FedAvg's weights are used, where the released code fails. The code divides only
+    the KL by its sum over the cohort, so the same a is several times stronger with other metrics. Its metric
+    "only_iid", which drops clients, and its damping of batch statistics by server momentum are not reproduced.
 
     Args:
-        a: The paper's a, .5.
-        b: The paper's b, .1.
-        metric: "kl", "l2", "l1" or "cosine", see `weightings.discrepancy_aware`.
+        a: The paper's a (default .5).
+        b: The paper's b (default .1).
+        metric: Discrepancy: "kl", "l2", "l1" or "cosine", see `weightings.discrepancy_aware`.
         normalise_kl: Whether the KL is divided by its sum over the cohort (released).
-        target: T, a list with one positive number per class; None is uniform.
-        server_learning_rate: By which the mean of the updates is multiplied, 1.
-        server_momentum: The authors' damped form, v <- m v + (1 - m)(w - mean), w <- w - v; 0 is none.
+        target: T, a list with one positive number per class. None: uniform.
+        server_learning_rate: Factor of the mean update (default 1).
+        server_momentum: Momentum m in the authors' damped form, v <- m v + (1 - m)(w - mean), w <- w - v. 0: none.
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:

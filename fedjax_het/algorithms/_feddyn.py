@@ -19,7 +19,7 @@ def feddyn(
     clip: Positive | None = None,
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedDyn: regularize clients dynamically, towards the mean loss's optimum.
+    """FedDyn: regularize clients dynamically towards the global optimum.
 
         w <- w - lr (g(w) + alpha h_i + alpha (w - x)),    K_i steps from w = x, the received model
         h_i <- h_i + (w_i - x)                             (the paper's gradient g_i is -alpha h_i)
@@ -29,20 +29,20 @@ def feddyn(
     Communication: same as FedAvg; the server can update hbar from the updates alone. Client state: h_i, the size of
     the shared parameters, zero before its first round. Server state: hbar.
 
-    N counts all clients, S the cohort. A single client does not train plainly, and a small alpha is not FedAvg: the
-    server always adds hbar. alpha times the learning rate must stay below 2.
+    N counts all clients, S is the cohort. The server always adds hbar, so a single client does not train as in plain
+    SGD, and a small alpha does not give FedAvg. alpha times the learning rate must stay below 2.
     Setting: alpha .01 (.1 in FL-Simulator), CIFAR-10, 100 clients, SGD .1, decay 1e-3, batch 50, 5 epochs, 1000 rounds.
-    Deviations: displacements are stored in place of the paper's gradients, which gives the same numbers without a
+    Deviations: displacements are stored instead of the paper's gradients, which gives the same numbers without a
     division by alpha. The released code clips gradients at norm 10 and scales alpha by the clients' numbers of
-    examples, which are options here. It tests the mean of the participants' models, or of all clients' last models;
-    here the server's model x is tested. Its printed server rule lacks parentheses, which its author confirms. Local
+    examples; both are options here. It evaluates the mean of the participants' models, or of all clients' last models;
+    here the server's model x is evaluated. The printed server rule lacks parentheses, as its author confirms. Local
     momentum is allowed.
 
     Args:
-        alpha: The paper's α, .1, .01 or .001; above 0.
-        mean_examples: nbar: client i takes alpha nbar / n_i, as in the released code, where nbar is the mean number
-            of training examples over all clients. None is alpha for all (the paper, whose clients have equally many).
-        clip: Largest norm of g + alpha (h_i - x), without alpha w; None in the paper, 10 in the released code.
+        alpha: The paper's α > 0 (default .1; .1, .01 or .001 in the paper).
+        mean_examples: nbar, the mean number of training examples over all clients: client i uses alpha nbar / n_i, as
+            in the released code. None: alpha for all clients (the paper, where clients have equally many examples).
+        clip: Maximum norm of g + alpha (h_i - x), without alpha w (10 in the released code). None: no clipping (paper).
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

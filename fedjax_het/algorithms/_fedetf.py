@@ -28,7 +28,7 @@ def fedetf(
     preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedETF: turn all clients' features to one fixed classifier frame.
+    """FedETF: align all clients' features with one fixed ETF classifier.
 
         g = P f + q,   z = s V^T g / |g|,   V^T V = C/(C - 1) I - 11^T/(C - 1), fixed
         min  1/B sum_b CE(z_b + gamma log max(n, 1), y_b),   n_c: the client's examples of class c
@@ -37,20 +37,20 @@ def fedetf(
     Communication: same as FedAvg, without a head; V follows from a seed that all clients know. Client state: none.
 
     Setting: 20 clients, all in every round, 200 rounds, 3 epochs, batch 128, SGD .04 (.01 for 100 classes and more),
-    momentum .9, decay 5e-4, Dirichlet .05 or .1; P to C dimensions for ResNets, to 64 for the CNN.
-    Deviations: the released code trains s with weight decay, as here, so that it falls unless the loss holds it; its
-    local optimizers keep their momentum between rounds (preset "released"); it sends an unused linear head, and V.
-    A projection of 0 has no direction and no gradient here, one of 1e11 there. Its personalization after the last
-    round, which trains frames and projections in turn, is not reproduced.
+    momentum .9, decay 5e-4, Dirichlet .05 or .1; P projects to C dimensions for ResNets, to 64 for the CNN.
+    Deviations: the released code trains s with weight decay, as here, so that s decreases unless the loss prevents it;
+    its local optimizers keep their momentum between rounds (preset "released"); it sends an unused linear head, and V.
+    The gradient at a zero projection is 0 here, and 1e11 in the code. Its personalization after the last round, which
+    trains frames and projections in turn, is not reproduced.
 
     Args:
-        gamma: The paper's γ, 1, which the released code fixes; 0 is plain cross-entropy.
-        width: Dimensions of g, at least the number C of classes; None is the larger one of features and classes.
-        scale: First value of s, 10 as for the released CNN (1 for its ResNets, which train slowly with it at first).
-        frame_seed: Of V.
-        reset_optimizer: Whether the local optimizer starts afresh each round, as in most other algorithms.
-        server_learning_rate: By which the mean of the updates is multiplied, 1.
-        weighting: "samples" or "uniform".
+        gamma: The paper's γ (default 1; fixed in the released code). 0 is plain cross-entropy.
+        width: Dimension of g, at least the number C of classes. None: the larger of the feature dimension and C.
+        scale: Initial value of s (default 10, as for the released CNN; 1 for its ResNets, which train slowly at first).
+        frame_seed: Seed of V.
+        reset_optimizer: Whether to reset the local optimizer in each round, as most other algorithms do.
+        server_learning_rate: Factor of the mean update (default 1).
+        weighting: Client weights: "samples" or "uniform".
         preset: "released" keeps the local optimizers' state between rounds.
         training: Settings of local training, see `local_updates.sgd`.
 

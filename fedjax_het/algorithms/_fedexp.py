@@ -24,7 +24,7 @@ def fedexp(
     preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedExP: longer server steps where the clients' updates differ.
+    """FedExP: extrapolate server steps if client updates differ.
 
         D_i = SGD(F_i, start at w) - w,   D = sum_i p_i D_i
         eta_g = max(1, sum_i p_i |D_i|^2 / (2 (|D|^2 + epsilon))),   w <- w + eta_g D
@@ -34,18 +34,18 @@ def fedexp(
 
     Setting: epsilon .001 (CIFAR, CINIC), .1 (EMNIST); SGD .01 (EMNIST .1), 20 local steps, batch 50, 5 of 100 clients,
     Dirichlet .5, 500 rounds.
-    Deviations: the paper has p_i = 1/|S|; ours are shares of the examples like everywhere, the same in both sums, and
-    so are those of the released code. It also multiplies epsilon by |S| and by .998^2 in every round, and clips
-    gradients at norm 10: preset "released". Its "fedavgm(exp)" has no momentum, and is not reproduced.
-    Batch statistics are plainly averaged.
+    Deviations: p_i are shares of the examples in both sums, as in the released code; the paper has p_i = 1/|S|. The
+    code also multiplies epsilon by |S| and by .998^2 in every round, and clips gradients at norm 10: preset "released".
+    Its "fedavgm(exp)" has no momentum, and is not reproduced.
+    Batch statistics are simply averaged.
 
     Args:
-        epsilon: The paper's ε; grid 1e-3 to 1e-1. A large one is FedAvg, but for the model that is tested.
-        epsilon_per_client: Whether epsilon is multiplied by the number of clients in the round.
-        epsilon_decay: epsilon is multiplied by it once more in every round, the first included.
-        clip: Largest norm of a local gradient; None in the paper.
-        weighting: "samples", or "uniform" as in the paper.
-        preset: "released" treats epsilon as the authors' code does, and clips as it does.
+        epsilon: The paper's ε (default 1e-3; grid 1e-3 to 1e-1). A large ε is FedAvg, except for the evaluated model.
+        epsilon_per_client: Whether to multiply epsilon by the number of clients in the round.
+        epsilon_decay: Factor of epsilon in every round, including the first.
+        clip: Maximum norm of a local gradient. None: no clipping (paper).
+        weighting: Client weights: "samples", or "uniform" (paper).
+        preset: "released" treats epsilon and clips as the authors' code does.
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

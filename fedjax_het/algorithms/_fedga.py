@@ -32,7 +32,7 @@ def fedga(
     preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedGA: clients whom the average serves badly gain weight (FedDG-GA).
+    """FedGA: upweight clients with a large generalization gap (FedDG-GA).
 
         w^{r+1} = sum_i a_i w_i,   a_i = 1/N in the first round
         G_i = F_i(w^{r+1}) - F_i(w_i)                                      on client i's validation examples
@@ -41,26 +41,26 @@ def fedga(
     Communication: same as FedAvg, plus one number up. Client state: the loss of its last trained model. Server
     state: a.
 
-    The gap of round r is measured when round r + 1 arrives, and reported with its update, just in time for the average
-    that needs it: the paper's numbers with one exchange a round. The first report has no gap.
+    The gap of round r is measured when the model of round r + 1 arrives, and reported with the update, in time for its
+    aggregation. This gives the paper's values with one exchange per round. The first report has no gap.
     Setting: SGD .001, momentum .9, weight decay 5e-4, batch 16, 5 epochs.
-    Deviations: gaps that are all equal change nothing, where the code divides 0 by 0 and keeps NaN; the rate stays,
-    where the code takes a tenth for the last fifth of the rounds (learning_rate_schedule=steps((32,)) of 40 does); who
-    was absent for a while compares with its own last round, and only who takes part is adjusted.
+    Deviations: equal gaps leave the weights unchanged, where the code divides 0 by 0 and keeps NaN; the learning rate
+    is constant, while the code divides it by ten for the last fifth of the rounds (learning_rate_schedule=steps((32,))
+    of 40); a client that was absent compares with its own last round, and only participants' weights are adjusted.
 
     Args:
-        step: The authors' d, .2, set for the three clients of PACS; with many, scale="1/n" keeps a step below the
-            weights.
-        rounds: R, the rounds of the run (authors: 40); after it the weights stand still.
-        metric: "loss", or "accuracy" (code), counted as the share of mistakes.
-        centre: Whether mean G is subtracted; False is the code.
-        schedule: d_r = d (1 - r/R) is "linear", d (1 - (r - 1)/R) "released", d "constant".
-        scale: A factor of the steps, or "1/n" over all clients; released: 1/3, the 1/N of PACS.
-        ceiling: Of the weights before they are normalised; released: 1, paper: none.
-        examples: Where losses are measured: "valid_or_train", "valid" or "train".
-        server_learning_rate: By which the mean of the updates is multiplied, 1.
-        preset: "released" has the public code's options: accuracy, no centring, steps by 1/3, a first step larger than
-            d.
+        step: The authors' d (default .2), set for the three clients of PACS. With many clients, scale="1/n" keeps steps
+            below the weights.
+        rounds: R, the number of rounds of the run (authors: 40). The weights are constant afterwards.
+        metric: "loss", or "accuracy" (code), measured as the error rate.
+        centre: Whether to subtract mean G. False: as in the code.
+        schedule: "linear": d_r = d (1 - r/R); "released": d (1 - (r - 1)/R); "constant": d.
+        scale: Factor of the steps, or "1/n" over all clients (released: 1/3, the 1/N of PACS).
+        ceiling: Maximum weight before normalization (released: 1; paper: none).
+        examples: Examples on which losses are measured: "valid_or_train", "valid" or "train".
+        server_learning_rate: Factor of the mean update (default 1).
+        preset: "released" sets the public code's options: accuracy, no centering, steps by 1/3, a first step larger
+            than d.
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

@@ -21,24 +21,24 @@ def fedgh(
     server_learning_rate: NonNegative = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedGH: harmonize the updates of every two clients in conflict.
+    """FedGH: harmonize conflicting updates pair by pair.
 
         for each pair i < j with g_i' . g_j < 0:   g_i' <- g_i' - (g_i' . g_j)/|g_j|^2 g_j,   g_j' likewise against g_i
         w <- w + eta_g sum_i p_i g_i'
 
-    Communication: same as FedAvg. Client state: none. There is nothing to tune.
+    Communication: same as FedAvg. Client state: none. There are no hyperparameters.
 
-    With no conflict it is FedAvg. With three or more in conflict the order of the ids matters. The paper's summary
-    leaves open which of the two updates of a pair are the ones as they run, see `aggregation`.
-    No authors' code was found. FedLD's tables list under this name the method that is here `hierarchical`; a third
-    FedGH (Yi et al., a generalised global header) is unrelated.
+    Without conflicts this is FedAvg. With conflicts among three or more clients, the order of the ids matters. The
+    paper does not specify which of a pair's two updates are the current ones, see `aggregation`.
+    No code by the authors was found. FedLD's tables use this name for the method called `hierarchical` here; a third
+    FedGH (Yi et al., a generalized global header) is unrelated.
 
     Args:
-        weighting: "samples" or "uniform".
-        aggregation: Further arguments of `aggregators.harmonized_mean`: conflict_test "current" (g_i' as it runs
-            against g_j as it was sent, as PCGrad), "original" or "sequential"; pair_order "lexicographic" by client id,
-            or "random" by round and seed; and how updates are stacked.
-        server_learning_rate: eta_g, 1.
+        weighting: Client weights: "samples" or "uniform".
+        aggregation: Further arguments of `aggregators.harmonized_mean`: conflict_test "current" (the current g_i'
+            against g_j as it was sent, as in PCGrad), "original" or "sequential"; pair_order "lexicographic" by client
+            id, or "random" by round and seed; and how updates are stacked.
+        server_learning_rate: Server learning rate eta_g (default 1).
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

@@ -26,7 +26,7 @@ def fedheal(
     preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedHEAL: masks by consistent signs, weights by distance moved.
+    """FedHEAL: mask updates by consistent signs, weight them by distance.
 
         u_i = w - w_i,   s = [u_i >= 0],   H_i: the mean of s over client i's earlier rounds
         m_i = [c > tau],   c = H_i where s, else 1 - H_i;   all ones in its first round
@@ -38,22 +38,22 @@ def fedheal(
     state: the counts of its signs, one number per parameter. Server state: p_i, Dp_i. Numbers of examples are not
     used.
 
-    Masks and distances are of parameters; batch statistics take the weighted mean.
+    Masks and distances use parameters only; batch statistics take the weighted mean.
     Setting: 20 clients of 4 domains (Digits, 1 % of the examples; Office-Caltech, 10 %), all in every round, 200
     rounds, 10 epochs, SGD .001, momentum .9, weight decay 1e-5, batch 64 (16 for Office-Caltech).
-    Deviations from the code: there p is remembered without being divided by its sum, so that later distances count less
-    and less; rounds of absence count as if the old mean H had been seen again, and the last distances of absent clients
-    stay in sum_j d_j. preset="released" has all three. Not reproduced: masks of batch statistics, and errors in the
-    first round, for a client that joins later, and where nothing moves; here a client's first round has an open mask,
-    and where nothing moves p stays.
+    Deviations from the code: it stores p without dividing by its sum, so that later distances have less and less
+    effect; it counts rounds of absence as if the old mean H had been observed again, and keeps the last distances of
+    absent clients in sum_j d_j. preset="released" reproduces all three. Not reproduced: masks of batch statistics, and
+    errors in the first round, for clients that join later, and if no parameter changes; here a client's first mask is
+    all ones, and p stays the same if no parameter changes.
 
     Args:
-        tau: The paper's τ, .3; below 0 nothing is masked.
-        beta: The paper's β, .4; 0 weighs all clients alike.
-        normalised: Whether the remembered p is divided by its sum.
-        absence: "ignored", or "counted" in H and in sum_j d_j.
-        server_learning_rate: By which the mean of the updates is multiplied, 1.
-        preset: "released" has the public code's options.
+        tau: The paper's τ (default .3). Below 0, no entry is masked.
+        beta: The paper's β (default .4). 0 weights all clients equally.
+        normalised: Whether the stored p is divided by its sum.
+        absence: Whether rounds of absence are "ignored", or "counted" in H and in sum_j d_j.
+        server_learning_rate: Factor of the mean update (default 1).
+        preset: "released" sets the options of the public code.
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

@@ -25,7 +25,7 @@ def fediir(
     server_learning_rate: NonNegative = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedIIR: learn invariance by making clients' head gradients agree.
+    """FedIIR: learn invariant features by aligning clients' head gradients.
 
         gnew = sum_i sum_b g_ib / (number of batches),   g_ib = grad_head CE of batch b at w       before training
         gbar <- decay gbar + (1 - decay) gnew,           gbar_0 = 0
@@ -36,18 +36,18 @@ def fediir(
     down gbar, up w_i - w. Client state: none. Server state: gbar. Cost: one extra pass over the local examples per
     round, and second-order gradients.
 
-    Setting: momentum .9, rate .01 (RotatedMNIST), .001 (VLCS, Office-Home), .0025 (PACS), batch 64 or 32, 1 epoch, 100
-    rounds.
-    Deviations from the code: none known. The pass before training takes the examples in stored order; with batch
-    normalisation both gradients are of a training pass, and the authors freeze it.
+    Setting: momentum .9, learning rate .01 (RotatedMNIST), .001 (VLCS, Office-Home), .0025 (PACS), batch 64 or 32, 1
+    epoch, 100 rounds.
+    Deviations from the code: none known. The pass before training uses the examples in stored order. With batch
+    normalization, both gradients come from training passes; the authors freeze it.
 
     Args:
-        gamma: The code's penalty, .001 (.01 RotatedMNIST, .005 VLCS, .0005 Office-Home); 0 is FedAvg.
-        decay: The code's ema, .95.
-        per: What counts alike in gnew, "batch" (code), "sample" or "client".
-        debias: Whether gbar is divided by 1 - decay^t.
-        weighting: "uniform" (code) or "samples".
-        server_learning_rate: eta_g, 1.
+        gamma: The code's penalty (default .001; .01 RotatedMNIST, .005 VLCS, .0005 Office-Home). 0 is FedAvg.
+        decay: The code's ema (default .95).
+        per: Unit with equal weight in gnew: "batch" (code), "sample" or "client".
+        debias: Whether to divide gbar by 1 - decay^t.
+        weighting: Client weights: "uniform" (code) or "samples".
+        server_learning_rate: Server learning rate eta_g (default 1).
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

@@ -22,7 +22,7 @@ def fedlc(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedLC: calibrate each client's logits by its counts of the classes.
+    """FedLC: calibrate logits by each client's class counts.
 
         min  1/B sum_b CE(z_b - m, y_b),   m_c = tau n_c^(-1/4),   n_c: the client's examples of class c
         then average as FedAvg does
@@ -30,18 +30,18 @@ def fedlc(
     Communication: same as FedAvg. Client state: none. Evaluation uses the uncalibrated logits.
 
     Settings seen: tau .1, SGD .01, momentum .9, batch 64, 10 epochs, 10 clients, 100 rounds (FedDecorr's repository);
-    tau .5, batch 128, .01, 400 rounds (Flower). A client with a single class moves by weight decay alone.
-    The authors released no code. The printed sum leaves the true class out; no code that could be run does so, and it
-    is an option. Those codes disagree about classes without examples: infinite margins (ours, the limit of the
-    formula), counts of 1e-8 (`floor`), 1e-5 with exponentials cut at 100, or counts over all clients (both not
-    reproduced). With tau = 0 some return NaN; ours is FedAvg. For small tau > 0 missing classes stay left out.
+    tau .5, batch 128, .01, 400 rounds (Flower). Clients with a single class change by weight decay alone.
+    The authors released no code. The printed sum omits the true class; no runnable code does so, and it is an option
+    here. Codes disagree on classes without examples: infinite margins (as here, the limit of the formula), counts of
+    1e-8 (`floor`), 1e-5 with exponentials clipped at 100, or counts over all clients (both not reproduced). With tau =
+    0 some return NaN; here it is FedAvg. For small tau > 0, missing classes are still excluded.
 
     Args:
-        tau: The paper's τ, .5; grid .1, .5, 1. 0 is FedAvg.
-        form: "inclusive", or "printed" as in the paper's Eq. 7, which is not bounded below.
-        floor: Counts below it count as it; None leaves classes without examples out of the sums.
-        server_learning_rate: By which the mean of the updates is multiplied, 1.
-        weighting: "samples" or "uniform".
+        tau: The paper's τ (default .5; grid .1, .5, 1). 0 is FedAvg.
+        form: "inclusive", or "printed" as in the paper's Eq. 7, which is unbounded below.
+        floor: Lower bound of the class counts. None excludes classes without examples from the sums.
+        server_learning_rate: Factor of the mean update (default 1).
+        weighting: Client weights: "samples" or "uniform".
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

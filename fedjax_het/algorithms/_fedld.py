@@ -48,25 +48,26 @@ def fedld(
 
         min  CE + lam 1/B sum_b log(1 + ||z_b||^2)                       z_b: logits
         w <- w + eta_g sum_i p_i g_i^r
-        g_i^r: g_i = w_i - w by the first fraction*m principal axes of the cohort's updates, at its own length
+        g_i^r: g_i = w_i - w, projected on the first fraction*m principal axes of the updates, at its own norm
 
     Communication: same as FedAvg. Client state: none.
 
     Setting: SGD .01 (Retina), .005 (COVID-FL), batch 50, 1 epoch, 200 rounds; the code adds momentum .5, decay 5e-4.
-    Ablations: lam=0 keeps the principal directions alone, principal=False the margin alone.
-    Two defects of the public code are not reproduced, by preset="released" neither: training in evaluation mode, and a
-    learning-rate warm-up that only FedLD itself gets; that is learning_rate_schedule=warm_up(5).
+    Ablations: lam=0 uses only the principal directions, principal=False only the margin term.
+    Two defects of the public code are not reproduced, not even with preset="released": training in evaluation mode, and
+    a learning-rate warm-up for FedLD only (available as learning_rate_schedule=warm_up(5)).
 
     Args:
-        lam: The paper's λ, .1 / .03 / .03 (Retina splits 1 to 3), .01 (COVID-FL).
-        fraction: Of the axes to keep, .8.
-        margin_form: How the term is written: "logits_mean" (paper), "softmax_batch" (released), "logits_batch" or
+        lam: The paper's λ (default .03): .1 / .03 / .03 (Retina splits 1 to 3), .01 (COVID-FL).
+        fraction: Fraction of principal axes to keep (default .8).
+        margin_form: Form of the margin term: "logits_mean" (paper), "softmax_batch" (released), "logits_batch" or
             "softmax_mean".
-        principal: False averages the updates as they are.
-        weighting: "samples" (the paper's p_i) or "uniform" (released).
+        principal: Whether to average along principal directions. False averages the updates unchanged.
+        weighting: Client weights: "samples" (the paper's p_i) or "uniform" (released).
         aggregation: Further arguments of `aggregators.principal_directions`.
-        server_learning_rate: eta_g, 1.
-        preset: "released" is the public code where it departs from the paper, for comparison with published numbers.
+        server_learning_rate: Server learning rate eta_g (default 1).
+        preset: "released" follows the public code where it differs from the paper, for comparison with published
+            numbers.
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

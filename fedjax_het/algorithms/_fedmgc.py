@@ -37,31 +37,30 @@ def fedmgc(
     server_learning_rate: NonNegative = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedMGC: focal loss on clients, conflicts with dominant updates removed.
+    """FedMGC: focal loss on clients, dominant gradient correction on the server.
 
         min  1/B sum_b -beta (1 - p_b)^gamma log p_b                     p_b: probability of the true class
         p_i = 1/(K-1) sum_{j != i} (|g_i| + |g_j|)/2 cos(g_i, g_j),   z_i = p_i / l_i
-        dominant: the ceil(fraction K) clients of largest z; every update loses what points against them, in falling z
+        dominant: the ceil(fraction K) clients of largest z; conflicts with them are removed, in descending z
         w <- w + eta_g 1/K sum_i g_i'
 
     Communication: same as FedAvg, plus one number up, the loss l_i. Client state: none.
 
-    Setting: SGD .001, batch 128, 10 epochs, 10 of 100 clients a round with equally much data, Dirichlet .5 and 1.
-    Ablations: dominant=False keeps the focal loss alone, `fedavg_dgc` the dominant gradient correction (DGC) alone,
-    `fedprox_dgc` puts it on FedProx.
-    No code was released. Where the text contradicts itself (p_i, what is projected when), its definitions and
-    Algorithm 2 decide, and the other readings are options.
+    Setting: SGD .001, batch 128, 10 epochs, 10 of 100 clients per round with equal amounts of data, Dirichlet .5 and 1.
+    Ablations: dominant=False uses only the focal loss, `fedavg_dgc` only the dominant gradient correction (DGC);
+    `fedprox_dgc` adds DGC to FedProx.
+    No code was released. Where the text contradicts itself (p_i, when updates are projected), its definitions and
+    Algorithm 2 are followed, and the other readings are options.
 
     Args:
-        gamma: The paper's γ in {.1, .2, .5, 1}, tuned by data set; which value won is not given, the default is
-            mid-grid.
-        beta: The paper's β in {1, 1.2, 1.5, 2}; likewise.
-        fraction: The paper's λ, of the clients that dominate, .5.
-        dominant: False averages the updates as they are.
-        client_loss: Which l_i, left open: "last_epoch_mean", "round_mean", "pre_eval" or "post_eval".
-        weighting: "uniform" (Algorithm 2's 1/K) or "samples".
+        gamma: The paper's γ, tuned per dataset in {.1, .2, .5, 1}, without reporting the selected values (default .5).
+        beta: The paper's β, tuned likewise in {1, 1.2, 1.5, 2} (default 1.5).
+        fraction: Fraction λ of clients that are dominant (default .5, as in the paper).
+        dominant: Whether to apply the dominant gradient correction. False averages the updates unchanged.
+        client_loss: Loss reported as l_i, not specified: "last_epoch_mean", "round_mean", "pre_eval" or "post_eval".
+        weighting: Client weights: "uniform" (Algorithm 2's 1/K) or "samples".
         aggregation: Further arguments of `aggregators.dominant_correction`.
-        server_learning_rate: eta_g, 1.
+        server_learning_rate: Server learning rate eta_g (default 1).
         training: Settings of local training, see `local_updates.sgd`.
 
     References:
@@ -86,14 +85,14 @@ def fedavg_dgc(
 ) -> Algorithm:
     """FedAvg+DGC: FedAvg with FedMGC's dominant gradient correction.
 
-        min  CE,   w <- w + 1/K sum_i g_i',   g_i': w_i - w without what points against the dominant updates
+        min  CE,   w <- w + 1/K sum_i g_i',   g_i': w_i - w without conflicts with the dominant updates
 
     Communication: same as FedMGC. Client state: none. The other options of FedMGC are available as
     `fedmgc(gamma=0.0, beta=1.0, ...)`.
 
     Args:
-        fraction: The paper's λ, of the clients that dominate, .5.
-        weighting: "uniform" (Algorithm 2's 1/K) or "samples".
+        fraction: Fraction λ of clients that are dominant (default .5, as in the paper).
+        weighting: Client weights: "uniform" (Algorithm 2's 1/K) or "samples".
         training: Settings of local training, see `local_updates.sgd`.
 
     References:
@@ -117,9 +116,9 @@ def fedprox_dgc(
     Communication: same as FedMGC. Client state: none. The reported loss l_i includes the proximal term.
 
     Args:
-        mu: The weight of the proximal term, as in `fedprox`.
-        fraction: The paper's λ, of the clients that dominate, .5.
-        weighting: "uniform" (Algorithm 2's 1/K) or "samples".
+        mu: Weight of the proximal term, as in `fedprox`.
+        fraction: Fraction λ of clients that are dominant (default .5, as in the paper).
+        weighting: Client weights: "uniform" (Algorithm 2's 1/K) or "samples".
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

@@ -36,7 +36,7 @@ def fednova(
     preset: Preset = "default",
     **training: Unpack[TrainingWithoutMomentum],
 ) -> Algorithm:
-    """FedNova: normalize updates by their effective local steps.
+    """FedNova: normalize updates by their effective number of local steps.
 
         w_i - w = -lr sum_k a_ik g_ik,   d_i = (w_i - w) / |a_i|_1       a: from momentum, the proximal term, the steps
         w <- w + eta_g tau_eff sum_i p_i d_i,   tau_eff = sum_i p_i |a_i|_1
@@ -45,20 +45,20 @@ def fednova(
     all clients this is FedAvg.
 
     Setting: SGD .1, decay 1e-4, momentum 0 (.9 in the paper's runs), 200 rounds, Dirichlet .2.
-    Deviations from the code: p_i are shares of the cohort, not of all clients; batch statistics are plainly averaged.
-    Another local optimizer is refused: a is known for linear rules only.
+    Deviations from the code: p_i are shares of the cohort, not of all clients; batch statistics are simply averaged.
+    Other local optimizers raise an error, because a is known for linear rules only.
 
     Args:
-        learning_rate: lr of the local steps.
-        momentum: Of the local steps.
-        mu: Of a proximal term, 0.
-        gmf: Server momentum, 0.
-        a_norm: "impulse" (exact) or "released", which counts double where momentum meets mu.
-        tau_eff: "coefficients", "steps", sum_i p_i tau_i, a number, or "released", which is "steps" where mu > 0 and
-            "coefficients" elsewhere, as in the authors' code.
-        server_learning_rate: eta_g, 1.
-        weighting: "samples" (the paper's p_i) or "uniform".
-        preset: "released" counts coefficients and effective steps as the authors' code does.
+        learning_rate: Learning rate lr of the local steps.
+        momentum: Momentum of the local steps (default 0).
+        mu: Weight of a proximal term (default 0).
+        gmf: Server momentum (default 0).
+        a_norm: |a_i|_1: "impulse" (exact) or "released", which double counts when momentum and mu are combined.
+        tau_eff: "coefficients", "steps" (sum_i p_i tau_i), a number, or "released": "steps" if mu > 0 and
+            "coefficients" otherwise, as in the authors' code.
+        server_learning_rate: Server learning rate eta_g (default 1).
+        weighting: Client weights: "samples" (the paper's p_i) or "uniform".
+        preset: "released" uses coefficients and effective steps as in the authors' code.
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:

@@ -22,7 +22,7 @@ def fedntd(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedNTD: keep what the received model says about not-true classes.
+    """FedNTD: distill the received model's logits of not-true classes.
 
         min  CE + beta tau^2 1/B sum_b sum_{c != y_b} q_g(c) log( q_g(c) / q(c) )
         q = softmax(z / tau) over the classes other than y_b; q_g likewise from the received model
@@ -32,17 +32,17 @@ def fedntd(
     term is 0, and with one local step per round, without batch norms or dropout, its gradient is 0: both cases are
     FedAvg.
 
-    Setting: CIFAR-10, 100 clients, 10 a round, SGD .01 times .99 per round, momentum .9, decay 1e-5, batch 50, 5
-    epochs, 200 rounds, 2 shards a client or Dirichlet.
-    Deviations: the received model is in evaluation mode; in the released code the very first client's is in training
-    mode, by an oversight. That code draws the same cohorts in every run, which is not reproduced.
+    Setting: CIFAR-10, 100 clients, 10 per round, SGD .01 times .99 per round, momentum .9, decay 1e-5, batch 50, 5
+    epochs, 200 rounds, 2 shards per client or Dirichlet.
+    Deviations: the received model is in evaluation mode; in the released code, the very first client's is in training
+    mode by mistake. That code draws the same cohorts in every run, which is not reproduced.
 
     Args:
-        beta: The paper's β, 1; 0 is FedAvg.
-        tau: The paper's τ, 1 (3 in the code's constructor).
-        tau_squared: Whether the term has the factor tau^2, as in the code; the printed one has none.
-        server_learning_rate: By which the mean of the updates is multiplied, 1.
-        weighting: "samples" or "uniform".
+        beta: The paper's β (default 1). 0 is FedAvg.
+        tau: The paper's τ (default 1; 3 in the code's constructor).
+        tau_squared: Whether the term has the factor tau^2, as in the code; the printed term has none.
+        server_learning_rate: Factor of the mean update (default 1).
+        weighting: Client weights: "samples" or "uniform".
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

@@ -30,15 +30,15 @@ def fedavgm(
 
     Communication: same as FedAvg. Client state: none. Server state: b.
 
-    Tuned by Flower's baseline for CIFAR-10: eta .316, local rate .0316.
-    Deviation: batch statistics are plainly averaged; Flower treats them like weights, and a variance may become
+    Setting (tuned by Flower's baseline for CIFAR-10): eta .316, local learning rate .0316.
+    Deviation: batch statistics are simply averaged; Flower treats them like weights, and a variance may become
     negative.
 
     Args:
-        server_learning_rate: The paper's eta, 1.
-        server_momentum: .9; 0 with server_learning_rate 1 is FedAvg. `momentum` is that of the clients.
-        momentum_damping: b <- momentum b + (1 - momentum) D, as in MOON's repository.
-        weighting: "samples" or "uniform".
+        server_learning_rate: The paper's eta (default 1).
+        server_momentum: Server momentum (default .9). 0 with server_learning_rate 1 is FedAvg.
+        momentum_damping: Whether to use b <- momentum b + (1 - momentum) D, as in MOON's repository.
+        weighting: Client weights: "samples" or "uniform".
         training: Settings of local training, see `local_updates.sgd`.
 
     References:
@@ -65,14 +65,14 @@ def fedadagrad(
 
     Communication: same as FedAvg. Client state: none. Server state: v.
 
-    Tuned by Flower's baseline for CIFAR-10: eta .1, tau .01, local rate .0316.
-    Deviation: batch statistics are plainly averaged.
+    Setting (tuned by Flower's baseline for CIFAR-10): eta .1, tau .01, local learning rate .0316.
+    Deviation: batch statistics are simply averaged.
 
     Args:
-        server_learning_rate: The paper's eta, .1.
-        tau: How adaptive, 1e-3 (grid 1e-5 to 1e-1).
-        v0: First value of v, 0 as in the experiments; "tau2" is tau^2, which the paper's Algorithm 2 asks for.
-        weighting: "samples" or "uniform".
+        server_learning_rate: The paper's eta (default .1).
+        tau: Degree of adaptivity (default 1e-3; grid 1e-5 to 1e-1).
+        v0: Initial value of v (default 0, as in the experiments). "tau2" is tau^2, as in the paper's Algorithm 2.
+        weighting: Client weights: "samples" or "uniform".
         training: Settings of local training, see `local_updates.sgd`.
 
     References:
@@ -105,18 +105,17 @@ def fedadam(
 
     Communication: same as FedAvg. Client state: none. Server state: m and v.
 
-    Tuned by Flower's baseline for CIFAR-10: eta .01, tau .001, local rate .0316.
-    Deviation: batch statistics are plainly averaged. optax.adam corrects the bias of the first rounds, which the paper
-    does not.
+    Setting (tuned by Flower's baseline for CIFAR-10): eta .01, tau .001, local learning rate .0316.
+    Deviation: batch statistics are simply averaged. optax.adam corrects the bias of the first rounds, unlike the paper.
 
     Args:
-        server_learning_rate: The paper's eta, .01.
-        b1: The paper's beta_1, .9.
-        b2: The paper's beta_2, .99.
-        tau: How adaptive, 1e-3 (grid 1e-5 to 1e-1).
-        v0: First value of v, 0 as in the experiments; "tau2" is tau^2, which the paper's Algorithm 2 asks for.
+        server_learning_rate: The paper's eta (default .01).
+        b1: The paper's beta_1 (default .9).
+        b2: The paper's beta_2 (default .99).
+        tau: Degree of adaptivity (default 1e-3; grid 1e-5 to 1e-1).
+        v0: Initial value of v (default 0, as in the experiments). "tau2" is tau^2, as in the paper's Algorithm 2.
         bias_correction: None (paper), "adam" (the authors' code) or "flower" (Flower, one step ahead).
-        weighting: "samples" or "uniform".
+        weighting: Client weights: "samples" or "uniform".
         preset: "released" corrects the bias as the authors' code does.
         training: Settings of local training, see `local_updates.sgd`.
 
@@ -150,19 +149,19 @@ def fedyogi(
 
     Communication: same as FedAvg. Client state: none. Server state: m and v.
 
-    Tuned by Flower's baseline for CIFAR-10: eta .01, tau .001, local rate .0316.
-    Deviation: batch statistics are plainly averaged. optax.yogi corrects the bias and begins at v = 1e-6; the authors'
-    Yogi class begins at 1 unless another value is given.
+    Setting (tuned by Flower's baseline for CIFAR-10): eta .01, tau .001, local learning rate .0316.
+    Deviation: batch statistics are simply averaged. optax.yogi corrects the bias and starts at v = 1e-6; the authors'
+    Yogi class starts at 1 by default.
 
     Args:
-        server_learning_rate: The paper's eta, .01.
-        b1: The paper's beta_1, .9.
-        b2: The paper's beta_2, .99.
-        tau: How adaptive, 1e-3 (grid 1e-5 to 1e-1).
-        v0: First value of v, 0 as in the experiments; "tau2" is tau^2, which the paper's Algorithm 2 asks for.
+        server_learning_rate: The paper's eta (default .01).
+        b1: The paper's beta_1 (default .9).
+        b2: The paper's beta_2 (default .99).
+        tau: Degree of adaptivity (default 1e-3; grid 1e-5 to 1e-1).
+        v0: Initial value of v (default 0, as in the experiments). "tau2" is tau^2, as in the paper's Algorithm 2.
         bias_correction: None (paper), "adam" (the authors' code) or "flower" (one step ahead; Flower does so for Adam
             only).
-        weighting: "samples" or "uniform".
+        weighting: Client weights: "samples" or "uniform".
         preset: "released" corrects the bias as the authors' code does.
         training: Settings of local training, see `local_updates.sgd`.
 

@@ -30,7 +30,7 @@ def fedpac(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedPAC: a shared extractor with class prototypes, own heads mixed.
+    """FedPAC: shared extractor aligned by prototypes, mixtures of heads.
 
         head:  head_epochs of CE, extractor fixed;   body:  CE + lam 1/d |f - c_y|^2, head fixed
         extractor <- sum_i p_i extractor_i,   c_k <- sum_i n_ik c_ik / sum_i n_ik
@@ -41,21 +41,21 @@ def fedpac(
     the head.
 
     Setting: SGD .01 (.02 CIFAR), momentum .5, decay 5e-4, batch 50, 5 epochs, 20 clients, 200 rounds.
-    The settings of local training are the body's; the head takes its momentum, weight_decay, batch_size and shuffle
-    too.
-    Deviations from the code: features are measured in evaluation mode (there the first round's are not), the program
-    for a_i is solved exactly (there a repair of P_i can fail), a class that no client has keeps its prototype (there an
-    error).
+    The settings of local training apply to the body; the head also uses its momentum, weight_decay, batch_size and
+    shuffle.
+    Deviations from the code: features are measured in evaluation mode (not in the code's first round), the quadratic
+    program for a_i is solved exactly (in the code, a repair of P_i can fail), a class that no client has keeps its
+    prototype (an error in the code).
 
     Args:
-        lam: The paper's λ, 1; the term is off in round 0.
-        head_learning_rate: Of the head, .1.
-        head_epochs: Of the head, 1.
-        threshold: Weights below it are dropped, .001.
-        collaborate: False keeps every head at home (FedRep with prototypes).
-        prototype_weighting: "samples" (code) or "uniform" over the clients that have the class.
-        server_learning_rate: By which the mean of the updates is multiplied, 1.
-        weighting: "samples" or "uniform", of the extractor.
+        lam: The paper's λ (default 1); the term is off in round 0.
+        head_learning_rate: Learning rate of the head (default .1).
+        head_epochs: Epochs of the head (default 1).
+        threshold: Mixture weights below it are dropped (default .001).
+        collaborate: Whether heads are mixed. False keeps every head local (FedRep with prototypes).
+        prototype_weighting: Weights of the clients that have the class: "samples" (code) or "uniform".
+        server_learning_rate: Factor of the mean update (default 1).
+        weighting: Client weights of the extractor: "samples" or "uniform".
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:

@@ -21,7 +21,7 @@ def fedper(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedPer: a shared body under each client's own head.
+    """FedPer: train a shared body with personal heads.
 
         (b_i, h_i) = SGD(F_i, start at (b, h_i)),   b <- b + eta_g sum_i p_i (b_i - b),   p_i = n_i / sum_j n_j
 
@@ -29,17 +29,17 @@ def fedper(
     round, the common initial head. The personal model is the server's current b with the client's h_i, also in
     rounds without participation.
 
-    With no head, FedAvg: `replace(fedper(), sharing=share_all)`.
-    No code by the authors was found. Two other repositories have a FedPer: FedRep's gives clients that were never asked
-    the mean head of the last cohort, because they share its storage, and FedBABU's throws every trained head away and
-    keeps the initial ones; neither is reproduced here. FedRep's trains the heads once more before it reports:
+    With no head, this is FedAvg: `replace(fedper(), sharing=share_all)`.
+    No code by the authors was found. Two other repositories implement FedPer; their deviations are not reproduced.
+    FedRep's gives new clients the mean head of the last cohort, because they share its storage; FedBABU's discards all
+    trained heads and keeps the initial ones. FedRep's also trains the heads once more before evaluation:
     `replace(fedper(), personalize=fine_tuned(sgd(epochs=10, only=HEAD)))`.
 
     Args:
-        head: Patterns of the leaves that stay, the paper's personalization layers: ("params/classifier/*",); with
-            blocks that have batch statistics, "*/block_3/*".
-        server_learning_rate: eta_g, by which the mean of the updates is multiplied, 1.
-        weighting: "samples" (the paper's p_i) or "uniform".
+        head: Patterns of the leaves that are personal, the paper's personalization layers: ("params/classifier/*",);
+            with blocks that have batch statistics, "*/block_3/*".
+        server_learning_rate: Server learning rate eta_g (default 1).
+        weighting: Client weights: "samples" (the paper's p_i) or "uniform".
         training: Settings of local training, see `local_updates.sgd`.
 
     References:
@@ -56,25 +56,25 @@ def lgfedavg(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """LG-FedAvg: a shared head on each client's own body.
+    """LG-FedAvg: train a shared head on personal bodies.
 
         (b_i, h_i) = SGD(F_i, start at (b_i, h)),   h <- h + eta_g sum_i p_i (h_i - h),   p_i = n_i / sum_j n_j
 
     Communication: down h, up h_i - h and n_i. Client state: the body; before its first round, the common initial
     body. The personal model is the client's b_i with the server's current h.
 
-    Setting: MLP on MNIST, SGD .05, momentum .5, batch 10, 1 epoch, 100 clients, 10 a round, from a model that FedAvg
-    trained for 400 to 800 rounds; CIFAR-10: SGD .1, batch 50. `fedper` is the mirror image.
-    Deviations from the code: clients count by their examples ("uniform" there); layers are chosen by name (the list of
-    the authors' CIFAR-10 network puts the dense layers first, so that its "last" layers, which they share, are the
-    lower ones: `fedper` with all dense layers as head); the last models are evaluated, not each client's best by test
-    accuracy. FedBABU's repository throws the trained bodies away, and in FedRep's a client that was never asked has the
-    mean body of the last cohort; neither is reproduced here.
+    Setting: MLP on MNIST, SGD .05, momentum .5, batch 10, 1 epoch, 10 of 100 clients, starting from a model that FedAvg
+    trained for 400 to 800 rounds; CIFAR-10: SGD .1, batch 50. `fedper` shares the body instead.
+    Deviations from the code: clients are weighted by their numbers of examples ("uniform" in the code); layers are
+    selected by name (the authors' list for their CIFAR-10 network puts the dense layers first, so the "last" layers,
+    which they share, are the lower ones: `fedper` with all dense layers as head); the last models are evaluated, not
+    each client's best by test accuracy. Not reproduced: FedBABU's repository discards the trained bodies, and FedRep's
+    gives new clients the mean body of the last cohort.
 
     Args:
-        head: Patterns of the leaves that are shared, ("params/classifier/*",).
-        server_learning_rate: eta_g, by which the mean of the updates is multiplied, 1.
-        weighting: "samples" or "uniform" (the authors' code).
+        head: Patterns of the leaves that are shared: ("params/classifier/*",).
+        server_learning_rate: Server learning rate eta_g (default 1).
+        weighting: Client weights: "samples" or "uniform" (the authors' code).
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

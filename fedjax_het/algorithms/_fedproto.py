@@ -22,27 +22,27 @@ def fedproto(
     prototype_weighting: WeightingName = "uniform",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedProto: own models, pulled together by shared class prototypes.
+    """FedProto: align personal models by shared class prototypes.
 
-        min  CE + lam 1/(B d) sum_b |f_b - c_{y_b}|^2,   examples whose class has no prototype c_k count with 0
+        min  CE + lam 1/(B d) sum_b |f_b - c_{y_b}|^2,   examples whose class has no prototype c_k contribute 0
         c_k <- 1/|N_k| sum_{i in N_k} c_ik,   N_k: the clients of the round that have class k, c_ik: their mean features
 
     Communication: down the prototypes, up class means with counts: C d numbers, independent of the size of the
     model. Client state: the full model.
 
-    Setting: 20 clients, all in every round, 100 to 120 rounds, SGD .01, momentum .5, 1 epoch, batch 4 (CIFAR-10 32),
-    3 to 5 classes a client with about 100 examples each.
+    Setting: 20 clients, all in every round, 100 to 120 rounds, SGD .01, momentum .5, 1 epoch, batch 4 (CIFAR-10 32), 3
+    to 5 classes per client with about 100 examples each.
     Deviations: prototypes are measured after training, in evaluation mode; the released code collects them in the last
-    epoch, while the model moves. The printed mean weights clients by their counts, and divides once more by their
-    number, so that prototypes shrink; the second division is in no code and not reproduced. All clients start from the
-    same weights; there each has its own. No example is left out; there incomplete batches are. A class that no client
-    of the round has keeps its prototype. The server's model that is tested is the mean of the personal ones. Personal
-    models are tested by their heads; the released code also tells a class by the nearest prototype, and its
-    accuracies are running totals over clients.
+    epoch, while the model changes. The printed mean weights clients by their counts and also divides by their number,
+    so that prototypes shrink; the second division is in no code and not reproduced. All clients start from the same
+    weights, not from individual ones. Incomplete batches are used, not dropped. A class that no client of the round has
+    keeps its prototype. The evaluated server model is the mean of the personal models. Personal models are evaluated by
+    their heads; the released code also classifies by the nearest prototype, and its accuracies are running totals over
+    clients.
 
     Args:
-        lam: The paper's λ, 1 (.1 for CIFAR-10); 0 is local training.
-        prototype_weighting: "uniform" (code) or "samples", over the clients that have the class.
+        lam: The paper's λ (default 1; .1 for CIFAR-10). 0 is local training.
+        prototype_weighting: Weights of the clients that have the class: "uniform" (code) or "samples".
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:

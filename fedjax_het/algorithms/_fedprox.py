@@ -20,19 +20,20 @@ def fedprox(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedProx: hold each client near the model it received.
+    """FedProx: keep clients close to the model they received.
 
         min  F_i(w) + mu/2 ||w - w^t||^2,   then average as FedAvg does
 
     Communication: same as FedAvg. Client state: none.
 
-    The authors' option to keep stragglers' partial work is not here: every client trains its epochs.
+    The authors' option to use partial work of stragglers is not implemented: every client trains for all epochs.
 
     Args:
-        mu: The paper's μ; grid .001, .01, .1, .5, 1; 0 is FedAvg. mu times the learning rate must stay below 2.
-        form: "squared"; "norm_per_tensor" is what the FedLD repository runs as its FedProx baseline.
-        server_learning_rate: By which the mean of the updates is multiplied, 1.
-        weighting: "samples" or "uniform".
+        mu: The paper's μ (default .01; grid .001, .01, .1, .5, 1). 0 is FedAvg. Requires mu times the learning rate <
+            2.
+        form: "squared" (paper), or "norm_per_tensor", as in the FedProx baseline of the FedLD repository.
+        server_learning_rate: Factor of the mean update (default 1).
+        weighting: Client weights: "samples" or "uniform".
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

@@ -44,45 +44,45 @@ def fedrd(
     preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedRD: debiased classifiers on clients, a guided average of them.
+    """FedRD: debiased classifiers on clients, guided aggregation on the server.
 
         client:  sum_b w_{y_b} CE_b / sum_b w_{y_b},   w_c = 1 + lambda for the client's few-shot classes, else 1
-                 lambda = 1/C sum_c ||W_start[c] - W_epoch[c]||,   W: the head, as the round and as the epoch began
+                 lambda = 1/C sum_c ||W_start[c] - W_epoch[c]||,   W: the head at the start of round and epoch
         server:  w <- w + eta_g sum_i p_i (w_i - w),   p_i = 1/2 ((1 - beta_i)/(N - 1) + gamma_i / sum_j gamma_j)
                  beta_i: share of the low layer's distance ||Phi - Phi_i||,   gamma_i = sigmoid(GAP_i)
                  GAP_i = F_i(w) - F_i(w_i), validation cross-entropy
 
     Communication: same as FedAvg, plus one number up. Client state: none, unless an option requires it.
 
-    Setting: SGD .001, momentum .9, weight decay 5e-4, batch 16, 5 epochs, 40 or 100 rounds. Here 5 epochs, too, unless
-    they are given: with one epoch per round lambda is 0 (lambda_every="epoch").
-    Ablations: debiased=False is the guided aggregation alone, guided=False the debiased classifier alone.
-    Deviations from the code, which preset="released" takes back where an option does: N counts participants, not the
-    held-out model as well (official_n_extra=1 does, and shrinks the model by 1/6 a round on PACS as released);
-    underflowed gammas count as equal; the rate stays, where the code takes a tenth for the last fifth of the rounds
-    (learning_rate_schedule=steps((32,)) of 40 does); the local optimizer starts afresh each round
-    (reset_optimizer=False goes on). The authors' few-shot lists do not fit PACS as it is published, and their training
-    script stops with an undefined name.
+    Setting: SGD .001, momentum .9, weight decay 5e-4, batch 16, 5 epochs, 40 or 100 rounds. The default here is also 5
+    epochs, because lambda is 0 with one epoch per round (lambda_every="epoch").
+    Ablations: debiased=False uses only the guided aggregation, guided=False only the debiased classifier.
+    Deviations from the code (preset="released" undoes the first and the last): N counts participants only, while the
+    code also counts the held-out model (official_n_extra=1), which shrinks the model by 1/6 per round on PACS; gammas
+    that have all underflowed count as equal; the learning rate is constant, while the code divides it by ten for the
+    last fifth of the rounds (learning_rate_schedule=steps((32,)) for 40 rounds); the local optimizer is reset in each
+    round (reset_optimizer=False keeps its state). The authors' few-shot lists do not match the published PACS data, and
+    their training script stops with an undefined name.
 
     Args:
-        few_shot: Class numbers for all clients, or a list of them for each by client id, or None: classes with less
-            than few_shot_share of the client's mean number of examples per class.
-        layer: The low layer, a path; None finds one, see `weightings.low_layer`. The paper's is layer1.1.conv2 of a
-            ResNet-18.
-        debiased: False leaves the classifier as in FedAvg.
-        guided: False leaves the aggregation as in FedAvg.
-        few_shot_share: What few_shot=None compares with.
-        lambda_every: W_epoch is the head when the "epoch" began (code), at the "step", or as the client last trained
-            it in the "prev_round".
-        divergence: Of the head: "row_l2_mean", "frobenius", or "per_class".
-        normalise: By the sum of "weights" (code), or by the number of examples of the "batch".
-        distance: Of the low layer: "l2", or "cosine".
-        examples: Where GAP is measured: "valid_or_train", "valid" or "train".
-        official_n_extra: Models that the authors' code counts in N although they are no participants.
-        reset_optimizer: Whether the local optimizer starts afresh each round.
-        weighting: Of the plain mean that guided=False leaves, "samples" or "uniform".
-        server_learning_rate: eta_g, 1.
-        preset: "released" has the public code's options, official_n_extra=1 and reset_optimizer=False.
+        few_shot: Few-shot classes: class indices for all clients, a list of class indices per client id, or None, for
+            classes with fewer than few_shot_share times the client's mean number of examples per class.
+        layer: Path of the low layer (the paper's is layer1.1.conv2 of a ResNet-18). None: selected by
+            `weightings.low_layer`.
+        debiased: Whether to debias the classifier. False uses plain cross-entropy, as in FedAvg.
+        guided: Whether to use the guided aggregation. False aggregates as in FedAvg.
+        few_shot_share: Threshold for few_shot=None, relative to the mean number of examples per class (default .5).
+        lambda_every: When W_epoch is taken: at the start of each "epoch" (code), at each "step", or at the end of the
+            client's last training ("prev_round").
+        divergence: Distance between heads in lambda: "row_l2_mean", "frobenius", or "per_class".
+        normalise: Denominator of the loss: sum of the "weights" (code), or number of examples in the "batch".
+        distance: Distance between low layers: "l2" or "cosine".
+        examples: Examples on which GAP is measured: "valid_or_train", "valid" or "train".
+        official_n_extra: Number of non-participating models that the authors' code counts in N (default 0).
+        reset_optimizer: Whether to reset the local optimizer in each round.
+        weighting: Client weights with guided=False: "samples" or "uniform".
+        server_learning_rate: Server learning rate eta_g (default 1).
+        preset: "released" sets options of the public code: official_n_extra=1 and reset_optimizer=False.
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

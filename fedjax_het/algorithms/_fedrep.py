@@ -28,7 +28,7 @@ def fedrep(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedRep: first each client's own head, then the shared body.
+    """FedRep: train the personal head first, then the shared body.
 
         h_i <- head_epochs of SGD on h, body b fixed;   b_i <- SGD on b from the received b, head h_i fixed
         b <- b + eta_g sum_i p_i (b_i - b),   p_i = n_i / sum_j n_j
@@ -40,17 +40,17 @@ def fedrep(
     momentum or decay. Batch statistics belong to the layer that has them, and are updated in both phases.
 
     Setting: SGD .01, momentum .5, batch 10, 10 head epochs and 1 body epoch (CIFAR-10, two classes per client), or 10
-    and 5; 100 rounds, 10 of 100 clients. With head_epochs 0 and a common head it is `fedbabu` without fine-tuning.
-    Deviations from the code, none of which is reproduced: there a client that was never asked has the mean head of the
-    last cohort, since it shares that storage; with PyTorch before 2 the fixed head still moves by momentum and decay.
+    and 5; 100 rounds, 10 of 100 clients. With head_epochs=0 and a common head this is `fedbabu` without fine-tuning.
+    Deviations from the code: its new clients start with the mean head of the last cohort, because they share its
+    storage; with PyTorch before 2, momentum and decay still change its fixed head. Neither is reproduced.
 
     Args:
-        head_epochs: Of the head, before the body; 0 trains no head.
-        head_learning_rate: Of the head; None is that of the body.
-        fine_tune_epochs: Epochs of the head alone before a client's own model is evaluated, which nobody keeps; the
-            authors' script: 10 after the last round.
-        server_learning_rate: eta_g, by which the mean of the updates is multiplied, 1.
-        weighting: "samples" or "uniform" (the authors' CIFAR script).
+        head_epochs: Epochs of the head, before the body (default 10). 0: the head is not trained.
+        head_learning_rate: Learning rate of the head. None: same as the body.
+        fine_tune_epochs: Epochs of the head alone before a client's personal model is evaluated; the result is
+            discarded (10 after the last round in the authors' script).
+        server_learning_rate: Server learning rate eta_g (default 1).
+        weighting: Client weights: "samples" or "uniform" (the authors' CIFAR script).
         training: Settings of local training of the body, see `local_updates.sgd`.
 
     Raises:
@@ -94,27 +94,27 @@ def fedbabu(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedBABU: the body is trained under a fixed random head, clients fine-tune.
+    """FedBABU: train the body with a fixed random head, then fine-tune.
 
         b_i = SGD on b from the received b, head h_0 fixed;   b <- b + eta_g sum_i p_i (b_i - b)
-        own model of client i:  (b, h)_i = fine_tune_epochs of SGD from (b, h_0)
+        personal model of client i:  (b, h)_i = fine_tune_epochs of SGD from (b, h_0)
 
     Communication: down b, up b_i - b and n_i. Client state: the fixed head h_0, the same for all clients. The
     personal model is fine-tuned anew for every evaluation. The fixed head stays unchanged, without momentum or
     decay.
 
-    Setting: MobileNet on CIFAR-100, SGD .1, momentum .9, batch 50; 320 rounds of 1 epoch, 80 of 4 or 32 of 10; a tenth
-    of the rate after a half and three quarters of the rounds, learning_rate_schedule=steps((160, 240)) of 320.
-    Deviations from the code: clients count by their examples ("uniform" there), and the model that is fine-tuned is the
-    last, not the one of the best round by test accuracy. Its server that trains on data of its own is left out.
+    Setting: MobileNet on CIFAR-100, SGD .1, momentum .9, batch 50; 320 rounds of 1 epoch, 80 of 4 or 32 of 10; rate
+    divided by ten after a half and three quarters of the rounds, learning_rate_schedule=steps((160, 240)) of 320.
+    Deviations from the code: clients are weighted by their numbers of examples ("uniform" in the code), and the last
+    model is fine-tuned, not the one with the best test accuracy. The server's training on its own data is omitted.
 
     Args:
-        part: What is trained and sent: "body", or "head" (an ablation in the authors' code).
-        fine_tune_epochs: Epochs before a client's own model is evaluated, 5; 0 evaluates the common model.
-        fine_tune_learning_rate: Its rate, 1e-3; momentum, weight decay, batch size and shuffle are those of training.
-        fine_tune_part: "full", "head" or "body".
-        server_learning_rate: eta_g, by which the mean of the updates is multiplied, 1.
-        weighting: "samples" or "uniform" (the authors' code).
+        part: Part that is trained and sent: "body", or "head" (an ablation in the authors' code).
+        fine_tune_epochs: Epochs before a personal model is evaluated (default 5). 0 evaluates the global model.
+        fine_tune_learning_rate: Learning rate of fine-tuning (default 1e-3); other settings are those of training.
+        fine_tune_part: Part that is fine-tuned: "full", "head" or "body".
+        server_learning_rate: Server learning rate eta_g (default 1).
+        weighting: Client weights: "samples" or "uniform" (the authors' code).
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:

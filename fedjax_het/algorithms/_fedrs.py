@@ -25,25 +25,25 @@ def fedrs(
     preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedRS: restrict the softmax of a client to the classes that it has.
+    """FedRS: scale down the logits of classes that a client lacks.
 
         min  1/B sum_b CE(s z_b, y_b),   s_c = 1 for classes that the client has, alpha for the others
         then average as FedAvg does
 
     Communication: same as FedAvg. Client state: none. Evaluation uses the unscaled logits.
 
-    Setting: alpha of .9, .5, .1; 100 clients with 2 of 10 or 20 of 100 classes, 10 a round, SGD .03, momentum .9, decay
-    1e-5, batch 64, 2 or 5 epochs, 1000 rounds.
-    Deviations: the released code scales by s_c = alpha + (1 - alpha) n_c / max_j n_j, so also classes that are present
-    but rare, and clips gradients at norm 100: preset "released". Its heads have no bias; here the whole logit is
-    scaled. It takes at least 5 local steps, which is not reproduced: set `steps`.
+    Setting: alpha of .9, .5, .1; 100 clients with 2 of 10 or 20 of 100 classes, 10 per round, SGD .03, momentum .9,
+    decay 1e-5, batch 64, 2 or 5 epochs, 1000 rounds.
+    Deviations: the released code uses s_c = alpha + (1 - alpha) n_c / max_j n_j, which also scales rare classes, and
+    clips gradients at norm 100: preset "released". Its heads have no bias; here the whole logit is scaled. Its minimum
+    of 5 local steps is not reproduced: set `steps`.
 
     Args:
-        alpha: The paper's α in [0, 1], .5. 1 is FedAvg; 0 sets the logits of missing classes to 0.
-        scaling: "missing" (printed) or "share" (released).
-        clip: Largest norm of the gradient; None is none.
-        server_learning_rate: By which the mean of the updates is multiplied, 1.
-        weighting: "samples" or "uniform".
+        alpha: The paper's α in [0, 1] (default .5). 1 is FedAvg; 0 sets the logits of missing classes to 0.
+        scaling: Factors s_c: "missing" (printed) or "share" (released).
+        clip: Maximum norm of the gradient. None: no clipping.
+        server_learning_rate: Factor of the mean update (default 1).
+        weighting: Client weights: "samples" or "uniform".
         preset: "released" scales and clips as the authors' code does.
         training: Settings of local training, see `local_updates.sgd`.
 

@@ -28,32 +28,32 @@ def fedsam(
     swa_cycle: Count = 10,
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedSAM: search flat optima on the clients.
+    """FedSAM: sharpness-aware minimization on the clients.
 
         e = rho g(w) / (||g(w)|| + epsilon),   w <- w - lr g(w + e),    K_i steps from the received model
         server: w <- w + eta_g sum_i p_i (w_i - w)
 
     Communication: same as FedAvg. Client state: none. Cost: two gradients per step.
 
-    The norm is taken over all parameters that are trained. g is the gradient of the task alone: terms that are added to
-    the objective are differentiated at w and enter neither e nor the perturbed pass. rho 0 is FedAvg.
+    The norm is taken over all trained parameters. g is the gradient of the task loss alone: terms that are added to the
+    objective are differentiated at w and enter neither e nor the perturbed pass. rho = 0 is FedAvg.
     Setting: Caldarola et al.: CIFAR-10 and CIFAR-100, rho .1 (.02 to .2), SGD .01, decay 4e-4, batch 64, 1 epoch, 5 of
     100 clients, 10,000 rounds; Qu et al. in FL-Simulator: rho .1, SGD .1 times .998 per round, decay 1e-3, batch 50, 5
     epochs, 10 of 100 clients, 1,000 rounds, weighting "uniform".
-    Deviations: weights are not moved and moved back, which leaves a rounding residue in the codes; batch statistics
-    move in the first pass alone, in the codes in both. With SWA the authors' code tests, until it has a mean, the model
-    from before round swa_start; here it is the server's model. Batch statistics are averaged like the weights.
+    Deviations: weights are not perturbed in place, which leaves a rounding error in the codes; batch statistics are
+    updated in the first pass only, in the codes in both. With SWA, the authors' code evaluates the model from before
+    round swa_start until it has a mean; here it is the server's model. Batch statistics are averaged like the weights.
 
     Args:
-        rho: The radius, the papers' ρ, .1 (.05 to .2); 0 is FedAvg.
-        epsilon: Added to the norm: 1e-16 in the authors' code, 1e-7 in FL-Simulator.
-        clip: Largest norm of g(w + e); None in the papers and the authors' code, 10 in FL-Simulator.
-        server_learning_rate: eta_g, 1.
-        weighting: p_i, "samples" (Caldarola et al.) or "uniform" (Qu et al.).
-        swa_start: The round after which a mean of the server's models is kept, and tested once it has one (SWA): three
-            quarters of all rounds in the paper; None tests the server's model.
-        swa_cycle: A model of every so many rounds is in that mean, 10. The rate of those rounds is the schedule
-            "cyclic" with the same numbers.
+        rho: Perturbation radius, the papers' ρ (default .1), .05 to .2. 0 is FedAvg.
+        epsilon: Constant added to the norm: 1e-16 in the authors' code, 1e-7 in FL-Simulator.
+        clip: Maximum norm of g(w + e) (10 in FL-Simulator). None: no clipping (the papers and the authors' code).
+        server_learning_rate: Server learning rate eta_g (default 1).
+        weighting: Client weights: "samples" (Caldarola et al.) or "uniform" (Qu et al.).
+        swa_start: Round after which the server's models are averaged (SWA); the mean is evaluated as soon as there is
+            one. The paper uses three quarters of all rounds. None evaluates the server's model.
+        swa_cycle: Number of rounds between models in that mean (default 10). Use the schedule "cyclic" with the same
+            numbers for the learning rate of those rounds.
         training: Settings of local training, see `local_updates.sgd`.
 
     References:
@@ -80,32 +80,30 @@ def fedasam(
     swa_cycle: Count = 10,
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedASAM: FedSAM with a radius in proportion to each weight.
+    """FedASAM: FedSAM with perturbations that scale with each weight.
 
         e = rho T^2 g(w) / (||T g(w)|| + epsilon),   w <- w - lr g(w + e),    T = |w| + eta for weights, 1 for biases
         server: w <- w + eta_g sum_i p_i (w_i - w)
 
     Communication: same as FedAvg. Client state: none. Cost: two gradients per step.
 
-    With eta 0, rescaling a network without changing its function does not change where the perturbation leads; a large
-    eta perturbs the weights alone, by rho eta along g. g is the gradient of the task alone, as in `fedsam`. rho 0 is
-    FedAvg. Setting: rho .7, eta .2 (CIFAR-10), else as `fedsam`.
-    Deviations: those of `fedsam`. That biases and shifts of norms have T = 1 is in the authors' code, not in the
-    printed formula.
+    With eta = 0, rescaling a network without changing its function does not change where the perturbation leads; a
+    large eta perturbs only the weights, by rho eta along g. g is the gradient of the task loss alone, as in `fedsam`.
+    rho = 0 is FedAvg. Setting: rho .7, eta .2 (CIFAR-10), otherwise as `fedsam`.
+    Deviations: those of `fedsam`. T = 1 for biases and shifts of norms follows the authors' code, not the printed
+    formula.
 
     Args:
-        rho: The radius, the paper's ρ, .7 (.05 to .7).
-        eta: The paper's η, .2; 0 perturbs each weight in proportion to its square.
-        adaptive: Whose T is |w| + eta: "weights" (kernels and scales of norms, the authors' code) or "all" parameters
+        rho: Perturbation radius, the paper's ρ (default .7), .05 to .7.
+        eta: The paper's η (default .2). 0 perturbs each weight in proportion to its square.
+        adaptive: Parameters with T = |w| + eta: "weights" (kernels and scales of norms, the authors' code) or "all"
             (the printed formula).
-        epsilon: Added to the norm: 1e-16 in the authors' code, 1e-7 in FL-Simulator.
-        clip: Largest norm of g(w + e); None in the papers and the authors' code, 10 in FL-Simulator.
-        server_learning_rate: eta_g, 1.
-        weighting: p_i, "samples" or "uniform".
-        swa_start: The round after which a mean of the server's models is kept, and tested once it has one (SWA): three
-            quarters of all rounds in the paper; None tests the server's model.
-        swa_cycle: A model of every so many rounds is in that mean, 10. The rate of those rounds is the schedule
-            "cyclic" with the same numbers.
+        epsilon: Constant added to the norm: 1e-16 in the authors' code, 1e-7 in FL-Simulator.
+        clip: Maximum norm of g(w + e) (10 in FL-Simulator). None: no clipping (the papers and the authors' code).
+        server_learning_rate: Server learning rate eta_g (default 1).
+        weighting: Client weights: "samples" or "uniform".
+        swa_start: As in `fedsam`.
+        swa_cycle: As in `fedsam`.
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

@@ -37,23 +37,23 @@ def fedspeed(
     Client state: h_i, the size of the shared parameters, zero before its first round. Server state: hbar. Cost: two
     gradients per step.
 
-    g is the gradient of the task alone: neither the correction nor the proximal term enters e. rho 0 or mix 0 is FedDyn
-    with alpha = lamb.
+    g is the gradient of the task loss alone: neither the correction nor the proximal term enters e. rho = 0 or mix = 0
+    is FedDyn with alpha = lamb.
     Setting (FL-Simulator): lamb .1, rho .1, SGD .1 times .998 per round, decay 1e-3, batch 50, 5 epochs, 10 of 100
     clients, 1,000 rounds, clip 10.
-    The authors' code, whose rule this is by default, is not their Algorithm 1: that has server="participants",
-    normalised=False and mix below 1. By their word it needs a decaying rate and lamb if few take part; both servers
-    agree if everybody does.
+    The default follows the authors' code, which differs from their Algorithm 1; use server="participants",
+    normalised=False and mix below 1 for the latter. The authors say that it needs a decaying learning rate and lamb if
+    few clients participate. Both servers agree if all clients participate.
 
     Args:
-        lamb: The weight of the proximal term, 1/λ of the paper, .1; above 0.
-        rho: The radius, the paper's ρ, .1; 0 is FedDyn.
-        mix: The share of the perturbed gradient, the paper's α; 1 in the code.
-        normalised: Whether e has the norm rho (code); False is e = rho g (paper).
-        server: Over whom h_i is averaged, "all" clients (code) or the "participants" of the round (paper).
-        epsilon: Added to the norm; 1e-7 in the code.
-        clip: Largest norm of gtilde + lamb (h_i - x), without lamb w, as in FedDyn's code, so that it depends on the
-            origin of the weights; None in the paper, 10 in the code.
+        lamb: Weight of the proximal term, the paper's 1/λ > 0 (default .1).
+        rho: Perturbation radius, the paper's ρ (default .1). 0 is FedDyn.
+        mix: Share of the perturbed gradient, the paper's α (default 1, as in the code).
+        normalised: Whether e has the norm rho (code). False: e = rho g (paper).
+        server: Clients over which h_i is averaged: "all" (code) or the "participants" of the round (paper).
+        epsilon: Constant added to the norm; 1e-7 in the code.
+        clip: Maximum norm of gtilde + lamb (h_i - x), without lamb w, as in FedDyn's code, so that clipping depends on
+            the origin of the weights (10 in the code). None: no clipping (paper).
         training: Settings of local training, see `local_updates.sgd`.
 
     References:
@@ -80,7 +80,7 @@ def fedsmoo(
     clip: Positive | None = None,
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedSMOO: FedSpeed with perturbations that clients agree upon.
+    """FedSMOO: FedSpeed with a perturbation on which clients agree.
 
         each step: q = g(w) - mu_i - s,   e = rho q / (||q|| + epsilon),   mu_i <- mu_i + e - s
                    w <- w - lr (g(w + e) + lamb h_i + lamb (w - x)),    K_i steps from w = x, the received model
@@ -90,18 +90,18 @@ def fedsmoo(
     Communication: down x and s, up w_i - x and mu_i: twice FedAvg's. Client state: h_i and mu_i, each the size of
     the shared parameters, zero before its first round. Server state: hbar. Cost: two gradients per step.
 
-    g is the gradient of the task alone; of all corrections mu_i and s alone enter e, by design. rho 0 is FedDyn with
-    alpha = lamb. mu_i is not bounded: after many steps it directs e more than g does.
+    g is the gradient of the task loss alone; by design, mu_i and s are the only corrections that enter e. rho = 0 is
+    FedDyn with alpha = lamb. mu_i is not bounded: after many steps it affects the direction of e more than g does.
     Setting (FL-Simulator): lamb .1, rho .1, SGD .1 times .998 per round, decay 1e-3, batch 50, 5 epochs, 10 of 100
     clients, 1,000 rounds, clip 10.
-    As in the authors' code, s leaves out the participants' last perturbation, which the paper adds to v. Until some
-    time after October 2024 that code gave every tensor the first entries of mu_i and s, which is not reproduced.
+    As in the authors' code, s omits the participants' last perturbation, which the paper adds to v. Until some time
+    after October 2024, that code used the first entries of mu_i and s for every tensor, which is not reproduced.
 
     Args:
-        lamb: The weight of the proximal term, 1/β of the paper, .1; above 0.
-        rho: The radius, the paper's r, .1; 0 is FedDyn.
-        epsilon: Added to both norms; 1e-7 in the code.
-        clip: Largest norm of g(w + e) + lamb (h_i - x), as in `fedspeed`; None in the paper, 10 in the code.
+        lamb: Weight of the proximal term, the paper's 1/β > 0 (default .1).
+        rho: Perturbation radius, the paper's r (default .1). 0 is FedDyn.
+        epsilon: Constant added to both norms; 1e-7 in the code.
+        clip: Maximum norm of g(w + e) + lamb (h_i - x), as in `fedspeed` (10 in the code). None: no clipping (paper).
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

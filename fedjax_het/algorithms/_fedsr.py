@@ -41,7 +41,7 @@ def fedsr(
     preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedSR: a short representation that says little beyond the class.
+    """FedSR: short representations with little information beyond the class.
 
         z = mu(x) + sigma(x) eps                                   one draw per example and step
         min  CE(z) + a_L2R 1/B sum_b ||z_b||
@@ -51,24 +51,24 @@ def fedsr(
     Communication: same as FedAvg, for a model with one extra layer [feature, 2 D]. Client state: the reference,
     r_mu and r_sigma [class, D] and c, and the optimizer state.
 
-    Evaluated class probabilities are the mean over num_samples draws.
-    Setting: rate .01, momentum .9, weight decay 5e-4 (it acts on the reference too), batch 64, steps=5, 1000 rounds.
-    Deviations from the code: |c| sigma where it has c sigma, which is NaN for c <= 0; the reference survives a restart;
-    an epoch visits every example once, where the code draws each step's batch afresh.
-    `fedl2r` is the authors' ablation without noise and reference; here the model's own features are its representation.
+    In evaluation, class probabilities are averaged over num_samples draws.
+    Setting: rate .01, momentum .9, weight decay 5e-4 (also for the reference), batch 64, steps=5, 1000 rounds.
+    Deviations from the code: |c| sigma replaces c sigma, which gives NaN for c <= 0; the reference survives a restart;
+    an epoch visits every example once, while the code draws the batch of each step independently.
+    `fedl2r` is the authors' ablation without noise and reference; its representation is the model's own features.
 
     Args:
-        l2r: The paper's α of L2R, .01 (PACS).
-        cmi: The paper's α of CMI, .001 (PACS); without it there is no reference.
-        num_samples: Draws in evaluation, 20; 0 evaluates mu.
-        num_features: D; None is the model's own width.
+        l2r: Weight α of L2R (default .01, PACS).
+        cmi: Weight α of CMI (default .001, PACS). 0: no reference.
+        num_samples: Number of draws in evaluation (default 20). 0 evaluates mu.
+        num_features: Dimension D of the representation. None: the model's feature dimension.
         l2r_power: 1 (code) or 2 (paper).
-        learn_scale: Whether c is learnt (code); False is c = 1 (paper).
-        share_reference: Whether r_mu, r_sigma and c are averaged too.
-        reset_optimizer: Whether the local optimizer starts afresh each round, as in most other algorithms.
-        weighting: "uniform" (code) or "samples".
-        server_learning_rate: eta_g, 1.
-        preset: "released" has the public code's options, which the defaults are as well.
+        learn_scale: Whether c is learned (code). False: c = 1 (paper).
+        share_reference: Whether r_mu, r_sigma and c are also averaged.
+        reset_optimizer: Whether to reset the local optimizer in each round, as most other algorithms do.
+        weighting: Client weights: "uniform" (code) or "samples".
+        server_learning_rate: Server learning rate eta_g (default 1).
+        preset: "released" sets the options of the public code, which are also the defaults.
         training: Settings of local training, see `local_updates.sgd`.
 
     References:
@@ -99,18 +99,18 @@ def fedl2r(
     server_learning_rate: NonNegative = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedL2R: FedSR without noise and reference, its authors' ablation.
+    """FedL2R: ablation of FedSR without noise and reference.
 
         min  CE + a_L2R 1/B sum_b ||h_b||               h: the model's own features
 
     Communication: same as FedAvg. Client state: the optimizer state.
 
     Args:
-        l2r: The paper's α of L2R, .01 (PACS).
+        l2r: Weight α of L2R (default .01, PACS).
         l2r_power: 1 (code) or 2 (paper).
-        reset_optimizer: Whether the local optimizer starts afresh each round, as in most other algorithms.
-        weighting: "uniform" (code) or "samples".
-        server_learning_rate: eta_g, 1.
+        reset_optimizer: Whether to reset the local optimizer in each round, as most other algorithms do.
+        weighting: Client weights: "uniform" (code) or "samples".
+        server_learning_rate: Server learning rate eta_g (default 1).
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

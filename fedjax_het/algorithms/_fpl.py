@@ -24,7 +24,7 @@ def fpl(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FPL: features drawn to clusters of the clients' class prototypes.
+    """FPL: align features with clusters of the clients' class prototypes.
 
         min  CE + 1/B sum_b [ -log( sum_j e^{cos(f_b, P^y_j)/tau} / sum_{k, j} e^{cos(f_b, P^k_j)/tau} )
                               + 1/d |f_b - U^y|^2 ]
@@ -34,23 +34,23 @@ def fpl(
     Communication: down w, all clusters P and their means U; up w_i - w, and the class means c_ik with counts.
     Client state: none.
 
-    U^k is the mean over clusters, not over clients, so that no domain counts more for having more clients. The first
-    round is FedAvg. Examples whose class has no prototype count with 0 in both terms. Clusters are found anew in every
-    round, of the clients that take part in it.
+    U^k is the mean over clusters, not over clients, so that domains with more clients do not get more weight. The first
+    round is FedAvg. Examples whose class has no prototype contribute 0 to both terms. Clusters are recomputed in every
+    round from its participants.
     Setting: 10 clients whose domains are drawn at random (Digits, 1 % of the examples; Office-Caltech, 20 %), all in
     every round, 100 rounds, 10 epochs, ResNet-10, SGD .01, momentum .9, weight decay 1e-5, batch 64.
-    Deviations from the code: prototypes are measured after training, in evaluation mode; there they are collected
-    during the last epoch, while the model moves. A class that no client of the round has keeps its clusters; there it
-    has none. Where it stops with an error, there is a value: a class of a single client is one cluster, a batch without
-    prototypes has the cross-entropy alone, a single class has no contrast. A feature of zero has cosine 0 and no
-    gradient of the contrast.
+    Deviations from the code: prototypes are measured after training, in evaluation mode, while the code collects them
+    during the last epoch, while the model changes. A class that no client of the round has keeps its clusters; in the
+    code it has none. Where the code fails with an error, the result is defined: a class of a single client is one
+    cluster, a batch without prototypes has only the cross-entropy, and a single class has no contrast. A zero feature
+    has cosine 0 and no gradient of the contrast.
 
     Args:
-        temperature: The paper's τ, .02. The gradient of the contrast grows as 1 / (tau |f|); networks with few features
-            want a larger one.
-        over_features: Whether the squared distance to U is a "mean" over features (code) or their "sum".
-        server_learning_rate: By which the mean of the updates is multiplied, 1.
-        weighting: "samples" (code) or "uniform".
+        temperature: The paper's τ (default .02). The gradient of the contrast grows as 1 / (tau |f|); networks with few
+            features need a larger value.
+        over_features: Reduction of the squared distance to U over features: "mean" (code) or "sum".
+        server_learning_rate: Factor of the mean update (default 1).
+        weighting: Client weights: "samples" (code) or "uniform".
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:

@@ -32,7 +32,7 @@ def harmofl(
     preset: Preset = "default",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """HarmoFL: one amplitude spectrum for all images, and flat optima.
+    """HarmoFL: common amplitude spectrum for all images, and flat optima.
 
         Psi(x) = IDFT(Abar exp(j phase(x)))                          first operation of the network
         g = grad F_i(w),  delta = alpha g / ||g||,   w <- w - lr grad F_i(w + delta)
@@ -40,27 +40,28 @@ def harmofl(
 
     Communication: same as FedAvg, plus one amplitude [height, width, channel]. Client state: the optimizer state.
 
-    Images whose means have both signs, as standardised ones have, are refused: the sign is phase. The paper's are in
-    0..1. Amplitudes are averaged plainly with either weighting, as in Algorithm 1.
-    Setting: momentum .9, weight decay 1e-4, which hold here unless they are given; rate 1e-3 (Camelyon17), 1e-4
-    (nuclei, prostate with Adam).
-    Deviations from the code: decay .1 is honoured (it is cut to the integer 0 there), the average moves once per step
-    and never in evaluation, weights are not moved and moved back. The sign of the paper's Algorithm 1, line 15, is a
-    misprint.
+    Images whose means have both signs, such as standardized images, raise an error, because the sign belongs to the
+    phase. The paper's images are in 0..1. Amplitudes are averaged without weights for either `weighting`, as in
+    Algorithm 1.
+    Setting: momentum .9 and weight decay 1e-4 (also the defaults here); learning rate 1e-3 (Camelyon17), 1e-4 (nuclei,
+    prostate with Adam).
+    Deviations from the code: decay .1 takes effect (the code truncates it to the integer 0), the average is updated
+    once per step and never in evaluation, and weights are not perturbed in place. The sign in line 15 of the paper's
+    Algorithm 1 is a misprint.
 
     Args:
-        alpha: The paper's α, .05 (perturbation; 0 switches it off).
-        decay: v, .1.
-        band: "full" (Eqs. 3 and 4), "dc" (what the released code does: with decay=0, a mean shift), a fraction of the
-            spectrum, or None for no amplitude normalisation.
-        amplitude_init: What the first batch does to the average: "first" stores its mean, "zero" is the paper's letter,
-            "debias" corrects that.
-        amplitude_rounds: For so many rounds the average moves, 1; None is every round.
-        norm: Of the perturbation: over the "whole" model or each "tensor".
-        reset_optimizer: Whether the local optimizer starts afresh each round, as in most other algorithms.
-        weighting: p_i, "uniform" (code) or "samples".
-        server_learning_rate: eta_g, 1.
-        preset: "released" has the public code's amplitudes, decay=0 and band="dc".
+        alpha: Size of the perturbation, the paper's α (default .05). 0 disables it.
+        decay: Decay v of the average amplitude (default .1).
+        band: Frequencies to normalize: "full" (Eqs. 3 and 4), "dc" (as in the released code; with decay=0, a mean
+            shift), a fraction of the spectrum, or None for no amplitude normalization.
+        amplitude_init: Average after the first batch: its mean ("first"), the paper's literal rule ("zero"), or that
+            rule with bias correction ("debias").
+        amplitude_rounds: Number of rounds in which the average amplitude is updated (default 1). None: every round.
+        norm: Scope of the perturbation's norm: the "whole" model or each "tensor".
+        reset_optimizer: Whether to reset the local optimizer in each round, as most other algorithms do.
+        weighting: Client weights p_i: "uniform" (code) or "samples".
+        server_learning_rate: Server learning rate eta_g (default 1).
+        preset: "released" uses the amplitudes of the public code: decay=0 and band="dc".
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

@@ -20,7 +20,7 @@ def hierarchical(
     server_learning_rate: NonNegative = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
-    """Hierarchical de-conflicting: what FedLD's tables call FedGH.
+    """Hierarchical de-conflicting: the method that FedLD's tables call FedGH.
 
         r: moving average of past aggregates, tensor by tensor
         sort the updates by <g_i, r>, pair best with worst, ...; each pair in conflict loses it, and its sum goes on
@@ -29,14 +29,15 @@ def hierarchical(
     Communication: same as FedAvg. Client state: none. Server state: r, the size of the shared parameters. Updates
     are unweighted, and the first round is their mean.
 
-    It is neither the method of the FedGH paper (`fedgh`) nor its release, hence the name. Four defects of the codes are
-    not reproduced, see `hierarchical_mean`; one is: the last step has no bound where the last two nearly oppose.
+    This is neither the method of the FedGH paper (`fedgh`) nor its release, hence the name. Four defects of the codes
+    are not reproduced, see `hierarchical_mean`. One is
+    reproduced: the last step is unbounded if the last two updates nearly oppose.
 
     Args:
-        eps: 1e-7 (FedLD's code, which makes the result depend on the scale of the updates) or 0 (FedDM's, its origin).
-        decay: Of r, .99.
-        buffers: "weighted_mean" (of equal weights); both codes edit them along, "in_vector".
-        server_learning_rate: eta_g, 1.
+        eps: 1e-7 (FedLD's code; the result then depends on the scale of the updates) or 0 (FedDM's, its origin).
+        decay: Decay of r (default .99).
+        buffers: Batch statistics: "weighted_mean" (equal weights), or "in_vector", edited like parameters (both codes).
+        server_learning_rate: Server learning rate eta_g (default 1).
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

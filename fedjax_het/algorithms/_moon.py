@@ -27,30 +27,30 @@ def moon(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """MOON: features stay near the global model's, away from older ones.
+    """MOON: contrast features with the global model's and with older ones.
 
         min  CE + mu 1/B sum_b -log( e^{cos(z, z_g)/tau} / (e^{cos(z, z_g)/tau} + sum_p e^{cos(z, z_p)/tau}) )
-        z: features of the model in training; z_g: of the received model; z_p: of the client's earlier models
+        z, z_g, z_p: features of the model in training, the received model, and the client's earlier models
         then average as FedAvg does
 
     Communication: same as FedAvg. Client state: its last `buffer` trained models.
 
     Setting: SGD .01, momentum .9, decay 1e-5, batch 64, 10 epochs, 100 rounds, 10 clients by Dirichlet .5.
-    Deviations from the code: a client that was never asked has no term (there: its own random network is the negative),
-    a last batch of one example works, and server momentum leaves batch statistics alone.
+    Deviations from the code: a client that has not trained before has no contrastive term (in the code, its own random
+    network is the negative), a last batch of one example is allowed, and server momentum does not apply to batch
+    statistics.
 
     Args:
-        mu: The paper's μ, 1 (code; the paper tunes .001 to 10, 5 for CIFAR-10).
-        temperature: τ, of the cosines, .5.
-        buffer: How many earlier models count, 1.
-        first: "none", no term until the client has an earlier model; "init" contrasts with the initial model from the
-            start.
-        projection: Width of a projection head whose output is z and what the classifier sees, the paper's 256; None
-            takes the model's own features. The paper gives it to every method:
-            `replace(fedavg(), adapt=models.projected(256))`.
-        server_learning_rate: By which the mean of the updates is multiplied, 1.
-        server_momentum: The authors' damped form, v <- m v + (1 - m)(w - mean), w <- w - v; 0 is none.
-        weighting: "samples" or "uniform".
+        mu: The paper's μ (default 1, as in the code; the paper tunes .001 to 10, 5 for CIFAR-10).
+        temperature: Temperature τ of the cosines (default .5).
+        buffer: Number of earlier models to contrast with (default 1).
+        first: Before the client's first round, "none" omits the term and "init" contrasts with the initial model.
+        projection: Width of a projection head whose output is z and the classifier's input (the paper's 256). None: the
+            model's own features. The paper applies it to every method: `replace(fedavg(),
+            adapt=models.projected(256))`.
+        server_learning_rate: Factor of the mean update (default 1).
+        server_momentum: Momentum m in the authors' damped form, v <- m v + (1 - m)(w - mean), w <- w - v. 0: none.
+        weighting: Client weights: "samples" or "uniform".
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

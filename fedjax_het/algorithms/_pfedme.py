@@ -28,7 +28,7 @@ def pfedme(
     weighting: WeightingOrName = "samples",
     **training: Unpack[TrainingWithoutRate],
 ) -> Algorithm:
-    """pFedMe: own models stay near the common one, which follows them.
+    """pFedMe: personal models near the global model, which follows them.
 
         each local step, on one batch:
             theta <- theta - rho (g(theta) + lam (theta - l)), personal_steps times;   l <- l - lr lam (l - theta)
@@ -37,22 +37,23 @@ def pfedme(
     Communication: same as FedAvg (down w, up l_i - w and n_i). Client state: theta_i, used for evaluation only;
     before its first round, the initial w. The personal model is theta_i. Only the clients of the cohort train.
 
-    A local step costs personal_steps gradients. theta is only stable for rho (lam + curvature) < 2, l for lr lam < 2.
-    Setting: MNIST, logistic regression: lr .005, rho .1, lam 15, beta 1, batch 20, 20 steps of 5, 5 clients a round,
+    A local step computes personal_steps gradients. theta is only stable for rho (lam + curvature) < 2, l for lr lam <
+    2.
+    Setting: MNIST, logistic regression: lr .005, rho .1, lam 15, beta 1, batch 20, 20 steps of 5, 5 clients per round,
     800 rounds; Synthetic: rho .01, lam 20, 10 clients. Tuned: lr .01, beta 2.
-    Deviations from the code: there theta decays, weight_decay .001, 0 here; all clients train in every round, and the
-    cohort is drawn afterwards; the local model l_i is evaluated as the personal one (evaluated="local").
+    Deviations from the code: it has weight decay .001 on theta (0 here); trains all clients in every round, and draws
+    the cohort afterwards; and evaluates the local model l_i as the personal one (evaluated="local").
 
     Args:
-        learning_rate: eta, the rate of l; it multiplies lam.
-        lam: The paper's λ, 15 to 30; with 0 nothing moves.
-        personal_learning_rate: rho, the rate of theta, .01 to .1.
-        personal_steps: The paper's K, 5.
-        restart: Whether theta begins at l in every local step; else at w in the first alone, as in the code.
-        evaluated: "personal" (theta_i) or "local" (l_i, which the published figures are of).
-        server_learning_rate: The paper's β, 1; above 1 the server overshoots.
-        weighting: "samples" (code) or "uniform" (paper).
-        training: Settings of local training, see `local_updates.sgd`; `weight_decay` is theta's.
+        learning_rate: eta, the learning rate of l, which multiplies lam (default .005).
+        lam: The paper's λ (default 15), 15 to 30. With 0 no model changes.
+        personal_learning_rate: rho, the learning rate of theta (default .1), .01 to .1.
+        personal_steps: The paper's K (default 5).
+        restart: Whether theta starts at l in every local step. False: at w in the first step only (code).
+        evaluated: "personal" (theta_i) or "local" (l_i, as in the published results).
+        server_learning_rate: The paper's β (default 1). Values above 1 overshoot.
+        weighting: Client weights: "samples" (code) or "uniform" (paper).
+        training: Settings of local training, see `local_updates.sgd`; `weight_decay` applies to theta.
 
     References:
         Dinh, Tran and Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020. arXiv:2006.08848;

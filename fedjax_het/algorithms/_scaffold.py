@@ -26,7 +26,7 @@ def scaffold(
     weighting: WeightingOrName = "uniform",
     **training: Unpack[TrainingWithoutRate],
 ) -> Algorithm:
-    """SCAFFOLD: correct each client's drift by control variates.
+    """SCAFFOLD: correct client drift with control variates.
 
         y <- y - lr (g(y) - c_i + c),                      K_i steps from y = w
         c_i+ = c_i - c + (w - y) / (K_i lr)                (option II; option I: c_i+ = grad F_i(w))
@@ -35,14 +35,14 @@ def scaffold(
     Communication: down w and c, up y_i - w and c_i+ - c_i: twice FedAvg's. Client state: c_i, the size of the
     shared parameters.
 
-    N counts all clients, S the cohort. Local momentum and weight decay are refused: (w - y)/(K lr) would no longer be a
-    mean gradient. No code by the authors was found; third-party codes agree with these equations to 1e-15.
+    N counts all clients, S is the cohort. Local momentum and weight decay raise an error: (w - y)/(K lr) would no
+    longer be a mean gradient. No code by the authors was found; third-party codes agree with these equations to 1e-15.
 
     Args:
-        learning_rate: lr of the local steps.
-        server_learning_rate: The paper's eta_g, 1.
-        control: "path" (option II) or "start" (option I).
-        weighting: "uniform" (paper) or "samples"; c always takes 1/N.
+        learning_rate: Learning rate lr of the local steps.
+        server_learning_rate: The paper's eta_g (default 1).
+        control: Rule for c_i+: "path" (option II, the default) or "start" (option I).
+        weighting: Client weights: "uniform" (paper) or "samples"; c always takes 1/N.
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:
@@ -76,19 +76,20 @@ def fedgamma(
     Communication: down w and c, up y_i - w and c_i+ - c_i: twice FedAvg's. Client state: c_i, the size of the
     shared parameters. Cost: two gradients per step.
 
-    g is the gradient of the task alone, and the control variates do not enter e. rho 0 is SCAFFOLD. Local momentum and
-    weight decay are refused as in `scaffold`: (w - y)/(K lr) would no longer be a mean gradient of the task.
+    g is the gradient of the task loss alone; the control variates do not enter e. rho = 0 is SCAFFOLD. Local momentum
+    and weight decay raise an error as in `scaffold`: (w - y)/(K lr) would no longer be a mean gradient of the task
+    loss.
     Setting (FL-Simulator): rho .01, SGD .1 times .998 per round, batch 50, 5 epochs, 10 of 100 clients, 1,000 rounds.
-    No code by the authors was found; a third party's (FL-Simulator) agrees with these equations. It has weight decay
-    1e-3, which enters c_i, and takes K_i from client 0; these are not reproduced.
+    No code by the authors was found; a third-party code (FL-Simulator) agrees with these equations. Its weight decay
+    1e-3, which enters c_i, and its K_i, taken from client 0, are not reproduced.
 
     Args:
-        learning_rate: lr of the local steps.
-        server_learning_rate: eta_g, 1.
-        rho: The radius, the paper's ρ, .01; 0 is SCAFFOLD.
-        epsilon: Added to the norm; 1e-7 in FL-Simulator.
-        clip: Largest norm of g(y + e) - c_i + c; None is no clipping, 10 in FL-Simulator.
-        weighting: "uniform" (paper) or "samples"; c always takes 1/N.
+        learning_rate: Learning rate lr of the local steps.
+        server_learning_rate: Server learning rate eta_g (default 1).
+        rho: Perturbation radius, the paper's ρ (default .01). 0 is SCAFFOLD.
+        epsilon: Constant added to the norm; 1e-7 in FL-Simulator.
+        clip: Maximum norm of g(y + e) - c_i + c (10 in FL-Simulator). None: no clipping.
+        weighting: Client weights: "uniform" (paper) or "samples"; c always takes 1/N.
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:

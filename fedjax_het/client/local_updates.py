@@ -98,7 +98,7 @@ def sgd(
     Reads: view.local, where training begins, and view.max_steps, where the round has a deadline.
 
     Args:
-        learning_rate: lr of w <- w - lr b.
+        learning_rate: Learning rate lr.
         momentum: Of b <- momentum b + g.
         weight_decay: Of g <- g + decay w.
         batch_size: Examples per step, the papers' B.
