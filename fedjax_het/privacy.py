@@ -1,8 +1,8 @@
-"""Privacy accounting: the epsilon of a training from its noise, and the noise from an epsilon.
+"""Privacy accounting: epsilon from the noise multiplier of a run, and the noise multiplier from epsilon.
 
-Privacy is that of a whole client: (epsilon, delta) bounds how well anybody who sees all models of a training can tell
-it from one in which one client is another, or is not there. Nothing here runs on a device. The accountant is
-dp-accounting, of the extra `privacy`, which is imported when it is first needed.
+Privacy is client-level: (epsilon, delta) bounds how well an observer of all models of a run can distinguish it from a
+run in which one client is replaced or absent. Nothing here runs on a device. The accountant is dp-accounting (extra
+`privacy`), which is imported on first use.
 
     epsilon(3.0, PoissonSampling(0.1), rounds=512, delta=1e-6)                  # 3.77
     noise_multiplier(2.0, PoissonSampling(1e-3), rounds=1500, delta=1e-6)       # 0.616
@@ -31,22 +31,22 @@ from fedjax_het.validation import (
 
 Accountant = Literal["auto", "pld", "rdp"]
 _INTERVAL = 1e-4  # of the grid of privacy losses; a coarser one gives a larger epsilon, never a smaller one
-_LARGEST_EPSILON = 1e5  # beyond it the accountants run out of memory, and nobody is protected
+_LARGEST_EPSILON = 1e5  # beyond it the accountants run out of memory, and there is no protection
 _LEAST_MULTIPLIER, _LARGEST_MULTIPLIER, _FIRST_GUESS, _TOLERANCE = 0.1, 1e6, 2.0, 1e-6  # of the search for a multiplier
 
 
 @dataclass(frozen=True)
 class PoissonSampling:
-    """Every client takes part in a round with the same probability, independently of the others.
+    """Each client takes part in a round with the same probability, independently of the others.
 
     Args:
-        probability: q; 1 is everyone in every round.
-        num_clients: N; needed with `slots` alone.
-        slots: The number of places of a round; of more clients that were drawn, some are left out at random. None is
-            as many as there are clients.
+        probability: q. 1: all clients in every round.
+        num_clients: N; only with `slots`.
+        slots: The number of slots per round; if more clients are drawn, a random subset is left out (default None, as
+            many slots as clients).
 
     Raises:
-        InputError: A number is out of range, or one of `num_clients` and `slots` is given without the other.
+        InputError: A number is out of range, or only one of `num_clients` and `slots` is given.
     """
 
     probability: PositiveFraction
@@ -60,7 +60,7 @@ class PoissonSampling:
 
     @property
     def is_truncated(self) -> bool:
-        """Whether a client can be left out because the round is full."""
+        """Whether clients can be left out because all slots are taken."""
         return self.slots is not None and self.num_clients is not None and self.slots < self.num_clients
 
     @property
@@ -74,14 +74,14 @@ class PoissonSampling:
 
 @dataclass(frozen=True)
 class FixedSizeSampling:
-    """A fixed number of clients, drawn without replacement in every round.
+    """A fixed number of clients, sampled without replacement in every round.
 
-    Its guarantee is for replacing one client by another, which moves a sum of updates by up to 2 C, and is much weaker
-    than that of Poisson sampling.
+    The guarantee is for replacing one client by another, which changes a sum of updates by up to 2 C. It is much
+    weaker than with Poisson sampling.
 
     Args:
         num_clients: N.
-        cohort_size: The number of clients of a round, at most N.
+        cohort_size: The number of clients per round, at most N.
 
     Raises:
         InputError: A number is out of range.
@@ -105,9 +105,9 @@ class FixedSizeSampling:
 
 @dataclass(frozen=True)
 class LocalNoise:
-    """Noise at the clients: each message by itself, seen by somebody who knows whose it is.
+    """Noise added by the clients: each message is private against an observer who knows its sender.
 
-    Who takes part is no secret then, so that sampling protects nobody, and a client may take part in every round.
+    The cohort is then public, so sampling does not amplify privacy, and a client may take part in every round.
     """
 
     @property
@@ -129,21 +129,21 @@ def epsilon(
     delta: OpenFraction,
     accountant: Accountant = "auto",
 ) -> float:
-    """Compute the epsilon of some rounds.
+    """Compute the epsilon of a number of rounds.
 
     Args:
-        noise_multiplier: z, the standard deviation of the noise on the sum of updates over their bound C; of noise at
-            clients, that on each update.
-        sampling: How clients are drawn.
+        noise_multiplier: z, the standard deviation of the noise on the sum of updates divided by their bound C; for
+            noise at clients, of the noise on each update.
+        sampling: How clients are sampled.
         rounds: The number of rounds.
-        delta: Of the guarantee; well below one over the number of clients.
-        accountant: "pld" (privacy loss distributions), "rdp" (Rényi), or "auto", the tighter that there is.
+        delta: The delta of the guarantee; well below one over the number of clients.
+        accountant: "pld" (privacy loss distributions), "rdp" (Rényi), or "auto", the tightest available.
 
     Returns:
-        An upper bound; infinity without noise.
+        An upper bound on epsilon; infinity without noise.
 
     Raises:
-        InputError: dp-accounting is missing, it has no such bound for this sampling, or epsilon exceeds 10^5.
+        InputError: dp-accounting is missing or does not support this sampling, or epsilon exceeds 10^5.
     """
     if noise_multiplier == 0 or rounds == 0:
         return 0.0 if rounds == 0 else float("inf")
@@ -161,20 +161,20 @@ def epsilon(
 def noise_multiplier(
     epsilon: Positive, sampling: Sampling, rounds: Count, delta: OpenFraction, accountant: Accountant = "auto"
 ) -> float:
-    """Find the least noise multiplier with which some rounds stay within epsilon.
+    """Find the smallest noise multiplier for which a number of rounds stays within epsilon.
 
     Args:
-        epsilon: Of the guarantee.
-        sampling: How clients are drawn.
+        epsilon: The epsilon of the guarantee.
+        sampling: How clients are sampled.
         rounds: The number of rounds.
-        delta: Of the guarantee.
+        delta: The delta of the guarantee.
         accountant: As in `epsilon`.
 
     Returns:
         z, to 1e-6.
 
     Raises:
-        InputError: dp-accounting is missing, has no such bound for this sampling, or the least z is not between
+        InputError: dp-accounting is missing or does not support this sampling, or the smallest z is not between
             0.1 and 10^6.
     """
     kind = resolve_accountant(sampling, accountant)
@@ -183,7 +183,7 @@ def noise_multiplier(
     def exceeds(z: float) -> bool:
         return _epsilon(z, sampling, rounds, delta, kind) > epsilon
 
-    # The bracket is sought from the middle: for small z the accountants take long.
+    # The bracket search starts in the middle because accountants are slow for small z.
     high = _FIRST_GUESS
     while exceeds(high):
         high *= 2
@@ -212,10 +212,10 @@ def noise_multiplier(
 
 
 def resolve_accountant(sampling: Sampling, accountant: Accountant) -> Literal["pld", "rdp"]:
-    """The accountant that is used for a sampling.
+    """The accountant used for a sampling rule.
 
     Raises:
-        InputError: There is no such bound for it.
+        InputError: The accountant does not support the sampling.
     """
     if isinstance(sampling, FixedSizeSampling):
         if accountant == "pld":
@@ -234,7 +234,7 @@ def resolve_accountant(sampling: Sampling, accountant: Accountant) -> Literal["p
 
 @lru_cache(maxsize=1024)
 def _epsilon(noise_multiplier: float, sampling: Sampling, rounds: int, delta: float, kind: str) -> float:
-    """Epsilon; infinity where it is out of reach, as Rényi's epsilon tells in milliseconds."""
+    """Epsilon; infinity if it is too large, which the fast Rényi accountant detects."""
     estimate = 0.0
     if kind == "pld":
         plain = PoissonSampling(sampling.probability) if isinstance(sampling, PoissonSampling) else sampling
@@ -248,7 +248,7 @@ def _epsilon(noise_multiplier: float, sampling: Sampling, rounds: int, delta: fl
 
 
 def _make_accountant(sampling: Sampling, kind: str, epsilon: float) -> Any:
-    """An accountant for an epsilon of this size; above 11 a coarser grid of privacy losses saves minutes."""
+    """An accountant for an epsilon of this size; above 11, a coarser grid of privacy losses saves minutes."""
     accounting = _import_accounting()
     is_added = isinstance(sampling, PoissonSampling)
     relation = accounting.NeighboringRelation
@@ -260,7 +260,7 @@ def _make_accountant(sampling: Sampling, kind: str, epsilon: float) -> Any:
 
 
 def _make_event(sampling: Sampling, noise_multiplier: float, kind: str) -> Any:
-    """One round. Of neighbors by replacement, the RDP accountant takes z in units of the sensitivity 2 C; PLD in C."""
+    """One round. For replacement neighbors, z is in units of the sensitivity 2 C for the RDP accountant, C for PLD."""
     accounting = _import_accounting()
     if isinstance(sampling, FixedSizeSampling):
         halved = accounting.GaussianDpEvent(noise_multiplier / 2)
@@ -289,7 +289,7 @@ def _import_accounting() -> ModuleType:
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Silence the accountant's warnings about Rényi orders that it leaves out."""
+    """Silence the accountant's warnings about skipped Rényi orders."""
     log = logging.getLogger("absl")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Diagnostics of a round, which is trained exactly as the next round will be and then discarded."""
+"""Diagnostics of the next round, which is trained exactly as it will be and then discarded."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -35,13 +35,13 @@ def compile_diagnostics(
     Args:
         executor: The executor of the run.
         diagnostics: The diagnostics by name.
-        budget: Bytes on each device; None is no limit.
+        budget: Bytes per device; None: no limit.
 
     Returns:
-        (A function of the state, its peak bytes on one device, the seconds of compilation.)
+        (A function of the state, its peak bytes per device, its compilation time in seconds.)
 
     Raises:
-        InputError: Client states or examples are not on the device, or the budget is too small.
+        InputError: Client states or examples are off the device, or the budget is too small.
     """
     start_time, offload = time.perf_counter(), executor.offload
     if not isinstance(executor, OnDeviceExecutor):
@@ -61,9 +61,9 @@ def compile_diagnostics(
 def make_diagnosis(
     spec: RunSpec, layout: Layout, diagnostics: Mapping[str, Diagnostic]
 ) -> Callable[..., DiagnosticValues]:
-    """Build the function that diagnoses the next round: the same cohort, batches and noise.
+    """Build the function that diagnoses the next round, with the same cohort, batches and noise.
 
-    The models of all clients of the cohort are in memory at once. Updates are in the precision in which they are sent.
+    The models of the whole cohort are in memory at once. Updates have the precision in which they are sent.
 
     Args:
         spec: The run.
@@ -71,7 +71,7 @@ def make_diagnosis(
         diagnostics: The diagnostics by name.
 
     Returns:
-        (Hyper-parameters, state, data of all clients, key of the run, its schedule or None) -> the values of each
+        (Hyperparameters, state, data of all clients, key of the run, its schedule or None) -> the values of each
         diagnostic.
     """
     is_everyone, has_tests = spec.participation.is_everyone, bool(np.any(spec.federation.data.test.count))
@@ -110,7 +110,7 @@ def make_diagnosis(
 
 
 def _report_drift(algorithm: Algorithm) -> Algorithm:
-    """The same algorithm; if its local update can measure the drift of clients, they report it."""
+    """Return the algorithm, reporting client drift if its local update can measure it."""
     local_update = algorithm.local_update
     if local_update.train_with_drift is None:
         return algorithm

@@ -1,4 +1,4 @@
-"""Early stopping: the end of a training whose metric no longer improves."""
+"""Early stopping: end training when a metric no longer improves."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -16,14 +16,14 @@ TRAIN_LOSS = "train/loss"
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """Stop at the first evaluation at which every seed has been without an improvement for `patience` evaluations.
+    """Stop at the first evaluation where no seed has improved for `patience` evaluations.
 
     Args:
-        metric: A figure of an evaluation, such as "valid/accuracy" (the mean over clients), "clients/accuracy_worst10"
+        metric: An evaluation metric, such as "valid/accuracy" (the mean over clients), "clients/accuracy_worst10"
             or "valid/loss"; or "train/loss". Smaller values are better for losses, distances, calibration errors,
             deviations and Gini coefficients.
-        patience: Number of consecutive evaluations without an improvement (default 5).
-        min_delta: An improvement is a change of more than this (default 0). NaN is none.
+        patience: Number of consecutive evaluations without improvement (default 5).
+        min_delta: Minimum change that counts as an improvement, exclusive (default 0). NaN never counts.
     """
 
     metric: str
@@ -45,12 +45,12 @@ class EarlyStopping:
             )
 
     def complete(self, simulation: Simulation) -> "EarlyStopping":
-        """Return it with the full name of its metric; raise InputError if the simulation cannot be stopped by it."""
+        """Return a copy with the full metric name; raise InputError if the simulation lacks the metric."""
         self.check_rounds(simulation.rounds, simulation.evaluate_every)
         return self.name_in({TRAIN_LOSS, *flatten_evaluation(simulation.evaluate(simulation.start()))})
 
     def name_in(self, figures: Collection[str]) -> "EarlyStopping":
-        """Return it with the full name of its metric among figures, or raise InputError; the mean is the default."""
+        """Return a copy with the full metric name among figures (the mean by default), or raise InputError."""
         for name in (self.metric, f"{self.metric}_mean"):
             if name in figures:
                 return replace(self, metric=name)

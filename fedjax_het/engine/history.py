@@ -21,16 +21,16 @@ from fedjax_het.types import Model, State
 
 
 class History(NamedTuple):
-    """The history of a finished training; the leaves of `evaluation` are [num_seeds, evaluations, ...]."""
+    """The results of a finished run; the leaves of `evaluation` are [num_seeds, evaluations, ...]."""
 
-    rounds: list[int]  # the number of rounds done at each evaluation; the last is the end of the training
+    rounds: list[int]  # completed rounds at each evaluation; the last entry is the end of training
     evaluation: Evaluation
     train_loss: np.ndarray  # [num_seeds, rounds]
     state: State
     cost: RunCost
 
     def figures(self) -> dict[str, np.ndarray]:
-        """Return all figures by name, such as "test/accuracy" or "clients/accuracy_mean", [runs, evaluations]."""
+        """Return all metrics by name, such as "test/accuracy" or "clients/accuracy_mean", [runs, evaluations]."""
         losses = self.train_loss[:, np.array(self.rounds) - 1]
         return {TRAIN_LOSS: losses, **client_statistics.flatten_evaluation(self.evaluation)}
 
@@ -40,22 +40,22 @@ class History(NamedTuple):
         return {name: (float(values.mean()), float(values.std())) for name, values in last.items()}
 
     def to_dataframe(self) -> Any:
-        """Return a pandas.DataFrame with one row per run and evaluation: "run", "round", and a column per figure."""
+        """Return a pandas.DataFrame with one row per run and evaluation: "run", "round", and a column per metric."""
         runs, rounds = np.indices((len(self.train_loss), len(self.rounds)))
         columns = {"run": runs, "round": np.array(self.rounds)[rounds], **self.figures()}
         return _import("pandas").DataFrame({name: values.ravel() for name, values in columns.items()})
 
     def plot(self, *names: str) -> np.ndarray:
-        """Plot figures against rounds with Matplotlib: the mean over runs, and a band from the lowest to the highest.
+        """Plot metrics against rounds with Matplotlib: the mean over runs, with a band from minimum to maximum.
 
         Args:
-            *names: The figures to plot together, see `figures`; by default accuracies, and losses beside them.
+            *names: The metrics to plot together, see `figures` (default: one plot of accuracies, one of losses).
 
         Returns:
             The axes, [plots]; `axes[0].figure.savefig("curves.png")` saves them.
 
         Raises:
-            InputError: A figure is unknown, or Matplotlib is not installed.
+            InputError: A metric is unknown, or Matplotlib is not installed.
         """
         figures = self.figures()
         if unknown := [name for name in names if name not in figures]:
@@ -74,7 +74,7 @@ class History(NamedTuple):
 
 
 def _import(name: str) -> Any:
-    """Import a package that the library itself does without."""
+    """Import an optional package."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -94,17 +94,17 @@ def simulate(
     """Train, and evaluate at regular intervals.
 
     Args:
-        algorithm: The algorithm, or a sweep over its hyper-parameters.
+        algorithm: The algorithm, or a sweep over its hyperparameters.
         model: The model.
         federation: The clients and their data.
-        progress: Whether to display a progress bar with the time left on stdout, after compilation.
-        stop: The rule by which training ends before its last round (default None).
+        progress: Whether to show a progress bar with the remaining time on stdout, after compilation.
+        stop: The early stopping rule (default None).
         **options: The other arguments of `Simulation`; `rounds` is required.
 
     Returns:
-        The history of the training.
+        The history.
     """
-    from tqdm import tqdm  # not at the start of every program
+    from tqdm import tqdm  # slow to import
 
     simulation = Simulation(algorithm, model, federation, **options)
     stop = stop and stop.complete(simulation)

@@ -31,7 +31,7 @@ class Prediction(NamedTuple):
 
     labels: np.ndarray  # true labels, [examples, ...]
     classes: np.ndarray | None  # predicted classes, the shape of labels; None for survival times
-    logits: np.ndarray | None  # [examples, classes], of sequences [examples, positions, classes]; None for masks
+    logits: np.ndarray | None  # [examples, classes], or [examples, positions, classes] for sequences; None for masks
 
     def confusion_matrix(self, num_classes: int) -> np.ndarray:
         """See `fedjax_het.confusion_matrix`."""
@@ -56,21 +56,21 @@ def predict(
     """Predict the labels of one split with the model that evaluations score.
 
     Args:
-        algorithm: The algorithm or the sweep that was trained; it determines which variables are evaluated.
+        algorithm: The trained algorithm or sweep; it determines which variables are evaluated.
         model: The model.
         federation: The clients and their data.
         state: The state after training, leaves [runs, ...], such as `history.state`.
-        client: The client whose examples are predicted (default None, the common test set).
-        personal: Whether the client's own model predicts, in place of the server's model (default False).
+        client: The client whose examples to predict (default None, the common test set).
+        personal: Whether to use the client's personal model instead of the server's model (default False).
         split: The client's training, validation or test examples (default "test").
-        run: The position on the axis of runs (default 0).
-        seed: The `seed` of the simulation (default 0), which the rule of personal models may draw from.
+        run: The index on the run axis (default 0).
+        seed: The `seed` of the simulation (default 0); the personalization rule may use it.
 
     Returns:
         The labels, predicted classes and logits.
 
     Raises:
-        InputError: An unknown client or run, a personal model without a client, or a split without examples.
+        InputError: The client or run is unknown, `personal` is set without a client, or the split is empty.
     """
     num_runs = len(np.asarray(state.server.round))
     if not 0 <= run < num_runs:
@@ -107,7 +107,7 @@ def predict(
 
 @functools.lru_cache(maxsize=16)
 def _make_score(*about: Any) -> tuple[Round, Callable[..., Any]]:
-    """Return the round of an algorithm and the compiled scores of its models, once for all calls with these values."""
+    """Return the round of an algorithm and its compiled scoring function; cached by argument values."""
     algorithm, model, num_clients, num_training, prepare, augment, personal = about
     round = make_round(algorithm, model, num_clients, num_training=num_training, prepare=prepare, augment=augment)
 

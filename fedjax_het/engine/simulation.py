@@ -1,4 +1,4 @@
-"""Simulations: trainings whose rounds between two evaluations are one call, for several seeds at once."""
+"""Simulations: training runs for several seeds at once; the rounds between two evaluations are one call."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,20 +33,20 @@ Bytes = Annotated[int, Range(1, 2**63 - 1, is_whole=True)]
 
 
 class Simulation:
-    """A training, checked and compiled: its rounds and its evaluation.
+    """A validated and compiled training run, with its evaluation.
 
-    The leaves of all states, metrics and evaluations have a leading axis of runs: [num_seeds], or [values * num_seeds]
-    of a sweep, the seeds of a value next to each other. The s-th run has the seed `seed + s`, from which initial
-    weights, cohorts and batches follow; the distribution of the data does not depend on it. Where client states are
-    kept off the device, the `clients` of a state are a ClientStore.
+    The leaves of all states, metrics and evaluations have a leading run axis: [num_seeds], or [values * num_seeds]
+    for a sweep, grouped by value. The s-th run has the seed `seed + s`, which determines initial weights, cohorts
+    and batches, but not the partition of the data. If client states are kept off the device, the `clients` of a
+    state are a ClientStore.
 
     Attributes:
         cost: The RunCost.
-        layout: The layout that is used.
-        choice: The timings behind layout "auto", and the reason; None for a given layout.
-        offload: Where client states and examples are kept.
+        layout: The layout in use.
+        choice: The timings behind layout "auto", and the reason; None if the layout was given.
+        offload: Where client states and examples are stored.
         executor: The compiled rounds and evaluation.
-        diagnosis_seconds: The seconds that the compilation of the diagnostics took.
+        diagnosis_seconds: The compilation time of the diagnostics in seconds.
     """
 
     @validate_arguments
@@ -74,39 +74,39 @@ class Simulation:
         examples: Literal["auto", "device", "stream"] = AUTO,
         folder: str | Path | None = None,
     ):
-        """Trace, check and compile.
+        """Trace, validate and compile.
 
         Args:
-            algorithm: The algorithm, or a sweep over its hyper-parameters, Sweep(fedprox, {"mu": [0.01, 0.1]}), whose
-                values are trained in one program.
+            algorithm: The algorithm, or a sweep over its hyperparameters, such as
+                Sweep(fedprox, {"mu": [0.01, 0.1]}), which trains all values in one program.
             model: The model.
             federation: The clients and their data.
             rounds: The number of rounds.
-            cohort_size: The number of clients per round, drawn uniformly; None is all clients.
-            participation: Any other rule that draws cohorts, in place of `cohort_size`.
-            timing: How long clients take on a virtual clock, and the deadline of a round; None has no clock.
-            asynchronous: The rule of asynchronous rounds, see `fedjax_het.asynchronous`; a round is then a step of the
-                server, and `cohort_size` the clients that start together. None waits for the clients of each round.
-            layout: The layout of the client axis; "auto" times several and chooses the fastest.
-            seed: The seed of the first run. A list has one per value of the sweep, or, for a single algorithm, starts
-                as many groups of runs.
+            cohort_size: The number of clients per round, sampled uniformly (default None, all clients).
+            participation: Another sampling rule, used instead of `cohort_size`.
+            timing: Client durations on a virtual clock and the round deadline (default None, no clock).
+            asynchronous: The rule of asynchronous rounds, see `fedjax_het.asynchronous`. A round is then a server step,
+                and `cohort_size` the number of clients that start together. None: synchronous rounds.
+            layout: The layout of the client axis; "auto" times several layouts and uses the fastest.
+            seed: The seed of the first run. A list has one seed per value of the sweep; for a single algorithm, each
+                entry starts a group of runs.
             num_seeds: The number of runs per value and first seed.
             evaluate_every: The number of rounds between evaluations.
-            on_nonfinite: "drop" leaves out uploads with NaN or infinity, "raise" stops at the first.
-            personal_on_test: Whether each client's own model is also scored on the common test set, which takes as many
-                evaluations as there are clients. "auto" does so where clients have no test examples of their own.
-            metrics: Metrics that evaluations compute besides loss and accuracy, see `METRICS`. Evaluations then bring
-                what is predicted for each held-out example to the host: a number per class, or per pixel of a mask.
+            on_nonfinite: "drop" ignores uploads with NaN or infinity, "raise" stops at the first one.
+            personal_on_test: Whether each personal model is also scored on the common test set, which takes one
+                evaluation per client. "auto" does so if clients have no test examples of their own.
+            metrics: Metrics to compute besides loss and accuracy, see `METRICS`. Evaluations then copy the predictions
+                for all held-out examples to the host: a number per class, or per pixel of a mask.
             diagnostics: The diagnostics of `diagnose` by name; see `fedjax_het.diagnostics`.
-            memory_budget: Bytes on each device; None is what the device has.
-            client_states: "device", "host" (its memory) or "disk" (a file in `folder`); "auto" leaves the device only
-                if the memory budget is too small. The choice affects no result.
+            memory_budget: Bytes per device (default None, the memory of the device).
+            client_states: "device", "host" (host memory) or "disk" (a file in `folder`); "auto" leaves the device only
+                if the memory budget is too small. Results do not depend on it.
             examples: "device", or "stream" from host memory or mapped files, round by round; "auto" as above.
-            folder: The folder for client states on disk; None is the folder of temporary files.
+            folder: The folder for client states on disk (default None, the temporary folder).
 
         Raises:
-            InputError: A combination that cannot work, a memory budget that is too small, or a sweep over a value that
-                the program depends on. Nothing has run by then.
+            InputError: A combination is invalid, the memory budget is too small, or a sweep varies a value that the
+                program depends on. Raised before anything runs.
         """
         sweep = algorithm if isinstance(algorithm, Sweep) else Sweep(lambda: algorithm)
         num_values = len(sweep.algorithms)
@@ -155,7 +155,7 @@ class Simulation:
 
     @property
     def has_personal(self) -> bool:
-        """Whether clients have models of their own: a part of the model stays with its client, or a rule makes them."""
+        """Whether clients have personal models: part of the model is local, or a rule builds them."""
         traced = self.executor.traced
         return has_own_models(traced.shapes.state.clients, traced.round.personalize)
 
@@ -165,17 +165,17 @@ class Simulation:
         return self.executor.start()
 
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
-        """Run some rounds in one call.
+        """Run several rounds in one call.
 
         Args:
-            state: The state; it is consumed.
+            state: The state; its buffers are donated.
             num_rounds: The number of rounds, at most `evaluate_every`.
 
         Returns:
             (The new state, metrics [runs, num_rounds, ...].)
 
         Raises:
-            NonFiniteError: An upload was not finite, and `on_nonfinite` is "raise".
+            NonFiniteError: An upload is not finite and `on_nonfinite` is "raise".
         """
         longest = self.executor.traced.spec.block
         if not 1 <= num_rounds <= longest:
@@ -191,7 +191,7 @@ class Simulation:
         return self.executor.evaluate(state)
 
     def diagnose(self, state: State) -> DiagnosticValues:
-        """Diagnose the next round; the state is not consumed.
+        """Diagnose the next round; the state stays valid.
 
         Returns:
             {diagnostic: {quantity: NumPy arrays [runs, ...]}}.
@@ -201,10 +201,10 @@ class Simulation:
         return self._diagnose(state)
 
     def count_overflow(self, first: int, end: int) -> np.ndarray | None:
-        """How many clients of the rounds from `first` to before `end` were drawn and found no place.
+        """Count the clients drawn in rounds `first` to `end - 1` that exceeded the slots of their round.
 
         Returns:
-            [runs]; None where the participation leaves no client out.
+            [runs]; None if the participation rule has no limit on slots.
         """
         traced = self.executor.traced
         if (overflow := traced.round.overflow) is None:
@@ -214,10 +214,10 @@ class Simulation:
         return np.asarray(counts).sum(axis=1)
 
     def count_attackers(self) -> np.ndarray | None:
-        """How many of the clients that are drawn and available in each round lie in a stage of the uplink.
+        """Count the attackers among the sampled and available clients of each round.
 
         Returns:
-            [runs, rounds]; None where no stage is an attack.
+            [runs, rounds]; None if no uplink stage is an attack.
         """
         traced, spec = self.executor.traced, self.executor.traced.spec
         stages = spec.algorithm.uplink
@@ -236,11 +236,11 @@ class Simulation:
         return np.asarray(jax.jit(jax.vmap(count))(spec.keys(), spec.schedule))
 
     def stops(self, done: int = 0, *also_every: int) -> Iterator[int]:
-        """Yield the numbers of rounds after which a run pauses: multiples of each interval, and the end.
+        """Yield the round counts at which a run pauses: multiples of each interval, and the end.
 
         Args:
             done: The number of rounds done.
-            *also_every: Intervals besides `evaluate_every`; 0 is none.
+            *also_every: Intervals besides `evaluate_every`; 0 is ignored.
         """
         while done < self.rounds:
             ends = [(done // every + 1) * every for every in (self.evaluate_every, *also_every) if every]
@@ -248,7 +248,7 @@ class Simulation:
             yield done
 
     def is_evaluated(self, round: int) -> bool:
-        """Whether a run is evaluated after this number of rounds."""
+        """Whether a run is evaluated after this many rounds."""
         return round % self.evaluate_every == 0 or round == self.rounds
 
 

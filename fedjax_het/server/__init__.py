@@ -1,1 +1,1 @@
-"""The server's parts of an algorithm: aggregators, weightings, summaries and optimizers."""
+"""Server-side parts of an algorithm: aggregators, weightings, summaries and optimizers."""

@@ -1,7 +1,7 @@
-"""Calibration of a finished model's head on virtual features, drawn from pooled statistics of the clients' (CCVR).
+"""Calibration of a trained model's head on virtual features, drawn from pooled client statistics (CCVR).
 
-Clients report `client.measures.class_moments` of the finished model. The pooled moments are those of all clients'
-features together, however these are divided among clients.
+Clients report `client.measures.class_moments` of the trained model. The pooled moments are those of all clients'
+features together, independent of the partition.
 
 Luo et al., No Fear of Heterogeneity: Classifier Calibration for Federated Learning with Non-IID Data, NeurIPS 2021.
 arXiv:2106.05001
@@ -27,23 +27,23 @@ class ClassMoments(NamedTuple):
 
 
 def no_moments(num_classes: int, num_features: int, dtype: jnp.dtype | type = float) -> ClassMoments:
-    """The moments of no example."""
+    """The moments of zero examples."""
     shapes = (num_classes,), (num_classes, num_features), (num_classes, num_features, num_features)
     return ClassMoments(*(jnp.zeros(shape, dtype) for shape in shapes))
 
 
 def add_moments(total: ClassMoments, report: Named, *, biased: bool = False) -> ClassMoments:
-    """The moments of the examples so far together with those of one more client.
+    """Add the moments of one client to the total.
 
         N = N' + n,   mu = mu' + n/N (m - mu'),   (N - 1) S = (N' - 1) S' + (n - 1) s + N' n / N (m - mu')(m - mu')^T
 
-    After all clients they are those of the paper's Eqs. 3 and 4, without its differences of large numbers and without
+    After all clients, the result equals the paper's Eqs. 3 and 4, without differences of large numbers and without
     the moments of all clients in memory.
 
     Args:
         total: N', mu' and S' of each class.
         report: n, m and s: {"counts" [class], "means" [class, feature], "covariances" [class, feature, feature]}.
-        biased: Takes covariances with the divisor n in the same formula, as public codes do; the result is too small.
+        biased: Whether covariances have divisor n in the same formula, as in public code; the result is too small.
     """
     counts, apart = report["counts"], report["means"] - total.means
     together = total.counts + counts
@@ -64,7 +64,7 @@ def draw_features(moments: ClassMoments, noise: Array) -> Array:
 
 
 def symmetric_root(covariances: Array) -> Array:
-    """The symmetric square roots of matrices [..., d, d]; negative eigenvalues, which are rounding, count as 0."""
+    """The symmetric square roots of matrices [..., d, d]; negative eigenvalues (rounding errors) count as 0."""
     values, vectors = jnp.linalg.eigh(covariances)
     scaled = vectors * jnp.sqrt(jnp.maximum(values, 0))[..., None, :]
     return jnp.matmul(scaled, jnp.swapaxes(vectors, -1, -2), precision=_EXACT)
@@ -78,15 +78,15 @@ def train_head(
     mask: Array,
     learning_rate: float,
 ) -> Params:
-    """Train params/classifier alone on batches of features, by plain SGD on the mean cross-entropy of each batch.
+    """Train only params/classifier on batches of features, by plain SGD on the mean cross-entropy of each batch.
 
     Args:
-        classify: The model's: (parameters, features) -> logits.
+        classify: The model's function (parameters, features) -> logits.
         params: All parameters.
         features: [batches, batch, feature].
         labels: [batches, batch].
-        mask: [batches, batch], 0 for entries that take no part.
-        learning_rate: Of plain SGD.
+        mask: [batches, batch], 0 for padding.
+        learning_rate: The learning rate of SGD.
 
     Returns:
         All parameters, with the new head.
@@ -116,17 +116,17 @@ def calibrate_head(
     batch_size: int = 64,
     epochs: int = 1,
 ) -> Params:
-    """Draw virtual features of every class that a client has, and train the head on them.
+    """Draw virtual features for every class that has examples, and train the head on them.
 
     Args:
-        classify: The model's: (parameters, features) -> logits.
-        params: All parameters; the head starts from theirs.
+        classify: The model's function (parameters, features) -> logits.
+        params: All parameters; training starts from their head.
         moments: The pooled moments.
-        key: Of the draws and of their order, which is new in each epoch.
-        num_draws: The paper's M, virtual features per class.
-        learning_rate: Of plain SGD.
+        key: The key of the features and of their order, which changes every epoch.
+        num_draws: The number of virtual features per class, the paper's M.
+        learning_rate: The learning rate of SGD.
         batch_size: Features per step.
-        epochs: Passes over the virtual features.
+        epochs: The number of passes over the virtual features.
 
     Returns:
         All parameters, with the new head.

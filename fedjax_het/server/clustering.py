@@ -1,4 +1,4 @@
-"""Clusters of first neighbours (FINCH) over arrays of fixed shapes, computed inside the program."""
+"""First-neighbor clustering (FINCH) over arrays of fixed shapes, inside the compiled program."""
 
 import jax
 import jax.numpy as jnp
@@ -6,25 +6,25 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.types import Array
 
-_SHORTEST = 1e-8  # a vector shorter than this has no direction: its cosine with every other is 0
+_SHORTEST = 1e-8  # cosines with shorter vectors are 0
 
 
 def cluster_by_first_neighbours(points: Array, is_member: Array) -> Array:
-    """The coarsest partition of FINCH that has more than one cluster, or else the one cluster.
+    """The coarsest FINCH partition with more than one cluster, or a single cluster if there is none.
 
         kappa(i) = the nearest other point by the cosine;   i and j are linked if j = kappa(i), i = kappa(j) or
         kappa(i) = kappa(j);   clusters are the connected components
 
-    and so again with the mean points of the clusters, until one cluster would be left. No number of clusters is chosen,
-    and no cluster has one member, unless there is but one point. Neighbours are found in float32, the lowest index
-    first where several are as near; means are of the points themselves, each with the same weight.
+    This is repeated with the cluster means until one cluster would be left. There is no hyperparameter, and each
+    cluster has at least two members, unless there is only one point. Neighbors are found in float32, with ties broken
+    by the lowest index; cluster means weigh all points equally.
 
     Args:
         points: [m, feature].
-        is_member: [m] bool; the other points take no part.
+        is_member: [m] bool; other points are ignored.
 
     Returns:
-        [m], the lowest index among the members of a point's cluster; a point that takes no part has its own.
+        [m], the lowest index among the members of a point's cluster; for ignored points their own index.
 
     References:
         Sarfraz, Sharma and Stiefelhagen, Efficient Parameter-free Clustering Using First Neighbor Relations, CVPR 2019.
@@ -45,12 +45,12 @@ def cluster_by_first_neighbours(points: Array, is_member: Array) -> Array:
         num_clusters = jnp.sum(is_member & (merged == apart))
         return jnp.where(num_clusters > 1, merged, labels)
 
-    # Clusters have at least two members, so that their number halves from level to level.
+    # Clusters have at least two members, so their number at least halves per level.
     return jax.lax.fori_loop(0, size.bit_length(), merge_unless_last, merge(apart))
 
 
 def _first_neighbours(points: Array, is_member: Array) -> Array:
-    """[m]: the nearest other member of each member; a point that has none is its own."""
+    """[m]: the nearest other member of each member; the point itself if there is none."""
     points = points.astype(jnp.float32)
     lengths = jnp.linalg.norm(points, axis=1, keepdims=True)
     directions = jnp.where(lengths > _SHORTEST, points / jnp.maximum(lengths, _SHORTEST), 0)
@@ -62,15 +62,15 @@ def _first_neighbours(points: Array, is_member: Array) -> Array:
 
 
 def _components(neighbour: Array) -> Array:
-    """[m]: the lowest index in the component of each point, where every point is linked to its neighbour.
+    """[m]: the lowest index in the component of each point, where every point is linked to its neighbor.
 
-    Whoever follows neighbours ends in the one cycle of the component; steps double.
+    Following neighbors ends in the only cycle of the component; computed by pointer doubling.
     """
     size = len(neighbour)
     index = jnp.arange(size)
 
     def double(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        lowest, ahead = state  # of the next 2^n points, and the point that far ahead
+        lowest, ahead = state  # the minimum over the next 2^n points, and the point 2^n steps ahead
         return jnp.minimum(lowest, lowest[ahead]), ahead[ahead]
 
     lowest, ahead = jax.lax.fori_loop(0, size.bit_length(), double, (index, neighbour))
@@ -79,16 +79,16 @@ def _components(neighbour: Array) -> Array:
 
 
 def cluster_means(points: Array, labels: Array, is_member: Array, most: int) -> tuple[Array, Array]:
-    """The mean points of the clusters, in the order of their lowest members.
+    """The cluster means, ordered by lowest member.
 
     Args:
         points: [m, feature].
-        labels: [m], as `cluster_by_first_neighbours` gives them.
+        labels: [m], from `cluster_by_first_neighbours`.
         is_member: [m].
-        most: The largest number of clusters.
+        most: The maximum number of clusters.
 
     Returns:
-        (means [most, feature], zeros behind the last cluster; whether there is such a cluster [most]).
+        (means [most, feature], padded with zeros; whether the cluster exists [most]).
     """
     is_first = is_member & (labels == jnp.arange(len(labels)))
     place = (jnp.cumsum(is_first) - 1)[labels]

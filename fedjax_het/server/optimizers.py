@@ -1,14 +1,14 @@
 """Server optimizers as published: FedAvgM, FedAdagrad, FedAdam, FedYogi, and FedACG's lookahead.
 
-The pseudo-gradient g is minus the combined update, D = -g. For each coordinate
+The pseudo-gradient g is minus the aggregated update, D = -g. For each coordinate
 
     m <- b1 m + (1 - b1) D
     v <- v + D^2 (Adagrad, b1 = 0)  |  b2 v + (1 - b2) D^2 (Adam)  |  v - (1 - b2) D^2 sign(v - D^2) (Yogi)
     w <- w + eta m / (sqrt(v) + tau)
 
-Each is an optax.GradientTransformation and serves any algorithm: replace(fedprox(), server_optimizer=yogi()).
-optax's own adam and yogi correct the bias of the first rounds, which the paper does not.
-Raised by all: InputError for a concrete setting out of range, or an unknown name.
+Each is an optax.GradientTransformation and works with any algorithm: replace(fedprox(), server_optimizer=yogi()).
+optax's own adam and yogi apply bias correction, which the paper does not.
+All raise InputError for a concrete setting out of range or an unknown name.
 
 Reddi et al., Adaptive Federated Optimization, ICLR 2021. arXiv:2003.00295; Hsu et al., Measuring the Effects of
 Non-Identical Data Distribution for Federated Visual Classification, 2019. arXiv:1909.06335 (FedAvgM).
@@ -43,7 +43,7 @@ SecondMoment = Callable[[Array, Array], Array]
 
 BiasCorrection = Literal["adam", "flower"]
 InitialMoment = NonNegative | Literal["tau2"]
-LATER: dict[BiasCorrection, int] = {"adam": 0, "flower": 1}  # Flower counts the first step as its second
+LATER: dict[BiasCorrection, int] = {"adam": 0, "flower": 1}  # Flower counts the first step as step 2
 
 
 @validate_arguments
@@ -54,8 +54,8 @@ def sgd(
 
     Args:
         learning_rate: The paper's eta.
-        momentum: Of the server.
-        momentum_damping: b <- momentum b + (1 - momentum) D instead, so that the step does not grow (MOON's
+        momentum: The momentum of the server.
+        momentum_damping: Whether b <- momentum b + (1 - momentum) D instead, so the step size does not grow (MOON's
             repository).
     """
 
@@ -68,17 +68,17 @@ def sgd(
 
 
 class Lookahead(NamedTuple):
-    step: Params  # lam m, by which the model that is sent is ahead of the server's own
+    step: Params  # lam m, the difference between the model sent and the server's own model
 
 
 @validate_arguments
 def lookahead_momentum(momentum: FractionBelowOne = 0.85) -> optax.GradientTransformation:
     """FedACG's server: m <- momentum m + D;  x <- z + D;  z <- x + momentum m.
 
-    The weights are z, which is sent; `without_lookahead` gives x. z moves as under Nesterov's momentum at rate 1.
+    The server sends z; `without_lookahead` returns x. z follows Nesterov momentum with learning rate 1.
 
     Args:
-        momentum: The paper's lambda, .85.
+        momentum: The paper's lambda (default .85).
     """
 
     def update(updates: Params, state: PyTree, params: Params | None = None) -> tuple[Params, Lookahead]:
@@ -89,10 +89,10 @@ def lookahead_momentum(momentum: FractionBelowOne = 0.85) -> optax.GradientTrans
 
 
 def without_lookahead(server: ServerState) -> Variables:
-    """The shared variables of a server with `lookahead_momentum`, with the parameters x in place of z, which is sent.
+    """The shared variables of a server with `lookahead_momentum`, with parameters x instead of z.
 
     Raises:
-        InputError: The server has another optimizer.
+        InputError: The server uses another optimizer.
     """
     if not isinstance(server.optimizer, Lookahead):
         raise InputError(
@@ -106,7 +106,7 @@ def without_lookahead(server: ServerState) -> Variables:
 def adagrad(
     learning_rate: NonNegative = 0.1, tau: Positive = 1e-3, v0: InitialMoment = 0.0
 ) -> optax.GradientTransformation:
-    """FedAdagrad: v is the sum of squares, so steps only become shorter.
+    """FedAdagrad: v is the sum of squares, so step sizes only decrease.
 
     Args:
         learning_rate: The paper's eta.
@@ -132,11 +132,11 @@ def adam(
         learning_rate: The paper's eta.
         b1: Decay of m.
         b2: Decay of v.
-        tau: How adaptive, 1e-5 to 1e-1; above 0.
-        v0: First value of v; "tau2" is tau^2, which the paper's Algorithm 2 asks for; its experiments and Flower take
-            0.
-        bias_correction: None (the paper) | "adam", eta sqrt(1 - b2^t) / (1 - b1^t) with t = 1 at first (the authors'
-            code, by Keras) | "flower", the same with t = 2 at first.
+        tau: Degree of adaptivity, positive, 1e-5 to 1e-1.
+        v0: Initial value of v (default 0, as in the paper's experiments and Flower). "tau2": tau^2, as in the paper's
+            Algorithm 2.
+        bias_correction: Default None, as in the paper. "adam": eta sqrt(1 - b2^t) / (1 - b1^t) from t = 1 (the authors'
+            code, through Keras). "flower": the same from t = 2.
     """
     return _adaptive(lambda v, square: b2 * v + (1 - b2) * square, learning_rate, b1, b2, tau, v0, bias_correction)
 
@@ -151,7 +151,7 @@ def yogi(
     v0: InitialMoment = 0.0,
     bias_correction: BiasCorrection | None = None,
 ) -> optax.GradientTransformation:
-    """FedYogi: v moves towards the squares by steps of their size, so it falls slowly. Arguments as in `adam`."""
+    """FedYogi: v changes by at most (1 - b2) D^2 per step, so it decreases slowly. Arguments as in `adam`."""
     return _adaptive(
         lambda v, square: v - (1 - b2) * square * jnp.sign(v - square), learning_rate, b1, b2, tau, v0, bias_correction
     )

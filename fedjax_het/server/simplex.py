@@ -1,4 +1,4 @@
-"""Quadratic programs on the probability simplex, solved inside the program."""
+"""Quadratic programs on the probability simplex, solved inside the compiled program."""
 
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ from fedjax_het.types import Array
 
 
 class _Search(NamedTuple):
-    point: Float[Array, "cohort"]  # feasible, and never worse than before
-    support: Bool[Array, "cohort"]  # the coordinates that may differ from zero
+    point: Float[Array, "cohort"]  # feasible, never worse than the previous point
+    support: Bool[Array, "cohort"]  # the coordinates that may be nonzero
     is_minimal: Array  # the point is the minimum over its support's face
     is_done: Array
     num_steps: Array
@@ -23,9 +23,9 @@ class _Search(NamedTuple):
 def least_on_simplex(matrix: Array, start: Array, is_allowed: Array) -> Array:
     """argmin a^T P a over a >= 0, sum a = 1, a_j = 0 where not allowed, by Wolfe's active set from the corner `start`.
 
-    Exact to rounding, in about as many steps of m^3 / 3 as the solution has entries. Among several minima one near the
-    corner is found: the corner itself if it is one. Should a step fail, the best point so far is the answer, at least
-    as good as the corner.
+    Exact to rounding, in about as many steps of m^3 / 3 as the solution has nonzero entries. Among several minima, one
+    near the corner is found, and the corner itself if it is a minimum. If a step fails, the best point so far is
+    returned, which is at least as good as the corner.
 
     Args:
         matrix: P, [m, m], positive semi-definite.
@@ -50,8 +50,8 @@ def least_on_simplex(matrix: Array, start: Array, is_allowed: Array) -> Array:
 
 
 def _step(matrix: Array, is_allowed: Array, search: _Search) -> _Search:
-    """Add the steepest further coordinate to the support of a minimal point, and move to the minimum over the support's
-    affine hull, or as far towards it as the simplex reaches, where a coordinate leaves the support."""
+    """Add the steepest coordinate to the support of a minimal point, and move to the minimum over the support's affine
+    hull, or as far towards it as the simplex allows, where a coordinate leaves the support."""
     point = search.point
     entering = search.is_minimal & _steepest(matrix, search, is_allowed)
     support = search.support | entering
@@ -73,7 +73,7 @@ def _step(matrix: Array, is_allowed: Array, search: _Search) -> _Search:
 
 
 def _steepest(matrix: Array, search: _Search, is_allowed: Array) -> Array:
-    """[m] bool: the coordinate along which the objective falls fastest, if any falls by more than rounding."""
+    """[m] bool: the coordinate of steepest descent, if the objective decreases by more than rounding."""
     gradient = matrix @ search.point
     value = gradient @ search.point
     rounding = 8 * jnp.finfo(matrix.dtype).eps * (jnp.abs(matrix) @ search.point + value)
@@ -96,7 +96,7 @@ def _solve(matrix: Array, vector: Array) -> Array:
     """The solution of matrix x = vector, for a positive definite matrix."""
     if target_platform() != "tpu":
         return cho_solve(cho_factor(matrix), vector)
-    # XLA's compiler for TPUs refuses its own Cholesky decomposition in float64 on several chips.
+    # On several TPU chips, XLA does not support its own Cholesky decomposition in float64.
     place = jnp.arange(len(matrix))
 
     def add_column(j: Array, lower: Array) -> Array:

@@ -1,6 +1,6 @@
-"""The stages of an uplink: what happens to a client's finished update before the server combines it.
+"""Uplink stages: transformations of a finished client update before the server aggregates it.
 
-An algorithm takes them in the order in which they apply, `dataclasses.replace(fedavg(), uplink=(clip(1.0),))`; a
+An algorithm lists them in the order in which they apply, `dataclasses.replace(fedavg(), uplink=(clip(1.0),))`; a
 config names them, `config.uplink = ({"name": "clip", "norm": 1.0},)`.
 """
 

@@ -1,9 +1,8 @@
-"""Attacks: stages in which some clients send something else than what they have trained.
+"""Attacks: stages in which some clients replace their update by a malicious one.
 
-A lie comes last on a client: put the attack behind clipping and compression, which bind honest clients alone. What a
-server does with what arrived (bounds, robust rules) comes after it. mu and s are the mean and the standard deviation of
-each coordinate over the honest clients that are present. With attackers take weighting="uniform": a client's number of
-examples is what it says.
+Put attacks after the clients' clipping and compression, which constrain honest clients only, and before the defenses of
+the server (bounds, robust rules). mu and s are the mean and the standard deviation of each coordinate over the honest
+clients that are present. With attackers, use weighting="uniform", because clients report their own number of examples.
 """
 
 import warnings
@@ -31,15 +30,15 @@ from fedjax_het.validation import Count, Finite, NonNegative, Positive, Seed, va
 def attack_sign_flip(
     factor: Positive = 1.0, *, collections: Collections = "all", **attackers: Unpack[Attackers]
 ) -> Stage:
-    """Attackers send their own update backwards, -factor u_i.
+    """Attackers send their own update with the sign flipped, -factor u_i.
 
     Args:
-        factor: 1; a larger one scales the lie.
-        collections: Which ones are lies, "all" or "params".
-        attackers: Who attacks, see `fedjax_het.attackers.Attackers`.
+        factor: The scale of the malicious update (default 1).
+        collections: The collections under attack, "all" or "params".
+        attackers: Which clients attack, see `fedjax_het.attackers.Attackers`.
 
     Raises:
-        InputError: Neither a fraction nor ids are given, or both.
+        InputError: Neither a fraction nor ids are given, or both are.
     """
     return _own_lie(lambda update, key: tree.scale(-factor, update), collections, attackers)
 
@@ -52,10 +51,10 @@ def attack_gaussian(
     collections: Collections = "all",
     **attackers: Unpack[Attackers],
 ) -> Stage:
-    """Attackers send normal numbers in place of their update, N(mean, deviation^2) in each coordinate (as ByzFL does).
+    """Attackers replace their update by Gaussian noise, N(mean, deviation^2) in each coordinate (as in ByzFL).
 
     Args:
-        deviation, mean: Of the numbers, 1 and 0.
+        deviation, mean: The standard deviation and mean of the noise (default 1 and 0).
         collections, attackers: See `attack_sign_flip`.
 
     Raises:
@@ -65,7 +64,7 @@ def attack_gaussian(
 
 
 def draw_normal(like: PyTree, key: Key, mean: float = 0.0, deviation: float = 1.0) -> PyTree:
-    """A tree of normal numbers of the shapes of another."""
+    """A tree of normal numbers with the shapes of another tree."""
     leaves, structure = jax.tree.flatten(like)
     draw = lambda number, leaf: jax.random.normal(jax.random.fold_in(key, number), leaf.shape, leaf.dtype)  # noqa: E731
     return structure.unflatten([(mean + deviation * draw(i, leaf)).astype(leaf.dtype) for i, leaf in enumerate(leaves)])
@@ -90,10 +89,10 @@ def _attack(attackers: Attackers, collections: Collections, **slots: Any) -> Sta
 def attack_inner_product(
     factor: Positive = 2.0, *, collections: Collections = "all", **attackers: Unpack[Attackers]
 ) -> Stage:
-    """Attackers turn the mean's inner product with the honest one around: all send -tau mu (IPM).
+    """All attackers send -tau mu, to make the inner product of the mean with the honest mean negative (IPM).
 
     Args:
-        factor: tau; ByzFL 2, the authors of bucketing .1. 1 flips the sign of the mean.
+        factor: tau (default 2, as in ByzFL; bucketing paper: 0.1). 1: flip the sign of the mean.
         collections, attackers: See `attack_sign_flip`.
 
     Raises:
@@ -118,13 +117,13 @@ def attack_little_is_enough(
     collections: Collections = "all",
     **attackers: Unpack[Attackers],
 ) -> Stage:
-    """Attackers hide within the spread of the honest updates: all send mu - z s (ALIE).
+    """All attackers send mu - z s, which hides within the spread of the honest updates (ALIE).
 
     Args:
-        z: 1.5, the authors', or "largest", the quantile at which they expect to stay hidden (`largest_z`). For less
-            than three attackers that is no attack: refused if no round can have more, warned of if few have.
-        sign: "minus" | "plus", mu + z s (ByzFL).
-        deviation: s with m in the denominator, "population" (authors), or m - 1, "sample" (ByzFL and others).
+        z: Default 1.5, as in the authors' code. "largest": the quantile at which attackers expect to stay hidden
+            (`largest_z`); too few attackers (less than three) raise an error, or a warning if some rounds have enough.
+        sign: "minus", or "plus" for mu + z s (ByzFL).
+        deviation: The denominator of s: m, "population" (authors), or m - 1, "sample" (ByzFL and others).
         collections, attackers: See `attack_sign_flip`.
 
     Raises:
@@ -156,12 +155,12 @@ def attack_little_is_enough(
 
 
 def mean_of(stack: PyTree, is_honest: Array) -> PyTree:
-    """The mean of some rows of a stack, leaves [cohort, ...] -> [...]; 0 without any."""
+    """The mean of selected rows of a stack, leaves [cohort, ...] -> [...]; 0 if none is selected."""
     return tree.weighted_sum(stack, is_honest / jnp.maximum(jnp.sum(is_honest), 1))
 
 
 def deviation_of(stack: PyTree, is_honest: Array, num_lost: int = 0) -> PyTree:
-    """The standard deviation of each coordinate over some rows of a stack, with n - num_lost in the denominator."""
+    """The standard deviation of each coordinate over selected rows of a stack, with denominator n - num_lost."""
 
     def of_leaf(leaf: Array, mean: Array) -> Array:
         squared = jnp.where(tree.add_axes(is_honest, leaf.ndim), jnp.square(leaf - mean), 0)
@@ -171,7 +170,7 @@ def deviation_of(stack: PyTree, is_honest: Array, num_lost: int = 0) -> PyTree:
 
 
 def largest_z(num_clients: Array | int, num_attackers: Array | int) -> Array:
-    """ALIE's z_max = Phi^-1((n - f - s)/(n - f)), s = floor(n/2 + 1) - f; 0 where that is infinite, for n <= 2."""
+    """ALIE's z_max = Phi^-1((n - f - s)/(n - f)), s = floor(n/2 + 1) - f; 0 if that is infinite (n <= 2)."""
     num_honest = jnp.maximum(num_clients - num_attackers, 1)
     share = (num_honest - (num_clients // 2 + 1 - num_attackers)) / num_honest
     return jnp.where((share > 0) & (share < 1), jax.scipy.special.ndtri(jnp.clip(share, 1e-6, 1 - 1e-6)), 0)
@@ -180,7 +179,7 @@ def largest_z(num_clients: Array | int, num_attackers: Array | int) -> Array:
 def _common_lie(
     lie: Callable[[Variables, Array, Array], Variables], collections: Collections, attackers: Attackers
 ) -> Stage:
-    """A stage in which all attackers send the same: (updates [cohort, ...], who is honest, who lies) -> the lie."""
+    """A stage in which all attackers send the same update: (updates [cohort, ...], is_honest, is_lying) -> update."""
 
     def corrupt(stack: Variables, view: CorruptView) -> Variables:
         is_honest, is_lying = _parties(view, attackers)
@@ -191,23 +190,23 @@ def _common_lie(
 
 
 def _parties(view: CorruptView, attackers: Attackers) -> tuple[Array, Array]:
-    """Of the cohort, (who is present and honest, who is present and attacks)."""
+    """Return (is present and honest, is present and attacks) for the cohort."""
     lies = is_attacker(view.cohort, view.num_clients, attackers)
     return view.is_present & ~lies, view.is_present & lies
 
 
 # ---- mimicry ---------------------------------------------------------------------------------------------------------
 class Direction(NamedTuple):
-    """What attackers have learnt of the honest updates of the rounds so far."""
+    """What attackers have learned from the honest updates so far."""
 
     num_rounds: Int[Array, ""]
     mean: Variables  # mu
-    axis: Variables  # z, along which honest updates differ most
-    target: Int[Array, ""]  # the id of the client who is mimicked
+    axis: Variables  # z, the direction of largest variation of honest updates
+    target: Int[Array, ""]  # the id of the mimicked client
 
 
 def learn_direction(known: Direction, stack: Variables, is_honest: Array) -> Direction:
-    """Take one round into account.
+    """Update the direction with one round.
 
     mu <- (t mu + mean_i u_i)/(1 + t),   c = sum_i <u_i - mu, z> (u_i - mu),   z <- t z + c/|c|, normalized
     """
@@ -228,10 +227,10 @@ def _products(stack: Variables, other: Variables) -> Array:
 def mimic(
     known: Direction, stack: Variables, cohort: Array, is_honest: Array, num_warmup: int, *, is_least: bool = False
 ) -> tuple[Direction, Array]:
-    """(what is known after the round, the place in the cohort of the client who is mimicked).
+    """Return (the direction after the round, the cohort index of the mimicked client).
 
-    While it warms up, the honest client with the largest (or the least) <u_i, z>; then the last one of these, or, in a
-    round without that one, the client chosen in the same way.
+    During warm-up this is the honest client with the largest (or smallest) <u_i, z>; afterwards the last client chosen
+    so. If that client is absent in a round, the client is chosen as during warm-up.
     """
     is_warm = known.num_rounds >= num_warmup
     learnt = learn_direction(known, stack, is_honest)
@@ -252,15 +251,15 @@ def attack_mimic(
     collections: Collections = "all",
     **attackers: Unpack[Attackers],
 ) -> Stage:
-    """Attackers send what one honest client sends, so that it counts more than the others.
+    """Attackers copy the update of one honest client to increase its weight.
 
-    They learn along which direction z honest updates differ most, and mimic the client furthest along it; after
-    `num_warmup` rounds they stay with that one. An attack on heterogeneous data: the lie is an honest update.
+    They learn the direction z of largest variation of the honest updates, and mimic the client furthest along it; after
+    `num_warmup` rounds that client is fixed. The attack targets heterogeneous data: every update sent is honest.
 
     Args:
-        num_warmup: Rounds in which z is learnt, 1.
-        choice: Of the client by <u_i, z>, "largest" | "least".
-        axis_seed: Of the normal vector that z starts from.
+        num_warmup: Number of rounds in which z is learned (default 1).
+        choice: Whether the client with the "largest" or the "least" <u_i, z> is mimicked.
+        axis_seed: Seed of the normal vector that initializes z.
         collections, attackers: See `attack_sign_flip`.
 
     Raises:
@@ -288,7 +287,7 @@ def attack_mimic(
         return tree.where(is_lying & jnp.any(is_honest), said, stack)
 
     def receive(update: Variables, view: ReceiveView) -> tuple[Variables, Direction]:
-        server = view.server  # the rows of honest clients are as they were
+        server = view.server  # rows of honest clients are unchanged
         known = CorruptView(server.received, server.cohort, server.is_present, view.num_clients, view.state, view.key)
         return update, step(view.state, treated(server.updates.tensors()), known)[0]
 

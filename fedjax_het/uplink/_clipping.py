@@ -15,17 +15,17 @@ Collections = Literal["params", "all"]
 
 @validate_arguments
 def clip(norm: Positive, per_layer: bool = False, collections: Collections = "params") -> Stage:
-    """Scale every update that is longer than a bound down to it.
+    """Scale down every update whose norm exceeds a bound.
 
         u <- u min(1, C / |u|)
 
-    The norm is computed in float32; an update of norm C or less, and one of zeros, keeps its bits.
+    The norm is computed in float32. Updates of norm C or less, including zeros, are unchanged to the bit.
 
     Args:
-        norm: C, in units of the parameters; 0.1 to 1 is usual.
-        per_layer: Whether each of the l tensors is clipped by itself to C / sqrt(l), so that the whole update is no
-            longer than C.
-        collections: "params", while other collections (batch statistics) are sent as they are, or "all" in one vector.
+        norm: C, in units of the parameters; typically 0.1 to 1.
+        per_layer: Whether each of the l tensors is clipped separately to C / sqrt(l), which bounds the norm of the
+            whole update by C.
+        collections: "params" sends other collections (batch statistics) unchanged; "all" clips all as one vector.
 
     Raises:
         InputError: The bound is not positive.
@@ -41,13 +41,13 @@ def clip(norm: Positive, per_layer: bool = False, collections: Collections = "pa
 
 
 def clip_norm(update: Variables, bound: float | Array) -> Variables:
-    """Scale a tree down to a norm, over all leaves together."""
+    """Clip a tree to a norm over all leaves together."""
     length = tree.norm(update)
     factor = jnp.where(length > bound, bound / tree.positive_or_one(length), 1)
     return tree.scale(factor, update)
 
 
 def clip_layers(update: Variables, bound: float | Array) -> Variables:
-    """Scale each of the l leaves down to bound / sqrt(l)."""
+    """Clip each of the l leaves to norm bound / sqrt(l)."""
     each = bound / len(jax.tree.leaves(update)) ** 0.5
     return jax.tree.map(lambda leaf: clip_norm(leaf, each), update)

@@ -1,4 +1,4 @@
-"""Stages that compress updates: the messages of an update, error feedback, and the bits of what is sent."""
+"""Compression stages: the messages of an update, error feedback, and message sizes in bits."""
 
 import math
 import warnings
@@ -16,19 +16,19 @@ from fedjax_het.types import Array, Key, PyTree, Variables
 from fedjax_het.uplink._clipping import Collections
 
 Scope = Literal["tensor", "model"]
-"""Whether each tensor of an update is a message of its own, or all of them are one vector."""
+"""Whether each tensor of an update is a separate message, or all tensors are one vector."""
 Feedback = Literal["none", "classic", "ef21", "ef21+"]
-"""What a client keeps of the error of its compressor, see `compression_stage`."""
+"""How a client accumulates the error of its compressor, see `compression_stage`."""
 
 
 class Compressor(NamedTuple):
     """A rule that compresses one vector.
 
     Args:
-        decode: (vector [d], a key of the client's own, a key that all clients and the server share) -> what the server
-            decodes.
-        bits: d -> bits of the message.
-        variance: d -> a number w with E|C(x) - x|^2 <= w |x|^2, for unbiased rules whose error may be larger than x.
+        decode: (vector [d], private key of the client, key shared by all clients and the server) -> vector that the
+            server decodes.
+        bits: d -> message size in bits.
+        variance: d -> a bound w with E|C(x) - x|^2 <= w |x|^2, for unbiased rules whose error may be larger than x.
     """
 
     decode: Callable[[Array, Key, Key], Array]
@@ -39,23 +39,23 @@ class Compressor(NamedTuple):
 def compression_stage(compressor: Compressor, scope: Scope, feedback: Feedback, collections: Collections) -> Stage:
     """Compress each message of an update.
 
-    Error feedback, where u is the client's update of the round, C the compressor, and absent clients keep what they
-    have:
+    Error feedback, where u is the client's update of the round and C the compressor; the memory of absent clients is
+    unchanged:
 
         classic   p = e + u;  sent: C(p);  e <- p - C(p)
         ef21      sent: c = C(u - h);  h <- h + c;  the server steps by H <- H + (1/N) sum over the present of c
-        ef21+     as ef21, but h <- the nearer to u of h + C(u - h) and C(u)
+        ef21+     as ef21, but h <- whichever of h + C(u - h) and C(u) is closer to u
 
-    e holds what the compressor took alone: what a later clip takes is forgotten, or the memory of a client that is
-    always clipped would grow for ever. h begins at zero, so that the first message is as small as the others. Feedback
-    needs compressors whose error is smaller than their input. Unbiased ones with a known variance w are therefore
-    divided by 1 + w, C(x) / (1 + w).
+    e accumulates only the compression error, not the error of a later clip, which would grow without bound for a client
+    that is always clipped. h starts at zero, so the first message is as small as the others. Feedback requires
+    compressors whose error is smaller than their input, so unbiased compressors with a known variance w are scaled
+    to C(x) / (1 + w).
 
     Args:
         compressor: The compressor.
         scope: "tensor" or "model".
         feedback: "none", "classic", "ef21" or "ef21+".
-        collections: The collections that are compressed; the others are sent as they are, and counted so.
+        collections: The collections to compress; the others are sent, and counted, uncompressed.
 
     Returns:
         The stage.
@@ -79,7 +79,7 @@ def compression_stage(compressor: Compressor, scope: Scope, feedback: Feedback, 
     def count_bits(_: float, shapes: Variables) -> float:
         sizes = [leaf.size for leaf in jax.tree.leaves(shapes)]
         bits = math.fsum(map(compressor.bits, sizes if scope == "tensor" else [sum(sizes)]))
-        return bits + (feedback == "ef21+")  # which of the two it is
+        return bits + (feedback == "ef21+")  # one bit selects the candidate
 
     def send_plainly(update: Variables, view: StageView) -> Sent:
         return Sent(compress(update, view))
@@ -116,7 +116,7 @@ def compression_stage(compressor: Compressor, scope: Scope, feedback: Feedback, 
 
 
 def _add_to_mean(update: Variables, view: ReceiveView) -> tuple[Variables, PyTree]:
-    """H <- H + (1/N) sum over the present of c, from their mean."""
+    """H <- H + (1/N) sum over the present of c, given their mean."""
     mean = tree.add(view.state, tree.scale(num_present(view) / view.server.num_clients, update))
     return mean, mean
 
@@ -135,7 +135,7 @@ def _check_mean_of_all(algorithm: Algorithm) -> None:
 
 
 def check_uniform_mean(algorithm: Algorithm, reason: str) -> None:
-    """Raise InputError unless the server takes the plain mean over the clients present."""
+    """Raise InputError unless the server takes the plain mean over the present clients."""
     if not algorithm.aggregator.is_uniform_mean:
         raise InputError(
             f"uplink: {reason}, which needs the sum of what arrives. Take an algorithm whose server takes the plain "
@@ -144,12 +144,12 @@ def check_uniform_mean(algorithm: Algorithm, reason: str) -> None:
 
 
 def num_present(view: ReceiveView) -> Array:
-    """The number of clients whose updates the server has combined."""
+    """The number of clients whose updates the server has aggregated."""
     return jnp.sum(view.server.is_present)
 
 
 def _messages(update: Variables, scope: Scope) -> tuple[list[Array], Callable[[Sequence[Array]], Variables]]:
-    """(The vectors that are compressed one by one, the function that makes an update of them again.)"""
+    """(The vectors to compress separately, a function that reassembles an update.)"""
     if scope == "model":
         vector, to_update = ravel_pytree(update)
         return [vector], lambda vectors: to_update(vectors[0])

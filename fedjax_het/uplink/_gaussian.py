@@ -1,4 +1,4 @@
-"""Differential privacy of clients: clipping and Gaussian noise."""
+"""Client-level differential privacy: clipping and Gaussian noise."""
 
 from typing import Literal
 
@@ -22,8 +22,8 @@ from fedjax_het.validation import (
 )
 
 Buffers = Literal["in_vector", "keep_server"]
-_COUNT_NOISE = 0.05  # sigma_b per expected client, where none is given
-_SMALLEST = 1e-6  # of the initial bound, below which an adaptive bound does not fall
+_COUNT_NOISE = 0.05  # default sigma_b per expected client
+_SMALLEST = 1e-6  # lower limit of an adaptive bound, relative to the initial bound
 
 
 @validate_arguments
@@ -40,38 +40,37 @@ def gaussian_mechanism(
     bounded_fraction: bool = False,
     noise_seed: Seed | None = None,
 ) -> Stage:
-    """Clip every update, and add Gaussian noise so that what the server releases hardly depends on any one client.
+    """Clip every update and add Gaussian noise for client-level differential privacy.
 
         noise_at="server":   u = (sum_i u_i min(1, C / |u_i|) + N(0, (z C)^2)) / (q N)
         noise_at="clients":  u_i <- u_i min(1, C / |u_i|) + N(0, (z C)^2), then the algorithm's own aggregator
 
-    At the server the aggregator must be the plain mean, no later stage may change what clients send, and the noise is
-    added in every round, whoever came: q N, the expected number of clients, is a constant of the participation. At the
-    clients every message is private by itself, and nothing that follows can weaken the guarantee.
-    With a target quantile gamma the bound follows the norms of the updates, with the count of b_i = [|u_i| <= C]:
+    At the server, the aggregator must be the plain mean, no later stage may change the updates, and noise is added in
+    every round, whichever clients report: q N, the expected number of clients, is fixed by the participation rule. At
+    the clients, each message is private on its own, and later steps cannot weaken the guarantee.
+    With a target quantile gamma, the bound adapts to the update norms, through the count of b_i = [|u_i| <= C]:
 
         b = (sum_i (b_i - 1/2) + N(0, sigma_b^2)) / (q N) + 1/2,   C <- C exp(-eta (b - gamma)),
-        with z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2) in the place of z for the updates, so that both cost z together
+        with z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2) instead of z for the updates, so that both together cost z
 
-    Floating-point samplers of the Gaussian leak in theory; this one is no exception.
+    Like all floating-point samplers of the Gaussian, this one leaks information in theory.
 
     Args:
-        norm: C, or its first value; 0.1 to 1 is usual. It must not be chosen by looking at these clients' updates.
-        noise_multiplier: z, in units of C. None leaves it to config.privacy, which finds it from epsilon.
-        noise_at: Who adds the noise.
-        per_layer: Whether each of the l tensors is clipped by itself to C / sqrt(l).
-        buffers: What becomes of collections besides the parameters (batch statistics): "in_vector" clips them together
-            with the parameters and adds noise to them, "keep_server" does not send them, so that the server keeps its
-            own. None refuses models that have any.
-        target_quantile: gamma, .5; None keeps the bound as it is.
+        norm: C, or its initial value; typically 0.1 to 1. It must not be chosen based on these clients' updates.
+        noise_multiplier: z, in units of C. None: config.privacy computes it from epsilon.
+        noise_at: Where noise is added.
+        per_layer: Whether each of the l tensors is clipped separately to C / sqrt(l).
+        buffers: The treatment of collections besides the parameters (batch statistics): "in_vector" clips and noises
+            them together with the parameters, "keep_server" does not send them, so the server keeps its own. None:
+            models that have such collections raise an error.
+        target_quantile: gamma, typically .5 (default None, a fixed bound).
         quantile_rate: eta.
-        count_noise: sigma_b; None is .05 q N.
-        bounded_fraction: Whether b is forced into [0, 1], as TensorFlow Privacy does; the paper does not.
-        noise_seed: A number that only the holder of the run knows, for noise that does not follow from the run's seed
-            alone.
+        count_noise: sigma_b (default None, .05 q N).
+        bounded_fraction: Whether b is clipped to [0, 1], as in TensorFlow Privacy but not in the paper.
+        noise_seed: A secret number, so that the noise cannot be derived from the run's seed alone.
 
     Raises:
-        InputError: An argument is out of range, or, when a round is built, the guarantee would not hold.
+        InputError: An argument is out of range, or, when a round is built, the guarantee does not hold.
 
     References:
         McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018. arXiv:1710.06963
@@ -141,7 +140,7 @@ def gaussian_mechanism(
 
     def receive(update: Variables, view: ReceiveView) -> tuple[Variables, PyTree]:
         expected, key = view.expected_clients, _fold(view.key)
-        # With as many clients as expected the factor is 1, so that the mean keeps its bits.
+        # If exactly the expected number of clients reports, the factor is 1 and the mean is unchanged to the bit.
         mean = tree.scale(num_present(view) / expected, update)
         of_sum, of_count = jax.random.split(key)
         if not is_adaptive:
@@ -175,21 +174,21 @@ def gaussian_mechanism(
 
 
 def count_deviation(noise_multiplier: float, count_noise: float | None, expected_clients: float) -> float:
-    """The standard deviation of the noise on the count, as given, or .05 per expected client; 0 without noise."""
+    """The standard deviation of the count noise: as given, or .05 per expected client; 0 without noise."""
     if count_noise is not None:
         return count_noise
     return _COUNT_NOISE * expected_clients if may_be_nonzero(noise_multiplier) else 0.0
 
 
 def split_noise(noise_multiplier: float, count_noise: float) -> float:
-    """The noise multiplier of the updates, so that they and a count with noise of its own cost what was asked for.
+    """The noise multiplier of the updates such that updates and count together have multiplier z.
 
     Args:
         noise_multiplier: z of both releases together.
         count_noise: The standard deviation of the noise on the sum of b_i - 1/2.
 
     Raises:
-        InputError: The count alone costs more.
+        InputError: The count alone exceeds the privacy cost.
     """
     if not may_be_nonzero(noise_multiplier):
         return 0.0
@@ -202,14 +201,14 @@ def split_noise(noise_multiplier: float, count_noise: float) -> float:
 
 
 def draw_normals(key: Key, like: PyTree) -> PyTree:
-    """Draw independent standard normals of the shapes and dtypes of a tree."""
+    """Draw independent standard normals with the shapes and dtypes of a tree."""
     leaves, structure = jax.tree.flatten(like)
     keys = jax.random.split(key, len(leaves))
     return structure.unflatten([jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)])
 
 
 def _add_noise(values: PyTree, deviation: float | Array, key: Key) -> PyTree:
-    """Add noise of this standard deviation; values keep their bits where it is known to be 0."""
+    """Add noise of this standard deviation; if it is known to be 0, values are unchanged to the bit."""
     return tree.add(values, tree.scale(deviation, draw_normals(key, values))) if may_be_nonzero(deviation) else values
 
 

@@ -1,4 +1,4 @@
-"""Quantization of updates: uniform levels, with a random rotation or without, DRIVE, TernGrad and QSGD."""
+"""Quantization of updates: uniform levels with optional random rotation, DRIVE, TernGrad and QSGD."""
 
 import functools
 import math
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
-import scipy  # which imports its packages when they are first used
+import scipy  # imports its subpackages lazily
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Stage
@@ -18,7 +18,7 @@ from fedjax_het.validation import Positive, Range, validate_arguments
 Levels = Annotated[int, Range(2, 2**16, is_whole=True)]
 Steps = Annotated[int, Range(1, 2**16, is_whole=True)]
 Scale = Literal["unbiased", "min_mse"]
-_FACTOR = 64  # the largest Hadamard matrix that is multiplied with
+_FACTOR = 64  # size of the largest Hadamard matrix used as a factor
 
 
 # ---- stages ----------------------------------------------------------------------------------------------------------
@@ -30,19 +30,19 @@ def quantize(
     feedback: Feedback = "none",
     collections: Collections = "params",
 ) -> Stage:
-    """Round every entry at random to one of L levels between the smallest and the largest of its message. Unbiased.
+    """Stochastically round each entry to one of L levels between the minimum and maximum of its message. Unbiased.
 
         x = (u - min u) / (max u - min u) (L - 1);   sent: floor(x) + (1 with probability x - floor(x), else 0)
 
-    With a rotation, R u is rounded in place of u, R = H diag(+-1) / sqrt(d), where H is the Hadamard matrix and the
-    signs are drawn once a round for all clients. Entries of R u are of similar size, so that levels are closer. A
-    message of equal entries is exact. Bits of d entries: d log2 L + 64; rotated, d is the next power of two.
+    With a rotation, R u is rounded instead of u, R = H diag(+-1) / sqrt(d), where H is the Hadamard matrix and the
+    signs are drawn once per round for all clients. Entries of R u have similar magnitudes, so levels are closer. A
+    message of equal entries is exact. Bits for d entries: d log2 L + 64; with rotation, d is the next power of two.
 
     Args:
-        levels: L; 2 to 256 are usual.
+        levels: L; typically 2 to 256.
         rotated: Whether to rotate.
-        scope: Whether each tensor, or the whole update, is one message.
-        feedback: Error feedback, see `compression_stage`; with few levels (less than 8, say) errors are larger than
+        scope: Whether each tensor ("tensor") or the whole update ("model") is one message.
+        feedback: Error feedback, see `compression_stage`; with few levels (for example, less than 8) errors exceed the
             updates, and the memory grows.
         collections: "params" or "all".
 
@@ -69,17 +69,17 @@ def drive(
     feedback: Feedback = "none",
     collections: Collections = "params",
 ) -> Stage:
-    """Send the signs of a rotated message and one scale (DRIVE).
+    """Send the signs of a rotated message and a scale (DRIVE).
 
         sent: R^-1 (S sign(R u)),   S = |R u|_2^2 / |R u|_1, or |R u|_1 / d
 
-    with a rotation as in `quantize`, drawn for each client and round from a key that the server knows. Bits of d
-    entries: 32 + the next power of two of d.
+    with a rotation as in `quantize`, drawn per client and round from a key that the server knows. Bits for d entries:
+    32 + the next power of two of d.
 
     Args:
-        scale: "unbiased" (the first S; the mean over rotations is u, nearly), for means over many clients; "min_mse"
-            (the second), whose error is smaller, for error feedback.
-        scope: Whether each tensor, or the whole update (as the authors have it), is one message.
+        scale: "unbiased" (the first S; the mean over rotations is nearly u), for means over many clients; "min_mse"
+            (the second S), which has a smaller error, for error feedback.
+        scope: Whether each tensor ("tensor") or the whole update ("model", as in the paper) is one message.
         feedback: Error feedback, see `compression_stage`.
         collections: "params" or "all".
 
@@ -101,17 +101,17 @@ def terngrad(
     feedback: Feedback = "none",
     collections: Collections = "params",
 ) -> Stage:
-    """Send -s, 0 or s for every entry, s the largest magnitude of the message (TernGrad).
+    """Send -s, 0 or s for each entry, where s is the largest magnitude in the message (TernGrad).
 
         v = u clipped to +- c std(u);   sent: s sign(v) with probability |v| / s, else 0
 
-    Unbiased but for the clip. The standard deviation is about the mean, as in FedJAX: equal entries have none, and are
-    sent as zeros, unless c is None. Bits of d entries: d log2 3 + 32.
+    Unbiased except for the clipping. The standard deviation is centered, as in FedJAX: it is 0 for equal entries, which
+    are then sent as zeros, unless c is None. Bits for d entries: d log2 3 + 32.
 
     Args:
-        clip_at: c; None clips nothing.
-        scope: Whether each tensor, or the whole update, is one message.
-        feedback: Error feedback, see `compression_stage`; without a clip errors are larger than updates, and the memory
+        clip_at: c. None: no clipping.
+        scope: Whether each tensor ("tensor") or the whole update ("model") is one message.
+        feedback: Error feedback, see `compression_stage`; without clipping errors exceed the updates, and the memory
             grows.
         collections: "params" or "all".
 
@@ -132,16 +132,16 @@ def qsgd(
     feedback: Feedback = "none",
     collections: Collections = "params",
 ) -> Stage:
-    """Round every entry at random to a multiple of |u| / s, the norm of its message by the number of steps (QSGD).
+    """Stochastically round each entry to a multiple of |u| / s, the message norm over the number of steps (QSGD).
 
         x = s |u_i| / |u|;   sent: |u| sign(u_i) / s (floor(x) + (1 with probability x - floor(x), else 0))
 
-    Unbiased, with an error of at most min(d / s^2, sqrt(d) / s) |u|^2; with feedback it is divided by one more than
-    that. Bits of d entries: 32 + d (1 + log2(s + 1), rounded up).
+    Unbiased, with error at most w |u|^2, w = min(d / s^2, sqrt(d) / s); with feedback the message is divided by 1 + w.
+    Bits for d entries: 32 + d (1 + log2(s + 1), rounded up).
 
     Args:
         steps: s.
-        scope: Whether each tensor, or the whole update, is one message.
+        scope: Whether each tensor ("tensor") or the whole update ("model") is one message.
         feedback: Error feedback, see `compression_stage`.
         collections: "params" or "all".
 
@@ -162,7 +162,7 @@ def qsgd(
 
 # ---- rules, given their draws ----------------------------------------------------------------------------------------
 def round_uniformly(vector: Array, uniform: Array, levels: int) -> Array:
-    """Round to levels between the smallest and the largest entry, up where a draw is below the fraction."""
+    """Round to levels between the smallest and largest entry; up if the uniform draw is below the fraction."""
     low = jnp.min(vector)
     span = jnp.max(vector) - low
     level = _round_up((vector - low) / tree.positive_or_one(span) * (levels - 1), uniform)
@@ -170,14 +170,14 @@ def round_uniformly(vector: Array, uniform: Array, levels: int) -> Array:
 
 
 def send_signs(rotated: Array, scale: Scale) -> Array:
-    """S sign(x); zeros if all are zero. A zero among others counts as positive: one bit has no third value."""
+    """S sign(x); zeros if all entries are zero. Other zeros count as positive, since one bit has two values."""
     total = jnp.sum(jnp.abs(rotated))
     factor = total / rotated.size if scale == "min_mse" else jnp.sum(rotated**2) / tree.positive_or_one(total)
     return jnp.where(rotated >= 0, factor, -factor)
 
 
 def round_to_ternary(vector: Array, uniform: Array, clip_at: float | None) -> Array:
-    """Send the largest magnitude with the entry's sign where a draw is below the entry's share of it, else zero."""
+    """s sign(x) if the uniform draw is below |x| / s, else zero; s is the largest magnitude."""
     if clip_at is not None:
         bound = clip_at * jnp.std(vector)
         vector = jnp.clip(vector, -bound, bound)
@@ -186,7 +186,7 @@ def round_to_ternary(vector: Array, uniform: Array, clip_at: float | None) -> Ar
 
 
 def round_by_norm(vector: Array, uniform: Array, steps: int) -> Array:
-    """Round magnitudes to multiples of the norm by the steps, up where a draw is below the fraction."""
+    """Round magnitudes to multiples of norm / steps; up if the uniform draw is below the fraction."""
     norm = tree.norm(vector)
     level = _round_up(steps * jnp.abs(vector) / tree.positive_or_one(norm), uniform)
     return norm * jnp.sign(vector) * level / steps
@@ -208,13 +208,13 @@ def padded_size(size: int) -> int:
 
 
 def draw_signs(key: Key, vector: Array) -> Array:
-    """Draw the signs of a rotation: as many as the padded vector has entries."""
+    """Draw the signs of a rotation, one per entry of the padded vector."""
     uniform = jax.random.uniform(key, (padded_size(vector.size),), vector.dtype)
     return jnp.where(uniform < 0.5, 1, -1).astype(vector.dtype)
 
 
 def rotate(vector: Array, signs: Array) -> Array:
-    """H (signs * x) / sqrt(d) of a vector, padded with zeros to the d signs. It keeps the norm."""
+    """H (signs * x) / sqrt(d) of a vector padded with zeros to length d. Norm-preserving."""
     return _transform(jnp.pad(vector, (0, signs.size - vector.size)) * signs)
 
 
@@ -226,8 +226,8 @@ def rotate_back(rotated: Array, signs: Array, size: int) -> Array:
 def _transform(vector: Array) -> Array:
     """H x / sqrt(d), the Walsh-Hadamard transform.
 
-    H of d = 2^p is a Kronecker product of small Hadamard matrices. Each acts on the last axis of the reshaped vector,
-    which becomes the first, so that all axes end where they began.
+    H of size d = 2^p is a Kronecker product of small Hadamard matrices. Each acts on the last axis of the reshaped
+    vector and moves it to the front, which restores the order of the axes.
     """
     values, rest = vector, vector.size
     while rest > 1:

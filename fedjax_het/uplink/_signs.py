@@ -28,16 +28,16 @@ def sign(
     feedback: Feedback = "none",
     collections: Collections = "params",
 ) -> Stage:
-    """Send the sign of every entry, times the mean magnitude of its message.
+    """Send the sign of each entry times the mean magnitude of its message.
 
         sent: (|u|_1 / d) sign(u)
 
-    Biased; a contraction, for which "classic" feedback is made (EF-signSGD). Bits of d entries: d + 32.
+    Biased, but a contraction, as "classic" feedback requires (EF-signSGD). Bits for d entries: d + 32.
 
     Args:
-        scaled: Whether signs are scaled, which adds the 32 bits; else each entry is sent as +-1.
-        three_valued: Whether the sign of zero is zero, at log2 3 bits for an entry; else it is +1, as one bit has it.
-        scope: Whether each tensor, or the whole update, is one message.
+        scaled: Whether signs are scaled, which adds the 32 bits; otherwise each entry is sent as +-1.
+        three_valued: Whether the sign of zero is zero, at log2 3 bits per entry; otherwise it is +1, at one bit.
+        scope: Whether each tensor ("tensor") or the whole update ("model") is one message.
         feedback: Error feedback, see `compression_stage`.
         collections: "params" or "all".
 
@@ -62,12 +62,12 @@ def majority_vote(step: Positive, three_valued: bool = False, collections: Colle
 
         sent: sign(u_i);   update of the server: step sign(sum_i sign(u_i))
 
-    A tie counts as +1, which one bit can hold. Bits of d entries: d. The vote would need d bits on the way down, too;
-    a client that missed a round needs the whole model, which is what is counted down.
+    A tie counts as +1, which needs only one bit. Bits for d entries: d. Sending the vote would take d bits of download,
+    but a client that missed a round needs the whole model, so the full model is counted as download.
 
     Args:
-        step: How far each parameter moves in a round; 1e-4 to 1e-2 are usual.
-        three_valued: Whether the sign of zero, and a tie, are zero, at log2 3 bits for an entry.
+        step: The step size of each parameter per round; typically 1e-4 to 1e-2.
+        three_valued: Whether the sign of zero and ties are zero, at log2 3 bits per entry.
         collections: "params" or "all".
 
     References:
@@ -95,10 +95,10 @@ def majority_vote(step: Positive, three_valued: bool = False, collections: Colle
 
 
 def take_signs(values: Array, three_valued: bool) -> Array:
-    """The sign of each entry; that of zero is zero, or +1."""
+    """The sign of each entry; the sign of zero is 0 if three-valued, else +1."""
     return jnp.sign(values) if three_valued else jnp.where(values >= 0, 1, -1).astype(values.dtype)
 
 
 def bits_of_sign(three_valued: bool) -> float:
-    """The bits that the sign of one entry takes."""
+    """The bits per sign."""
     return math.log2(3) if three_valued else 1.0

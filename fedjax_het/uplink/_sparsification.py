@@ -17,15 +17,15 @@ def top_k(
     feedback: Feedback = "none",
     collections: Collections = "params",
 ) -> Stage:
-    """Send the k largest entries in magnitude, and zero for the others.
+    """Send the k entries of largest magnitude; the others are zero.
 
-    Biased: without feedback what is left out is lost. Of equal magnitudes the first are sent. Bits of d entries:
-    k (32 + log2 d rounded up), values and places.
+    Biased: without feedback the other entries are lost. Ties are broken in favor of the first entry. Bits for d
+    entries: k (32 + log2 d rounded up), for values and indices.
 
     Args:
-        fraction: k / d; k is rounded, and at least 1. 0.001 to 0.1 are usual.
-        scope: Whether each tensor, or the whole update, is one message.
-        feedback: Error feedback, see `compression_stage`; "classic" is usual.
+        fraction: k / d; k is rounded, and at least 1. Typically 0.001 to 0.1.
+        scope: Whether each tensor ("tensor") or the whole update ("model") is one message.
+        feedback: Error feedback, see `compression_stage`; typically "classic".
         collections: "params" or "all".
 
     References:
@@ -48,14 +48,14 @@ def random_k(
     feedback: Feedback = "none",
     collections: Collections = "params",
 ) -> Stage:
-    """Send k entries at random places times d / k, and zero for the others.
+    """Send k randomly chosen entries times d / k; the others are zero.
 
-    Unbiased; with feedback the entries are sent as they are. The places are drawn for each client and round without
-    replacement, from a key that the server knows. Bits of d entries: 32 k.
+    Unbiased; with feedback the entries are not rescaled. The indices are drawn without replacement, per client and
+    round, from a key that the server knows. Bits for d entries: 32 k.
 
     Args:
         fraction: k / d; k is rounded, and at least 1.
-        scope: Whether each tensor, or the whole update, is one message.
+        scope: Whether each tensor ("tensor") or the whole update ("model") is one message.
         feedback: Error feedback, see `compression_stage`.
         collections: "params" or "all".
 
@@ -77,15 +77,15 @@ def random_k(
 
 
 def count_kept(size: int, fraction: float) -> int:
-    """The number of entries of a message that are sent."""
+    """The number of entries sent per message."""
     return max(1, round(fraction * size))
 
 
 def keep_largest(vector: Array, count: int) -> Array:
-    """The entries that are largest in magnitude, and zeros elsewhere."""
+    """The entries of largest magnitude, and zeros elsewhere."""
     return keep_places(vector, jax.lax.top_k(jnp.abs(vector), count)[1])
 
 
 def keep_places(vector: Array, places: Array) -> Array:
-    """The entries at some places, and zeros elsewhere."""
+    """The entries at the given indices, and zeros elsewhere."""
     return jnp.zeros_like(vector).at[places].set(vector[places])

@@ -1,14 +1,14 @@
-"""Metrics of predictions: numbers that all examples of one client or one held-out set determine together.
+"""Prediction metrics: metrics that depend jointly on all examples of a client or a held-out set.
 
-A run computes those that it is asked for. They are computed on the host, in float64, from what the model predicts for
-each example, so that no batch, layout or padding has a part in them.
+A run computes only the requested metrics. They are computed on the host, in float64, from the prediction for each
+example, so they do not depend on batches, layout or padding.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-import scipy  # which imports its packages when they are first used
+import scipy  # imports its subpackages lazily
 from jaxtyping import Float, Int
 
 from fedjax_het.engine.evaluation.scoring import HeldOut
@@ -27,15 +27,15 @@ Kind = Literal["classes", "masks", "times"]
 
 
 class PredictionMetric(NamedTuple):
-    """A metric that a run can be asked for by name.
+    """A metric that can be requested by name.
 
     Attributes:
-        title: Its name in tables.
-        measure: (logits [examples, classes], labels [examples]) or, of masks, (predicted classes, true classes, both
+        title: The name in tables.
+        measure: (logits [examples, classes], labels [examples]) or, for masks, (predicted classes, true classes, both
             [examples, *pixels]) of at least one example -> the value, NaN where it is not defined.
-        of: The kind of labels: "classes", "masks", or "times" of survival.
+        of: The kind of labels: "classes", "masks", or "times" (survival times).
         is_larger_better: Whether larger values are better.
-        is_fraction: Whether it is in 0..1; else it is in pixels.
+        is_fraction: Whether values are in 0..1; otherwise they are in pixels.
     """
 
     title: str
@@ -65,13 +65,13 @@ def macro_f1(logits: Logits, labels: Labels) -> float:
 
 
 def auroc(logits: Logits, labels: Labels) -> float:
-    """Area under the ROC curve: of two classes the usual one, of more the mean over one-vs-rest areas.
+    """Area under the ROC curve; for more than two classes, the mean over one-vs-rest areas.
 
         AUROC_c = P(p_c(x) > p_c(x')) + P(p_c(x) = p_c(x')) / 2,   x of class c, x' of another one
 
-    It follows exactly from the ranks of all examples. They are ranked by the log-odds log p_c - log (1 - p_c), whose
-    order is that of p_c, and which keep apart what rounds to the same probability. The mean is over the classes that
-    some examples have and others have not; NaN where there is no such class.
+    It is computed exactly from the ranks of all examples. They are ranked by the log-odds log p_c - log (1 - p_c),
+    which have the same order as p_c but distinguish values that round to the same probability. The mean is over the
+    classes that some but not all examples have; NaN if there is no such class.
     """
     num, num_classes = logits.shape
     is_class = labels[:, None] == np.arange(num_classes)
@@ -90,7 +90,7 @@ def auroc(logits: Logits, labels: Labels) -> float:
 
 
 def calibration_error(logits: Logits, labels: Labels) -> float:
-    """Expected calibration error: mean distance of accuracy and confidence, in 15 bins of equal width.
+    """Expected calibration error: mean gap between accuracy and confidence, in 15 bins of equal width.
 
         ECE = sum_b n_b / n |accuracy_b - confidence_b|,   b: examples whose largest probability is in (b/15, (b+1)/15]
 
@@ -106,9 +106,9 @@ def calibration_error(logits: Logits, labels: Labels) -> float:
 
 # ---- of times of survival --------------------------------------------------------------------------------------------
 def c_index(logits: Logits, times: Float[np.ndarray, " examples"]) -> float:
-    """Harrell's C-index: the share of comparable pairs that the risks order rightly, see `labels.concordance`.
+    """Harrell's C-index: the fraction of comparable pairs that the risks order correctly, see `labels.concordance`.
 
-    Unlike the accuracy that every evaluation reports, it compares all examples, however many there are.
+    Unlike the accuracy that every evaluation reports, it always compares all examples.
     """
     risk, time, has_event = logits[:, 1] - logits[:, 0], np.abs(times), times > 0
     num_pairs, wins = 0, 0.0
@@ -121,17 +121,17 @@ def c_index(logits: Logits, times: Float[np.ndarray, " examples"]) -> float:
 
 # ---- of masks --------------------------------------------------------------------------------------------------------
 def hausdorff(predicted: Masks, truth: Masks) -> float:
-    """Hausdorff distance of predicted and true boundaries in pixels, see `surface_distance`: its largest distance."""
+    """Hausdorff distance in pixels: as `surface_distance`, with the maximum over the boundary pixels of a class."""
     return _mean_over_images(predicted, truth, lambda distances: distances.max())
 
 
 def surface_distance(predicted: Masks, truth: Masks) -> float:
     """Average symmetric surface distance in pixels: from each boundary pixel of one mask to the nearest of the other.
 
-    The boundary of a class is its pixels beside a pixel that is not of it, or at the border of the image. The mean is
-    over the pixels of both boundaries, then over the classes but 0, the background, that are in the image or predicted
-    there, then over images; images without any do not count. Where a class is only in the image, or only predicted, its
-    distance is the image's diagonal. NaN where no image counts.
+    The boundary of a class consists of its pixels next to another class or at the image border. The mean is over the
+    pixels of both boundaries, then over the true or predicted classes of the image except 0, the background, then over
+    images; images without such classes are skipped. If a class is only true or only predicted, its distance is the
+    image diagonal. NaN if all images are skipped.
     """
     return _mean_over_images(predicted, truth, lambda distances: distances.mean())
 
@@ -146,7 +146,7 @@ def _mean_over_images(predicted: Masks, truth: Masks, summarize: Callable[[np.nd
 
 
 def _boundary_distances(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """The distances of the boundary pixels of each mask from the other's boundary."""
+    """The distances from the boundary pixels of each mask to the other's boundary."""
     if not (one.any() and other.any()):
         return np.array([np.linalg.norm(np.array(one.shape) - 1)])
     boundaries = [mask & ~scipy.ndimage.binary_erosion(mask) for mask in (one, other)]
@@ -167,18 +167,18 @@ METRICS: dict[str, PredictionMetric] = {
         "average surface distance", surface_distance, of="masks", is_larger_better=False, is_fraction=False
     ),
 }
-"""The metrics that a run can be asked for, besides loss, accuracy, and the overlaps of masks."""
+"""The metrics that can be requested, besides loss, accuracy, and mask overlaps."""
 
 
 def check_metrics(names: Sequence[str], labels: HostArray) -> tuple[str, ...]:
-    """Return the names without repetition.
+    """Return the names without duplicates.
 
     Args:
-        names: Of metrics.
+        names: Metric names.
         labels: The labels of the data set.
 
     Raises:
-        InputError: A name is unknown, or a metric does not fit the labels.
+        InputError: A name is unknown, or a metric does not support the labels.
     """
     kind = "sequences" if are_of_sequences(labels) else "classes" if labels.ndim == 1 else "masks"
     kind = "times" if are_times(labels) else kind
@@ -198,11 +198,11 @@ def check_metrics(names: Sequence[str], labels: HostArray) -> tuple[str, ...]:
 def measure_segments(
     names: Sequence[str], labels: HostArray, held: HeldOut, num_segments: int, predictions: Sequence[HostArray]
 ) -> dict[str, np.ndarray]:
-    """Measure a model on every segment: all examples of one client, or one held-out set.
+    """Evaluate a model on every segment: all examples of a client, or a held-out set.
 
     Args:
-        names: Of metrics.
-        labels: Of all examples of the federation.
+        names: Metric names.
+        labels: The labels of all examples of the federation.
         held: The batches of held-out examples.
         num_segments: The number of segments.
         predictions: For each entry of `held`, [runs, steps, batches, size, ...], see `scoring.add_batches`.
@@ -226,12 +226,12 @@ def measure_segments(
 
 
 def measure_rows(names: Sequence[str], labels: HostArray, rows: Rows, predictions: HostArray) -> dict[str, np.ndarray]:
-    """Measure each client's own model on its rows.
+    """Evaluate each personal model on its rows.
 
     Args:
-        names: Of metrics.
-        labels: Of all examples of the federation.
-        rows: A row for each client, or a single one for all.
+        names: Metric names.
+        labels: The labels of all examples of the federation.
+        rows: One row per client, or a single row for all.
         predictions: [runs, clients, capacity, ...], see `scoring.score_own_models`.
 
     Returns:

@@ -24,8 +24,8 @@ class Layout:
     """How many clients train at the same time, and on which devices.
 
     Args:
-        chunk: The number of clients that are vectorized on each device, one chunk after another; None is all at once.
-        mesh: The devices, a mesh with the one axis `clients`; None is the default device.
+        chunk: The number of clients vectorized at a time on each device; chunks run sequentially. None: all clients.
+        mesh: A device mesh with the single axis `clients`; None: the default device.
     """
 
     chunk: int | None = None
@@ -37,21 +37,21 @@ class Layout:
 
     @property
     def sharding(self) -> NamedSharding | None:
-        """The sharding of data and server state: replicated on all devices of the mesh. None without a mesh."""
+        """The sharding of data and server state: replicated over the mesh. None without a mesh."""
         return NamedSharding(self.mesh, P()) if self.mesh else None
 
     @property
     def device_memory(self) -> float:
-        """The bytes that one device can hold; of a CPU its part of memory and swap. Infinity if unknown."""
+        """The memory of one device in bytes; for a CPU its share of memory and swap. Infinity if unknown."""
         devices = self.mesh.local_devices if self.mesh else jax.local_devices()[:1]
         if devices[0] not in jax.local_devices():
-            return float("inf")  # a device that is compiled for, and not there
+            return float("inf")  # an absent device, for ahead-of-time compilation
         if limit := (devices[0].memory_stats() or {}).get("bytes_limit"):
             return limit
         return host_memory() // len(devices) if devices[0].platform == "cpu" else float("inf")
 
     def constrain_replicated(self, values: PyTree) -> PyTree:
-        """Constrain values inside a compiled function to be replicated on all devices of the mesh."""
+        """Constrain values inside a compiled function to be replicated over the mesh."""
         return jax.lax.with_sharding_constraint(values, self.sharding) if self.mesh else values
 
     @property
@@ -64,15 +64,15 @@ class Layout:
         return self.round_up(num_clients) if self.mesh else num_clients
 
     def jit(self, function: Callable, results: PyTree, **options) -> Wrapped:
-        """jax.jit with shardings of the results, a prefix tree that is ignored without a mesh."""
+        """jax.jit with result shardings, a prefix tree that is ignored without a mesh."""
         return jax.jit(function, **({"out_shardings": results} if self.mesh else {}), **options)
 
     def replicate(self, values: PyTree) -> PyTree:
-        """Copy values of the host, the same in every process, to all devices of the mesh."""
+        """Copy host values, equal in every process, to all devices of the mesh."""
         sharding = self.sharding
         if sharding is None or sharding.is_fully_addressable:
             return jax.device_put(values, sharding)
-        # device_put would send everything to every process, to compare the values.
+        # device_put would send everything to every process to compare the values.
         return jax.tree.map(
             lambda x: jax.make_array_from_callback(np.shape(x), sharding, lambda index: x[index]), values
         )
@@ -84,18 +84,18 @@ class Layout:
         return self.num_devices * (-(-per_device // chunk) * chunk if chunk else per_device)
 
     def chunk_size(self, num_slots: int) -> int:
-        """The number of clients that a device trains side by side, of its `num_slots`."""
+        """The number of clients that a device trains at the same time, out of its `num_slots`."""
         return min(self.chunk or num_slots, num_slots)
 
     def take(self, stack: PyTree, index: HostArray) -> PyTree:
-        """The rows at `index` of client states, which lie on the devices by rows; those taken lie on them by slots.
+        """Gather the rows at `index` of client states. The stack is sharded by rows, the result by slots.
 
-        Each device sends a row for every slot to that slot's device, which picks the owner's: what crosses is as many
-        rows as there are slots on all devices, not the population.
+        Each device sends one row per slot to that slot's device, which selects the owner's row. The communication is
+        proportional to the number of slots on all devices, not to the population.
 
         Args:
             stack: Leaves [rows, ...].
-            index: [slots]. As the rows, a multiple of the number of devices; otherwise XLA decides what is sent.
+            index: [slots]. Rows and slots should be multiples of the number of devices; otherwise XLA plans the gather.
         """
         num_rows = max((len(leaf) for leaf in jax.tree.leaves(stack)), default=0)
         if not self.mesh or num_rows % self.num_devices or len(index) % self.num_devices:
@@ -104,7 +104,7 @@ class Layout:
         num_own, num_slots = num_rows // self.num_devices, len(index) // self.num_devices
 
         def on_each_device(own: PyTree, index: Array) -> PyTree:
-            asked = tree.take(own, index % num_own)  # [all slots]; of rows that lie elsewhere, any
+            asked = tree.take(own, index % num_own)  # [all slots]; arbitrary for rows of other devices
             received = jax.tree.map(lambda rows: jax.lax.all_to_all(rows, AXIS, 0, 0, tiled=True), asked)
             mine = jax.lax.axis_index(AXIS) * num_slots + jnp.arange(num_slots)
             return tree.take(received, index[mine] // num_own * num_slots + jnp.arange(num_slots))
@@ -123,8 +123,8 @@ class Layout:
     ) -> tuple[PyTree, PyTree]:
         """Map a function that returns two trees; the first is stacked, the second summed over clients.
 
-        Sums are carried from chunk to chunk, so that what is summed takes the memory of one chunk. A stack that has no
-        reader takes none: the compiler removes it.
+        Sums are carried from chunk to chunk, so summed trees take the memory of one chunk. The compiler removes stacks
+        that are never read.
 
         Args:
             function: (common, one client) -> (tree to stack, tree to sum).
@@ -146,7 +146,7 @@ class Layout:
             mesh=self.mesh,
             in_specs=(P(), P(AXIS)),
             out_specs=(P(AXIS), P()),
-            check_vma=False,  # a client's loop has its own length, which the checker takes for a mismatch
+            check_vma=False,  # client loops differ in length, which the checker rejects
         )
         return body(common, clients)
 
@@ -155,7 +155,7 @@ class Layout:
         chunk = self.chunk_size(count)
 
         def run(block: PyTree) -> tuple[PyTree, PyTree]:
-            """Run one chunk. A single client is not vmapped, so that it takes only its own steps."""
+            """Run one chunk. A single client is not vmapped, so it runs only its own steps."""
             if chunk > 1:
                 stacked, each = jax.vmap(function, in_axes=(None, 0))(common, block)
                 return stacked, jax.tree.map(lambda x: jnp.sum(x, axis=0), each)
@@ -187,7 +187,7 @@ vmapped = Layout()
 
 @validate_arguments
 def chunked(size: Count) -> Layout:
-    """A layout with `size` clients at a time: less memory; with 1, each client takes only the steps that it needs."""
+    """A layout that trains `size` clients at a time, to save memory. With 1, no client runs padding steps."""
     return Layout(chunk=size)
 
 
@@ -195,14 +195,14 @@ def chunked(size: Count) -> Layout:
 def sharded(devices: Count | Mesh, chunk: Count | None = None) -> Layout:
     """A layout with the cohort sharded over devices.
 
-    CPU cores become devices with `jax_num_cpu_devices`, set before anything is computed.
+    To use CPU cores as devices, set `jax_num_cpu_devices` before the first computation.
 
     Args:
         devices: The number of devices, or a mesh.
-        chunk: The number of clients at a time on each device; None is all.
+        chunk: The number of clients at a time on each device (default None, all).
 
     Raises:
-        InputError: There are fewer devices; or a process of several would have none.
+        InputError: There are fewer devices, or one of several processes would have no device.
     """
     if isinstance(devices, Mesh):
         mesh = Mesh(devices.devices.reshape(-1), (AXIS,))

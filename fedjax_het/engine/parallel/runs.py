@@ -1,4 +1,4 @@
-"""Sweeps: runs with several seeds and values of hyper-parameters as an array axis of one program."""
+"""Sweeps: runs with several seeds and hyperparameter values as an array axis of one program."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,31 +14,31 @@ from fedjax_het.errors import InputError, shorten
 from fedjax_het.types import Array, PyTree
 
 Axes = tuple[int | None, ...]
-"""0 for an argument with an axis of runs, None for one that they share."""
+"""0 for an argument with a run axis, None for one that all runs share."""
 
 
 class Sweep:
-    """An algorithm with several values of its hyper-parameters, which are trained side by side in one program.
+    """An algorithm with several hyperparameter values, trained side by side in one program.
 
         Sweep(fedprox, {"mu": [0.01, 0.1]})
         Sweep(lambda mu: replace(fedprox(mu=mu), sharing=batch_norms), {"mu": [0.01, 0.1]})
 
-    The values are an argument of the compiled program: it is compiled once, however many there are, and not again for
-    others. So the factory is also called with JAX tracers, and what it builds must compute with them; a value that
-    decides about the program itself (a batch size, `if mu == 0`) cannot be swept.
+    The values are an argument of the compiled program, which is compiled once for any number of values and reused for
+    other values. The factory is therefore also called with JAX tracers, and the algorithm must compute with them.
+    Values that the program itself depends on (a batch size, `if mu == 0`) cannot be swept.
     """
 
     def __init__(self, factory: Callable[..., Algorithm], values: Mapping[str, Sequence[float]] = MappingProxyType({})):
-        """Build the algorithm with each of the values, so that the factory can refuse them.
+        """Build the algorithm with each value, so that the factory can validate it.
 
         Args:
-            factory: A function of keyword arguments to an Algorithm.
-            values: A list for each hyper-parameter; the i-th run has the i-th entry of every list. Without any, the
-                sweep is the one algorithm that the factory builds.
+            factory: A function from keyword arguments to an Algorithm.
+            values: A list per hyperparameter; the i-th run uses the i-th entry of every list. If empty, the sweep
+                consists of the single algorithm that the factory builds.
 
         Raises:
-            InputError: For lists that are empty or of different lengths, entries that are no numbers, values that the
-                factory refuses, and a factory that builds something else.
+            InputError: Lists are empty or differ in length, entries are not numbers, the factory rejects a value, or
+                it does not return an Algorithm.
         """
         self.factory, self.values = factory, {name: np.asarray(each).tolist() for name, each in values.items()}
         lengths = {name: len(each) for name, each in self.values.items()}
@@ -56,15 +56,15 @@ class Sweep:
             )
 
     def build(self, hyper_parameters: Mapping[str, Array]) -> Algorithm:
-        """Build the algorithm from hyper-parameters, usually tracers; {} returns the first algorithm."""
+        """Build the algorithm from hyperparameters, usually tracers; {} returns the first algorithm."""
         return self.factory(**hyper_parameters) if hyper_parameters else self.algorithms[0]
 
     def hyper_parameters(self, num_seeds: int = 1) -> dict[str, Array]:
-        """The values as arrays [values * num_seeds], each value num_seeds times.
+        """Return the values as arrays [values * num_seeds], each value repeated num_seeds times.
 
-        They are weakly typed float64 (or int64), JAX's types of Python numbers, whether or not the process computes in
-        float64, so that a run is the same as with a Python number: they take the type of what they are combined with,
-        bfloat16 stays bfloat16, and inside `in_double` 0.7 of 10 clients are 7, which they are not with float32's 0.7.
+        The arrays are weakly typed float64 (or int64), like Python numbers in JAX, even if the process computes in
+        float32. A run is therefore the same as with a Python number: bfloat16 stays bfloat16, and inside `in_double`
+        0.7 of 10 clients are 7, which float32's 0.7 would not give.
         """
         with jax.enable_x64(True):
             return {
@@ -73,24 +73,24 @@ class Sweep:
             }
 
     def restrict(self, *names: str) -> "Sweep":
-        """A sweep over these hyper-parameters alone; the others have their first value."""
+        """Return a sweep over these hyperparameters only; the others keep their first value."""
         others = {name: each[0] for name, each in self.values.items() if name not in names}
         return Sweep(partial(self.factory, **others), {name: self.values[name] for name in names})
 
 
 def map_over_runs(function: Callable, axes: Axes, num_runs: int, runs_at_once: int) -> Callable:
-    """Map a function over the axis of runs, vectorized or sequentially.
+    """Map a function over the run axis, vectorized or sequentially.
 
-    A single run is not vectorized: inside, its arrays have no axis of runs.
+    A single run is not vectorized: inside the function, its arrays have no run axis.
 
     Args:
         function: A function of one run's arguments.
-        axes: 0 for each argument with an axis of runs, None for one that all runs share.
+        axes: 0 for each argument with a run axis, None for one that all runs share.
         num_runs: The number of runs.
-        runs_at_once: 1 maps sequentially.
+        runs_at_once: 1: sequential.
 
     Returns:
-        A function of arguments [runs, ...] to results [runs, ...].
+        A function from arguments [runs, ...] to results [runs, ...].
     """
     function = without_dtype_warnings(function)
     if num_runs == 1:
@@ -99,7 +99,7 @@ def map_over_runs(function: Callable, axes: Axes, num_runs: int, runs_at_once: i
 
 
 def without_dtype_warnings(function: Callable) -> Callable:
-    """Silence JAX's warning that hyper-parameters (see `Sweep.hyper_parameters`) are converted to float32."""
+    """Silence JAX's warning that hyperparameters (see `Sweep.hyper_parameters`) are converted to float32."""
 
     @wraps(function)
     def traced(*arguments: PyTree) -> PyTree:

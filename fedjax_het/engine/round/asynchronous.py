@@ -1,7 +1,7 @@
-"""Asynchronous rounds: the server steps as soon as some updates have arrived, and clients train on older models.
+"""Asynchronous rounds: the server steps as soon as some updates have arrived; clients train on older models.
 
-Durations do not depend on weights, so all events are known beforehand (`event_schedule.py`); a round is one step of the
-server, and its cohort the clients whose updates have arrived.
+Durations do not depend on weights, so all events are precomputed (`event_schedule.py`). A round is one server step, and
+its cohort the clients whose updates have arrived.
 """
 
 from collections.abc import Callable
@@ -20,23 +20,23 @@ from fedjax_het.validation import Count, CountOrZero, NonNegative, Positive, Pos
 
 
 class Asynchronous(NamedTuple):
-    """How clients and server work without waiting for each other.
+    """A rule of asynchronous rounds, in which clients and server do not wait for each other.
 
-    At most `concurrency` clients train at any time. As soon as a whole cohort has room among them, one is drawn by the
-    participation of the run, and its clients start from the server's model of that moment; those that are still
-    busy, or whose update the server has not used yet, are passed over. The server steps whenever `buffer_size` updates
-    have arrived, with the algorithm's aggregator. Of clients and server that act at the same instant, the server
-    is first, so that with one number as cohort size, buffer and concurrency the run is the synchronous one.
+    At most `concurrency` clients train at any time. As soon as there is room for a whole cohort, the participation
+    rule of the run samples one, and its clients start from the current server model; clients that are still busy, or
+    whose update the server has not used yet, are skipped. The server steps with the algorithm's aggregator whenever
+    `buffer_size` updates have arrived. If clients and server act at the same instant, the server acts first, so the
+    run is synchronous if cohort size, buffer and concurrency are equal.
 
-    The staleness of an update is the number of steps that the server has taken since the client started.
+    The staleness of an update is the number of server steps since the client started.
 
     Args:
-        concurrency: The largest number of clients that train at the same time, the papers' M.
-        buffer_size: The number of updates per step of the server, the papers' K.
-        weight: The staleness of an update -> the factor that it is multiplied by when it arrives.
-        mixes_models: Whether what arrives counts as a model, of which the update is the difference to the model that
-            the server has now, instead of that to the model that the client started from.
-        max_staleness: Updates that are older are dropped. None drops none.
+        concurrency: The maximum number of clients that train at the same time, the papers' M.
+        buffer_size: The number of updates per server step, the papers' K.
+        weight: Maps the staleness of an update to the factor that multiplies it on arrival.
+        mixes_models: Whether clients send models: the update is then the difference to the current server model,
+            instead of to the model that the client started from.
+        max_staleness: Updates with larger staleness are dropped. None: no limit.
     """
 
     concurrency: int
@@ -47,21 +47,21 @@ class Asynchronous(NamedTuple):
 
     @property
     def num_versions(self) -> int:
-        """The number of the server's last broadcasts that clients may have started from."""
+        """The number of recent broadcasts that clients may have started from."""
         assert self.max_staleness is not None, "the schedule determines it"
         return self.max_staleness + 1
 
     def arrivals(self, participation: Participation) -> Participation:
-        """The participation of a server step: the clients whose updates have arrived."""
+        """The participation rule of a server step: the clients whose updates have arrived."""
         return participation._replace(size=lambda num_clients: self.buffer_size, is_everyone=False, mean_size=None)
 
     def receive(self, update: Variables, started: Broadcast, now: Broadcast) -> Variables:
-        """What an update counts for in the step that it has arrived for.
+        """Convert an update to its contribution to the server step that uses it.
 
         Args:
             update: The update as the client sent it.
             started: The broadcast that the client started from.
-            now: That of the step.
+            now: The broadcast of the server step.
         """
         if self.mixes_models:
             update = tree.add(update, tree.subtract(started.shared, now.shared))
@@ -75,7 +75,7 @@ class Asynchronous(NamedTuple):
         num_clients: int,
         num_training: int,
     ) -> None:
-        """Raise InputError where asynchronous rounds cannot work so.
+        """Raise InputError if the run does not support asynchronous rounds.
 
         Args:
             algorithm: The algorithm.
@@ -133,14 +133,14 @@ def fedbuff(
 
         w <- w + eta_g A({s(tau_i) u_i}),    s(tau) = (1 + tau)^-a
 
-    with the aggregator A and the server's rate eta_g of the algorithm; the paper's A is the plain mean,
-    weighting="uniform". Replace each client as soon as it has finished with cohort_size=1, as the paper does.
+    with the algorithm's aggregator A and server learning rate eta_g. The paper's A is the plain mean,
+    weighting="uniform". With cohort_size=1, each client is replaced as soon as it has finished, as in the paper.
 
     Args:
-        concurrency: The largest number of clients that train at the same time, the paper's M.
-        buffer_size: The number of updates per step, the paper's K; it recommends 10.
-        exponent: a; the paper's is 0.5, and 0 ignores the staleness.
-        max_staleness: Updates that are older are dropped; None drops none.
+        concurrency: The maximum number of clients that train at the same time, the paper's M.
+        buffer_size: The number of updates per server step, K (default 10, as the paper recommends).
+        exponent: a (default 0.5, as in the paper). 0: ignore staleness.
+        max_staleness: Updates with larger staleness are dropped (default None, no limit).
 
     Raises:
         InputError: A number is out of range.
@@ -166,16 +166,16 @@ def fedasync(
 
         constant: s(tau) = 1;  polynomial: (1 + tau)^-a;  hinge: 1 if tau <= b, else 1 / (a (tau - b) + 1)
 
-    This is the step for an algorithm whose aggregator is a mean and whose server optimizer is plain; the paper's
-    clients train with FedProx's proximal term.
+    This is the step if the algorithm's aggregator is a mean and its server optimizer is plain. The paper's clients
+    train with FedProx's proximal term.
 
     Args:
-        concurrency: The largest number of clients that train at the same time.
-        mixing: alpha; the paper's is 0.6.
-        staleness: s.
-        a: None is the paper's 0.5 for "polynomial", and 10 for "hinge".
-        b: None is the paper's 4; for "hinge" alone.
-        max_staleness: Updates that are older are dropped, in the paper beyond 4 or 16; None drops none.
+        concurrency: The maximum number of clients that train at the same time.
+        mixing: alpha (default 0.6, as in the paper).
+        staleness: The function s (default "polynomial").
+        a: Default None, the paper's 0.5 for "polynomial" and 10 for "hinge".
+        b: Default None, the paper's 4; only for "hinge".
+        max_staleness: Updates with larger staleness are dropped (paper: 4 or 16; default None, no limit).
 
     Raises:
         InputError: A number is out of range, or has no effect.
@@ -192,7 +192,7 @@ def fedasync(
 
 
 ASYNCHRONOUS = {"fedbuff": fedbuff, "fedasync": fedasync}
-"""Rules of asynchronous rounds by the names of a config."""
+"""Rules of asynchronous rounds by their config names."""
 
 
 def _polynomial(exponent: float) -> Callable[[Array], Array]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy  # which imports its packages when they are first used
+import scipy  # imports its subpackages lazily
 from jaxtyping import Bool, Int
 
 from fedjax_het._internal.number_table import read_number_table
@@ -23,28 +23,28 @@ from fedjax_het.validation import (
 
 _MAX_SHUFFLED = 1 << 10  # clients
 _FEISTEL_ROUNDS = 8  # twice the rounds in the theorem of Luby and Rackoff
-_MOST_OVERFLOW = 1e-10  # the probability in a round that more clients are drawn than have a place
+_MOST_OVERFLOW = 1e-10  # probability per round that more clients are drawn than there are slots
 
 
 class Participation(NamedTuple):
     """A rule that draws the cohort of a round."""
 
-    size: Callable[[int], int]  # number of clients -> size of the cohort that is asked
-    # (key, number of clients, number of the round) -> (ids; is_available)
+    size: Callable[[int], int]  # number of clients -> cohort size
+    # (key, number of clients, round number) -> (ids; is_available)
     draw: Callable[[Key, int, Array], tuple[Int[Array, "cohort"], Bool[Array, "cohort"]]]
-    is_everyone: bool = False  # the cohort is all clients in their order, so that no states are gathered
-    mean_size: Callable[[int], float] | None = None  # number of clients -> how many take part on average; None: size
-    # (the key of `draw`, number of clients) -> how many were drawn and left out, because the cohort was full
+    is_everyone: bool = False  # the cohort is all clients in order, so no states are gathered
+    mean_size: Callable[[int], float] | None = None  # number of clients -> mean number of participants; None: size
+    # (the key of `draw`, number of clients) -> number of drawn clients left out because the cohort was full
     overflow: Callable[[Key, int], Int[Array, ""]] | None = None
-    depends_on_round: bool = False  # `draw` reads the number of the round, beside its key
+    depends_on_round: bool = False  # `draw` reads the round number in addition to its key
 
     def expected_size(self, num_clients: int) -> float:
-        """The number of clients that take part in a round on average."""
+        """The mean number of participating clients per round."""
         return float((self.mean_size or self.size)(num_clients))
 
 
 def derive_keys(key: Key, number: HostArray) -> Key:
-    """Derive (the key that draws the cohort of a round, the key of its clients) from the key of the run, [2]."""
+    """Derive (the cohort key, the client key) of a round from the key of the run, [2]."""
     return jax.random.split(jax.random.fold_in(key, number))
 
 
@@ -59,13 +59,13 @@ def full() -> Participation:
 
 @validate_arguments
 def uniform(cohort_size: CountOrZero) -> Participation:
-    """A fixed number of clients, drawn uniformly without replacement.
+    """A fixed number of clients, sampled uniformly without replacement.
 
     Args:
         cohort_size: The number of clients per round.
 
     Raises:
-        InputError: When a round is built: there are fewer clients than that.
+        InputError: When a round is built, if there are fewer clients than `cohort_size`.
     """
 
     def size(num_clients: int) -> int:
@@ -83,13 +83,13 @@ def uniform(cohort_size: CountOrZero) -> Participation:
 
 @validate_arguments
 def bernoulli(probability: PositiveFraction, among: Participation | None = None) -> Participation:
-    """Each client that is asked reports with a given probability, so that fewer may report than were asked, or none.
+    """Each selected client reports with a given probability; the rest, possibly all, drop out.
 
     Whether a client drops out is a function of (seed, round, client id).
 
     Args:
-        probability: The probability that a client reports.
-        among: The rule that draws the clients that are asked; None is all clients.
+        probability: The probability that a selected client reports.
+        among: The rule that selects clients (default None, all clients).
     """
     among = among or full()
 
@@ -112,15 +112,15 @@ def bernoulli(probability: PositiveFraction, among: Participation | None = None)
 
 @validate_arguments
 def poisson(probability: PositiveFraction, slots: Count | None = None) -> Participation:
-    """Each client takes part with a given probability, independently of all others: Poisson sampling.
+    """Poisson sampling: each client takes part with a given probability, independently of all others.
 
-    A round has a fixed number of places. Where more clients are drawn, some of them are left out at random; the
-    privacy of the run is then that of truncated Poisson sampling, see `fedjax_het.privacy`.
+    A round has a fixed number of slots. If more clients are drawn, a random subset is left out; the privacy of the
+    run is then that of truncated Poisson sampling, see `fedjax_het.privacy`.
 
     Args:
         probability: The probability q of each client in each round.
-        slots: The number of places. None is the least number that all clients drawn fit into, but for one round in
-            10^10: about q N + 6 sqrt(q N).
+        slots: The number of slots. None: the smallest number that overflows in at most one round in 10^10, about
+            q N + 6 sqrt(q N).
     """
 
     def size(num_clients: int) -> int:
@@ -134,7 +134,7 @@ def poisson(probability: PositiveFraction, slots: Count | None = None) -> Partic
         of_count, of_order = jax.random.split(key)
         count, places = _draw_binomial(of_count, num_clients, probability), size(num_clients)
         cohort = draw_without_replacement(of_order, num_clients, places)
-        # Clients are left out by their place in the random order, and sorted after that: by id, large ids would be.
+        # Clients are left out in random order and sorted afterwards; sorting first would leave out large ids.
         is_drawn, by_id = jnp.arange(places) < count, jnp.argsort(cohort)
         return cohort[by_id], is_drawn[by_id]
 
@@ -147,7 +147,7 @@ def poisson(probability: PositiveFraction, slots: Count | None = None) -> Partic
 
 
 def least_slots(num_clients: int, probability: float, most_overflow: float) -> int:
-    """The least number of places that Poisson sampling exceeds with at most this probability in a round."""
+    """The smallest number of slots that Poisson sampling exceeds with at most this probability per round."""
     slots = int(scipy.stats.binom.isf(most_overflow, num_clients, probability))
     while overflow_probability(num_clients, probability, slots) > most_overflow:
         slots += 1
@@ -157,14 +157,14 @@ def least_slots(num_clients: int, probability: float, most_overflow: float) -> i
 
 
 def overflow_probability(num_clients: int, probability: float, slots: int) -> float:
-    """The probability that Poisson sampling draws more clients in a round than there are places."""
+    """The probability per round that Poisson sampling draws more clients than there are slots."""
     return float(scipy.stats.binom.sf(slots, num_clients, probability))
 
 
 def _draw_binomial(key: Key, num_trials: int, probability: float) -> Array:
     """Draw a binomial number exactly, by comparing 64 random bits with its distribution function.
 
-    The number is that of all k with V < P(K > k) for a uniform V; those k for which this is sure are not looked at.
+    The result is the number of k with V < P(K > k) for a uniform V; values of k for which this is certain are skipped.
     """
     if probability == 1:
         return jnp.int32(num_trials)
@@ -180,18 +180,18 @@ def _draw_binomial(key: Key, num_trials: int, probability: float) -> Array:
 
 @validate_arguments
 def trace(path: str, cohort_size: CountOrZero = 0, period: Count | None = None) -> Participation:
-    """Clients that are available in given rounds, as a file lists them.
+    """Clients are available in the rounds listed in a file.
 
     Args:
-        path: A CSV file with the columns client, start, end: client i can be asked in rounds start <= r < end. A client
-            may have several lines; one without any is never asked. Rounds are numbered from 0.
-        cohort_size: The number of clients that are drawn uniformly from those available; if fewer are, all of them
-            take part. 0 asks every available client.
-        period: The number of rounds after which the file begins again; None is never.
+        path: A CSV file with the columns client, start, end: client i is available in rounds start <= r < end. A client
+            may have several lines; a client without lines is never available. Rounds are numbered from 0.
+        cohort_size: The number of clients sampled uniformly from those available; if fewer are available, all of them
+            take part. 0: all available clients.
+        period: The number of rounds after which the file repeats (default None, never).
 
     Raises:
-        InputError: The file cannot be read, a line is not as it must be, or, when a round is built, a client of the
-            file does not exist.
+        InputError: The file cannot be read or a line is malformed; when a round is built, a client in the file does
+            not exist.
     """
     intervals = _read_intervals(path, period)
 
@@ -213,7 +213,7 @@ def trace(path: str, cohort_size: CountOrZero = 0, period: Count | None = None) 
 
 
 PARTICIPATIONS = {"trace": trace, "poisson": poisson}
-"""Rules that a config names; without one, `uniform` and `bernoulli` follow from cohort_size and availability."""
+"""Rules by their config names; the default is `uniform` or `bernoulli`, from cohort_size and availability."""
 
 
 def _read_intervals(path: str, period: int | None) -> np.ndarray:
@@ -230,10 +230,10 @@ def _read_intervals(path: str, period: int | None) -> np.ndarray:
 
 
 def draw_without_replacement(key: Key, num_clients: int, count: int) -> Array:
-    """Draw different clients at random, in time that does not grow with the number of clients.
+    """Sample clients without replacement, in time independent of the number of clients.
 
     Up to _MAX_SHUFFLED clients are shuffled. For more, the i-th id is the image of i under a keyed permutation: a
-    Feistel network over the next even power of two, applied again to values that are no client ids (cycle walking).
+    Feistel network over the next even power of two, reapplied to values that are not client ids (cycle walking).
 
     Args:
         key: The key of the draw.

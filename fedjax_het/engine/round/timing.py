@@ -1,4 +1,4 @@
-"""Speeds of clients' devices and deadlines of rounds: partial work, late clients, and a virtual clock."""
+"""Client device speeds and round deadlines: partial work, late clients, and a virtual clock."""
 
 from collections.abc import Callable
 from typing import Annotated, Literal, NamedTuple
@@ -28,18 +28,18 @@ PositiveSeconds = Annotated[float, Range(1e-9, 1e9)]
 
 
 class Timing(NamedTuple):
-    """How long each client takes, and what becomes of one that a deadline is too short for.
+    """How long each client takes, and how clients that exceed the deadline are treated.
 
-    A client's round takes message_seconds + (number of local steps) step_seconds on the virtual clock; what the
-    simulation itself takes has no influence. A round lasts as long as the slowest client that takes part in it, or
-    until its deadline if a client is late. Clients that do not answer cost no time.
+    A client's round takes message_seconds + (number of local steps) step_seconds on the virtual clock, regardless of
+    the simulation's own run time. A round lasts until the slowest participating client has finished, or until its
+    deadline if a client is late. Clients that do not report take no time.
 
     Args:
         seconds: (client id, number of clients) -> (seconds of one local step, seconds of download and upload).
-        deadline: Seconds per round; None waits for everyone.
-        late: "partial": a client does the steps that it has time for, which are the first of its usual round, and is
-            left out if there is time for none. "drop": a client that would not finish all of its steps is left out.
-        check: Raises InputError for a number of clients that the speeds do not fit.
+        deadline: Seconds per round; None: no deadline.
+        late: "partial": a late client performs only as many of its first local steps as fit, and is left out if none
+            fit. "drop": a client that cannot finish all of its steps is left out.
+        check: Raises InputError if the speeds do not match the number of clients.
     """
 
     seconds: Callable[[Array, int], tuple[Array, Array]]
@@ -48,22 +48,22 @@ class Timing(NamedTuple):
     check: Callable[[int], None] = lambda num_clients: None
 
     def count_steps_in_time(self, client: Array, num_clients: int) -> Array:
-        """The number of local steps that a client has time for before the deadline, [] int32."""
+        """The number of local steps that a client completes before the deadline, [] int32."""
         if self.deadline is None:
             return jnp.int32(LARGEST_COUNT)
         step, message = self.seconds(client, num_clients)
         left = jnp.maximum(self.deadline - message, 0)
-        # A step that takes no time, and more steps than can be counted.
+        # Steps that take no time, and more steps than int32 can count.
         steps = jnp.where(left >= step * LARGEST_COUNT, LARGEST_COUNT, jnp.floor(left / jnp.where(step > 0, step, 1)))
         return jnp.where(self.deadline >= message, jnp.minimum(steps, LARGEST_COUNT - 1).astype(jnp.int32), 0)
 
     def measure(self, client: Array, num_clients: int, num_steps: Array) -> Array:
-        """The seconds of a client's round with so many local steps."""
+        """The duration of a client's round of `num_steps` local steps in seconds."""
         step, message = self.seconds(client, num_clients)
         return message + step * num_steps
 
     def duration(self, seconds: Array, is_late: Array) -> Array:
-        """The seconds of a round, given each client's [cohort], and whether it was late."""
+        """The duration of a round in seconds, given each client's seconds [cohort] and lateness."""
         longest = jnp.max(jnp.where(is_late, 0, seconds), initial=0)
         return longest if self.deadline is None else jnp.where(jnp.any(is_late), self.deadline, longest)
 
@@ -77,17 +77,17 @@ def log_normal(
     late: Late = "partial",
     speed_seed: Seed = 0,
 ) -> Timing:
-    """Speeds that differ between clients by a log-normal factor, the same in all rounds.
+    """Speeds that differ between clients by a log-normal factor, constant over rounds.
 
         seconds of client i = exp(sigma z_i) (message_seconds + num_steps step_seconds),    z_i ~ N(0, 1)
 
-    The factor is a function of (speed_seed, client id), whatever the seed of the run.
+    The factor is a function of (speed_seed, client id), independent of the seed of the run.
 
     Args:
-        step_seconds: Seconds of one local step of the median client.
-        message_seconds: Seconds of download and upload together of the median client.
-        sigma: Standard deviation of the logarithm, at most 5. With 0.5, one client in forty is 2.7 times slower.
-        deadline: Seconds per round; None waits for the slowest.
+        step_seconds: Seconds per local step of the median client.
+        message_seconds: Total download and upload seconds of the median client.
+        sigma: Standard deviation of the log factor, at most 5. With 0.5, one client in forty is 2.7 times slower.
+        deadline: Seconds per round (default None, no deadline).
         late: "partial" or "drop", see `Timing`.
         speed_seed: The seed of the factors.
 
@@ -112,11 +112,11 @@ def from_file(path: str, deadline: PositiveSeconds | None = None, late: Late = "
 
     Args:
         path: The file. Clients are numbered from 0; every client of the run needs a line.
-        deadline: Seconds per round; None waits for the slowest.
+        deadline: Seconds per round (default None, no deadline).
         late: "partial" or "drop", see `Timing`.
 
     Raises:
-        InputError: The file cannot be read, or a line is not as it must be.
+        InputError: The file cannot be read, or a line is malformed.
     """
     _check_late(deadline, late)
     speeds = _read_speeds(path)
@@ -136,7 +136,7 @@ def from_file(path: str, deadline: PositiveSeconds | None = None, late: Late = "
 
 
 TIMINGS = {"log_normal": log_normal, "from_file": from_file}
-"""The timings by the names of a config."""
+"""Timings by their config names."""
 
 
 def _check_late(deadline: float | None, late: Late) -> None:
@@ -145,7 +145,7 @@ def _check_late(deadline: float | None, late: Late) -> None:
 
 
 def _read_speeds(path: str) -> np.ndarray:
-    """[clients, 2] float32: seconds of a step and of the messages."""
+    """[clients, 2] float32: seconds per step and for messages."""
     lines = read_number_table(path, {"client": int, "step_seconds": float, "message_seconds": float}, "timing")
     kinds = {"client": CountOrZero, "step_seconds": PositiveSeconds, "message_seconds": Seconds}
     for number, line in enumerate(lines, 2):

@@ -1,4 +1,4 @@
-"""Weightings: how much each client's update counts; they sum to one over the clients that are present."""
+"""Weightings: the weight of each client's update; weights sum to one over the present clients."""
 
 from fedjax_het.server.weightings._discrepancy import Discrepancy, discrepancy_aware
 from fedjax_het.server.weightings._distance import distance_momentum

@@ -1,4 +1,4 @@
-"""Weights by how far a client's label distribution is from a target's (FedDisco)."""
+"""Weights by the discrepancy between each client's label distribution and a target (FedDisco)."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -38,23 +38,23 @@ def discrepancy_aware(
     normalise_kl: bool = True,
     target: Sequence[Positive] | None = None,
 ) -> Weighting:
-    """Give less weight to clients whose label distribution is far from the target's.
+    """Downweight clients whose label distribution is far from the target distribution.
 
         p_k = relu(n_k / sum_S n - a d_k + b) / sum over S of the same,   d_k = discrepancy(D_k, T)
         kl: sum_c D_kc log(D_kc / T_c);   l2, l1: norms of D_k - T;   cosine: 1 - cos(D_k, T)
 
-    Shapes: [cohort]. Where no value is positive, the weights are n_k / sum_S n.
-    Reads: reports["class_counts"] [cohort, class] (`client.measures.class_counts`), of which D_k are the shares.
+    Shapes: [cohort]. If no value is positive, the weights are n_k / sum_S n.
+    Reads: reports["class_counts"] [cohort, class] (`client.measures.class_counts`); D_k are the class fractions.
 
     Args:
-        a: The paper's a, .5.
-        b: The paper's b, .1.
-        metric: As above.
-        normalise_kl: Whether "kl" is divided by its sum over the clients present, as in the released code.
-        target: T, in proportion; None is uniform.
+        a: The paper's a (default .5).
+        b: The paper's b (default .1).
+        metric: The discrepancy, see above.
+        normalise_kl: Whether "kl" is divided by its sum over the present clients, as in the released code.
+        target: T, up to a factor (default None, uniform).
 
     Raises:
-        InputError: Unknown options, numbers out of range, and, when traced, a target for another number of classes.
+        InputError: An option is unknown, a number is out of range, or, when traced, the target has the wrong length.
 
     References:
         Ye et al., FedDisco: Federated Learning with Discrepancy-Aware Collaboration, ICML 2023. arXiv:2305.19229; code
@@ -80,7 +80,7 @@ def _target(target: Sequence[float] | None, num_classes: int) -> Array:
 def discrepancies(
     counts: Array, target: Array, is_present: Array, metric: Discrepancy = "kl", *, normalise_kl: bool = True
 ) -> Array:
-    """[cohort]: d_k from class counts [cohort, class]; 0 for clients that are absent."""
+    """[cohort]: d_k from class counts [cohort, class]; 0 for absent clients."""
     own = counts / tree.positive_or_one(jnp.sum(counts, axis=1, keepdims=True))
     distances = jnp.where(is_present, DISCREPANCIES[metric](own, target.astype(own.dtype)), 0)
     return normalise(distances, is_present) if metric == "kl" and normalise_kl else distances

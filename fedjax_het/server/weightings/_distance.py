@@ -1,4 +1,4 @@
-"""Weights that grow with the distance that clients move (FedHEAL)."""
+"""Weights that grow with the distance of client updates (FedHEAL)."""
 
 from typing import NamedTuple
 
@@ -22,19 +22,19 @@ class Movement(NamedTuple):
 
 @validate_arguments
 def distance_momentum(beta: Fraction = 0.4, *, normalised: bool = True, counts_absent: bool = False) -> Weighting:
-    """Give weight to clients that move far, which are those of hard domains.
+    """Upweight clients with large updates, which indicate hard domains.
 
         Dp_i <- (1 - beta) Dp_i + beta d_i / sum_j d_j,   p_i <- p_i + Dp_i, at first 1/m + Dp_i for m clients present
         p <- p / sum_j p_j over the clients present
 
-    Shapes: [cohort] from p [clients]. The memory of absent clients rests. Where no client has moved nothing changes.
+    Shapes: [cohort] from p [clients]. The state of absent clients is unchanged. If no client has moved, nothing changes.
     Reads: reports["distance"] [cohort], d_i.
 
     Args:
-        beta: The paper's β, .4; 0 weighs all clients alike, 1 has no momentum.
-        normalised: False remembers p without dividing it by its sum, as in the released code: it grows by about one
-            change a round, and later distances count less and less. The weights that are used sum to one in any case.
-        counts_absent: Whether the last distances of absent clients count in sum_j d_j, as in the released code.
+        beta: The paper's β (default .4). 0: equal weights. 1: no momentum.
+        normalised: False stores p without dividing it by its sum, as in the released code: p then grows by about one
+            change per round, and later distances count less and less. The weights in use always sum to one.
+        counts_absent: Whether sum_j d_j includes the last distances of absent clients, as in the released code.
 
     References:
         Chen, Huang and Ye, FedHEAL, CVPR 2024. arXiv:2405.16585; code yuhangchen0/FedHEAL,

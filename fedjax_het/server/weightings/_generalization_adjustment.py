@@ -1,4 +1,4 @@
-"""Weights that follow the generalisation gaps (FedGA)."""
+"""Weights adapted to generalization gaps (FedGA)."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -20,8 +20,8 @@ SCHEDULES: dict[StepSchedule, Callable[[Array, int], Array]] = {
 
 
 class Adjustment(NamedTuple):
-    weights: Float[Array, "clients"]  # a_i of those that have reported; all others hold 1/N
-    has_reported: Bool[Array, "clients"]  # from its second report on, a client's gap means something
+    weights: Float[Array, "clients"]  # a_i of clients that have reported; 1/N for all others
+    has_reported: Bool[Array, "clients"]  # a client's gap is meaningful from its second report on
 
 
 @validate_arguments
@@ -34,27 +34,27 @@ def generalization_adjustment(
     scale: NonNegative | Literal["1/n"] = 1.0,
     ceiling: Positive | None = None,
 ) -> Weighting:
-    """Raise, round by round, the weights of clients for which the aggregated model is worse than their own.
+    """Increase the weights of clients for which the aggregated model is worse than their own.
 
         a_i <- max(0, a_i + scale d_r (G_i - mean G) / max_j |G_j - mean G|),   a <- a / sum a
 
-    Shapes: [cohort] from a [clients], at first 1/N, N being the clients that have training examples. Gaps that do not
-    differ beyond rounding change nothing.
-    Reads: reports["gap"] [cohort], G_i of the round before (`measures.generalization_gap`): the adjustment after round
-    r of the paper is made in round r + 1, before its average, with the same numbers. Partial participation: clients
-    that take part, and did before, are adjusted; they share the weight that they hold together, and all others keep
-    theirs. The average takes a over those present, or equal parts if that is 0.
+    Shapes: [cohort] from a [clients], initially 1/N, where N is the number of clients with training examples. Gaps that
+    are equal up to rounding change nothing.
+    Reads: reports["gap"] [cohort], G_i of the previous round (`measures.generalization_gap`): the paper's adjustment
+    after round r is made in round r + 1, before its average, with the same numbers. Partial participation: clients
+    that take part now and did before are adjusted and keep their total weight; all other clients keep their weights.
+    The average uses a over the present clients, or equal weights if their sum is 0.
 
     Args:
-        step: The authors' d, .2.
-        rounds: R, the rounds of the run, 40; after R rounds d_r is 0.
-        centre: False (code) leaves mean G out.
+        step: The authors' d (default .2).
+        rounds: R, the number of rounds of the run (default 40); d_r is 0 after R rounds.
+        centre: Whether mean G is subtracted; False in the released code.
         schedule: d_r = d (1 - r/R) "linear", d (1 - (r - 1)/R) "released", d "constant".
         scale: A factor, or "1/n" over all clients; released: 1/3.
-        ceiling: Of the weights before they are normalised; released: 1, paper: none.
+        ceiling: Upper bound on the weights before normalization; released: 1, paper: none.
 
     Raises:
-        InputError: Unknown options and numbers out of range.
+        InputError: An option is unknown or a number is out of range.
 
     References:
         Zhang et al., Federated Domain Generalization with Generalization Adjustment, CVPR 2023; official code
@@ -93,13 +93,13 @@ def adjust_weights(
     centre: bool = True,
     ceiling: float | None = None,
 ) -> Array:
-    """[cohort]: weights after one step; those adjusted hold together what they held before. All cut to 0: equal parts.
+    """[cohort]: weights after one step; adjusted clients keep their total weight, in equal parts if all are cut to 0.
 
     Args:
         weights: [cohort] a_i before the step.
         gaps: [cohort] G_i.
-        is_adjusted: [cohort], whose weight may change.
-        size: Of the largest step.
+        is_adjusted: [cohort], clients whose weight may change.
+        size: The size of the largest step.
         centre: See `generalization_adjustment`.
         ceiling: See `generalization_adjustment`.
     """

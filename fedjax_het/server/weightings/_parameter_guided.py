@@ -1,4 +1,4 @@
-"""Weights from the distance of a low layer and from validation losses (FedRD)."""
+"""Weights from the change of a low layer and from validation losses (FedRD)."""
 
 import re
 from collections.abc import Callable
@@ -19,18 +19,18 @@ _SHORTCUT = re.compile(r"shortcut|downsample")
 
 
 def low_layer(shared: Variables, layer: str | None = None) -> str:
-    """The path of one shared weight, "params/conv_0/kernel"; biases, scales and statistics are none.
+    """The path of a shared weight, such as "params/conv_0/kernel"; not a bias, scale or statistic.
 
-    None: the last convolution of the first residual stage (a stage_0 or layer1) outside its shortcuts; without stages
-    the convolution with the fewest input channels, which is the first; without convolutions the encoder's first dense
-    layer; without an encoder the head.
+    Default: the last convolution of the first residual stage (a stage_0 or layer1) outside its shortcuts; without stages
+    the first convolution, which has the fewest input channels; without convolutions the encoder's first dense layer;
+    without an encoder the head.
 
     Args:
         shared: The shared variables.
-        layer: Such a path, with or without "params/" and the last name ("conv_0").
+        layer: A path, with or without "params/" and the last name ("conv_0").
 
     Raises:
-        InputError: A layer that is not among the shared weights, or where there is none.
+        InputError: The layer is not among the shared weights, or there are none.
     """
     leaves = tree.leaves_by_path({"params": shared.get("params", {})})
     weights = {path: leaves[path].shape for path in sorted(leaves, key=_natural_order) if leaves[path].ndim >= 2}
@@ -61,7 +61,7 @@ def _natural_order(path: str) -> list:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path)]
 
 
-NEGLIGIBLE = 1e-8  # the authors' limit: distances that sum to less say nothing
+NEGLIGIBLE = 1e-8  # the authors' limit on the sum of distances
 
 
 def _cosine(start: Array, changes: Array) -> Array:
@@ -81,23 +81,23 @@ DISTANCES: dict[Distance, Callable[[Array, Array], Array]] = {
 def parameter_guided(
     layer: str | None = None, distance: Distance = "l2", official_n_extra: CountOrZero = 0
 ) -> Weighting:
-    """Give more weight to clients whose low layer changed little, and on which the received model was bad.
+    """Upweight clients whose low layer changed little and on which the received model performed badly.
 
         w_i = 1/2 ((1 - beta_i) / (N - 1) + gamma_i / sum_j gamma_j)
         beta_i = d_i / sum_j d_j,   d_i = ||Phi - Phi_i||,   gamma_i = sigmoid(GAP_i)
 
-    Shapes: [cohort]. N counts the clients present; alone, a client has weight 1. Distances that sum to less than 1e-8
-    count as equal, and so do gammas that have all underflowed.
+    Shapes: [cohort]. N is the number of present clients; a single client has weight 1. Distances that sum to less than
+    1e-8 count as equal, as do gammas that have all underflowed.
     Reads: the updates of the layer, reports["gap"] [cohort] (`measures.training_gain`).
 
     Args:
-        layer: Of Phi, a path or None, see `low_layer`; its bias is left out.
-        distance: "l2", or "cosine" 1 - cos.
-        official_n_extra: Models that the authors' code counts in N although they are no participants (1: the domain
-            held out). The weights then sum to less than one, 5/6 for three clients: aggregate with `sum_of_models`.
+        layer: The layer Phi, a path or None, see `low_layer`; its bias is ignored.
+        distance: "l2", or "cosine" for 1 - cos.
+        official_n_extra: Number of non-participating models that the authors' code counts in N (1: the held-out
+            domain). The weights then sum to less than one, 5/6 for three clients: aggregate with `sum_of_models`.
 
     Raises:
-        InputError: An unknown distance, an unknown layer, or official_n_extra that is no count.
+        InputError: The distance or layer is unknown, or official_n_extra is not a count.
 
     References:
         FedRD: Reducing Divergences for Generalized Federated Learning; official code Kailee-WANG/NeurIPS25-FedRD,
@@ -105,7 +105,7 @@ def parameter_guided(
     """
 
     def init(shared: Variables, num_clients: int) -> PyTree:
-        low_layer(shared, layer)  # a wrong name is answered here, before anything runs
+        low_layer(shared, layer)  # raises for a wrong name before anything runs
         return ()
 
     def update(state: PyTree, view: ServerView) -> tuple[Array, PyTree]:
@@ -128,7 +128,7 @@ def guided_weights(distances: Array, gaps: Array, is_present: Array, official_n_
 
 
 def shares(values: Array, is_present: Array, negligible: float = 0.0, num_extra: int = 0) -> Array:
-    """[cohort]: each one's part of the total over those present; equal parts where that is negligible."""
+    """[cohort]: each value's fraction of the total over present clients; equal parts if the total is negligible."""
     values = jnp.where(is_present, values, 0)
     total = jnp.sum(values)
     is_something = total > negligible

@@ -1,4 +1,4 @@
-"""Weights by the clients that are present and their numbers of examples."""
+"""Weights from the present clients and their numbers of examples."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -16,10 +16,10 @@ WeightingOrName = WeightingName | Weighting
 
 
 def stateless(weights: Callable[[ServerView], Array]) -> Weighting:
-    """Build a weighting without memory.
+    """Build a weighting without state.
 
     Args:
-        weights: From a view to [cohort] numbers of at least 0, which are normalised here.
+        weights: Maps a view to nonnegative numbers [cohort], which are normalized here.
     """
     return Weighting(
         lambda shared, num_clients: (), lambda state, view: (normalise(weights(view), view.is_present), state)
@@ -27,25 +27,25 @@ def stateless(weights: Callable[[ServerView], Array]) -> Weighting:
 
 
 def normalise(weights: Array, is_present: Array) -> Array:
-    """Weights over the clients present, summing to one; all zero where there is none."""
+    """Weights over the present clients, summing to one; all zero if none is present."""
     weights = jnp.where(is_present, weights, 0)
     return weights / tree.positive_or_one(jnp.sum(weights))
 
 
 def weight_per_client(per_client: Callable[[Upload], Array]) -> Weighting:
-    """A weighting by each upload for itself: p_i = per_client(upload i) / sum_j per_client(upload j)."""
+    """A weighting that depends on each upload separately: p_i = per_client(upload i) / sum_j per_client(upload j)."""
     return stateless(lambda view: jax.vmap(per_client)(view.uploads))._replace(per_client=per_client)
 
 
 by_examples = weight_per_client(lambda upload: upload.num_examples)
-"""p_i = n_i / sum n over the clients of the round that are present."""
+"""p_i = n_i / sum n over the present clients of the round."""
 uniform = weight_per_client(lambda upload: jnp.ones_like(upload.num_steps))
-"""1/m over the m clients that are present."""
+"""1/m over the m present clients."""
 
 WEIGHTINGS: dict[WeightingName, Weighting] = {"samples": by_examples, "uniform": uniform}
 
 
 @validate_arguments
 def resolve_weighting(weighting: WeightingName | Weighting) -> Weighting:
-    """A weighting by its name in a config, "samples" or "uniform"; any other Weighting is returned as it is."""
+    """Return the weighting of a name, "samples" or "uniform"; a Weighting is returned unchanged."""
     return weighting if isinstance(weighting, Weighting) else WEIGHTINGS[weighting]
