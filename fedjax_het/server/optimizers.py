@@ -151,7 +151,7 @@ def yogi(
     v0: InitialMoment = 0.0,
     bias_correction: BiasCorrection | None = None,
 ) -> optax.GradientTransformation:
-    """FedYogi: v changes by at most (1 - b2) D^2 per step, so it decreases slowly. Arguments as in `adam`."""
+    """FedYogi: v changes by (1 - b2) D^2 per step, so it decreases slowly. Arguments as in `adam`."""
     return _adaptive(
         lambda v, square: v - (1 - b2) * square * jnp.sign(v - square), learning_rate, b1, b2, tau, v0, bias_correction
     )

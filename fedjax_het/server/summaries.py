@@ -1,4 +1,4 @@
-"""Summaries: one value computed from the reports of a cohort, and sent to all clients."""
+"""Summaries: a value computed from the reports of a cohort and sent to all clients."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ from fedjax_het.server.weightings import WeightingName, normalise, resolve_weigh
 from fedjax_het.types import Array, Params, PyTree, ServerView, UpdateStack, Variables
 from fedjax_het.validation import Fraction, NonNegative, validate_arguments
 
-_MOST_PAIRS = 1 << 24  # pairs of clients, over all classes that are clustered at a time
+_MOST_PAIRS = 1 << 24  # pairs of clients, over all classes clustered at a time
 
 
 def accumulate_change() -> Summary:
@@ -23,7 +23,7 @@ def accumulate_change() -> Summary:
 
         c <- c + 1/N sum_{i in S} change_i
 
-    So c stays the mean of all clients' c_i, whichever of them take part (SCAFFOLD). One value per shared parameter.
+    c is thus the mean of all clients' c_i, regardless of participation (SCAFFOLD). One value per shared parameter.
     """
 
     def update(total: PyTree, changes: UpdateStack, view: ServerView) -> PyTree:
@@ -33,25 +33,25 @@ def accumulate_change() -> Summary:
 
 
 def _total(reports: UpdateStack, view: ServerView) -> PyTree:
-    """The sum over the clients that are present."""
+    """The sum over the present clients."""
     return reports.weighted_sum(view.is_present.astype(float), lambda upload: jnp.ones(()))
 
 
 @validate_arguments
 def ema(decay: Fraction, like: Callable[[Variables], PyTree]) -> Summary:
-    """A moving average, from zero, of what clients reported as sums and the weights of those sums.
+    """A moving average, from zero, of reported sums and their weights.
 
         g = sum_i total_i / sum_i weight_i,   mean <- decay mean + (1 - decay) g,   mass <- decay mass + (1 - decay)
 
-    Reports: {"total": as like(shared), "weight": []}; the published value is {"mean", "mass"}, and mean / mass has no
-    trace left of the zero it started from. A round without weight changes nothing.
+    Reports: {"total": as like(shared), "weight": []}; the published value is {"mean", "mass"}, and mean / mass is
+    free of the bias from the zero start. A round without weight changes nothing.
 
     Args:
         decay: FedIIR's ema, .95.
-        like: From the shared variables to a tree of the total's shapes, `head` for FedIIR.
+        like: Maps the shared variables to a tree with the total's shapes, `head` for FedIIR.
 
     Raises:
-        InputError: A decay outside 0 to 1.
+        InputError: The decay is outside 0 to 1.
     """
 
     def update(old: PyTree, reports: UpdateStack, view: ServerView) -> PyTree:
@@ -68,7 +68,7 @@ def ema(decay: Fraction, like: Callable[[Variables], PyTree]) -> Summary:
 
 
 def head(shared: Variables) -> Params:
-    """The head of a model, for a summary that has its shape. Raises InputError where every client has its own."""
+    """The shared head of a model, for a summary of its shape. Raises InputError if heads are personal."""
     if "classifier" not in shared["params"]:
         raise InputError(
             "published: a summary is to have the shape of params/classifier, which the sharing rule keeps personal. "
@@ -88,13 +88,13 @@ def mean_direction(
         client:  Delta <- - sum_i p_i u_i / r_i            cohort:  Delta <- - sum_i p_i u_i / sum_i p_i r_i
 
     Args:
-        weighting: "uniform" or "samples"; p_i are shares of those with r_i > 0.
+        weighting: "uniform" or "samples"; p_i are normalized over clients with r_i > 0.
         normalisation: "client" or "cohort", as above.
-        report: The name under which clients report r_i = K_i lr, [] (see client.measures.effective_learning_rate), and
-            under which this is published.
+        report: The name of the report r_i = K_i lr, [] (see client.measures.effective_learning_rate), and of the
+            published value.
 
     Raises:
-        InputError: An unknown weighting or normalisation.
+        InputError: The weighting or normalisation is unknown.
     """
     weighting = resolve_weighting(weighting)
 
@@ -118,16 +118,16 @@ def mean_direction(
 
 @validate_arguments
 def mean_of_length(length: NonNegative, epsilon: NonNegative = 1e-12) -> Summary:
-    """The mean of what the clients of the round report, scaled to a given length, from zero (FedSMOO's s).
+    """The mean of the clients' reports, scaled to a given norm, from zero (FedSMOO's s).
 
         v = 1/|S| sum_S v_i,   s <- length v / (||v|| + epsilon)
 
     Args:
-        length: The norm of s; s is 0 where v is.
+        length: The norm of s; s is 0 if v is 0.
         epsilon: Added to the norm of v.
 
     Raises:
-        InputError: A negative number.
+        InputError: A number is negative.
     """
 
     def update(old: PyTree, reports: UpdateStack, view: ServerView) -> PyTree:
@@ -145,17 +145,17 @@ PROTOTYPE_WEIGHTINGS: dict[WeightingName, Callable[[Array], Array]] = {
 
 @validate_arguments
 def class_weighted_mean(weighting: WeightingName = "samples") -> Summary:
-    """Each class's mean over the clients of the round that have it; a class that no client has keeps its old one.
+    """The mean of each class over the clients of the round that have it; other classes keep their value.
 
         c_k <- sum_i w_ik c_ik / sum_i w_ik,   w_ik = n_ik ("samples") or 1 for n_ik > 0 ("uniform")
 
-    Reports: {"means" [class, feature], "counts" [class]}; published: {"means", "is_known" [class]}, at first unknown.
+    Reports: {"means" [class, feature], "counts" [class]}; published: {"means", "is_known" [class]}, initially unknown.
 
     Args:
         weighting: "samples" or "uniform", as above.
 
     Raises:
-        InputError: An unknown weighting; a model without outline (see `models.with_feature_shape`).
+        InputError: The weighting is unknown, or the model has no outline (see `models.with_feature_shape`).
     """
 
     def update(old: PyTree, reports: UpdateStack, view: ServerView) -> PyTree:
@@ -176,7 +176,7 @@ def class_weighted_mean(weighting: WeightingName = "samples") -> Summary:
 
 
 def _outline(shared: Variables) -> Array:
-    """Zeros of the shape of class means."""
+    """Zeros with the shape of class means."""
     if "outline" not in shared:
         raise InputError("published: class means need adapt=models.with_feature_shape, which tells their shape.")
     outline = shared["outline"]["prototypes"]
@@ -184,18 +184,18 @@ def _outline(shared: Variables) -> Array:
 
 
 def clustered_prototypes() -> Summary:
-    """Clusters of the clients' prototypes of each class, and the mean of each class's clusters (FPL).
+    """Clusters of client prototypes per class, and the mean of each class's clusters (FPL).
 
         P^k_1, P^k_2, ...: the mean of each FINCH cluster of c_ik over the clients i of the round that have class k
-        U^k = mean_j P^k_j, over clusters, so that a domain with many clients counts as much as one with few
+        U^k = mean_j P^k_j over clusters, so domains count equally however many clients they have
 
-    A class that no client of the round has keeps its old clusters.
+    A class that no client of the round has keeps its clusters.
     Reports: {"means" [class, feature], "counts" [class]}; published: {"clusters" [class, cluster, feature],
-    "is_cluster" [class, cluster], "means" [class, feature], the U^k, "is_known" [class]}, at first unknown. There is
-    room for as many clusters as half the cohort, since each has two members.
+    "is_cluster" [class, cluster], "means" [class, feature], the U^k, "is_known" [class]}, initially unknown. The
+    number of clusters is at most half the cohort size, since each has at least two members.
 
     Raises:
-        InputError: A model without outline (see `models.with_feature_shape`).
+        InputError: The model has no outline (see `models.with_feature_shape`).
 
     References:
         Huang et al., Rethinking Federated Learning with Domain Shift: A Prototype View, CVPR 2023; code
@@ -203,7 +203,7 @@ def clustered_prototypes() -> Summary:
     """
 
     def update(old: PyTree, reports: UpdateStack, view: ServerView) -> PyTree:
-        order = jnp.argsort(view.cohort)  # of clusters and among equally near neighbours, whoever is drawn first
+        order = jnp.argsort(view.cohort)  # makes the order of clusters and ties independent of the sampling order
         reported, is_present = tree.take((reports.tensors(), view.is_present), order)
         is_member = (is_present[:, None] & (reported["counts"] > 0)).T
         most = old["clusters"].shape[1]
@@ -235,10 +235,10 @@ def clustered_prototypes() -> Summary:
 
 
 def latest_of_clients(like: Callable[[Variables], PyTree]) -> Summary:
-    """What each client reported last: {"latest": leaves [clients, ...], "is_known" [clients]}; at first nobody's.
+    """Each client's latest report: {"latest": leaves [clients, ...], "is_known" [clients]}; initially none is known.
 
     Args:
-        like: From the shared variables to a tree of one report's shapes.
+        like: Maps the shared variables to a tree with the shapes of a report.
     """
 
     def update(old: PyTree, reports: UpdateStack, view: ServerView) -> PyTree:

@@ -1,7 +1,7 @@
-"""Aggregators: from the updates of a cohort to one update.
+"""Aggregators: combine the updates of a cohort into one update.
 
-A new one is a function of the problem, its own state and a `ServerView`, wrapped in an `Aggregator`; it reads the
-updates by the methods of `view.updates`, an `UpdateStack`. Those of AGGREGATORS can take the place of any algorithm's.
+A new aggregator is a function of the problem, its state and a `ServerView`, wrapped in an `Aggregator`; it reads the
+updates with the methods of `view.updates`, an `UpdateStack`. Those in AGGREGATORS work with any algorithm.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ AGGREGATORS: Mapping[str, Callable[..., Aggregator]] = {
     "trimmed_mean": trimmed_mean,
     "mean_around_median": mean_around_median,
 }
-"""The aggregators that need nothing of the clients but their updates, by the name that a config gives."""
+"""The aggregators that need only client updates, by their config names."""
 
 __all__ = [
     "AGGREGATORS",

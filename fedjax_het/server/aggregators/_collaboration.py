@@ -1,4 +1,4 @@
-"""Mixtures of the clients' heads, one for each client (FedPAC)."""
+"""Per-client mixtures of the clients' heads (FedPAC)."""
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +12,14 @@ from fedjax_het.validation import Fraction, validate_arguments
 
 
 def risk_matrices(variance: Array, means: Array, is_present: Array) -> Array:
-    """P_i = diag(V) + B_i,  B_i[j, l] = <H_i - H_j, H_i - H_l>: what mixture a of heads costs client i is a^T P_i a.
+    """P_i = diag(V) + B_i,  B_i[j, l] = <H_i - H_j, H_i - H_l>: mixture a of heads has risk a^T P_i a for client i.
 
     Shapes: variance [m], means [m, class, feature] -> [m, m, m]. Positive semi-definite by construction.
     """
     rows = means.reshape(means.shape[0], -1)
     present = is_present[:, None]
     centre = jnp.sum(jnp.where(present, rows, 0), axis=0) / jnp.maximum(jnp.sum(is_present), 1)
-    rows = jnp.where(present, rows - centre, 0)  # differences alone matter, and lose less to rounding so
+    rows = jnp.where(present, rows - centre, 0)  # only differences matter; centering reduces rounding errors
     gram = jnp.matmul(rows, rows.T, precision=jax.lax.Precision.HIGHEST)
     own = jnp.diagonal(gram)[:, None, None]
     bias = own - gram[:, :, None] - gram[:, None, :] + gram
@@ -27,10 +27,10 @@ def risk_matrices(variance: Array, means: Array, is_present: Array) -> Array:
 
 
 def collaboration_weights(variance: Array, means: Array, is_present: Array) -> Array:
-    """a_i = argmin a^T P_i a on the simplex of those present, [m, m] row by row; e_i for the absent.
+    """a_i = argmin a^T P_i a on the simplex of present clients, rows of [m, m]; e_i for absent clients.
 
     Raises:
-        Float64RequiredError: outside `run_in_required_precision`, which the engine aggregates in.
+        Float64RequiredError: Called outside `run_in_required_precision`, in which the engine aggregates.
     """
     require_float64()
     matrices = risk_matrices(variance.astype(float), means.astype(float), is_present)
@@ -40,7 +40,7 @@ def collaboration_weights(variance: Array, means: Array, is_present: Array) -> A
 
 
 def drop_small_weights(weights: Array, threshold: float = 1e-3) -> Array:
-    """Rows without entries under the threshold, summing to one again; a row that has no others stays as it is."""
+    """Drop entries below the threshold and renormalize each row; rows without larger entries are unchanged."""
     large = jnp.where(weights >= threshold, weights, 0)
     total = jnp.sum(large, axis=-1, keepdims=True)
     return jnp.where(total > 0, large / tree.positive_or_one(total), weights)
@@ -48,20 +48,20 @@ def drop_small_weights(weights: Array, threshold: float = 1e-3) -> Array:
 
 @validate_arguments
 def collaborative_heads(others: Aggregator, threshold: Fraction = 1e-3) -> Aggregator:
-    """Every client's head becomes the mixture that should serve it best; all else is left to another aggregator.
+    """Give each client the best mixture of heads; another aggregator combines everything else.
 
         head_i <- sum_j a_ij head_j,   a_i = argmin a^T P_i a,   P_i = diag(V) + B_i      (see `risk_matrices`)
 
-    The solution is exact: the code's solver and its repair of P_i, which can fail, are not needed.
-    Reads: reports["head"] (personal leaves [cohort, ...]; none, no mixture), reports["statistics"] {"variance",
-    "means"}.
+    The solution is exact, without the code's solver and its repair of P_i, which can fail.
+    Reads: reports["head"] (personal leaves [cohort, ...]; no mixture if there are none), reports["statistics"]
+    {"variance", "means"}.
 
     Args:
-        others: the aggregator of the shared leaves, mean() in the paper.
-        threshold: smaller weights are dropped, the code's .001; 0 keeps all.
+        others: The aggregator of the shared leaves, mean() in the paper.
+        threshold: Smaller weights are dropped (default .001, as in the code). 0: keep all.
 
     Returns:
-        An aggregator whose replies are the mixed heads, leaves [cohort, ...], for the clients present.
+        An aggregator whose replies are the mixed heads, leaves [cohort, ...], for the present clients.
 
     References:
         Xu, Tong and Huang, FedPAC, ICLR 2023, Eq. 12; code JianXu95/FedPAC, tools.py, get_head_agg_weight.

@@ -1,6 +1,6 @@
-"""Removal of conflicts between updates: FedMGC's correction against dominant ones, FedGH's harmonization of pairs.
+"""Conflict removal between updates: FedMGC's correction by dominant updates, FedGH's pairwise harmonization.
 
-Conflicts are taken out on coefficients alone: edited update i is sum_j C_ij g_j.
+Conflicts are removed on coefficients only: edited update i is sum_j C_ij g_j.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from fedjax_het.server.weightings import WeightingOrName
 from fedjax_het.types import Array, ServerView
 from fedjax_het.validation import Fraction, PositiveFraction, Seed, refuse_without_effect, validate_arguments
 
-_ROUNDING_OF_SQUARES = 1e-12  # of its squared parts: what an update that was cancelled to less has left is rounding
+_ROUNDING_OF_SQUARES = 1e-12  # relative to its squared parts; smaller squared norms are rounding errors
 
 
 def project_at_once(gram: Array, is_pair: Array) -> Array:
-    """g_i - sum_j <g_i, g_j>/|g_j|^2 g_j over all marked pairs [m, m], every product taken before any change."""
+    """g_i - sum_j <g_i, g_j>/|g_j|^2 g_j over all marked pairs [m, m], with products of the original updates."""
     squared = jnp.diagonal(gram)
     return jnp.eye(gram.shape[0]) - jnp.where(is_pair & (squared > 0), gram / tree.positive_or_one(squared), 0)
 
@@ -30,13 +30,13 @@ def project_at_once(gram: Array, is_pair: Array) -> Array:
 def project_in_order(gram: Array, partners: Array, is_pair: Array, *, is_tested: bool = True) -> Array:
     """For j = partners[i, 0], partners[i, 1], ...:   g_i' <- g_i' - <g_i', g_j>/|g_j|^2 g_j
 
-    g_i' is edited, g_j stays as it was sent. Only marked pairs [m, m], and where `is_tested` only if <g_i', g_j> < 0.
-    No client waits for another, so this takes as many steps as there are partners.
+    g_i' is edited, g_j is as sent. Only marked pairs [m, m]; if `is_tested`, only those with <g_i', g_j> < 0.
+    Clients are independent, so this takes one step per partner.
     """
     rows, squared = jnp.arange(gram.shape[0]), jnp.diagonal(gram)
 
     def step(turn: Array, running: tuple[Array, Array]) -> tuple[Array, Array]:
-        coefficients, products = running  # <g_i', g_k> is updated along, so that no step multiplies matrices
+        coefficients, products = running  # <g_i', g_k> is updated too, to avoid matrix products in each step
         partner = partners[:, turn]
         product, size = products[rows, partner], squared[partner]
         is_removed = is_pair[rows, partner] & (size > 0) & ((product < 0) | (not is_tested))
@@ -49,7 +49,7 @@ def project_in_order(gram: Array, partners: Array, is_pair: Array, *, is_tested:
 def project_running(gram: Array, pairs: Array, is_pair: Array, *, is_mutual: bool) -> Array:
     """For each marked pair (i, j) in turn, if <g_i', g_j'> < 0:   g_i' <- g_i' - <g_i', g_j'>/|g_j'|^2 g_j'
 
-    Both are the edited ones; where `is_mutual` g_j' loses its part along the old g_i' as well. One step per pair, so
+    Both are edited updates; if `is_mutual`, g_j' is also projected against the old g_i'. One step per pair, so
     m^2 steps.   pairs: [n, 2], is_pair: [n].
     """
     moves, lengths = jnp.array([True, is_mutual]), geometry.lengths(gram)
@@ -68,7 +68,7 @@ def project_running(gram: Array, pairs: Array, is_pair: Array, *, is_mutual: boo
 
 
 def drop_rounding(squared: Array, parts: Array) -> Array:
-    """Squared lengths of sum_j c_j g_j; 0 where its parts, sum_j |c_j| |g_j|, cancel to rounding."""
+    """Squared norms of sum_j c_j g_j; 0 if its parts, sum_j |c_j| |g_j|, cancel to rounding."""
     return jnp.where(squared > _ROUNDING_OF_SQUARES * jnp.square(parts), squared, 0)
 
 
@@ -76,15 +76,15 @@ def drop_rounding(squared: Array, parts: Array) -> Array:
 AgreementMode = Literal["mean_excl", "sum_incl"]
 Order = Literal["one_by_one", "simultaneous"]
 Target = Literal["original", "current"]
-_ROUNDING = 1e-6  # so that .3 of 10 clients are 3 in float32 too
+_ROUNDING = 1e-6  # so that .3 of 10 clients is 3 in float32
 
 
 def rank_by_dominance(
     gram: Array, is_present: Array, losses: Array, fraction: float = 0.5, p_mode: AgreementMode = "mean_excl"
 ) -> tuple[Array, Array]:
-    """(clients [m] by falling z_i = p_i / l_i, absent ones last; how many of them are dominant []).
+    """(clients [m] by descending z_i = p_i / l_i, absent clients last; the number of dominant clients []).
 
-    ceil(fraction K) of the K that are present, at least one; the lower id first where z is equal.
+    ceil(fraction K) of the K present clients are dominant, at least one; ties are ordered by id.
     """
     scores = geometry.dominance(geometry.agreement(gram, is_present, p_mode), losses)
     num_present = jnp.sum(is_present)
@@ -101,7 +101,7 @@ def dominant_edit(
     target: Target = "original",
     min_norm_ratio: Fraction = 0.0,
 ) -> GramEdit:
-    """FedMGC's edit of every update, as coefficients; see `dominant_correction`, also for the arguments."""
+    """FedMGC's edit of every update, as coefficients; arguments as in `dominant_correction`."""
     if (order, target) == ("simultaneous", "current"):
         raise InputError("target: 'current' needs order='one_by_one'; at once, every update is still the original.")
 
@@ -137,32 +137,32 @@ def dominant_correction(
     buffers: Buffers = "weighted_mean",
     stack: StackDtype = "float32",
 ) -> Aggregator:
-    """Take out of each update what points against the dominant ones, and average.
+    """Remove from each update the components that conflict with dominant updates, and average.
 
         p_ij = (|g_i| + |g_j|)/2 cos(g_i, g_j),   p_i = 1/(K-1) sum_{j != i} p_ij,   z_i = p_i / l_i
         dominant: the ceil(fraction K) clients of largest z
-        for each dominant s in falling z, s != i:   if g_i' . g_s < 0:   g_i' <- g_i' - (g_i' . g_s)/|g_s|^2 g_s
+        for each dominant s in descending z, s != i:   if g_i' . g_s < 0:   g_i' <- g_i' - (g_i' . g_s)/|g_s|^2 g_s
         u = 1/K sum_i g_i'
 
-    Zero updates agree and conflict with no other. The update of one client alone is not changed.
+    Zero updates neither agree nor conflict with others. With a single client, its update is unchanged.
     Reads: reports["loss"] (l_i).
 
     Args:
-        fraction: the paper's λ, .1 to .9, best .5; 1 is PCGrad in a fixed order.
-        weighting: Algorithm 2's 1/m, "uniform"; "samples" or any Weighting.
-        p_mode: "mean_excl" (Def. 3; the text's sum without 1/(K-1) ranks alike) | "sum_incl" (Algorithm 1, p_ii =
-            |g_i|, favours long updates).
-        order: "one_by_one" (Algorithm 2) | "simultaneous": all products of the original updates.
-        target: "original" g_s | "current": g_s as corrected so far, clients in the order of their ids.
-        min_norm_ratio: updates shorter than this share of the longest count as zero, neither dominant nor in conflict;
-            0 lets the tiniest vote: p_ij tends to |g_j| cos / 2 as |g_i| does to 0. 1e-8 is a good value.
-        scope, buffers, stack: see `gram_space_mean`.
+        fraction: The paper's λ, .1 to .9, best .5. 1: PCGrad in a fixed order.
+        weighting: "uniform" (default, 1/m as in Algorithm 2), "samples" or any Weighting.
+        p_mode: "mean_excl" (Def. 3; the text's sum without 1/(K-1) gives the same ranking) | "sum_incl" (Algorithm 1,
+            p_ii = |g_i|, favors long updates).
+        order: "one_by_one" (Algorithm 2) | "simultaneous": all products use the original updates.
+        target: "original" g_s | "current": g_s as corrected so far, with clients ordered by id.
+        min_norm_ratio: Updates shorter than this fraction of the longest count as zero, neither dominant nor in
+            conflict. With 0 even tiny updates vote: p_ij tends to |g_j| cos / 2 as |g_i| does to 0. Recommended: 1e-8.
+        scope, buffers, stack: See `gram_space_mean`.
 
     Returns:
         An aggregator of leaves [cohort, ...] -> [...]; Gram matrix [m, m] in float64, two passes over the stack.
 
     Raises:
-        InputError: for unknown options, and, when traced, where no client reports its loss.
+        InputError: An option is unknown, or, when traced, clients do not report their loss.
 
     References:
         Wang et al., Joint Focal Loss and Dominant Gradient Correction for Gradient Conflict in Federated Learning
@@ -187,13 +187,13 @@ PairOrder = Literal["lexicographic", "random"]
 
 
 def lexicographic_order(view: ServerView, seed: int) -> Array:
-    """[m, m]: the ranks of pairs, the smallest first: (0, 1), (0, 2), ... by the clients' ids."""
+    """[m, m]: the ranks of pairs in the order (0, 1), (0, 2), ... of client ids."""
     place = jnp.argsort(jnp.argsort(view.cohort))
     return jnp.minimum(place[:, None], place) * len(place) + jnp.maximum(place[:, None], place)
 
 
 def random_order(view: ServerView, seed: int) -> Array:
-    """[m, m]: the same in an order drawn anew each round, a function of (seed, round, the two ids)."""
+    """[m, m]: the ranks of pairs in a new random order each round, a function of (seed, round, both ids)."""
     key = jax.random.fold_in(make_key(seed), view.received.round)
 
     def draw(one: Array, other: Array) -> Array:
@@ -238,29 +238,29 @@ def harmonized_mean(
     buffers: Buffers = "weighted_mean",
     stack: StackDtype = "float32",
 ) -> Aggregator:
-    """Project the two updates of every conflicting pair onto each other's normal plane, and average.
+    """Project the updates of each conflicting pair onto each other's normal plane, and average.
 
         for each pair i < j in conflict:   g_i' <- g_i' - (g_i' . g_j)/|g_j|^2 g_j,   g_j' likewise against g_i
         u = sum_i p_i g_i'
 
-    Zero updates conflict with no other. With two clients all tests agree. For three or more in conflict the result
-    depends on the order of the pairs, so on the ids. The paper's text leaves the test open; no authors' code was found.
-    The default equals PCGrad with partners in the order of ids.
+    Zero updates do not conflict with others. With two clients all tests agree. With three or more conflicting clients,
+    the result depends on the order of the pairs, hence on the ids. The paper does not specify the test, and no authors'
+    code was found. The default equals PCGrad with partners ordered by id.
 
     Args:
-        conflict_test: "current": g_i' . g_j < 0 just before the projection, so that only what opposes is taken out
-            (PCGrad) | "original": g_i . g_j < 0, decided once; a later projection may then take out an agreeing part |
-            "sequential": g_i' . g_j' < 0, and projects on g_j', both as they run; one pair after another, m^2/2 steps.
-        weighting: of p_i, "samples", "uniform" or any Weighting.
-        pair_order: "lexicographic" by id | "random", drawn anew each round.
-        seed: of the random pair order.
-        scope, buffers, stack: see `gram_space_mean`.
+        conflict_test: "current": g_i' . g_j < 0 just before the projection, so only opposing components are removed
+            (PCGrad) | "original": g_i . g_j < 0, tested once; a later projection may then remove an agreeing component
+            | "sequential": g_i' . g_j' < 0, with projection onto the current g_j'; pair by pair, m^2/2 steps.
+        weighting: The weights p_i: "samples", "uniform" or any Weighting.
+        pair_order: "lexicographic" by id | "random", drawn each round.
+        seed: The seed of the random pair order.
+        scope, buffers, stack: See `gram_space_mean`.
 
     Returns:
         An aggregator of leaves [cohort, ...] -> [...]; Gram matrix [m, m] in float64, two passes over the stack.
 
     Raises:
-        InputError: for unknown options.
+        InputError: An option is unknown.
 
     References:
         Zhang, Sun and Chen, FedGH: Federated Learning via Gradient Harmonization, 2023. arXiv:2309.06692

@@ -1,5 +1,5 @@
-"""Means that step beyond the updates of a cohort: FedDyn's by the history of all clients, FedExP's by how
-much the clients differ."""
+"""Means that extrapolate the updates of a cohort: FedDyn by the history of all clients, FedExP by client
+disagreement."""
 
 from typing import Literal, NamedTuple
 
@@ -17,21 +17,21 @@ Displaced = Literal["all", "participants"]
 
 @validate_arguments
 def displaced_mean(over: Displaced = "all") -> Aggregator:
-    """The uniform mean of the cohort's updates, and the mean of what clients have moved in all their rounds.
+    """The uniform mean of the cohort's updates plus the mean of all accumulated client updates (FedDyn).
 
         all:            h <- h + 1/N sum_S u_i,   u = 1/|S| sum_S u_i + h
         participants:   u = 1/|S| sum_S (u_i + h_i),   h_i: the sum of client i's updates
 
-    So that the server's model minimizes the mean of the clients' losses, however different these are (FedDyn). Other
-    collections than the parameters take the plain mean. State of "all": h, from zero, the size of the shared
-    parameters. "participants" reads reports["displacement"] (h_i, see client.measures.displacement).
+    The server's model then minimizes the mean of the clients' losses, however different they are. Collections besides
+    the parameters use the plain mean. State of "all": h, from zero, the size of the shared parameters. "participants"
+    reads reports["displacement"] (h_i, see client.measures.displacement).
 
     Args:
-        over: "all" clients, so that h stays the mean of all h_i, or the "participants" of the round (FedSpeed's paper);
-            these are the same if everybody takes part.
+        over: "all" clients, which makes h the mean of all h_i, or the "participants" of the round (FedSpeed's paper).
+            Both are equal under full participation.
 
     Raises:
-        InputError: Another option.
+        InputError: The option is unknown.
 
     References:
         Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021. arXiv:2111.04263
@@ -69,20 +69,20 @@ def extrapolated_mean(
     epsilon_per_client: bool = False,
     epsilon_decay: PositiveFraction = 1.0,
 ) -> Aggregator:
-    """The mean of the updates, times the more the longer they are than their mean (FedExP).
+    """The mean of the updates, scaled up the more the clients disagree (FedExP).
 
         u = eta sum_i p_i u_i,   eta = max(1, sum_i p_i |u_i|^2 / (2 (|sum_i p_i u_i|^2 + epsilon)))
 
-    Norms are over the parameters; other collections take the weighted mean itself, since a variance could become
-    negative. eta is 1 where the mean and epsilon are both 0.
+    Norms are over the parameters; other collections use the weighted mean itself, since a variance could become
+    negative. eta is 1 if the mean and epsilon are both 0.
     Reads: reports["squared_norm"] (see client.measures.squared_norm).
 
     Args:
-        epsilon: Keeps eta from growing without bound where the updates cancel, 1e-3.
-        weighting: Of p_i, as in `mean`.
-        epsilon_per_client: Whether epsilon is multiplied by the number of clients present (released code).
-        epsilon_decay: epsilon is multiplied by it once more in every round, the first included; 1 in the paper, .998^2
-            in the released code.
+        epsilon: Bounds eta if the updates cancel (default 1e-3).
+        weighting: The weights p_i, as in `mean`.
+        epsilon_per_client: Whether epsilon is multiplied by the number of present clients (released code).
+        epsilon_decay: Factor applied to epsilon in each round, including the first; 1 in the paper, .998^2 in the
+            released code.
 
     References:
         Jhunjhunwala, Wang and Joshi, FedExP: Speeding up Federated Averaging via Extrapolation, ICLR 2023.
@@ -112,7 +112,7 @@ def extrapolated_mean(
 def mean_of_last_two(server: ServerState) -> Variables:
     """The shared variables after `extrapolated_mean`, with the mean of the last two models' parameters.
 
-    FedExP's iterates oscillate, and their mean is tested; after the first round, the model itself.
+    FedExP evaluates this mean because its iterates oscillate; after the first round, the model itself.
     """
     old, new = server.aggregator[1].previous, server.shared["params"]
     return server.shared | {"params": tree.where(server.round > 1, tree.scale(0.5, tree.add(old, new)), new)}

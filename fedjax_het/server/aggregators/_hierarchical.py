@@ -1,4 +1,4 @@
-"""Removal of conflicts from pairs of updates, level by level of a tournament (FedGH in FedLD's tables)."""
+"""Pairwise conflict removal in a tournament (FedGH in FedLD's tables)."""
 
 from typing import NamedTuple
 
@@ -42,7 +42,7 @@ def hierarchical_weights(gram: Array, scores: Array, is_present: Array, eps: flo
         return jnp.where((place < half)[:, None], pairs, 0), half
 
     rows = jnp.where(is_present[:, None], jnp.eye(gram.shape[0]), 0)[jnp.argsort(~is_present, stable=True)]
-    rows = jnp.pad(rows, ((0, 1), (0, 0)))  # one client alone is paired with zeros
+    rows = jnp.pad(rows, ((0, 1), (0, 0)))  # a single client is paired with zeros
     rows, _ = jax.lax.while_loop(lambda running: running[1] > 2, level, (rows, num_present))
     measured = _measure(rows[:2], gram, scores)
     first, second = rows[:1], rows[1:2]
@@ -56,13 +56,13 @@ class _Measured(NamedTuple):
     """Inner products of the combinations sum_j c_j g_j."""
 
     products: Array  # [n, m], with each g_j
-    squares: Array  # [n], their squared lengths; 0 where the parts cancel to rounding
+    squares: Array  # [n], their squared norms; 0 if the parts cancel to rounding
     scores: Array  # [n], with r
 
 
 def _measure(rows: Array, gram: Array, scores: Array) -> _Measured:
-    """Measure combinations [n, m], in one matrix product: a TPU has none of float64, and compiles hundreds of
-    operations in place of each."""
+    """Measure combinations [n, m] in one matrix product: TPUs lack float64 products, and each compiles to hundreds
+    of operations."""
     both = jnp.concatenate([rows, jnp.abs(rows)]) @ jnp.column_stack([gram, scores, geometry.lengths(gram)])
     products, others = both[: len(rows), :-2], both[:, -2:]
     squares = drop_rounding(jnp.sum(products * rows, axis=1), others[len(rows) :, 1])
@@ -70,7 +70,7 @@ def _measure(rows: Array, gram: Array, scores: Array) -> _Measured:
 
 
 def _subtract_projections(rows: Array, products: Array, others: Array, squares: Array, eps: float) -> Array:
-    """rows - <row, other>/(|other|^2 + eps) other where they conflict, coefficients [n, m]."""
+    """rows - <row, other>/(|other|^2 + eps) other if they conflict, as coefficients [n, m]."""
     squares = squares + eps
     share = jnp.where((products < 0) & (squares > 0), products / tree.positive_or_one(squares), 0)
     return rows - share[:, None] * others
@@ -80,7 +80,7 @@ def _subtract_projections(rows: Array, products: Array, others: Array, squares: 
 def hierarchical_mean(
     eps: NonNegative = 1e-7, decay: Fraction = 0.99, *, buffers: Buffers = "weighted_mean"
 ) -> Aggregator:
-    """Join the updates in a tournament that pairs those that agree most and least with past aggregates.
+    """Combine updates in a tournament that pairs those that agree most and least with past aggregates.
 
         first round:   u = 1/m sum_i g_i,   r = u
         then, tensor by tensor:   sort by <g_i, r>; pair best with worst, the second with the last but one, ...
@@ -89,23 +89,23 @@ def hierarchical_mean(
             a' = a - a.b/(|b|^2 + eps) b,   b' = b - a.b/(|a'|^2 + eps) a'
         u = (a' + b')/m,   r <- decay r + (1 - decay) u
 
-    Deviations from the codes: the sum is divided by the clients that are present, not by all there are; r = 0 leaves
-    the order to the ids, where they sort NaN; the update of one client alone stays, where they stop; and with eps = 0
-    the second of a last pair in exact opposition stays, where FedDM's is NaN. As in the codes the last step has no
-    bound: |b'| grows like 1/sin(a, b) as the last pair nears opposition.
-    It is not the method of the FedGH paper (`harmonized_mean`).
+    Differences from the released code: the sum is divided by the number of present clients, not of all clients; if
+    r = 0, updates are ordered by id (released: sorts NaN); a single client's update is kept (released: fails); and with
+    eps = 0 the second of a last pair in exact opposition is kept (FedDM: NaN). As in the released code, the last step
+    is unbounded: |b'| grows like 1/sin(a, b) as the last pair approaches opposition.
+    This is not the method of the FedGH paper (`harmonized_mean`).
 
     Args:
-        eps: 1e-7 in FedLD's code, so that the result depends on the scale of the updates | 0 in FedDM's.
+        eps: 1e-7 in FedLD's code, which makes the result depend on the scale of the updates | 0 in FedDM's.
         decay: .99 in both.
-        buffers: of collections besides params: "weighted_mean" (here of equal weights), "keep_server", or "in_vector":
-            edited tensor by tensor like the rest, as both codes do.
+        buffers: Treatment of collections besides params: "weighted_mean" (here with equal weights), "keep_server", or
+            "in_vector": edited tensor by tensor like the parameters, as in both.
 
     Returns:
         An aggregator of leaves [cohort, ...] -> [...]; unweighted. Gram matrices [m, m] in float64, tensor by tensor.
 
     Raises:
-        InputError: for unknown buffers.
+        InputError: The option for buffers is unknown.
 
     References:
         Zhu et al., FedDM; official code CityU-AIM-Group/FedDM, main.py, and Zeng-Shuang/FedLD, svd_tools.py.

@@ -1,4 +1,4 @@
-"""The mean of masked updates, of each entry over the clients whose mask is open there (FedHEAL)."""
+"""The mean of masked updates, entry by entry over the clients that do not mask the entry (FedHEAL)."""
 
 import jax
 
@@ -12,14 +12,13 @@ from fedjax_het.types import Aggregate, Array, PyTree, ServerView
 def masked_mean(weighting: WeightingOrName = "samples") -> Aggregator:
     """Average each entry over the clients that send it.
 
-        u = sum_i a_i m_i u_i / sum_j a_j m_j,   entry by entry; entries that every client masks stay where they are
+        u = sum_i a_i m_i u_i / sum_j a_j m_j,   entry by entry; entries masked by all clients are unchanged
 
-    Clients mask their updates themselves; what they send is m_i u_i. Collections besides the parameters take the
-    weighted mean.
+    Clients apply the masks and send m_i u_i. Collections besides the parameters use the weighted mean.
     Reads: reports["mask"], m_i, a tree like the shared parameters.
 
     Args:
-        weighting: Of a_i, as in `mean`.
+        weighting: The weights a_i, as in `mean`.
 
     References:
         Chen, Huang and Ye, FedHEAL, CVPR 2024. arXiv:2405.16585; code yuhangchen0/FedHEAL,

@@ -1,4 +1,4 @@
-"""Weighted means of the updates: FedAvg's rule, FedNova's normalized mean, and FedRD's sum of models."""
+"""Weighted means of updates: FedAvg's mean, FedNova's normalized mean, and FedRD's sum of models."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -21,12 +21,12 @@ EFFECTIVE_STEPS: dict[EffectiveSteps, Callable[[Array, Array, Array], Array]] = 
 
 
 def mean(weighting: WeightingOrName = "samples", *, unweighted: Sequence[str] = ()) -> Aggregator:
-    """u = sum_i p_i u_i, over parameters and every other shared collection alike.
+    """The weighted mean u = sum_i p_i u_i of the parameters and all other shared collections.
 
     Args:
-        weighting: "samples" (p_i = n_i / n), "uniform", or any Weighting. Where weights are known from each upload
-            alone, as those two are, the sum runs while clients train and nothing is stacked.
-        unweighted: collections whose mean is the plain one, 1/m over the m clients present, whatever the weighting.
+        weighting: "samples" (p_i = n_i / n), "uniform", or any Weighting. If weights follow from each upload alone, as
+            for these two, the sum is accumulated while clients train and nothing is stacked.
+        unweighted: Collections that use the plain mean, 1/m over the m present clients, for any weighting.
 
     References:
         McMahan et al., Communication-Efficient Learning of Deep Networks, AISTATS 2017. arXiv:1602.05629
@@ -50,21 +50,21 @@ def mean(weighting: WeightingOrName = "samples", *, unweighted: Sequence[str] = 
 def normalized_mean(
     weighting: WeightingOrName = "samples", tau_eff: EffectiveSteps | Positive = "coefficients"
 ) -> Aggregator:
-    """Divide every update by its number of effective steps, average, and scale by that of the cohort (FedNova).
+    """Divide each update by its effective number of steps, average, and scale by that of the cohort (FedNova).
 
         u = tau_eff sum_i p_i u_i / |a_i|_1
 
-    So that clients with more steps do not pull the optimum towards themselves. Parameters only; other collections
-    take the weighted mean. A client that took no step (|a_i|_1 = 0) is left out.
+    Clients with more steps then do not bias the optimum. Parameters only; other collections use the weighted mean.
+    Clients without steps (|a_i|_1 = 0) are left out.
     Reads: reports["a_norm"] (see client.measures.coefficient_norm).
 
     Args:
-        weighting: of p_i, as in `mean`.
+        weighting: The weights p_i, as in `mean`.
         tau_eff: "coefficients", sum_i p_i |a_i|_1 (one client: its own update); "steps", sum_i p_i tau_i (the authors'
-            code where there is a proximal term); or a number.
+            code with a proximal term); or a number.
 
     Raises:
-        InputError: for any other tau_eff, and, when traced, where no client reports |a_i|_1.
+        InputError: tau_eff is invalid, or, when traced, clients do not report |a_i|_1.
 
     References:
         Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020.
@@ -72,7 +72,7 @@ def normalized_mean(
     weighting = resolve_weighting(weighting)
 
     def per_client(is_per_step: bool) -> Callable[[Upload], Array] | None:
-        """The weight of one client, up to a factor, where it follows from its upload alone."""
+        """The weight of a client, up to a factor, if it follows from its upload alone."""
         if (share := weighting.per_client) is None:
             return None
         return lambda upload: jnp.where(
@@ -105,13 +105,13 @@ def _norms(uploads: Upload) -> Array:
 
 
 def sum_of_models(weighting: WeightingOrName = "samples") -> Aggregator:
-    """w <- sum_i p_i w_i, with server rate 1:   u = sum_i p_i u_i - (1 - sum_i p_i) w.
+    """The sum of models w <- sum_i p_i w_i, with server rate 1:   u = sum_i p_i u_i - (1 - sum_i p_i) w.
 
-    The same as `mean` for weights that sum to one. Where they do not, the model shrinks with them, as it does in
-    FedRD's released code; nothing else should want that.
+    Equals `mean` if the weights sum to one. Otherwise the model shrinks accordingly, as in FedRD's released code; not
+    recommended for other algorithms.
 
     Args:
-        weighting: as in `mean`.
+        weighting: As in `mean`.
     """
     weighting = resolve_weighting(weighting)
 

@@ -1,4 +1,4 @@
-"""A running mean of the server's models over the last rounds, beside any aggregator, and its evaluation."""
+"""A running mean of the server's models over the last rounds, on top of any aggregator, and its evaluation."""
 
 from typing import NamedTuple
 
@@ -16,27 +16,27 @@ from fedjax_het.validation import Count, CountOrZero, validate_arguments
 class ModelAverage(NamedTuple):
     """The state of `with_model_average`."""
 
-    inner: PyTree  # the aggregator's own
+    inner: PyTree  # the state of the aggregator
     mean: Variables
     count: Int[Array, ""]  # models in the mean
-    num_due: Int[Array, ""]  # how many had been due when the last one was taken
+    num_due: Int[Array, ""]  # number of models due when the last one was added
     start: Int[Array, ""]
     cycle: Int[Array, ""]
 
 
 @validate_arguments
 def with_model_average(aggregator: Aggregator, start: CountOrZero, cycle: Count = 10) -> Aggregator:
-    """An aggregator that also keeps the mean of the server's models, one of every `cycle` rounds (SWA).
+    """Extend an aggregator by a running mean of the server's models, one every `cycle` rounds (SWA).
 
         after round r > start with (r - start) mod cycle = 0:   mean <- (n mean + x) / (n + 1),   n <- n + 1
 
-    All shared collections are averaged alike, batch statistics too. Training goes on from x; `averaged_model` is what
-    is tested. State: the mean, the size of the shared variables.
+    All shared collections are averaged, including batch statistics. Training continues from x; `averaged_model` is
+    evaluated. State: the mean, the size of the shared variables.
 
     Args:
         aggregator: Any aggregator.
-        start: The round, from 0, after which models are taken; the paper's is three quarters of all rounds.
-        cycle: Rounds between two models.
+        start: The round, from 0, after which averaging starts; three quarters of all rounds in the paper.
+        cycle: Number of rounds between averaged models.
 
     References:
         Izmailov et al., Averaging Weights Leads to Wider Optima and Better Generalization, UAI 2018. arXiv:1803.05407
@@ -54,10 +54,10 @@ def with_model_average(aggregator: Aggregator, start: CountOrZero, cycle: Count 
 
 
 def averaged_model(server: ServerState) -> Variables:
-    """The mean that `with_model_average` keeps, the model of the last round included; before the first, the model.
+    """The mean of `with_model_average`, including the model of the last round; before averaging starts, the model.
 
     Raises:
-        InputError: The aggregator keeps no mean.
+        InputError: The aggregator has no model average.
     """
     if not isinstance(server.aggregator, ModelAverage):
         raise InputError("evaluated: averaged_model needs the mean of an aggregator from with_model_average.")
@@ -66,7 +66,7 @@ def averaged_model(server: ServerState) -> Variables:
 
 
 def _take(state: ModelAverage, model: Variables, num_rounds: Array) -> ModelAverage:
-    """Take the model after so many rounds into the mean, if one has become due since the last."""
+    """Add the model after `num_rounds` rounds to the mean, if one has become due since the last addition."""
     num_due = jnp.maximum(num_rounds - 1 - state.start, 0) // state.cycle
     is_due = num_due > state.num_due
     count = state.count + is_due.astype(state.count.dtype)

@@ -1,4 +1,4 @@
-"""Means of updates that are expressed by their principal directions (FedLD)."""
+"""Means of updates projected onto their principal directions (FedLD)."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -13,19 +13,19 @@ from fedjax_het.server.weightings import WeightingOrName
 from fedjax_het.types import Array
 from fedjax_het.validation import CountOrZero, PositiveFraction, refuse_without_effect, validate_arguments
 
-_RANK = 1e-12  # eigenvalues under this share of the largest are rounding, not directions
-_SMALLEST_PROJECTION = 1e-14  # of an update's length: the sign of a smaller projection is rounding
+_RANK = 1e-12  # eigenvalues below this fraction of the largest are rounding errors
+_SMALLEST_PROJECTION = 1e-14  # relative to the norm of the update; smaller projections are rounding errors
 
 
 class Axes(NamedTuple):
-    """The eigen-decomposition of A = 1/m G G^T, largest first, and what of it is kept."""
+    """The eigendecomposition of A = 1/m G G^T, largest first, and the selected axes."""
 
     eigenvalues: Float[Array, "cohort"]  # lambda_l
     vectors: Float[Array, "cohort cohort"]  # columns e_l; the unit axis is u_l = sum_i e_il g_i / length_l
     lengths: Float[Array, "cohort"]  # |v_l| = sqrt(m lambda_l)
     projections: Float[Array, "cohort cohort"]  # c_il = <g_i, u_l>
     is_selected: Bool[Array, "cohort"]  # among the L largest
-    is_kept: Bool[Array, "cohort"]  # selected, and a direction at all
+    is_kept: Bool[Array, "cohort"]  # selected, and not a rounding error
 
 
 EigenvalueNorm = Literal["l2_selected", "l2_all", "sum_selected", "sum_all", "unit"]
@@ -43,16 +43,16 @@ ROUNDINGS: dict[Rounding, Callable[[Array], Array]] = {
     "floor": lambda num_axes: jnp.maximum(1, jnp.floor(num_axes + 1e-9)),
     "ceil": lambda num_axes: jnp.maximum(1, jnp.ceil(num_axes - 1e-9)),
     "round": lambda num_axes: jnp.maximum(1, jnp.round(num_axes)),
-    "truncate": jnp.floor,  # the released code's int(): one client alone gives no axis, hence a zero update
+    "truncate": jnp.floor,  # the released code's int(); a single client has no axis, hence a zero update
 }
 
 
 def principal_axes(gram: Array, is_present: Array, fraction: float = 0.8, rounding: Rounding = "floor") -> Axes:
-    """The m principal axes of the updates from their Gram matrix K = G G^T alone.
+    """The m principal axes of the updates, from their Gram matrix K = G G^T.
 
         K e_l = m lambda_l e_l,   c_il = sqrt(m lambda_l) e_il,   L = rounding(fraction m)
 
-    Shapes: gram [m, m], is_present [m]; clients that are absent have zero rows, and m counts those present.
+    Shapes: gram [m, m], is_present [m]; absent clients have zero rows, and m counts present clients.
     """
     scaled, vectors = jnp.linalg.eigh(gram)
     scaled, vectors = jnp.maximum(scaled[::-1], 0), vectors[:, ::-1]
@@ -72,9 +72,9 @@ def principal_edit(
     projection: Projection = "orthogonal",
     rounding: Rounding = "floor",
 ) -> GramEdit:
-    """FedLD's edit of every update, as coefficients; see `principal_directions`, also for the arguments.
+    """FedLD's edit of every update, as coefficients; arguments as in `principal_directions`.
 
-    Which way an axis points does not matter: it and its negative project alike.
+    The sign of an axis does not matter: an axis and its negative give the same projection.
     """
 
     def edit(gram: Array, is_present: Array) -> Array:
@@ -92,7 +92,7 @@ def _edit_along_axes(
     norms = norms[:, None]
     weights = jnp.where(axes.is_kept, axes.eigenvalues / tree.positive_or_one(NORMS[eig_norm](axes)), 0)
     has_sign = jnp.abs(axes.projections) > _SMALLEST_PROJECTION * norms
-    if correction == "per_axis":  # the projection's length cancels, its sign remains
+    if correction == "per_axis":  # the length of the projection cancels, only its sign remains
         return norms * weights * jnp.sign(axes.projections) * has_sign
     along = weights * axes.projections * has_sign
     if projection == "cosine":
@@ -116,34 +116,34 @@ def principal_directions(
     stack: StackDtype = "float32",
     warmup_mean_rounds: CountOrZero = 0,
 ) -> Aggregator:
-    """Express each update by the principal axes that all updates share, at its own length, and average.
+    """Project each update onto the shared principal axes, rescale it to its norm, and average.
 
         A = 1/m G G^T = E diag(lambda) E^T,   u_l = G^T e_l / |G^T e_l|,   l = 1..L = fraction m
         g_i^r = sum_l |g_i| / |g'_il|  lambda_l / ||lambda||  g'_il,   g'_il = <g_i, u_l> u_l
         u = sum_i p_i g_i^r  =  sum_l lambda_l/||lambda|| u_l (sum_i p_i |g_i| sgn <g_i, u_l>)
 
-    Axes whose eigenvalue is under 1e-12 of the largest are skipped, a client orthogonal to an axis casts no vote on
-    it, and a client that sent zeros stays zero; the released code gives NaN for it. Not continuous: a vote flips when
-    <g_i, u_l> crosses 0, with stack="bfloat16" every few rounds; runs then part, by 1 or 2 % of the model. The code's
-    vote on which way an axis points changes nothing, since an axis and its negative project alike.
+    Axes with an eigenvalue below 1e-12 of the largest are skipped, a client orthogonal to an axis has no vote on it,
+    and a zero update stays zero (released: NaN). The result is discontinuous: a vote flips when <g_i, u_l> crosses 0,
+    with stack="bfloat16" every few rounds; runs then diverge, by 1 or 2 % of the model. The code's vote on the sign of
+    an axis has no effect, since an axis and its negative give the same projection.
 
     Args:
-        fraction: share of the axes that is kept, the paper's .8.
-        weighting: the paper's p_i; released: "uniform".
-        correction: "per_axis" (Eq. 7, supplement, code) | "whole" (the sentence: one factor on the sum) | "none".
-        eig_norm: "l2_selected" keeps |g_i^r| = |g_i|, as the paper states; released: "sum_all"; "sum_selected",
+        fraction: Fraction of axes to keep (default .8, as in the paper).
+        weighting: The paper's p_i; released: "uniform".
+        correction: "per_axis" (Eq. 7, supplement, code) | "whole" (the text: one factor on the sum) | "none".
+        eig_norm: "l2_selected" preserves |g_i^r| = |g_i|, as the paper states; released: "sum_all"; "sum_selected",
             "l2_all", "unit".
         projection: "orthogonal" | "cosine", for correction="whole" or "none".
-        rounding: of L: "floor" (at least 1) | "ceil" | "round" | "truncate" (released: may keep none).
-        scope, buffers, stack, warmup_mean_rounds: see `gram_space_mean`. Released, in this order: "tensor",
+        rounding: Rounding of L: "floor" (at least 1) | "ceil" | "round" | "truncate" (released: may keep none).
+        scope, buffers, stack, warmup_mean_rounds: See `gram_space_mean`. Released, in this order: "tensor",
             "weighted_mean", "float32", 1.
 
     Returns:
-        An aggregator of leaves [cohort, ...] -> [...]; one eigen-decomposition of [m, m] in float64, two passes over
+        An aggregator of leaves [cohort, ...] -> [...]; one eigendecomposition of [m, m] in float64, two passes over
         the stack.
 
     Raises:
-        InputError: for unknown options, and a projection that has no effect.
+        InputError: An option is unknown, or the projection has no effect.
 
     References:
         Zeng et al., FedLD; official code Zeng-Shuang/FedLD, svd_tools.py.

@@ -1,4 +1,4 @@
-"""Robust rules that move a centre towards the updates: the geometric median, and centred clipping."""
+"""Robust rules that move a center towards the updates: geometric median and centered clipping."""
 
 from typing import Literal, Unpack
 
@@ -20,11 +20,11 @@ from fedjax_het.server.weightings import WeightingOrName, resolve_weighting
 from fedjax_het.types import Aggregate, Array, PyTree, ServerView, Variables
 from fedjax_het.validation import Count, CountOrZero, NonNegative, Positive, validate_arguments
 
-_SMALLEST_DISTANCE = 1e-30  # a divisor where all updates are zero
+_SMALLEST_DISTANCE = 1e-30  # divisor if all updates are zero
 
 
 def distances_from(gram: Array, coefficients: Array) -> Array:
-    """[rows]: |u_i - z| of z = sum_j c_j u_j, to full relative precision even where z is nearly u_i."""
+    """[rows]: |u_i - z| of z = sum_j c_j u_j, to full relative precision even if z is close to u_i."""
     differences = jnp.eye(len(gram)) - coefficients
     return jnp.sqrt(jnp.maximum(jnp.sum(differences @ gram * differences, axis=1), 0))
 
@@ -57,29 +57,29 @@ def geometric_median(
     weighting: WeightingOrName = "uniform",
     **preparation: Unpack[Preparation],
 ) -> Aggregator:
-    """The point with the least sum of distances from all updates, by smoothed Weiszfeld steps.
+    """The point with the smallest sum of distances to all updates, by smoothed Weiszfeld steps.
 
         z <- sum_i b_i u_i / sum_i b_i,   b_i = p_i / max(nu, |u_i - z|)
 
-    Assumes that less than half of the weight lies.
-    Started at the mean, a lie of any size s moves z by s / m^k after k steps, and hides its progress in the objective,
-    so the default starts at zero, the model that the clients received; where it ends does not depend on that. A fixed
-    nu makes the result the mean as soon as all updates are shorter than it.
+    Assumes that attackers have less than half of the weight.
+    Starting from the mean, a malicious update of size s shifts z by s / m^k after k steps and masks the progress of the
+    objective, so the default starts from zero, the model that clients received. The limit does not depend on the start.
+    With a fixed nu, the result is the mean once all updates are shorter than nu.
 
-    Released codes: RFA start="mean", smoothing=1e-5, num_steps=4, tolerance=1e-6, weighting="samples"; ByzFL
+    Released code: RFA start="mean", smoothing=1e-5, num_steps=4, tolerance=1e-6, weighting="samples"; ByzFL
     smoothing=.1, num_steps=3; byzantine-robust-noniid-optimizer smoothing=.1, num_steps=8, 9 % from the limit.
 
     Args:
-        num_attackers: f; the rule itself does not need it, but the steps "nnm" and "arc" do.
-        num_steps: At most so many.
-        smoothing: nu; None is 1e-6 of the median norm of the updates.
+        num_attackers: f; only used by the steps "nnm" and "arc".
+        num_steps: The maximum number of steps.
+        smoothing: nu (default None, 1e-6 of the median norm of the updates).
         start: "zero" or "mean".
-        tolerance: Stop where a step changes the objective by less than this share of it; 0 never.
-        weighting: Of p_i. Weights by what clients send, such as "samples", can be a lie, too.
+        tolerance: Stop if a step changes the objective by less than this fraction. 0: never stop early.
+        weighting: The weights p_i. Attackers can falsify reported weights such as "samples".
         preparation: See `Preparation`.
 
     Raises:
-        InputError: For unknown options, or a weighting behind bucketing.
+        InputError: An option is unknown, or a weighting is combined with bucketing.
 
     References:
         Pillutla, Kakade and Harchaoui, Robust Aggregation for Federated Learning, IEEE TSP 2022; code krishnap25/RFA.
@@ -108,7 +108,7 @@ def geometric_median(
 
 
 def clip_around(gram: Array, is_member: Array, radius: Radius, num_steps: int) -> Array:
-    """The coefficients of centred clipping, [1 + rows]: row 0 of the Gram matrix is the centre, no member."""
+    """The coefficients of centered clipping, [1 + rows]: row 0 of the Gram matrix is the center, not a member."""
     num_members = jnp.maximum(count(is_member), 1)
     coefficients = (jnp.arange(len(gram)) == 0).astype(float)
     for _ in range(num_steps):
@@ -125,21 +125,21 @@ def centred_clipping(
     num_attackers: CountOrZero = 0,
     **preparation: Unpack[Preparation],
 ) -> Aggregator:
-    """From the last round's result, go towards every update by a bounded step.
+    """Move from the previous result towards each update by a bounded step.
 
-        v <- v + 1/m sum_i min(1, tau / |u_i - v|) (u_i - v),   L times;   v: the result of the round before, first 0
+        v <- v + 1/m sum_i min(1, tau / |u_i - v|) (u_i - v),   L times;   v: the previous result, initially 0
 
-    Assumes that less than half lie; f clients move the result by no more than 2 L tau f / m.
+    Assumes that less than half attack; f clients shift the result by at most 2 L tau f / m.
 
     Args:
-        radius: tau, a number, or "median", the median of |u_i - v|, which follows the scale of the updates. In the
-            paper, whose clients send momentum, 10 / (1 - momentum).
-        num_steps: L, the paper's 1; the authors' runs 3.
-        num_attackers: f; the rule itself does not need it, but the steps "nnm" and "arc" do.
+        radius: tau: a number, or "median", the median of |u_i - v|, which adapts to the scale of the updates. The
+            paper, whose clients send momentum, uses 10 / (1 - momentum).
+        num_steps: L (default 1, as in the paper; 3 in the authors' experiments).
+        num_attackers: f; only used by the steps "nnm" and "arc".
         preparation: See `Preparation`.
 
     Returns:
-        An aggregator that keeps v, a tree like the shared variables.
+        An aggregator with state v, a tree like the shared variables.
 
     References:
         Karimireddy, He and Jaggi, Learning from History for Byzantine Robust Optimization, ICML 2021.

@@ -1,6 +1,6 @@
-"""Robust rules that treat each coordinate by itself: median, trimmed mean, and mean around the median.
+"""Coordinate-wise robust rules: median, trimmed mean, and mean around the median.
 
-They sort columns of the stack, a block at a time, so that no second stack is held, also where steps stand before them.
+They sort columns of the stack block by block, so a second stack is never held, even after preparation steps.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from fedjax_het.server.aggregators._robust_steps import Preparation, count, prep
 from fedjax_het.types import Aggregate, Array, PyTree, ServerView
 from fedjax_het.validation import CountOrZero, validate_arguments
 
-_BLOCK = 1 << 20  # entries of the stack that are sorted at a time
+_BLOCK = 1 << 20  # stack entries sorted at a time
 
 
 def median_of_columns(rows: Array, is_member: Array) -> Array:
-    """[columns]: the mean of the two middle values of an even number of members."""
+    """[columns]: the median; for an even number of members, the mean of the two middle values."""
     ordered, last = _sort(rows, is_member), jnp.maximum(count(is_member) - 1, 0)
     return 0.5 * ordered[last // 2] + 0.5 * ordered[(last + 1) // 2]
 
@@ -32,7 +32,7 @@ def trimmed_mean_of_columns(rows: Array, is_member: Array, num_attackers: int) -
 
 
 def mean_around_median_of_columns(rows: Array, is_member: Array, num_attackers: int) -> Array:
-    """[columns]: the mean of the m - f values nearest to the median; the first in the cohort where two are as near."""
+    """[columns]: the mean of the m - f values nearest to the median; ties in cohort order."""
     distances = jnp.abs(rows - median_of_columns(rows, is_member))
     order = jnp.argsort(jnp.where(is_member[:, None], distances, jnp.inf), axis=0, stable=True)
     nearest, size = jnp.take_along_axis(rows, order, axis=0), count(is_member) - num_attackers
@@ -50,13 +50,13 @@ def _size(number: Array, rows: Array) -> Array:
 def coordinate_rule(
     name: str, reduce: Callable[[Array, Array], Array], num_attackers: int, preparation: Preparation
 ) -> Aggregator:
-    """A rule for each coordinate.
+    """A coordinate-wise rule.
 
     Args:
         name: The name of the rule, for messages.
-        reduce: (rows [rows, columns], is_member [rows]) -> [columns]; rows of no member are zero.
+        reduce: (rows [rows, columns], is_member [rows]) -> [columns]; rows of non-members are zero.
         num_attackers: f.
-        preparation: The steps before it, and other shared options.
+        preparation: The steps before the rule, and other shared options.
     """
     steps = prepare(name, num_attackers, preparation)
 
@@ -83,12 +83,12 @@ def coordinate_rule(
 
 @validate_arguments
 def coordinate_median(num_attackers: CountOrZero = 0, **preparation: Unpack[Preparation]) -> Aggregator:
-    """The median of each coordinate, the mean of the two middle values of an even number of clients.
+    """The coordinate-wise median; for an even number of clients, the mean of the two middle values.
 
     Assumes 2 f < m.
 
     Args:
-        num_attackers: f; the rule itself does not need it, but the steps "nnm" and "arc" do.
+        num_attackers: f; only used by the steps "nnm" and "arc".
         preparation: See `Preparation`.
 
     References:
@@ -99,16 +99,16 @@ def coordinate_median(num_attackers: CountOrZero = 0, **preparation: Unpack[Prep
 
 @validate_arguments
 def trimmed_mean(num_attackers: CountOrZero = 1, **preparation: Unpack[Preparation]) -> Aggregator:
-    """The mean of each coordinate without its f lowest and f highest values.
+    """The coordinate-wise mean without the f lowest and f highest values.
 
-    Assumes 2 f < m; with 2 f >= m it is refused, where some codes take a smaller f silently.
+    Assumes 2 f < m; 2 f >= m raises an error, while some implementations silently reduce f.
 
     Args:
         num_attackers: f.
         preparation: See `Preparation`.
 
     Raises:
-        InputError: When traced, for cohorts with 2 f >= m.
+        InputError: When traced, 2 f >= m.
 
     References:
         Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning, ICML 2018.
@@ -123,7 +123,7 @@ def trimmed_mean(num_attackers: CountOrZero = 1, **preparation: Unpack[Preparati
 
 @validate_arguments
 def mean_around_median(num_attackers: CountOrZero = 1, **preparation: Unpack[Preparation]) -> Aggregator:
-    """The mean of the m - f values of each coordinate that are nearest to its median.
+    """The coordinate-wise mean of the m - f values nearest to the median.
 
     Assumes 2 f < m.
 
@@ -132,7 +132,7 @@ def mean_around_median(num_attackers: CountOrZero = 1, **preparation: Unpack[Pre
         preparation: See `Preparation`.
 
     Raises:
-        InputError: When traced, for cohorts with 2 f >= m.
+        InputError: When traced, 2 f >= m.
 
     References:
         Xie, Koyejo and Gupta, Generalized Byzantine-tolerant SGD, 2018. arXiv:1802.10116

@@ -1,7 +1,7 @@
-"""Robust rules that are combinations of the updates, with coefficients found from their Gram matrix.
+"""Robust rules that combine updates with coefficients computed from their Gram matrix.
 
-Krum, Multi-Krum, the subset of minimum diameter, the mean of bounded norms, and FLTrust. m is the number of clients
-that are present, f = num_attackers, D_ij = |u_i - u_j|^2; all are unweighted.
+Krum, Multi-Krum, minimum-diameter averaging, the norm-bounded mean, and FLTrust. m is the number of present clients,
+f = num_attackers, D_ij = |u_i - u_j|^2; all rules are unweighted.
 """
 
 import math
@@ -30,7 +30,7 @@ from fedjax_het.validation import Count, CountOrZero, validate_arguments
 
 Neighbours = Literal["paper", "byzfl"]
 MOST_SUBSETS = 100_000
-_BLOCK = 1 << 21  # entries of the distance matrices of subsets that are compared at a time
+_BLOCK = 1 << 21  # distance matrix entries of the subsets compared at a time
 
 
 def gram_rule(
@@ -43,15 +43,15 @@ def gram_rule(
     num_selected: int = 0,
     is_selective: bool = False,
 ) -> Aggregator:
-    """A rule that is a combination of the updates, or of what the steps before it make of them.
+    """A rule that combines the updates, after the preparation steps.
 
     Args:
         name: The name of the rule, for messages.
         weigh: (Gram matrix, is_member) -> the coefficients [rows].
         num_attackers: f.
-        preparation: The steps before it, and other shared options.
-        least: f -> the fewest rows that the rule needs; with fewer the model stays as it is.
-        num_selected: Number of rows that the rule selects; a cohort with fewer is refused.
+        preparation: The steps before the rule, and other shared options.
+        least: f -> the minimum number of rows; with fewer, the model is unchanged.
+        num_selected: Number of rows that the rule selects; a smaller cohort raises an error.
         is_selective: See `Aggregator`.
     """
     steps = prepare(name, num_attackers, preparation)
@@ -73,7 +73,7 @@ def gram_rule(
 
 # ---- Krum ------------------------------------------------------------------------------------------------------------
 def krum_scores(gram: Array, is_member: Array, num_attackers: int, neighbours: Neighbours) -> Array:
-    """[rows]: sum_j D_ij over the nearest others, m - f - 2 ("paper") or m - f - 1 ("byzfl"); inf for the absent."""
+    """[rows]: sum_j D_ij over the nearest neighbors, m - f - 2 ("paper") or m - f - 1 ("byzfl"); inf if absent."""
     num_near = count(is_member) - num_attackers - (2 if neighbours == "paper" else 1)
     is_other = is_member & ~jnp.eye(len(gram), dtype=bool)
     ordered = jnp.sort(jnp.where(is_other, squared_distances(gram), jnp.inf), axis=1)
@@ -89,21 +89,21 @@ def _least_for_krum(neighbours: Neighbours) -> Callable[[int], int]:
 def krum(
     num_attackers: CountOrZero = 1, *, neighbours: Neighbours = "paper", **preparation: Unpack[Preparation]
 ) -> Aggregator:
-    """The one update whose nearest others are closest to it.
+    """Select the update closest to its nearest neighbors (Krum).
 
         u = u_k,   k = argmin_i sum_{j in the m - f - 2 nearest others of i} |u_i - u_j|^2
 
-    The lowest place in the cohort where scores are equal. Assumes 2 f + 2 < m, and that honest updates resemble each
-    other: on heterogeneous data the server learns from one client a round, even without any attacker.
+    Ties are broken in cohort order. Assumes 2 f + 2 < m, and that honest updates resemble each other: on heterogeneous
+    data the server learns from one client per round, even without attackers.
 
     Args:
-        num_attackers: f, how many of the clients of a round may lie.
-        neighbours: "paper" | "byzfl", m - f - 1 of them, which allows 2 f < m.
+        num_attackers: f, the maximum number of attackers per round.
+        neighbours: "paper" | "byzfl": m - f - 1 neighbors, which allows 2 f < m.
         preparation: See `Preparation`.
 
     Raises:
-        InputError: When traced, for cohorts with 2 f >= m, or m < f + 3. In a round in which too few are present the
-            model stays as it is.
+        InputError: When traced, 2 f >= m or m < f + 3. If too few clients are present in a round, the model is
+            unchanged.
 
     References:
         Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, NeurIPS 2017.
@@ -128,14 +128,14 @@ def multi_krum(
 
     Args:
         num_attackers: f.
-        num_selected: So many; None is m - f. All of them where fewer are present.
+        num_selected: Number of updates (default None, m - f). If fewer are present, all of them are used.
         neighbours, preparation: See `krum`.
 
     Raises:
         InputError: See `krum`.
 
     References:
-        Blanchard et al., NeurIPS 2017, which leaves the number open; ByzFL takes m - f, ByzantineMomentum m - f - 2.
+        Blanchard et al., NeurIPS 2017, which leaves the number open; ByzFL uses m - f, ByzantineMomentum m - f - 2.
     """
 
     def weigh(gram: Array, is_member: Array) -> Array:
@@ -150,7 +150,7 @@ def multi_krum(
 
 # ---- minimum diameter ------------------------------------------------------------------------------------------------
 def subset_of_rank(rank: Array, num_rows: int, size: int) -> Array:
-    """[num_rows] bool: the subset of `size` rows that has this number, from 0, among all of them."""
+    """[num_rows] bool: the subset of `size` rows with this rank, from 0, among all subsets."""
     table = np.array([[math.comb(row, k) for row in range(num_rows)] for k in range(size + 1)]).reshape(size + 1, -1)
     chosen = jnp.zeros(num_rows, bool)
     for k in range(size, 0, -1):  # the combinatorial number system
@@ -160,7 +160,7 @@ def subset_of_rank(rank: Array, num_rows: int, size: int) -> Array:
 
 
 def subset_of_minimum_diameter(gram: Array, is_member: Array, num_attackers: int) -> Array:
-    """[rows] bool: the m - f members whose largest distance from each other is the smallest."""
+    """[rows] bool: the m - f members with the smallest maximum pairwise distance."""
     num_rows, distances = len(gram), squared_distances(gram)
 
     def diameter(rank: Array) -> Array:
@@ -176,18 +176,18 @@ def subset_of_minimum_diameter(gram: Array, is_member: Array, num_attackers: int
 
 @validate_arguments
 def minimum_diameter_mean(num_attackers: CountOrZero = 1, **preparation: Unpack[Preparation]) -> Aggregator:
-    """The mean of the m - f updates with the least diameter (MDA), found by trying all subsets.
+    """The mean of the m - f updates with the smallest diameter (MDA), by exhaustive search over subsets.
 
         S = argmin_{|S| = m - f} max_{i, j in S} |u_i - u_j|,   u = 1/(m - f) sum_{i in S} u_i
 
-    Assumes 2 f < m. Subsets that hold the same pair of largest distance tie, and their places in the cohort decide.
+    Assumes 2 f < m. Subsets with the same most distant pair tie; ties are broken in cohort order.
 
     Args:
         num_attackers: f.
         preparation: See `Preparation`.
 
     Raises:
-        InputError: When traced, for cohorts with 2 f >= m, or with more than 100,000 subsets.
+        InputError: When traced, 2 f >= m, or there are more than 100,000 subsets.
 
     References:
         El Mhamdi et al., Genuinely Distributed Byzantine Machine Learning, PODC 2020; code LPD-EPFL/ByzantineMomentum,
@@ -211,15 +211,15 @@ def minimum_diameter_mean(num_attackers: CountOrZero = 1, **preparation: Unpack[
 def norm_bounded_mean(
     radius: Radius = "median", *, num_attackers: CountOrZero = 0, **preparation: Unpack[Preparation]
 ) -> Aggregator:
-    """The mean of updates that are cut to a norm.
+    """The mean of norm-clipped updates.
 
         u = 1/m sum_i min(1, c / |u_i|) u_i
 
-    Assumes nothing; f clients move the result by no more than 2 c f / m.
+    No assumption on attackers; f clients shift the result by at most 2 c f / m.
 
     Args:
-        radius: c, a number, or "median", the median norm of the updates.
-        num_attackers: f; the rule itself does not need it, but the steps "nnm" and "arc" do.
+        radius: c: a number, or "median", the median norm of the updates.
+        num_attackers: f; only used by the steps "nnm" and "arc".
         preparation: See `Preparation`.
 
     References:
@@ -245,16 +245,16 @@ def trust_coefficients(gram: Array, is_member: Array, is_root: Array) -> tuple[A
 
 @validate_arguments
 def fltrust(root: CountOrZero = 0, *, buffers: RobustBuffers = "in_vector") -> Aggregator:
-    """Trust each update as far as it goes the way of a root client's, at that one's length (FLTrust).
+    """Weight each update by its cosine similarity to a root client's update, rescaled to that norm (FLTrust).
 
         t_i = max(0, cos(u_i, g_0)),   u = sum_i t_i |g_0| / |u_i| u_i / sum_i t_i
 
-    Assumes that the root client, whom the server trusts, has clean examples of all classes (the paper: 100 of them),
-    and allows any number of attackers: |u| <= |g_0|, whatever they send. Its own update g_0 is no part of the sum. In a
-    round without it, or where no client is trusted, the model stays as it is; so let it take part in every round.
+    Assumes that the trusted root client has clean examples of all classes (100 in the paper), and tolerates any number
+    of attackers: |u| <= |g_0|, whatever they send. The root's own update g_0 is not part of the sum. In a round without
+    the root client, or if no score is positive, the model is unchanged, so the root should take part in every round.
 
-    Deviations: the paper's server trains on examples of its own; here that is a client of the federation. Where no
-    score is positive the paper divides 0 by 0. The paper's rate of the server is the server optimizer's.
+    Differences from the paper: the paper's server trains on its own examples; here a client of the federation does. If
+    no score is positive, the paper divides 0 by 0. The paper's server learning rate is that of the server optimizer.
 
     Args:
         root: The id of the client whose update is g_0.

@@ -1,7 +1,7 @@
-"""Steps before a robust rule: nearest-neighbour mixing, bucketing, clipping, and adaptive robust clipping.
+"""Preparation steps of robust rules: nearest-neighbor mixing, bucketing, clipping, and adaptive robust clipping.
 
-A step replaces the updates by linear combinations of them, and finds the coefficients from their Gram matrix. So steps
-are composed without a second stack, and a rule behind them reads the Gram matrix of what they left.
+A step replaces the updates by linear combinations, with coefficients computed from their Gram matrix. Steps are
+therefore composed without a second stack, and the rule reads the Gram matrix of the result.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,12 +25,12 @@ RobustBuffers = Literal["in_vector", "keep_server"]
 class Preparation(TypedDict, total=False):
     """Options that all robust rules share.
 
-    before: steps before the rule, in their order, each at most once: "nnm", "bucketing", "clip", "arc".
-    bucket_size: clients per bucket, 2.
-    clip_norm: to which "clip" cuts: a number (ByzFL: 2), or "median", the median norm of the updates, the default.
-    seed: of the permutations of bucketing, which are a function of (seed, round, client id); 0.
-    buffers: of collections besides params: "in_vector", treated along with the parameters, the default; "keep_server",
-        as the server has them. A mean of its own would let a single client set them.
+    before: Steps before the rule, in order, each at most once: "nnm", "bucketing", "clip", "arc".
+    bucket_size: Clients per bucket (default 2).
+    clip_norm: The norm for "clip": a number (ByzFL: 2), or "median" (default), the median norm of the updates.
+    seed: Seed of the permutations of bucketing, which are a function of (seed, round, client id) (default 0).
+    buffers: Treatment of collections besides params: "in_vector" (default), along with the parameters; "keep_server",
+        unchanged on the server. A separate mean would let a single client control them.
     """
 
     before: Sequence[StepName]
@@ -41,15 +41,15 @@ class Preparation(TypedDict, total=False):
 
 
 class Members(NamedTuple):
-    """What a rule chooses among: combinations sum_j C_rj u_j of the updates, and their Gram matrix."""
+    """The inputs of a rule: combinations sum_j C_rj u_j of the updates, and their Gram matrix."""
 
     gram: Float[Array, "rows rows"]
-    is_member: Bool[Array, "rows"]  # the others stand for absent clients, and are zero
+    is_member: Bool[Array, "rows"]  # other rows belong to absent clients, and are zero
     coefficients: Float[Array, "rows cohort"]
 
 
 def count(is_member: Array) -> Array:
-    """The number of members; with padding rows and absent clients left out, the m of the papers."""
+    """The number of members, excluding padding and absent clients; m in the papers."""
     return jnp.sum(is_member)
 
 
@@ -60,13 +60,13 @@ def squared_distances(gram: Array) -> Array:
 
 
 def ranks(values: Array, is_member: Array) -> Array:
-    """The place of each member in rising order along the last axis, those behind that are none; ties by index."""
+    """The ascending rank of each member along the last axis, non-members last; ties by index."""
     order = jnp.argsort(jnp.where(is_member, values, jnp.inf), axis=-1, stable=True)
     return jnp.argsort(order, axis=-1, stable=True)
 
 
 def median_of_members(values: Array, is_member: Array) -> Array:
-    """[]: the median over members, the mean of the two middle values of an even number; 0 of none."""
+    """[]: the median over members; for an even number, the mean of the two middle values; 0 without members."""
     ordered, last = jnp.sort(jnp.where(is_member, values, jnp.inf)), jnp.maximum(count(is_member) - 1, 0)
     return jnp.where(jnp.any(is_member), 0.5 * (ordered[last // 2] + ordered[(last + 1) // 2]), 0)
 
@@ -78,7 +78,7 @@ def clip_factors(norms: Array, is_member: Array, radius: Radius) -> Array:
 
 
 def mix_neighbours(gram: Array, is_member: Array, num_attackers: int) -> Array:
-    """C: each member becomes the mean of the m - f members nearest to it, itself the first of them."""
+    """C: each member becomes the mean of the m - f members nearest to it, including itself."""
     distances = jnp.where(jnp.eye(len(gram), dtype=bool), -1, squared_distances(gram))
     size = jnp.maximum(count(is_member) - num_attackers, 1)
     is_near = (ranks(distances, is_member) < size) & is_member & is_member[:, None]
@@ -86,12 +86,12 @@ def mix_neighbours(gram: Array, is_member: Array, num_attackers: int) -> Array:
 
 
 def clip_rows(gram: Array, is_member: Array, radius: Radius) -> Array:
-    """C: each member is cut to a norm."""
+    """C: each member is clipped to a norm."""
     return jnp.diag(clip_factors(geometry.lengths(gram), is_member, radius))
 
 
 def clip_longest(gram: Array, is_member: Array, num_attackers: int) -> Array:
-    """C: the k = floor(2 f (m - f)/m) longest members are cut to the norm of the longest that is left."""
+    """C: the k = floor(2 f (m - f)/m) longest members are clipped to the norm of the longest other member."""
     norms, num_members = geometry.lengths(gram), count(is_member)
     num_clipped = 2 * num_attackers * (num_members - num_attackers) // jnp.maximum(num_members, 1)
     place = ranks(norms, is_member)
@@ -100,9 +100,9 @@ def clip_longest(gram: Array, is_member: Array, num_attackers: int) -> Array:
 
 
 def bucket_means(place: Array, is_member: Array, size: int) -> tuple[Array, Array]:
-    """(C, is_member) of the means of `size` members that follow each other; the last bucket may have fewer.
+    """(C, is_member) of the means of `size` consecutive members; the last bucket may be smaller.
 
-    place: [rows], the turn of each member, from 0.
+    place: [rows], the position of each member, from 0.
     """
     num_buckets = -(-len(place) // size)
     is_inside = (place // size == jnp.arange(num_buckets)[:, None]) & is_member
@@ -111,7 +111,7 @@ def bucket_means(place: Array, is_member: Array, size: int) -> tuple[Array, Arra
 
 
 def random_place(view: ServerView, seed: int) -> Array:
-    """[cohort]: each client's turn in a random order of those present, a function of (seed, round, the ids)."""
+    """[cohort]: each client's position in a random order of present clients, a function of (seed, round, ids)."""
     key = jax.random.fold_in(make_key(seed), view.received.round)
     draws = jax.vmap(lambda client: jax.random.bits(jax.random.fold_in(key, client), (), "uint32"))(view.cohort)
     order = jnp.lexsort((view.cohort, draws, ~view.is_present))
@@ -119,30 +119,30 @@ def random_place(view: ServerView, seed: int) -> Array:
 
 
 class Preparer(NamedTuple):
-    """The steps before a rule, and what it is told of attackers."""
+    """The steps before a rule, and its number of attackers."""
 
     rule: str
     num_attackers: int
     options: Preparation
 
     def is_treated(self, path: str) -> bool:
-        """Whether a leaf is given to the rule."""
+        """Whether the rule processes a leaf."""
         return self.options.get("buffers", "in_vector") == "in_vector" or tree.is_parameter(path)
 
     def num_rows(self, cohort_size: int) -> int:
-        """The number of rows that the steps make of a cohort."""
+        """The number of rows after all steps."""
         size = self.options.get("bucket_size", 2) if "bucketing" in self.options.get("before", ()) else 1
         return -(-cohort_size // size)
 
     def check(self, view: ServerView, least: int = 1) -> None:
-        """Refuse a cohort that is too small even if every client reports.
+        """Raise an error if the cohort is too small even if every client reports.
 
         Args:
-            view: The view of the server; its shapes matter alone.
-            least: The fewest rows that the rule needs.
+            view: The view of the server; only its shapes are used.
+            least: The minimum number of rows for the rule.
 
         Raises:
-            InputError: There are not more than 2 f rows, or fewer than `least`.
+            InputError: There are at most 2 f rows, or fewer than `least`.
         """
         cohort_size, needed = len(view.cohort), max(least, 2 * self.num_attackers + 1)
         if (rows := self.num_rows(cohort_size)) < needed:
@@ -153,7 +153,7 @@ class Preparer(NamedTuple):
             )
 
     def has_majority(self, is_member: Array) -> Array:
-        """[] bool: 2 f < m, m the rows that are there; where it is not, the rule must leave the model as it is."""
+        """[] bool: whether 2 f < m for the m present rows; otherwise the rule must not change the model."""
         return count(is_member) > 2 * self.num_attackers
 
     def members(self, updates: UpdateStack, view: ServerView) -> Members:
@@ -166,17 +166,17 @@ class Preparer(NamedTuple):
         return members
 
     def decide(self, combined: Variables, view: ServerView, is_usable: Array) -> Aggregate:
-        """The rule's result for the leaves that it treats, zeros where it is not usable; the others stay."""
+        """The rule's result for the leaves it processes, or zeros if unusable; other leaves are unchanged."""
         rest, _ = tree.partition(view.received.shared, self.is_treated)
         kept = jax.tree.map(lambda leaf: jnp.where(is_usable, leaf, 0), combined)
         return Aggregate(tree.merge(tree.zeros_like(rest), kept), {})
 
 
 def prepare(rule: str, num_attackers: int, options: Preparation) -> Preparer:
-    """The steps of a rule from its options.
+    """Build the steps of a rule from its options.
 
     Raises:
-        InputError: A step is named twice, or an option belongs to a step that is not named.
+        InputError: A step is listed twice, or an option belongs to a step that is not listed.
     """
     before = options.get("before", ())
     if repeated := [name for name in before if list(before).count(name) > 1]:
@@ -210,4 +210,4 @@ STEPS: dict[StepName, Callable[[Preparer, Members, ServerView], tuple[Array, Arr
     "clip": _clip,
     "arc": _clip_longest,
 }
-"""From the members to (C, which rows are members), the rows being combinations of the members."""
+"""Members -> (C, is_member); the rows are combinations of the members."""

@@ -27,7 +27,7 @@ def distance_momentum(beta: Fraction = 0.4, *, normalised: bool = True, counts_a
         Dp_i <- (1 - beta) Dp_i + beta d_i / sum_j d_j,   p_i <- p_i + Dp_i, at first 1/m + Dp_i for m clients present
         p <- p / sum_j p_j over the clients present
 
-    Shapes: [cohort] from p [clients]. The state of absent clients is unchanged. If no client has moved, nothing changes.
+    Shapes: [cohort] from p [clients]. The state of absent clients is kept. If no client has moved, nothing changes.
     Reads: reports["distance"] [cohort], d_i.
 
     Args:

@@ -21,7 +21,7 @@ _SHORTCUT = re.compile(r"shortcut|downsample")
 def low_layer(shared: Variables, layer: str | None = None) -> str:
     """The path of a shared weight, such as "params/conv_0/kernel"; not a bias, scale or statistic.
 
-    Default: the last convolution of the first residual stage (a stage_0 or layer1) outside its shortcuts; without stages
+    None: the last convolution of the first residual stage (a stage_0 or layer1) outside its shortcuts; without stages
     the first convolution, which has the fewest input channels; without convolutions the encoder's first dense layer;
     without an encoder the head.
 
