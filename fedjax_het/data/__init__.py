@@ -1,4 +1,4 @@
-"""Data sets, partitions of their examples over clients, and the federations that these make."""
+"""Data sets, partitions of examples over clients, and the resulting federations."""
 
 from fedjax_het.data._federate import federate
 from fedjax_het.data.assignment import LabeledExamples, Partition, ResamplingPartition

@@ -16,7 +16,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import ClientData, Examples
 from fedjax_het.validation import CountOrZero, Finite, FractionBelowOne, Positive, Seed, validate_arguments
 
-# Each choice has its own random stream, so that changing one setting leaves the other choices as they were.
+# Each choice has its own random stream, so changing one setting does not affect the others.
 _TEST, _PARTITION, _NEWCOMERS, _SPLIT, _EQUAL = range(5)
 
 
@@ -39,40 +39,40 @@ def federate(
 ) -> Federation:
     """Distribute a data set over clients.
 
-    1. The examples of `unseen_domains` are held out, whichever split they are of: federation.unseen.
-    2. The common test set is the published test split of the other domains if there is one; else `test_fraction` of
-       the other examples outside the published validation split, the same fraction of every domain and class.
-    3. `partition` distributes the rest over num_clients + unseen_clients clients, of which `unseen_clients`, chosen at
-       random, become federation.newcomers: they have data and never train.
+    1. The examples of `unseen_domains` are held out, from all splits: federation.unseen.
+    2. The common test set is the published test split of the other domains if there is one; otherwise `test_fraction`
+       of the other examples outside the published validation split, stratified by domain and class.
+    3. `partition` distributes the rest over num_clients + unseen_clients clients. A random `unseen_clients` of them
+       become federation.newcomers, which have data but never train.
     4. The examples of each client are split at random into train, valid (`valid_fraction`) and test
-       (`client_test_fraction`); at least one stays in train. Where the data set is published with a validation split,
-       a client's valid are its examples of that split instead, and it may have no example to train on.
+       (`client_test_fraction`), with at least one in train. If the data set has a published validation split, it
+       determines each client's validation examples instead, and a client may have no training examples.
 
     Args:
         dataset: The examples.
         partition: The rule that assigns examples to clients.
-        num_clients: The number of clients that train; 0: one for each domain that is not held out, less
-            `unseen_clients`, which with `by_domain` are the writers, roles or sites of the data set.
+        num_clients: The number of training clients. 0: the number of domains that are not held out (with `by_domain`,
+            the writers, roles or sites of the data set), minus `unseen_clients`.
         seed: The seed of all random choices.
-        valid_fraction: The fraction of each client's examples for validation.
-        client_test_fraction: The fraction of each client's examples for its test set. "auto": 0 where there is a common
-            test set, published or drawn, else 0.2. Where it is 0, all examples of newcomers are test examples.
-        test_fraction: The fraction of all examples for the common test set; 0: there is none.
-        unseen_domains: The names of the domains that no client has, or one name.
+        valid_fraction: The fraction of each client's examples used for validation.
+        client_test_fraction: The fraction of each client's examples in its test set. "auto": 0 if there is a common
+            test set, published or sampled, else 0.2. With 0, all examples of newcomers are test examples.
+        test_fraction: The fraction of all examples in the common test set. 0: no common test set.
+        unseen_domains: The name or names of the domains that no client has.
         unseen_clients: The number of clients that never train.
-        local_test: There is no common test set; the published test split is distributed with the rest, and the test
-            set of each client is its part of that split (with `by_domain`: each site's own test set).
-        equal_train: Training clients keep, at random, as many training examples as the smallest of them has.
-        standardise: Inputs become (x - mean) / deviation per channel. True takes the moments of the training examples
-            of training clients; [(mean, deviation), ...] of each channel, pixels in 0..1, are constants, as
-            differential privacy needs.
-        augment: The augmentation of training images, see `augmentation.images`; None: there is none.
+        local_test: Whether there is no common test set. The published test split is then distributed like the rest,
+            and each client is tested on its part of that split (with `by_domain`: each site's own test set).
+        equal_train: Whether training clients are subsampled at random to the smallest number of training examples.
+        standardise: Whether inputs become (x - mean) / deviation per channel. True: moments of the training examples
+            of training clients. [(mean, deviation), ...] per channel, for pixels in 0..1: constants, as required for
+            differential privacy.
+        augment: The augmentation of training images, see `augmentation.images` (default None).
 
     Returns:
-        The federation. The same seed gives the same one; compare `fingerprint` across machines.
+        The federation, determined by the seed; compare `fingerprint` across machines.
 
     Raises:
-        InputError: Settings contradict each other, a domain is unknown, or the partition cannot serve the clients.
+        InputError: Settings are inconsistent, a domain is unknown, or the partition does not fit the clients.
     """
     unseen = splitting.find_unseen_domains(dataset, unseen_domains)
     if standardise and dataset.has_tokens:
@@ -135,7 +135,7 @@ def _make_preparation(
 
 
 def _count_trained_domains(dataset: Dataset, rest: np.ndarray, unseen_clients: int) -> int:
-    """The number of domains that have examples to distribute, less the clients that never train."""
+    """The number of domains with examples to distribute, minus the clients that never train."""
     num_domains = len(np.unique(dataset.domains[rest]))
     if num_domains <= unseen_clients:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Assignments of examples to clients: what a partition is given, what it returns, and what partitions share."""
+"""Assignments of examples to clients: the inputs and outputs of partitions, and shared helpers."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,7 +15,7 @@ class LabeledExamples(NamedTuple):
     Args:
         labels: [n] int32.
         domains: [n] int32.
-        num_classes: 0 where the examples have masks or sequences of labels, not a class each; labels are then 0.
+        num_classes: 0 if examples have masks or label sequences instead of a class; labels are then 0.
     """
 
     labels: np.ndarray
@@ -29,7 +29,7 @@ Partition = Callable[[LabeledExamples, int, np.random.Generator], list[np.ndarra
 
 @dataclasses.dataclass(frozen=True)
 class ResamplingPartition:
-    """A partition that may give an example to several clients, several times to one, or to none.
+    """A partition that may assign an example several times, to one or several clients, or never.
 
     Args:
         draw: The partition.
@@ -43,12 +43,12 @@ class ResamplingPartition:
 
 
 def split_by_sizes(positions: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
-    """Cut positions into consecutive parts of these sizes."""
+    """Split positions into consecutive parts of these sizes."""
     return np.split(positions, np.cumsum(sizes)[:-1])
 
 
 def assign_classes(examples: LabeledExamples, counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """Assign counts[client, class] examples to each client: its positions in random order."""
+    """Assign counts[client, class] examples to each client; its positions are in random order."""
     parts = [[] for _ in counts]
     for label in range(examples.num_classes):
         shuffled = rng.permutation(np.flatnonzero(examples.labels == label))
@@ -58,7 +58,7 @@ def assign_classes(examples: LabeledExamples, counts: np.ndarray, rng: np.random
 
 
 def check_has_classes(examples: LabeledExamples) -> None:
-    """Refuse examples without a class each."""
+    """Raise an error unless every example has a class."""
     if examples.num_classes == 0:
         raise InputError(
             "these examples have sequences of labels or masks, not a class each. Use by_domain, iid or quantity_skew "

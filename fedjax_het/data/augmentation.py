@@ -1,7 +1,7 @@
 """Random augmentations of training images: pure functions of a key, applied inside the compiled training step.
 
-The key of an example is folded from the run's seed, the round, the client, the step and the example's place in the
-batch. Masks follow the augmentations that move pixels, by the nearest pixel; those of color leave masks unchanged.
+The key of an example is derived from the run's seed, the round, the client, the step and the position in the batch.
+Geometric augmentations also apply to masks, with nearest-neighbor interpolation; color augmentations do not.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,27 +50,27 @@ def images(
 ) -> Augmentation:
     """Crop, rotate, flip and recolor images at random, in the order of the arguments.
 
-    What is left at its default costs nothing. Values in papers:
+    Arguments left at their defaults cost nothing. Values in papers:
     FedRD: crop=(0.7, 1), flip=0.5, brightness=contrast=saturation=hue=0.4, grayscale=0.1.
     FedLD: crop=(0.6, 1) on Retina, (0.8, 1.2) on COVID-FL; rotation=10, flip=0.5.
     HarmoFL, prostate: quarter_turns=(0, 1, 2, 3, 4), flip=0.75 in all three modes.
 
     Args:
-        crop: The smallest and largest share of the image that is kept, see `crop_and_resize`.
-        ratio: The smallest and largest ratio of width to height of that part.
-        rotation: The largest angle in degrees, see `rotate`.
+        crop: The minimum and maximum fraction of the image area to keep, see `crop_and_resize`.
+        ratio: The minimum and maximum ratio of width to height of the crop.
+        rotation: The maximum angle in degrees, see `rotate`.
         quarter_turns: The rotations to choose from, in units of 90 degrees.
         flip: The probability of a reflection.
         flip_modes: The reflections to choose from, see `flip_randomly`.
-        brightness: The strength of random changes of the brightness, see `jitter_colors`.
-        contrast: Likewise of the contrast.
-        saturation: Likewise of the saturation.
-        hue: Likewise of the hue.
-        grayscale: The probability that the colors are dropped.
+        brightness: The strength of random brightness changes, see `jitter_colors`.
+        contrast: The strength of random contrast changes.
+        saturation: The strength of random saturation changes.
+        hue: The strength of random hue changes.
+        grayscale: The probability of conversion to grayscale.
 
     Raises:
         InputError: A value is out of range; when the augmentation is traced, inputs are not images, or color changes
-            are requested of images without three channels.
+            are requested for images without three channels.
     """
     transforms: list[Transform] = []
     if tuple(crop) != (1.0, 1.0):
@@ -112,14 +112,14 @@ def _apply_to_batches(transforms: Sequence[Transform], needs_color: bool) -> Aug
 
 @validate_arguments
 def crop_and_resize(area: tuple[Positive, Positive], ratio: tuple[Positive, Positive] = (3 / 4, 4 / 3)) -> Transform:
-    """Resize a random part of the image to the image's size: linear interpolation, smoothed where it shrinks.
+    """Resize a random crop to the size of the image, with linear interpolation and antialiasing.
 
-    As torchvision's RandomResizedCrop, but a box that is longer than the image is cut to it, not drawn again, and boxes
-    lie between pixels too.
+    Like torchvision's RandomResizedCrop, but boxes longer than the image are clipped instead of redrawn, and boxes may
+    lie between pixels.
 
     Args:
-        area: The smallest and largest share of the image.
-        ratio: The smallest and largest ratio of width to height, drawn evenly on a logarithmic scale.
+        area: The minimum and maximum fraction of the image area.
+        ratio: The minimum and maximum ratio of width to height, sampled log-uniformly.
 
     Raises:
         InputError: A range is empty.
@@ -148,10 +148,10 @@ def crop_and_resize(area: tuple[Positive, Positive], ratio: tuple[Positive, Posi
 
 @validate_arguments
 def rotate(degrees: Degrees) -> Transform:
-    """Rotate by a random angle around the center; linear interpolation, zeros outside of the image.
+    """Rotate by a random angle around the center, with linear interpolation and zeros outside the image.
 
     Args:
-        degrees: The angle is drawn between -degrees and degrees.
+        degrees: The maximum angle; angles are uniform between -degrees and degrees.
     """
 
     def transform(key: Key, image: Array, mask: Array | None) -> tuple[Array, Array | None]:
@@ -171,7 +171,7 @@ def rotate_by_quarter_turns(turns: Sequence[QuarterTurns] = (0, 1, 2, 3)) -> Tra
     """Rotate by a random multiple of 90 degrees, counter-clockwise.
 
     Args:
-        turns: The multiples to choose from; one that is listed twice is twice as probable.
+        turns: The multiples to choose from; duplicates increase the probability.
 
     Raises:
         InputError: The list is empty; when the transform is traced, an image is not square.
@@ -201,7 +201,7 @@ def flip_randomly(probability: Fraction = 0.5, modes: Sequence[str] = ("horizont
 
     Args:
         probability: The probability.
-        modes: The reflections to choose from: "horizontal" (left and right change places), "vertical", "both".
+        modes: The reflections to choose from: "horizontal" (swaps left and right), "vertical", "both".
 
     Raises:
         InputError: A mode is unknown.
@@ -232,14 +232,14 @@ def jitter_colors(
 
         x <- clip(a x + (1 - a) other),   a in [max(0, 1 - b), 1 + b]
 
-    with b the argument and `other` black (brightness), the mean grey of the image (contrast), or the image in grey
-    (saturation). As torchvision's ColorJitter, which draws the order too.
+    with b the argument and `other` black (brightness), the mean gray level of the image (contrast), or the grayscale
+    image (saturation). Like torchvision's ColorJitter, except that the order is fixed.
 
     Args:
         brightness: b of the brightness.
         contrast: b of the contrast.
         saturation: b of the saturation.
-        hue: The hue is shifted by -hue to hue of the whole circle, at most 0.5.
+        hue: The maximum hue shift as a fraction of the color circle, at most 0.5.
     """
     steps = [
         (brightness, partial(_blend, jnp.zeros_like)),
@@ -259,7 +259,7 @@ def jitter_colors(
 
 @validate_arguments
 def drop_colors(probability: Fraction) -> Transform:
-    """Make the image grey, in three equal channels, with a probability between 0 and 1."""
+    """Convert the image to grayscale, with three equal channels, with a probability between 0 and 1."""
 
     def transform(key: Key, image: Array, mask: Array | None) -> tuple[Array, Array | None]:
         return jnp.where(jax.random.bernoulli(key, probability), _to_gray(image), image), mask

@@ -1,4 +1,4 @@
-"""Data sets: examples with their labels, domains and published splits."""
+"""Data sets: examples with labels, domains and published splits."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,34 +11,34 @@ from fedjax_het.data.encoding import decode_one_hot, index_names, number_names, 
 from fedjax_het.errors import InputError
 from fedjax_het.labels import are_times, are_tokens
 
-_CHUNK_BYTES = 1 << 28  # of inputs that are checked at a time
+_CHUNK_BYTES = 1 << 28  # bytes of inputs checked at a time
 _MAX_LISTED = 5  # classes without examples
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """All examples of a data set, in the order in which its source read them.
+    """All examples of a data set, in the order of its source.
 
-    The arrays may be memory-mapped. They are checked when the object is made.
+    The arrays may be memory-mapped. They are validated on construction.
 
     Args:
         name: The name of the data set.
-        inputs: uint8 images [n, height, width, channel], float32 arrays [n, ...], or sequences of tokens [n, length],
-            integers from 0 as int8, int16 or int32.
-        labels: [n] int32; for segmentation masks [n, height, width] uint8, the class of each pixel; or for sequences
-            [n, length] int32, the class of each position, -1 where it is padding; or [n] float32, times of survival,
-            see `fedjax_het.labels`, whose classes are (no event, event).
+        inputs: uint8 images [n, height, width, channel], float32 arrays [n, ...], or token sequences [n, length] of
+            nonnegative int8, int16 or int32.
+        labels: Classes [n] int32; segmentation masks [n, height, width] uint8, the class of each pixel; label sequences
+            [n, length] int32, the class of each position, -1 for padding; or survival times [n] float32, see
+            `fedjax_het.labels`, with classes (no event, event).
         class_names: The name of each class.
         domains: [n] int32, the domain (site, style, hospital) of each example.
         domain_names: The name of each domain.
-        is_valid: [n] bool, the validation split with which the data set is published.
-        is_test: [n] bool, the test split with which the data set is published.
-        notes: Remarks of the source on the files that it read, one sentence each.
+        is_valid: [n] bool, the published validation split.
+        is_test: [n] bool, the published test split.
+        notes: Notes of the source on the files it read, one sentence each.
 
     Raises:
-        InputError: The data set has no examples, arrays differ in length, labels or domains are out of range, inputs
-            are not finite, tokens are negative, images have no channel axis or have it first, a mask differs in size
-            from its image, or an example is in two splits.
+        InputError: There are no examples, arrays differ in length, labels or domains are out of range, inputs are not
+            finite, tokens are negative, images have no channel axis or have it first, a mask differs in size from its
+            image, or an example is in two splits.
     """
 
     name: str
@@ -74,12 +74,12 @@ class Dataset:
 
     @property
     def has_label_per_example(self) -> bool:
-        """Whether each example has one label, and not one for each of its pixels or positions."""
+        """Whether each example has a single label, rather than one per pixel or position."""
         return self.labels.ndim == 1
 
     @property
     def classes(self) -> np.ndarray:
-        """The labels as classes: of times of survival, whether there was an event."""
+        """The labels as classes; for survival times, whether there was an event."""
         return (self.labels > 0).astype(np.int32) if are_times(self.labels) else self.labels
 
     @property
@@ -89,7 +89,7 @@ class Dataset:
 
     @property
     def class_counts(self) -> np.ndarray:
-        """[domain, class] int64: the number of examples, or of the pixels or positions that are labelled."""
+        """[domain, class] int64: the number of examples, or of labeled pixels or positions."""
         counts = np.zeros((len(self.domain_names), self.num_classes), np.int64)
         if self.is_segmentation:
             for domain, mask in zip(self.domains, self.labels, strict=True):
@@ -148,7 +148,7 @@ class Dataset:
             )
 
     def _find_finite(self) -> np.ndarray:
-        """[n] bool; a part of the examples at a time, because memory-mapped ones may not fit in memory."""
+        """[n] bool; computed in chunks, because memory-mapped examples may not fit in memory."""
         inputs = self.inputs.reshape(len(self.inputs), -1)
         parts = np.array_split(inputs, -(-inputs.nbytes // _CHUNK_BYTES))
         return np.concatenate([np.isfinite(part).all(axis=1) for part in parts])
@@ -179,7 +179,7 @@ class Dataset:
 
 
 def check_channels_last(name: str, images: np.ndarray) -> None:
-    """Raise InputError for images of the shape [n, 1 or 3, height, width]: any of bytes, and square ones of floats."""
+    """Raise InputError for images of shape [n, 1 or 3, height, width], if uint8, or float and square."""
     _, channels, height, width = images.shape if images.ndim == 4 else (0, 0, 0, 0)
     is_image = images.dtype == np.uint8 or (images.dtype.kind == "f" and height == width)
     if is_image and channels in (1, 3) and min(height, width) > 4:
@@ -206,32 +206,32 @@ def assemble(
     is_test: np.ndarray | None = None,
     notes: Sequence[str] = (),
 ) -> Dataset:
-    """Build a `Dataset` from arrays or lists of other types and with fewer fields.
+    """Build a `Dataset` from arrays or lists, with type conversion and defaults.
 
-    Memory-mapped arrays stay memory-mapped where their type need not change.
+    Memory-mapped arrays stay memory-mapped unless their type must change.
 
     Args:
         name: The name of the data set.
         inputs: Images [n, height, width] or [n, height, width, channel] uint8, or other integers in 0..255, floats
             [n, ...], or tokens [n, length] int8, int16 or int32.
-        labels: Integers, booleans or texts [n] or [n, 1], one-hot [n, class], masks [n, height, width], of which those
-            of 0 and 255 become 0 and 1, or for tokens [n, length], -1 at padding; or with `class_names`, float32 [n],
-            times of survival.
-        class_names: By default "0", "1", ... up to the largest label, with a note on those without examples; of labels
-            that are texts, these texts, sorted.
-        domains: Integers or texts [n]; by default every example is of the first domain.
-        domain_names: The name of each domain; by default "all", or "domain_0", "domain_1", ..., or of domains that are
-            texts, these texts in natural order.
-        is_valid: [n] bool; by default there is no published validation split.
-        is_test: [n] bool; by default there is no published test split.
-        notes: Remarks of the source, one sentence each.
+        labels: Integers, booleans or strings [n] or [n, 1]; one-hot [n, class]; masks [n, height, width], with values
+            0 and 255 converted to 0 and 1; for tokens, [n, length] with -1 for padding; or, with `class_names`,
+            survival times [n] float32.
+        class_names: Default: "0", "1", ... up to the largest label, with a note on classes without examples; for
+            string labels, the sorted strings.
+        domains: Integers or strings [n] (default: all examples are in one domain).
+        domain_names: The name of each domain. Default: "all", or "domain_0", "domain_1", ...; for string domains, the
+            strings in natural order.
+        is_valid: [n] bool (default: no published validation split).
+        is_test: [n] bool (default: no published test split).
+        notes: Notes of the source, one sentence each.
 
     Returns:
-        The data set: grey images have a channel axis of 1, floats are float32.
+        The data set. Grayscale images get a channel axis of length 1, floats become float32.
 
     Raises:
-        InputError: Labels or domains are neither integers nor texts, examples differ in shape or have several labels,
-            or `Dataset` refuses the arrays.
+        InputError: Labels or domains are neither integers nor strings, examples differ in shape or have several labels,
+            or `Dataset` rejects the arrays.
     """
     inputs, labels, notes = to_array(f"{name}: inputs", inputs), to_array(f"{name}: labels", labels), list(notes)
     if labels.ndim == 2 and labels.shape[1] == 1 and inputs.shape != labels.shape:

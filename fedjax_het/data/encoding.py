@@ -11,7 +11,7 @@ from fedjax_het.errors import InputError, nearest, shorten
 
 _MAX_UNNAMED = 1 << 16  # classes or domains
 _MISSING = {"", "?", "NA", "N/A", "NaN", "nan", "NaT", "None", "null", "<NA>"}
-_MAX_CATEGORIES = 20  # more are taken for names where they are more than half of the rows
+_MAX_CATEGORIES = 20  # more count as names if they exceed half of the rows
 _MAX_LISTED = 8  # names in a note
 
 
@@ -30,15 +30,15 @@ def index_names(
 
     Args:
         what: The name of the values in messages.
-        values: Integers of any shape; or [n] texts or booleans.
-        names: The name of each index; None: texts and booleans name themselves.
+        values: Integers of any shape; or [n] strings or booleans.
+        names: The name of each index; None: strings and booleans are their own names.
         sort: The order of these names.
 
     Returns:
-        (int32, or masks as uint8; the names, which for integers are as given)
+        (int32, or masks as uint8; the names, for integers as given)
 
     Raises:
-        InputError: The values are neither integers nor texts, or a text is not among the names.
+        InputError: The values are neither integers nor strings, or a string is not among the names.
     """
     values = to_array(what, values)
     values = values.astype(str) if values.dtype.kind in "bS" else values
@@ -55,7 +55,7 @@ def index_names(
 
 
 def sort_naturally(names: Iterable[str]) -> list[str]:
-    """Sort names, with the numbers in them as numbers: client_2 before client_10."""
+    """Sort names in natural order: client_2 before client_10."""
 
     def parts(name: str) -> list[tuple[bool, int, str]]:
         return [(not x.isdecimal(), int(x) if x.isdecimal() else 0, x) for x in re.split(r"(\d+)", name)]
@@ -64,7 +64,7 @@ def sort_naturally(names: Iterable[str]) -> list[str]:
 
 
 def decode_one_hot(name: str, labels: np.ndarray) -> np.ndarray:
-    """Convert [n, class], a single 1 per row, to [n]."""
+    """Convert one-hot labels [n, class] to [n]."""
     if labels.dtype.kind in "biuf" and ((labels == 0) | (labels == 1)).all() and (labels.sum(axis=1) == 1).all():
         return labels.argmax(axis=1)
     raise InputError(
@@ -74,7 +74,7 @@ def decode_one_hot(name: str, labels: np.ndarray) -> np.ndarray:
 
 
 def number_names(what: str, largest: int, num_examples: int, prefix: str = "") -> list[str]:
-    """Name classes or domains by their numbers, unless there are far more of them than examples."""
+    """Name classes or domains by number, unless there are far more of them than examples."""
     if largest >= max(num_examples, _MAX_UNNAMED):
         raise InputError(
             f"{what} go up to {shorten(largest)}, for {num_examples} examples. Number them from 0, or name them all."
@@ -83,7 +83,7 @@ def number_names(what: str, largest: int, num_examples: int, prefix: str = "") -
 
 
 def _to_integers(what: str, values: np.ndarray) -> np.ndarray:
-    """Labels or domains as int32; masks as uint8 where that holds their values."""
+    """Labels or domains as int32; masks as uint8 if their values fit."""
     if values.dtype.kind not in "iu":
         raise InputError(
             f"{what} are {values.dtype}, not integers or texts. Give each class or domain its index, from 0."
@@ -97,7 +97,7 @@ def _to_integers(what: str, values: np.ndarray) -> np.ndarray:
 
 
 def read_names(what: str, values: Sequence[Any]) -> list[str]:
-    """Labels, domains or splits by name, where none may be missing."""
+    """Labels, domains or splits by name; missing values raise an error."""
     items = [np.asarray(value).item() for value in values]
     for row, item in enumerate(items, start=1):
         if str(item) in _MISSING:
@@ -106,7 +106,7 @@ def read_names(what: str, values: Sequence[Any]) -> list[str]:
 
 
 def encode_feature(what: str, key: str, values: Any, is_train: np.ndarray, notes: list[str]) -> np.ndarray:
-    """[n, 1] numbers, or [n, category] indicators; `notes` gains what is missing."""
+    """[n, 1] numbers, or [n, category] indicators; missing values are reported in `notes`."""
     parsed = _parse(values)
     if parsed.dtype.kind == "f":
         is_missing = np.isnan(parsed)
@@ -129,12 +129,12 @@ def encode_feature(what: str, key: str, values: Any, is_train: np.ndarray, notes
 
 
 def list_some(names: Sequence[str]) -> str:
-    """Names for a note; of many the first ones and the last."""
+    """Format names for a note; long lists show the first names and the last."""
     return ", ".join(names if len(names) <= _MAX_LISTED else [*names[: _MAX_LISTED - 1], "...", names[-1]])
 
 
 def _parse(values: Any) -> np.ndarray:
-    """[n] float64, NaN where a value is missing; or [n] texts, None where one is missing."""
+    """[n] float64 or [n] strings, with NaN or None for missing values."""
     array = np.asarray(values)
     with contextlib.suppress(ValueError):
         if array.dtype.kind in "biufU":

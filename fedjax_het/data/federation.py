@@ -1,4 +1,4 @@
-"""Federations: the examples once, and for every client tables of the positions of its examples."""
+"""Federations: a single copy of the examples, and tables of example positions per client."""
 
 import hashlib
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from fedjax_het.data.preparation import Preparation
 from fedjax_het.labels import are_times
 from fedjax_het.types import ClientData, Examples, Rows
 
-_CHUNK_BYTES = 1 << 26  # of examples that are hashed at a time
+_CHUNK_BYTES = 1 << 26  # bytes of examples hashed at a time
 
 
 class Fractions(NamedTuple):
-    """The fractions of examples that were drawn at random for evaluation; None where a published split is used.
+    """The fractions of examples sampled for evaluation; None if a published split is used.
 
     Args:
-        test: Of all examples, for the common test set.
-        client_test: Of each client's examples, for its own test set.
-        client_valid: Of each client's examples, for its validation set.
+        test: The fraction of all examples in the common test set.
+        client_test: The fraction of each client's examples in its own test set.
+        client_valid: The fraction of each client's examples in its validation set.
     """
 
     test: float | None
@@ -31,22 +31,22 @@ class Fractions(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """A data set distributed over clients, in host memory (numpy); made by `federate`.
+    """A data set distributed over clients, in host memory (NumPy); built by `federate`.
 
     Position tables of clients are [clients, capacity] int32, padded with zeros, with count [clients] int32; capacity is
     at least 1, and a count may be 0. No example is in two tables.
 
     Args:
         name: The name of the data set.
-        data: The examples, and the training, validation and test tables of the clients that train.
-        newcomers: The same of clients that never train, with the same `examples` object; None without such clients.
+        data: The examples, and the training, validation and test tables of the training clients.
+        newcomers: The same for clients that never train, with the same `examples` object; None without such clients.
         test: The common test set, index [n] and count []; None without one.
-        unseen: Per domain that no client has, its examples: index [n] and count [].
+        unseen: The examples of each domain that no client has: index [n] and count [].
         class_names: The name of each class.
-        client_names: The name of each client that trains.
+        client_names: The name of each training client.
         newcomer_names: The name of each client that never trains.
-        prepare: The function from inputs as stored to inputs as models take them.
-        fractions: The fractions of the examples that were drawn for evaluation.
+        prepare: Maps stored inputs to model inputs.
+        fractions: The fractions of the examples sampled for evaluation.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Federation:
 
     @property
     def augment(self) -> Augmentation | None:
-        """(key, inputs as stored, labels) -> both as models take them in training; None without augmentation."""
+        """(key, stored inputs, labels) -> augmented inputs and labels for training; None without augmentation."""
         return self.prepare.for_training if self.prepare.augment else None
 
     @property
@@ -83,12 +83,12 @@ class Federation:
 
     @property
     def class_counts(self) -> np.ndarray:
-        """[client, class] int64: the number of training examples, or of their labelled pixels or positions."""
+        """[client, class] int64: the number of training examples, or of their labeled pixels or positions."""
         return self._count_classes(self.data.train)
 
     @cached_property
     def fingerprint(self) -> str:
-        """The sha256, in hexadecimal digits, of all examples and position tables: equal if and only if these are."""
+        """The hexadecimal SHA-256 of all examples and position tables; equal if and only if these are equal."""
         digest = hashlib.sha256()
         arrays = [
             (f"{name}/{field}", values) for name, rows in self._tables() for field, values in rows._asdict().items()

@@ -17,7 +17,7 @@ from fedjax_het.validation import Count, CountOrZero, Positive, validate_argumen
 
 
 def iid() -> Partition:
-    """Distribute the shuffled examples over clients whose sizes differ by at most one.
+    """Distribute shuffled examples evenly over clients; sizes differ by at most one.
 
     Raises:
         InputError: When the partition is applied, there are fewer examples than clients.
@@ -37,14 +37,14 @@ def dirichlet(alpha: Positive, equal_sizes: bool = False, min_examples: CountOrZ
     """Label skew: the classes of clients follow Dirichlet(alpha).
 
     Args:
-        alpha: The concentration. Small: a client has few classes; large: all clients have the same mix. 0.1 to 1 in
-            most papers.
-        equal_sizes: False: for each class, its shares over the clients ~ Dirichlet(alpha), so that sizes differ too.
-            True: each client has n / clients examples to within one, and wants classes in proportions
-            ~ Dirichlet(alpha); what a class cannot supply is taken from the client's other classes
-            (`rounding.fill_quotas`), so that the limited supply affects all clients alike, not only the last ones.
-        min_examples: Clients with fewer are given the difference by the largest ones. (The authors of NIID-Bench draw
-            again until all clients have 10.)
+        alpha: The concentration. Small: clients have few classes. Large: all clients have the same class
+            distribution. Most papers use 0.1 to 1.
+        equal_sizes: False: the client shares of each class are ~ Dirichlet(alpha), so sizes differ too. True: each
+            client has n / clients examples to within one, with class proportions ~ Dirichlet(alpha); if a class runs
+            out, the client's other classes replace it (`rounding.fill_quotas`), which affects all clients equally,
+            not only the last ones.
+        min_examples: Smaller clients receive examples from the largest ones up to this number. (NIID-Bench resamples
+            until all clients have 10.)
 
     Raises:
         InputError: `alpha` is not positive; when the partition is applied, there are fewer than `min_examples` examples
@@ -66,14 +66,14 @@ def dirichlet(alpha: Positive, equal_sizes: bool = False, min_examples: CountOrZ
 
 
 def _draw_class_shares(supplies: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
-    """[client, class] numbers of examples, where the shares of each class are drawn."""
+    """[client, class] numbers of examples, by sampling the client shares of each class."""
     shares = rounding.sample_dirichlet(alpha, (len(supplies), num_clients), rng)
     columns = [rounding.round_preserving_sum(*each, rng.random()) for each in zip(shares, supplies, strict=True)]
     return np.stack(columns, axis=1)
 
 
 def _draw_equal_sizes(supplies: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
-    """[client, class] numbers of examples, where the proportions of each client are drawn."""
+    """[client, class] numbers of examples, by sampling the class proportions of each client."""
     preferences = rounding.sample_log_dirichlet(alpha, (num_clients, len(supplies)), rng)
     quotas = rng.permutation(rounding.split_evenly(int(supplies.sum()), num_clients))
     return rounding.fill_quotas(preferences, quotas, supplies)
@@ -81,21 +81,20 @@ def _draw_equal_sizes(supplies: np.ndarray, num_clients: int, alpha: float, rng:
 
 @validate_arguments
 def resampled_dirichlet(alpha: Positive, examples_per_client: Count) -> Partition:
-    """Label skew for populations of any size: every client draws its examples with replacement.
+    """Label skew for populations of any size: each client samples its examples with replacement.
 
         p_i ~ Dirichlet(alpha) over the classes;  the n examples of client i are of class c with probability p_ic
 
-    Clients share examples, so that a data set serves more clients than it has examples. What a client draws is a
-    function of the seed and its number, whatever the number of clients: a larger population has the smaller one's
-    clients and others.
+    Clients share examples, so there can be more clients than examples. The sample of a client is a function of the seed
+    and its id, independent of the number of clients: a larger population extends a smaller one.
 
     Args:
         alpha: The concentration, see `dirichlet`.
         examples_per_client: n.
 
     Raises:
-        InputError: A number is out of range; when the partition is applied, labels are masks, or clients are asked to
-            hold examples out, which others would train on.
+        InputError: A number is out of range; when the partition is applied, labels are masks, or clients hold out
+            examples, which other clients would train on.
     """
 
     def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -120,18 +119,18 @@ def resampled_dirichlet(alpha: Positive, examples_per_client: Count) -> Partitio
 
 @validate_arguments
 def shards(classes_per_client: Count) -> Partition:
-    """Label skew: every client has exactly `classes_per_client` classes.
+    """Label skew: each client has exactly `classes_per_client` classes.
 
-    Each class is cut into shards, a larger class into more, so that shards are of similar size; each client has
-    `classes_per_client` shards of different classes, at random. (McMahan et al. cut the examples, sorted by label, at
-    even steps, where a shard may hold two classes and a client fewer or more than it should.)
+    Each class is split into shards of similar size, so larger classes have more shards; each client gets random shards
+    of `classes_per_client` different classes. (McMahan et al. split the examples sorted by label into equal shards, so
+    a shard may contain two classes, and a client more or fewer classes than intended.)
 
     Args:
-        classes_per_client: The number of classes of each client; 2 in McMahan et al.
+        classes_per_client: The number of classes per client; 2 in McMahan et al.
 
     Raises:
-        InputError: When the partition is applied, the classes that there are cannot be cut into
-            clients * classes_per_client shards, or labels are masks.
+        InputError: When the partition is applied, the classes cannot be split into clients * classes_per_client
+            shards, or labels are masks.
 
     References:
         McMahan et al., AISTATS 2017. arXiv:1602.05629
@@ -145,7 +144,7 @@ def shards(classes_per_client: Count) -> Partition:
         missing = np.full(num_clients, classes_per_client)
         num_shards = _count_shards(sizes, num_clients, classes_per_client)
         for label in rng.permutation(examples.num_classes):
-            # Clients that miss most classes come first, at random among equals: then all clients can be served.
+            # Clients that lack the most classes come first, ties at random; all clients can then be served.
             owners = np.lexsort((rng.random(num_clients), -missing))[: num_shards[label]]
             counts[owners, label] = rounding.split_evenly(sizes[label], max(1, len(owners)))[: len(owners)]
             missing[owners] -= 1
@@ -171,12 +170,12 @@ def _count_shards(sizes: np.ndarray, num_clients: int, classes_per_client: int) 
 
 @validate_arguments
 def quantity_skew(alpha: Positive, min_examples: CountOrZero = 1) -> Partition:
-    """Quantity skew: clients have the same distribution, and sizes in proportions ~ Dirichlet(alpha).
+    """Quantity skew: clients have the same distribution, with sizes proportional to Dirichlet(alpha).
 
     Args:
-        alpha: The concentration. Small: a few clients have nearly all examples; large: equal sizes. 0.5 in NIID-Bench,
-            which writes q ~ Dir(beta).
-        min_examples: Clients with fewer are given the difference by the largest ones.
+        alpha: The concentration. Small: a few clients have nearly all examples. Large: equal sizes. NIID-Bench uses
+            0.5, written q ~ Dir(beta).
+        min_examples: Smaller clients receive examples from the largest ones up to this number.
 
     Raises:
         InputError: `alpha` is not positive; when the partition is applied, there are fewer than `min_examples` examples
@@ -197,16 +196,16 @@ def quantity_skew(alpha: Positive, min_examples: CountOrZero = 1) -> Partition:
 
 
 def within_domains(inner: Partition) -> Partition:
-    """Feature skew: every client is of one domain, and the clients of a domain share its examples by `inner`.
+    """Feature skew: each client belongs to one domain; `inner` partitions a domain among its clients.
 
-    Domains have equal numbers of clients, the largest domains one more where the numbers do not come out even. Clients
-    are numbered domain by domain.
+    Domains have equal numbers of clients; if these do not divide evenly, the largest domains have one more. Clients are
+    numbered domain by domain.
 
     Args:
         inner: The partition of each domain's examples.
 
     Raises:
-        InputError: When the partition is applied, there are fewer clients than domains, or `inner` raises it.
+        InputError: When the partition is applied, there are fewer clients than domains, or `inner` raises InputError.
     """
 
     def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -232,7 +231,7 @@ def within_domains(inner: Partition) -> Partition:
 
 
 def by_domain() -> Partition:
-    """Feature skew: one domain per client; with more clients than domains, each domain is shared at random and evenly.
+    """Feature skew: one domain per client; with more clients than domains, domains are split evenly at random.
 
     Raises:
         InputError: When the partition is applied, there are fewer clients than domains.
@@ -242,11 +241,11 @@ def by_domain() -> Partition:
 
 @validate_arguments
 def domain_dirichlet(alpha: Positive, min_examples: CountOrZero = 1) -> Partition:
-    """Feature and label skew: every client is of one domain, whose classes are distributed by `dirichlet`.
+    """Feature and label skew: each client belongs to one domain, whose examples are partitioned by `dirichlet`.
 
     Args:
         alpha: The concentration, see `dirichlet`.
-        min_examples: Clients with fewer are given the difference by the largest ones of their domain.
+        min_examples: Smaller clients receive examples from the largest ones of their domain up to this number.
 
     Raises:
         InputError: As `dirichlet` and `by_domain`.

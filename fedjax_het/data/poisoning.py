@@ -1,4 +1,4 @@
-"""Attacks on the training examples of some clients: flipped labels, and a backdoor whose success is measured."""
+"""Data poisoning attacks: label flipping, and a backdoor with a measured success rate."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,20 +16,20 @@ from fedjax_het.validation import Count, CountOrZero, PositiveFraction, validate
 
 Poisoning = Callable[[Federation], Federation]
 BACKDOOR = "backdoor"
-"""The name of the examples with the trigger among `Federation.unseen`; the accuracy there is the rate of success."""
+"""The key of the triggered examples in `Federation.unseen`; the accuracy there is the success rate."""
 
 
 @validate_arguments
 def flip_labels(**attackers: Unpack[Attackers]) -> Poisoning:
-    """Attackers train on y -> classes - 1 - y, or of times of survival, on events for censored and the reverse.
+    """Attackers train on y -> classes - 1 - y; for survival times, events and censoring are swapped.
 
-    Their test examples keep their labels.
+    Test examples keep their labels.
 
     Args:
-        attackers: Who attacks, see `fedjax_het.attackers.Attackers`.
+        attackers: Which clients attack, see `fedjax_het.attackers.Attackers`.
 
     Raises:
-        InputError: Neither a fraction nor ids are given, or both.
+        InputError: Neither a fraction nor ids are given, or both are.
     """
     check_attackers(attackers)
 
@@ -50,20 +50,20 @@ def backdoor(
     share: PositiveFraction = 0.5,
     **attackers: Unpack[Attackers],
 ) -> Poisoning:
-    """Attackers teach a trigger: images with a bright square in their lower right corner are of one class.
+    """Attackers train a backdoor: images with a bright square in the lower right corner get the target label.
 
-    `unseen/backdoor/accuracy` is the rate of success: the share of the common test images of other classes that the
-    model takes for the target once they have the square.
+    `unseen/backdoor/accuracy` is the success rate: the fraction of common test images of other classes that are
+    classified as the target once they contain the square.
 
     Args:
-        target: The class, by its number.
-        size: Of the square, in pixels.
-        share: Of the training examples of each attacker that get the square and the label.
+        target: The index of the target class.
+        size: The side of the square in pixels.
+        share: The fraction of each attacker's training examples that get the square and the label.
         attackers: See `flip_labels`.
 
     Raises:
-        InputError: See `flip_labels`; and, of a federation without images with one label each, without a common test
-            set, or without such a class.
+        InputError: See `flip_labels`; or the federation has no images with a single label, no common test set, or no
+            such class.
     """
     check_attackers(attackers)
 
@@ -94,7 +94,7 @@ def backdoor(
 
 
 def _training_positions(federation: Federation, attackers: Attackers, share: float = 1.0) -> np.ndarray:
-    """The positions of the first training examples of every attacker, a share of them."""
+    """The positions of the first training examples of each attacker, up to a fraction."""
     rows = federation.data.train
     ids = choose_attackers(federation.num_clients, attackers)
     if len(ids) and not np.any(np.asarray(rows.count)[ids]):

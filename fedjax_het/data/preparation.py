@@ -1,4 +1,4 @@
-"""Preparation of inputs: from examples as stored to inputs as models take them, inside the compiled step."""
+"""Conversion of stored examples to model inputs, inside the compiled step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.labels import are_tokens
 from fedjax_het.types import Array, Key
 
-_CHUNK = 64  # examples that are converted to float64 at a time
+_CHUNK = 64  # examples converted to float64 at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """The function from inputs as stored to inputs as models take them: float32, or tokens as int32.
+    """A function from stored inputs to model inputs: float32, or tokens as int32.
 
-    uint8 images are divided by 255. In training they are then augmented. Last, every channel (last axis) is
-    standardized, (x - mean) / deviation; a channel that never varies is only centered.
+    uint8 images are divided by 255, and augmented in training. Then each channel (last axis) is standardized,
+    (x - mean) / deviation; constant channels are only centered.
 
     Args:
         moments: ([channel] mean, [channel] deviation), see `moments`; None: inputs are not standardized.
         augment: The augmentation; None: training inputs are not augmented.
-        are_moments_public: Whether the moments are constants that no client's examples have determined. If not, they
-            tell about clients what no differential privacy of their updates covers.
+        are_moments_public: Whether the moments are constants independent of the clients' examples. Otherwise they
+            reveal information about clients that differential privacy of updates does not cover.
     """
 
     moments: tuple[np.ndarray, np.ndarray] | None = None
@@ -59,9 +59,9 @@ def _to_unit_range(inputs: Array) -> Array:
 
 
 def has_means_of_both_signs(prepare: Preparation, inputs: np.ndarray, positions: np.ndarray) -> bool:
-    """Whether a channel of the prepared images inputs[positions] has a positive mean in one and a negative in another.
+    """Whether a channel mean of the prepared images inputs[positions] is positive in some and negative in others.
 
-    Standardized images always have one, other uint8 images never; images that are floats are examined.
+    Always true for standardized images, never for other uint8 images; float images are examined.
     """
     if prepare.moments is not None or inputs.dtype == np.uint8:
         return prepare.moments is not None

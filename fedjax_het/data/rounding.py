@@ -1,8 +1,8 @@
-"""Dirichlet proportions, and their rounding to whole numbers; every function takes bounded time."""
+"""Dirichlet proportions and their rounding to integers; every function takes bounded time."""
 
 import numpy as np
 
-_SMALLEST_ALPHA = 1e-12  # below it a draw is one-hot for certain, and 1 / alpha would overflow
+_SMALLEST_ALPHA = 1e-12  # smaller values always give one-hot samples, and 1 / alpha would overflow
 
 
 def sample_log_dirichlet(alpha: float, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
@@ -27,16 +27,16 @@ def sample_dirichlet(alpha: float, shape: tuple[int, int], rng: np.random.Genera
 
 
 def round_preserving_sum(proportions: np.ndarray, total: int, start: float = 0.5) -> np.ndarray:
-    """Round proportions * total, each to within one, so that the sum is `total`: the cumulative sum is rounded.
+    """Round proportions * total, each to within one, with sum `total`, by rounding the cumulative sum.
 
-    With a random `start` in 0..1 each is right on average; with a fixed one the same entries always gain.
+    Unbiased for a random `start` in 0..1; with a fixed `start` the same entries are always rounded up.
     """
     ends = np.floor(np.cumsum(proportions)[:-1] * total + start).astype(int)
     return np.diff(np.clip(ends, 0, total), prepend=0, append=total)
 
 
 def split_evenly(total: int, num_parts: int) -> np.ndarray:
-    """Split `total` into parts that differ by at most one, the larger first."""
+    """Split `total` into parts that differ by at most one, larger parts first."""
     return np.full(num_parts, total // num_parts) + (np.arange(num_parts) < total % num_parts)
 
 

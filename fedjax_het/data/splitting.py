@@ -1,4 +1,4 @@
-"""Splits of examples: unseen domains, the common test set, and the training, validation and test sets of clients."""
+"""Splits: unseen domains, the common test set, and the training, validation and test sets of clients."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -80,8 +80,8 @@ def find_unseen_domains(dataset: Dataset, names: Sequence[str]) -> dict[str, np.
 
 
 def default_client_test_fraction(has_common_test: bool) -> float:
-    """The fraction that AUTO means: 0 where there is a common test set, published or drawn, so that clients train on
-    all other examples; else 0.2."""
+    """The value of AUTO: 0 with a common test set, published or sampled, so that clients train on all other
+    examples; otherwise 0.2."""
     return 0.0 if has_common_test else _USUAL_FRACTION
 
 
@@ -139,7 +139,7 @@ def hold_out(
 def split_clients(
     dataset: Dataset, parts: list[np.ndarray], fractions: Fractions, generators: Sequence[np.random.Generator]
 ) -> list[ClientSplit]:
-    """Split each client's positions, by the published split where there is one, else at random."""
+    """Split each client's positions by the published split if there is one, otherwise at random."""
     drawn = (fractions.client_valid or 0.0, fractions.client_test or 0.0)
     splits = []
     for part, rng in zip(parts, generators, strict=True):
@@ -154,7 +154,7 @@ def split_clients(
 
 
 def move_train_to_test(splits: list[ClientSplit], clients: np.ndarray) -> list[ClientSplit]:
-    """Make the training examples of these clients, which never train, test examples."""
+    """Turn the training examples of these clients, which never train, into test examples."""
     result = list(splits)
     for i in clients:
         train, valid, test = splits[i]
@@ -165,7 +165,7 @@ def move_train_to_test(splits: list[ClientSplit], clients: np.ndarray) -> list[C
 def equalize_sizes(
     splits: list[ClientSplit], clients: np.ndarray, generators: Sequence[np.random.Generator]
 ) -> list[ClientSplit]:
-    """Keep, at random, as many training positions of each of these clients as the smallest of them has."""
+    """Subsample the training positions of these clients at random to the smallest number among them."""
     least = min(len(splits[i].train) for i in clients)
     if least == 0:
         raise InputError("equal_train: a client has no training examples. Use fewer clients, or leave equal_train out.")

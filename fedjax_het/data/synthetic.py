@@ -28,30 +28,30 @@ def toy(
     seed: Seed = 0,
     **options,
 ) -> Federation:
-    """Build a nearly separable problem that a small model learns in a few rounds: Gaussian classes, shifted by client.
+    """Build a nearly separable problem that a small model learns in a few rounds: Gaussian classes with client shifts.
 
         x = class mean + feature_shift * client mean + noise,   noise and means ~ N(0, 1), class means * 1.5
 
     Args:
-        num_clients: The number of clients that train.
+        num_clients: The number of training clients.
         num_classes: The number of classes.
         features: The length of the inputs, float32 [n, features]; not used for images.
-        examples_per_client: (least, most), before test examples are held out.
-        label_shift: In 0..1, the fraction of client i's examples that are of class i mod num_classes; the others are
-            spread evenly over the classes.
-        feature_shift: The standard deviation of the client means, in that of the noise.
-        quantity_shift: In 0..1. Sizes rise evenly from client to client, at 1 over the whole range
-            `examples_per_client`; at 0 all clients have its middle.
+        examples_per_client: (minimum, maximum), before test examples are held out.
+        label_shift: In 0..1, the fraction of client i's examples that belong to class i mod num_classes; the others
+            are spread evenly over the classes.
+        feature_shift: The standard deviation of the client means relative to the noise.
+        quantity_shift: In 0..1. Client sizes increase linearly; with 1 over the whole range `examples_per_client`, with
+            0 all sizes are its midpoint.
         image: (height, width, channel), or True for (8, 8, 1): inputs are uint8 images, whose means are constant in
             blocks of two by two pixels.
-        masks: Labels are masks [n, height, width]: the class of the example in a box of half the image's height and
-            width, class 0 around it. A class has the same mean in all pixels.
+        masks: Whether labels are masks [n, height, width]: the class of the example in a box of half the image's height
+            and width, class 0 around it. A class has the same mean in all pixels.
         seed: The seed of the examples and of `federate`.
-        options: Further settings of `federate`. Here `client_test_fraction` is 0.2 unless it is given: a toy problem
-            has a common test set and test examples of its clients.
+        options: Further settings of `federate`. `client_test_fraction` is 0.2 by default here, so a toy problem has
+            both a common test set and client test sets.
 
     Raises:
-        InputError: A shift is out of range, masks are requested without images, or `federate` refuses the settings.
+        InputError: A shift is out of range, masks are requested without images, or `federate` rejects the settings.
     """
     if masks and not image:
         raise InputError("toy: masks=True asks for pixels. Give image=True, or its (height, width, channel).")
@@ -78,7 +78,7 @@ def toy(
 
 
 def _partition_by_domain(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Assign domain i to client i, also where the test set has taken all of its examples."""
+    """Assign domain i to client i, even if all of its examples are in the test set."""
     del rng
     return [np.flatnonzero(examples.domains == client) for client in range(num_clients)]
 
@@ -100,7 +100,7 @@ def _list_labels(client: int, size: int, num_classes: int, label_shift: float) -
 
 
 def _draw_boxes(rng: np.random.Generator, labels: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """[n, height, width]: a box of each example's label, at a random place, in zeros."""
+    """[n, height, width]: a box with the label of each example at a random position, zeros elsewhere."""
     masks = np.zeros((len(labels), *size), np.uint8)
     extent = [max(1, side // 2) for side in size]
     for mask, label in zip(masks, labels, strict=True):
