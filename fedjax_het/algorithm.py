@@ -32,32 +32,32 @@ from fedjax_het.types import (
 )
 
 Term = Callable[[ForwardPass], Float[Array, ""]]
-"""One summand of the objective; it carries its own weight."""
+"""A term of the objective, including its weight."""
 GradientRule = Callable[
     [Problem, Params, Variables, Batch, ClientView, Key], tuple[tuple[Float[Array, ""], Variables], Params]
 ]
-"""((loss, new state), gradient) of one batch at (params, state)."""
+"""Computes ((loss, new state), gradient) of a batch at (params, state)."""
 Measure = Callable[[Problem, ClientView], PyTree]
 
 
 class OutputMixture(NamedTuple):
-    """Models of the same network whose logits are mixed, in place of the variables of a single one."""
+    """Models of the same network whose logits are mixed, instead of the variables of a single model."""
 
     models: tuple[Variables, ...]
     weights: tuple[Float[Array, "*clients"], ...]
 
 
 Personalization = Callable[[Problem, ClientView, Key], Variables | OutputMixture]
-"""A client's view between rounds, as it would be asked next -> what is evaluated as its own model."""
+"""A client's view between rounds, before its next participation -> its personal model for evaluation."""
 
 
 class StatefulGradientRule(NamedTuple):
-    """A gradient rule with a state that goes from step to step of a round, such as a dual variable.
+    """A gradient rule with a state that is passed from step to step within a round, such as a dual variable.
 
     Args:
-        init: The view before training -> the state of the first step.
-        update: (its state, the arguments of a `GradientRule`) -> (what a `GradientRule` returns, its new state). The
-            last state of a round is `results["gradient"]` of the view after training, for memories and reports.
+        init: View before training -> state of the first step.
+        update: (state, arguments of a `GradientRule`) -> (result of a `GradientRule`, new state). The last state of a
+            round is `results["gradient"]` of the view after training, for memories and reports.
     """
 
     init: Callable[[ClientView], PyTree]
@@ -68,7 +68,7 @@ class StatefulGradientRule(NamedTuple):
 
 
 class OfRun(NamedTuple):
-    """Annotation of an argument of a factory whose default, in a config, is a setting of the run.
+    """Annotation of a factory argument whose default in a config is a setting of the run.
 
     rounds: Annotated[int, OfRun("rounds")] = 40
     """
@@ -77,36 +77,36 @@ class OfRun(NamedTuple):
 
 
 class Uniform(NamedTuple):
-    """Annotation of an argument that a study searches: numbers drawn uniformly between two."""
+    """Annotation of an argument that a study searches: uniform distribution between two bounds."""
 
     low: float
     high: float
 
     def draw(self, share: float) -> float:
-        """The number that this share of the draws, from 0 to 1, is below."""
+        """Return the quantile of level `share`, from 0 to 1."""
         return self.low + share * (self.high - self.low)
 
 
 class LogUniform(NamedTuple):
-    """Annotation of an argument that a study searches: numbers whose logarithm is drawn uniformly between two."""
+    """Annotation of an argument that a study searches: log-uniform distribution between two bounds."""
 
     low: float
     high: float
 
     def draw(self, share: float) -> float:
-        """The number that this share of the draws, from 0 to 1, is below."""
+        """Return the quantile of level `share`, from 0 to 1."""
         return self.low * (self.high / self.low) ** share
 
 
 class LocalUpdate(NamedTuple):
-    """The training of a client.
+    """Local training of a client.
 
     Args:
-        train: (problem, view, key) -> the trained variables.
+        train: (problem, view, key) -> trained variables.
         num_steps: Numbers of training examples -> numbers of steps.
         batch_size: Examples per step.
-        train_with_drift: The same training, with the further metric "drift", the mean over its steps of |w_k - w|^2,
-            from the weights w at the start of the round; diagnostics use it.
+        train_with_drift: The same training with the additional metric "drift", used by diagnostics: the mean over steps
+            of |w_k - w|^2, with w the weights at the start of the round.
     """
 
     train: Callable[[Problem, ClientView, Key], Trained]
@@ -116,18 +116,18 @@ class LocalUpdate(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """A quantity that a client keeps between rounds."""
+    """A quantity that a client stores between rounds."""
 
     init: Callable[[Variables], PyTree]
     update: Measure  # view.memory holds the old value
 
 
 class Summary(NamedTuple):
-    """A summary of the reports of a cohort, which the server publishes to all clients.
+    """A summary of a cohort's reports that the server publishes to all clients.
 
     Args:
-        init: (problem, shared variables, number of clients, cohort size) -> the first value.
-        update: (old value, the reports of its name as a stack, view) -> new value.
+        init: (problem, shared variables, number of clients, cohort size) -> initial value.
+        update: (old value, stacked reports of the same name, view) -> new value.
     """
 
     init: Callable[[Problem, Variables, int, int], PyTree]  # (problem, shared, num_clients, cohort_size)
@@ -135,21 +135,21 @@ class Summary(NamedTuple):
 
 
 class Aggregator(NamedTuple):
-    """The rule by which the server combines updates.
+    """A rule that combines client updates on the server.
 
     Args:
-        init: (shared variables, number of clients) -> the first state.
-        update: (problem, state, view) -> (decision, new state). It reads the updates by the methods of `view.updates`;
-            which methods it calls decides whether they are stacked.
-        gram_edit: For rules that replace each update by a combination of all that depends on inner products alone:
-            (Gram matrix K of the updates, view) -> C in float64, where client i's edited update is
-            sum_j C_ij u_j. Diagnostics read it.
-        is_uniform_mean: Whether the update is the plain mean over the clients present, each with the same weight;
-            stages of the uplink that act on sums need it.
-        is_selective: Whether the updates of some of the clients present are left out whole; error feedback warns of it.
-        extrapolation: Up to which multiple of an update that is the same for all clients the first aggregate of a run
-            may go; above 1 for rules that step beyond what clients agree on, such as FedDyn's.
-        named_clients: Pairs (option, ids that it names), as ("root", (0,)). These clients must have training examples.
+        init: (shared variables, number of clients) -> initial state.
+        update: (problem, state, view) -> (decision, new state). It reads the updates with the methods of
+            `view.updates`; the methods that it calls determine whether updates are stacked.
+        gram_edit: For rules that replace each update by a combination of all updates, based on inner products alone:
+            (Gram matrix K of the updates, view) -> C in float64, where client i's edited update is sum_j C_ij u_j. Used
+            by diagnostics.
+        is_uniform_mean: Whether the result is the unweighted mean over present clients, as uplink stages on sums
+            require.
+        is_selective: Whether updates of some present clients are discarded; error feedback warns about it.
+        extrapolation: Maximum factor by which the first aggregate of a run may scale an update that is the same for all
+            clients; above 1 for rules that extrapolate, such as FedDyn's.
+        named_clients: Pairs (option, client ids), such as ("root", (0,)). These clients must have training examples.
     """
 
     init: Callable[[Variables, int], PyTree]  # (shared, num_clients)
@@ -162,12 +162,12 @@ class Aggregator(NamedTuple):
 
 
 class Weighting(NamedTuple):
-    """Weights of clients that sum to one over those present and are zero for the others.
+    """Client weights that sum to one over the clients present and are zero for all others.
 
     Args:
-        init: (shared variables, number of clients) -> the first state.
+        init: (shared variables, number of clients) -> initial state.
         update: (state, view) -> (weights, new state).
-        per_client: For weights that are proportional to a function of each upload alone, that function; their sum
+        per_client: For weights that are proportional to a function of each upload alone: that function. Their sum
             can then be computed while clients train.
     """
 
@@ -177,24 +177,24 @@ class Weighting(NamedTuple):
 
 
 class StageView(NamedTuple):
-    """What one client knows when it sends its update through a stage of the uplink."""
+    """Information that a client has when it sends its update through a stage of the uplink."""
 
     received: Broadcast
-    public: PyTree  # what the server told clients for this stage
-    memory: PyTree  # what the client keeps for this stage, () if nothing
-    client: Int[Array, ""]  # its id
+    public: PyTree  # what the server published for this stage
+    memory: PyTree  # the client's memory of this stage, () if it has none
+    client: Int[Array, ""]  # client id
     num_clients: int  # all clients of the run, with training examples or without
     key: Key  # of (seed, round, client id, stage)
-    round_key: Key  # of (seed, round, stage): the same for all clients and the server, so that sending it costs nothing
+    round_key: Key  # of (seed, round, stage): known to all clients and the server, so sending it costs nothing
 
 
 class Sent(NamedTuple):
-    """What a client sends by a stage, and keeps for its next round.
+    """What a client sends through a stage, and stores for its next round.
 
     Args:
         update: The update as the server decodes it.
-        memory: The new value of what the client keeps.
-        side: Numbers that are summed over the clients present, and that the stage's `receive` is given.
+        memory: New value of the client's memory of this stage.
+        side: Numbers that are summed over the clients present and passed to the stage's `receive`.
     """
 
     update: Variables
@@ -203,14 +203,14 @@ class Sent(NamedTuple):
 
 
 class ReceiveView(NamedTuple):
-    """What the server knows when a stage of the uplink acts on the combined update."""
+    """Information that the server has when a stage of the uplink acts on the combined update."""
 
     server: ServerView
     side: Named  # the sums of `Sent.side` over the clients present
     state: PyTree  # the state of the stage
-    key: Key  # of (seed, round, stage), apart from all keys of clients
+    key: Key  # of (seed, round, stage), independent of all keys of clients
     num_clients: int  # all clients of the run, with training examples or without
-    expected_clients: float  # of a round, the same whoever came
+    expected_clients: float  # expected number of clients per round, whoever participates
 
 
 def _nothing() -> Mapping:
@@ -221,24 +221,24 @@ def _nothing() -> Mapping:
 class Stage:
     """A step between a client's finished update and the server: clipping, compression, noise, an attack.
 
-    What stages leave is what the server receives: aggregators, diagnostics and sums read nothing else.
+    The server receives the output of the stages: aggregators, diagnostics and sums read nothing else.
 
     Args:
-        send: (update, view) -> what one client sends. None sends the update as it is.
-        collections: The collections that `send` is given: "params", while all others are sent as they are, or "all".
-        init: Shared variables -> what a client keeps for this stage.
-        init_server: (shared variables, number of clients, cohort size) -> the first state of the stage on the server.
-        publish: State on the server -> what clients are told of it.
-        receive: (combined update, view) -> (the update that the server optimizer is given, new state). It runs after
-            the aggregator, and sees the collections that `send` sees.
-        corrupt: (updates of the cohort [cohort, ...], view) -> what arrives in their place, for attackers that know
-            what the others send. The updates are then stacked, whatever the aggregator.
-        bits: (bits of one client's update as it enters, the update's shapes) -> bits as it leaves.
-        attackers: (client ids, number of clients of the run) -> which of them lie in this stage; diagnostics read it.
-        check: Raises InputError for algorithms that the stage cannot serve.
-        hides_examples: Whether what clients hold is kept from the server, besides their updates. Aggregators that read
-            numbers of examples are refused, and inputs that are standardized by moments of clients' examples.
-        steps_without_reports: Whether the server steps in rounds in which no client reported, too.
+        send: (update, view) -> what a client sends. None sends the update unchanged.
+        collections: Collections that `send` receives: "params" (all others are sent unchanged) or "all".
+        init: Shared variables -> the client's initial memory of this stage.
+        init_server: (shared variables, number of clients, cohort size) -> initial state of the stage on the server.
+        publish: State on the server -> the part that is sent to clients.
+        receive: (combined update, view) -> (update for the server optimizer, new state). It runs after the aggregator,
+            on the same collections as `send`.
+        corrupt: (updates of the cohort [cohort, ...], view) -> replaced updates, for attackers that know the updates of
+            other clients. The updates are then stacked, whatever the aggregator.
+        bits: (bits of one client's update before the stage, the update's shapes) -> bits after the stage.
+        attackers: (client ids, number of clients of the run) -> which of them are attackers; used by diagnostics.
+        check: Raises InputError for algorithms that the stage does not support.
+        hides_examples: Whether the server must not learn about clients' data other than through updates. Aggregators
+            that read numbers of examples raise an error, and so do inputs standardized by moments of clients' examples.
+        steps_without_reports: Whether the server also steps in rounds without any reporting client.
         named_clients: See `Aggregator`.
     """
 
@@ -258,14 +258,14 @@ class Stage:
 
 
 class CorruptView(NamedTuple):
-    """What attackers know who know everything."""
+    """Information that omniscient attackers have."""
 
     received: Broadcast
     cohort: Int[Array, "cohort"]  # client ids
     is_present: Bool[Array, "cohort"]
     num_clients: int  # all clients of the run
     state: PyTree  # the state of the stage on the server
-    key: Key  # of (seed, round, stage), apart from all keys of honest clients
+    key: Key  # of (seed, round, stage), independent of all keys of honest clients
 
 
 def _identity(model: Model) -> Model:
@@ -273,7 +273,7 @@ def _identity(model: Model) -> Model:
 
 
 def shared_variables(server: ServerState) -> Variables:
-    """The shared variables as they are sent."""
+    """Return the shared variables as they are sent."""
     return server.shared
 
 
@@ -281,11 +281,11 @@ def shared_variables(server: ServerState) -> Variables:
 class Algorithm:
     """A federated algorithm: objective, local training, aggregation, and sharing.
 
-    Two papers are combined by `dataclasses.replace(fedga(), sharing=sharing.batch_norms)`. Hyper-parameters, which the
+    Combine two papers with `dataclasses.replace(fedga(), sharing=sharing.batch_norms)`. Hyperparameters, which the
     functions close over, may be tracers.
     """
 
-    objective: tuple[Term, ...]  # minimized: the sum of its terms
+    objective: tuple[Term, ...]  # the sum of these terms is minimized
     local_update: LocalUpdate
     aggregator: Aggregator
     server_optimizer: optax.GradientTransformation = field(default_factory=lambda: optax.sgd(1.0))
@@ -296,5 +296,5 @@ class Algorithm:
     reports: Mapping[str, Measure] = field(default_factory=_nothing, hash=False)  # measured and sent after training
     published: Mapping[str, Summary] = field(default_factory=_nothing, hash=False)  # by the report that is summarized
     uplink: tuple[Stage, ...] = ()  # applied in this order to every client's update
-    evaluated: Callable[[ServerState], Variables] = shared_variables  # which shared variables are tested and exported
-    personalize: Personalization | None = None  # None evaluates the shared leaves with the client's own personal leaves
+    evaluated: Callable[[ServerState], Variables] = shared_variables  # shared variables that are evaluated and exported
+    personalize: Personalization | None = None  # None evaluates the shared leaves with the client's personal leaves

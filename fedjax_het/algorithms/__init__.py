@@ -1,6 +1,6 @@
 """Algorithms: one factory per method.
 
-ALGORITHMS has each by the name that a config uses, FAMILIES by what it addresses.
+ALGORITHMS maps names in configs to factories, FAMILIES groups the factories by topic.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""FedPer and LG-FedAvg: a part of the model stays with each client, the head or the body."""
+"""FedPer and LG-FedAvg: a part of the model is personal, the head or the body."""
 
 from collections.abc import Sequence
 from typing import Unpack

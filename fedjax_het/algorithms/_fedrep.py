@@ -1,4 +1,4 @@
-"""FedRep and FedBABU: body and head are trained apart."""
+"""FedRep and FedBABU: body and head are trained separately."""
 
 from typing import Literal, Unpack
 

@@ -1,4 +1,4 @@
-"""Hierarchical de-conflicting, which FedLD's tables call FedGH."""
+"""Hierarchical de-conflicting, called FedGH in FedLD's tables."""
 
 from typing import Literal, Unpack
 

@@ -18,16 +18,16 @@ Absence = Literal["ignored", "counted"]
 
 
 class SignHistory(NamedTuple):
-    """How often each entry of a client's updates did not rise, and over how many rounds; 0 for personal leaves."""
+    """The number of updates that did not increase each entry, and the number of rounds; 0 for personal leaves."""
 
     counts: Params
     rounds: Float[Array, "*clients"]
 
 
 def sign_history() -> Memory:
-    """The signs of the client's updates in its earlier rounds, which `with_consistency_mask` reads and adds to.
+    """The signs of the client's updates in its earlier rounds, which `with_consistency_mask` reads and updates.
 
-    Its name among the memories is "signs". One number per parameter.
+    The memory's name is "signs". It stores one number per parameter.
     """
 
     def init(variables: Variables) -> SignHistory:
@@ -38,21 +38,21 @@ def sign_history() -> Memory:
 
 @validate_arguments
 def with_consistency_mask(local_update: LocalUpdate, tau: Finite = 0.3, absence: Absence = "ignored") -> LocalUpdate:
-    """Train by a local update, and undo what it did to entries that used to move the other way.
+    """Train with a local update, and undo its changes to entries that previously moved in the other direction.
 
         u = w - w_i,   s = [u >= 0],   H: the mean of s over the client's earlier rounds
         c = H where s, else 1 - H,   m = [c > tau], all ones in the client's first round
         w_i <- w - m u;   H then counts the signs s of u as it was
 
-    Shared parameters only; other collections and personal leaves stay as they were trained.
-    Reads: memory["signs"] (`sign_history`). Makes results["signs"], its new value; results["mask"], m, a tree like the
-    shared parameters; and results["distance"], the sum over tensors of ||m u||.
+    Shared parameters only; other collections and personal leaves keep their trained values.
+    Reads: memory["signs"] (`sign_history`). Results: results["signs"], its new value; results["mask"], m, a tree like
+    the shared parameters; and results["distance"], the sum over tensors of ||m u||.
 
     Args:
-        local_update: Any.
-        tau: The paper's τ, .3. Below 0 nothing is masked, from 1 on everything after the first round.
-        absence: Whether rounds of absence are "ignored", or, as in the released code, "counted" as if the mean H had
-            been seen again in each of them.
+        local_update: Any local update.
+        tau: The paper's τ (.3). Below 0, no entry is masked; from 1 on, all entries are masked after the first round.
+        absence: Whether rounds of absence are "ignored", or "counted" as if the mean H had been observed again in each
+            of them, as in the released code.
 
     References:
         Chen, Huang and Ye, Fair Federated Learning under Domain Skew with Local Consistency and Domain Diversity, CVPR
@@ -86,7 +86,7 @@ def with_consistency_mask(local_update: LocalUpdate, tau: Finite = 0.3, absence:
 
 
 def _least_count(tau: float, rounds: Array) -> Array:
-    """How many rounds have to agree, exclusively: tau times all of them; .3 of 10 is 3 in float32, too."""
+    """The number of rounds (exclusive) that have to agree: tau times all of them; .3 of 10 is 3 in float32, too."""
     limit = tau * rounds
     whole = jnp.round(limit)
     return jnp.where(jnp.abs(limit - whole) <= 1e-6 * rounds, whole, limit)
@@ -98,7 +98,7 @@ def _is_consistent(falls: Array, count: Array, rounds: Array, limit: Array) -> A
 
 
 def _weight_of_past(rounds: Array, round: Array, absence: Absence) -> Array:
-    """By which the history is multiplied before this round is added; more than 1 repeats the mean of the past."""
+    """The factor of the history before this round is added; above 1, it repeats the mean of the past."""
     if absence == "ignored":
         return jnp.ones_like(rounds)
     return jnp.where(rounds > 0, round / tree.positive_or_one(rounds), 1.0)

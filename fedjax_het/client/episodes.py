@@ -16,8 +16,8 @@ from fedjax_het.types import Array, Batch, ClientView, ForwardPass, Key, Params,
 from fedjax_het.validation import Finite, Fraction, NonNegative, Positive, may_be_nonzero, validate_arguments
 
 Alteration = Callable[[Batch, ClientView, Key], Array]
-"""The inputs of a batch, altered."""
-_ALTERATION, _SECOND_PASS = 1 << 18, 1 << 19  # far from the small numbers that a step's key is split into
+"""Returns altered inputs of a batch."""
+_ALTERATION, _SECOND_PASS = 1 << 18, 1 << 19  # do not collide with the small numbers that split a step's key
 
 
 @validate_arguments
@@ -30,21 +30,21 @@ def episodic_gradient(
     order: Literal["first", "second"] = "first",
     only: str | None = None,
 ) -> GradientRule:
-    """The gradient at w of the objective on a batch, and on the altered batch after one step on the first.
+    """The gradient at w of the objective on a batch, plus that on the altered batch after an inner step on the first.
 
         L(x; w) + L(x'; w') + agreement,   w' = w - s clamp(grad L(x; w), -c, c),   x' = alteration(x)
 
     L is the sum of the objective's terms. First order treats w' - w as a constant: the gradient is the sum of the
-    ordinary gradients at w and at w'. The loss is the whole sum. Batch statistics go through both passes, in this
-    order.
+    ordinary gradients at w and at w'. The reported loss is the whole sum. Batch statistics are updated in both passes,
+    in this order.
 
     Args:
-        alteration: From a batch to the other inputs.
-        agreement: A term of both passes, such as `objectives.boundary_contrast`; None is none.
-        inner_step: s; 0 has w' = w.
-        inner_clip: c, for every entry of the gradient; None is no clamp.
+        alteration: Batch -> altered inputs.
+        agreement: A term of both passes, such as `objectives.boundary_contrast`. None: no term.
+        inner_step: s. 0: w' = w.
+        inner_clip: c, for every entry of the gradient. None: no clamping.
         order: "first", or "second", which differentiates through the inner step.
-        only: A pattern for the parameters that the inner step moves, see `optimizers.trainable_only`.
+        only: Pattern of the parameters that the inner step changes, see `optimizers.trainable_only`.
 
     Raises:
         InputError: A number out of range.
@@ -91,17 +91,17 @@ def _sum_of_terms(forward: ForwardPass) -> Array:
 def interpolated_amplitudes(
     band: SquareBand = 0.01, rate: Literal["uniform"] | Fraction = "uniform", clip: tuple[Finite, Finite] | None = None
 ) -> Alteration:
-    """Images whose low frequencies have amplitudes between their own and those of an image of another client.
+    """Images whose low-frequency amplitudes are interpolated with those of another client's image.
 
-    For each image, another client is drawn among those whose amplitudes are known, each as likely, and then one of its
-    images, with replacement; see `spectra.interpolate_amplitudes`. Where no other client is known, images stay.
+    For each image, a client is drawn uniformly from the other clients with known amplitudes, and then one of its
+    images, with replacement; see `spectra.interpolate_amplitudes`. If no other client is known, images are unchanged.
 
     Reads: published["amplitudes"] (`measures.low_frequency_amplitudes`, by `summaries.latest_of_clients`).
 
     Args:
-        band: Of the frequencies, as in the measure.
-        rate: The share of the other amplitude, or "uniform": drawn from 0..1 for each image.
-        clip: The range to which pixels are cut afterwards; None is none.
+        band: Frequency band, as in the measure.
+        rate: Weight of the other amplitude, or "uniform": drawn from 0..1 for each image.
+        clip: Range to which pixels are clipped afterwards. None: no clipping.
 
     Raises:
         InputError: A number out of range.

@@ -1,4 +1,4 @@
-"""Gradient rules: from a batch to the gradient that the local optimizer is fed."""
+"""Gradient rules: from a batch to the gradient for the local optimizer."""
 
 from collections.abc import Callable
 
@@ -22,14 +22,14 @@ def plain_gradient(
 
 
 def control_variate_gradient(gradient: GradientRule = plain_gradient) -> GradientRule:
-    """SCAFFOLD's gradient, corrected by the client's own control variate and that of the server.
+    """SCAFFOLD's gradient, corrected by the control variates of the client and the server.
 
         g(y) - c_i + c
 
-    Reads: memory["control"] (c_i), published["control"] (c, shared leaves; personal ones are left uncorrected).
+    Reads: memory["control"] (c_i), published["control"] (c, shared leaves; personal leaves are not corrected).
 
     Args:
-        gradient: The rule that gives g, see `momentum_gradient`.
+        gradient: Rule that computes g, see `momentum_gradient`.
 
     References:
         Karimireddy et al., SCAFFOLD, ICML 2020. arXiv:1910.06378
@@ -49,16 +49,16 @@ def control_variate_gradient(gradient: GradientRule = plain_gradient) -> Gradien
 def momentum_gradient(
     alpha: PositiveFraction = 0.1, clip: Positive | None = None, gradient: GradientRule = plain_gradient
 ) -> GradientRule:
-    """FedCM's step along the server's direction, the client's own gradient being a part of it.
+    """FedCM's mixture of the client's gradient and the server's momentum.
 
         v = alpha g(y) + (1 - alpha) Delta,   then, with clip, v min(1, clip / (||v|| + 1e-6))
 
     Reads: published["momentum"] (Delta, shared leaves; personal ones follow g alone).
 
     Args:
-        alpha: In (0, 1], the paper's α, .1; 1 is the gradient alone.
-        clip: FL-Simulator's 10; None in the paper.
-        gradient: The rule that gives g. The momentum is added to its result, so that it enters no perturbation of a
+        alpha: The paper's α in (0, 1] (default .1). 1 is the gradient alone.
+        clip: Maximum norm of v (10 in FL-Simulator). None: no clipping (paper).
+        gradient: Rule that computes g. The momentum is added to its result, so it does not enter the perturbation of a
             sharpness-aware rule.
 
     Raises:
@@ -88,20 +88,20 @@ def dynamic_gradient(
     clip: Positive | None = None,
     gradient: GradientRule = plain_gradient,
 ) -> GradientRule:
-    """FedDyn's gradient, drawn towards where the client's own stationary point and the received model agree.
+    """FedDyn's gradient, dynamically regularized so that stationary points of clients agree with the received model.
 
         g(w) + a_i h_i + a_i (w - x),   a_i = alpha, or alpha nbar / n_i;   x: the received model
 
-    With clip the vector v = g(w) + a_i (h_i - x) becomes v min(1, clip / (||v|| + 1e-6)) before a_i w is added, as in
-    the authors' code, whose optimizer adds a_i w as weight decay; so clipping depends on the origin of the weights.
-    Reads: memory["displacement"] (h_i, `memories.total_displacement`), view.start. Personal leaves follow g alone.
+    With clip, the vector v = g(w) + a_i (h_i - x) becomes v min(1, clip / (||v|| + 1e-6)) before a_i w is added, as in
+    the authors' code, whose optimizer adds a_i w as weight decay; clipping thus depends on the origin of the weights.
+    Reads: memory["displacement"] (h_i, `memories.total_displacement`), view.start. Personal leaves use g alone.
 
     Args:
-        alpha: FedDyn's α, above 0.
-        mean_examples: nbar, the mean number of training examples over all clients; None gives all the same a_i.
-        clip: The authors' 10; None in the paper.
-        gradient: The rule that gives g(w), of the task alone: the terms are added to its result, so that they enter
-            no perturbation.
+        alpha: FedDyn's α > 0.
+        mean_examples: nbar, the mean number of training examples over all clients. None: the same a_i for all clients.
+        clip: Maximum norm of v (10 in the authors' code). None: no clipping (paper).
+        gradient: Rule that computes g(w) of the task loss alone: the terms are added to its result, so they do not
+            enter any perturbation.
 
     Raises:
         InputError: A number that is not above 0.
@@ -129,18 +129,18 @@ def dynamic_gradient(
 
 
 def _add_scaled(gradient: Params, factor: float | Array, direction: Params) -> Params:
-    """gradient + factor direction, for those leaves that the direction has."""
+    """gradient + factor direction, for the leaves of direction."""
     _, part = tree.partition_like(gradient, direction)
     return tree.merge(gradient, tree.add(part, tree.scale(factor, direction)))
 
 
 @validate_arguments
 def clipped_gradient(norm: Positive = 10.0, gradient: GradientRule = plain_gradient) -> GradientRule:
-    """A gradient that is cut to a largest norm: g min(1, norm / (||g|| + 1e-6)), as PyTorch's clip_grad_norm_ does.
+    """A gradient clipped to a maximum norm: g min(1, norm / (||g|| + 1e-6)), as in PyTorch's clip_grad_norm_.
 
     Args:
-        norm: Over all parameters.
-        gradient: The rule whose gradient is cut; that of the whole objective.
+        norm: Maximum norm over all parameters (default 10).
+        gradient: Rule whose gradient (of the whole objective) is clipped.
     """
 
     def rule(
@@ -157,13 +157,13 @@ def _clip(gradient: Params, norm: float | Array) -> Params:
 
 
 def wrapped_rule(rule: StatefulGradientRule, wrapper: Callable[[GradientRule], GradientRule]) -> StatefulGradientRule:
-    """A stateful rule whose gradient goes through a rule that is made of another.
+    """A stateful rule whose gradient is passed to a wrapper rule.
 
         wrapped_rule(rule, lambda gradient: dynamic_gradient(0.1, gradient=gradient))
 
     Args:
         rule: The stateful rule.
-        wrapper: From a rule to the rule around it.
+        wrapper: Function from a rule to the rule around it.
     """
 
     def update(
@@ -177,14 +177,14 @@ def wrapped_rule(rule: StatefulGradientRule, wrapper: Callable[[GradientRule], G
 
 @validate_arguments
 def proximal_gradient(lam: NonNegative = 1.0) -> GradientRule:
-    """The gradient of the objective and of lam/2 ||v - w||^2, which pulls an own model v to the received one.
+    """The gradient of the objective plus lam/2 ||v - w||^2, which regularizes a personal model v to the received one.
 
         g(v) + lam (v - w)
 
     Reads: view.start (w).
 
     Args:
-        lam: Ditto's λ, 0.1 to 2; 0 is the gradient alone.
+        lam: Ditto's λ (default 1), 0.1 to 2. 0 is the gradient alone.
 
     References:
         Li et al., Ditto, ICML 2021. arXiv:2012.04221
@@ -203,7 +203,7 @@ def proximal_gradient(lam: NonNegative = 1.0) -> GradientRule:
 def full_gradient(problem: Problem, view: ClientView, batch_size: int) -> Params:
     """Gradient of the objective over all of the client's training examples at view.start.
 
-    A mean over examples, taken batch by batch; the collections besides params stay as they are.
+    The mean over examples is computed batch by batch; the collections other than params do not change.
     """
     params, state = tree.split_params(view.start)
     rows = view.data.train

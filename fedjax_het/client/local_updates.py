@@ -1,4 +1,4 @@
-"""Local updates: how a client trains in a round, in batches and epochs."""
+"""Local updates: training of a client within a round."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +19,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Batch, ClientView, HostArray, Key, Params, PyTree, Rows, Trained, Variables
 from fedjax_het.validation import Count, FractionBelowOne, NonNegative, validate_arguments
 
-_AUGMENTING = 1 << 16  # far from the small numbers that a step's key is split into
+_AUGMENTING = 1 << 16  # does not collide with the small numbers that split a step's key
 _OWN = 1 << 17
 
 
@@ -27,7 +27,7 @@ LearningRate = Annotated[NonNegative, LogUniform(1e-3, 1.0)]
 
 
 class TrainingWithoutMomentum(TypedDict, total=False):
-    """The settings of `Training` for an algorithm that has arguments of its own for the learning rate and momentum."""
+    """The settings of `Training` for an algorithm with its own arguments for the learning rate and momentum."""
 
     weight_decay: NonNegative
     batch_size: Count
@@ -41,19 +41,19 @@ class TrainingWithoutMomentum(TypedDict, total=False):
 
 
 class TrainingWithoutRate(TrainingWithoutMomentum, total=False):
-    """The settings of `Training` for an algorithm that has an argument of its own for the learning rate."""
+    """The settings of `Training` for an algorithm with its own argument for the learning rate."""
 
     momentum: FractionBelowOne
 
 
 class Training(TrainingWithoutRate, total=False):
-    """The settings of local training that every algorithm hands on to `sgd`, which documents them."""
+    """The settings of local training that every algorithm passes to `sgd`, where they are documented."""
 
     learning_rate: LearningRate
 
 
 def pop_optimizer(training: Training) -> optax.GradientTransformation:
-    """Take the optimizer and its betas out of the settings; build it as `sgd` would, so that its state can be kept."""
+    """Remove the optimizer and its betas from the settings and build it as `sgd` would, to store its state."""
     return local_optimizer(
         training.pop("optimizer", None),
         training.get("learning_rate", 0.1),
@@ -68,8 +68,8 @@ class _Progress(NamedTuple):
     state: Variables
     optimizer: PyTree
     loss: Float[Array, "2"]  # summed over the examples of the round, and of this epoch
-    num_examples: Float[Array, "2"]  # how many those are
-    drift: Float[Array, ""] | None  # summed over the steps, where a diagnostic asks for it
+    num_examples: Float[Array, "2"]  # the number of those examples
+    drift: Float[Array, ""] | None  # summed over the steps, if a diagnostic requests it
     gradient: PyTree  # the state of a stateful gradient rule, or ()
 
 
@@ -92,35 +92,35 @@ def sgd(
 ) -> LocalUpdate:
     """Mini-batch training in PyTorch's order: g <- g + decay w;  b <- momentum b + g;  w <- w - lr b.
 
-    epochs ceil(n_i / batch_size) steps per round; the last batch of an epoch is partial, never dropped. Each client has
-    its own number of steps; where clients are trained side by side, those with few steps wait for the others.
+    A client trains for epochs ceil(n_i / batch_size) steps per round; the last batch of an epoch may be partial and is
+    never dropped. Clients differ in their numbers of steps; if they are trained in parallel, those with few steps wait.
 
-    Reads: view.local, where training begins, and view.max_steps, where the round has a deadline.
+    Reads: view.local, the starting point of training, and view.max_steps if the round has a deadline.
 
     Args:
         learning_rate: Learning rate lr.
-        momentum: Of b <- momentum b + g.
-        weight_decay: Of g <- g + decay w.
-        batch_size: Examples per step, the papers' B.
-        epochs: Passes over all of a client's examples per round, the papers' E; None is one pass.
-        steps: Exactly so many steps instead of epochs, going round the examples.
-        shuffle: Whether each epoch has a new order, a function of (seed, round, client, epoch); False keeps the order
-            of the index.
-        optimizer: Any optax transformation instead of SGD, or "adam", see `optimizers`.
-        betas: Those of Adam; None is .9, .999.
-        learning_rate_schedule: Round -> what the rate is multiplied by, whatever the optimizer; see `schedules`. None
-            is 1.
-        only: A pattern for the parameters that are trained, see `optimizers.trainable_only`.
-        gradient: The rule that feeds the optimizer. The last state of a stateful one is `results["gradient"]`.
-        keep_optimizer: Whether training goes on with memory["optimizer"] instead of starting afresh each round, see
-            `memories.optimizer_state`.
+        momentum: Momentum of b <- momentum b + g.
+        weight_decay: Decay of g <- g + decay w.
+        batch_size: Number of examples per step, the papers' B.
+        epochs: Number of epochs per round, the papers' E. None: one epoch.
+        steps: Number of steps per round, instead of epochs; batches cycle through the examples.
+        shuffle: Whether to shuffle examples in each epoch, as a function of (seed, round, client, epoch). False keeps
+            the order of the index.
+        optimizer: "adam", or any optax transformation, instead of SGD; see `optimizers`.
+        betas: Betas of Adam. None: .9, .999.
+        learning_rate_schedule: Round -> factor of the learning rate, for every optimizer; see `schedules`. None: 1.
+        only: Pattern of the parameters to train, see `optimizers.trainable_only`.
+        gradient: Rule that computes gradients for the optimizer. The last state of a stateful rule is
+            `results["gradient"]`.
+        keep_optimizer: Whether training continues with memory["optimizer"] instead of resetting the optimizer in each
+            round, see `memories.optimizer_state`.
 
     Returns:
         The local update.
 
     Raises:
-        InputError: A number is out of range, steps stand beside epochs, a value of the schedule is no finite number of
-            at least 0, or `only` stands beside keep_optimizer.
+        InputError: A number is out of range, steps and epochs are both given, a value of the schedule is not a finite
+            number of at least 0, or `only` is combined with keep_optimizer.
     """
     if steps is not None and epochs is not None:
         raise InputError(f"steps: {steps} steps and {epochs} epochs per round are given. Set one of them to None.")
@@ -165,16 +165,16 @@ def sgd(
 
 
 def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
-    """Train by one local update after the other: the second goes on from the variables where the first ended.
+    """Train with two local updates in sequence: the second starts from the variables returned by the first.
 
         sequential(sgd(0.1, only="params/classifier/*"), sgd(0.01, only="!params/classifier/*"))    FedPAC: head, body
 
-    Each starts its own optimizer; the second's is handed on. view.start stays where the round began. Steps add up; the
-    round's loss, and its drift where both measure it, are weighted by them.
+    Each has its own optimizer; the second's is stored. view.start remains the model at the start of the round. Steps
+    add up; the round's loss, and its drift if both measure it, are averaged with the steps as weights.
 
     Args:
-        first: The local update that begins.
-        second: The local update that follows.
+        first: The first local update.
+        second: The second local update.
     """
 
     def train(problem: Problem, view: ClientView, key: Key, train_first: Callable, train_second: Callable) -> Trained:
@@ -204,15 +204,15 @@ def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
 
 
 def with_own_model(common: LocalUpdate, own: LocalUpdate) -> LocalUpdate:
-    """Train the received model by one local update, and then the client's own model by another.
+    """Train the received model with one local update, and then the client's personal model with another.
 
-    The server is sent what the first made; its metrics and its optimizer are those of the round. The second starts from
-    memory["own"], all variables of a model, see `memories.result`, and what it makes is results["own"]. Steps add up.
-    Each has keys of its own, and view.start stays where the round began, so that neither changes the other.
+    The result of the first is sent to the server, and provides the round's metrics and optimizer. The second starts
+    from memory["own"], all variables of a model (see `memories.result`), and its result is results["own"]. Steps add
+    up. Each has its own random keys, and view.start is not changed, so neither affects the other.
 
     Args:
-        common: The local update of the received model.
-        own: The local update of the client's own model.
+        common: Local update of the received model.
+        own: Local update of the client's personal model.
     """
 
     def train(problem: Problem, view: ClientView, key: Key, train_common: Callable) -> Trained:
@@ -233,7 +233,7 @@ def with_own_model(common: LocalUpdate, own: LocalUpdate) -> LocalUpdate:
 
 
 def _count_steps_left(view: ClientView, done: Trained) -> Array | None:
-    """The steps that a client has time for after the first part of its round; None is no limit."""
+    """The number of steps that remain for a client after the first part of its round; None is no limit."""
     return None if view.max_steps is None else view.max_steps - done.num_steps.astype(jnp.int32)
 
 
@@ -284,7 +284,7 @@ def _build_step(
 
 
 def _shuffle(key: Key, rows: Rows) -> Array:
-    """The client's examples in a random order, padding last; the order does not depend on the table's capacity."""
+    """The client's examples in random order, with padding last; the order does not depend on the table's capacity."""
     slots = jnp.arange(rows.index.shape[0])
     draws = jax.vmap(lambda slot: jax.random.bits(jax.random.fold_in(key, slot)))(slots)
     return rows.index[jnp.lexsort((draws, slots >= rows.count))]

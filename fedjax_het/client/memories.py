@@ -1,4 +1,4 @@
-"""Memories: values that a client keeps between the rounds in which it takes part."""
+"""Memories: values that a client stores between the rounds in which it participates."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -14,7 +14,7 @@ from fedjax_het.validation import Count, validate_arguments
 
 
 def control_variate(change: Measure) -> Memory:
-    """SCAFFOLD's c_i, zero at first, then moved by the same change that is reported."""
+    """SCAFFOLD's c_i, initially zero, then updated by the reported change."""
 
     def update(problem: Problem, view: ClientView) -> Params:
         control = view.memory["control"]
@@ -36,30 +36,30 @@ def total_displacement() -> Memory:
 
 
 def result(name: str, init: Callable[[Variables], PyTree] = lambda variables: variables) -> Memory:
-    """What the client's last training made besides the model that is sent, view.results[name].
+    """A result of the client's last training other than the sent model, view.results[name].
 
     Args:
-        name: Its name among the results, "own" or "gradient".
-        init: Initial variables -> the value before the client's first round; by default those, a model of its own.
+        name: Name of the result, "own" or "gradient".
+        init: Initial variables -> value before the client's first round; by default unchanged, for a personal model.
     """
     return Memory(init, lambda problem, view: view.results[name])
 
 
 def optimizer_state(optimizer: optax.GradientTransformation) -> Memory:
-    """The local optimizer's state (momentum, moments), so that it goes on where the client's last round ended."""
+    """The local optimizer's state (momentum, moments), which continues from the client's last round."""
     return Memory(lambda variables: optimizer.init(variables["params"]), lambda problem, view: view.optimizer)
 
 
 def gradient_state() -> Memory:
-    """The last state of a stateful gradient rule, a tree like the parameters, from zero."""
+    """The last state of a stateful gradient rule, a tree like the parameters, initially zero."""
     return result("gradient", lambda variables: tree.zeros_like(variables["params"]))
 
 
 def last(measure: Measure, empty: Callable[[Variables], PyTree] = lambda variables: jnp.zeros((), float)) -> Memory:
-    """The last value of a measure, and whether there is one: {"value", "is_known"}, zeros and False at first.
+    """The last value of a measure, and whether there is one: {"value", "is_known"}, initially zeros and False.
 
     Args:
-        empty: From the initial variables to a tree of the value's shapes; by default one number.
+        empty: Initial variables -> a tree with the value's shapes; by default one number.
     """
     return Memory(
         lambda variables: {"value": tree.zeros_like(empty(variables)), "is_known": jnp.zeros((), bool)},
@@ -68,7 +68,7 @@ def last(measure: Measure, empty: Callable[[Variables], PyTree] = lambda variabl
 
 
 def last_head() -> Memory:
-    """The head as the client last trained it, {"value": params/classifier, "is_known"}."""
+    """The head after the client's last training, {"value": params/classifier, "is_known"}."""
     return last(
         lambda problem, view: view.local["params"]["classifier"], lambda variables: variables["params"]["classifier"]
     )
@@ -76,11 +76,11 @@ def last_head() -> Memory:
 
 @validate_arguments
 def previous_models(size: Count = 1, first: Literal["none", "init"] = "none") -> Memory:
-    """The last models that a client trained, newest first: {"models": leaves [size, ...], "count": how many}.
+    """The last models trained by the client, newest first: {"models": leaves [size, ...], "count": number of models}.
 
     Args:
-        size: So many rounds of the client are remembered.
-        first: Before its first round a client has no earlier model ("none"), or the initial one ("init").
+        size: Number of the client's rounds to store.
+        first: Before its first round, a client has no earlier model ("none") or the initial model ("init").
 
     Raises:
         InputError: An unknown option, or a size below 1.

@@ -1,4 +1,4 @@
-"""Local optimizers as PyTorch defines them, in whose terms the papers' settings are given, and their restriction."""
+"""Local optimizers as defined by PyTorch, to which the papers' settings refer, and training of selected parameters."""
 
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
@@ -21,14 +21,14 @@ Rate = Annotated[float | Array, Range(0)] | optax.Schedule
 
 @validate_arguments
 def torch_sgd(learning_rate: Rate, momentum: FractionBelowOne = 0.0, weight_decay: NonNegative = 0.0) -> Optimizer:
-    """g <- g + decay w;  b <- momentum b + g;  w <- w - lr b.   What is exactly 0 costs neither memory nor time."""
+    """g <- g + decay w;  b <- momentum b + g;  w <- w - lr b.   Settings of 0 cost neither memory nor time."""
     buffer = [optax.trace(momentum)] if may_be_nonzero(momentum) else []
     return optax.chain(*_decay(weight_decay), *buffer, optax.scale_by_learning_rate(learning_rate))
 
 
 @validate_arguments
 def torch_adam(learning_rate: Rate, weight_decay: NonNegative = 0.0, betas: Betas = BETAS) -> Optimizer:
-    """torch.optim.Adam: epsilon 1e-8, and decay that enters the gradient, unlike AdamW's."""
+    """torch.optim.Adam: epsilon 1e-8, and weight decay that is added to the gradient, unlike AdamW."""
     moments = optax.scale_by_adam(*betas)
     return optax.chain(*_decay(weight_decay), moments, optax.scale_by_learning_rate(learning_rate))
 
@@ -41,17 +41,17 @@ def local_optimizer(
     weight_decay: NonNegative = 0.0,
     betas: Betas | None = None,
 ) -> Optimizer:
-    """Build the optimizer of the settings: None is `torch_sgd`, "adam" is `torch_adam`, which reads no momentum.
+    """Build the optimizer of the settings: None is `torch_sgd`, "adam" is `torch_adam`, which ignores momentum.
 
     Args:
-        optimizer: None, "adam", or any optax transformation, which is taken as it is.
-        learning_rate: Of SGD and Adam.
-        momentum: Of SGD.
-        weight_decay: Of SGD and Adam.
-        betas: Of "adam"; None is PyTorch's.
+        optimizer: None, "adam", or any optax transformation, which is used unchanged.
+        learning_rate: Learning rate of SGD and Adam.
+        momentum: Momentum of SGD.
+        weight_decay: Weight decay of SGD and Adam.
+        betas: Betas of "adam". None: PyTorch's defaults.
 
     Raises:
-        InputError: Another name, betas outside 0..1, or betas that nothing reads.
+        InputError: Another name, betas outside 0..1, or betas without effect.
     """
     if betas is not None and not isinstance(optimizer, str):
         raise InputError("betas: they are Adam's. Set optimizer to 'adam', or leave betas out.")
@@ -61,13 +61,13 @@ def local_optimizer(
 
 
 def trainable_only(optimizer: optax.GradientTransformation, only: str | None) -> optax.GradientTransformation:
-    """An optimizer that trains some parameters and leaves the others as they are, without decay or memory for them.
+    """An optimizer that trains some parameters and leaves the others unchanged, without decay or state for them.
 
-    Batch statistics move in every training pass, also those of layers that are not trained.
+    Batch statistics are updated in every training pass, including those of layers that are not trained.
 
     Args:
-        optimizer: What trains the others.
-        only: A pattern for paths, "params/classifier/*"; with "!" in front, all parameters but those; None is all.
+        optimizer: Optimizer of the trained parameters.
+        only: Pattern of paths, "params/classifier/*"; with a leading "!", all other parameters. None: all parameters.
 
     Raises:
         InputError: A pattern matches nothing or leaves nothing to train; raised when training is traced.
@@ -83,7 +83,7 @@ def trainable_only(optimizer: optax.GradientTransformation, only: str | None) ->
 
 
 def partition_trained(params: Params, only: str | None) -> tuple[Params, Params]:
-    """Split parameters, or a gradient, into (those that stay as they are, those that are trained).
+    """Split parameters, or a gradient, into (those that are fixed, those that are trained).
 
     Args:
         params: The parameters.

@@ -1,4 +1,4 @@
-"""Models of a client's own: rules that train them beside the common model, and that make them for the evaluation."""
+"""Personal models: rules that train them along with the global model, and that build them for evaluation."""
 
 from typing import Literal, NamedTuple
 
@@ -19,14 +19,14 @@ AlphaRule = Literal["gradient", "released"]
 
 
 def fine_tuned(local_update: LocalUpdate) -> Personalization:
-    """The client's model after further local training, which neither the client nor the server keeps.
+    """The client's model after further local training, which neither the client nor the server stores.
 
         replace(fedavg(), personalize=fine_tuned(sgd(0.01, epochs=10, only="params/classifier/*")))
 
-    Training starts from the server's present model with the client's own personal leaves.
+    Training starts from the server's current model with the client's personal leaves.
 
     Args:
-        local_update: The training. It minimizes the algorithm's objective on the client's training examples.
+        local_update: Local update that minimizes the algorithm's objective on the client's training examples.
     """
 
     def personalize(problem: Problem, view: ClientView, key: Key) -> Variables:
@@ -36,7 +36,7 @@ def fine_tuned(local_update: LocalUpdate) -> Personalization:
 
 
 def kept_model(problem: Problem, view: ClientView, key: Key) -> Variables:
-    """The model that the client keeps, memory["own"], at first the initial one."""
+    """The personal model stored in memory["own"], initially the initial model."""
     del problem, key
     return view.memory["own"]
 
@@ -50,20 +50,20 @@ def moreau_gradient(
     *,
     restart: bool = False,
 ) -> StatefulGradientRule:
-    """pFedMe's gradient of the Moreau envelope: how far a model of the client's own goes when it is drawn to l.
+    """pFedMe's gradient of the Moreau envelope: the displacement of a personal model regularized towards l.
 
         `steps` times on one batch:  theta <- theta - lr (g(theta) + lam (theta - l) + decay theta)
         gradient in l:  lam (l - theta)
 
-    theta begins a round at the received model and goes on from step to step. Its state is theta, all variables of a
-    model; batch statistics are those of the last pass.
+    theta starts each round at the received model and continues from step to step. The rule's state is theta, all
+    variables of a model; batch statistics are those of the last pass.
 
     Args:
         lam: The paper's λ, 15 to 30.
-        learning_rate: Of theta, the authors' personal rate, .09 or .1.
-        steps: The paper's K, 5.
-        weight_decay: Of theta; the authors' optimizer has .001.
-        restart: Whether theta begins at l in every local step.
+        learning_rate: Learning rate of theta, the authors' personal rate (.09 or .1).
+        steps: The paper's K (5).
+        weight_decay: Weight decay of theta (.001 in the authors' optimizer).
+        restart: Whether theta starts at l in every local step.
 
     References:
         Dinh, Tran and Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020. arXiv:2006.08848
@@ -90,19 +90,19 @@ def moreau_gradient(
 
 
 class MixedModel(NamedTuple):
-    """A client's own model v, which counts alpha in its mixture with the common one, and what their training keeps."""
+    """A client's personal model v, its weight alpha in the mixture with the global model, and the optimizer states."""
 
     model: Variables
     alpha: Float[Array, "*clients"]
-    optimizer: PyTree  # the state of the own model's
-    common_optimizer: PyTree  # the state of the common copy's, () unless it goes on from round to round
+    optimizer: PyTree  # optimizer state of v
+    common_optimizer: PyTree  # optimizer state of w, () unless it is kept between rounds
 
 
 def mixed_model(alpha: float, optimizer: optax.GradientTransformation, *, keep_common: bool = False) -> Memory:
-    """The MixedModel that a client keeps, memory["own"]; before its first round v is the initial model.
+    """The MixedModel that a client stores in memory["own"]; before its first round, v is the initial model.
 
     Args:
-        alpha: Its first alpha.
+        alpha: Initial alpha.
         optimizer: As in `mixture_training`.
         keep_common: As in `mixture_training`.
     """
@@ -130,25 +130,25 @@ def mixture_training(
     weight_decay: NonNegative = 0.0,
     schedule: Schedule | None = None,
 ) -> StatefulGradientRule:
-    """APFL's steps of the common copy w and of the own model v, whose mixture the client uses.
+    """APFL's steps of the local copy w of the global model and of the personal model v, which are mixed.
 
         w' = w - lr g(w);   v' = v - lr dL/dv,   L: the objective of alpha v + (1 - alpha) w
         once a round, at its first step:  alpha' = alpha - rate dL/dalpha, in [0, 1]
 
-    dL/dv = alpha g(mixture), and dL/dalpha = <v - w, g(mixture)>. The result is the whole step of w, so that the local
-    update's optimizer has to be `optax.scale(-1.0)`. Its state is the MixedModel that the client keeps, in
+    dL/dv = alpha g(mixture), and dL/dalpha = <v - w, g(mixture)>. The result is the complete step of w, so the local
+    update's optimizer has to be `optax.scale(-1.0)`. The rule's state is the MixedModel that the client stores in
     memory["own"]; batch statistics of v are those of the mixture's last pass.
 
     Args:
-        optimizer: Of w and of v, with a state for each.
-        alpha_rate: The rate of alpha; 0 keeps it.
+        optimizer: Optimizer of w and of v, with separate states.
+        alpha_rate: Learning rate of alpha. 0 keeps alpha constant.
         mix: "parameters", or "outputs": the objective of alpha f(v) + (1 - alpha) f(w).
-        order: w in the mixture "before" or "after" its step.
+        order: Whether the mixture uses w "before" or "after" its step.
         alpha_rule: "gradient", or "released": alpha' = alpha - rate (<v' - w', alpha (dL/dv + decay v) + (1 - alpha)
             dL/dw> + .02 alpha).
-        keep_common: Whether the optimizer's state of w, too, goes on from the client's last round.
+        keep_common: Whether the optimizer's state of w is also kept between rounds.
         weight_decay: The decay in the released rule of alpha: the weight decay of `optimizer` (default 0).
-        schedule: Round -> what the optimizer's steps and the rate of alpha are multiplied by.
+        schedule: Round -> factor of the optimizer's steps and of alpha_rate.
 
     References:
         Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, 2020. arXiv:2003.13461
@@ -202,10 +202,10 @@ def mixture_training(
 
 
 def mixture(mix: Mix = "parameters") -> Personalization:
-    """The mixture of the client's own model with the server's present one, alpha v + (1 - alpha) w.
+    """The mixture of the client's personal model with the server's current model, alpha v + (1 - alpha) w.
 
     Args:
-        mix: Of "parameters", or of "outputs".
+        mix: What is mixed: "parameters" or "outputs".
     """
 
     def personalize(problem: Problem, view: ClientView, key: Key) -> Variables | OutputMixture:

@@ -22,12 +22,12 @@ _CHECKED_ROUNDS = 1024
 
 
 def rate(learning_rate: float, schedule: Schedule | None, view: ClientView) -> float | Array:
-    """The learning rate of this client's round."""
+    """The client's learning rate in this round."""
     return learning_rate if schedule is None else jnp.multiply(learning_rate, schedule(view.received.round))
 
 
 def check_schedule(schedule: Schedule | None) -> None:
-    """Raise InputError for a schedule of which one of the first 1,024 values is no finite number of at least 0."""
+    """Raise InputError if one of the first 1,024 values of a schedule is not a finite number of at least 0."""
     if schedule is None:
         return
     with jax.ensure_compile_time_eval():
@@ -44,18 +44,18 @@ def check_schedule(schedule: Schedule | None) -> None:
 
 
 def constant() -> None:
-    """The same rate in all rounds."""
+    """Use the same learning rate in all rounds."""
 
 
 @validate_arguments
 def steps(at: Sequence[Count], factor: NonNegative = 0.1) -> Schedule:
-    """Multiplied by `factor` once more from each round in `at` on; PyTorch's MultiStepLR, one epoch per round.
+    """Multiply by `factor` at each round in `at`, like PyTorch's MultiStepLR with one epoch per round.
 
-    FedRD and FedGA: a tenth after 80 % of the rounds, steps((32,)) of 40.
+    FedRD and FedGA: a tenth after 80 % of the rounds, steps((32,)) for 40 rounds.
 
     Args:
-        at: Rounds, each later than the one before.
-        factor: What each of them multiplies the rate by.
+        at: Rounds in ascending order.
+        factor: Factor that is applied at each of them.
 
     Raises:
         InputError: Rounds below 1 or not in ascending order, or a negative factor.
@@ -70,8 +70,8 @@ def exponential(factor: Positive = 0.99, every: Count = 1) -> Schedule:
     """factor^floor(round / every).
 
     Args:
-        factor: Above 0.
-        every: Rounds between two changes.
+        factor: Base of the power, above 0.
+        every: Number of rounds between two changes.
 
     Raises:
         InputError: A number is out of range.
@@ -81,10 +81,10 @@ def exponential(factor: Positive = 0.99, every: Count = 1) -> Schedule:
 
 @validate_arguments
 def cosine(rounds: Annotated[Count, OfRun("rounds")], final: NonNegative = 0.0) -> Schedule:
-    """From 1 to `final` in so many rounds: final + (1 - final) (1 + cos(pi round / rounds)) / 2; `final` after them.
+    """Decay from 1 to `final` over `rounds` rounds: final + (1 - final) (1 + cos(pi round / rounds)) / 2; then `final`.
 
     Args:
-        rounds: Their number; in a config that of the run unless it sets another.
+        rounds: Number of rounds of the decay; in a config, the rounds of the run by default.
         final: The last factor.
 
     Raises:
@@ -95,12 +95,12 @@ def cosine(rounds: Annotated[Count, OfRun("rounds")], final: NonNegative = 0.0) 
 
 @validate_arguments
 def warm_up(rounds: Count = 5, first: NonNegative = 0.0) -> Schedule:
-    """From `first` to 1 in so many rounds: first + (1 - first) round / rounds; 1 after them.
+    """Increase from `first` to 1 over `rounds` rounds: first + (1 - first) round / rounds; then 1.
 
-    warm_up(5) is what FedLD's released code does, whatever its flag says; in its round 0 nothing moves.
+    warm_up(5) is the schedule of FedLD's released code, regardless of its flag; in round 0, the model does not change.
 
     Args:
-        rounds: Their number until the factor is 1.
+        rounds: Number of rounds until the factor is 1.
         first: The factor of round 0.
 
     Raises:
@@ -111,16 +111,16 @@ def warm_up(rounds: Count = 5, first: NonNegative = 0.0) -> Schedule:
 
 @validate_arguments
 def cyclic(start: CountOrZero, period: Count = 10, final: NonNegative = 0.01) -> Schedule:
-    """From round `start` on, down to `final` again and again.
+    """From round `start`, decrease repeatedly to `final`.
 
         1 - t (1 - final),   t = (round mod period + 1) / period
 
-    The rates between which `with_model_average` takes models (SWA); cycles begin at multiples of the period.
+    Use it with `with_model_average` (SWA); cycles begin at multiples of the period.
 
     Args:
-        start: The first round with a cycle; before it the factor is 1.
-        period: Rounds per cycle; 1 is the factor 1 throughout, as in FedASAM's code.
-        final: The last factor of a cycle: FedASAM's 1e-4 of a rate of .01.
+        start: Round of the first cycle. The factor is 1 before.
+        period: Number of rounds per cycle. 1 gives the factor 1 throughout, as in FedASAM's code.
+        final: Last factor of a cycle (FedASAM: 1e-4 for a rate of .01).
 
     Raises:
         InputError: A number is out of range.

@@ -14,7 +14,7 @@ from fedjax_het.validation import Fraction, NonNegative, may_be_nonzero, validat
 
 PerturbationNorm = Literal["whole", "tensor", "none"]
 AdaptiveParameters = Literal["weights", "all"]
-_TASK, _ADDED = slice(0, 1), slice(1, None)  # terms of the objective: the task's loss stands first
+_TASK, _ADDED = slice(0, 1), slice(1, None)  # terms of the objective: the task loss comes first
 _EPSILON = 1e-12
 
 
@@ -25,14 +25,14 @@ def perturbation(
     epsilon: float = _EPSILON,
     scales: Params | None = None,
 ) -> Params:
-    """delta = radius T^2 g / (||T g|| + epsilon); 0 where g is.
+    """delta = radius T^2 g / (||T g|| + epsilon); 0 if g is 0.
 
     Args:
         gradient: g.
-        radius: The norm of T^-1 delta.
-        norm: Taken over the "whole" tree or "tensor" by tensor; "none" gives radius T^2 g.
-        epsilon: Added to the norm.
-        scales: T, a tree like g; None is 1.
+        radius: Norm of T^-1 delta.
+        norm: Scope of the norm: the "whole" tree or each "tensor"; "none" gives radius T^2 g.
+        epsilon: Constant added to the norm.
+        scales: T, a tree like g. None: 1.
     """
     if scales is not None:
         multiply = lambda a, b: jax.tree.map(jnp.multiply, a, b)  # noqa: E731
@@ -44,10 +44,10 @@ def perturbation(
 
 
 def adaptive_scales(params: Params, adaptive: AdaptiveParameters, offset: float | Array) -> Params:
-    """ASAM's T: |w| + offset for each weight, and 1 for biases and shifts of norms, or for "all" parameters the former.
+    """ASAM's T: |w| + offset for weights and 1 for biases and shifts of norms, or |w| + offset for "all" parameters.
 
     Args:
-        params: The parameters; what is named "bias" is one.
+        params: The parameters; those named "bias" are biases.
         adaptive: "weights" or "all".
         offset: ASAM's eta.
     """
@@ -70,24 +70,24 @@ def sharpness_aware(
     mix: Fraction = 1.0,
     only: str | None = None,
 ) -> GradientRule:
-    """The gradient at the worst nearby weights, so that training ends in a flat optimum.
+    """The gradient at the worst nearby weights, which leads to a flat optimum.
 
         g = grad l(w),   delta = perturbation(g),   (1 - mix) g + mix grad l(w + delta) + grad r(w)
 
-    l is the loss of the task, the first term of the objective; r is the sum of the others, such as a proximal term,
-    which neither direct the perturbation nor are perturbed. Both passes see the batch alike: they start from the same
-    state, and the state that stays is the first pass's, so running statistics are updated once per step. The weights
-    are never changed and changed back, so there is no rounding residue as in the authors' codes.
+    l is the task loss, the first term of the objective; r is the sum of the other terms, such as a proximal term, which
+    neither enter the perturbation nor are perturbed. Both passes start from the same state, and the state after the
+    first pass is kept, so running statistics are updated once per step. Weights are not perturbed in place, which
+    avoids the rounding error of the authors' codes.
 
     Args:
-        radius: SAM's ρ, HarmoFL's α; 0 is the plain gradient.
-        norm: Over the "whole" model, or "tensor" by tensor; "none" is delta = radius g.
-        epsilon: Added to the norm: 1e-16 in FedSAM's code, 1e-7 in FL-Simulator.
-        adaptive: ASAM: the perturbation of each entry grows with its size, see `adaptive_scales`, for "weights" (the
-            authors' code) or "all" parameters (the printed formula). None is SAM.
+        radius: SAM's ρ, HarmoFL's α. 0 is the plain gradient.
+        norm: Scope of the norm: the "whole" model or each "tensor"; "none" is delta = radius g.
+        epsilon: Constant added to the norm: 1e-16 in FedSAM's code, 1e-7 in FL-Simulator.
+        adaptive: ASAM: scale the perturbation of each entry by its size, see `adaptive_scales`, for "weights" (the
+            authors' code) or "all" parameters (the printed formula). None: SAM.
         offset: ASAM's η.
-        mix: The share of the perturbed gradient, FedSpeed's α.
-        only: The parameters that are trained, as in `optimizers.trainable_only`; the others are not perturbed.
+        mix: Weight of the perturbed gradient, FedSpeed's α.
+        only: Pattern of the trained parameters, as in `optimizers.trainable_only`; the others are not perturbed.
 
     Raises:
         InputError: An unknown option, or a number out of range.
@@ -120,17 +120,17 @@ def sharpness_aware(
 def consensus_sharpness_aware(
     radius: NonNegative = 0.1, *, epsilon: NonNegative = _EPSILON, only: str | None = None
 ) -> StatefulGradientRule:
-    """FedSMOO's gradient at nearby weights, where a dual variable draws the perturbations of all clients together.
+    """FedSMOO's gradient at nearby weights, with a dual variable that makes the perturbations of all clients agree.
 
         q = g - mu_i - s,   delta = radius q / (||q|| + epsilon),   mu_i <- mu_i + delta - s,   grad l(w + delta)
 
-    g and l are of the task alone, as in `sharpness_aware`. The state is mu_i, which goes from step to step and, by a
-    memory, from round to round; nothing bounds it. Personal leaves have mu_i = s = 0.
+    g and l refer to the task loss alone, as in `sharpness_aware`. The state is mu_i, which is kept from step to step
+    and, by a memory, from round to round; it is not bounded. Personal leaves have mu_i = s = 0.
     Reads: memory["perturbation"] (mu_i, `memories.gradient_state`), published["perturbation"] (s).
 
     Args:
         radius: The paper's r.
-        epsilon: Added to the norm.
+        epsilon: Constant added to the norm.
         only: As in `sharpness_aware`.
 
     References:
@@ -156,10 +156,10 @@ def consensus_sharpness_aware(
 def differentiate_task(
     problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
 ) -> tuple[LossAndState, Params, Params | None]:
-    """Differentiate the loss of the task, the objective's first term, and the other terms apart from each other.
+    """Differentiate the task loss (the objective's first term) and the other terms separately.
 
     Returns:
-        (Loss of the whole objective and new state, the gradient of the task, that of the other terms or None.)
+        (Loss of the whole objective and new state, gradient of the task loss, gradient of the other terms or None.)
     """
     (loss, new_state), gradient = problem.value_and_grad(params, state, batch, view, key, _TASK)
     if len(problem.objective) == 1:

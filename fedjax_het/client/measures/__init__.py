@@ -1,4 +1,4 @@
-"""Measures: what a client computes for the server or for its own memory, from a ClientView."""
+"""Measures: values that a client computes from a ClientView, for the server or for its own memory."""
 
 from fedjax_het.client.measures._amplitudes import low_frequency_amplitudes
 from fedjax_het.client.measures._head_gradient import head_gradient

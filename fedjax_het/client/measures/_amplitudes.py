@@ -10,14 +10,14 @@ from fedjax_het.validation import Count, validate_arguments
 
 @validate_arguments
 def low_frequency_amplitudes(band: SquareBand = 0.01, num_images: Count = 8) -> Measure:
-    """{"amplitudes" [num_images, row, column, channel], "count" []}: those of so many training images, one by one.
+    """{"amplitudes" [num_images, row, column, channel], "count" []}: amplitudes of `num_images` training images.
 
-    They are spread evenly over the client's table, and the same in every round; a client with fewer sends them all.
-    Behind `count`, entries mean nothing. Images are those that the model is given, without augmentation.
+    The images are spread evenly over the client's table, the same in every round; a client with fewer images sends all
+    of them. Entries beyond `count` are undefined. Images are the model's inputs, without augmentation.
 
     Args:
-        band: The frequencies, see `spectra.low_frequencies`; their share of the larger half of the spectrum.
-        num_images: How many of a client's images.
+        band: Frequency band relative to the larger half of the spectrum, see `spectra.low_frequencies`.
+        num_images: Number of images per client.
     """
 
     def measure(problem: Problem, view: ClientView) -> Named:

@@ -15,18 +15,19 @@ from fedjax_het.validation import Count, validate_arguments
 
 @validate_arguments
 def head_gradient(batch_size: Count, per: Literal["batch", "sample", "client"] = "batch") -> Measure:
-    """The gradient of the cross-entropy by the head over all of the client's batches at view.start, nothing updated.
+    """Gradient of the cross-entropy with respect to the head over all of the client's batches at view.start.
 
         {"total": sum_b a_b g_b, "weight": sum_b a_b}          the server divides the sums of both over clients
 
-    An empty client gives zeros. The pass is a training pass, as the ones it is compared with, and leaves no trace.
+    A client without examples gives zeros. The pass is a training pass, like those it is compared with, but updates
+    nothing.
     Shapes: total as params/classifier (shared leaves), weight [].
 
     Args:
-        batch_size: That of local training.
-        per: What has equal weight in the mean over clients. "batch": a_b = 1, the last batch too, however short (the
-            authors' code). "sample": a_b = its examples. "client": total is the mean over the client's examples, and
-            weight is 1.
+        batch_size: Batch size of local training.
+        per: Unit with equal weight in the mean over clients. "batch": a_b = 1, also for a short last batch (code).
+            "sample": a_b is its number of examples. "client": total is the mean over the client's examples, weight is
+            1.
 
     Raises:
         InputError: An unknown `per`.

@@ -34,11 +34,11 @@ def mean_loss(
         1/n sum_j l(f(x_j), y_j)
 
     Args:
-        model: "start" is view.start, "local" view.local.
-        metric: "loss" (cross-entropy) or "accuracy", counted as the share of mistakes, so that less is better in both.
-        examples: "valid_or_train" falls back to the training examples where a client has no validation examples;
-            "valid" is 0 there; "train" always takes those.
-        batch_size: How many at a time.
+        model: "start" (view.start) or "local" (view.local).
+        metric: "loss" (cross-entropy) or "accuracy", measured as the error rate, so that lower is better for both.
+        examples: "valid_or_train" uses the training examples if a client has no validation examples; "valid" is 0 for
+            such a client; "train" always uses training examples.
+        batch_size: Number of examples per evaluation step.
 
     Raises:
         InputError: An unknown option.
@@ -53,24 +53,24 @@ def mean_loss(
 
 
 def training_gain(metric: Metric = "loss", examples: Examples = "valid_or_train", batch_size: int = 50) -> Measure:
-    """[]: by how much local training lowers the loss on the client's validation examples, FedRD's GAP_i.
+    """[]: decrease of the loss on the client's validation examples by local training, FedRD's GAP_i.
 
         F_i(w^t) - F_i(w_i)
 
-    Options and errors as in `mean_loss`.
+    See `mean_loss` for options and errors.
     """
     before, after = (mean_loss(model, metric, examples, batch_size) for model in ("start", "local"))
     return lambda problem, view: before(problem, view) - after(problem, view)
 
 
 def generalization_gap(metric: Metric = "loss", examples: Examples = "valid_or_train", batch_size: int = 50) -> Measure:
-    """[]: by how much aggregation raises the client's loss, FedGA's G_i.
+    """[]: increase of the client's loss by aggregation, FedGA's G_i.
 
         F_i(w^t) - F_i(w_i),   w_i as the client last trained it; 0 before
 
-    Reads: view.start, memory["validation_loss"] (`memories.last` of `mean_loss`). The memory is of the client's
-    own last round, which is the round before for all who take part in every round.
-    Options and errors as in `mean_loss`.
+    Reads: view.start, memory["validation_loss"] (`memories.last` of `mean_loss`). The memory is of the client's last
+    round, which is the previous round if it participates in every round.
+    See `mean_loss` for options and errors.
     """
     now = mean_loss("start", metric, examples, batch_size)
 
@@ -93,7 +93,7 @@ def _choose_rows(data: ClientData, examples: str) -> Rows:
 def _mean_metric(
     problem: Problem, view: ClientView, variables: Variables, metric: Callable, rows: Rows, batch_size: int
 ) -> Array:
-    """Batch by batch, so that memory does not grow with the client; 0 over no example."""
+    """Mean over batches, so that memory does not grow with the number of examples; 0 without examples."""
     params, state = tree.split_params(variables)
 
     def add(total: Array, batch: Batch, number: Array) -> Array:
@@ -113,17 +113,14 @@ EVALUATED = {"pre_eval": lambda view: view.start, "post_eval": lambda view: view
 def training_loss(moment: Moment = "last_epoch_mean", batch_size: Count = 50) -> Measure:
     """The mean of the algorithm's objective over a client's training examples, [].
 
-        last_epoch_mean:  over the last local epoch, while the weights moved; costs nothing
-        round_mean:       over the whole round, likewise
-        pre_eval:         of the model as the round began, in evaluation mode
-        post_eval:        of the model after training, in evaluation mode
+    last_epoch_mean:  over the last local epoch, while the weights change; no extra cost
 
-    Reads: metrics["last_epoch_loss"] or metrics["loss"]; evaluations view.start or view.local. Plain cross-entropy
-    instead, whatever the objective: `mean_loss("local", examples="train")`.
+    Reads: metrics["last_epoch_loss"] or metrics["loss"]; evaluations read view.start or view.local. For plain
+    cross-entropy, whatever the objective, use `mean_loss("local", examples="train")`.
 
     Args:
-        moment: When, as above.
-        batch_size: Of evaluations.
+        moment: Time of the measurement, as above.
+        batch_size: Batch size of evaluations.
 
     Raises:
         InputError: An unknown moment.

@@ -1,4 +1,4 @@
-"""Statistics of a client's features by class, and what it sends of its head (FedPAC); counts of its classes."""
+"""Statistics of a client's features by class, class counts, and the personal head (FedPAC)."""
 
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ class ClassStatistics(NamedTuple):
 
 
 def statistics_of(features: Array, labels: Array, mask: Array, num_classes: int) -> ClassStatistics:
-    """Statistics of features [batch, feature] with labels [batch]; what the mask [batch] leaves out may be anything."""
+    """Statistics of features [batch, feature] with labels [batch]; entries outside the mask [batch] are ignored."""
     return _average(_sums(features, labels, mask, num_classes))
 
 
@@ -30,10 +30,10 @@ def class_statistics(batch_size: int = 50) -> Measure:
     """ClassStatistics of the client's training examples under view.start, in evaluation mode.
 
     Args:
-        batch_size: How many at a time, nothing else.
+        batch_size: Number of examples per step; does not affect the result.
 
     Raises:
-        InputError: Where examples have not one label each.
+        InputError: Examples do not have one label each.
 
     References:
         Xu, Tong and Huang, FedPAC, ICLR 2023.
@@ -54,15 +54,15 @@ def prototypes(batch_size: int = 50) -> Measure:
 def class_moments(batch_size: int = 50) -> Measure:
     """{"counts" [class], "means" [class, feature], "covariances" [class, feature, feature]} of the training examples.
 
-    They are what CCVR asks for. Features are those of view.local in evaluation mode. Covariances have the divisor
-    n - 1, and are 0 for classes with fewer than two examples; means are 0 for classes without any. Two passes over the
+    CCVR requires them. Features are those of view.local in evaluation mode. Covariances have the divisor n - 1, and are
+    0 for classes with fewer than two examples; means are 0 for classes without examples. Makes two passes over the
     examples.
 
     Args:
-        batch_size: How many at a time, nothing else.
+        batch_size: Number of examples per step; does not affect the result.
 
     Raises:
-        InputError: Where examples have not one label each, or the covariances of a client have more than 2^28 entries.
+        InputError: Examples do not have one label each, or the covariances of a client have more than 2^28 entries.
 
     References:
         Luo et al., No Fear of Heterogeneity: Classifier Calibration for Federated Learning with Non-IID Data, NeurIPS
@@ -100,7 +100,7 @@ def scatter_by_class(apart: Array, labels: Array, mask: Array, num_classes: int)
 
 
 def class_counts(problem: Problem, view: ClientView) -> Array:
-    """[class]: the client's training examples of each class, or their pixels where labels are masks (FedDisco)."""
+    """[class]: the client's number of training examples per class, or of pixels if labels are masks (FedDisco)."""
     rows, (params, state) = view.data.train, tree.split_params(view.start)
 
     def logits() -> Array:
@@ -142,7 +142,7 @@ def _average(sums: ClassStatistics) -> ClassStatistics:
 
 
 def variance_and_means(classes: ClassStatistics) -> Named:
-    """The variance of a head trained on this client's n examples, and the means that it is trained towards.
+    """The variance of a head trained on this client's n examples, and its target means.
 
         H[k] = q_k mu_k,   V = 1/n (mean |f|^2 - sum_k |H[k]|^2),   q_k: share of class k, mu_k: its mean feature
 
@@ -155,7 +155,7 @@ def variance_and_means(classes: ClassStatistics) -> Named:
 
 
 def head_statistics(problem: Problem, view: ClientView) -> Named:
-    """`variance_and_means` of what the client measured before training.
+    """`variance_and_means` of the client's measurements before training.
 
     Reads: answers["classes"] (`class_statistics`).
 
@@ -166,6 +166,6 @@ def head_statistics(problem: Problem, view: ClientView) -> Named:
 
 
 def own_head(problem: Problem, view: ClientView) -> Variables:
-    """The leaves under params/classifier of view.local that are personal; none where the head is shared."""
+    """The personal leaves under params/classifier of view.local; none if the head is shared."""
     shared = set(tree.paths(view.received.shared))
     return tree.partition(view.local, lambda path: path.startswith("params/classifier/") and path not in shared)[1]

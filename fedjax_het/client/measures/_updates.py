@@ -17,23 +17,23 @@ from fedjax_het.validation import FractionBelowOne, NonNegative, validate_argume
 
 Coefficients = Callable[[Array], Array]
 """Number of local steps [] -> |a|_1 []."""
-_TINY = 1e-20  # a rate of 0 has the |a|_1 of the rates that go to it
+_TINY = 1e-20  # a rate of 0 has the limit of |a|_1 for small rates
 
 
 def impulse_response_norm(
     optimizer: optax.GradientTransformation, learning_rate: float | Array, mu: float = 0.0
 ) -> Coefficients:
-    """|a|_1 of any linear, time-invariant local rule, from its response to one unit gradient.
+    """|a|_1 of a linear, time-invariant local rule, from its response to a unit gradient.
 
         w_tau - w = -lr sum_k a_k g_k,   a_k = h_(tau-k),   |a|_1 = sum_{j=1..tau} |h_j|
 
-    h_j: how far (in learning rates) the weights are j steps after a single gradient of 1. It is not for rules that
-    change with the step (schedules) or with the size of the gradient (Adam).
+    h_j: displacement of the weights (in units of the learning rate) j steps after a single gradient of 1. Not valid for
+    rules that change with the step (schedules) or with the size of the gradient (Adam).
 
     Args:
         optimizer: The local rule.
-        learning_rate: Its rate.
-        mu: The factor of a proximal term, which pulls the weights back meanwhile.
+        learning_rate: Learning rate of the rule.
+        mu: Weight of a proximal term, which pulls the weights back between steps.
     """
 
     def norm(num_steps: Array) -> Array:
@@ -51,7 +51,7 @@ def impulse_response_norm(
 
 
 def released_norm(learning_rate: float | Array, momentum: float = 0.0, mu: float = 0.0) -> Coefficients:
-    """The authors' running sum. With momentum and mu together it counts every step twice."""
+    """The authors' running sum. With both momentum and mu, it counts every step twice."""
 
     def norm(num_steps: Array) -> Array:
         pull = jnp.asarray(learning_rate * mu, float)
@@ -87,18 +87,18 @@ def coefficient_norm(
     rule: CoefficientRule = "impulse",
     schedule: Schedule | None = None,
 ) -> Measure:
-    """|a_i|_1: the number of plain gradient steps that a client's round of SGD amounts to.
+    """|a_i|_1: the number of plain gradient steps that a client's round of SGD is equivalent to.
 
     tau_i for plain SGD, more with momentum, less with a proximal term.
     Shape: [].
-    Reads: num_steps. Weight decay is left out, as everywhere.
+    Reads: num_steps. Weight decay is ignored, as everywhere.
 
     Args:
-        learning_rate: Of the local steps.
-        momentum: Of the local steps.
-        mu: Of the proximal term.
-        rule: "impulse" (exact) or "released" (the authors' sum, too large where momentum meets mu).
-        schedule: What lr is multiplied by in a round, as in `sgd`.
+        learning_rate: Learning rate of the local steps.
+        momentum: Momentum of the local steps.
+        mu: Weight of the proximal term.
+        rule: "impulse" (exact) or "released" (the authors' sum, too large if momentum and mu are combined).
+        schedule: Factor of lr per round, as in `sgd`.
 
     References:
         Wang et al., FedNova, NeurIPS 2020. arXiv:2007.07481; official code JYWa/FedNova, distoptim/FedNova.py.
@@ -115,21 +115,21 @@ def coefficient_norm(
 def change_of_control(
     learning_rate: float, control: Control = "path", batch_size: int = 50, schedule: Schedule | None = None
 ) -> Measure:
-    """The change of a client's control variate in the round.
+    """The change of a client's control variate in a round.
 
         path (option II):   c_i+ - c_i = -c + (w - y) / (K_i lr)
         start (option I):   c_i+ - c_i = grad F_i(w) - c_i
 
     Shared leaves only.
     Reads: view.start, view.local, num_steps, memory["control"], published["control"]. (w - y)/(K lr) is the mean of the
-    corrected gradients only for plain SGD with a constant rate, so that the change can do without c_i. No step, no
-    change.
+    corrected gradients only for plain SGD with a constant learning rate; the change then does not need c_i. A client
+    without steps has no change.
 
     Args:
-        learning_rate: lr of the local steps.
+        learning_rate: Learning rate lr of the local steps.
         control: "path" (option II) or "start" (option I).
-        batch_size: Over which option I accumulates, nothing else.
-        schedule: What lr is multiplied by in a round, as in `sgd`; where lr is 0 then, option II changes nothing.
+        batch_size: Batch size of option I's accumulation; does not affect the result.
+        schedule: Factor of lr per round, as in `sgd`; in rounds with lr = 0, option II changes nothing.
 
     References:
         Karimireddy et al., SCAFFOLD, ICML 2020, Alg. 1. arXiv:1910.06378
@@ -156,7 +156,7 @@ def _shared(params: Params, view: ClientView) -> Params:
 
 
 def squared_norm(problem: Problem, view: ClientView) -> Array:
-    """[]: |w_i - w|^2 over the shared parameters, which FedExP's server compares with that of the mean.
+    """[]: |w_i - w|^2 over the shared parameters, which FedExP's server compares with the norm of the mean.
 
     References:
         Jhunjhunwala, Wang and Joshi, FedExP, ICLR 2023. arXiv:2301.09604
@@ -165,7 +165,7 @@ def squared_norm(problem: Problem, view: ClientView) -> Array:
 
 
 def displacement(problem: Problem, view: ClientView) -> Params:
-    """h_i, how far the client has moved in all its rounds, this one included; shared leaves only.
+    """h_i, the client's total displacement over its rounds including this one; shared leaves only.
 
     Reads: view.start, view.local, memory["displacement"] (see `memories.total_displacement`).
     """
@@ -179,23 +179,23 @@ def shared_gradient_state(problem: Problem, view: ClientView) -> Params:
 
 
 def result(name: str) -> Measure:
-    """What the client's training made besides the model that is sent, view.results[name].
+    """A result of the client's training other than the sent model, view.results[name].
 
     Args:
-        name: Its name among the results, such as "distance" (see `consistency.with_consistency_mask`).
+        name: Name of the result, such as "distance" (see `consistency.with_consistency_mask`).
     """
     return lambda problem, view: view.results[name]
 
 
 def effective_learning_rate(learning_rate: float, schedule: Schedule | None = None) -> Measure:
-    """K_i lr: an update of plain SGD divided by it is minus the mean direction along the path.
+    """K_i lr: an update of plain SGD divided by it is the negative mean direction along the path.
 
     Shape: [].
     Reads: num_steps.
 
     Args:
-        learning_rate: lr of the local steps.
-        schedule: What lr is multiplied by in a round, as in `sgd`.
+        learning_rate: Learning rate lr of the local steps.
+        schedule: Factor of lr per round, as in `sgd`.
 
     References:
         Xu et al., FedCM, 2021. arXiv:2106.10874

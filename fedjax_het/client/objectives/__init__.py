@@ -1,4 +1,4 @@
-"""Objectives: the terms that a client minimises, each made by a factory."""
+"""Objectives: terms of a client's loss, created by factories."""
 
 from fedjax_het.client.objectives._boundary import PairTerm, boundary_contrast
 from fedjax_het.client.objectives._contrastive import clustered_contrastive, contrastive

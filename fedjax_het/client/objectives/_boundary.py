@@ -1,4 +1,4 @@
-"""Contrast of the features at the boundaries of structures with those around them, over two passes (FedDG)."""
+"""Contrast between features at the boundaries of structures and around them, over two passes (FedDG)."""
 
 from collections.abc import Callable
 
@@ -11,26 +11,26 @@ from fedjax_het.types import Array, ForwardPass
 from fedjax_het.validation import NonNegative, Positive, validate_arguments
 
 PairTerm = Callable[[ForwardPass, ForwardPass], Array]
-"""One summand of an objective that reads two passes over the same examples; it carries its own weight."""
+"""A term of an objective that reads two passes over the same examples, including its weight."""
 _DILATIONS = 5
 
 
 @validate_arguments
 def boundary_contrast(weight: NonNegative = 0.1, temperature: Positive = 0.05) -> PairTerm:
-    """Draw together the features at a structure's boundary, and those around it, and hold the two apart.
+    """Attract features at a structure's boundary to each other, likewise those around it, and repel the two groups.
 
         weight sum_c supervised_contrast(contour and background vectors of class c, in both passes)
 
-    The vectors of an example are the means of its features over the pixels of two masks, see `boundary_masks`. Every
-    class but 0 is a structure. An example where one of a structure's masks is empty is left out for it.
-    Labels of whole examples have no boundary: the term is then exactly 0.
+    The vectors of an example are its mean features over the pixels of two masks, see `boundary_masks`. Every class
+    except 0 is a structure. An example is excluded for a structure if one of that structure's masks is empty.
+    If labels are per example, there is no boundary and the term is exactly 0.
 
     Args:
-        weight: The paper's γ, .1.
-        temperature: The code's .05.
+        weight: The paper's γ (.1).
+        temperature: Temperature of the contrast (.05 in the code).
 
     Raises:
-        InputError: Where labels are masks, and features are not maps of their size.
+        InputError: Labels are masks, but features are not maps of the same size.
 
     References:
         Liu et al., FedDG, CVPR 2021. arXiv:2103.06030
@@ -57,8 +57,8 @@ def boundary_contrast(weight: NonNegative = 0.1, temperature: Positive = 0.05) -
 def boundary_masks(masks: Array) -> tuple[Array, Array]:
     """(contour, background) of masks [..., height, width], all of them bool.
 
-    The contour is the mask without its erosion, the background five dilations without the mask. Neighbours are the four
-    pixels beside one; outside the image there is nothing.
+    The contour is the mask without its erosion, the background five dilations without the mask. Neighbors are the four
+    adjacent pixels; pixels outside the image are not in any mask.
     """
     wide = masks
     for _ in range(_DILATIONS):
@@ -67,7 +67,7 @@ def boundary_masks(masks: Array) -> tuple[Array, Array]:
 
 
 def _with_neighbours(masks: Array) -> Array:
-    """[5, ..., height, width]: each pixel and its four neighbours."""
+    """[5, ..., height, width]: each pixel and its four neighbors."""
     padded = jnp.pad(masks, [(0, 0)] * (masks.ndim - 2) + [(1, 1)] * 2)
     shifts = ((1, 1), (0, 1), (2, 1), (1, 0), (1, 2))
     height, width = masks.shape[-2:]
@@ -88,7 +88,7 @@ def contrast_of_masks(
 
 
 def mean_over(features: Array, mask: Array) -> Array:
-    """The mean of features [batch, height, width, feature] over a mask; 0 where it is empty."""
+    """The mean of features [batch, height, width, feature] over a mask; 0 if it is empty."""
     mask = mask.astype(features.dtype)
     total = jnp.einsum("bhw,bhwf->bf", mask, features, precision=jax.lax.Precision.HIGHEST)
     return total / jnp.maximum(jnp.sum(mask, axis=(1, 2)), 1)[:, None]

@@ -12,7 +12,7 @@ from fedjax_het.labels import check_classes
 from fedjax_het.types import Array, ForwardPass, Variables
 from fedjax_het.validation import NonNegative, Positive, validate_arguments
 
-_SHORTEST = 1e-8  # a vector shorter than this has no direction: its cosine is 0, with gradient 0
+_SHORTEST = 1e-8  # vectors with a smaller norm have cosine 0 and gradient 0
 
 
 def model_contrast(
@@ -23,7 +23,7 @@ def model_contrast(
         -log( e^{cos(z, z_g)/tau} / (e^{cos(z, z_g)/tau} + sum_p e^{cos(z, z_p)/tau}) )
 
     Shapes: features and received [..., feature], previous [models, ..., feature], is_kept [models] -> [...]. Models
-    that are not kept leave the sum; without any, the loss and its gradient are exactly 0.
+    that are not kept are excluded from the sum; without any, the loss and its gradient are exactly 0.
     """
     excess = (cosine(features, previous) - cosine(features, received)) / temperature
     never = jnp.finfo(excess.dtype).min / 2  # finite, so that no gradient is NaN
@@ -32,17 +32,17 @@ def model_contrast(
 
 
 def cosine(a: Array, b: Array) -> Array:
-    """The cosine of the angle between vectors [..., feature]; 0 where one of them is zero."""
+    """The cosine similarity of vectors [..., feature]; 0 if one of them is zero."""
     return jnp.sum(_direction(a) * _direction(b), axis=-1)
 
 
 def supervised_contrast(vectors: Array, labels: Array, is_used: Array, temperature: float | Array = 0.05) -> Array:
-    """The NT-Xent loss of vectors with labels, averaged over all ordered pairs (a, p) of vectors of the same label.
+    """The NT-Xent loss of labeled vectors, averaged over all ordered pairs (a, p) with the same label.
 
         -log( e^{s_ap} / (e^{s_ap} + sum_n e^{s_an}) ),   s = cosine / temperature,   n: all vectors of another label
 
-    Shapes: vectors [n, feature], labels [n], is_used [n] -> []. Vectors that are not used are in no pair; without a
-    pair the loss and its gradient are exactly 0.
+    Shapes: vectors [n, feature], labels [n], is_used [n] -> []. Unused vectors are excluded; without a pair, the loss
+    and its gradient are exactly 0.
     """
     unit = _direction(vectors)
     similarity = jnp.matmul(unit, unit.T, precision=jax.lax.Precision.HIGHEST) / temperature
@@ -57,17 +57,17 @@ def supervised_contrast(vectors: Array, labels: Array, is_used: Array, temperatu
 
 @validate_arguments
 def contrastive(mu: NonNegative = 1.0, temperature: Positive = 0.5) -> Term:
-    """Pull the representation towards the received model's and push it from those of one's own earlier models.
+    """Attract features to those of the received model, and repel them from those of the client's earlier models.
 
         mu 1/B sum_b model_contrast(z_b, z_g,b, z_p,b),   z_g = features under view.start, z_p under memory["previous"]
 
     Both are constants, computed in evaluation mode. A client without an earlier model has no term.
-    Reads: outputs.features, view.start, memory["previous"] (see `memories.previous_models`). Two more passes forward
-    per step, and one more for every further earlier model.
+    Reads: outputs.features, view.start, memory["previous"] (see `memories.previous_models`). Cost: two more forward
+    passes per step, and one for every further earlier model.
 
     Args:
-        mu: The paper's μ, tuned in .001, .01, .1, 1, 5, 10; 0 is FedAvg.
-        temperature: The paper's τ, .5.
+        mu: The paper's μ, tuned in .001, .01, .1, 1, 5, 10. 0 is FedAvg.
+        temperature: The paper's τ (.5).
 
     Raises:
         InputError: A negative mu, or a temperature that is not above 0.
@@ -91,15 +91,15 @@ def contrastive(mu: NonNegative = 1.0, temperature: Positive = 0.5) -> Term:
 def cluster_contrast(
     features: Array, labels: Array, clusters: Array, is_cluster: Array, temperature: float = 0.02
 ) -> Array:
-    """How far every example is from all clusters of its class together, beside those of the others.
+    """Contrast of every example between all clusters of its class and those of the other classes.
 
         -log( sum_j e^{cos(z, P^y_j)/tau} / sum_{k, j} e^{cos(z, P^k_j)/tau} )
 
     Shapes: features [batch, feature], labels [batch], clusters [class, cluster, feature], is_cluster [class, cluster]
-    -> [batch]. 0 for classes without a cluster, and where no other class has one.
+    -> [batch]. 0 for classes without a cluster, and if no other class has one.
 
     Raises:
-        InputError: The labels are times of survival.
+        InputError: The labels are survival times.
     """
     check_classes(labels)
     cosines = jnp.einsum("bd,kjd->bkj", _direction(features), _direction(clusters), precision=jax.lax.Precision.HIGHEST)
@@ -114,16 +114,16 @@ def cluster_contrast(
 
 @validate_arguments
 def clustered_contrastive(temperature: Positive = 0.02) -> Term:
-    """Pull features towards the clusters of their class that the server has published, and away from the others (FPL).
+    """Attract features to the published clusters of their class, and repel them from the others (FPL).
 
         1/B sum_b cluster_contrast(f_b, y_b, P)
 
-    Examples whose class has no cluster count with 0; prototypes are constants.
+    Examples whose class has no cluster contribute 0; prototypes are constants.
     Shapes: features [batch, feature].
     Reads: outputs.features, published["prototypes"] (`server.summaries.clustered_prototypes`).
 
     Args:
-        temperature: The paper's τ, .02.
+        temperature: The paper's τ (.02).
 
     Raises:
         InputError: A temperature that is not above 0.

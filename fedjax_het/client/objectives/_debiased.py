@@ -34,25 +34,25 @@ def debiased_cross_entropy(
     normalise: Divisor = "weights",
     share: Fraction = 0.5,
 ) -> Term:
-    """Cross-entropy in which the client's few-shot classes S_i count 1 + lambda, and the others 1.
+    """Cross-entropy with weight 1 + lambda for the client's few-shot classes S_i, and 1 for the others.
 
         lambda = 1/C sum_c ||W_start[c] - W_now[c]||,   L = sum_b w_{y_b} CE_b / sum_b w_{y_b}
 
-    W: the head's last weight, bias excluded; lambda is not differentiated through.
+    W: the head's last weight, without bias; lambda is constant in the gradient.
     Shapes: logits [batch, class] with labels [batch], or maps of both as in `cross_entropy`.
     Reads: view.start, the examples' labels, and view.local or memory["head"] (`memories.last_head`) by lambda_every.
 
     Args:
-        few_shot: S_i, one list for all clients, or a list of lists by client id (clients beyond it have none); None
-            takes the classes c with 0 < n_ic < share n_i / (classes present).
-        lambda_every: W_now is the head when the "epoch" began (code; with one epoch per round lambda stays 0), at the
-            "step", or as the client last trained it in the "prev_round" (0 before it ever did).
+        few_shot: S_i, a list for all clients, or a list of lists by client id (clients beyond it have no few-shot
+            classes). None: the classes c with 0 < n_ic < share n_i / (classes present).
+        lambda_every: When W_now is taken: at the start of each "epoch" (code; with one epoch per round lambda stays 0),
+            at each "step", or at the end of the client's last training ("prev_round"; lambda is 0 before it).
         divergence: "row_l2_mean", "frobenius" ||W_start - W_now||, or "per_class" w_c = 1 + ||row c||.
-        normalise: By the sum of "weights" (code), or by the number of examples of the "batch".
-        share: Of the mean number of examples per class, below which few_shot=None takes a class for few-shot.
+        normalise: Denominator of the loss: sum of the "weights" (code), or number of examples in the "batch".
+        share: Threshold for few_shot=None, relative to the mean number of examples per class.
 
     Raises:
-        InputError: Unknown options, classes that are none, and, when traced, classes that the head has not.
+        InputError: Unknown options, invalid classes, and, when traced, classes that the head does not have.
 
     References:
         FedRD: Reducing Divergences for Generalized Federated Learning; official code Kailee-WANG/NeurIPS25-FedRD,
@@ -78,7 +78,7 @@ def debiased_cross_entropy(
 
 
 def few_shot_classes(data: ClientData, num_classes: int, share: float = 0.5) -> Array:
-    """[class] bool: the classes that the client has, but less than `share` of its mean number per class it has."""
+    """[class] bool: present classes with less than `share` of the client's mean number per present class."""
     counts = count_classes(data, num_classes)
     has = counts > 0
     return has & (counts < share * jnp.sum(counts) / jnp.maximum(jnp.sum(has), 1))

@@ -20,22 +20,22 @@ RestrictionScale = Literal["missing", "share"]
 def calibrated_cross_entropy(
     tau: NonNegative = 0.5, form: CalibrationForm = "inclusive", floor: Positive | None = None
 ) -> Term:
-    """Cross-entropy with a margin for each class, larger for those of which the client has few examples (FedLC).
+    """Cross-entropy with a margin for each class, larger for classes with few examples at the client (FedLC).
 
         a = z - m,   m_c = tau n_c^(-1/4)
         inclusive:  1/B sum_b -log( e^{a_y} / sum_c e^{a_c} )
         printed:    1/B sum_b -log( e^{a_y} / sum_{c != y} e^{a_c} )
 
-    n_c counts the client's training examples. A class without examples has an infinite margin and leaves the sums; a
-    sum without any class counts as no term.
+    n_c is the client's number of training examples. A class without examples has an infinite margin and is excluded
+    from the sums; an empty sum contributes no term.
     Shapes: as `cross_entropy`.
     Reads: outputs.logits, the examples' labels.
 
     Args:
-        tau: The paper's τ, .5, of .1, .5 and 1; 0 is the cross-entropy over all classes.
-        form: "inclusive", or "printed", which is not bounded below.
-        floor: Counts below it count as it (1e-8 in FL-bench), so that missing classes stay in the sums with a large
-            margin; None leaves them out.
+        tau: The paper's τ: .1, .5 (default) or 1. 0 is the cross-entropy over all classes.
+        form: "inclusive", or "printed", which is unbounded below.
+        floor: Lower bound of the counts (1e-8 in FL-bench), with which missing classes stay in the sums with a large
+            margin. None excludes them.
 
     References:
         Zhang et al., Federated Learning with Label Distribution Skew via Logits Calibration, ICML 2022.
@@ -85,9 +85,9 @@ def restricted_cross_entropy(alpha: Fraction = 0.5, scaling: RestrictionScale = 
     Reads: outputs.logits, the examples' labels.
 
     Args:
-        alpha: The paper's α in [0, 1], .5; 1 is the cross-entropy. With 0 the logits of missing classes are 0, and
-            these stay in the sum.
-        scaling: "missing" (printed), or "share" (released), which also scales classes that are present but rare.
+        alpha: The paper's α in [0, 1] (.5). 1 is the cross-entropy. With 0, the logits of missing classes are 0 and
+            remain in the sum.
+        scaling: "missing" (printed), or "share" (released), which also scales rare classes.
 
     References:
         Li and Zhan, FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data, KDD 2021;
@@ -104,7 +104,7 @@ def restricted_cross_entropy(alpha: Fraction = 0.5, scaling: RestrictionScale = 
 
 
 def restriction(counts: Array, alpha: float, scaling: RestrictionScale = "missing") -> Array:
-    """[class]: the factors of the logits for counts [class]; see `restricted_cross_entropy`."""
+    """[class]: factors of the logits for counts [class]; see `restricted_cross_entropy`."""
     if scaling == "missing":
         return jnp.where(counts > 0, 1.0, alpha)
     return alpha + (1 - alpha) * counts / tree.positive_or_one(jnp.max(counts))
@@ -112,17 +112,17 @@ def restriction(counts: Array, alpha: float, scaling: RestrictionScale = "missin
 
 @validate_arguments
 def not_true_distillation(beta: NonNegative = 1.0, tau: Positive = 1.0, *, tau_squared: bool = True) -> Term:
-    """Keep what the received model says about the classes that are not the true one (FedNTD).
+    """Distill the received model's logits of the classes other than the true one (FedNTD).
 
         beta s 1/B sum_b sum_{c != y} q_g(c) log( q_g(c) / q(c) ),   q(c) = e^{z_c / tau} / sum_{j != y} e^{z_j / tau}
 
-    q_g likewise from the received model's logits for the same batch, in evaluation mode; constant.
+    q_g is the same for the received model's logits on the same batch, in evaluation mode; constant in the gradient.
     Shapes: as `cross_entropy`.
-    Reads: outputs.logits, view.start. One more pass forward per step.
+    Reads: outputs.logits, view.start. Cost: one more forward pass per step.
 
     Args:
-        beta: The paper's β, 1.
-        tau: The paper's τ, 1 (3 in the code's constructor).
+        beta: The paper's β (1).
+        tau: The paper's τ (1; 3 in the code's constructor).
         tau_squared: Whether s is tau^2 (code) or 1 (paper).
 
     References:
@@ -151,7 +151,7 @@ def not_true_divergence(logits: Array, received: Array, labels: Array, tau: floa
 
 @validate_arguments
 def balanced_cross_entropy(gamma: NonNegative = 1.0) -> Term:
-    """Cross-entropy in which each class competes as often as the client has it (FedETF's balanced softmax).
+    """Cross-entropy with logits adjusted by the client's class counts (FedETF's balanced softmax).
 
         1/B sum_b CE(z_b + gamma log max(n, 1), y_b),   n_c: the client's training examples of class c
 
@@ -159,7 +159,7 @@ def balanced_cross_entropy(gamma: NonNegative = 1.0) -> Term:
     Reads: outputs.logits, the examples' labels.
 
     Args:
-        gamma: The paper's γ, 1; 0 is the cross-entropy.
+        gamma: The paper's γ (1). 0 is the cross-entropy.
 
     References:
         Li et al., No Fear of Classifier Biases, ICCV 2023. arXiv:2303.10058; code ZexiLee/ICCV-2023-FedETF.

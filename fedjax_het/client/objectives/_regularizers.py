@@ -22,17 +22,16 @@ PROXIMAL_FORMS: dict[ProximalForm, Callable[[Params, float], Array]] = {
 
 @validate_arguments
 def proximal(mu: NonNegative = 0.01, form: ProximalForm = "squared") -> Term:
-    """Pull each client towards where it started, so that long local training cannot drift far.
+    """Regularize each client towards its starting point, which limits drift in long local training.
 
         squared:          mu/2 ||w - w_start||^2
         norm_per_tensor:  mu sum_t ||w_t - w_start,t||, with gradient 0 at 0
 
     Trainable parameters only.
-    Reads: view.start. `norm_per_tensor` is what the FedLD repository runs as its FedProx baseline: a pull of constant
-    size.
+    Reads: view.start. `norm_per_tensor` is the FedProx baseline of the FedLD repository, a pull of constant size.
 
     Args:
-        mu: The paper's μ, 0.001 to 1; 0 is FedAvg.
+        mu: The paper's μ, 0.001 to 1. 0 is FedAvg.
         form: "squared" or "norm_per_tensor", as above.
 
     References:
@@ -47,16 +46,16 @@ def proximal(mu: NonNegative = 0.01, form: ProximalForm = "squared") -> Term:
 
 @validate_arguments
 def alignment(lam: NonNegative = 1.0) -> Term:
-    """Pull features towards the global prototype of their class, so that heads can be exchanged.
+    """Attract features to the global prototype of their class, so that heads can be exchanged.
 
         lam 1/B sum_b 1/d |f_b - c_{y_b}|^2,   c_k: the global prototype, else the client's own from before training
 
-    Off in round 0, when no global prototypes have been made.
+    The term is 0 in round 0, when there are no global prototypes.
     Shapes: features [batch, feature].
     Reads: outputs.features, published["prototypes"], answers["classes"].
 
     Args:
-        lam: The paper's λ, 1; 0 leaves the cross-entropy alone.
+        lam: The paper's λ (1). 0 is the cross-entropy alone.
 
     References:
         Xu, Tong and Huang, FedPAC, ICLR 2023, Eq. 6; code JianXu95/FedPAC, methods/fedpac.py.
@@ -75,17 +74,17 @@ def alignment(lam: NonNegative = 1.0) -> Term:
 
 @validate_arguments
 def prototype_distance(lam: NonNegative = 1.0, over_features: Literal["mean", "sum"] = "mean") -> Term:
-    """Pull features towards the prototypes of their classes that the server has published (FedProto, FPL).
+    """Attract features to the published prototypes of their classes (FedProto, FPL).
 
         lam 1/(B d) sum_b 1[c_{y_b} is known] |f_b - c_{y_b}|^2
 
-    A mean over examples and d features, in which examples without a prototype count with 0.
+    A mean over examples and d features; examples without a prototype contribute 0.
     Shapes: features [batch, feature].
     Reads: outputs.features, published["prototypes"].
 
     Args:
-        lam: The paper's λ, 1 (.1 for CIFAR-10); 0 is local training.
-        over_features: "sum" leaves out 1/d.
+        lam: The paper's λ (1; .1 for CIFAR-10). 0 is local training.
+        over_features: "mean", or "sum", which omits 1/d.
 
     References:
         Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022. arXiv:2105.00243;
@@ -107,17 +106,17 @@ _entropy = cross_entropy()
 
 @validate_arguments
 def invariance(gamma: NonNegative = 0.001, debias: bool = False) -> Term:
-    """Pull the batch's gradient of the head towards the mean over clients, so that features mean the same to all.
+    """Attract the batch's head gradient to the mean over clients, to learn invariant features.
 
         gamma || grad_head CE(batch) - gbar ||^2
 
-    gbar stays fixed for the round; the term is differentiated through the gradient (second order), and so reaches the
-    head and the features.
+    gbar is fixed for the round; the term is differentiated through the gradient (second order), so it affects the head
+    and the features.
     Reads: outputs.features, published["mean_gradient"] (`server.summaries.ema`): mean, and mass if debias.
 
     Args:
         gamma: The code's penalty, .01 (RotatedMNIST), .005 (VLCS), .001 (PACS), .0005 (Office-Home).
-        debias: Divide gbar by its mass 1 - decay^t; without it, as in the code, gbar starts at 0 and has a twentieth of
+        debias: Divide gbar by its mass 1 - decay^t. Without it, as in the code, gbar starts at 0 and has a twentieth of
             its strength in the first round.
 
     References:
@@ -136,7 +135,7 @@ def invariance(gamma: NonNegative = 0.001, debias: bool = False) -> Term:
 
 
 def gradient_of_head(forward: ForwardPass) -> Params:
-    """The gradient of the batch's cross-entropy by the shared leaves of params/classifier; it can be differentiated."""
+    """The differentiable gradient of the batch's cross-entropy in the shared leaves of params/classifier."""
     whole = forward.params["classifier"]
     _, head = tree.partition_like(whole, forward.view.received.shared["params"].get("classifier", {}))
 
@@ -167,19 +166,19 @@ MARGIN_FORMS: dict[MarginForm, Callable[[Array, Array], Array]] = {
 
 @validate_arguments
 def margin(lam: NonNegative = 0.03, form: MarginForm = "logits_mean") -> Term:
-    """Punish the length of the logits, so that no client grows over-confident on its own distribution.
+    """Penalize the norm of the logits, so that no client becomes overconfident on its own distribution.
 
         logits_mean:    lam 1/B sum_b log(1 + ||z_b||^2)                 (paper, Eq. 3)
         logits_batch:   lam log(1 + sum_b ||z_b||^2)
         softmax_mean:   logits_mean  of softmax(z_b)
         softmax_batch:  logits_batch of softmax(z_b)                     (released code)
 
-    Reads: outputs.logits [batch, class]; of sequences every position that is not padding counts. The released form is
-    bounded, depends on the batch size and punishes confidence rather than length: choose it only to compare with
-    published numbers.
+    Reads: outputs.logits [batch, class]; for sequences, all positions except padding. The released form is bounded,
+    depends on the batch size and penalizes confidence rather than the norm: use it only to compare with published
+    numbers.
 
     Args:
-        lam: The paper's λ, .1 / .03 / .03 on Retina splits 1 / 2 / 3, .01 on COVID-FL; 0 is cross-entropy alone.
+        lam: The paper's λ, .1 / .03 / .03 on Retina splits 1 / 2 / 3, .01 on COVID-FL. 0 is cross-entropy alone.
         form: As above.
 
     References:

@@ -19,18 +19,18 @@ LENGTHS = {1: tree.safe_sqrt, 2: lambda squared: squared}
 
 @validate_arguments
 def l2_representation(weight: NonNegative = 0.01, power: Literal[1, 2] = 1) -> Term:
-    """Keep representations short, so that those of all clients lie in one small region.
+    """Penalize the norm of representations, so that those of all clients are in one small region.
 
         weight 1/B sum_b ||z_b||^power
 
     Reads: outputs.features z [batch, D].
 
     Args:
-        weight: FedSR's α for L2R, .01.
+        weight: FedSR's α for L2R (.01).
         power: 1 (the authors' code; gradient 0 at z = 0) or 2 (the paper's squared norm).
 
     Raises:
-        InputError: Another power.
+        InputError: The power is invalid.
 
     References:
         Nguyen et al., FedSR, NeurIPS 2022; official code atuannguyen/FedSR, src/methods/FedSR.py.
@@ -45,23 +45,23 @@ def l2_representation(weight: NonNegative = 0.01, power: Literal[1, 2] = 1) -> T
 
 @validate_arguments
 def conditional_information(weight: NonNegative = 0.001, floor: Positive = 1e-6) -> Term:
-    """Bound the information of the representation on the image given its class, by a learned Gaussian per class.
+    """Bound the representation's information about the image given its class, with a learned Gaussian per class.
 
         weight 1/B sum_b KL( N(c mu_b, (c sigma_b)^2)  ||  N(r_mu[y_b], softplus(r_s[y_b])^2) )
         = weight 1/B sum_b sum_d  ln(r / |c| sigma) + ((c sigma)^2 + (c mu - r_mu)^2) / (2 r^2) - 1/2,
           r = softplus(r_s)
 
-    Analytic: no draw enters.
+    The term is analytic, without sampling.
     Reads: outputs.extras["mean"] mu and ["scale"] sigma [batch, D], params/reference (r_mu "mean", r_s "scale" [class,
-    D], c "factor" [], 1 where there is none): `models.probabilistic` has them all.
+    D], c "factor" [], 1 if absent), all from `models.probabilistic`.
 
     Args:
-        weight: FedSR's α for CMI, .001.
-        floor: Standard deviations below it count as it, without gradient, so that neither c = 0 nor an underflow of
-            softplus gives NaN; the authors' code has NaN there, and for any c < 0.
+        weight: FedSR's α for CMI (.001).
+        floor: Lower bound of standard deviations, without gradient, so that neither c = 0 nor an underflow of softplus
+            gives NaN; the authors' code gives NaN in these cases, and for any c < 0.
 
     Raises:
-        InputError: A model without a distribution.
+        InputError: The model has no distribution.
 
     References:
         Nguyen et al., FedSR, NeurIPS 2022; official code atuannguyen/FedSR, src/methods/FedSR.py.
@@ -97,21 +97,21 @@ def _at_least(floor: float, values: Array) -> Array:
 
 @validate_arguments
 def decorrelation(beta: NonNegative = 0.1, form: DecorrelationForm = "released") -> Term:
-    """Keep the features of a batch uncorrelated, so that they do not collapse to few dimensions (FedDecorr).
+    """Decorrelate the features of a batch, so that they do not collapse to few dimensions (FedDecorr).
 
         X: features [N, d] of the batch, standardized by mean and unbiased variance + 1e-8,   K = X^T X / (N - 1)
         released:  beta 1/(d (d - 1)) sum_{i != j} (X^T X)_ij^2 / N             printed:  beta |K|_F^2 / d^2
 
-    The gradient goes through mean and variance. 0 for a batch of one example, and where there is one feature.
-    Shapes: features [batch, feature]; padding takes no part.
+    The gradient includes mean and variance. 0 for a batch of one example, and for a single feature.
+    Shapes: features [batch, feature]; padding is ignored.
     Reads: outputs.features.
 
     Args:
-        beta: The paper's β, .1.
-        form: "released", or "printed", which is smaller by about the number of examples in the batch.
+        beta: The paper's β (.1).
+        form: "released", or "printed", which is smaller by a factor of about the number of examples in the batch.
 
     Raises:
-        InputError: Features that are maps.
+        InputError: Features are maps.
 
     References:
         Shi et al., Towards Understanding and Mitigating Dimensional Collapse in Heterogeneous Federated Learning, ICLR
@@ -131,7 +131,7 @@ def decorrelation(beta: NonNegative = 0.1, form: DecorrelationForm = "released")
 
 
 def correlation(features: Array, mask: Array, form: DecorrelationForm = "released") -> Array:
-    """[]: how correlated features [batch, feature] are among the examples that are not masked; see `decorrelation`."""
+    """[]: correlation of features [batch, feature] over unmasked examples; see `decorrelation`."""
     num_features, count = features.shape[1], jnp.sum(mask)
     others = jnp.maximum(count - 1, 1)
     is_example = mask[:, None] > 0

@@ -33,7 +33,7 @@ def cross_entropy(weight: NonNegative = 1.0) -> Term:
 
 @dataclass(frozen=True, eq=False)
 class CrossEntropy:
-    """The term of `cross_entropy`: a type of its own, so that `with_task_loss` finds it."""
+    """The term of `cross_entropy`, a separate type so that `with_task_loss` finds it."""
 
     weight: float
     __name__ = "cross_entropy"
@@ -44,13 +44,13 @@ class CrossEntropy:
 
 
 def masked_mean(values: Array, mask: Array) -> Array:
-    """Mean over the examples that are not padding, and over all further axes; 0 where there is no example."""
+    """Mean over examples except padding, and over all further axes; 0 without examples."""
     per_example = values.reshape(values.shape[0], -1).mean(axis=1)
     return jnp.sum(mask * per_example) / jnp.maximum(jnp.sum(mask), 1)
 
 
 def count_classes(data: ClientData, num_classes: int) -> Array:
-    """[class]: the client's training examples of each class, or the pixels or positions that they label."""
+    """[class]: the client's number of training examples per class, or of labeled pixels or positions."""
     check_classes(data.examples.labels)
     labels = data.examples.labels[data.train.index]
     is_example = jnp.arange(labels.shape[0]) < data.train.count
@@ -61,9 +61,9 @@ def count_classes(data: ClientData, num_classes: int) -> Array:
 def focal_losses(logits: Array, labels: Array, gamma: float, beta: float) -> Array:
     """-beta (1 - p_t)^gamma log p_t of each example, p_t the softmax probability of its class: [..., class] -> [...].
 
-    With a = log sum_{c != y} exp z_c - z_y, both factors are smooth: -log p_t = softplus(a) and
-    1 - p_t = exp(-softplus(-a)). So 1 - p_t keeps its digits where p_t rounds to 1, and the gradient is finite there
-    for every gamma, where that of (1 - p_t)^gamma is infinity times 0.
+    With a = log sum_{c != y} exp z_c - z_y, both factors are smooth: -log p_t = softplus(a) and 1 - p_t =
+    exp(-softplus(-a)). So 1 - p_t stays accurate where p_t rounds to 1, and the gradient is finite for every gamma,
+    while that of (1 - p_t)^gamma is infinity times 0.
     """
     is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     others = jax.nn.logsumexp(jnp.where(is_true, -jnp.inf, logits), axis=-1)
@@ -81,8 +81,8 @@ def focal(gamma: NonNegative = 0.5, beta: NonNegative = 1.5, weight: NonNegative
     Reads: outputs.logits.
 
     Args:
-        gamma: The paper's γ; its grid is .1 / .2 / .5 / 1. What it used where is not said, so the default is mid-grid.
-        beta: The paper's β; its grid is 1 / 1.2 / 1.5 / 2, likewise. gamma=0 with beta=1 is cross-entropy.
+        gamma: The paper's γ (grid .1 / .2 / .5 / 1). The selected values are not reported; the default is mid-grid.
+        beta: The paper's β, with grid 1 / 1.2 / 1.5 / 2, likewise. gamma=0 with beta=1 is cross-entropy.
         weight: Factor of the term.
 
     Raises:
@@ -104,7 +104,7 @@ def soft_dice(logits: Array, labels: Array, mask: Array, smooth: float = 1e-5) -
 
         1 - 1/C sum_c (2 sum p_c t_c + s) / (sum p_c + sum t_c + s),   p = softmax(z), t = one-hot(y)
 
-    Shapes: logits [batch, height, width, class], labels [batch, height, width], mask [batch]. Background counts.
+    Shapes: logits [batch, height, width, class], labels [batch, height, width], mask [batch]. Background is a class.
     """
     weight = tree.add_axes(mask, logits.ndim)
     return dice_loss(
@@ -129,7 +129,7 @@ def dice(weight: NonNegative = 1.0, smooth: NonNegative = 1e-5) -> Term:
 
     Args:
         weight: Factor of the term.
-        smooth: The code's 1e-5.
+        smooth: Smoothing term s (1e-5 in the code).
 
     References:
         Jiang et al., HarmoFL, AAAI 2022; official code med-air/HarmoFL, utils/loss.py.
@@ -143,20 +143,20 @@ def dice(weight: NonNegative = 1.0, smooth: NonNegative = 1e-5) -> Term:
 
 @validate_arguments
 def cox(weight: NonNegative = 1.0) -> Term:
-    """The negative partial log-likelihood of Cox's model of survival, averaged over the examples of the batch.
+    """Negative partial log-likelihood of the Cox survival model, averaged over the examples of the batch.
 
         1/B sum_i e_i (log sum_{j in batch: t_j >= t_i} exp r_j - r_i),   r = z_1 - z_0
 
-    The examples at risk are those of the batch, as in FLamby's code, which differs where times are equal: there, of
-    these only those that come before in the batch are at risk.
-    Shapes: logits [batch, 2], labels that are times of survival, see `fedjax_het.labels`.
+    The examples at risk are those of the batch, as in FLamby's code, which differs for tied times: only those that come
+    earlier in the batch are then at risk.
+    Shapes: logits [batch, 2], labels that are survival times, see `fedjax_het.labels`.
     Reads: outputs.logits.
 
     Args:
         weight: Factor of the term.
 
     Raises:
-        InputError: When traced, labels are no times, or the model has other than two outputs.
+        InputError: When traced, labels are not survival times, or the model does not have two outputs.
 
     References:
         Cox, Regression Models and Life-Tables, 1972. FLamby: arXiv:2210.04620
@@ -183,14 +183,14 @@ TASK_LOSSES: dict[TaskLoss, tuple[Term, ...]] = {
 
 @validate_arguments
 def with_task_loss(objective: tuple[Term, ...], task_loss: TaskLoss) -> tuple[Term, ...]:
-    """An objective with another of TASK_LOSSES in the place of its cross-entropy.
+    """An objective whose cross-entropy is replaced by another of TASK_LOSSES.
 
     Args:
         objective: The terms of an algorithm.
         task_loss: One of TASK_LOSSES.
 
     Raises:
-        InputError: An unknown name; an objective without that term: its loss is the algorithm's own.
+        InputError: The name is unknown, or the objective has no cross-entropy because its loss is the algorithm's own.
     """
     if task_loss == "cross_entropy":
         return objective
