@@ -32,7 +32,7 @@ def apfl(
     """APFL: mix a personal model with the global model on each client.
 
         each step:  w_i <- w_i - lr g(w_i);   v_i <- v_i - lr alpha_i g(m),   m = alpha_i v_i + (1 - alpha_i) w_i before
-        first step of a round:  alpha_i <- alpha_i - lr <v_i - w_i, g(m)>, cut to [0, 1]
+        first step of a round:  alpha_i <- alpha_i - lr <v_i - w_i, g(m)>, clipped to [0, 1]
         w <- w + eta_g 1/|S| sum_S (w_i - w)
 
     Communication: same as FedAvg (down w, up w_i - w; alpha does not affect w). Client state: v_i (a full model),
@@ -47,7 +47,7 @@ def apfl(
     alone.
 
     Args:
-        alpha: Initial alpha_i (default .5), .5 to .75. 0 is FedAvg; with 1 every v_i is trained alone.
+        alpha: Initial alpha_i (default .5; .5 to .75). 0 is FedAvg; with 1 every v_i is trained alone.
         adaptive: Whether alpha_i is updated.
         mix: What is mixed: "parameters", or "outputs" (two forward passes).
         order: Whether the mixture uses w_i "before" or "after" its step.

@@ -44,7 +44,7 @@ def ditto(
     selected per client by validation, weights exp(q loss), and clipping of updates to the cohort's median norm.
 
     Args:
-        lam: The paper's λ (default 1), 0.1 to 2. 0 trains every client alone.
+        lam: The paper's λ (default 1; 0.1 to 2). 0 trains every client alone.
         personal_learning_rate: eta_v. None: the learning rate of the global model.
         personal_epochs: Epochs of training of v. None: as much training as for the global model.
         server_learning_rate: Server learning rate eta_g (default 1).
@@ -52,7 +52,7 @@ def ditto(
         training: Settings of local training of both models, see `local_updates.sgd`.
 
     Raises:
-        InputError: A personal rate stands beside another optimizer, or a number is out of range.
+        InputError: personal_learning_rate is combined with another optimizer, or a number is out of range.
 
     References:
         Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021. arXiv:2012.04221;

@@ -25,7 +25,7 @@ def fedacg(
 
         z = x + lam m, which is sent
         w <- w - lr (g(w) + beta (w - z)),   K_i steps from w = z
-        m <- lam m + 1/|S| sum_S (w_i - z),   x <- 1/|S| sum_S w_i, which is tested
+        m <- lam m + 1/|S| sum_S (w_i - z),   x <- 1/|S| sum_S w_i, which is evaluated
 
     Communication: same as FedAvg, one model in each direction. Client state: none. Server state: m.
 

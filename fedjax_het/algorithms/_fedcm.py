@@ -97,7 +97,7 @@ def mofedsam(
         epsilon: Constant added to the norm; 1e-7 in FL-Simulator.
         server_learning_rate: Server learning rate eta_g (default 1).
         weighting: Client weights: "uniform" or "samples".
-        normalisation: As in `fedcm`.
+        normalisation: "client" divides each update by its own K_i lr, "cohort" the mean update by the mean K_i lr.
         clip: Maximum norm of the mixed direction (10 in FL-Simulator). None: no clipping (paper).
         training: Settings of local training, see `local_updates.sgd`.
 

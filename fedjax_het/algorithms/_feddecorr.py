@@ -44,7 +44,7 @@ def feddecorr(
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:
-        InputError: Features that are maps, or a number out of range.
+        InputError: Features are maps, or a number is out of range.
 
     References:
         Shi et al., Towards Understanding and Mitigating Dimensional Collapse in Heterogeneous Federated Learning, ICLR

@@ -94,7 +94,7 @@ def feddg(
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:
-        InputError: A number out of range; inputs that are no images.
+        InputError: A number is out of range, or inputs are not images.
 
     References:
         Liu, Chen, Qin, Dou and Heng, FedDG: Federated Domain Generalization on Medical Image Segmentation via Episodic

@@ -49,7 +49,7 @@ def feddisco(
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:
-        InputError: A number out of range, or a target for another number of classes.
+        InputError: A number is out of range, or target has a different number of classes.
 
     References:
         Ye et al., FedDisco: Federated Learning with Discrepancy-Aware Collaboration, ICML 2023. arXiv:2305.19229; code

@@ -55,7 +55,7 @@ def fedetf(
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:
-        InputError: Features that are maps, a width below the number of classes, or a number out of range.
+        InputError: Features are maps, width is below the number of classes, or a number is out of range.
 
     References:
         Li et al., No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning with Synthetic and Fixed

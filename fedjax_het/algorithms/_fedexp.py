@@ -28,7 +28,7 @@ def fedexp(
 
         D_i = SGD(F_i, start at w) - w,   D = sum_i p_i D_i
         eta_g = max(1, sum_i p_i |D_i|^2 / (2 (|D|^2 + epsilon))),   w <- w + eta_g D
-        tested: the mean of the last two w
+        evaluated: the mean of the last two w
 
     Communication: same as FedAvg, plus the number |D_i|^2 up. Client state: none.
 

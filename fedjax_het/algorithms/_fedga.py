@@ -59,7 +59,7 @@ def fedga(
         ceiling: Maximum weight before normalization (released: 1; paper: none).
         examples: Examples on which losses are measured: "valid_or_train", "valid" or "train".
         server_learning_rate: Factor of the mean update (default 1).
-        preset: "released" sets the public code's options: accuracy, no centering, steps by 1/3, a first step larger
+        preset: "released" sets the public code's options: accuracy, no centering, steps times 1/3, a first step larger
             than d.
         training: Settings of local training, see `local_updates.sgd`.
 

@@ -32,7 +32,7 @@ def fedheal(
         m_i = [c > tau],   c = H_i where s, else 1 - H_i;   all ones in its first round
         d_i = sum over tensors of ||m_i u_i||,   Dp_i <- (1 - beta) Dp_i + beta d_i / sum_j d_j
         p_i <- p_i + Dp_i, at first 1/m + Dp_i,   p <- p / sum p,   over the m clients of the round
-        w <- w - sum_i p_i m_i u_i / sum_j p_j m_j,   entry by entry; w stays where all masks are closed
+        w <- w - sum_i p_i m_i u_i / sum_j p_j m_j,   elementwise; w is unchanged where all masks are 0
 
     Communication: down w; up -m_i u_i, m_i (one byte per parameter here; one bit would suffice) and d_i. Client
     state: the counts of its signs, one number per parameter. Server state: p_i, Dp_i. Numbers of examples are not

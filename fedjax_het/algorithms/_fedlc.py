@@ -29,7 +29,7 @@ def fedlc(
 
     Communication: same as FedAvg. Client state: none. Evaluation uses the uncalibrated logits.
 
-    Settings seen: tau .1, SGD .01, momentum .9, batch 64, 10 epochs, 10 clients, 100 rounds (FedDecorr's repository);
+    Settings used: tau .1, SGD .01, momentum .9, batch 64, 10 epochs, 10 clients, 100 rounds (FedDecorr's repository);
     tau .5, batch 128, .01, 400 rounds (Flower). Clients with a single class change by weight decay alone.
     The authors released no code. The printed sum omits the true class; no runnable code does so, and it is an option
     here. Codes disagree on classes without examples: infinite margins (as here, the limit of the formula), counts of

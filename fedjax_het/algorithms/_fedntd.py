@@ -25,7 +25,7 @@ def fedntd(
     """FedNTD: distill the received model's logits of not-true classes.
 
         min  CE + beta tau^2 1/B sum_b sum_{c != y_b} q_g(c) log( q_g(c) / q(c) )
-        q = softmax(z / tau) over the classes other than y_b; q_g likewise from the received model
+        q = softmax(z / tau) over the classes other than y_b; q_g: the same for the received model
         then average as FedAvg does
 
     Communication: same as FedAvg. Client state: none. Cost: one extra forward pass per step. With two classes the

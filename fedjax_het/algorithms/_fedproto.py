@@ -46,7 +46,7 @@ def fedproto(
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:
-        InputError: Features that are maps, or a number out of range.
+        InputError: Features are maps, or a number is out of range.
 
     References:
         Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022. arXiv:2105.00243;
@@ -65,7 +65,7 @@ def fedproto(
 
 
 def is_of_the_model(leaf: Leaf) -> bool:
-    """Every leaf is personal, but for those without numbers that `_with_shared_leaves` adds."""
+    """Every leaf is personal, except for the empty leaves that `_with_shared_leaves` adds."""
     return not leaf.path.startswith(("outline/", "params/nothing/"))
 
 

@@ -54,7 +54,7 @@ def fedrep(
         training: Settings of local training of the body, see `local_updates.sgd`.
 
     Raises:
-        InputError: `only` is given, a rate of the head stands beside another optimizer, or a number is out of range.
+        InputError: `only` is given, head_learning_rate is combined with another optimizer, or a number is out of range.
 
     References:
         Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021.
@@ -111,7 +111,8 @@ def fedbabu(
     Args:
         part: Part that is trained and sent: "body", or "head" (an ablation in the authors' code).
         fine_tune_epochs: Epochs before a personal model is evaluated (default 5). 0 evaluates the global model.
-        fine_tune_learning_rate: Learning rate of fine-tuning (default 1e-3); other settings are those of training.
+        fine_tune_learning_rate: Learning rate of fine-tuning (default 1e-3); momentum, weight_decay, batch_size and
+            shuffle are those of training.
         fine_tune_part: Part that is fine-tuned: "full", "head" or "body".
         server_learning_rate: Server learning rate eta_g (default 1).
         weighting: Client weights: "samples" or "uniform" (the authors' code).

@@ -40,12 +40,12 @@ def fedsam(
     Setting: Caldarola et al.: CIFAR-10 and CIFAR-100, rho .1 (.02 to .2), SGD .01, decay 4e-4, batch 64, 1 epoch, 5 of
     100 clients, 10,000 rounds; Qu et al. in FL-Simulator: rho .1, SGD .1 times .998 per round, decay 1e-3, batch 50, 5
     epochs, 10 of 100 clients, 1,000 rounds, weighting "uniform".
-    Deviations: weights are not perturbed in place, which leaves a rounding error in the codes; batch statistics are
-    updated in the first pass only, in the codes in both. With SWA, the authors' code evaluates the model from before
-    round swa_start until it has a mean; here it is the server's model. Batch statistics are averaged like the weights.
+    Deviations: the codes perturb weights in place, which leaves a rounding error, and update batch statistics in both
+    passes, not only in the first. With SWA, the authors' code evaluates the model from before round swa_start until it
+    has a mean; here it is the server's model. Batch statistics are averaged like the weights.
 
     Args:
-        rho: Perturbation radius, the papers' ρ (default .1), .05 to .2. 0 is FedAvg.
+        rho: Perturbation radius, the papers' ρ (default .1; .05 to .2). 0 is FedAvg.
         epsilon: Constant added to the norm: 1e-16 in the authors' code, 1e-7 in FL-Simulator.
         clip: Maximum norm of g(w + e) (10 in FL-Simulator). None: no clipping (the papers and the authors' code).
         server_learning_rate: Server learning rate eta_g (default 1).
@@ -94,7 +94,7 @@ def fedasam(
     formula.
 
     Args:
-        rho: Perturbation radius, the paper's ρ (default .7), .05 to .7.
+        rho: Perturbation radius, the paper's ρ (default .7; .05 to .7).
         eta: The paper's η (default .2). 0 perturbs each weight in proportion to its square.
         adaptive: Parameters with T = |w| + eta: "weights" (kernels and scales of norms, the authors' code) or "all"
             (the printed formula).
@@ -102,8 +102,10 @@ def fedasam(
         clip: Maximum norm of g(w + e) (10 in FL-Simulator). None: no clipping (the papers and the authors' code).
         server_learning_rate: Server learning rate eta_g (default 1).
         weighting: Client weights: "samples" or "uniform".
-        swa_start: As in `fedsam`.
-        swa_cycle: As in `fedsam`.
+        swa_start: Round after which the server's models are averaged (SWA); the mean is evaluated as soon as there is
+            one. The paper uses three quarters of all rounds. None evaluates the server's model.
+        swa_cycle: Number of rounds between models in that mean (default 10). Use the schedule "cyclic" with the same
+            numbers for the learning rate of those rounds.
         training: Settings of local training, see `local_updates.sgd`.
 
     References:

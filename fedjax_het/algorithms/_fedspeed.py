@@ -42,8 +42,8 @@ def fedspeed(
     Setting (FL-Simulator): lamb .1, rho .1, SGD .1 times .998 per round, decay 1e-3, batch 50, 5 epochs, 10 of 100
     clients, 1,000 rounds, clip 10.
     The default follows the authors' code, which differs from their Algorithm 1; use server="participants",
-    normalised=False and mix below 1 for the latter. The authors say that it needs a decaying learning rate and lamb if
-    few clients participate. Both servers agree if all clients participate.
+    normalised=False and mix below 1 for the latter. The authors say that their method needs a decaying learning rate
+    and lamb if few clients participate. Both servers agree if all clients participate.
 
     Args:
         lamb: Weight of the proximal term, the paper's 1/λ > 0 (default .1).

@@ -40,7 +40,7 @@ def fpl(
     Setting: 10 clients whose domains are drawn at random (Digits, 1 % of the examples; Office-Caltech, 20 %), all in
     every round, 100 rounds, 10 epochs, ResNet-10, SGD .01, momentum .9, weight decay 1e-5, batch 64.
     Deviations from the code: prototypes are measured after training, in evaluation mode, while the code collects them
-    during the last epoch, while the model changes. A class that no client of the round has keeps its clusters; in the
+    during the last epoch, as the model changes. A class that no client of the round has keeps its clusters; in the
     code it has none. Where the code fails with an error, the result is defined: a class of a single client is one
     cluster, a batch without prototypes has only the cross-entropy, and a single class has no contrast. A zero feature
     has cosine 0 and no gradient of the contrast.
@@ -54,7 +54,7 @@ def fpl(
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:
-        InputError: Features that are maps, or a number out of range.
+        InputError: Features are maps, or a number is out of range.
 
     References:
         Huang et al., Rethinking Federated Learning with Domain Shift: A Prototype View, CVPR 2023; code

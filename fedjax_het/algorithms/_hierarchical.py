@@ -23,15 +23,15 @@ def hierarchical(
     """Hierarchical de-conflicting: the method that FedLD's tables call FedGH.
 
         r: moving average of past aggregates, tensor by tensor
-        sort the updates by <g_i, r>, pair best with worst, ...; each pair in conflict loses it, and its sum goes on
+        sort the updates by <g_i, r>, pair best with worst, ..., remove conflicts of pairs; repeat with their sums
         w <- w + eta_g 1/m (the last two, corrected one after the other)
 
     Communication: same as FedAvg. Client state: none. Server state: r, the size of the shared parameters. Updates
     are unweighted, and the first round is their mean.
 
     This is neither the method of the FedGH paper (`fedgh`) nor its release, hence the name. Four defects of the codes
-    are not reproduced, see `hierarchical_mean`. One is
-    reproduced: the last step is unbounded if the last two updates nearly oppose.
+    are not reproduced, see `hierarchical_mean`. One is reproduced: the last step is
+    unbounded if the last two updates nearly oppose each other.
 
     Args:
         eps: 1e-7 (FedLD's code; the result then depends on the scale of the updates) or 0 (FedDM's, its origin).

@@ -37,8 +37,7 @@ def pfedme(
     Communication: same as FedAvg (down w, up l_i - w and n_i). Client state: theta_i, used for evaluation only;
     before its first round, the initial w. The personal model is theta_i. Only the clients of the cohort train.
 
-    A local step computes personal_steps gradients. theta is only stable for rho (lam + curvature) < 2, l for lr lam <
-    2.
+    A local step takes personal_steps gradients. theta is only stable for rho (lam + curvature) < 2, l for lr lam < 2.
     Setting: MNIST, logistic regression: lr .005, rho .1, lam 15, beta 1, batch 20, 20 steps of 5, 5 clients per round,
     800 rounds; Synthetic: rho .01, lam 20, 10 clients. Tuned: lr .01, beta 2.
     Deviations from the code: it has weight decay .001 on theta (0 here); trains all clients in every round, and draws
@@ -46,8 +45,8 @@ def pfedme(
 
     Args:
         learning_rate: eta, the learning rate of l, which multiplies lam (default .005).
-        lam: The paper's λ (default 15), 15 to 30. With 0 no model changes.
-        personal_learning_rate: rho, the learning rate of theta (default .1), .01 to .1.
+        lam: The paper's λ (default 15; 15 to 30). With 0 no model changes.
+        personal_learning_rate: rho, the learning rate of theta (default .1; .01 to .1).
         personal_steps: The paper's K (default 5).
         restart: Whether theta starts at l in every local step. False: at w in the first step only (code).
         evaluated: "personal" (theta_i) or "local" (l_i, as in the published results).

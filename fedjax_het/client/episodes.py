@@ -47,7 +47,7 @@ def episodic_gradient(
         only: Pattern of the parameters that the inner step changes, see `optimizers.trainable_only`.
 
     Raises:
-        InputError: A number out of range.
+        InputError: A number is out of range.
 
     References:
         Liu et al., FedDG, CVPR 2021. arXiv:2103.06030
@@ -104,7 +104,7 @@ def interpolated_amplitudes(
         clip: Range to which pixels are clipped afterwards. None: no clipping.
 
     Raises:
-        InputError: A number out of range.
+        InputError: A number is out of range.
     """
 
     def alter(batch: Batch, view: ClientView, key: Key) -> Array:

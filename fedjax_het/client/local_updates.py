@@ -233,7 +233,7 @@ def with_own_model(common: LocalUpdate, own: LocalUpdate) -> LocalUpdate:
 
 
 def _count_steps_left(view: ClientView, done: Trained) -> Array | None:
-    """The number of steps that remain for a client after the first part of its round; None is no limit."""
+    """The number of steps that remain for a client after the first part of its round; None: no limit."""
     return None if view.max_steps is None else view.max_steps - done.num_steps.astype(jnp.int32)
 
 

@@ -83,7 +83,7 @@ def previous_models(size: Count = 1, first: Literal["none", "init"] = "none") ->
         first: Before its first round, a client has no earlier model ("none") or the initial model ("init").
 
     Raises:
-        InputError: An unknown option, or a size below 1.
+        InputError: An option is unknown, or the size is below 1.
     """
 
     def init(variables: Variables) -> PyTree:

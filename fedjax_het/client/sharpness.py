@@ -90,7 +90,7 @@ def sharpness_aware(
         only: Pattern of the trained parameters, as in `optimizers.trainable_only`; the others are not perturbed.
 
     Raises:
-        InputError: An unknown option, or a number out of range.
+        InputError: An option is unknown, or a number is out of range.
 
     References:
         Foret et al., Sharpness-Aware Minimization, ICLR 2021. arXiv:2010.01412; Kwon et al., ASAM, ICML 2021.

@@ -30,7 +30,7 @@ def head_gradient(batch_size: Count, per: Literal["batch", "sample", "client"] =
             1.
 
     Raises:
-        InputError: An unknown `per`.
+        InputError: The value of `per` is unknown.
 
     References:
         Guo et al., FedIIR, ICML 2023; official code YamingGuo98/FedIIR, domainbed/algorithms.py, mean_grad.

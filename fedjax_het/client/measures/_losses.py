@@ -41,7 +41,7 @@ def mean_loss(
         batch_size: Number of examples per evaluation step.
 
     Raises:
-        InputError: An unknown option.
+        InputError: An option is unknown.
     """
 
     def measure(problem: Problem, view: ClientView) -> Array:
@@ -123,7 +123,7 @@ def training_loss(moment: Moment = "last_epoch_mean", batch_size: Count = 50) ->
         batch_size: Batch size of evaluations.
 
     Raises:
-        InputError: An unknown moment.
+        InputError: The moment is unknown.
     """
 
     def measure(problem: Problem, view: ClientView) -> Array:

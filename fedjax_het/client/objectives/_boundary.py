@@ -17,7 +17,7 @@ _DILATIONS = 5
 
 @validate_arguments
 def boundary_contrast(weight: NonNegative = 0.1, temperature: Positive = 0.05) -> PairTerm:
-    """Attract features at a structure's boundary to each other, likewise those around it, and repel the two groups.
+    """Contrast the features at a structure's boundary with those around it.
 
         weight sum_c supervised_contrast(contour and background vectors of class c, in both passes)
 
