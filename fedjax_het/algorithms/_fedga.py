@@ -34,7 +34,7 @@ def fedga(
 ) -> Algorithm:
     """FedGA: upweight clients with a large generalization gap (FedDG-GA).
 
-        w^{r+1} = sum_i a_i w_i,   a_i = 1/N in the first round
+        w^{r+1} = sum_i a_i w_i,   a_i = 1/N at first
         G_i = F_i(w^{r+1}) - F_i(w_i)                                      on client i's validation examples
         a_i <- max(0, a_i + d_r (G_i - mean G) / max_j |G_j - mean G|),   a <- a / sum a,   d_r = d (1 - r/R)
 

@@ -41,7 +41,7 @@ def fedmgc(
 
         min  1/B sum_b -beta (1 - p_b)^gamma log p_b                     p_b: probability of the true class
         p_i = 1/(K-1) sum_{j != i} (|g_i| + |g_j|)/2 cos(g_i, g_j),   z_i = p_i / l_i
-        dominant: the ceil(fraction K) clients of largest z; conflicts with them are removed, in descending z
+        dominant: the ceil(fraction K) clients of largest z; conflicts with them are removed, by descending z
         w <- w + eta_g 1/K sum_i g_i'
 
     Communication: same as FedAvg, plus one number up, the loss l_i. Client state: none.
